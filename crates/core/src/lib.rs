@@ -1,10 +1,104 @@
-//! The decisions of packet delivery. (Module list grows with the commits that follow.)
+//! The decisions of packet delivery, once, for every world.
+//!
+//! A network service can learn of its packets in many ways. All of them are one NAPI instance in
+//! the hands of a different owner: the CPU's softirq, its ksoftirqd, the instance's own thread, a
+//! worker of a pool, or the application. This crate holds the instance and every rule by which it
+//! changes hands, and nothing else: it reads no clock, sleeps never, allocates only when a
+//! [`Host`] is made, and knows no device.
+//!
+//! It is *sans-I/O*: a world makes a pass for the context that runs (an [`Interrupt`], a
+//! [`Softirq`] dispatch, a [`Kthread`], an application's [`EpollWait`] ...), asks it for the
+//! [next step](Pass::next) and says [what came of the last](Did). Between two steps the world may do
+//! anything: the engine goes on at once, the machine charges virtual time and delivers interrupts,
+//! loom interleaves.
+//!
+//! ```
+//! use napkin_core::*;
+//!
+//! // A queue with a few frames in its ring.
+//! struct Ring { frames: u16, masked: bool }
+//! impl Queue for Ring {
+//!     fn poll(&mut self, budget: u16, _: Ns) -> Work {
+//!         let rx = self.frames.min(budget);
+//!         self.frames -= rx;
+//!         Work { rx, tx: 0 }
+//!     }
+//!     fn deliver(&mut self, _: Ns) -> Pressure { Pressure::Room }
+//!     fn mask(&mut self) { self.masked = true }
+//!     fn unmask(&mut self, _: Ns) -> bool { self.masked = false; self.frames > 0 }
+//! }
+//!
+//! // What every world does with the steps that touch a queue.
+//! fn run(pass: &mut impl Pass<Ring>) -> Vec<Op> {
+//!     let (mut did, mut steps) = (Did::Start, vec![]);
+//!     loop {
+//!         let op = pass.next(0, did);
+//!         did = match op {
+//!             Op::Poll { budget, .. } => Did::Polled(pass.queue().poll(budget, 0)),
+//!             Op::Deliver(_) => Did::Delivered(pass.queue().deliver(0)),
+//!             Op::Mask(_) => { pass.queue().mask(); Did::Ok }
+//!             Op::Unmask(_) => Did::Unmasked(pass.queue().unmask(0)),
+//!             Op::Done => return steps,
+//!             _ => Did::Ok,
+//!         };
+//!         steps.push(op);
+//!     }
+//! }
+//!
+//! let (id, cpu) = (Id(0), CpuId(0));
+//! let host = Host::new(1, [(Ring { frames: 3, masked: true }, cpu)]);
+//! // Enabling finds frames that were there before, and leaves them to the softirq.
+//! run(&mut Enable::new(&host, id)?);
+//! let steps = run(&mut Softirq::new(&host, cpu, Context::Interrupt { competition: false }));
+//! assert_eq!(steps, [Op::Poll { id, budget: 64 }, Op::Deliver(id), Op::Unmask(id)]);
+//! // The next interrupt masks, and asks for the softirq.
+//! assert_eq!(run(&mut Interrupt::new(&host, id)), [Op::Mask(id), Op::Raise(cpu)]);
+//! # Ok::<(), ControlError>(())
+//! ```
 #![cfg_attr(not(any(loom, test, feature = "races")), no_std)]
+#![deny(unsafe_code)]
+
 extern crate alloc;
 
+mod busy_loop;
+mod cell;
+mod claim;
+mod control;
+mod counters;
+mod cpu;
+mod epoll;
+mod host;
+mod instance;
+mod interrupt;
+mod kthread;
+mod list;
+mod net_rx;
 pub mod policy;
-pub mod queue;
-pub mod time;
+mod queue;
+pub mod race;
+mod session;
+mod settings;
+mod socket;
+mod softirq;
+pub mod state;
+mod step;
+mod suspend;
+mod sync;
+mod time;
+mod turn;
 
+pub use control::{ControlError, Disable, Enable, TxPoll};
+pub use counters::{Counts, OWNERS, Owner};
+pub use cpu::{Context, Cpu, CpuCounts, Limits, Vector};
+pub use epoll::{EpollContext, EpollWait};
+pub use host::{From, Host};
+pub use instance::{CpuId, Id, Instance};
+pub use interrupt::Interrupt;
+pub use kthread::{Kthread, Worker};
+pub use policy::Policy;
 pub use queue::{Pressure, Queue, Work};
+pub use settings::{DEFER_HARD_IRQS_MAX, SettingError, TIMEOUT_MAX, WEIGHT, check};
+pub use socket::SocketWait;
+pub use softirq::Softirq;
+pub use step::{Did, Op, Pass, Task};
 pub use time::{MICROSECOND, MILLISECOND, NEVER, Ns};

@@ -1,6 +1,44 @@
-//! A delivery policy: one vocabulary for all worlds. (Parser and presets in the commits that follow.)
+//! A delivery policy: one vocabulary for all worlds.
+//!
+//! A policy has four parts, because the modes live in four places: the NAPI instance, the CPU, the
+//! epoll context and the application. Here are the types and the rules that follow from them alone;
+//! the files beside this one give names to values (`preset`, `explain`), read and print them
+//! (`parse`, `format`, `key`), and say what is wrong with them (`error`, `warning`, `conflict`).
+//! What a setting makes the engine, the machine or the kernel do is not decided here.
 
-use crate::Ns;
+mod conflict;
+mod error;
+mod explain;
+mod format;
+mod key;
+mod nearest;
+mod parse;
+mod preset;
+mod warning;
+
+use core::ops::RangeInclusive;
+
+use crate::{MILLISECOND, Ns};
+
+pub use conflict::Conflict;
+pub use error::PolicyError;
+pub use explain::{FAMILIES, Family, PRESETS, Preset};
+pub use format::SpelledOut;
+pub use key::{KEYS, Key, MAX_COUNT, MAX_TIMEOUT, Takes, Time, Value};
+pub use preset::{DEFER_HARD_IRQS, HOLD, SUSPEND_TIMEOUT};
+pub use warning::Warning;
+
+/// Microseconds that a family's name takes: `defer1` to `defer10000000`, which is [`MAX_TIMEOUT`].
+pub const FAMILY_MICROSECONDS: RangeInclusive<u32> = 1..=10_000_000;
+
+/// Frames of one busy-poll pass where the budget is 0 (the kernel's `BUSY_POLL_BUDGET`).
+pub const DEFAULT_BUDGET: u16 = 8;
+
+/// The largest epoll budget that needs no privilege (the kernel's `NAPI_POLL_WEIGHT`).
+pub const UNPRIVILEGED_BUDGET: u16 = 64;
+
+/// Longest that *feedback* leaves a queue unpolled.
+pub const PARK_TIMEOUT: Ns = 20 * MILLISECOND;
 
 /// Who polls an instance once it is scheduled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,16 +60,51 @@ pub enum Threaded {
 pub struct InstancePolicy {
     /// Who polls.
     pub threaded: Threaded,
-    /// Empty polls before interrupts are allowed again; at most `i32::MAX`.
+    /// Empty polls before interrupts are allowed again; at most [`MAX_COUNT`]. 0 switches deferral
+    /// off.
     pub defer_hard_irqs: u32,
     /// Time between deferred polls; 0 switches deferral off.
     pub gro_flush_timeout: Ns,
-    /// Longest suspension; 0 switches suspension off.
+    /// Longest suspension; 0 switches suspension off. Under `feedback` also the park timeout, see
+    /// [`InstancePolicy::park_timeout`].
     pub irq_suspend_timeout: Ns,
     /// How long an instance stays in polled mode without work (2007); 0 is off.
     pub hold: Ns,
     /// Whether a full receiver stops its queue's polling.
     pub feedback: bool,
+}
+
+impl InstancePolicy {
+    /// Whether interrupts stay masked between polls: it takes both numbers.
+    pub const fn defers(&self) -> bool {
+        self.defer_hard_irqs != 0 && self.gro_flush_timeout != 0
+    }
+
+    /// Whether an application can suspend interrupts. Suspension masks nothing itself: it puts off
+    /// the timer that deferral armed, so without deferral there is nothing to suspend. That the
+    /// epoll context must prefer busy polling is the [`Policy`]'s to know: [`Policy::suspends`].
+    pub const fn suspends(&self) -> bool {
+        self.irq_suspend_timeout != 0 && self.defers()
+    }
+
+    /// How long deferral keeps interrupts masked after the last work: N periods. 0 without
+    /// deferral; saturating.
+    pub const fn deferral_span(&self) -> Ns {
+        if !self.defers() {
+            return 0;
+        }
+        (self.defer_hard_irqs as Ns).saturating_mul(self.gro_flush_timeout)
+    }
+
+    /// Longest that *feedback* leaves this queue unpolled: `irq_suspend_timeout` if there is one,
+    /// and never more than [`PARK_TIMEOUT`].
+    pub const fn park_timeout(&self) -> Ns {
+        match self.irq_suspend_timeout {
+            0 => PARK_TIMEOUT,
+            timeout if timeout < PARK_TIMEOUT => timeout,
+            _ => PARK_TIMEOUT,
+        }
+    }
 }
 
 /// Where a CPU's network softirqs run.
@@ -40,7 +113,8 @@ pub enum NetSoftirq {
     /// Inline after the interrupt, within the kernel's limits.
     #[default]
     Inline,
-    /// In ksoftirqd whenever another thread wants the CPU; other vectors stay inline (2018, as meant).
+    /// In ksoftirqd whenever another thread wants the CPU; other vectors stay inline (2018, as
+    /// meant).
     Ksoftirqd,
     /// The 2018 patch as posted: its mask names HI and TIMER, and defers the whole pending set.
     KsoftirqdAsPosted,
@@ -73,6 +147,23 @@ pub struct EpollPolicy {
     pub prefer_busy_poll: bool,
 }
 
+impl EpollPolicy {
+    /// Whether waits on this context busy poll at all: the kernel's rule, less its system-wide
+    /// switch. With `prefer_busy_poll` and 0 microseconds a wait makes exactly one pass.
+    pub const fn enabled(&self) -> bool {
+        self.busy_poll_usecs != 0 || self.prefer_busy_poll
+    }
+
+    /// Frames a pass, with the default in the place of 0.
+    pub const fn effective_budget(&self) -> u16 {
+        or_default(self.busy_poll_budget)
+    }
+}
+
+const fn or_default(budget: u16) -> u16 {
+    if budget == 0 { DEFAULT_BUDGET } else { budget }
+}
+
 /// Who drives a socket's busy poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SocketPoller {
@@ -86,7 +177,9 @@ pub enum SocketPoller {
 /// What a policy asks of the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ApplicationPolicy {
-    /// The application waits with a zero timeout in a loop and never sleeps (2024, fullbusy).
+    /// The application never sleeps: it waits again at once, and no wait lasts longer than the
+    /// epoll's busy poll (2024, fullbusy). Where the epoll has 0 microseconds that is a wait with a
+    /// zero timeout, which never busy polls.
     pub spin: bool,
     /// `SO_BUSY_POLL`: microseconds a receive call busy polls; 0 is off.
     pub socket_busy_poll_usecs: u32,
@@ -96,6 +189,18 @@ pub struct ApplicationPolicy {
     pub socket_prefer_busy_poll: bool,
     /// Who drives the sockets' busy poll.
     pub socket_poller: SocketPoller,
+}
+
+impl ApplicationPolicy {
+    /// Whether receive calls busy poll at all; without, the other socket settings mean nothing.
+    pub const fn socket_busy_polls(&self) -> bool {
+        self.socket_busy_poll_usecs != 0
+    }
+
+    /// Frames a pass of a receive call, with the default in the place of 0.
+    pub const fn effective_socket_budget(&self) -> u16 {
+        or_default(self.socket_busy_poll_budget)
+    }
 }
 
 /// A delivery policy: one value for all four places in which the modes live.
@@ -109,4 +214,109 @@ pub struct Policy {
     pub epoll: EpollPolicy,
     /// The application.
     pub application: ApplicationPolicy,
+}
+
+impl Policy {
+    /// Whether an application suspends interrupts while it finds events: the instance can, and the
+    /// epoll context prefers busy polling.
+    pub const fn suspends(&self) -> bool {
+        self.instance.suspends()
+            && self.epoll.prefer_busy_poll
+            && !matches!(self.instance.threaded, Threaded::BusyPoll)
+    }
+
+    /// Whether a thread occupies a CPU even when nothing arrives: threaded busy poll, an
+    /// application that spins, or a separate thread that busy polls the sockets.
+    pub const fn spins_by_design(&self) -> bool {
+        let separate = self.application.socket_busy_polls()
+            && matches!(self.application.socket_poller, SocketPoller::Separate);
+        matches!(self.instance.threaded, Threaded::BusyPoll) || self.application.spin || separate
+    }
+
+    /// Whether setting the budgets needs `CAP_NET_ADMIN`: an epoll budget above
+    /// [`UNPRIVILEGED_BUDGET`], or any socket budget, as the kernel lets nobody else raise one and
+    /// a new socket's is 0.
+    pub const fn needs_budget_privilege(&self) -> bool {
+        self.epoll.busy_poll_budget > UNPRIVILEGED_BUDGET
+            || self.application.socket_busy_poll_budget != 0
+    }
+
+    /// Whether setting the sockets' preference needs `CAP_NET_ADMIN`. The epoll's needs none.
+    pub const fn needs_prefer_privilege(&self) -> bool {
+        self.application.socket_prefer_busy_poll
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(text: &str) -> Policy {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn deferral_takes_both_numbers() {
+        assert!(policy("defer20").instance.defers());
+        assert!(!policy("defer20,defer-hard-irqs=0").instance.defers());
+        assert!(!policy("defer20,gro-flush-timeout=0").instance.defers());
+        assert_eq!(policy("defer20").instance.deferral_span(), 2 * MILLISECOND);
+        assert_eq!(policy("interrupts").instance.deferral_span(), 0);
+        let longest = policy("defer-hard-irqs=2147483647,gro-flush-timeout=10s").instance;
+        assert_eq!(longest.deferral_span(), Ns::MAX);
+    }
+
+    #[test]
+    fn suspension_takes_deferral_and_an_epoll_that_prefers() {
+        assert!(policy("suspend20").instance.suspends());
+        assert!(policy("suspend20").suspends());
+        assert!(!policy("suspend20,gro-flush-timeout=0").instance.suspends());
+        assert!(policy("suspend20,epoll-prefer-busy-poll=off").instance.suspends());
+        assert!(!policy("suspend20,epoll-prefer-busy-poll=off").suspends());
+        assert!(!policy("suspend20,threaded=busy-poll").suspends());
+    }
+
+    #[test]
+    fn epoll_busy_polls_by_time_or_by_preference() {
+        assert!(!policy("base").epoll.enabled());
+        assert!(policy("suspend20").epoll.enabled());
+        assert!(policy("epoll-busy-poll-usecs=1").epoll.enabled());
+        assert_eq!(policy("base").epoll.effective_budget(), 8);
+        assert_eq!(policy("napibusy").epoll.effective_budget(), 64);
+    }
+
+    #[test]
+    fn the_park_timeout_is_bounded() {
+        let parks = |text: &str| policy(text).instance.park_timeout();
+        assert_eq!(parks("feedback"), PARK_TIMEOUT);
+        assert_eq!(parks("feedback,irq-suspend-timeout=5ms"), 5 * MILLISECOND);
+        assert_eq!(parks("feedback,irq-suspend-timeout=5s"), PARK_TIMEOUT);
+    }
+
+    #[test]
+    fn spinning_is_a_design_and_a_bounded_busy_poll_is_not() {
+        for text in ["threaded-busy-poll", "fullbusy", "busypoll-separate"] {
+            assert!(policy(text).spins_by_design(), "{text}");
+        }
+        for text in ["base", "hold", "napibusy", "suspend20", "busypoll", "socket-poller=separate"]
+        {
+            assert!(!policy(text).spins_by_design(), "{text}");
+        }
+    }
+
+    #[test]
+    fn privileges_are_asked_for_where_the_kernel_asks() {
+        assert!(!policy("suspend20").needs_budget_privilege());
+        assert!(policy("suspend20,epoll-busy-poll-budget=65").needs_budget_privilege());
+        assert!(policy("busypoll,socket-busy-poll-budget=64").needs_budget_privilege());
+        assert!(!policy("busypoll").needs_budget_privilege());
+        assert!(policy("busypoll").needs_prefer_privilege());
+        assert!(!policy("fullbusy").needs_prefer_privilege());
+    }
+
+    #[test]
+    fn a_family_reaches_the_longest_timeout() {
+        let most = Ns::from(*FAMILY_MICROSECONDS.end()) * crate::MICROSECOND;
+        assert_eq!(most, MAX_TIMEOUT);
+    }
 }

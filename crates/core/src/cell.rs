@@ -1,0 +1,55 @@
+//! The one cell that ownership opens, and the core's only `unsafe`.
+//!
+//! An instance's queue and its owner's notes are reached through [`Claim`](crate::Claim) alone. A
+//! claim is made where `SCHED` was won and nowhere else, and it can be neither copied nor cloned,
+//! so that a `&mut Claim` proves that no other reference to the contents exists.
+#![allow(unsafe_code)]
+
+#[cfg(not(loom))]
+use core::cell::UnsafeCell;
+#[cfg(loom)]
+use loom::cell::UnsafeCell;
+
+/// Contents that whoever holds the instance's token may touch.
+#[derive(Debug)]
+pub(crate) struct OwnedCell<T>(UnsafeCell<T>);
+
+// SAFETY: the contents are touched by one thread at a time, whichever holds the token; the token is
+// passed on with release and taken with acquire ordering (`StateWord`), so sending is all they need.
+unsafe impl<T: Send> Sync for OwnedCell<T> {}
+
+impl<T> OwnedCell<T> {
+    pub(crate) fn new(contents: T) -> Self {
+        OwnedCell(UnsafeCell::new(contents))
+    }
+
+    /// The contents, for as long as the claim is borrowed.
+    ///
+    /// # Safety
+    /// The caller holds the instance's token, and no other reference to the contents lives.
+    #[cfg(not(loom))]
+    #[inline]
+    #[allow(clippy::mut_from_ref, reason = "the token, not the borrow, is what excludes others")]
+    pub(crate) unsafe fn open(&self) -> &mut T {
+        // SAFETY: the caller's promise, above.
+        unsafe { &mut *self.0.get() }
+    }
+
+    /// The contents, for as long as the claim is borrowed.
+    ///
+    /// # Safety
+    /// The caller holds the instance's token, and no other reference to the contents lives.
+    #[cfg(loom)]
+    #[allow(clippy::mut_from_ref, reason = "the token, not the borrow, is what excludes others")]
+    pub(crate) unsafe fn open(&self) -> &mut T {
+        // loom checks, at this point of the schedule, that no other access overlaps.
+        let pointer = self.0.with_mut(|pointer| pointer);
+        // SAFETY: the caller's promise, above.
+        unsafe { &mut *pointer }
+    }
+
+    /// The contents of a cell that nobody shares.
+    pub(crate) fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+}

@@ -1,0 +1,268 @@
+//! Disable, enable, and the poll with budget 0.
+
+use core::fmt;
+
+use crate::claim::Claim;
+use crate::host::{From, Host};
+use crate::instance::Id;
+use crate::race::{self, Race};
+use crate::step::{Did, Op, Pass};
+use crate::{MICROSECOND, Ns};
+
+/// How long a disable sleeps between two looks (the kernel's is 20 to 200 us).
+const DISABLE_RETRY: Ns = 50 * MICROSECOND;
+
+/// What cannot be done in the instance's present state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControlError {
+    /// It is disabled already, or somebody is disabling it. (The kernel would wait for ever.)
+    AlreadyDisabled(Id),
+    /// It is not disabled.
+    NotDisabled(Id),
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ControlError::AlreadyDisabled(Id(id)) => {
+                write!(
+                    f,
+                    "instance {id} is disabled already: enable it before it is disabled again"
+                )
+            }
+            ControlError::NotDisabled(Id(id)) => {
+                write!(f, "instance {id} is not disabled: disable it first")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ControlError {}
+
+/// Takes an instance away from whoever owns it, within two of the owner's polls, and leaves it
+/// masked, without a timer and without an owner. Its settings stay.
+#[derive(Debug)]
+pub struct Disable<'a, Q> {
+    host: &'a Host<Q>,
+    id: Id,
+    claim: Option<Claim<'a, Q>>,
+    done: bool,
+}
+
+impl<'a, Q> Disable<'a, Q> {
+    /// Asks for the disable: from now on nobody can schedule the instance.
+    ///
+    /// # Errors
+    /// If it is disabled, or about to be, already.
+    pub fn new(host: &'a Host<Q>, id: Id) -> Result<Self, ControlError> {
+        if !host.instance(id).state.ask_disable() {
+            return Err(ControlError::AlreadyDisabled(id));
+        }
+        Ok(Disable { host, id, claim: None, done: false })
+    }
+}
+
+impl<Q> Pass<Q> for Disable<'_, Q> {
+    fn next(&mut self, now: Ns, _: Did) -> Op {
+        let instance = self.host.instance(self.id);
+        if self.done {
+            return Op::Done;
+        }
+        if let Some(claim) = self.claim.take() {
+            instance.cancel_timer();
+            instance.suspension.expire();
+            claim.into_token();
+            instance.state.end_disable();
+            self.done = true;
+            return Op::Done;
+        }
+        if instance.state.take_disabled() {
+            self.claim = Some(Claim::from_token(self.host, self.id));
+            return Op::Mask(self.id);
+        }
+        Op::Sleep(now + DISABLE_RETRY)
+    }
+
+    fn queue(&mut self) -> &mut Q {
+        queue_of(self.claim.as_mut())
+    }
+}
+
+impl<Q> Drop for Disable<'_, Q> {
+    /// Abandoned half-way: nothing may stay half disabled, or nobody could ever enable it.
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let instance = self.host.instance(self.id);
+        match self.claim.take() {
+            Some(claim) => {
+                claim.into_token();
+                instance.state.end_disable();
+            }
+            None => instance.state.end_disable(),
+        }
+    }
+}
+
+/// Brings a disabled instance into service: one atomic step to its new owner, this pass, which then
+/// unmasks and releases like any owner (the kernel's two steps were race R5).
+#[derive(Debug)]
+pub struct Enable<'a, Q> {
+    host: &'a Host<Q>,
+    id: Id,
+    claim: Option<Claim<'a, Q>>,
+    at: EnableAt,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EnableAt {
+    Start,
+    Unmasked,
+    Masked,
+    Ended,
+}
+
+impl<'a, Q> Enable<'a, Q> {
+    /// Takes the disabled instance.
+    ///
+    /// # Errors
+    /// If it is not disabled.
+    pub fn new(host: &'a Host<Q>, id: Id) -> Result<Self, ControlError> {
+        let instance = host.instance(id);
+        if race::on(Race::EnableInTwoSteps) && instance.state.load().disabled() {
+            instance.state.clear_sched_only();
+            return Ok(Enable { host, id, claim: None, at: EnableAt::Start });
+        }
+        if !instance.state.take_enabled() {
+            return Err(ControlError::NotDisabled(id));
+        }
+        let mut claim = Claim::from_token(host, id);
+        let owned = claim.owned();
+        owned.defer_count = 0;
+        owned.hold_until = 0;
+        Ok(Enable { host, id, claim: Some(claim), at: EnableAt::Start })
+    }
+
+    fn route(&mut self) -> Op {
+        self.at = EnableAt::Ended;
+        let claim = self.claim.take();
+        claim.and_then(|claim| self.host.route(claim, From::Thread)).unwrap_or(Op::Done)
+    }
+}
+
+impl<Q> Pass<Q> for Enable<'_, Q> {
+    fn next(&mut self, _: Ns, did: Did) -> Op {
+        match self.at {
+            EnableAt::Start if self.claim.is_none() => {
+                self.at = EnableAt::Ended;
+                self.host.instance(self.id).state.clear(crate::state::NPSVC);
+                Op::Done
+            }
+            EnableAt::Start => {
+                self.at = EnableAt::Unmasked;
+                Op::Unmask(self.id)
+            }
+            EnableAt::Unmasked => {
+                if did != Did::Unmasked(true)
+                    && let Some(claim) = self.claim.take()
+                {
+                    match claim.release() {
+                        Ok(()) => {
+                            self.at = EnableAt::Ended;
+                            return Op::Done;
+                        }
+                        Err(claim) => self.claim = Some(claim),
+                    }
+                }
+                self.at = EnableAt::Masked;
+                Op::Mask(self.id)
+            }
+            EnableAt::Masked => self.route(),
+            EnableAt::Ended => Op::Done,
+        }
+    }
+
+    fn queue(&mut self) -> &mut Q {
+        queue_of(self.claim.as_mut())
+    }
+}
+
+/// A poll with budget 0: reaps transmit completions of an instance that nobody owns, receives
+/// nothing and completes nothing. If somebody does own it, they reap.
+#[derive(Debug)]
+pub struct TxPoll<'a, Q> {
+    host: &'a Host<Q>,
+    id: Id,
+    claim: Option<Claim<'a, Q>>,
+    started: bool,
+    reaped: u16,
+}
+
+impl<'a, Q> TxPoll<'a, Q> {
+    /// One such poll.
+    ///
+    /// # Panics
+    /// If there is no such instance.
+    pub fn new(host: &'a Host<Q>, id: Id) -> Self {
+        let _ = host.instance(id);
+        TxPoll { host, id, claim: None, started: false, reaped: 0 }
+    }
+
+    /// Completions reaped; after [`Op::Done`].
+    pub fn reaped(&self) -> u16 {
+        self.reaped
+    }
+}
+
+impl<Q> Pass<Q> for TxPoll<'_, Q> {
+    fn next(&mut self, _: Ns, did: Did) -> Op {
+        if !self.started {
+            self.started = true;
+            if !self.host.instance(self.id).state.claim_free() {
+                return Op::Done;
+            }
+            self.claim = Some(Claim::from_token(self.host, self.id));
+            return Op::Poll { id: self.id, budget: 0 };
+        }
+        let Some(claim) = self.claim.take() else { return Op::Done };
+        if let Did::Polled(work) = did {
+            debug_assert_eq!(work.rx, 0, "a poll with budget 0 receives nothing");
+            self.reaped = work.tx;
+        }
+        match claim.release() {
+            Ok(()) => Op::Done,
+            Err(claim) => self.host.route(claim, From::Thread).unwrap_or(Op::Done),
+        }
+    }
+
+    fn queue(&mut self) -> &mut Q {
+        queue_of(self.claim.as_mut())
+    }
+}
+
+impl<Q> Host<Q> {
+    /// Replaces the queue of a disabled instance (the device was re-created); its settings, id and
+    /// counts stay.
+    ///
+    /// # Errors
+    /// If the instance is not disabled.
+    pub fn replace_queue(&self, id: Id, queue: Q) -> Result<Q, ControlError> {
+        let instance = self.instance(id);
+        if !instance.state.lock_disabled() {
+            return Err(ControlError::NotDisabled(id));
+        }
+        let mut claim = Claim::from_token(self, id);
+        let old = core::mem::replace(&mut claim.owned().queue, queue);
+        claim.into_token();
+        instance.state.end_disable();
+        Ok(old)
+    }
+}
+
+fn queue_of<'t, Q>(claim: Option<&'t mut Claim<'_, Q>>) -> &'t mut Q {
+    match claim {
+        Some(claim) => &mut claim.owned().queue,
+        None => panic!("no step that touches a queue is under way"),
+    }
+}

@@ -1,0 +1,187 @@
+//! What happened on one instance, counted.
+//!
+//! Everything but the interrupts is written by whoever owns the instance, so a count is a load and
+//! a store, not a locked instruction. Readers see each count as it stood a moment ago; the counts
+//! of one snapshot need not be of the same moment.
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::{NEVER, Ns, Work};
+
+/// Who owned a poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Owner {
+    /// The softirq, inline after an interrupt or in an application's wait.
+    Softirq = 0,
+    /// The softirq in ksoftirqd.
+    Ksoftirqd = 1,
+    /// The instance's own thread.
+    Thread = 2,
+    /// A worker of the shared pool.
+    Worker = 3,
+    /// An application's busy-poll session.
+    Application = 4,
+}
+
+/// The number of kinds of owners.
+pub const OWNERS: usize = 5;
+
+impl Owner {
+    /// Every kind, in the order of [`Counts::polls`].
+    pub const ALL: [Owner; OWNERS] =
+        [Owner::Softirq, Owner::Ksoftirqd, Owner::Thread, Owner::Worker, Owner::Application];
+
+    /// The name used in output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Owner::Softirq => "softirq",
+            Owner::Ksoftirqd => "ksoftirqd",
+            Owner::Thread => "thread",
+            Owner::Worker => "worker",
+            Owner::Application => "application",
+        }
+    }
+}
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The counts of one instance at one moment, or their growth over a window.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct Counts {
+            /// Polls that found frames or transmit completions, by owner.
+            pub polls: [u64; OWNERS],
+            /// Polls that found nothing, by owner.
+            pub empty_polls: [u64; OWNERS],
+            $($(#[$doc])* pub $name: u64,)*
+            /// The shortest time between the last work of a poll and an interrupt that won the
+            /// instance, in nanoseconds; [`NEVER`] if there was no such interrupt. Over a window: of all time.
+            pub idle_gap_min: Ns,
+        }
+
+        /// The counters of one instance.
+        #[derive(Debug)]
+        pub(crate) struct Counters {
+            polls: [AtomicU64; OWNERS],
+            empty_polls: [AtomicU64; OWNERS],
+            $($name: AtomicU64,)*
+            idle_gap_min: AtomicU64,
+        }
+
+        impl Counters {
+            pub(crate) fn new() -> Self {
+                Counters {
+                    polls: core::array::from_fn(|_| AtomicU64::new(0)),
+                    empty_polls: core::array::from_fn(|_| AtomicU64::new(0)),
+                    $($name: AtomicU64::new(0),)*
+                    idle_gap_min: AtomicU64::new(NEVER),
+                }
+            }
+
+            pub(crate) fn snapshot(&self) -> Counts {
+                Counts {
+                    polls: core::array::from_fn(|i| self.polls[i].load(Ordering::Relaxed)),
+                    empty_polls: core::array::from_fn(|i| {
+                        self.empty_polls[i].load(Ordering::Relaxed)
+                    }),
+                    $($name: self.$name.load(Ordering::Relaxed),)*
+                    idle_gap_min: self.idle_gap_min.load(Ordering::Relaxed),
+                }
+            }
+
+            $(
+                /// One more; from any context.
+                #[inline]
+                #[allow(dead_code, reason = "a count has one kind of writer, shared or owner")]
+                pub(crate) fn $name(&self) {
+                    self.$name.fetch_add(1, Ordering::Relaxed);
+                }
+            )*
+        }
+
+        impl Counts {
+            /// The growth since `earlier`.
+            #[must_use]
+            pub fn since(&self, earlier: &Counts) -> Counts {
+                Counts {
+                    polls: core::array::from_fn(|i| self.polls[i] - earlier.polls[i]),
+                    empty_polls: core::array::from_fn(|i| self.empty_polls[i] - earlier.empty_polls[i]),
+                    $($name: self.$name - earlier.$name,)*
+                    idle_gap_min: self.idle_gap_min,
+                }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Frames received.
+    packets,
+    /// Transmit completions reaped.
+    completions,
+    /// Interrupts, also those that found the instance owned.
+    interrupts,
+    /// Interrupts that found the instance owned and left [`MISSED`](crate::state::MISSED).
+    interrupts_missed,
+    /// Releases that found the mark, and polled once more.
+    repolls,
+    /// Completions that left the interrupt masked and a timer armed (deferral, suspension).
+    deferrals,
+    /// Completions that left the interrupt masked because every active receiver was full.
+    parks,
+    /// Timer expiries that scheduled the instance.
+    timer_polls,
+    /// Timer expiries that found the instance owned.
+    timer_missed,
+    /// Times the instance was handed to a new owner by a mode change.
+    handovers,
+    /// Busy-poll sessions that claimed the instance.
+    busy_claims,
+}
+
+impl Counters {
+    #[inline]
+    fn own(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// A poll by the instance's owner.
+    #[inline]
+    pub(crate) fn poll(&self, owner: Owner, work: Work) {
+        let slot = owner as usize;
+        if work.any() {
+            Self::own(&self.polls[slot], 1);
+            Self::own(&self.packets, u64::from(work.rx));
+            if work.tx != 0 {
+                Self::own(&self.completions, u64::from(work.tx));
+            }
+        } else {
+            Self::own(&self.empty_polls[slot], 1);
+        }
+    }
+
+    /// A deferral, by the instance's owner.
+    #[inline]
+    pub(crate) fn own_deferral(&self) {
+        Self::own(&self.deferrals, 1);
+    }
+
+    /// The idle time that an interrupt ended; by the new owner.
+    #[inline]
+    pub(crate) fn idle_gap(&self, gap: Ns) {
+        if gap < self.idle_gap_min.load(Ordering::Relaxed) {
+            self.idle_gap_min.store(gap, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Counts {
+    /// All polls, empty ones included.
+    pub fn all_polls(&self) -> u64 {
+        self.polls.iter().sum::<u64>() + self.all_empty_polls()
+    }
+
+    /// All polls that found nothing.
+    pub fn all_empty_polls(&self) -> u64 {
+        self.empty_polls.iter().sum()
+    }
+}

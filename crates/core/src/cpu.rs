@@ -1,0 +1,375 @@
+//! One CPU: its pending softirqs, its poll list, its rules and its limits.
+//!
+//! Pending vectors, "somebody is running them", "the network softirq is at its list" and "ksoftirqd
+//! was woken" are bits of one word, so that raising and ending are single steps and no wake-up can
+//! fall between them.
+
+use crate::counters::Owner;
+use crate::list::PollList;
+use crate::policy::{CpuPolicy, NetSoftirq};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::{MILLISECOND, Ns};
+
+/// A softirq vector; numbers as in the kernel. Pending vectors are a bit mask: the bit of vector
+/// `n` is `1 << n` (the 2018 patch took `2 | 3` for a mask of the vectors 2 and 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the kernel's names say it")]
+pub enum Vector {
+    Hi = 0,
+    Timer = 1,
+    NetTx = 2,
+    NetRx = 3,
+    Block = 4,
+    IrqPoll = 5,
+    Tasklet = 6,
+    Sched = 7,
+    Hrtimer = 8,
+    Rcu = 9,
+}
+
+impl Vector {
+    /// Every vector, in the order in which one pass runs them.
+    pub const ALL: [Vector; 10] = [
+        Vector::Hi,
+        Vector::Timer,
+        Vector::NetTx,
+        Vector::NetRx,
+        Vector::Block,
+        Vector::IrqPoll,
+        Vector::Tasklet,
+        Vector::Sched,
+        Vector::Hrtimer,
+        Vector::Rcu,
+    ];
+
+    /// The vector's bit in a mask.
+    pub const fn bit(self) -> u32 {
+        1 << self as u8
+    }
+}
+
+/// Every vector.
+pub(crate) const VECTORS: u32 = (1 << 10) - 1;
+/// The network vectors: what the 2018 proposal meant to defer.
+pub(crate) const NET: u32 = Vector::NetTx.bit() | Vector::NetRx.bit();
+/// What its posted mask, `NET_RX_SOFTIRQ | NET_TX_SOFTIRQ` = 3, names: HI and TIMER.
+pub(crate) const NET_AS_POSTED: u32 = Vector::NetRx as u32 | Vector::NetTx as u32;
+
+const RUNNING: u32 = 1 << 16;
+const IN_NET_RX: u32 = 1 << 17;
+const KSOFTIRQD: u32 = 1 << 18;
+
+/// Who has to act after a raise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Raised {
+    /// Somebody is running this CPU's softirqs and will see it.
+    Seen,
+    /// Nobody is.
+    Idle,
+}
+
+/// The limits of one CPU's softirqs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Frames a network softirq may take (`netdev_budget`).
+    pub budget: u16,
+    /// Time a network softirq may take (`netdev_budget_usecs`: two jiffies).
+    pub budget_time: Ns,
+    /// Time one dispatch may go on restarting (`MAX_SOFTIRQ_TIME`).
+    pub dispatch_time: Ns,
+    /// Passes of one dispatch (`MAX_SOFTIRQ_RESTART`).
+    pub dispatch_passes: u8,
+}
+
+impl Default for Limits {
+    /// The kernel's, at HZ = 1000.
+    fn default() -> Self {
+        Limits {
+            budget: 300,
+            budget_time: 2 * MILLISECOND,
+            dispatch_time: 2 * MILLISECOND,
+            dispatch_passes: 10,
+        }
+    }
+}
+
+/// The counts of one CPU at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuCounts {
+    /// Network softirqs run.
+    pub net_rx: u64,
+    /// Network softirqs that stopped at a limit with work left (`time_squeeze`).
+    pub time_squeeze: u64,
+    /// Dispatches that found something to run.
+    pub dispatches: u64,
+    /// Times ksoftirqd was woken.
+    pub ksoftirqd_wakes: u64,
+}
+
+/// One CPU.
+#[derive(Debug)]
+pub struct Cpu {
+    word: AtomicU32,
+    pub(crate) list: PollList,
+    policy: AtomicU32,
+    budget: AtomicU32,
+    budget_time: AtomicU64,
+    dispatch_time: AtomicU64,
+    dispatch_passes: AtomicU32,
+    net_rx: AtomicU64,
+    time_squeeze: AtomicU64,
+    dispatches: AtomicU64,
+    ksoftirqd_wakes: AtomicU64,
+}
+
+impl Cpu {
+    pub(crate) fn new() -> Self {
+        let cpu = Cpu {
+            word: AtomicU32::new(0),
+            list: PollList::new(),
+            policy: AtomicU32::new(0),
+            budget: AtomicU32::new(0),
+            budget_time: AtomicU64::new(0),
+            dispatch_time: AtomicU64::new(0),
+            dispatch_passes: AtomicU32::new(0),
+            net_rx: AtomicU64::new(0),
+            time_squeeze: AtomicU64::new(0),
+            dispatches: AtomicU64::new(0),
+            ksoftirqd_wakes: AtomicU64::new(0),
+        };
+        cpu.set_limits(Limits::default());
+        cpu.set_policy(CpuPolicy::default());
+        cpu
+    }
+
+    /// Changes the limits; the next dispatch takes them.
+    pub fn set_limits(&self, limits: Limits) {
+        self.budget.store(u32::from(limits.budget), Ordering::Relaxed);
+        self.budget_time.store(limits.budget_time, Ordering::Relaxed);
+        self.dispatch_time.store(limits.dispatch_time, Ordering::Relaxed);
+        self.dispatch_passes.store(u32::from(limits.dispatch_passes), Ordering::Relaxed);
+    }
+
+    /// The limits in force.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            budget: self.budget.load(Ordering::Relaxed) as u16,
+            budget_time: self.budget_time.load(Ordering::Relaxed),
+            dispatch_time: self.dispatch_time.load(Ordering::Relaxed),
+            dispatch_passes: self.dispatch_passes.load(Ordering::Relaxed) as u8,
+        }
+    }
+
+    /// Changes the rules; the next dispatch takes them.
+    pub fn set_policy(&self, policy: CpuPolicy) {
+        let net = match policy.net_softirq {
+            NetSoftirq::Inline => 0,
+            NetSoftirq::Ksoftirqd => 1,
+            NetSoftirq::KsoftirqdAsPosted => 2,
+        };
+        self.policy.store(net | u32::from(policy.inline_while_ksoftirqd) << 8, Ordering::Relaxed);
+    }
+
+    /// The rules in force.
+    pub fn policy(&self) -> CpuPolicy {
+        let bits = self.policy.load(Ordering::Relaxed);
+        CpuPolicy {
+            net_softirq: match bits & 0xff {
+                0 => NetSoftirq::Inline,
+                1 => NetSoftirq::Ksoftirqd,
+                _ => NetSoftirq::KsoftirqdAsPosted,
+            },
+            inline_while_ksoftirqd: bits >> 8 != 0,
+        }
+    }
+
+    /// The counts as they were a moment ago.
+    pub fn counts(&self) -> CpuCounts {
+        CpuCounts {
+            net_rx: self.net_rx.load(Ordering::Relaxed),
+            time_squeeze: self.time_squeeze.load(Ordering::Relaxed),
+            dispatches: self.dispatches.load(Ordering::Relaxed),
+            ksoftirqd_wakes: self.ksoftirqd_wakes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The pending vectors, as a mask.
+    pub fn pending(&self) -> u32 {
+        self.word.load(Ordering::Acquire) & VECTORS
+    }
+
+    /// Whether ksoftirqd was woken and has not gone back to sleep.
+    pub fn ksoftirqd_runnable(&self) -> bool {
+        self.word.load(Ordering::Acquire) & KSOFTIRQD != 0
+    }
+
+    /// Whether some context is running this CPU's softirqs.
+    pub fn running(&self) -> bool {
+        self.word.load(Ordering::Acquire) & RUNNING != 0
+    }
+
+    /// Marks vectors pending. While the network softirq is at its list, its own vector need not be
+    /// raised: it looks at the list again before it ends.
+    #[inline]
+    pub(crate) fn raise(&self, vectors: u32) -> Raised {
+        let mut old = self.word.load(Ordering::Relaxed);
+        loop {
+            let add = if old & IN_NET_RX != 0 { vectors & !Vector::NetRx.bit() } else { vectors };
+            match self.word.compare_exchange(old, old | add, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) if old & RUNNING != 0 => return Raised::Seen,
+                Ok(_) => return Raised::Idle,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Becomes this CPU's runner and takes the pending vectors that `allowed` picks from the word;
+    /// `None` if somebody runs already or nothing is left to run.
+    #[inline]
+    pub(crate) fn begin(&self, allowed: u32) -> Option<u32> {
+        let mut old = self.word.load(Ordering::Acquire);
+        loop {
+            let take = old & VECTORS & allowed;
+            if old & RUNNING != 0 || take == 0 {
+                return None;
+            }
+            let new = old & !take | RUNNING;
+            match self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    Self::own(&self.dispatches);
+                    return Some(take);
+                }
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Takes what became pending meanwhile; by the runner.
+    #[inline]
+    pub(crate) fn take_pending(&self, allowed: u32) -> u32 {
+        if self.word.load(Ordering::Relaxed) & allowed & VECTORS == 0 {
+            return 0;
+        }
+        self.word.fetch_and(!(allowed & VECTORS), Ordering::AcqRel) & allowed & VECTORS
+    }
+
+    /// Stops being the runner, if nothing that `allowed` picks is pending; otherwise stays. `Some`
+    /// holds what is pending all the same and is ksoftirqd's to run.
+    #[inline]
+    pub(crate) fn end(&self, allowed: u32) -> Option<u32> {
+        let mut old = self.word.load(Ordering::Acquire);
+        loop {
+            if old & VECTORS & allowed != 0 {
+                return None;
+            }
+            let new = old & !RUNNING;
+            match self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(old & VECTORS),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Stops being the runner whatever is pending: ksoftirqd goes on with it. Says whether it has to
+    /// be woken.
+    pub(crate) fn end_to_ksoftirqd(&self) -> bool {
+        self.wake_ksoftirqd_and(RUNNING)
+    }
+
+    /// Marks ksoftirqd runnable; says whether it has to be woken.
+    pub(crate) fn wake_ksoftirqd(&self) -> bool {
+        self.wake_ksoftirqd_and(0)
+    }
+
+    fn wake_ksoftirqd_and(&self, clear: u32) -> bool {
+        let mut old = self.word.load(Ordering::Acquire);
+        loop {
+            let new = old & !clear | KSOFTIRQD;
+            match self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let wake = old & KSOFTIRQD == 0;
+                    if wake {
+                        self.ksoftirqd_wakes.fetch_add(1, Ordering::Relaxed);
+                    }
+                    return wake;
+                }
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// ksoftirqd's way to bed: only with nothing pending, or with a runner that will see it.
+    pub(crate) fn ksoftirqd_sleeps(&self) -> bool {
+        let mut old = self.word.load(Ordering::Acquire);
+        loop {
+            if old & VECTORS != 0 && old & RUNNING == 0 {
+                return false;
+            }
+            let new = old & !KSOFTIRQD;
+            match self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// The network softirq is at its list from now on.
+    #[inline]
+    pub(crate) fn enter_net_rx(&self) {
+        self.word.fetch_or(IN_NET_RX, Ordering::AcqRel);
+        Self::own(&self.net_rx);
+    }
+
+    /// The network softirq has left its list; who schedules from now on raises.
+    #[inline]
+    pub(crate) fn leave_net_rx(&self) {
+        self.word.fetch_and(!IN_NET_RX, Ordering::AcqRel);
+    }
+
+    /// The network softirq goes back to its list.
+    #[inline]
+    pub(crate) fn reenter_net_rx(&self) {
+        self.word.fetch_or(IN_NET_RX, Ordering::AcqRel);
+    }
+
+    /// A context that was running this CPU's softirqs unwound.
+    pub(crate) fn abandon(&self) {
+        self.word.fetch_or(Vector::NetRx.bit(), Ordering::AcqRel);
+        self.word.fetch_and(!(RUNNING | IN_NET_RX), Ordering::AcqRel);
+    }
+
+    #[inline]
+    pub(crate) fn squeezed(&self) {
+        Self::own(&self.time_squeeze);
+    }
+
+    /// One more, by the runner.
+    #[inline]
+    fn own(counter: &AtomicU64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+/// In which context a CPU's softirqs are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Context {
+    /// On the way out of an interrupt.
+    Interrupt {
+        /// Whether another thread wants this CPU.
+        competition: bool,
+    },
+    /// By an application that enables softirqs again (`local_bh_enable`).
+    Application,
+    /// By the CPU's ksoftirqd.
+    Ksoftirqd,
+}
+
+impl Context {
+    pub(crate) const fn owner(self) -> Owner {
+        match self {
+            Context::Interrupt { .. } | Context::Application => Owner::Softirq,
+            Context::Ksoftirqd => Owner::Ksoftirqd,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The epoll context: which instance it follows, how its wait busy polls, and when it suspends.
+//!
+//! The order of a wait is the kernel's: deliver what is ready (and, if the context prefers busy
+//! polling, suspend); with a zero timeout return, for such a wait never busy polls; busy poll; if
+//! that found nothing end the suspension and forget the instance; sleep; start over.
+
+use crate::busy_loop::{BusyLoop, LoopNext, deadline};
+use crate::host::{From, Host};
+use crate::instance::Id;
+use crate::policy::EpollPolicy;
+use crate::step::{Did, Op, Pass};
+use crate::suspend::{Left, Registration};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::{NEVER, Ns};
+
+const NONE: u32 = u32::MAX;
+const REGISTERED: u64 = 1 << 63;
+
+/// One epoll context's part in delivery. The ready list and the sleeper are the world's.
+#[derive(Debug)]
+pub struct EpollContext {
+    usecs: AtomicU32,
+    /// Budget, and the prefer flag above it.
+    budget_prefer: AtomicU32,
+    /// `net.core.busy_poll`: used where `usecs` is 0.
+    default_usecs: u32,
+    follows: AtomicU32,
+    /// The suspension this context takes part in: instance and epoch, or 0.
+    suspends: AtomicU64,
+}
+
+impl EpollContext {
+    /// A context that follows no instance yet. `default_usecs` is what the sysctl
+    /// `net.core.busy_poll` would hold; 0 switches the default off.
+    pub fn new(policy: EpollPolicy, default_usecs: u32) -> Self {
+        let context = EpollContext {
+            usecs: AtomicU32::new(0),
+            budget_prefer: AtomicU32::new(0),
+            default_usecs,
+            follows: AtomicU32::new(NONE),
+            suspends: AtomicU64::new(0),
+        };
+        context.set(policy);
+        context
+    }
+
+    /// Changes the parameters (`EPIOCSPARAMS`); whoever lets users in has checked their limits.
+    pub fn set(&self, policy: EpollPolicy) {
+        self.usecs.store(policy.busy_poll_usecs, Ordering::Relaxed);
+        let bits = u32::from(policy.busy_poll_budget) | u32::from(policy.prefer_busy_poll) << 16;
+        self.budget_prefer.store(bits, Ordering::Relaxed);
+    }
+
+    /// The parameters (`EPIOCGPARAMS`).
+    pub fn params(&self) -> EpollPolicy {
+        let bits = self.budget_prefer.load(Ordering::Relaxed);
+        EpollPolicy {
+            busy_poll_usecs: self.usecs.load(Ordering::Relaxed),
+            busy_poll_budget: bits as u16,
+            prefer_busy_poll: bits >> 16 != 0,
+        }
+    }
+
+    /// Whether waits busy poll at all.
+    pub fn busy_polls(&self) -> bool {
+        let params = self.params();
+        params.busy_poll_usecs != 0 || params.prefer_busy_poll || self.default_usecs != 0
+    }
+
+    /// A socket of this context was woken, or added, by an instance. One instance a context, and
+    /// the last one wins.
+    #[inline]
+    pub fn follow(&self, id: Id) {
+        if self.busy_polls() {
+            self.follows.store(u32::from(id.0), Ordering::Relaxed);
+        }
+    }
+
+    /// The instance that the next wait would poll.
+    pub fn follows(&self) -> Option<Id> {
+        let id = self.follows.load(Ordering::Relaxed);
+        (id != NONE).then_some(Id(id as u16))
+    }
+
+    /// The context goes away, or lets go of its instance: its suspension ends at once. Returns the
+    /// step that this takes, if any. The world calls it when the application's last handle goes,
+    /// also while it unwinds.
+    #[must_use = "the step that polls what the suspension held back"]
+    pub fn close<Q>(&self, host: &Host<Q>, from: From) -> Option<Op> {
+        self.follows.store(NONE, Ordering::Relaxed);
+        self.resume(host, from)
+    }
+
+    /// Ends this context's part in a suspension; the last one to leave has the instance polled.
+    fn resume<Q>(&self, host: &Host<Q>, from: From) -> Option<Op> {
+        let (id, registration) = unpack(self.suspends.swap(0, Ordering::AcqRel))?;
+        match host.instance(id).suspension.leave(registration) {
+            Left::Last => host.schedule(id, from),
+            Left::Others => None,
+        }
+    }
+
+    /// Suspends the instance after events were found.
+    fn suspend<Q>(&self, host: &Host<Q>, id: Id, now: Ns) -> Option<Op> {
+        let held = unpack(self.suspends.load(Ordering::Acquire));
+        if let Some((other, _)) = held
+            && other != id
+        {
+            // The context follows another instance now; the one it leaves must not wait for it.
+            return self.resume(host, From::Application);
+        }
+        let instance = host.instance(id);
+        let timeout = instance.settings.irq_suspend_timeout();
+        if timeout == 0 {
+            return None;
+        }
+        let until = now + timeout;
+        let registration = instance.suspension.enter(held.map(|(_, r)| r), until);
+        let packed = REGISTERED | u64::from(id.0) << 32 | u64::from(registration.0);
+        self.suspends.store(packed, Ordering::Release);
+        instance.arm(until);
+        Some(Op::Arm { id, at: until })
+    }
+}
+
+fn unpack(packed: u64) -> Option<(Id, Registration)> {
+    (packed & REGISTERED != 0).then_some((Id((packed >> 32) as u16), Registration(packed as u32)))
+}
+
+#[derive(Debug)]
+enum At<'a, Q> {
+    Start,
+    Looked,
+    Busy(BusyLoop<'a, Q>),
+    Resumed,
+    Slept,
+    Ended,
+}
+
+/// One wait of an application (`epoll_wait`).
+#[derive(Debug)]
+pub struct EpollWait<'a, Q> {
+    host: &'a Host<Q>,
+    context: &'a EpollContext,
+    timeout: Option<Ns>,
+    /// Returns instead of sleeping.
+    spin: bool,
+    deadline: Ns,
+    at: At<'a, Q>,
+    events: u32,
+}
+
+impl<'a, Q> EpollWait<'a, Q> {
+    /// A wait of at most `timeout` (`None`: for ever; 0: a look that never busy polls). An
+    /// application that spins (`spin`) busy polls as the parameters say and then returns where
+    /// others would sleep.
+    pub fn new(
+        host: &'a Host<Q>,
+        context: &'a EpollContext,
+        timeout: Option<Ns>,
+        spin: bool,
+    ) -> Self {
+        EpollWait { host, context, timeout, spin, deadline: NEVER, at: At::Start, events: 0 }
+    }
+
+    /// How many events the wait found; after [`Op::Done`].
+    pub fn events(&self) -> u32 {
+        self.events
+    }
+
+    fn looked(&mut self, now: Ns, did: Did) -> Op {
+        let events = match did {
+            Did::Events(events) => events,
+            // A signal: nothing was delivered, so nothing is suspended.
+            Did::Interrupted => return self.end(),
+            _ => unreachable!("Look answered by {did:?}"),
+        };
+        let params = self.context.params();
+        if events > 0 {
+            self.events = events;
+            self.at = At::Ended;
+            let follows = self.context.follows().filter(|_| params.prefer_busy_poll);
+            return match follows.and_then(|id| self.context.suspend(self.host, id, now)) {
+                Some(op) => op,
+                None => Op::Done,
+            };
+        }
+        if self.timeout == Some(0) || now >= self.deadline {
+            return self.end();
+        }
+        let usecs = match params.busy_poll_usecs {
+            0 => self.context.default_usecs,
+            usecs => usecs,
+        };
+        match self.context.follows().filter(|_| self.context.busy_polls()) {
+            Some(id) => {
+                let params = (usecs, params.busy_poll_budget, params.prefer_busy_poll);
+                let busy = BusyLoop::new(self.host, id, params, now, self.deadline);
+                self.at = At::Busy(busy);
+                self.next(now, Did::Start)
+            }
+            None => self.sleep(),
+        }
+    }
+
+    fn sleep(&mut self) -> Op {
+        if self.spin {
+            return self.end();
+        }
+        self.at = At::Slept;
+        Op::Sleep(self.deadline)
+    }
+
+    fn end(&mut self) -> Op {
+        self.at = At::Ended;
+        Op::Done
+    }
+}
+
+impl<Q> Pass<Q> for EpollWait<'_, Q> {
+    #[inline]
+    fn next(&mut self, now: Ns, did: Did) -> Op {
+        match &mut self.at {
+            At::Start => {
+                self.deadline = deadline(self.timeout, now);
+                self.at = At::Looked;
+                Op::Look
+            }
+            At::Looked => self.looked(now, did),
+            At::Busy(busy) => match busy.next(now, did) {
+                LoopNext::Op(op) => op,
+                LoopNext::Ended(true) => {
+                    self.at = At::Looked;
+                    Op::Look
+                }
+                LoopNext::Ended(false) => {
+                    self.at = At::Resumed;
+                    self.context.follows.store(NONE, Ordering::Relaxed);
+                    let prefer = self.context.params().prefer_busy_poll;
+                    let op = prefer.then(|| self.context.resume(self.host, From::Application));
+                    match op.flatten() {
+                        Some(op) => op,
+                        None => self.sleep(),
+                    }
+                }
+                LoopNext::Interrupted => self.end(),
+            },
+            At::Resumed => self.sleep(),
+            At::Slept if did == Did::Interrupted => self.end(),
+            At::Slept => {
+                self.at = At::Looked;
+                Op::Look
+            }
+            At::Ended => Op::Done,
+        }
+    }
+
+    fn queue(&mut self) -> &mut Q {
+        match &mut self.at {
+            At::Busy(busy) => busy.queue(),
+            _ => panic!("no step that touches a queue is under way"),
+        }
+    }
+}

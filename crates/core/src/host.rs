@@ -1,0 +1,245 @@
+//! All instances and CPUs of one host, and the way from an event to an owner.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::claim::Claim;
+use crate::cpu::{Cpu, Raised, Vector};
+use crate::instance::{CpuId, Id, Instance};
+use crate::policy::{InstancePolicy, Threaded};
+use crate::race::{self, Race};
+use crate::settings::{self, SettingError};
+use crate::state::{Prep, State};
+use crate::step::{Op, Task};
+use crate::{NEVER, Ns};
+
+/// From where something is scheduled: it decides who runs the softirq.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// An interrupt or a timer: the softirq runs on the way out.
+    Interrupt,
+    /// An application, as between disabling and enabling bottom halves: it runs the softirq itself.
+    Application,
+    /// Any other thread: ksoftirqd runs it.
+    Thread,
+}
+
+/// The instances and CPUs of one host. Shared by every context; allocates only when made.
+#[derive(Debug)]
+pub struct Host<Q> {
+    instances: Box<[Instance<Q>]>,
+    cpus: Box<[Cpu]>,
+    /// Items of the shared pool. Lock-free and bounded; each instance is on it at most once.
+    pub(crate) work: ArrayQueue<Id>,
+}
+
+impl<Q> Host<Q> {
+    /// A host with `cpus` CPUs and one instance for each queue, all disabled
+    /// ([`Host::enable`](crate::Host::enable) each), with the CPU that serves it.
+    ///
+    /// # Panics
+    /// If there is no CPU, if a queue names a CPU that is not there, or with 65 535 or more of
+    /// either: the caller's inventory is wrong.
+    pub fn new(cpus: u16, queues: impl IntoIterator<Item = (Q, CpuId)>) -> Self {
+        let instances: Box<[_]> = queues
+            .into_iter()
+            .map(|(queue, cpu)| {
+                assert!(cpu.0 < cpus, "a queue names CPU {} of {cpus}", cpu.0);
+                Instance::new(queue, cpu)
+            })
+            .collect();
+        assert!(cpus > 0 && cpus < u16::MAX, "{cpus} CPUs");
+        assert!(instances.len() < usize::from(u16::MAX), "{} instances", instances.len());
+        let work = ArrayQueue::new(instances.len().max(1));
+        Host { instances, cpus: (0..cpus).map(|_| Cpu::new()).collect::<Vec<_>>().into(), work }
+    }
+
+    /// One instance.
+    ///
+    /// # Panics
+    /// If there is no such instance; [`Host::ids`] are the valid ones.
+    #[inline]
+    pub fn instance(&self, id: Id) -> &Instance<Q> {
+        &self.instances[usize::from(id.0)]
+    }
+
+    #[inline]
+    pub(crate) fn instances(&self) -> &[Instance<Q>] {
+        &self.instances
+    }
+
+    /// Every instance's id.
+    pub fn ids(&self) -> impl Iterator<Item = Id> + use<Q> {
+        (0..self.instances.len() as u16).map(Id)
+    }
+
+    /// One CPU.
+    ///
+    /// # Panics
+    /// If there is no such CPU; [`Host::cpus`] says how many there are.
+    #[inline]
+    pub fn cpu(&self, id: CpuId) -> &Cpu {
+        &self.cpus[usize::from(id.0)]
+    }
+
+    /// The number of CPUs.
+    pub fn cpus(&self) -> u16 {
+        self.cpus.len() as u16
+    }
+
+    /// Whether items wait for the shared pool.
+    pub fn work_waits(&self) -> bool {
+        !self.work.is_empty()
+    }
+
+    /// The earliest deadline of the timers that a CPU serves; [`NEVER`] if none is armed.
+    pub fn next_deadline(&self, cpu: CpuId) -> Ns {
+        self.instances
+            .iter()
+            .filter(|instance| instance.cpu() == cpu)
+            .map(Instance::deadline)
+            .min()
+            .unwrap_or(NEVER)
+    }
+
+    /// Changes an instance's settings while traffic flows. A new mode takes effect after the
+    /// owner's current poll; an idle instance's, at its next schedule. Returns the state as it was
+    /// before. A world whose thread for the instance does not exist yet makes it first.
+    ///
+    /// # Errors
+    /// A value out of the kernel's limits; nothing is changed then.
+    pub fn set(&self, id: Id, policy: &InstancePolicy) -> Result<State, SettingError> {
+        settings::check(policy)?;
+        let instance = self.instance(id);
+        instance.settings.store(policy);
+        Ok(instance.state.set_mode(policy.threaded))
+    }
+
+    /// Changes how many frames a poll outside busy polling may take.
+    ///
+    /// # Errors
+    /// A weight of 0.
+    pub fn set_weight(&self, id: Id, weight: u16) -> Result<(), SettingError> {
+        self.instance(id).settings.set_weight(weight)
+    }
+
+    /// Moves an instance's interrupt, softirq and timer to another CPU, from its next schedule on.
+    ///
+    /// # Panics
+    /// If there is no such CPU.
+    pub fn set_cpu(&self, id: Id, cpu: CpuId) {
+        assert!(cpu.0 < self.cpus(), "CPU {} of {}", cpu.0, self.cpus());
+        self.instance(id).set_cpu(cpu);
+    }
+
+    /// Allows (as is the default) or forbids applications to busy poll an instance.
+    pub fn allow_busy_poll(&self, id: Id, allowed: bool) {
+        self.instance(id).state.set_busy_poll(allowed);
+    }
+
+    /// Schedules an instance (`napi_schedule`), for instance because a receiver has drained. The
+    /// step that the caller has to take, if any, is returned.
+    #[must_use = "the step that runs the softirq, or wakes who polls"]
+    pub fn schedule(&self, id: Id, from: From) -> Option<Op> {
+        match self.instance(id).state.schedule_prep() {
+            Prep::Won => self.route(Claim::from_token(self, id), from),
+            Prep::Missed | Prep::Disabled => None,
+        }
+    }
+
+    /// The timer of an instance may have expired. Nothing happens before its deadline.
+    #[must_use = "the step that runs the softirq, or wakes who polls"]
+    pub fn timer(&self, id: Id, now: Ns) -> Option<Op> {
+        let instance = self.instance(id);
+        if !instance.take_expiry(now) {
+            return None;
+        }
+        if instance.suspension.until() <= now {
+            instance.suspension.expire();
+        }
+        let prep = if race::on(Race::EarlyTimer) {
+            instance.state.test_and_set_sched()
+        } else {
+            instance.state.schedule_prep()
+        };
+        match prep {
+            Prep::Won => {
+                instance.counters.timer_polls();
+                instance.state.clear(crate::state::PREFER_BUSY_POLL);
+                self.route(Claim::from_token(self, id), From::Interrupt)
+            }
+            Prep::Missed => {
+                instance.counters.timer_missed();
+                None
+            }
+            Prep::Disabled => None,
+        }
+    }
+
+    /// Hands an instance to whoever is to poll it.
+    #[inline]
+    pub(crate) fn route(&self, claim: Claim<'_, Q>, from: From) -> Option<Op> {
+        let instance = claim.instance();
+        loop {
+            match instance.state.load().mode() {
+                Threaded::Enabled | Threaded::BusyPoll => {
+                    // Fails only if the mode has changed since: look again.
+                    if instance.state.give_to_thread() {
+                        return Some(Op::Wake(Task::Napi(claim.into_token())));
+                    }
+                }
+                Threaded::Workqueue => {
+                    instance.state.take_from_thread();
+                    return self.queue_work(claim).then_some(Op::Wake(Task::Worker));
+                }
+                Threaded::Disabled => {
+                    instance.state.take_from_thread();
+                    let cpu = instance.cpu();
+                    self.cpu(cpu).list.push(&self.instances, claim.into_token());
+                    return self.raise(cpu, Vector::NetRx.bit(), from);
+                }
+            }
+        }
+    }
+
+    /// Puts an item at the tail of the shared pool's queue.
+    pub(crate) fn queue_work(&self, claim: Claim<'_, Q>) -> bool {
+        // There is room for every instance, and a token is on it at most once.
+        let pushed = self.work.push(claim.into_token());
+        debug_assert!(pushed.is_ok(), "more items than instances");
+        pushed.is_ok()
+    }
+
+    /// Marks vectors of a CPU pending, and says who has to run them.
+    pub(crate) fn raise(&self, cpu: CpuId, vectors: u32, from: From) -> Option<Op> {
+        match (self.cpu(cpu).raise(vectors), from) {
+            (Raised::Seen, _) => None,
+            (Raised::Idle, From::Interrupt) => Some(Op::Raise(cpu)),
+            (Raised::Idle, From::Application) => Some(Op::RunHere(cpu)),
+            (Raised::Idle, From::Thread) => {
+                self.cpu(cpu).wake_ksoftirqd().then_some(Op::Wake(Task::Ksoftirqd(cpu)))
+            }
+        }
+    }
+
+    /// Marks vectors that are not the core's pending (a timer tick, a tasklet).
+    #[must_use = "the step that runs the softirq"]
+    pub fn raise_vectors(&self, cpu: CpuId, vectors: u32, from: From) -> Option<Op> {
+        self.raise(cpu, vectors & crate::cpu::VECTORS & !crate::cpu::NET, from)
+    }
+
+    /// Leaves an instance whose owner unwound to its CPU's softirq. The world, which knows that a
+    /// context unwound, runs the softirqs of all CPUs once.
+    pub(crate) fn strand(&self, id: Id) {
+        let cpu = self.instance(id).cpu();
+        self.cpu(cpu).list.push(&self.instances, id);
+        self.cpu(cpu).raise(Vector::NetRx.bit());
+    }
+
+    /// The queues, of a host that nobody uses any more.
+    pub fn into_queues(self) -> impl Iterator<Item = Q> {
+        self.instances.into_iter().map(|instance| instance.owned.into_inner().queue)
+    }
+}

@@ -1,0 +1,117 @@
+//! One NAPI instance: a queue, its state word, its settings, its timer's deadline and its counts.
+
+use crate::cell::OwnedCell;
+use crate::counters::{Counters, Counts};
+use crate::policy::InstancePolicy;
+use crate::settings::Settings;
+use crate::state::{State, StateWord};
+use crate::suspend::Suspension;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::{NEVER, Ns};
+
+/// An instance's place in its [`Host`](crate::Host).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Id(pub u16);
+
+/// A CPU's place in its [`Host`](crate::Host).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CpuId(pub u16);
+
+/// What only the owner reads and writes.
+#[derive(Debug)]
+pub(crate) struct Owned<Q> {
+    pub(crate) queue: Q,
+    /// Empty polls left until the interrupt is allowed again (`defer_hard_irqs_count`).
+    pub(crate) defer_count: u32,
+    /// When *hold* ends; 0 while there was work.
+    pub(crate) hold_until: Ns,
+    /// When a poll last found work; 0 before the first.
+    pub(crate) last_work: Ns,
+}
+
+/// One instance. Made by [`Host::new`](crate::Host::new), disabled, and never moved.
+#[derive(Debug)]
+pub struct Instance<Q> {
+    pub(crate) state: StateWord,
+    /// The next instance of the list this one is on; only its token's holder writes it.
+    pub(crate) next: AtomicU32,
+    /// When the timer fires; [`NEVER`] if it is not armed.
+    deadline: AtomicU64,
+    pub(crate) suspension: Suspension,
+    pub(crate) settings: Settings,
+    pub(crate) counters: Counters,
+    cpu: AtomicU32,
+    pub(crate) owned: OwnedCell<Owned<Q>>,
+}
+
+impl<Q> Instance<Q> {
+    pub(crate) fn new(queue: Q, cpu: CpuId) -> Self {
+        Instance {
+            state: StateWord::new(),
+            next: AtomicU32::new(u32::MAX),
+            deadline: AtomicU64::new(NEVER),
+            suspension: Suspension::new(),
+            settings: Settings::new(),
+            counters: Counters::new(),
+            cpu: AtomicU32::new(u32::from(cpu.0)),
+            owned: OwnedCell::new(Owned { queue, defer_count: 0, hold_until: 0, last_work: 0 }),
+        }
+    }
+
+    /// The state as it was a moment ago.
+    pub fn state(&self) -> State {
+        self.state.load()
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> InstancePolicy {
+        self.settings.load()
+    }
+
+    /// The counts as they were a moment ago.
+    pub fn counts(&self) -> Counts {
+        self.counters.snapshot()
+    }
+
+    /// The CPU whose interrupt, softirq and timer serve the instance.
+    pub fn cpu(&self) -> CpuId {
+        CpuId(self.cpu.load(Ordering::Relaxed) as u16)
+    }
+
+    pub(crate) fn set_cpu(&self, cpu: CpuId) {
+        self.cpu.store(u32::from(cpu.0), Ordering::Relaxed);
+    }
+
+    /// How many epoll contexts suspend the instance's interrupts.
+    pub fn suspending_contexts(&self) -> u32 {
+        self.suspension.contexts()
+    }
+
+    /// When the instance's timer fires; [`NEVER`] if it is not armed.
+    #[inline]
+    pub fn deadline(&self) -> Ns {
+        self.deadline.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn arm(&self, at: Ns) {
+        self.deadline.store(at, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn cancel_timer(&self) {
+        if self.deadline.load(Ordering::Relaxed) != NEVER {
+            self.deadline.store(NEVER, Ordering::Release);
+        }
+    }
+
+    /// Takes a deadline that has passed, so that one expiry has one taker.
+    pub(crate) fn take_expiry(&self, now: Ns) -> bool {
+        let deadline = self.deadline();
+        deadline <= now
+            && self
+                .deadline
+                .compare_exchange(deadline, NEVER, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+    }
+}

@@ -1,0 +1,160 @@
+//! The loops of the threads that poll: an instance's own (2020, 2025), and a worker of the pool.
+
+use crate::claim::Claim;
+use crate::counters::Owner;
+use crate::host::{From, Host};
+use crate::instance::Id;
+use crate::policy::Threaded;
+use crate::race::{self, Race};
+use crate::state::{DISABLE, SCHED, SCHED_THREADED, THREADED};
+use crate::step::{Did, Op, Pass};
+use crate::turn::{End, Next, Turn};
+use crate::{NEVER, Ns};
+
+/// The loop of one instance's own thread, `napi/<dev>-<id>`.
+///
+/// It acts on `SCHED_THREADED` alone, never on `SCHED` (race R3). In threaded busy poll it enters
+/// with the first schedule and from then on never lets go; interrupts stay masked. It ends, with
+/// [`Op::Done`], once the mode is no longer the thread's and no token is left for it.
+#[derive(Debug)]
+pub struct Kthread<'a, Q> {
+    host: &'a Host<Q>,
+    id: Id,
+    turn: Option<Turn<'a, Q>>,
+}
+
+impl<'a, Q> Kthread<'a, Q> {
+    /// The loop of the thread of `id`. There must be one at a time.
+    ///
+    /// # Panics
+    /// If there is no such instance.
+    pub fn new(host: &'a Host<Q>, id: Id) -> Self {
+        let _ = host.instance(id);
+        Kthread { host, id, turn: None }
+    }
+}
+
+impl<Q> Pass<Q> for Kthread<'_, Q> {
+    #[inline]
+    fn next(&mut self, now: Ns, did: Did) -> Op {
+        loop {
+            let Some(turn) = &mut self.turn else {
+                let state = self.host.instance(self.id).state.load();
+                let mine = if race::on(Race::ThreadTestsSched) { SCHED } else { SCHED_THREADED };
+                if race::on(Race::ThreadQuitsOnDisable) && state.has(DISABLE) {
+                    return Op::Done;
+                }
+                if state.has(mine) {
+                    let claim = Claim::from_token(self.host, self.id);
+                    self.turn = Some(Turn::new(claim, Owner::Thread));
+                    continue;
+                }
+                let stays = race::on(Race::StopWaitsForSched) && state.has(SCHED);
+                return if state.has(THREADED) || stays { Op::Sleep(NEVER) } else { Op::Done };
+            };
+            let end = match turn.next(now, did) {
+                Next::Op(op) => return op,
+                Next::End(end) => end,
+            };
+            let work = turn.work();
+            match end {
+                End::Released => self.turn = None,
+                End::Again if work.any() => {
+                    turn.again();
+                    return Op::Resched;
+                }
+                End::Again => {
+                    turn.again();
+                    let spins =
+                        self.host.instance(self.id).state.load().mode() == Threaded::BusyPoll;
+                    return if spins { Op::Pause } else { Op::Resched };
+                }
+                End::Held => {
+                    turn.again();
+                    return Op::Yield;
+                }
+                End::HandOver => {
+                    if let Some(claim) = self.turn.take().and_then(Turn::into_claim) {
+                        claim.instance().counters.handovers();
+                        if let Some(op) = self.host.route(claim, From::Thread) {
+                            return op;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn queue(&mut self) -> &mut Q {
+        queue_of(self.turn.as_mut())
+    }
+}
+
+/// The loop of one worker of the shared, unbound pool (compared in the 2020 discussion).
+///
+/// An instance is an item: taken from the head, polled once, and put back at the tail if it wants
+/// more, so that the items share the workers fairly. The pool has as many workers as there are
+/// CPUs; who wakes one for a new item need not know which.
+#[derive(Debug)]
+pub struct Worker<'a, Q> {
+    host: &'a Host<Q>,
+    turn: Option<Turn<'a, Q>>,
+}
+
+impl<'a, Q> Worker<'a, Q> {
+    /// The loop of a worker. It never ends by itself: the world leaves it while it sleeps.
+    pub fn new(host: &'a Host<Q>) -> Self {
+        Worker { host, turn: None }
+    }
+}
+
+impl<Q> Pass<Q> for Worker<'_, Q> {
+    #[inline]
+    fn next(&mut self, now: Ns, did: Did) -> Op {
+        loop {
+            let Some(turn) = &mut self.turn else {
+                match self.host.work.pop() {
+                    Some(id) => {
+                        let claim = Claim::from_token(self.host, id);
+                        // Takes what the last owner left behind, before anything is touched.
+                        claim.instance().state.load();
+                        self.turn = Some(Turn::new(claim, Owner::Worker));
+                        continue;
+                    }
+                    None => return Op::Sleep(NEVER),
+                }
+            };
+            let end = match turn.next(now, did) {
+                Next::Op(op) => return op,
+                Next::End(end) => end,
+            };
+            let Some(claim) = self.turn.take().and_then(Turn::into_claim) else { continue };
+            match end {
+                End::Released => {}
+                End::Again | End::Held => {
+                    // The queue's own synchronisation is enough outside loom, which cannot see it.
+                    claim.instance().state.take_from_thread();
+                    self.host.queue_work(claim);
+                    return if end == End::Held { Op::Yield } else { Op::Resched };
+                }
+                End::HandOver => {
+                    claim.instance().counters.handovers();
+                    if let Some(op) = self.host.route(claim, From::Thread) {
+                        return op;
+                    }
+                }
+            }
+        }
+    }
+
+    fn queue(&mut self) -> &mut Q {
+        queue_of(self.turn.as_mut())
+    }
+}
+
+fn queue_of<'t, Q>(turn: Option<&'t mut Turn<'_, Q>>) -> &'t mut Q {
+    match turn {
+        Some(turn) => turn.queue(),
+        None => panic!("no step that touches a queue is under way"),
+    }
+}

@@ -1,0 +1,123 @@
+//! Lists of scheduled instances, linked through the instances themselves.
+//!
+//! [`PollList`] takes tokens from any thread without a lock: an interrupt thread that preempted a
+//! lock's holder on its own CPU would wait for it for ever. Because the reader takes all there is
+//! in one step there is no ABA. [`Chain`] is the reader's private first-in-first-out list. Neither
+//! allocates.
+
+use crate::instance::{Id, Instance};
+use crate::sync::{AtomicU32, Ordering};
+
+const END: u32 = u32::MAX;
+
+/// A shared list: pushed to by anyone, emptied by its reader.
+#[derive(Debug)]
+pub(crate) struct PollList(AtomicU32);
+
+impl PollList {
+    pub(crate) fn new() -> Self {
+        PollList(AtomicU32::new(END))
+    }
+
+    /// Adds a token. The caller held the instance's claim until now.
+    pub(crate) fn push<Q>(&self, instances: &[Instance<Q>], id: Id) {
+        let next = &instances[usize::from(id.0)].next;
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            next.store(head, Ordering::Relaxed);
+            match self.0.compare_exchange(
+                head,
+                u32::from(id.0),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Acquire) == END
+    }
+
+    /// Moves everything to the tail of `chain`, oldest first. At most as many steps as there are
+    /// instances.
+    #[inline]
+    pub(crate) fn take<Q>(&self, instances: &[Instance<Q>], chain: &mut Chain) {
+        if self.0.load(Ordering::Relaxed) == END {
+            return;
+        }
+        let mut newest = self.0.swap(END, Ordering::Acquire);
+        let mut oldest_first = Chain::new();
+        while newest != END {
+            let next = instances[newest as usize].next.load(Ordering::Relaxed);
+            oldest_first.push_front(instances, Id(newest as u16));
+            newest = next;
+        }
+        chain.append(instances, oldest_first);
+    }
+}
+
+/// A private list of tokens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chain {
+    head: u32,
+    tail: u32,
+}
+
+impl Chain {
+    pub(crate) const fn new() -> Self {
+        Chain { head: END, tail: END }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == END
+    }
+
+    fn push_front<Q>(&mut self, instances: &[Instance<Q>], id: Id) {
+        instances[usize::from(id.0)].next.store(self.head, Ordering::Relaxed);
+        self.head = u32::from(id.0);
+        if self.tail == END {
+            self.tail = self.head;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn push<Q>(&mut self, instances: &[Instance<Q>], id: Id) {
+        instances[usize::from(id.0)].next.store(END, Ordering::Relaxed);
+        if self.tail == END {
+            self.head = u32::from(id.0);
+        } else {
+            instances[self.tail as usize].next.store(u32::from(id.0), Ordering::Relaxed);
+        }
+        self.tail = u32::from(id.0);
+    }
+
+    #[inline]
+    pub(crate) fn pop<Q>(&mut self, instances: &[Instance<Q>]) -> Option<Id> {
+        if self.head == END {
+            return None;
+        }
+        let id = Id(self.head as u16);
+        self.head = instances[usize::from(id.0)].next.load(Ordering::Relaxed);
+        if self.head == END {
+            self.tail = END;
+        }
+        Some(id)
+    }
+
+    #[inline]
+    pub(crate) fn append<Q>(&mut self, instances: &[Instance<Q>], other: Chain) {
+        if other.head == END {
+            return;
+        }
+        if self.tail == END {
+            *self = other;
+        } else {
+            instances[self.tail as usize].next.store(other.head, Ordering::Relaxed);
+            self.tail = other.tail;
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What can be wrong with a policy's text: what it was, with which value, and what to write
+//! instead.
+//!
+//! The texts come from a command line or a file, so an error quotes no more than a line of them and
+//! nothing that a terminal would act upon.
+
+use alloc::string::String;
+use core::fmt;
+
+use super::key::{Takes, Time};
+use super::{FAMILY_MICROSECONDS, MAX_TIMEOUT};
+
+/// Characters of the input that an error quotes.
+const QUOTED: usize = 40;
+
+/// Why a text is not a policy, or a value not a valid one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// Nothing but blanks.
+    Empty,
+    /// Nothing between two commas, or after the last.
+    EmptyItem,
+    /// Neither a preset, nor a member of a family, nor `key=value`.
+    UnknownName {
+        /// What was written.
+        name: String,
+        /// The nearest name that exists.
+        nearest: Option<&'static str>,
+    },
+    /// A family's name without a number that it takes.
+    FamilyNumber {
+        /// The family's name.
+        family: &'static str,
+        /// What was written after it.
+        number: String,
+    },
+    /// A preset that is not the first item; it would undo what stands before it.
+    NotFirst {
+        /// The preset.
+        name: String,
+    },
+    /// `key=value` with a key that does not exist.
+    UnknownKey {
+        /// What was written.
+        key: String,
+        /// The nearest key that exists.
+        nearest: Option<&'static str>,
+    },
+    /// A key without a value.
+    MissingValue {
+        /// The key.
+        key: &'static str,
+        /// What it takes.
+        takes: Takes,
+    },
+    /// A key that was given twice.
+    DuplicateKey {
+        /// The key.
+        key: &'static str,
+    },
+    /// A value that is not of the kind that its key takes.
+    BadValue {
+        /// The key.
+        key: &'static str,
+        /// What was written.
+        value: String,
+        /// What the key takes.
+        takes: Takes,
+        /// The nearest word that exists, for a key that takes words.
+        nearest: Option<&'static str>,
+    },
+    /// A value above its limit.
+    TooLarge {
+        /// The key.
+        key: &'static str,
+        /// What was written or held.
+        value: String,
+        /// What the key takes.
+        takes: Takes,
+    },
+}
+
+/// Cuts a piece of input down to what an error may quote.
+pub(super) fn quote(text: &str) -> String {
+    let mut quoted = String::new();
+    for (place, character) in text.chars().enumerate() {
+        if place == QUOTED {
+            quoted.push_str("...");
+            break;
+        }
+        quoted.extend(character.escape_debug());
+    }
+    quoted
+}
+
+fn did_you_mean(f: &mut fmt::Formatter<'_>, nearest: Option<&str>) -> fmt::Result {
+    match nearest {
+        Some(nearest) => write!(f, "; did you mean '{nearest}'?"),
+        None => Ok(()),
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PolicyError::Empty => {
+                f.write_str("the policy is empty; write a name such as 'base', or key=value")
+            }
+            PolicyError::EmptyItem => f.write_str(
+                "nothing stands before or after a comma; take the comma away or write key=value",
+            ),
+            PolicyError::UnknownName { name, nearest } => {
+                write!(f, "no policy is called '{name}'")?;
+                match nearest {
+                    Some(nearest) => write!(f, "; did you mean '{nearest}'?"),
+                    None => f.write_str("; 'napkin policies' lists those that exist"),
+                }
+            }
+            PolicyError::FamilyNumber { family, number } => {
+                let (least, most) = FAMILY_MICROSECONDS.into_inner();
+                write!(f, "'{family}{number}': after '{family}' comes a number of microseconds, ")?;
+                write!(f, "{least} to {most}, without unit or leading zeros, as in '{family}50'")
+            }
+            PolicyError::NotFirst { name } => write!(
+                f,
+                "'{name}' can only stand first, as it sets everything; begin with it and let the \
+                 keys follow"
+            ),
+            PolicyError::UnknownKey { key, nearest } => {
+                write!(f, "no key is called '{key}'")?;
+                did_you_mean(f, *nearest)
+            }
+            PolicyError::MissingValue { key, takes } => {
+                write!(f, "'{key}' has no value; write {key}={takes}")
+            }
+            PolicyError::DuplicateKey { key } => {
+                write!(f, "'{key}' is given twice; keep the one that counts")
+            }
+            PolicyError::BadValue { key, value, takes, nearest } => {
+                write!(f, "{key}={value}: ")?;
+                match takes {
+                    Takes::Choice(_) => write!(f, "the value is one of {takes}")?,
+                    Takes::Count { .. } => {
+                        f.write_str("the value is a plain number, without sign or unit")?;
+                    }
+                    Takes::Time => f.write_str(
+                        "the value is a whole number with ns, us, ms or s, or none for nanoseconds",
+                    )?,
+                }
+                did_you_mean(f, *nearest)
+            }
+            PolicyError::TooLarge { key, value, takes } => match takes {
+                Takes::Count { max } => write!(f, "{key}={value}: at most {max} is allowed"),
+                _ => write!(f, "{key}={value}: at most {} is allowed", Time(MAX_TIMEOUT)),
+            },
+        }
+    }
+}
+
+impl core::error::Error for PolicyError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+    use std::string::ToString;
+
+    /// The error that a text gets, as its author sees it.
+    fn says(text: &str) -> String {
+        text.parse::<Policy>().expect_err(text).to_string()
+    }
+
+    #[test]
+    fn a_slip_gets_a_suggestion() {
+        assert_eq!(says("suspnd20"), "no policy is called 'suspnd20'; did you mean 'suspend20'?");
+        assert_eq!(
+            says("gro-flush-timeuot=1us"),
+            "no key is called 'gro-flush-timeuot'; did you mean 'gro-flush-timeout'?"
+        );
+        assert_eq!(
+            says("threaded=enable"),
+            "threaded=enable: the value is one of disabled|enabled|busy-poll|workqueue; did you \
+             mean 'enabled'?"
+        );
+    }
+
+    #[test]
+    fn nonsense_is_pointed_to_the_list() {
+        assert_eq!(
+            says("xyzzy"),
+            "no policy is called 'xyzzy'; 'napkin policies' lists those that exist"
+        );
+    }
+
+    #[test]
+    fn a_limit_names_the_value_and_itself() {
+        assert_eq!(
+            says("defer-hard-irqs=2147483648"),
+            "defer-hard-irqs=2147483648: at most 2147483647 is allowed"
+        );
+        assert_eq!(says("hold=11s"), "hold=11s: at most 10s is allowed");
+    }
+
+    #[test]
+    fn a_family_says_which_numbers_it_takes() {
+        assert_eq!(
+            says("defer20us"),
+            "'defer20us': after 'defer' comes a number of microseconds, 1 to 10000000, without \
+             unit or leading zeros, as in 'defer50'"
+        );
+    }
+
+    #[test]
+    fn a_missing_value_shows_what_belongs_there() {
+        assert_eq!(
+            says("suspend20,threaded"),
+            "'threaded' has no value; write threaded=disabled|enabled|busy-poll|workqueue"
+        );
+        assert_eq!(says("hold="), "'hold' has no value; write hold=TIME");
+    }
+
+    #[test]
+    fn a_terminal_is_safe_from_the_input() {
+        let long = says(&format!("\u{1b}[2J{}", "a".repeat(10_000)));
+        assert!(long.len() < 200, "{long}");
+        assert!(!long.contains('\u{1b}'), "{long}");
+    }
+}

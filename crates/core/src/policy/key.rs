@@ -1,0 +1,335 @@
+//! The keys of the spelled-out form: one row for each number a policy consists of.
+//!
+//! Parser, printer, limits and help all read this one table, so a key cannot be read and not
+//! printed, or documented and not checked. Every value is carried as a `u64` on its way: a count, a
+//! time in nanoseconds, or the place of a word among the key's choices. The table knows nothing of
+//! presets, and nothing of what a value means to the core.
+
+use core::fmt;
+
+use super::{NetSoftirq, Policy, SocketPoller, Threaded};
+use crate::{MICROSECOND, MILLISECOND, Ns};
+
+/// Largest count the kernel takes for `defer-hard-irqs` and the busy-poll times: `i32::MAX`.
+pub const MAX_COUNT: u32 = i32::MAX as u32;
+
+/// Longest timeout a policy may hold: 10 s. The kernel takes more; nothing that delivers packets
+/// has a use for it, and with this bound no sum of a time and a timeout can overflow.
+pub const MAX_TIMEOUT: Ns = 10_000_000 * MICROSECOND;
+
+/// What a key's value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A plain number up to `max`.
+    Count {
+        /// The largest that is accepted.
+        max: u32,
+    },
+    /// A time up to [`MAX_TIMEOUT`], with the suffix `ns`, `us`, `ms` or `s`; a bare number is in
+    /// nanoseconds, as on the kernel's netlink.
+    Time,
+}
+
+impl Takes {
+    /// The largest value, in the form in which the table carries it.
+    pub(super) fn max(self) -> u64 {
+        match self {
+            Takes::Choice(words) => (words.len() as u64).saturating_sub(1),
+            Takes::Count { max } => u64::from(max),
+            Takes::Time => MAX_TIMEOUT,
+        }
+    }
+}
+
+impl fmt::Display for Takes {
+    /// As a help text shows it: `off|on`, `0..=65535`, `TIME`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Takes::Choice(words) => {
+                for (place, word) in words.iter().enumerate() {
+                    if place != 0 {
+                        f.write_str("|")?;
+                    }
+                    f.write_str(word)?;
+                }
+                Ok(())
+            }
+            Takes::Count { max } => write!(f, "0..={max}"),
+            Takes::Time => f.write_str("TIME"),
+        }
+    }
+}
+
+/// One key of the spelled-out form.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// Its name, in the kernel's words where the kernel has it.
+    pub name: &'static str,
+    /// What it takes.
+    pub takes: Takes,
+    /// What it does, in one line.
+    pub what: &'static str,
+    pub(super) get: fn(&Policy) -> u64,
+    pub(super) set: fn(&mut Policy, u64),
+}
+
+impl Key {
+    /// Looks a key up by its exact name.
+    pub fn find(name: &str) -> Option<&'static Key> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// This key's value in `policy`, as the spelled-out form shows it.
+    pub fn value(&self, policy: &Policy) -> Value {
+        Value { takes: self.takes, value: (self.get)(policy) }
+    }
+}
+
+/// A key's value, which prints in the form that is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Value {
+    takes: Takes,
+    value: u64,
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.takes {
+            Takes::Choice(words) => {
+                let word = usize::try_from(self.value).ok().and_then(|place| words.get(place));
+                f.write_str(word.copied().unwrap_or("?"))
+            }
+            Takes::Count { .. } => write!(f, "{}", self.value),
+            Takes::Time => write!(f, "{}", Time(self.value)),
+        }
+    }
+}
+
+/// A length of time that prints in the largest unit that leaves no rest: `20us`, `1500ns`, `0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time(pub Ns);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("0");
+        }
+        for (unit, suffix) in UNITS.iter().rev() {
+            if self.0.is_multiple_of(*unit) {
+                return write!(f, "{}{suffix}", self.0 / unit);
+            }
+        }
+        write!(f, "{}ns", self.0)
+    }
+}
+
+/// The units of time, from the smallest.
+pub(super) const UNITS: [(Ns, &str); 4] =
+    [(1, "ns"), (MICROSECOND, "us"), (MILLISECOND, "ms"), (1_000 * MILLISECOND, "s")];
+
+const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
+
+// The parser bounds every value by `Takes::max` before it is set, so these never lose anything;
+// saturating keeps them total without a panic.
+fn count(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+fn budget(value: u64) -> u16 {
+    u16::try_from(value).unwrap_or(u16::MAX)
+}
+
+/// Every key, in the order in which they are printed.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "threaded",
+        takes: Takes::Choice(&["disabled", "enabled", "busy-poll", "workqueue"]),
+        what: "who polls a scheduled instance: softirq, its own thread, its own thread without \
+               end, a shared pool",
+        get: |p| p.instance.threaded as u64,
+        set: |p, v| {
+            p.instance.threaded = match v {
+                0 => Threaded::Disabled,
+                1 => Threaded::Enabled,
+                2 => Threaded::BusyPoll,
+                _ => Threaded::Workqueue,
+            }
+        },
+    },
+    Key {
+        name: "defer-hard-irqs",
+        takes: Takes::Count { max: MAX_COUNT },
+        what: "empty polls before interrupts are allowed again",
+        get: |p| u64::from(p.instance.defer_hard_irqs),
+        set: |p, v| p.instance.defer_hard_irqs = count(v),
+    },
+    Key {
+        name: "gro-flush-timeout",
+        takes: Takes::Time,
+        what: "time from one deferred poll to the next",
+        get: |p| p.instance.gro_flush_timeout,
+        set: |p, v| p.instance.gro_flush_timeout = v,
+    },
+    Key {
+        name: "irq-suspend-timeout",
+        takes: Takes::Time,
+        what: "longest that an application may keep interrupts suspended without waiting again",
+        get: |p| p.instance.irq_suspend_timeout,
+        set: |p, v| p.instance.irq_suspend_timeout = v,
+    },
+    Key {
+        name: "hold",
+        takes: Takes::Time,
+        what: "how long an instance goes on polling without work",
+        get: |p| p.instance.hold,
+        set: |p, v| p.instance.hold = v,
+    },
+    Key {
+        name: "feedback",
+        takes: OFF_ON,
+        what: "stop polling a queue whose receivers are full",
+        get: |p| u64::from(p.instance.feedback),
+        set: |p, v| p.instance.feedback = v != 0,
+    },
+    Key {
+        name: "net-softirq",
+        takes: Takes::Choice(&["inline", "ksoftirqd", "ksoftirqd-as-posted"]),
+        what: "where the CPU's network softirqs run",
+        get: |p| match p.cpu.net_softirq {
+            NetSoftirq::Inline => 0,
+            NetSoftirq::Ksoftirqd => 1,
+            NetSoftirq::KsoftirqdAsPosted => 2,
+        },
+        set: |p, v| {
+            p.cpu.net_softirq = match v {
+                0 => NetSoftirq::Inline,
+                1 => NetSoftirq::Ksoftirqd,
+                _ => NetSoftirq::KsoftirqdAsPosted,
+            }
+        },
+    },
+    Key {
+        name: "inline-while-ksoftirqd",
+        takes: OFF_ON,
+        what: "softirqs run inline even while ksoftirqd is runnable (Linux 6.5 and later)",
+        get: |p| u64::from(p.cpu.inline_while_ksoftirqd),
+        set: |p, v| p.cpu.inline_while_ksoftirqd = v != 0,
+    },
+    Key {
+        name: "epoll-busy-poll-usecs",
+        takes: Takes::Count { max: MAX_COUNT },
+        what: "longest busy poll of one wait, in microseconds",
+        get: |p| u64::from(p.epoll.busy_poll_usecs),
+        set: |p, v| p.epoll.busy_poll_usecs = count(v),
+    },
+    Key {
+        name: "epoll-busy-poll-budget",
+        takes: Takes::Count { max: u16::MAX as u32 },
+        what: "frames of one pass; 0 is the default of 8, above 64 needs CAP_NET_ADMIN",
+        get: |p| u64::from(p.epoll.busy_poll_budget),
+        set: |p, v| p.epoll.busy_poll_budget = budget(v),
+    },
+    Key {
+        name: "epoll-prefer-busy-poll",
+        takes: OFF_ON,
+        what: "the application's polling comes before softirqs; suspension needs it",
+        get: |p| u64::from(p.epoll.prefer_busy_poll),
+        set: |p, v| p.epoll.prefer_busy_poll = v != 0,
+    },
+    Key {
+        name: "application",
+        takes: Takes::Choice(&["sleep", "spin"]),
+        what: "what the application does when nothing has arrived",
+        get: |p| u64::from(p.application.spin),
+        set: |p, v| p.application.spin = v != 0,
+    },
+    Key {
+        name: "socket-busy-poll-usecs",
+        takes: Takes::Count { max: MAX_COUNT },
+        what: "SO_BUSY_POLL: longest busy poll of one receive call, in microseconds",
+        get: |p| u64::from(p.application.socket_busy_poll_usecs),
+        set: |p, v| p.application.socket_busy_poll_usecs = count(v),
+    },
+    Key {
+        name: "socket-busy-poll-budget",
+        takes: Takes::Count { max: u16::MAX as u32 },
+        what: "SO_BUSY_POLL_BUDGET: frames of one pass; 0 is the default of 8, more than the \
+               socket has needs CAP_NET_ADMIN",
+        get: |p| u64::from(p.application.socket_busy_poll_budget),
+        set: |p, v| p.application.socket_busy_poll_budget = budget(v),
+    },
+    Key {
+        name: "socket-prefer-busy-poll",
+        takes: OFF_ON,
+        what: "SO_PREFER_BUSY_POLL; needs CAP_NET_ADMIN",
+        get: |p| u64::from(p.application.socket_prefer_busy_poll),
+        set: |p, v| p.application.socket_prefer_busy_poll = v != 0,
+    },
+    Key {
+        name: "socket-poller",
+        takes: Takes::Choice(&["inline", "separate"]),
+        what: "who drives the sockets' busy poll: the receiving thread or one of its own",
+        get: |p| match p.application.socket_poller {
+            SocketPoller::Inline => 0,
+            SocketPoller::Separate => 1,
+        },
+        set: |p, v| {
+            p.application.socket_poller =
+                if v == 0 { SocketPoller::Inline } else { SocketPoller::Separate }
+        },
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn every_key_sets_what_it_gets_and_nothing_else() {
+        for key in KEYS {
+            let mut policy = Policy::BASE;
+            let other = u64::from((key.get)(&policy) == 0);
+            (key.set)(&mut policy, other);
+            assert_eq!((key.get)(&policy), other, "{}", key.name);
+            let changed = KEYS.iter().filter(|k| (k.get)(&policy) != (k.get)(&Policy::BASE));
+            assert_eq!(changed.count(), 1, "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn every_choice_comes_back_as_it_was_set() {
+        for key in KEYS {
+            for value in 0..=key.takes.max().min(4) {
+                let mut policy = Policy::BASE;
+                (key.set)(&mut policy, value);
+                assert_eq!((key.get)(&policy), value, "{}", key.name);
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_kebab_case() {
+        for (place, key) in KEYS.iter().enumerate() {
+            assert!(key.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", key.name);
+            assert!(KEYS[place + 1..].iter().all(|other| other.name != key.name), "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn a_time_prints_in_the_largest_unit_that_leaves_no_rest() {
+        let printed = [0, 1, 1_500, 20_000, 5_000_000, 2_000_000_000].map(|t| Time(t).to_string());
+        assert_eq!(printed, ["0", "1ns", "1500ns", "20us", "5ms", "2s"]);
+    }
+
+    #[test]
+    fn help_shows_what_a_key_takes() {
+        let help = |name| Key::find(name).map(|key| key.takes.to_string());
+        assert_eq!(help("application").as_deref(), Some("sleep|spin"));
+        assert_eq!(help("epoll-busy-poll-budget").as_deref(), Some("0..=65535"));
+        assert_eq!(help("hold").as_deref(), Some("TIME"));
+        assert_eq!(help("holds"), None);
+    }
+}

@@ -1,0 +1,339 @@
+//! Reading a policy: a preset or a member of a family, then `key=value` pairs, with commas between.
+//!
+//! `suspend20`, `defer-hard-irqs=100,gro-flush-timeout=20us` and `suspend20,gro-flush-timeout=50us`
+//! are all policies; blanks around the parts are ignored. The text may come from anywhere: no input
+//! panics, and the work is linear in its length. Numbers are bounded here, so whoever holds a
+//! parsed policy need not check them again.
+
+use core::str::FromStr;
+
+use super::error::quote;
+use super::key::{Key, Takes, UNITS};
+use super::nearest::nearest;
+use super::{FAMILIES, Family, KEYS, PRESETS, Policy, PolicyError, Preset};
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    /// # Errors
+    /// What was wrong, with which part, and what to write instead: see [`PolicyError`].
+    fn from_str(text: &str) -> Result<Policy, PolicyError> {
+        if text.trim().is_empty() {
+            return Err(PolicyError::Empty);
+        }
+        let mut policy = Policy::BASE;
+        let mut given = [false; KEYS.len()];
+        for (place, item) in text.split(',').map(str::trim).enumerate() {
+            if item.is_empty() {
+                return Err(PolicyError::EmptyItem);
+            }
+            if let Some((key, value)) = item.split_once('=') {
+                set(&mut policy, &mut given, key.trim_end(), value.trim_start())?;
+            } else if place == 0 {
+                policy = named(item)?;
+            } else {
+                return Err(out_of_place(item));
+            }
+        }
+        Ok(policy)
+    }
+}
+
+impl Policy {
+    /// Checks the limits, for a policy that was put together and not read.
+    ///
+    /// # Errors
+    /// [`PolicyError::TooLarge`] for the first value that the parser would not have let pass.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        for key in KEYS {
+            if (key.get)(self) > key.takes.max() {
+                let value = alloc::format!("{}", key.value(self));
+                return Err(PolicyError::TooLarge { key: key.name, value, takes: key.takes });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn set(
+    policy: &mut Policy,
+    given: &mut [bool; KEYS.len()],
+    name: &str,
+    text: &str,
+) -> Result<(), PolicyError> {
+    let Some((key, given)) = KEYS.iter().zip(given).find(|(key, _)| key.name == name) else {
+        let nearest = nearest(name, KEYS.iter().map(|key| key.name));
+        return Err(PolicyError::UnknownKey { key: quote(name), nearest });
+    };
+    if core::mem::replace(given, true) {
+        return Err(PolicyError::DuplicateKey { key: key.name });
+    }
+    (key.set)(policy, value(key, text)?);
+    Ok(())
+}
+
+/// Reads a value and keeps it within its key's limit.
+fn value(key: &Key, text: &str) -> Result<u64, PolicyError> {
+    let takes = key.takes;
+    if text.is_empty() {
+        return Err(PolicyError::MissingValue { key: key.name, takes });
+    }
+    let bad = |nearest| PolicyError::BadValue { key: key.name, value: quote(text), takes, nearest };
+    let (digits, unit) = match takes {
+        Takes::Choice(words) => {
+            let place = words.iter().position(|word| *word == text);
+            return match place {
+                Some(place) => Ok(place as u64),
+                None => Err(bad(nearest(text, words.iter().copied()))),
+            };
+        }
+        Takes::Count { .. } => (text, 1),
+        Takes::Time => {
+            let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+            let (digits, suffix) = text.split_at(end);
+            let unit = if suffix.is_empty() { Some(&UNITS[0]) } else { unit(suffix) };
+            (digits, unit.ok_or_else(|| bad(None))?.0)
+        }
+    };
+    // `u64::from_str` would take a plus sign.
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(bad(None));
+    }
+    // Only digits are left, so what does not fit is too large, whatever it is.
+    let read = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    match read {
+        Some(read) if read <= takes.max() => Ok(read),
+        _ => Err(PolicyError::TooLarge { key: key.name, value: quote(text), takes }),
+    }
+}
+
+fn unit(suffix: &str) -> Option<&'static (u64, &'static str)> {
+    UNITS.iter().find(|(_, known)| *known == suffix)
+}
+
+/// The policy that a first item without `=` names.
+fn named(name: &str) -> Result<Policy, PolicyError> {
+    if let Some(preset) = Preset::find(name) {
+        return Ok(preset.policy);
+    }
+    if let Some(key) = Key::find(name) {
+        return Err(PolicyError::MissingValue { key: key.name, takes: key.takes });
+    }
+    if let Some((family, number)) = family(name) {
+        let wrong = || PolicyError::FamilyNumber { family: family.prefix, number: quote(number) };
+        // A leading zero would be lost when the policy is printed.
+        if number.starts_with('0') || !number.bytes().all(|digit| digit.is_ascii_digit()) {
+            return Err(wrong());
+        }
+        return number.parse().ok().and_then(|n| family.policy(n)).ok_or_else(wrong);
+    }
+    let names = PRESETS.iter().map(|preset| preset.name);
+    let nearest = nearest(name, names.chain(KEYS.iter().map(|key| key.name)));
+    Err(PolicyError::UnknownName { name: quote(name), nearest })
+}
+
+/// The family that a name means, if only its number can be wrong, and what stands for the number.
+fn family(name: &str) -> Option<(&'static Family, &str)> {
+    FAMILIES.iter().find_map(|family| {
+        let number = name.strip_prefix(family.prefix)?;
+        let meant = number.is_empty() || number.starts_with(|c: char| c.is_ascii_digit());
+        meant.then_some((family, number))
+    })
+}
+
+/// Why an item without `=` cannot stand behind a comma.
+fn out_of_place(item: &str) -> PolicyError {
+    if let Some(key) = Key::find(item) {
+        return PolicyError::MissingValue { key: key.name, takes: key.takes };
+    }
+    if Preset::find(item).is_some() || family(item).is_some() {
+        return PolicyError::NotFirst { name: quote(item) };
+    }
+    let nearest = nearest(item, KEYS.iter().map(|key| key.name));
+    PolicyError::UnknownKey { key: quote(item), nearest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{MAX_COUNT, MAX_TIMEOUT, NetSoftirq, SocketPoller, Threaded};
+    use crate::{MICROSECOND, MILLISECOND};
+    use proptest::prelude::*;
+    use std::string::{String, ToString};
+
+    fn read(text: &str) -> Result<Policy, PolicyError> {
+        text.parse()
+    }
+
+    #[test]
+    fn a_preset_may_be_changed_key_by_key() {
+        let policy = read("suspend20, gro-flush-timeout = 50us").expect("valid");
+        assert_eq!(policy, Policy::suspend(50 * MICROSECOND));
+        assert_eq!(read("defer20,gro-flush-timeout=200us"), read("defer200"));
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let text = "threaded=workqueue,defer-hard-irqs=1,gro-flush-timeout=2,\
+                    irq-suspend-timeout=3us,hold=4ms,feedback=on,net-softirq=ksoftirqd,\
+                    inline-while-ksoftirqd=off,epoll-busy-poll-usecs=5,epoll-busy-poll-budget=6,\
+                    epoll-prefer-busy-poll=on,application=spin,socket-busy-poll-usecs=7,\
+                    socket-busy-poll-budget=8,socket-prefer-busy-poll=on,socket-poller=separate";
+        let Policy { instance, cpu, epoll, application } = read(text).expect("valid");
+        assert_eq!(instance.threaded, Threaded::Workqueue);
+        assert_eq!((instance.defer_hard_irqs, instance.gro_flush_timeout), (1, 2));
+        assert_eq!(instance.irq_suspend_timeout, 3 * MICROSECOND);
+        assert_eq!(instance.hold, 4 * MILLISECOND);
+        assert!(instance.feedback);
+        assert_eq!(cpu.net_softirq, NetSoftirq::Ksoftirqd);
+        assert!(!cpu.inline_while_ksoftirqd);
+        assert_eq!((epoll.busy_poll_usecs, epoll.busy_poll_budget), (5, 6));
+        assert!(epoll.prefer_busy_poll);
+        assert!(application.spin);
+        assert_eq!(application.socket_busy_poll_usecs, 7);
+        assert_eq!(application.socket_busy_poll_budget, 8);
+        assert!(application.socket_prefer_busy_poll);
+        assert_eq!(application.socket_poller, SocketPoller::Separate);
+    }
+
+    #[test]
+    fn a_time_takes_any_unit_and_is_in_nanoseconds_without_one() {
+        for text in ["hold=20000", "hold=20000ns", "hold=20us"] {
+            assert_eq!(read(text), Ok(Policy::hold(20_000)), "{text}");
+        }
+        assert_eq!(read("hold=5ms"), Ok(Policy::hold(5 * MILLISECOND)));
+        assert_eq!(read("hold=10s"), Ok(Policy::hold(MAX_TIMEOUT)));
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        for text in ["hold=1.5us", "hold=us", "hold=-1", "hold=+1", "hold=1 us", "hold=1h"] {
+            let error = read(text).expect_err(text);
+            assert!(matches!(error, PolicyError::BadValue { key: "hold", .. }), "{text}");
+        }
+        for text in ["defer-hard-irqs=1us", "defer-hard-irqs=+1", "defer-hard-irqs=\u{663}"] {
+            let error = read(text).expect_err(text);
+            assert!(matches!(error, PolicyError::BadValue { .. }), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_limits_are_the_kernels() {
+        let largest = [
+            ("defer-hard-irqs", "2147483647", "2147483648"),
+            ("epoll-busy-poll-usecs", "2147483647", "2147483648"),
+            ("epoll-busy-poll-budget", "65535", "65536"),
+            ("socket-busy-poll-usecs", "2147483647", "2147483648"),
+            ("socket-busy-poll-budget", "65535", "65536"),
+            ("gro-flush-timeout", "10s", "10000000001"),
+            ("irq-suspend-timeout", "10000ms", "99999999999999999999s"),
+            ("hold", "10000000us", "18446744073709551615s"),
+        ];
+        for (key, last, beyond) in largest {
+            assert!(read(&alloc::format!("{key}={last}")).is_ok(), "{key}={last}");
+            let error = read(&alloc::format!("{key}={beyond}")).expect_err(key);
+            assert!(matches!(error, PolicyError::TooLarge { .. }), "{key}={beyond}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_family_takes_microseconds_within_its_bounds_that_print_back_the_same() {
+        assert_eq!(read("defer1"), Ok(Policy::defer(MICROSECOND)));
+        assert_eq!(read("hold10000000"), Ok(Policy::hold(MAX_TIMEOUT)));
+        for text in [
+            "defer",
+            "suspend",
+            "defer0",
+            "defer020",
+            "hold10000001",
+            "defer20us",
+            "defer99999999999",
+        ] {
+            let error = read(text).expect_err(text);
+            assert!(matches!(error, PolicyError::FamilyNumber { .. }), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_says_nothing_is_refused() {
+        assert_eq!(read(""), Err(PolicyError::Empty));
+        assert_eq!(read(" \t"), Err(PolicyError::Empty));
+        for text in [",", "base,", ",base", "base,,hold=1us"] {
+            assert_eq!(read(text), Err(PolicyError::EmptyItem), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        assert_eq!(read("hold=1us,hold=1us"), Err(PolicyError::DuplicateKey { key: "hold" }));
+        let error = read("hold=1us,suspend20").expect_err("late");
+        assert_eq!(error, PolicyError::NotFirst { name: "suspend20".to_string() });
+        assert!(matches!(read("base,defer37"), Err(PolicyError::NotFirst { .. })));
+    }
+
+    #[test]
+    fn a_policy_that_was_put_together_is_held_to_the_same_limits() {
+        let mut policy = Policy::defer(MAX_TIMEOUT);
+        policy.instance.defer_hard_irqs = MAX_COUNT;
+        assert_eq!(policy.validate(), Ok(()));
+        policy.instance.hold = MAX_TIMEOUT + 1;
+        let error = policy.validate().expect_err("too long");
+        assert_eq!(error.to_string(), "hold=10000000001ns: at most 10s is allowed");
+    }
+
+    /// Any valid policy: half of the keys as in `base`, the others anywhere within their limits,
+    /// with the limits themselves and whole microseconds as likely as everything between.
+    fn any_policy() -> impl Strategy<Value = Policy> {
+        let one = (0..8_u8, any::<u64>());
+        proptest::collection::vec(one, KEYS.len()).prop_map(|values| {
+            let mut policy = Policy::BASE;
+            for (key, (how, raw)) in KEYS.iter().zip(values) {
+                let max = key.takes.max();
+                match how {
+                    0 => (key.set)(&mut policy, max),
+                    1 => (key.set)(&mut policy, raw % (max / MICROSECOND + 1) * MICROSECOND),
+                    2 | 3 => (key.set)(&mut policy, raw % (max + 1)),
+                    _ => {}
+                }
+            }
+            policy
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_policy_reads_back_as_it_printed(policy in any_policy()) {
+            prop_assert_eq!(policy.validate(), Ok(()));
+            prop_assert_eq!(read(&policy.to_string()), Ok(policy));
+            prop_assert_eq!(read(&policy.spelled_out().to_string()), Ok(policy));
+        }
+
+        #[test]
+        fn any_member_of_a_family_has_a_name_that_reads_back(
+            place in 0..FAMILIES.len(), n in 1..=10_000_000_u32,
+        ) {
+            let policy = FAMILIES[place].policy(n).expect("within the bounds");
+            let name = policy.name().expect("a member has a name");
+            prop_assert_eq!(read(&name), Ok(policy));
+        }
+
+        #[test]
+        fn no_text_panics(text in any::<String>()) {
+            if let Err(error) = read(&text) {
+                prop_assert!(!error.to_string().is_empty());
+            }
+        }
+
+        #[test]
+        fn no_text_of_our_own_words_panics_and_what_is_read_is_valid(
+            text in "((base|defer|suspend|hold|threaded|feedback|net-softirq|gro-flush-timeout|\
+                     defer-hard-irqs|application)?[=, ]?(on|spin|inline|enabled|[0-9]{0,22})\
+                     (us|ms|s)?,?){0,4}",
+        ) {
+            if let Ok(policy) = read(&text) {
+                prop_assert_eq!(policy.validate(), Ok(()));
+                prop_assert_eq!(read(&policy.to_string()), Ok(policy));
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Settings that are valid and will not do what they seem to say.
+//!
+//! None of these is an error: the kernel takes every one of them, and a published configuration may
+//! contain one (`interrupts` sets a period that nothing uses). Each says what will happen and why,
+//! so that nobody measures a policy that was never in force.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::key::Time;
+use super::{NetSoftirq, PARK_TIMEOUT, Policy, SocketPoller, Threaded};
+use crate::Ns;
+
+/// One setting without the effect that it suggests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// `defer-hard-irqs` without `gro-flush-timeout`.
+    DeferralWithoutPeriod,
+    /// `gro-flush-timeout` without `defer-hard-irqs`.
+    PeriodWithoutDeferral,
+    /// `irq-suspend-timeout` without deferral, from which suspension inherits its masking.
+    SuspensionWithoutDeferral,
+    /// `irq-suspend-timeout` without `epoll-prefer-busy-poll`, without which it is never entered.
+    SuspensionWithoutPrefer,
+    /// The safety timeout ends before one period of deferral.
+    SuspensionShorterThanPeriod {
+        /// `irq-suspend-timeout`.
+        suspension: Ns,
+        /// `gro-flush-timeout`.
+        period: Ns,
+    },
+    /// Preferred busy poll without deferral: interrupts return after each wait.
+    PreferWithoutDeferral,
+    /// Hold and deferral together; hold comes first.
+    HoldBeforeDeferral {
+        /// `hold`.
+        hold: Ns,
+    },
+    /// Threaded busy poll with settings that only matter once the instance is released.
+    OverruledByThreadedBusyPoll,
+    /// A softirq's place for instances that are not polled in softirq.
+    SoftirqUnused,
+    /// An epoll budget where epoll never busy polls.
+    EpollBudgetUnused,
+    /// Socket settings where no receive call busy polls.
+    SocketSettingsUnused,
+    /// An application that spins with waits that never busy poll.
+    SpinWithoutBusyPoll,
+    /// A park timeout above its bound.
+    ParkTimeoutCapped {
+        /// `irq-suspend-timeout`.
+        asked: Ns,
+    },
+}
+
+impl Policy {
+    /// Everything in this policy that will not do what it seems to say. Empty for most presets; for
+    /// set-up only, as it allocates.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let Policy { instance, cpu, epoll, application } = self;
+        let mut warnings = Vec::new();
+        let mut warn = |applies: bool, warning| {
+            if applies {
+                warnings.push(warning);
+            }
+        };
+        let (n, period) = (instance.defer_hard_irqs, instance.gro_flush_timeout);
+        let (suspension, hold) = (instance.irq_suspend_timeout, instance.hold);
+
+        // While a thread polls without end nothing below is reached: only its own warning helps.
+        if instance.threaded == Threaded::BusyPoll {
+            let overruled = instance.defers() || suspension != 0 || hold != 0;
+            let polled = epoll.enabled() || application.socket_busy_poll_usecs != 0;
+            warn(overruled || polled, Warning::OverruledByThreadedBusyPoll);
+        } else {
+            warn(n != 0 && period == 0, Warning::DeferralWithoutPeriod);
+            warn(n == 0 && period != 0, Warning::PeriodWithoutDeferral);
+
+            // Under feedback the timeout also bounds the park, so it is not idle; an epoll that
+            // prefers busy polling says that suspension was meant as well.
+            let meant = suspension != 0 && (!instance.feedback || epoll.prefer_busy_poll);
+            warn(meant && !instance.defers(), Warning::SuspensionWithoutDeferral);
+            warn(meant && !epoll.prefer_busy_poll, Warning::SuspensionWithoutPrefer);
+            warn(
+                meant && instance.suspends() && suspension < period,
+                Warning::SuspensionShorterThanPeriod { suspension, period },
+            );
+            let polls_first = epoll.prefer_busy_poll
+                || (application.socket_prefer_busy_poll && application.socket_busy_poll_usecs != 0);
+            // Where suspension was meant the lack of deferral has been said already.
+            warn(!meant && polls_first && !instance.defers(), Warning::PreferWithoutDeferral);
+            warn(hold != 0 && instance.defers(), Warning::HoldBeforeDeferral { hold });
+            warn(application.spin && epoll.busy_poll_usecs == 0, Warning::SpinWithoutBusyPoll);
+        }
+
+        let in_softirq = instance.threaded == Threaded::Disabled;
+        warn(!in_softirq && cpu.net_softirq != NetSoftirq::Inline, Warning::SoftirqUnused);
+        warn(epoll.busy_poll_budget != 0 && !epoll.enabled(), Warning::EpollBudgetUnused);
+        let socket = application.socket_busy_poll_budget != 0
+            || application.socket_prefer_busy_poll
+            || application.socket_poller == SocketPoller::Separate;
+        warn(socket && application.socket_busy_poll_usecs == 0, Warning::SocketSettingsUnused);
+        warn(
+            instance.feedback && suspension > PARK_TIMEOUT,
+            Warning::ParkTimeoutCapped { asked: suspension },
+        );
+        warnings
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Warning::DeferralWithoutPeriod => f.write_str(
+                "defer-hard-irqs does nothing without gro-flush-timeout: with no timer to poll \
+                 again, interrupts return at once",
+            ),
+            Warning::PeriodWithoutDeferral => f.write_str(
+                "gro-flush-timeout masks nothing without defer-hard-irqs: in the kernel it only \
+                 ages GRO packets, and in napkin it does nothing",
+            ),
+            Warning::SuspensionWithoutDeferral => f.write_str(
+                "irq-suspend-timeout does nothing without deferral: suspension only puts off the \
+                 timer that keeps interrupts masked, and there is none; set defer-hard-irqs and \
+                 gro-flush-timeout",
+            ),
+            Warning::SuspensionWithoutPrefer => f.write_str(
+                "irq-suspend-timeout is never used: only an epoll with epoll-prefer-busy-poll=on \
+                 suspends interrupts",
+            ),
+            Warning::SuspensionShorterThanPeriod { suspension, period } => write!(
+                f,
+                "irq-suspend-timeout ({}) is shorter than gro-flush-timeout ({}): suspending \
+                 brings the next timer poll nearer instead of putting it off",
+                Time(suspension),
+                Time(period)
+            ),
+            Warning::PreferWithoutDeferral => f.write_str(
+                "preferred busy polling without deferral: interrupts return as soon as a busy \
+                 poll ends; set defer-hard-irqs and gro-flush-timeout",
+            ),
+            Warning::HoldBeforeDeferral { hold } => write!(
+                f,
+                "hold and deferral are both on: hold comes first, for {} after the last work, and \
+                 then deferral",
+                Time(hold)
+            ),
+            Warning::OverruledByThreadedBusyPoll => f.write_str(
+                "threaded=busy-poll never releases its instance: hold, deferral, suspension and \
+                 the application's busy polling have no effect until the mode is left",
+            ),
+            Warning::SoftirqUnused => f.write_str(
+                "net-softirq does not concern these instances: they are polled by threads, not in \
+                 softirq",
+            ),
+            Warning::EpollBudgetUnused => f.write_str(
+                "epoll-busy-poll-budget is never used: set epoll-busy-poll-usecs or \
+                 epoll-prefer-busy-poll=on",
+            ),
+            Warning::SocketSettingsUnused => f.write_str(
+                "the socket settings are never used: receive calls busy poll only with \
+                 socket-busy-poll-usecs",
+            ),
+            Warning::SpinWithoutBusyPoll => f.write_str(
+                "the application spins, but with epoll-busy-poll-usecs=0 its waits leave the \
+                 queue to interrupts and softirqs, which it delays",
+            ),
+            Warning::ParkTimeoutCapped { asked } => write!(
+                f,
+                "irq-suspend-timeout ({}) bounds suspension only: feedback parks a queue for {} \
+                 at the most",
+                Time(asked),
+                Time(PARK_TIMEOUT)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::PRESETS;
+    use std::string::ToString;
+    use std::vec;
+
+    fn warnings(text: &str) -> Vec<Warning> {
+        text.parse::<Policy>().expect(text).warnings()
+    }
+
+    #[test]
+    fn only_two_published_configurations_hold_a_setting_without_effect() {
+        for preset in PRESETS {
+            let expected = match preset.name {
+                "interrupts" => vec![Warning::PeriodWithoutDeferral],
+                "threaded-busy-poll" => vec![Warning::OverruledByThreadedBusyPoll],
+                _ => vec![],
+            };
+            assert_eq!(preset.policy.warnings(), expected, "{}", preset.name);
+        }
+    }
+
+    #[test]
+    fn deferral_needs_both_of_its_numbers() {
+        assert_eq!(warnings("defer-hard-irqs=100"), [Warning::DeferralWithoutPeriod]);
+        assert_eq!(warnings("gro-flush-timeout=20us"), [Warning::PeriodWithoutDeferral]);
+    }
+
+    #[test]
+    fn suspension_needs_deferral_to_mask_for_it() {
+        assert_eq!(
+            warnings("suspend20,gro-flush-timeout=0"),
+            [Warning::DeferralWithoutPeriod, Warning::SuspensionWithoutDeferral]
+        );
+        assert_eq!(
+            warnings("suspend20,defer-hard-irqs=0"),
+            [Warning::PeriodWithoutDeferral, Warning::SuspensionWithoutDeferral]
+        );
+    }
+
+    #[test]
+    fn suspension_needs_an_epoll_that_prefers_to_busy_poll() {
+        assert_eq!(
+            warnings("defer20,irq-suspend-timeout=20ms"),
+            [Warning::SuspensionWithoutPrefer]
+        );
+        assert_eq!(
+            warnings("suspend20,epoll-prefer-busy-poll=off"),
+            [Warning::SuspensionWithoutPrefer, Warning::EpollBudgetUnused]
+        );
+    }
+
+    #[test]
+    fn a_suspension_shorter_than_the_period_hastens_the_timer() {
+        let [warning] = warnings("suspend200,irq-suspend-timeout=100us")[..] else {
+            panic!("one warning");
+        };
+        assert_eq!(
+            warning.to_string(),
+            "irq-suspend-timeout (100us) is shorter than gro-flush-timeout (200us): suspending \
+             brings the next timer poll nearer instead of putting it off"
+        );
+        assert_eq!(warnings("suspend200,irq-suspend-timeout=200us"), []);
+    }
+
+    #[test]
+    fn preferring_without_deferral_is_said_once() {
+        let text = "epoll-prefer-busy-poll=on,epoll-busy-poll-usecs=64";
+        assert_eq!(warnings(text), [Warning::PreferWithoutDeferral]);
+        assert_eq!(
+            warnings("busypoll,defer-hard-irqs=0,gro-flush-timeout=0"),
+            [Warning::PreferWithoutDeferral]
+        );
+    }
+
+    #[test]
+    fn hold_comes_before_deferral() {
+        assert_eq!(warnings("defer20,hold=50us"), [Warning::HoldBeforeDeferral { hold: 50_000 }]);
+    }
+
+    #[test]
+    fn a_thread_that_never_lets_go_makes_the_rest_ineffective() {
+        for rest in ["defer20", "suspend20", "hold", "napibusy", "busypoll"] {
+            let text = std::format!("{rest},threaded=busy-poll");
+            assert_eq!(warnings(&text), [Warning::OverruledByThreadedBusyPoll], "{text}");
+        }
+        assert_eq!(warnings("threaded=busy-poll"), []);
+    }
+
+    #[test]
+    fn settings_of_parts_that_are_off_are_named() {
+        assert_eq!(warnings("epoll-busy-poll-budget=64"), [Warning::EpollBudgetUnused]);
+        assert_eq!(warnings("socket-poller=separate"), [Warning::SocketSettingsUnused]);
+        assert_eq!(warnings("ksoftirqd,threaded=enabled"), [Warning::SoftirqUnused]);
+        assert_eq!(warnings("application=spin"), [Warning::SpinWithoutBusyPoll]);
+    }
+
+    #[test]
+    fn under_feedback_the_timeout_bounds_the_park() {
+        assert_eq!(warnings("feedback,irq-suspend-timeout=5ms"), []);
+        assert_eq!(
+            warnings("feedback,irq-suspend-timeout=50ms"),
+            [Warning::ParkTimeoutCapped { asked: 50_000_000 }]
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! An application's busy-poll session (`napi_busy_loop`): claim, pass, release.
+//!
+//! Each pass tries to own the instance and, if it does, polls with the session's budget; the
+//! interrupt stays as it was. Letting go takes one poll more, which completes like any other poll
+//! (so a claim costs at least two polls): with `prefer` the deferral count is full again, so that a
+//! timer, not an interrupt, looks after the ring until the application comes back.
+
+use crate::Ns;
+use crate::claim::Claim;
+use crate::host::{From, Host};
+use crate::instance::Id;
+use crate::policy::DEFAULT_BUDGET;
+use crate::race::{self, Race};
+use crate::state::{IN_BUSY_POLL, MISSED};
+use crate::step::{Did, Op};
+use crate::turn::{End, Next, Turn};
+
+/// What a session answers.
+#[derive(Debug)]
+pub(crate) enum SessionNext {
+    /// A step to take.
+    Op(Op),
+    /// A pass has ended, whether or not the session owns the instance. Call `pass` for another, or
+    /// `stop`.
+    Pass,
+    /// The session has let go, of itself or because it was told.
+    Stopped,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Passing,
+    Stopping,
+    Stopped,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session<'a, Q> {
+    host: &'a Host<Q>,
+    id: Id,
+    prefer: bool,
+    budget: u16,
+    turn: Option<Turn<'a, Q>>,
+    at: At,
+    /// The turn under way has not been driven since it was made.
+    fresh: bool,
+}
+
+impl<'a, Q> Session<'a, Q> {
+    pub(crate) fn new(host: &'a Host<Q>, id: Id, prefer: bool, budget: u16) -> Self {
+        let budget = if budget == 0 { DEFAULT_BUDGET } else { budget };
+        Session { host, id, prefer, budget, turn: None, at: At::Passing, fresh: true }
+    }
+
+    /// Begins another pass.
+    #[inline]
+    pub(crate) fn pass(&mut self) {
+        if let Some(turn) = &mut self.turn {
+            turn.again();
+        }
+        self.fresh = true;
+    }
+
+    /// Begins to let go.
+    pub(crate) fn stop(&mut self, now: Ns) {
+        self.at = At::Stopping;
+        self.fresh = true;
+        let Some(turn) = &mut self.turn else { return };
+        turn.again_last();
+        let prefer = self.prefer;
+        if let Some(claim) = turn.claim_mut() {
+            let instance = claim.instance();
+            // Safe to forget: the poll that follows sees whatever the mark stood for.
+            instance.state.clear(MISSED | IN_BUSY_POLL);
+            if prefer {
+                claim.owned().defer_count = instance.settings.defer_hard_irqs();
+                let timeout = instance.settings.gro_flush_timeout();
+                if race::on(Race::EarlyTimer) && timeout != 0 {
+                    instance.arm(now + timeout);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn next(&mut self, now: Ns, did: Did) -> SessionNext {
+        let Some(turn) = &mut self.turn else {
+            if self.at != At::Passing {
+                self.at = At::Stopped;
+                return SessionNext::Stopped;
+            }
+            let instance = self.host.instance(self.id);
+            if !instance.state.busy_claim(self.prefer) {
+                return SessionNext::Pass;
+            }
+            instance.counters.busy_claims();
+            let turn = Turn::session(Claim::from_token(self.host, self.id), self.budget);
+            self.turn = Some(turn);
+            self.fresh = false;
+            return self.next(now, Did::Start);
+        };
+        let did = if core::mem::take(&mut self.fresh) { Did::Start } else { did };
+        let end = match turn.next(now, did) {
+            Next::Op(op) => return SessionNext::Op(op),
+            Next::End(end) => end,
+        };
+        match (end, self.at) {
+            (End::Again, At::Passing) => return SessionNext::Pass,
+            // Letting go, and an interrupt was missed meanwhile, or the ring did not drain and no
+            // timer is there to look after it: whose turn it is anyway goes on.
+            (End::Again | End::Held | End::HandOver, _) => {
+                self.at = At::Stopping;
+                if let Some(claim) = self.turn.take().and_then(Turn::into_claim)
+                    && let Some(op) = self.host.route(claim, From::Application)
+                {
+                    return SessionNext::Op(op);
+                }
+            }
+            (End::Released, _) => self.turn = None,
+        }
+        self.at = At::Stopped;
+        SessionNext::Stopped
+    }
+
+    pub(crate) fn queue(&mut self) -> &mut Q {
+        match &mut self.turn {
+            Some(turn) => turn.queue(),
+            None => panic!("no step that touches a queue is under way"),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A receive call on one socket that busy polls (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`,
+//! `SO_BUSY_POLL_BUDGET`).
+
+use crate::busy_loop::{BusyLoop, LoopNext, deadline};
+use crate::host::Host;
+use crate::instance::Id;
+use crate::policy::ApplicationPolicy;
+use crate::step::{Did, Op, Pass};
+use crate::{NEVER, Ns};
+
+#[derive(Debug)]
+enum At<'a, Q> {
+    Start,
+    Looked,
+    Busy(BusyLoop<'a, Q>),
+    Slept,
+    Ended,
+}
+
+/// One receive call: a look, a busy poll if the socket asks for one, and a sleep.
+///
+/// A non-blocking call polls once. Sockets never suspend interrupts; that is the epoll context's.
+#[derive(Debug)]
+pub struct SocketWait<'a, Q> {
+    host: &'a Host<Q>,
+    policy: ApplicationPolicy,
+    /// The instance that last delivered to the socket (`SO_INCOMING_NAPI_ID`).
+    napi: Option<Id>,
+    timeout: Option<Ns>,
+    deadline: Ns,
+    at: At<'a, Q>,
+    frames: u32,
+}
+
+impl<'a, Q> SocketWait<'a, Q> {
+    /// A call that waits at most `timeout` (`None`: for ever; 0: non-blocking).
+    pub fn new(
+        host: &'a Host<Q>,
+        policy: ApplicationPolicy,
+        napi: Option<Id>,
+        timeout: Option<Ns>,
+    ) -> Self {
+        SocketWait { host, policy, napi, timeout, deadline: NEVER, at: At::Start, frames: 0 }
+    }
+
+    /// How many frames were waiting; after [`Op::Done`]. 0: the time is up, or a signal came.
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    fn looked(&mut self, now: Ns, did: Did, polled: bool) -> Op {
+        let frames = match did {
+            Did::Events(frames) => frames,
+            Did::Interrupted => 0,
+            _ => unreachable!("Look answered by {did:?}"),
+        };
+        let nonblocking = self.timeout == Some(0);
+        let busy = self.napi.filter(|_| self.policy.socket_busy_polls() && !polled);
+        if let (0, Did::Events(_), Some(id)) = (frames, did, busy)
+            && (nonblocking || now < self.deadline)
+        {
+            let usecs = if nonblocking { 0 } else { self.policy.socket_busy_poll_usecs };
+            let prefer = self.policy.socket_prefer_busy_poll;
+            let params = (usecs, self.policy.socket_busy_poll_budget, prefer);
+            self.at = At::Busy(BusyLoop::new(self.host, id, params, now, self.deadline));
+            return self.next(now, Did::Start);
+        }
+        self.frames = frames;
+        if frames > 0 || did == Did::Interrupted || nonblocking || now >= self.deadline {
+            self.at = At::Ended;
+            return Op::Done;
+        }
+        self.at = At::Slept;
+        Op::Sleep(self.deadline)
+    }
+}
+
+impl<Q> Pass<Q> for SocketWait<'_, Q> {
+    #[inline]
+    fn next(&mut self, now: Ns, did: Did) -> Op {
+        match &mut self.at {
+            At::Start => {
+                self.deadline = deadline(self.timeout, now);
+                self.at = At::Looked;
+                Op::Look
+            }
+            At::Looked => self.looked(now, did, false),
+            At::Busy(busy) => match busy.next(now, did) {
+                LoopNext::Op(op) => op,
+                LoopNext::Ended(found) => self.looked(now, Did::Events(u32::from(found)), true),
+                LoopNext::Interrupted => self.looked(now, Did::Interrupted, true),
+            },
+            At::Slept if did == Did::Interrupted => self.looked(now, did, true),
+            At::Slept => {
+                self.at = At::Looked;
+                Op::Look
+            }
+            At::Ended => Op::Done,
+        }
+    }
+
+    fn queue(&mut self) -> &mut Q {
+        match &mut self.at {
+            At::Busy(busy) => busy.queue(),
+            _ => panic!("no step that touches a queue is under way"),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Suspension of interrupts, shared by any number of epoll contexts.
+//!
+//! The kernel has one timer and no memory of who suspended, so that one idle context's resume ends
+//! every other context's suspension (race R14). Here an instance counts the contexts that suspend
+//! it, in one word with an epoch: when the safety timeout expires the epoch moves on, and what the
+//! stalled contexts had registered is void. No list, no lock, no limit on the number of contexts.
+//!
+//! Suspension masks nothing: masking is inherited from deferral, and without deferral suspension
+//! has no effect on interrupts, as in the kernel.
+
+use crate::Ns;
+use crate::race::{self, Race};
+use crate::sync::{AtomicU64, Ordering};
+
+const COUNT: u64 = u32::MAX as u64;
+const EPOCH: u64 = COUNT + 1;
+
+/// A context's part in an instance's suspension: the epoch in which it was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Registration(pub(crate) u32);
+
+/// What remains when a context has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nobody suspends the instance any more: poll it at once.
+    Last,
+    /// Other contexts still do.
+    Others,
+}
+
+/// Who suspends one instance, and until when at the latest.
+#[derive(Debug)]
+pub(crate) struct Suspension {
+    word: AtomicU64,
+    /// Only ever raised: at most a timeout beyond some suspension's start, and looked at only while
+    /// somebody suspends.
+    until: AtomicU64,
+}
+
+impl Suspension {
+    pub(crate) fn new() -> Self {
+        Suspension { word: AtomicU64::new(0), until: AtomicU64::new(0) }
+    }
+
+    /// Suspends, or prolongs, until `until`.
+    pub(crate) fn enter(&self, held: Option<Registration>, until: Ns) -> Registration {
+        self.until.fetch_max(until, Ordering::AcqRel);
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let epoch = (word / EPOCH) as u32;
+            if held == Some(Registration(epoch)) {
+                return Registration(epoch);
+            }
+            let new = word + 1;
+            match self.word.compare_exchange(word, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Registration(epoch),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Ends one context's part.
+    pub(crate) fn leave(&self, held: Registration) -> Left {
+        if race::on(Race::ResumeCancelsAll) {
+            self.expire();
+            return Left::Last;
+        }
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            if (word / EPOCH) as u32 != held.0 || word & COUNT == 0 {
+                // Expired meanwhile. Others may have suspended anew since.
+                return if word & COUNT == 0 { Left::Last } else { Left::Others };
+            }
+            match self.word.compare_exchange(word, word - 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) if (word - 1) & COUNT == 0 => return Left::Last,
+                Ok(_) => return Left::Others,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// The safety timeout: every registration is void from now on.
+    pub(crate) fn expire(&self) {
+        let mut word = self.word.load(Ordering::Acquire);
+        while word & COUNT != 0 {
+            let new = (word / EPOCH).wrapping_add(1) % EPOCH * EPOCH;
+            match self.word.compare_exchange(word, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Until when the instance is suspended; 0 if it is not.
+    #[inline]
+    pub(crate) fn until(&self) -> Ns {
+        if self.word.load(Ordering::Acquire) & COUNT == 0 {
+            0
+        } else {
+            self.until.load(Ordering::Acquire)
+        }
+    }
+
+    /// How many contexts suspend the instance.
+    pub(crate) fn contexts(&self) -> u32 {
+        (self.word.load(Ordering::Acquire) & COUNT) as u32
+    }
+}

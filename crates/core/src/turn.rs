@@ -1,0 +1,287 @@
+//! One poll of one instance, from the poll to its consequences: deliver, stay, hold, defer, park,
+//! unmask, release, hand over.
+//!
+//! Every owner (softirq, thread, worker, an application's session) takes its turns here, so there
+//! is one place where the kernel's `napi_poll` and `napi_complete_done` are decided. Two orders
+//! differ from the kernel's on purpose: the interrupt is unmasked and the timer armed *before* the
+//! release, and a poll by a busy-polling application that is its last is decided after the poll
+//! (races R1, R2, R11 of the catalogue).
+
+use crate::claim::Claim;
+use crate::counters::Owner;
+use crate::policy::Threaded;
+use crate::race::{self, Race};
+use crate::state::{DISABLE, NPSVC, PREFER_BUSY_POLL, State};
+use crate::step::{Did, Op};
+use crate::{Ns, Pressure, Work};
+
+/// The next step of a turn, or its end.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Op(Op),
+    End(End),
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The instance was given back; there is no claim any more.
+    Released,
+    /// Still owned, and there may be more work.
+    Again,
+    /// Still owned, in polled mode without work (*hold*).
+    Held,
+    /// Still owned, but somebody else is to poll from now on.
+    HandOver,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum At {
+    Start,
+    Polled,
+    Delivered,
+    Armed,
+    Unmasked,
+    Remasked,
+}
+
+/// One turn. Reused for the next one of the same owner by [`Turn::again`].
+#[derive(Debug)]
+pub(crate) struct Turn<'a, Q> {
+    claim: Option<Claim<'a, Q>>,
+    owner: Owner,
+    budget: u16,
+    /// The last poll of a session: it completes, other polls of a session do not.
+    last: bool,
+    /// What the last poll found.
+    work: Work,
+    at: At,
+}
+
+impl<'a, Q> Turn<'a, Q> {
+    #[inline]
+    pub(crate) fn new(claim: Claim<'a, Q>, owner: Owner) -> Self {
+        let budget = claim.instance().settings.weight();
+        Turn { claim: Some(claim), owner, budget, last: false, work: Work::NONE, at: At::Start }
+    }
+
+    pub(crate) fn session(claim: Claim<'a, Q>, budget: u16) -> Self {
+        let owner = Owner::Application;
+        Turn { claim: Some(claim), owner, budget, last: false, work: Work::NONE, at: At::Start }
+    }
+
+    /// Another turn with the same claim.
+    #[inline]
+    pub(crate) fn again(&mut self) {
+        self.at = At::Start;
+    }
+
+    /// Another turn, after which a session lets go.
+    pub(crate) fn again_last(&mut self) {
+        self.at = At::Start;
+        self.last = true;
+    }
+
+    /// What the turn's poll found.
+    #[inline]
+    pub(crate) fn work(&self) -> Work {
+        self.work
+    }
+
+    /// The claim, after an end that kept it.
+    #[inline]
+    pub(crate) fn into_claim(mut self) -> Option<Claim<'a, Q>> {
+        self.claim.take()
+    }
+
+    pub(crate) fn claim_mut(&mut self) -> Option<&mut Claim<'a, Q>> {
+        self.claim.as_mut()
+    }
+
+    #[inline]
+    pub(crate) fn next(&mut self, now: Ns, did: Did) -> Next {
+        let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
+        match self.at {
+            At::Start => {
+                self.at = At::Polled;
+                Next::Op(Op::Poll { id: claim.id(), budget: self.budget })
+            }
+            At::Polled => {
+                let Did::Polled(work) = did else { unreachable!("Poll answered by {did:?}") };
+                debug_assert!(work.rx <= self.budget, "{} of {} frames", work.rx, self.budget);
+                claim.instance().counters.poll(self.owner, work);
+                self.work = work;
+                if work.any() {
+                    claim.owned().last_work = now;
+                }
+                if work.rx == 0 {
+                    return self.decide(now, Pressure::Room);
+                }
+                self.at = At::Delivered;
+                Next::Op(Op::Deliver(claim.id()))
+            }
+            At::Delivered => {
+                let Did::Delivered(pressure) = did else {
+                    unreachable!("Deliver answered by {did:?}")
+                };
+                self.decide(now, pressure)
+            }
+            At::Armed => self.release(true),
+            At::Unmasked => {
+                let waits = match did {
+                    Did::Unmasked(waits) => waits && !race::on(Race::UnmaskWithoutLook),
+                    _ => unreachable!("Unmask answered by {did:?}"),
+                };
+                if waits { self.remask() } else { self.release(false) }
+            }
+            At::Remasked => Next::End(End::Again),
+        }
+    }
+
+    /// What follows from a poll.
+    fn decide(&mut self, now: Ns, pressure: Pressure) -> Next {
+        let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
+        let instance = claim.instance();
+        let settings = &instance.settings;
+        let state = instance.state.load();
+        let work = self.work;
+
+        if state.has(DISABLE) {
+            return self.release(true);
+        }
+        let exhausted = work.rx >= self.budget;
+        let waits = race::on(Race::ModeWaitsForDrain) && exhausted;
+        if !keeps(self.owner, state) && !waits {
+            return Next::End(End::HandOver);
+        }
+        if self.owner == Owner::Application && !self.last {
+            return Next::End(End::Again);
+        }
+        if self.owner == Owner::Thread && state.mode() == Threaded::BusyPoll {
+            return Next::End(End::Again);
+        }
+        if state.has(NPSVC) {
+            // Never seen by an owner, unless enable gave the instance away in two steps (R5): then
+            // the completion returned early, and the token was nobody's.
+            debug_assert!(race::on(Race::EnableInTwoSteps), "owned and disabled");
+            if let Some(claim) = self.claim.take() {
+                claim.into_token();
+            }
+            return Next::End(End::Released);
+        }
+        if pressure == Pressure::Full && settings.feedback() {
+            instance.counters.parks();
+            let at = now + settings.load().park_timeout();
+            return self.arm(at);
+        }
+
+        let owned = claim.owned();
+        if work.rx > 0 {
+            owned.defer_count = settings.defer_hard_irqs();
+        }
+        if exhausted {
+            owned.hold_until = 0;
+            // A ring that never drains makes room for a session that prefers busy polling, if a
+            // timer will look after the ring meanwhile.
+            let timeout = settings.gro_flush_timeout();
+            if (self.last || state.has(PREFER_BUSY_POLL)) && timeout != 0 && owned.defer_count > 0 {
+                owned.defer_count -= 1;
+                return self.defer(now, timeout);
+            }
+            return Next::End(if self.last { End::HandOver } else { End::Again });
+        }
+
+        let hold = settings.hold();
+        if hold > 0 && self.owner != Owner::Application {
+            if work.any() {
+                owned.hold_until = 0;
+                return Next::End(End::Again);
+            }
+            if owned.hold_until == 0 {
+                owned.hold_until = now + hold;
+            }
+            // A shorter hold, set meanwhile, holds from now on.
+            if now < owned.hold_until.min(now + hold) {
+                return Next::End(End::Held);
+            }
+            owned.hold_until = 0;
+        }
+
+        let timeout = settings.gro_flush_timeout();
+        // A smaller count, set meanwhile, counts from now on.
+        let count = owned.defer_count.min(settings.defer_hard_irqs());
+        if count > 0 {
+            owned.defer_count = count - 1;
+            if timeout != 0 {
+                return self.defer(now, timeout);
+            }
+        }
+        instance.cancel_timer();
+        self.at = At::Unmasked;
+        Next::Op(Op::Unmask(claim.id()))
+    }
+
+    /// Releases with the interrupt masked and a timer to look after the ring. While other contexts
+    /// suspend the instance its timer is theirs: an ordinary poll does not bring it forward.
+    fn defer(&mut self, now: Ns, timeout: Ns) -> Next {
+        let Some(claim) = &self.claim else { return Next::End(End::Released) };
+        let instance = claim.instance();
+        instance.counters.own_deferral();
+        let suspended =
+            if race::on(Race::ResumeCancelsAll) { 0 } else { instance.suspension.until() };
+        self.arm((now + timeout).max(suspended))
+    }
+
+    fn arm(&mut self, at: Ns) -> Next {
+        let Some(claim) = &self.claim else { return Next::End(End::Released) };
+        self.at = At::Armed;
+        if race::on(Race::EarlyTimer) && self.last {
+            // The kernel had armed it before the poll; it may have fired for nothing since.
+            return self.release(true);
+        }
+        claim.instance().arm(at);
+        Next::Op(Op::Arm { id: claim.id(), at })
+    }
+
+    #[inline]
+    fn release(&mut self, masked: bool) -> Next {
+        let Some(claim) = self.claim.take() else { return Next::End(End::Released) };
+        match claim.release() {
+            Ok(()) => Next::End(End::Released),
+            Err(claim) => {
+                if masked {
+                    claim.instance().cancel_timer();
+                }
+                self.claim = Some(claim);
+                if masked { Next::End(End::Again) } else { self.remask() }
+            }
+        }
+    }
+
+    fn remask(&mut self) -> Next {
+        let Some(claim) = &self.claim else { return Next::End(End::Released) };
+        self.at = At::Remasked;
+        Next::Op(Op::Mask(claim.id()))
+    }
+
+    /// The queue of the claim.
+    pub(crate) fn queue(&mut self) -> &mut Q {
+        match &mut self.claim {
+            Some(claim) => &mut claim.owned().queue,
+            None => panic!("no step that touches a queue is under way"),
+        }
+    }
+}
+
+/// Whether the state's mode leaves this owner in charge. A session is everybody's guest, but
+/// not where a thread never stops polling.
+#[inline]
+fn keeps(owner: Owner, state: State) -> bool {
+    match (owner, state.mode()) {
+        (Owner::Softirq | Owner::Ksoftirqd, Threaded::Disabled)
+        | (Owner::Thread, Threaded::Enabled | Threaded::BusyPoll)
+        | (Owner::Worker, Threaded::Workqueue) => true,
+        (Owner::Application, mode) => mode != Threaded::BusyPoll,
+        _ => false,
+    }
+}
