@@ -1,1 +1,87 @@
-//! (written in the commits that follow)
+//! Services, written once against the socket traits of the stack.
+//!
+//! A [`Service`] is a step, not a loop: whoever waits for its socket (an epoll context, a busy
+//! poller, a test) calls [`Service::serve_ready`] when there is something to do and decides itself
+//! what to do next. Nothing here blocks, sleeps, starts a thread or reads a clock.
+
+pub mod echo;
+pub mod sink;
+
+use napkin_core::Ns;
+
+pub use echo::Echo;
+pub use sink::{Sink, discard};
+
+/// A service on one socket.
+pub trait Service {
+    /// The kind of socket it serves.
+    type Socket;
+
+    /// The socket to wait for.
+    fn socket(&self) -> &Self::Socket;
+
+    /// Serves up to `limit` messages that wait, and says how many it took. Fewer than `limit` means
+    /// that the socket was found empty; with `limit` itself more may wait.
+    fn serve_ready(&mut self, now: Ns, limit: usize) -> usize;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use napkin_stack::{Exchange, Message};
+
+    use super::*;
+
+    /// A socket that receives what it is told to and remembers what it sends.
+    pub(crate) struct Script {
+        waiting: RefCell<Vec<String>>,
+        sent: RefCell<Vec<String>>,
+    }
+
+    /// One message of a script.
+    pub(crate) struct Line(String);
+
+    impl Script {
+        pub(crate) fn of(messages: &[&str]) -> Script {
+            let waiting = messages.iter().rev().map(|message| (*message).to_owned()).collect();
+            Script { waiting: RefCell::new(waiting), sent: RefCell::default() }
+        }
+
+        pub(crate) fn sent(&self) -> Vec<String> {
+            self.sent.take()
+        }
+    }
+
+    impl Message for Line {
+        fn payload(&self) -> &[u8] {
+            self.0.as_bytes()
+        }
+
+        fn arrived(&self) -> Ns {
+            0
+        }
+    }
+
+    impl Exchange for Script {
+        type Message = Line;
+        type Error = std::io::Error;
+
+        fn try_recv(&self) -> Option<Line> {
+            self.waiting.borrow_mut().pop().map(Line)
+        }
+
+        fn echo(&self, message: Line, now: Ns) -> std::io::Result<()> {
+            let text = message.0.clone();
+            self.reply(message, text.as_bytes(), now)
+        }
+
+        fn reply(&self, message: Line, payload: &[u8], _now: Ns) -> std::io::Result<()> {
+            if message.0 == "unanswerable" {
+                return Err(std::io::ErrorKind::AddrNotAvailable.into());
+            }
+            self.sent.borrow_mut().push(String::from_utf8_lossy(payload).into_owned());
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Echo: every message goes back to where it came from, as it is (RFC 862).
+//!
+//! On the stack's own sockets that is a frame turned round in place: no copy and no lookup.
+
+use napkin_core::Ns;
+use napkin_stack::Exchange;
+
+use crate::Service;
+
+/// An echo service on one socket.
+#[derive(Debug)]
+pub struct Echo<S> {
+    socket: S,
+    answered: u64,
+    failed: u64,
+}
+
+impl<S: Exchange> Echo<S> {
+    /// Serves this socket from now on.
+    pub fn new(socket: S) -> Echo<S> {
+        Echo { socket, answered: 0, failed: 0 }
+    }
+
+    /// Messages that went back.
+    pub fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    /// Messages that could not be sent back. They are lost, as datagrams may be; the socket's stack
+    /// counts the reasons.
+    pub fn failed(&self) -> u64 {
+        self.failed
+    }
+}
+
+impl<S: Exchange> Service for Echo<S> {
+    type Socket = S;
+
+    fn socket(&self) -> &S {
+        &self.socket
+    }
+
+    fn serve_ready(&mut self, now: Ns, limit: usize) -> usize {
+        for served in 0..limit {
+            let Some(message) = self.socket.try_recv() else { return served };
+            match self.socket.echo(message, now) {
+                Ok(()) => self.answered += 1,
+                Err(_) => self.failed += 1,
+            }
+        }
+        limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Script;
+
+    #[test]
+    fn everything_comes_back_in_order() {
+        let mut echo = Echo::new(Script::of(&["one", "two", "three"]));
+        assert_eq!(echo.serve_ready(0, 2), 2);
+        assert_eq!(echo.socket().sent(), ["one", "two"]);
+        assert_eq!(echo.serve_ready(0, 2), 1);
+        assert_eq!(echo.serve_ready(0, 2), 0);
+        assert_eq!(echo.socket().sent(), ["three"]);
+        assert_eq!((echo.answered(), echo.failed()), (3, 0));
+    }
+
+    #[test]
+    fn a_message_that_cannot_go_back_does_not_stop_the_next() {
+        let mut echo = Echo::new(Script::of(&["unanswerable", "two"]));
+        assert_eq!(echo.serve_ready(0, 8), 2);
+        assert_eq!(echo.socket().sent(), ["two"]);
+        assert_eq!((echo.answered(), echo.failed()), (1, 1));
+    }
+
+    #[test]
+    fn a_limit_of_nothing_serves_nothing() {
+        let mut echo = Echo::new(Script::of(&["one"]));
+        assert_eq!(echo.serve_ready(0, 0), 0);
+    }
+}

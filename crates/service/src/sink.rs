@@ -1,0 +1,81 @@
+//! Sink: every message is counted and let go (RFC 863), after as much work as one asks for.
+//!
+//! The work is a closure over the message, so that a benchmark can make an application that takes
+//! its time; [`discard`] does none.
+
+use napkin_core::Ns;
+use napkin_stack::{Exchange, Message};
+
+use crate::Service;
+
+/// A sink on one socket that does `W` for each message.
+#[derive(Debug)]
+pub struct Sink<S, W> {
+    socket: S,
+    work: W,
+    messages: u64,
+    bytes: u64,
+}
+
+/// No work.
+pub fn discard<M>(_message: &M) {}
+
+impl<S: Exchange, W: FnMut(&S::Message)> Sink<S, W> {
+    /// Serves this socket from now on; `work` is called once for each message.
+    pub fn new(socket: S, work: W) -> Sink<S, W> {
+        Sink { socket, work, messages: 0, bytes: 0 }
+    }
+
+    /// Messages received.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// Bytes of their payloads.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl<S: Exchange, W: FnMut(&S::Message)> Service for Sink<S, W> {
+    type Socket = S;
+
+    fn socket(&self) -> &S {
+        &self.socket
+    }
+
+    fn serve_ready(&mut self, _now: Ns, limit: usize) -> usize {
+        for served in 0..limit {
+            let Some(message) = self.socket.try_recv() else { return served };
+            self.messages += 1;
+            self.bytes += message.payload().len() as u64;
+            (self.work)(&message);
+        }
+        limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{Line, Script};
+
+    #[test]
+    fn it_counts_and_works_and_never_answers() {
+        let mut lengths = Vec::new();
+        let script = Script::of(&["one", "three"]);
+        let mut sink = Sink::new(script, |message: &Line| lengths.push(message.payload().len()));
+        assert_eq!(sink.serve_ready(0, 1), 1);
+        assert_eq!(sink.serve_ready(0, 8), 1);
+        assert_eq!((sink.messages(), sink.bytes()), (2, 8));
+        assert!(sink.socket().sent().is_empty());
+        drop(sink);
+        assert_eq!(lengths, [3, 5]);
+    }
+
+    #[test]
+    fn it_can_do_without_work() {
+        let mut sink = Sink::new(Script::of(&["one"]), discard);
+        assert_eq!(sink.serve_ready(0, 8), 1);
+    }
+}

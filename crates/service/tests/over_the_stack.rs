@@ -1,0 +1,92 @@
+//! The services over real sockets of a stack: the same service, UDP or raw.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+
+use napkin_core::Ns;
+use napkin_nic::{Pool, SendError, Transmitter};
+use napkin_service::{Echo, Service, Sink, discard};
+use napkin_stack::{Address, Exchange, FrameBuilder, Input, RawFilter, Stack};
+
+const US: Address =
+    Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+const PEER: Address =
+    Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+
+#[derive(Default)]
+struct Wire(Mutex<Vec<Vec<u8>>>);
+
+impl Transmitter for Wire {
+    fn send(&self, frame: &[u8], _: Ns) -> Result<(), SendError> {
+        self.0.lock().unwrap().push(frame.to_vec());
+        Ok(())
+    }
+}
+
+/// Sends these payloads to port 7 of a stack.
+fn receive(stack: &Arc<Stack>, payloads: &[&str]) -> (Input, Arc<Wire>) {
+    let wire = Arc::new(Wire::default());
+    let mut input = Input::new(Arc::clone(stack), 513, wire.clone());
+    let pool = Pool::new(payloads.len());
+    let mut batch: Vec<_> = payloads
+        .iter()
+        .map(|payload| {
+            let mut frame = pool.take().unwrap();
+            let build = FrameBuilder::new(PEER, US);
+            let length = build.udp(frame.buffer(), 4000, 7, payload.as_bytes()).unwrap();
+            frame.set_len(length);
+            frame
+        })
+        .collect();
+    input.deliver(&mut batch, 0);
+    (input, wire)
+}
+
+/// What a peer gets back from an echo service, by payload.
+fn echoed<S: Exchange>(stack: &Arc<Stack>, socket: S) -> Vec<String> {
+    let mut echo = Echo::new(socket);
+    let (_input, wire) = receive(stack, &["one", "two", "three"]);
+    assert_eq!(echo.serve_ready(0, 2), 2);
+    assert_eq!(echo.serve_ready(0, 2), 1);
+    // The peer is a stack of its own, and verifies everything.
+    let peer = Stack::new(PEER);
+    let socket = peer.bind_udp(4000, 8).unwrap();
+    let mut input = Input::new(Arc::clone(&peer), 1, Arc::new(Wire::default()));
+    let pool = Pool::new(8);
+    for bytes in wire.0.lock().unwrap().iter() {
+        let mut frame = pool.take().unwrap();
+        frame.buffer()[..bytes.len()].copy_from_slice(bytes);
+        frame.set_len(bytes.len());
+        input.deliver(&mut vec![frame], 0);
+    }
+    std::iter::from_fn(|| socket.try_recv())
+        .inspect(|datagram| assert_eq!(datagram.source(), (US.ipv4, 7)))
+        .map(|datagram| String::from_utf8_lossy(datagram.payload()).into_owned())
+        .collect()
+}
+
+#[test]
+fn a_peer_hears_its_echo_over_udp() {
+    let stack = Stack::new(US);
+    let socket = stack.bind_udp(7, 8).unwrap();
+    assert_eq!(echoed(&stack, socket), ["one", "two", "three"]);
+}
+
+#[test]
+fn a_peer_hears_its_echo_over_a_raw_socket() {
+    let stack = Stack::new(US);
+    let socket = stack.open_raw(RawFilter::UdpPort(7), 8).unwrap();
+    assert_eq!(echoed(&stack, socket), ["one", "two", "three"]);
+}
+
+#[test]
+fn a_sink_gives_every_buffer_back() {
+    let stack = Stack::new(US);
+    let mut sink = Sink::new(stack.bind_udp(7, 8).unwrap(), discard);
+    let (_input, wire) = receive(&stack, &["one", "three"]);
+    assert!(sink.socket().readable());
+    assert_eq!(sink.serve_ready(0, 8), 2);
+    assert!(!sink.socket().readable());
+    assert_eq!((sink.messages(), sink.bytes()), (2, 8));
+    assert!(wire.0.lock().unwrap().is_empty());
+}

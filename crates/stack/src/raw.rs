@@ -1,0 +1,139 @@
+//! Raw sockets: whole frames, past every protocol.
+//!
+//! The user-space sibling of an AF_XDP socket: what its [`RawFilter`] matches is its own, unverified
+//! and unseen by the rest of the stack. For the frames that are UDP after all there is a way to turn
+//! them round.
+
+use std::sync::Arc;
+
+use napkin_core::Ns;
+use napkin_nic::Frame;
+
+use crate::emit::{self, Way};
+use crate::wire::{ETHERNET_HEADER, IPV4_HEADER, UDP_HEADER};
+use crate::{Exchange, RawFilter, Receiver, SendError, Socket, Stack};
+
+/// A socket that takes whole frames. Dropping it closes it: its frames belong to the protocols
+/// again, and what still comes by an older table counts as
+/// [`Fate::NoPort`](crate::Fate::NoPort).
+#[derive(Debug)]
+pub struct RawSocket {
+    stack: Arc<Stack>,
+    receiver: Arc<Receiver>,
+    filter: RawFilter,
+}
+
+impl RawSocket {
+    pub(crate) fn new(stack: Arc<Stack>, receiver: Arc<Receiver>, filter: RawFilter) -> RawSocket {
+        RawSocket { stack, receiver, filter }
+    }
+
+    /// Which frames it takes.
+    pub fn filter(&self) -> RawFilter {
+        self.filter
+    }
+
+    /// The stack it belongs to.
+    pub fn stack(&self) -> &Arc<Stack> {
+        &self.stack
+    }
+
+    /// The receive buffer.
+    pub fn receiver(&self) -> &Arc<Receiver> {
+        &self.receiver
+    }
+
+    /// Whether a frame waits.
+    pub fn readable(&self) -> bool {
+        self.receiver.readable()
+    }
+
+    /// The oldest frame that waits.
+    pub fn try_recv(&self) -> Option<Frame> {
+        self.receiver.pop().map(|arrival| arrival.frame)
+    }
+
+    /// Sends a whole frame as it is, on the queue that fed this socket last, or on the stack's first
+    /// queue.
+    ///
+    /// # Errors
+    /// If there is no queue, or it does not take the frame.
+    pub fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
+        self.stack.counted(self.transmit(frame, now))
+    }
+
+    /// Turns a UDP frame round in place, with its payload, and sends it: from us to its sender.
+    ///
+    /// # Errors
+    /// If it is no IPv4 UDP frame whose sender can be answered, or the queue does not take it.
+    pub fn reply_in_place(&self, mut frame: Frame, now: Ns) -> Result<(), SendError> {
+        let sent = self.way_back(&frame).and_then(|(way, end)| {
+            frame.set_len(end);
+            emit::turn_udp(&mut frame, &way);
+            self.transmit(&frame, now)
+        });
+        self.stack.counted(sent)
+    }
+
+    /// Answers a UDP frame with another payload, in its own buffer.
+    ///
+    /// # Errors
+    /// If it is no IPv4 UDP frame whose sender can be answered, the payload is longer than
+    /// [`PAYLOAD_LIMIT`](crate::PAYLOAD_LIMIT), or the queue does not take it.
+    pub fn reply_with(&self, mut frame: Frame, payload: &[u8], now: Ns) -> Result<(), SendError> {
+        let sent = self.way_back(&frame).and_then(|(way, _)| {
+            crate::builder::put(frame.buffer(), payload)?;
+            let length = emit::write_udp(frame.buffer(), &way, payload.len())?;
+            frame.set_len(length);
+            self.transmit(&frame, now)
+        });
+        self.stack.counted(sent)
+    }
+
+    fn transmit(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
+        self.stack.transmit(self.receiver.incoming_napi_id(), frame, now)
+    }
+
+    /// Where a frame goes back to, and where its datagram ends. Nobody has looked at it yet, so its
+    /// length field is checked here.
+    fn way_back(&self, frame: &[u8]) -> Result<(Way, usize), SendError> {
+        let start = ETHERNET_HEADER + IPV4_HEADER;
+        let way = emit::udp_way_back(frame, self.stack.address());
+        let length = frame.get(start + 4..start + 6).map(|b| u16::from_be_bytes([b[0], b[1]]));
+        match (way, length.map(usize::from)) {
+            (Some(way), Some(length)) if length >= UDP_HEADER && start + length <= frame.len() => {
+                Ok((way, start + length))
+            }
+            _ => Err(SendError::Unanswerable),
+        }
+    }
+}
+
+impl Drop for RawSocket {
+    fn drop(&mut self) {
+        self.stack.close(&self.receiver);
+    }
+}
+
+impl Socket for RawSocket {
+    fn receiver(&self) -> &Arc<Receiver> {
+        &self.receiver
+    }
+}
+
+impl Exchange for RawSocket {
+    type Message = Frame;
+    type Error = SendError;
+
+    fn try_recv(&self) -> Option<Frame> {
+        RawSocket::try_recv(self)
+    }
+
+    fn echo(&self, message: Frame, now: Ns) -> Result<(), SendError> {
+        self.reply_in_place(message, now)
+    }
+
+    fn reply(&self, message: Frame, payload: &[u8], now: Ns) -> Result<(), SendError> {
+        self.reply_with(message, payload, now)
+    }
+}

@@ -1,0 +1,383 @@
+//! A socket's receive buffer: where the packet path ends and the application begins.
+//!
+//! Any number of queues put frames in, without a lock; the application takes them out. The buffer
+//! holds a fixed number of frames and what does not fit is dropped here, and counted here as well
+//! as in the stack.
+//!
+//! # Full
+//!
+//! For *feedback* (Mogul and Ramakrishnan, 1996) a receiver has a state with hysteresis: it becomes
+//! **full** when a batch leaves it filled to 75 % or more, and stops being full when the application
+//! has drained it to 25 % or less. Whoever ends that state tells every queue that has fed the
+//! receiver, once, by [`Listener::drained`]. Two races are closed, both by the same rule: write
+//! your word first, then read the other's, all of it sequentially consistent.
+//!
+//! - *The application drains while a queue finds the buffer filled.* The queue sets the flag and
+//!   looks at the level again; the application takes a frame and looks at the flag. At least one of
+//!   them sees the other, and whoever does clears the flag with a swap, so that exactly one tells.
+//! - *The application ends the state while a queue decides that all its receivers are full.* The
+//!   queue leaves its bit in the set of those to tell and reads the flag again; the application
+//!   clears the flag and takes the set. Either the queue sees the flag gone, or it is told.
+//!
+//! A queue can therefore be told before [`Input::deliver`](crate::Input::deliver) has even returned
+//! `Full`. Whoever parks queues must remember such a call and not park.
+//!
+//! # Why pushes ask for the level first
+//!
+//! The queue underneath waits, spinning, when a push meets a slot whose frame is being taken out at
+//! that moment. A real-time interrupt thread that has preempted the application just there, on the
+//! same CPU, would spin for ever. So the queue has [`SLACK`] more slots than the buffer has
+//! frames, and a push that would go beyond the buffer is refused before it gets near that slot. One
+//! thread at a time should receive from a socket: several are safe, but if one of them is preempted
+//! in the middle while the others take [`SLACK`] frames, the guarantee is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+use crossbeam_queue::ArrayQueue;
+use napkin_nic::Frame;
+
+use crate::Fate;
+use crate::queues::{Entry, Queues};
+
+/// The largest receive buffer, in frames: 2 GiB of them.
+pub const CAPACITY_LIMIT: usize = 1 << 20;
+
+/// Slots between the newest frame of a full buffer and the oldest that may still be being read.
+pub const SLACK: usize = 64;
+
+/// Who wants to know about a receiver. Called on the packet path, or by the application's own call:
+/// it must neither block nor call back into the [`Input`](crate::Input) that calls it.
+pub trait Listener: Send + Sync {
+    /// Frames were added by this queue. Called after every batch that added at least one, once; so
+    /// whoever finds the socket empty, makes himself known and finds it empty again may sleep. Also
+    /// called once when the socket closes.
+    fn readable(&self, napi_id: u32);
+
+    /// The receiver has stopped being full, and this queue had fed it. See the module for when it
+    /// may come early.
+    fn drained(&self, napi_id: u32);
+}
+
+/// One frame in a receive buffer, with the byte at which its payload ends.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) frame: Frame,
+    pub(crate) end: usize,
+}
+
+/// A socket's receive buffer.
+pub struct Receiver {
+    arrivals: ArrayQueue<Arrival>,
+    capacity: usize,
+    high: usize,
+    low: usize,
+    /// The receiver's place in every queue's own table; no open receiver has the same.
+    slot: usize,
+    full: AtomicBool,
+    closed: AtomicBool,
+    /// The queues to tell when this stops being full.
+    fed_by: AtomicU64,
+    incoming: AtomicU32,
+    dropped: AtomicU64,
+    listener: ArcSwapOption<Arc<dyn Listener>>,
+    queues: Arc<Queues>,
+}
+
+impl Receiver {
+    /// A buffer for `capacity` frames, which must be 1 to [`CAPACITY_LIMIT`].
+    pub(crate) fn new(capacity: usize, slot: usize, queues: Arc<Queues>) -> Receiver {
+        Receiver {
+            arrivals: ArrayQueue::new(capacity + SLACK),
+            capacity,
+            high: (capacity * 3).div_ceil(4),
+            low: capacity / 4,
+            slot,
+            full: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            fed_by: AtomicU64::new(0),
+            incoming: AtomicU32::new(0),
+            dropped: AtomicU64::new(0),
+            listener: ArcSwapOption::empty(),
+            queues,
+        }
+    }
+
+    /// Frames waiting.
+    pub fn level(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    /// Frames that fit.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Whether a frame waits.
+    pub fn readable(&self) -> bool {
+        !self.arrivals.is_empty()
+    }
+
+    /// Whether the receiver is full in the sense of *feedback*: it was filled to 75 % and has not
+    /// been drained to 25 % since.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::SeqCst)
+    }
+
+    /// Whether its socket is closed. What still waits then has been let go.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Frames for this socket that were dropped because it had no room.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// The NAPI id of the queue that delivered last; 0 before the first frame
+    /// (`SO_INCOMING_NAPI_ID`).
+    pub fn incoming_napi_id(&self) -> u32 {
+        self.incoming.load(Ordering::Relaxed)
+    }
+
+    /// Sets who is told from now on, in place of whoever was. Frames that were there before are not
+    /// announced again: look at [`readable`](Self::readable) afterwards.
+    pub fn set_listener(&self, listener: Arc<dyn Listener>) {
+        self.listener.store(Some(Arc::new(listener)));
+    }
+
+    /// Nobody is told any more.
+    pub fn clear_listener(&self) {
+        self.listener.store(None);
+    }
+
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// Puts a frame in, or says what becomes of it instead.
+    pub(crate) fn push(&self, arrival: Arrival) -> Fate {
+        if self.is_closed() {
+            return Fate::NoPort;
+        }
+        if self.arrivals.len() >= self.capacity || self.arrivals.push(arrival).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return Fate::SocketFull;
+        }
+        Fate::Delivered
+    }
+
+    /// Takes the oldest frame out. Ends the full state if that was the frame to do it.
+    pub(crate) fn pop(&self) -> Option<Arrival> {
+        let arrival = self.arrivals.pop()?;
+        if self.full.load(Ordering::SeqCst) && self.level() <= self.low {
+            self.release();
+        }
+        Some(arrival)
+    }
+
+    /// Ends a batch of one queue, in which this receiver got frames, of which at least one was
+    /// `added` or none was. Says whether the receiver is full.
+    pub(crate) fn settle(&self, queue: &Entry, added: bool) -> bool {
+        self.note_feeder(queue);
+        self.fill(|| self.level());
+        if added {
+            if self.incoming.load(Ordering::Relaxed) != queue.napi_id {
+                self.incoming.store(queue.napi_id, Ordering::Relaxed);
+            }
+            if let Some(listener) = self.listener.load().as_ref() {
+                listener.readable(queue.napi_id);
+            }
+        }
+        self.is_full()
+    }
+
+    /// Makes the receiver full if it is filled so far. (`level` is an argument so that a test can
+    /// let things happen between two readings.)
+    fn fill(&self, level: impl Fn() -> usize) {
+        if self.is_closed() || self.is_full() || level() < self.high {
+            return;
+        }
+        self.full.store(true, Ordering::SeqCst);
+        // The application may have drained it after that reading, without a flag to see. Another
+        // queue may have relied on the flag since it is set, so ending it tells everybody.
+        if level() <= self.low {
+            self.release();
+        }
+    }
+
+    /// Whether the receiver is full; and if it is, the queue will be told when that ends.
+    pub(crate) fn is_full_for(&self, queue: &Entry) -> bool {
+        if !self.is_full() {
+            return false;
+        }
+        self.note_feeder(queue);
+        self.is_full()
+    }
+
+    fn note_feeder(&self, queue: &Entry) {
+        let bit = queue.bit();
+        if self.fed_by.load(Ordering::SeqCst) & bit == 0 {
+            self.fed_by.fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+
+    /// Ends the full state, if nobody else has, and tells those who wait for it.
+    fn release(&self) {
+        if !self.full.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        let fed_by = self.fed_by.swap(0, Ordering::SeqCst);
+        if let Some(listener) = self.listener.load().as_ref() {
+            self.queues.each_of(fed_by, |napi_id| listener.drained(napi_id));
+        }
+    }
+
+    /// Takes no more frames.
+    pub(crate) fn refuse(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Closes it for good: the frames that wait go back to their pools and whoever waits for
+    /// anything is told. The caller has had it refuse more and removed it from the tables. A push
+    /// that was under way meanwhile may leave its frame here until the last queue lets go.
+    pub(crate) fn close(&self) {
+        self.refuse();
+        while self.arrivals.pop().is_some() {}
+        self.release();
+        if let Some(listener) = self.listener.load().as_ref() {
+            listener.readable(self.incoming_napi_id());
+        }
+    }
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver")
+            .field("level", &self.level())
+            .field("capacity", &self.capacity)
+            .field("full", &self.is_full())
+            .field("closed", &self.is_closed())
+            .field("dropped", &self.dropped())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Mutex;
+
+    use napkin_core::Ns;
+    use napkin_nic::{Pool, SendError, Transmitter};
+
+    use super::*;
+
+    struct Nowhere;
+
+    impl Transmitter for Nowhere {
+        fn send(&self, _: &[u8], _: Ns) -> Result<(), SendError> {
+            Ok(())
+        }
+    }
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<u32>>);
+
+    impl Listener for Told {
+        fn readable(&self, _: u32) {}
+
+        fn drained(&self, napi_id: u32) {
+            self.0.lock().unwrap().push(napi_id);
+        }
+    }
+
+    /// A receiver for 4 frames with two queues, and who was told.
+    fn receiver() -> (Receiver, [Arc<Entry>; 2], Arc<Told>) {
+        let queues = Arc::new(Queues::default());
+        let entries = [1, 2].map(|napi_id| queues.register(napi_id, Arc::new(Nowhere)));
+        let (receiver, told) = (Receiver::new(4, 0, queues), Arc::new(Told::default()));
+        receiver.set_listener(told.clone());
+        (receiver, entries, told)
+    }
+
+    fn push(receiver: &Receiver, pool: &Pool, count: usize) {
+        for _ in 0..count {
+            let frame = pool.take().expect("the pool is large enough");
+            assert_eq!(receiver.push(Arrival { frame, end: 0 }), Fate::Delivered);
+        }
+    }
+
+    fn drain(receiver: &Receiver) {
+        while receiver.pop().is_some() {}
+    }
+
+    #[test]
+    fn the_application_drains_it_just_before_it_becomes_full() {
+        let (receiver, _, told) = receiver();
+        let pool = Pool::new(4);
+        push(&receiver, &pool, 4);
+        let reading = Cell::new(0);
+        receiver.fill(|| {
+            let level = receiver.level();
+            if reading.replace(reading.get() + 1) == 0 {
+                drain(&receiver);
+            }
+            level
+        });
+        // Nobody will drain it a second time, so it must not stay full.
+        assert!(!receiver.is_full());
+        assert!(told.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn whoever_believed_a_flag_that_is_taken_back_is_told() {
+        let (receiver, [_, other], told) = receiver();
+        let pool = Pool::new(4);
+        push(&receiver, &pool, 4);
+        let reading = Cell::new(0);
+        receiver.fill(|| {
+            let level = receiver.level();
+            match reading.replace(reading.get() + 1) {
+                0 => drain(&receiver),
+                _ => assert!(receiver.is_full_for(&other)),
+            }
+            level
+        });
+        assert!(!receiver.is_full_for(&other));
+        assert_eq!(*told.0.lock().unwrap(), [2]);
+    }
+
+    #[test]
+    fn it_closes_just_before_it_becomes_full() {
+        let (receiver, [first, _], told) = receiver();
+        let pool = Pool::new(4);
+        push(&receiver, &pool, 4);
+        let reading = Cell::new(0);
+        receiver.fill(|| {
+            let level = receiver.level();
+            if reading.replace(reading.get() + 1) == 0 {
+                receiver.close();
+            }
+            level
+        });
+        assert!(!receiver.is_full());
+        assert!(!receiver.settle(&first, false));
+        assert!(told.0.lock().unwrap().is_empty());
+        assert_eq!(pool.available(), 4);
+    }
+
+    #[test]
+    fn one_who_is_drained_twice_tells_twice() {
+        let (receiver, [first, second], told) = receiver();
+        let pool = Pool::new(4);
+        for expected in [[1, 2], [1, 2]] {
+            push(&receiver, &pool, 3);
+            assert!(receiver.settle(&first, true));
+            assert!(receiver.settle(&second, false));
+            drain(&receiver);
+            assert_eq!(std::mem::take(&mut *told.0.lock().unwrap()), expected);
+        }
+    }
+}

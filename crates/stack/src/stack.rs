@@ -1,0 +1,260 @@
+//! What all queues and sockets of one network address share.
+//!
+//! The tables are replaced whole, under a mutex, when a socket opens or closes or a queue comes or
+//! goes; the packet path reads them without a lock. There is no thread here and no clock: queues are
+//! driven by their owners through [`Input`](crate::Input), and time is an argument.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use napkin_core::Ns;
+use napkin_nic::FRAME_CAPACITY;
+
+use crate::emit::{self, Way};
+use crate::error::Taken;
+use crate::neighbours::Neighbours;
+use crate::queues::Queues;
+use crate::receiver::CAPACITY_LIMIT;
+use crate::tables::{RAW_SOCKETS, Tables, UDP_SOCKETS};
+use crate::wire;
+use crate::{Address, BindError, Counters, RawFilter, RawSocket, Receiver, SendError, UdpSocket};
+use crate::{FrameBuilder, builder};
+
+/// The first port that is given to a socket which does not care (RFC 6335).
+const FIRST_EPHEMERAL_PORT: u16 = 49152;
+
+/// One network address with its sockets, neighbours and counters.
+#[derive(Debug)]
+pub struct Stack {
+    address: Address,
+    pub(crate) tables: ArcSwap<Tables>,
+    /// Slots of closed receivers, to be given again; also the right to change the tables.
+    free_slots: Mutex<Vec<usize>>,
+    pub(crate) queues: Arc<Queues>,
+    pub(crate) neighbours: Neighbours,
+    sends: SendTally,
+}
+
+impl Stack {
+    /// A stack without sockets and queues.
+    pub fn new(address: Address) -> Arc<Stack> {
+        Arc::new(Stack {
+            address,
+            tables: ArcSwap::default(),
+            free_slots: Mutex::default(),
+            queues: Arc::default(),
+            neighbours: Neighbours::new(address),
+            sends: SendTally::default(),
+        })
+    }
+
+    /// Who we are.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Opens a UDP socket whose receive buffer holds `capacity` frames. Port 0 means any free port
+    /// from 49152 on.
+    ///
+    /// # Errors
+    /// If the port is taken, the stack has its limit of sockets ([`UDP_SOCKETS`]), or the capacity
+    /// is out of range.
+    pub fn bind_udp(self: &Arc<Self>, port: u16, capacity: usize) -> Result<UdpSocket, BindError> {
+        let (receiver, port) = self.open(capacity, |tables, receiver| {
+            if tables.sockets().0 >= UDP_SOCKETS {
+                return Err(BindError::TooMany { limit: UDP_SOCKETS });
+            }
+            let port = match port {
+                0 => (FIRST_EPHEMERAL_PORT..=u16::MAX)
+                    .find(|port| tables.udp(*port).is_none())
+                    .ok_or(BindError::NoPortLeft)?,
+                _ if tables.udp(port).is_some() => {
+                    return Err(BindError::InUse(Taken::Port(port)));
+                }
+                _ => port,
+            };
+            tables.add_udp(port, receiver);
+            Ok(port)
+        })?;
+        Ok(UdpSocket::new(Arc::clone(self), receiver, port))
+    }
+
+    /// Opens a raw socket whose receive buffer holds `capacity` frames.
+    ///
+    /// # Errors
+    /// If another raw socket has the same filter, the stack has its limit of raw sockets
+    /// ([`RAW_SOCKETS`]), or the capacity is out of range.
+    pub fn open_raw(
+        self: &Arc<Self>,
+        filter: RawFilter,
+        capacity: usize,
+    ) -> Result<RawSocket, BindError> {
+        let (receiver, filter) = self.open(capacity, |tables, receiver| {
+            if tables.has_filter(filter) {
+                return Err(BindError::InUse(Taken::Filter(filter)));
+            }
+            if tables.sockets().1 >= RAW_SOCKETS {
+                return Err(BindError::TooMany { limit: RAW_SOCKETS });
+            }
+            tables.add_raw(filter, receiver);
+            Ok(filter)
+        })?;
+        Ok(RawSocket::new(Arc::clone(self), receiver, filter))
+    }
+
+    /// Makes a receiver and lets `enter` put it into the next state of the tables, or refuse.
+    fn open<T>(
+        &self,
+        capacity: usize,
+        enter: impl FnOnce(&mut Tables, Arc<Receiver>) -> Result<T, BindError>,
+    ) -> Result<(Arc<Receiver>, T), BindError> {
+        if capacity == 0 || capacity > CAPACITY_LIMIT {
+            return Err(BindError::Capacity(capacity));
+        }
+        let mut free = self.free_slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = Tables::clone(&self.tables.load());
+        let slot = free.last().copied().unwrap_or(next.slots);
+        let receiver = Arc::new(Receiver::new(capacity, slot, Arc::clone(&self.queues)));
+        let entered = enter(&mut next, Arc::clone(&receiver))?;
+        if free.pop().is_none() {
+            next.slots += 1;
+        }
+        next.generation += 1;
+        self.tables.store(Arc::new(next));
+        Ok((receiver, entered))
+    }
+
+    /// Takes a receiver out of the tables and closes it.
+    pub(crate) fn close(&self, receiver: &Arc<Receiver>) {
+        // First of all, so that a queue which sees the new tables finds it closed and lets it go.
+        receiver.refuse();
+        {
+            let mut free = self.free_slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut next = Tables::clone(&self.tables.load());
+            next.remove(receiver);
+            next.generation += 1;
+            self.tables.store(Arc::new(next));
+            free.push(receiver.slot());
+        }
+        // Outside the lock, for it calls the listener.
+        receiver.close();
+    }
+
+    /// What became of all received frames so far.
+    pub fn counters(&self) -> Counters {
+        self.queues.counters()
+    }
+
+    /// What could not be sent so far, and why.
+    pub fn send_counters(&self) -> SendCounters {
+        self.sends.read()
+    }
+
+    /// The Ethernet address of a host of our network, if it has told us by ARP.
+    pub fn neighbour(&self, ipv4: Ipv4Addr) -> Option<[u8; 6]> {
+        self.neighbours.find(ipv4)
+    }
+
+    /// Asks our network by ARP who has `ipv4`; the answer comes in through an
+    /// [`Input`](crate::Input). Nothing else asks: a datagram to an unknown neighbour is an error,
+    /// so that what is sent stays in the hands of the application.
+    ///
+    /// # Errors
+    /// If there is no queue, or it does not take the frame.
+    pub fn resolve(&self, ipv4: Ipv4Addr, now: Ns) -> Result<(), SendError> {
+        let mut frame = [0; wire::ARP_FRAME];
+        let to = Address { mac: [0; 6], ipv4, prefix: 32 };
+        let built = FrameBuilder::new(self.address, to).arp_request(&mut frame);
+        self.counted(built.and_then(|length| self.transmit(0, &frame[..length], now)))
+    }
+
+    /// Sends a datagram from one of our ports on the queue `napi_id`.
+    pub(crate) fn send_udp(
+        &self,
+        napi_id: u32,
+        port: u16,
+        payload: &[u8],
+        (ipv4, to_port): (Ipv4Addr, u16),
+        now: Ns,
+    ) -> Result<(), SendError> {
+        let mac = if self.address.is_broadcast(ipv4) {
+            Some([0xff; 6])
+        } else {
+            self.neighbours.find(ipv4)
+        };
+        let sent = mac.ok_or(SendError::NoNeighbour(ipv4)).and_then(|mac| {
+            let to = Address { mac, ipv4, prefix: 32 };
+            let way = Way { from: self.address, to, ports: (port, to_port) };
+            let mut frame = [0; FRAME_CAPACITY];
+            builder::put(&mut frame, payload)?;
+            let length = emit::write_udp(&mut frame, &way, payload.len())?;
+            self.transmit(napi_id, &frame[..length], now)
+        });
+        self.counted(sent)
+    }
+
+    /// Sends a whole frame on the queue `napi_id`, or on the first one if that is gone.
+    pub(crate) fn transmit(&self, napi_id: u32, frame: &[u8], now: Ns) -> Result<(), SendError> {
+        self.queues
+            .with(napi_id, |queue| queue.transmitter.send(frame, now).map_err(SendError::Queue))
+            .unwrap_or(Err(SendError::NoQueue))
+    }
+
+    /// Counts a failed send and passes it on.
+    pub(crate) fn counted(&self, sent: Result<(), SendError>) -> Result<(), SendError> {
+        if let Err(error) = &sent {
+            self.sends.count(error);
+        }
+        sent
+    }
+}
+
+/// Sends that failed, by reason, since the stack was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SendCounters {
+    /// [`SendError::NoNeighbour`].
+    pub no_neighbour: u64,
+    /// [`SendError::TooLong`].
+    pub too_long: u64,
+    /// [`SendError::Unanswerable`].
+    pub unanswerable: u64,
+    /// [`SendError::NoQueue`].
+    pub no_queue: u64,
+    /// [`SendError::Queue`]. Answers of the stack itself are not among them: they are
+    /// [`Fate::AnswerFailed`](crate::Fate::AnswerFailed).
+    pub queue: u64,
+}
+
+#[derive(Debug, Default)]
+struct SendTally {
+    no_neighbour: AtomicU64,
+    too_long: AtomicU64,
+    unanswerable: AtomicU64,
+    no_queue: AtomicU64,
+    queue: AtomicU64,
+}
+
+impl SendTally {
+    fn count(&self, error: &SendError) {
+        let counter = match error {
+            SendError::NoNeighbour(_) => &self.no_neighbour,
+            SendError::TooLong { .. } => &self.too_long,
+            SendError::Unanswerable => &self.unanswerable,
+            SendError::NoQueue => &self.no_queue,
+            SendError::Queue(_) => &self.queue,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> SendCounters {
+        SendCounters {
+            no_neighbour: self.no_neighbour.load(Ordering::Relaxed),
+            too_long: self.too_long.load(Ordering::Relaxed),
+            unanswerable: self.unanswerable.load(Ordering::Relaxed),
+            no_queue: self.no_queue.load(Ordering::Relaxed),
+            queue: self.queue.load(Ordering::Relaxed),
+        }
+    }
+}

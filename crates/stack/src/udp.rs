@@ -1,0 +1,171 @@
+//! UDP sockets.
+//!
+//! Receiving copies nothing: a [`Datagram`] keeps the frame it came in, and its buffer goes back to
+//! the pool when the datagram is dropped. Answering turns that frame round in place and needs to
+//! know nothing of the peer but what the frame says; only [`UdpSocket::send_to`], which speaks
+//! first, looks for a neighbour.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use napkin_core::Ns;
+use napkin_nic::{FRAME_CAPACITY, Frame};
+
+use crate::emit::{self, Way};
+use crate::wire::{self, UDP_PAYLOAD};
+use crate::{Exchange, Message, Receiver, SendError, Socket, Stack};
+
+/// The longest payload that a frame of the pool can hold. A device with a smaller MTU refuses long
+/// ones itself.
+pub const PAYLOAD_LIMIT: usize = FRAME_CAPACITY - UDP_PAYLOAD;
+
+/// A received datagram in the frame that brought it.
+#[derive(Debug)]
+pub struct Datagram {
+    frame: Frame,
+    /// Where the payload ends; what follows is padding.
+    end: usize,
+}
+
+impl Datagram {
+    /// What the peer sent.
+    pub fn payload(&self) -> &[u8] {
+        // Always there: a frame with less was dropped before it came here.
+        self.frame.get(UDP_PAYLOAD..self.end).unwrap_or_default()
+    }
+
+    /// The peer's IPv4 address and port.
+    pub fn source(&self) -> (Ipv4Addr, u16) {
+        wire::udp_source(&self.frame).unwrap_or((Ipv4Addr::UNSPECIFIED, 0))
+    }
+
+    /// When its frame arrived, see [`Frame::arrived`].
+    pub fn arrived(&self) -> Ns {
+        self.frame.arrived()
+    }
+}
+
+impl Message for Datagram {
+    fn payload(&self) -> &[u8] {
+        Datagram::payload(self)
+    }
+
+    fn arrived(&self) -> Ns {
+        Datagram::arrived(self)
+    }
+}
+
+/// A bound UDP port. Dropping it closes it: its port is free at once, frames that wait are let go
+/// and frames that still come count as [`Fate::NoPort`](crate::Fate::NoPort).
+#[derive(Debug)]
+pub struct UdpSocket {
+    stack: Arc<Stack>,
+    receiver: Arc<Receiver>,
+    port: u16,
+}
+
+impl UdpSocket {
+    pub(crate) fn new(stack: Arc<Stack>, receiver: Arc<Receiver>, port: u16) -> UdpSocket {
+        UdpSocket { stack, receiver, port }
+    }
+
+    /// The port it is bound to.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The stack it belongs to.
+    pub fn stack(&self) -> &Arc<Stack> {
+        &self.stack
+    }
+
+    /// The receive buffer.
+    pub fn receiver(&self) -> &Arc<Receiver> {
+        &self.receiver
+    }
+
+    /// Whether a datagram waits.
+    pub fn readable(&self) -> bool {
+        self.receiver.readable()
+    }
+
+    /// The oldest datagram that waits.
+    pub fn try_recv(&self) -> Option<Datagram> {
+        let arrival = self.receiver.pop()?;
+        Some(Datagram { frame: arrival.frame, end: arrival.end })
+    }
+
+    /// Sends a datagram of at most [`PAYLOAD_LIMIT`] bytes, on the queue that fed this socket last,
+    /// or on the stack's first queue.
+    ///
+    /// # Errors
+    /// If the neighbour is unknown (see [`Stack::resolve`]), the payload is too long, or the queue
+    /// does not take it.
+    pub fn send_to(&self, payload: &[u8], to: (Ipv4Addr, u16), now: Ns) -> Result<(), SendError> {
+        self.stack.send_udp(self.receiver.incoming_napi_id(), self.port, payload, to, now)
+    }
+
+    /// Answers a datagram with its own payload: the frame is turned round in place, on the queue
+    /// that fed this socket last.
+    ///
+    /// # Errors
+    /// If it came from port 0, or the queue does not take it.
+    pub fn echo(&self, datagram: Datagram, now: Ns) -> Result<(), SendError> {
+        let Datagram { mut frame, end } = datagram;
+        frame.set_len(end);
+        let sent = self.way_back(&frame).and_then(|way| {
+            emit::turn_udp(&mut frame, &way);
+            self.stack.transmit(self.receiver.incoming_napi_id(), &frame, now)
+        });
+        self.stack.counted(sent)
+    }
+
+    /// Answers a datagram with another payload of at most [`PAYLOAD_LIMIT`] bytes, in its own
+    /// frame, on the queue that fed this socket last.
+    ///
+    /// # Errors
+    /// If it came from port 0, the payload is too long, or the queue does not take it.
+    pub fn reply(&self, datagram: Datagram, payload: &[u8], now: Ns) -> Result<(), SendError> {
+        let Datagram { mut frame, .. } = datagram;
+        let sent = self.way_back(&frame).and_then(|way| {
+            crate::builder::put(frame.buffer(), payload)?;
+            let length = emit::write_udp(frame.buffer(), &way, payload.len())?;
+            frame.set_len(length);
+            self.stack.transmit(self.receiver.incoming_napi_id(), &frame, now)
+        });
+        self.stack.counted(sent)
+    }
+
+    fn way_back(&self, frame: &[u8]) -> Result<Way, SendError> {
+        emit::udp_way_back(frame, self.stack.address()).ok_or(SendError::Unanswerable)
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        self.stack.close(&self.receiver);
+    }
+}
+
+impl Socket for UdpSocket {
+    fn receiver(&self) -> &Arc<Receiver> {
+        &self.receiver
+    }
+}
+
+impl Exchange for UdpSocket {
+    type Message = Datagram;
+    type Error = SendError;
+
+    fn try_recv(&self) -> Option<Datagram> {
+        UdpSocket::try_recv(self)
+    }
+
+    fn echo(&self, message: Datagram, now: Ns) -> Result<(), SendError> {
+        UdpSocket::echo(self, message, now)
+    }
+
+    fn reply(&self, message: Datagram, payload: &[u8], now: Ns) -> Result<(), SendError> {
+        UdpSocket::reply(self, message, payload, now)
+    }
+}

@@ -1,0 +1,311 @@
+//! Conversations with a stack, frame by frame.
+
+mod lab;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lab::{Ear, Lab, NAPI, PEER, US, from_peer, ping, udp, who_has_us};
+use napkin_stack::error::Taken;
+use napkin_stack::{BindError, Fate, RawFilter, SendError, Socket};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
+    Icmpv4Packet, Icmpv4Repr, IpProtocol, Ipv4Packet, Ipv4Repr, UdpPacket, UdpRepr,
+};
+
+/// What smoltcp reads in an IPv4 frame, every checksum verified.
+fn read_ipv4(frame: &[u8]) -> (EthernetFrame<&[u8]>, Ipv4Repr, &[u8]) {
+    let ethernet = EthernetFrame::new_checked(frame).unwrap();
+    assert_eq!(ethernet.ethertype(), EthernetProtocol::Ipv4);
+    let packet = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
+    let repr = Ipv4Repr::parse(&packet, &ChecksumCapabilities::default()).unwrap();
+    (ethernet, repr, packet.payload())
+}
+
+fn read_udp(frame: &[u8]) -> (EthernetFrame<&[u8]>, Ipv4Repr, UdpRepr, &[u8]) {
+    let (ethernet, ip, payload) = read_ipv4(frame);
+    assert_eq!(ip.next_header, IpProtocol::Udp);
+    let packet = UdpPacket::new_checked(payload).unwrap();
+    let checked = ChecksumCapabilities::default();
+    let udp = UdpRepr::parse(&packet, &ip.src_addr.into(), &ip.dst_addr.into(), &checked).unwrap();
+    (ethernet, ip, udp, packet.payload())
+}
+
+#[test]
+fn who_asks_for_us_is_told_and_known() {
+    let mut lab = Lab::new();
+    assert_eq!(lab.stack.neighbour(PEER.ipv4), None);
+    lab.receive(&[who_has_us()], 0);
+    let sent = lab.wire.sent();
+    assert_eq!(sent.len(), 1);
+    let ethernet = EthernetFrame::new_checked(&sent[0][..]).unwrap();
+    assert_eq!(ethernet.dst_addr(), EthernetAddress(PEER.mac));
+    let reply = ArpRepr::parse(&ArpPacket::new_checked(ethernet.payload()).unwrap()).unwrap();
+    let expected = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Reply,
+        source_hardware_addr: EthernetAddress(US.mac),
+        source_protocol_addr: US.ipv4,
+        target_hardware_addr: EthernetAddress(PEER.mac),
+        target_protocol_addr: PEER.ipv4,
+    };
+    assert_eq!(reply, expected);
+    assert_eq!(lab.stack.neighbour(PEER.ipv4), Some(PEER.mac));
+    assert_eq!(lab.counters().answered(), 1);
+}
+
+#[test]
+fn whom_we_ask_for_becomes_known() {
+    let mut lab = Lab::new();
+    lab.stack.resolve(PEER.ipv4, 0).unwrap();
+    let asked = lab.wire.sent();
+    let ethernet = EthernetFrame::new_checked(&asked[0][..]).unwrap();
+    assert!(ethernet.dst_addr().is_broadcast());
+    let mut reply = vec![0; 42];
+    from_peer().arp_reply(&mut reply).unwrap();
+    lab.receive(&[reply], 0);
+    assert_eq!(lab.stack.neighbour(PEER.ipv4), Some(PEER.mac));
+    assert_eq!(lab.counters().of(Fate::Learned), 1);
+}
+
+#[test]
+fn a_ping_comes_back_as_it_was() {
+    let mut lab = Lab::new();
+    for payload in [&b""[..], b"x", b"0123456789abcdef", &[0xff; 1472]] {
+        let mut request = ping(0x1234, 77, payload);
+        request.resize(request.len().max(60), 0); // as Ethernet pads it
+        lab.receive(&[request], 0);
+        let sent = lab.wire.sent();
+        let (ethernet, ip, icmp) = read_ipv4(&sent[0]);
+        assert_eq!(ethernet.dst_addr(), EthernetAddress(PEER.mac));
+        assert_eq!(ethernet.src_addr(), EthernetAddress(US.mac));
+        assert_eq!((ip.src_addr, ip.dst_addr), (US.ipv4, PEER.ipv4));
+        let packet = Icmpv4Packet::new_checked(icmp).unwrap();
+        let reply = Icmpv4Repr::parse(&packet, &ChecksumCapabilities::default()).unwrap();
+        assert_eq!(reply, Icmpv4Repr::EchoReply { ident: 0x1234, seq_no: 77, data: payload });
+    }
+    assert_eq!(lab.counters().answered(), 4);
+}
+
+#[test]
+fn an_answer_that_the_queue_refuses_is_a_drop() {
+    let mut lab = Lab::new();
+    lab.wire.cut.store(true, Ordering::SeqCst);
+    lab.receive(&[ping(1, 1, b""), who_has_us()], 0);
+    assert_eq!(lab.counters().of(Fate::AnswerFailed), 2);
+}
+
+#[test]
+fn a_datagram_reaches_its_port_and_no_other() {
+    let mut lab = Lab::new();
+    let echo = lab.stack.bind_udp(7, 8).unwrap();
+    let other = lab.stack.bind_udp(9, 8).unwrap();
+    assert_eq!(echo.receiver().incoming_napi_id(), 0);
+    lab.receive(&[udp(7, b"hello"), udp(8, b"nobody")], 0);
+    let datagram = echo.try_recv().unwrap();
+    assert_eq!(datagram.payload(), b"hello");
+    assert_eq!(datagram.source(), (PEER.ipv4, 4000));
+    assert!(echo.try_recv().is_none());
+    assert!(!other.readable());
+    assert_eq!(Socket::incoming_napi_id(&echo), NAPI);
+    let counters = lab.counters();
+    assert_eq!((counters.delivered(), counters.of(Fate::NoPort)), (1, 1));
+}
+
+#[test]
+fn an_echo_is_a_valid_datagram_back_to_its_sender() {
+    let mut lab = Lab::new();
+    let socket = lab.stack.bind_udp(7, 8).unwrap();
+    for payload in [&b""[..], b"odd", b"even", &[0xff; 1472]] {
+        lab.receive(&[udp(7, payload)], 0);
+        socket.echo(socket.try_recv().unwrap(), 0).unwrap();
+        lab.receive(&[udp(7, b"what?")], 0);
+        socket.reply(socket.try_recv().unwrap(), payload, 0).unwrap();
+        let sent = lab.wire.sent();
+        assert_eq!(sent.len(), 2);
+        for frame in &sent {
+            let (ethernet, ip, udp, data) = read_udp(frame);
+            assert_eq!(ethernet.dst_addr(), EthernetAddress(PEER.mac));
+            assert_eq!((ip.src_addr, ip.dst_addr), (US.ipv4, PEER.ipv4));
+            assert_eq!((udp.src_port, udp.dst_port), (7, 4000));
+            assert_eq!(data, payload);
+        }
+    }
+}
+
+#[test]
+fn to_speak_first_one_must_know_the_neighbour() {
+    let mut lab = Lab::new();
+    let socket = lab.stack.bind_udp(0, 8).unwrap();
+    let to = (PEER.ipv4, 53);
+    assert!(
+        matches!(socket.send_to(b"q", to, 0), Err(SendError::NoNeighbour(ip)) if ip == PEER.ipv4)
+    );
+    lab.receive(&[who_has_us()], 0);
+    lab.wire.sent();
+    socket.send_to(b"question", to, 0).unwrap();
+    let sent = lab.wire.sent();
+    let (ethernet, _, udp, data) = read_udp(&sent[0]);
+    assert_eq!(ethernet.dst_addr(), EthernetAddress(PEER.mac));
+    assert_eq!((udp.src_port, udp.dst_port), (socket.port(), 53));
+    assert_eq!(data, b"question");
+    let long = [0; 4000];
+    assert!(matches!(socket.send_to(&long, to, 0), Err(SendError::TooLong { .. })));
+    lab.wire.cut.store(true, Ordering::SeqCst);
+    assert!(matches!(socket.send_to(b"q", to, 0), Err(SendError::Queue(_))));
+    let failed = lab.stack.send_counters();
+    assert_eq!((failed.no_neighbour, failed.too_long, failed.queue), (1, 1, 1));
+}
+
+#[test]
+fn one_answers_on_the_queue_that_asked() {
+    let mut lab = Lab::new();
+    let (mut second, second_wire) = lab.another_queue(514);
+    let socket = lab.stack.bind_udp(7, 8).unwrap();
+    second.deliver(&mut vec![lab.frame(&udp(7, b"there"))], 0);
+    socket.echo(socket.try_recv().unwrap(), 0).unwrap();
+    assert_eq!((lab.wire.sent().len(), second_wire.sent().len()), (0, 1));
+    lab.receive(&[udp(7, b"here")], 0);
+    socket.echo(socket.try_recv().unwrap(), 0).unwrap();
+    assert_eq!((lab.wire.sent().len(), second_wire.sent().len()), (1, 0));
+    // A queue that is gone: what it brought is answered on the first that is left.
+    second.deliver(&mut vec![lab.frame(&udp(7, b"there"))], 0);
+    drop(second);
+    socket.echo(socket.try_recv().unwrap(), 0).unwrap();
+    assert_eq!(lab.wire.sent().len(), 1);
+    let before = lab.counters();
+    drop(lab.input);
+    assert_eq!(lab.stack.counters(), before);
+    assert!(matches!(lab.stack.resolve(PEER.ipv4, 0), Err(SendError::NoQueue)));
+}
+
+#[test]
+fn every_fate_can_be_met_and_is_counted_under_its_own_name() {
+    let mut lab = Lab::new();
+    let _socket = lab.stack.bind_udp(7, 1).unwrap();
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut frame = udp(7, b"hello");
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    let mended = |at: usize, byte: u8| {
+        let mut frame = changed(at, &[byte]);
+        Ipv4Packet::new_unchecked(&mut frame[14..]).fill_checksum();
+        frame
+    };
+    let mut arp_reply = vec![0; 42];
+    from_peer().arp_reply(&mut arp_reply).unwrap();
+    for (fate, frame) in [
+        (Fate::Delivered, udp(7, b"hello")),
+        (Fate::SocketFull, udp(7, b"hello")),
+        (Fate::Answered, ping(1, 1, b"hello")),
+        (Fate::Learned, arp_reply),
+        (Fate::Truncated, udp(7, b"hello")[..46].to_vec()),
+        (Fate::BadLength, changed(38, &[0, 7])),
+        (Fate::BadHeader, changed(14, &[0x65])),
+        (Fate::BadChecksum, changed(42, b"j")),
+        (Fate::BadSource, changed(6, &[3])),
+        (Fate::NotForUs, changed(0, &[4])),
+        (Fate::Vlan, changed(12, &[0x81, 0])),
+        (Fate::IpOptions, mended(14, 0x46)),
+        (Fate::Fragment, mended(20, 0x20)),
+        (Fate::UnknownProtocol, mended(23, 6)),
+        (Fate::NoPort, udp(8, b"hello")),
+        (Fate::AnswerFailed, ping(1, 1, b"hello")),
+    ] {
+        lab.wire.cut.store(fate == Fate::AnswerFailed, Ordering::SeqCst);
+        lab.receive(&[frame], 0);
+        assert_eq!(lab.counters().of(fate), 1, "{}", fate.name());
+    }
+    let counters = lab.counters();
+    assert!(Fate::ALL.into_iter().all(|fate| counters.of(fate) == 1));
+    assert_eq!((counters.malformed(), counters.dropped()), (4, 13));
+}
+
+#[test]
+fn a_raw_socket_takes_whole_frames_before_anybody_else() {
+    let mut lab = Lab::new();
+    let bound = lab.stack.bind_udp(7, 8).unwrap();
+    let port = lab.stack.open_raw(RawFilter::UdpPort(7), 8).unwrap();
+    let arp = lab.stack.open_raw(RawFilter::EtherType(0x0806), 8).unwrap();
+    let mut corrupt = udp(7, b"corrupt");
+    corrupt[45] ^= 1;
+    lab.receive(&[udp(7, b"raw"), who_has_us(), corrupt.clone(), ping(1, 1, b"")], 0);
+    assert_eq!(&port.try_recv().unwrap()[..], &udp(7, b"raw")[..]);
+    assert_eq!(&port.try_recv().unwrap()[..], &corrupt[..]);
+    assert_eq!(&arp.try_recv().unwrap()[..], &who_has_us()[..]);
+    assert!(!bound.readable());
+    let all = lab.stack.open_raw(RawFilter::All, 8).unwrap();
+    lab.receive(&[ping(1, 1, b""), vec![], vec![1]], 0);
+    assert_eq!(&all.try_recv().unwrap()[..], &ping(1, 1, b"")[..]);
+    drop((port, all));
+    lab.receive(&[udp(7, b"cooked")], 0);
+    assert_eq!(bound.try_recv().unwrap().payload(), b"cooked");
+    let counters = lab.counters();
+    assert_eq!((counters.delivered(), counters.answered()), (7, 1));
+}
+
+#[test]
+fn a_raw_udp_frame_can_be_turned_round() {
+    let mut lab = Lab::new();
+    let raw = lab.stack.open_raw(RawFilter::UdpPort(7), 8).unwrap();
+    let mut padded = udp(7, b"raw");
+    padded.resize(60, 0xaa);
+    let mut lying = udp(7, b"raw");
+    lying[38..40].copy_from_slice(&500u16.to_be_bytes());
+    lab.receive(&[padded, lying.clone(), lying], 0);
+    raw.reply_in_place(raw.try_recv().unwrap(), 0).unwrap();
+    let sent = lab.wire.sent();
+    let (_, ip, udp, data) = read_udp(&sent[0]);
+    assert_eq!((ip.dst_addr, udp.dst_port, data), (PEER.ipv4, 4000, &b"raw"[..]));
+    let lying = raw.try_recv().unwrap();
+    assert!(matches!(raw.reply_in_place(lying, 0), Err(SendError::Unanswerable)));
+    let lying = raw.try_recv().unwrap();
+    assert!(matches!(raw.reply_with(lying, b"x", 0), Err(SendError::Unanswerable)));
+}
+
+#[test]
+fn ports_and_filters_are_given_once_and_given_back() {
+    let lab = Lab::new();
+    let first = lab.stack.bind_udp(7, 1).unwrap();
+    let taken = BindError::InUse(Taken::Port(7));
+    assert_eq!(lab.stack.bind_udp(7, 1).unwrap_err(), taken);
+    drop(first);
+    let _again = lab.stack.bind_udp(7, 1).unwrap();
+    let _all = lab.stack.open_raw(RawFilter::All, 1).unwrap();
+    assert!(lab.stack.open_raw(RawFilter::All, 1).is_err());
+    assert_eq!(lab.stack.bind_udp(8, 0).unwrap_err(), BindError::Capacity(0));
+    assert!(lab.stack.bind_udp(8, usize::MAX).is_err());
+    let some = lab.stack.bind_udp(0, 1).unwrap();
+    assert_ne!(lab.stack.bind_udp(0, 1).unwrap().port(), some.port());
+    let raw: Vec<_> =
+        (0..15).map(|port| lab.stack.open_raw(RawFilter::UdpPort(port), 1).unwrap()).collect();
+    assert_eq!(
+        lab.stack.open_raw(RawFilter::UdpPort(99), 1).unwrap_err(),
+        BindError::TooMany { limit: 16 }
+    );
+    drop(raw);
+    assert!(lab.stack.open_raw(RawFilter::UdpPort(99), 1).is_ok());
+}
+
+#[test]
+fn a_socket_closes_while_frames_come() {
+    let mut lab = Lab::new();
+    let ear = Arc::new(Ear::default());
+    let socket = lab.stack.bind_udp(7, 8).unwrap();
+    socket.receiver().set_listener(ear.clone());
+    lab.receive(&vec![udp(7, b"x"); 3], 0);
+    assert_eq!(ear.readable(), [NAPI]);
+    let receiver = Arc::clone(socket.receiver());
+    drop(socket);
+    assert_eq!(ear.readable(), [NAPI]);
+    assert!(receiver.is_closed() && !receiver.readable());
+    assert_eq!(lab.pool.available(), 256);
+    lab.receive(&vec![udp(7, b"x"); 2], 0);
+    assert_eq!(lab.counters().of(Fate::NoPort), 2);
+    // The queue has let go of it as well, and the next socket is not mistaken for it.
+    assert_eq!(Arc::strong_count(&receiver), 1);
+    let next = lab.stack.bind_udp(7, 8).unwrap();
+    lab.receive(&[udp(7, b"y")], 0);
+    assert_eq!(next.try_recv().unwrap().payload(), b"y");
+}

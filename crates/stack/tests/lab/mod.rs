@@ -1,0 +1,131 @@
+//! A stack on a bench: frames go in by hand, and what it sends can be looked at.
+#![allow(dead_code)] // Each test binary uses its own part of it.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use napkin_core::{Ns, Pressure};
+use napkin_nic::{Frame, Pool, SendError, Transmitter};
+use napkin_stack::{Address, Counters, FrameBuilder, Input, Listener, Stack};
+
+pub(crate) const US: Address =
+    Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+pub(crate) const PEER: Address =
+    Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+pub(crate) const NAPI: u32 = 513;
+
+/// The wire that answers go out on.
+#[derive(Default)]
+pub(crate) struct Wire {
+    sent: Mutex<Vec<Vec<u8>>>,
+    pub(crate) cut: AtomicBool,
+}
+
+impl Wire {
+    pub(crate) fn sent(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.sent.lock().unwrap())
+    }
+}
+
+impl Transmitter for Wire {
+    fn send(&self, frame: &[u8], _: Ns) -> Result<(), SendError> {
+        if self.cut.load(Ordering::SeqCst) {
+            return Err(SendError::Down);
+        }
+        self.sent.lock().unwrap().push(frame.to_vec());
+        Ok(())
+    }
+}
+
+/// Remembers what it was told.
+#[derive(Default)]
+pub(crate) struct Ear {
+    pub(crate) readable: Mutex<Vec<u32>>,
+    pub(crate) drained: Mutex<Vec<u32>>,
+}
+
+impl Ear {
+    pub(crate) fn readable(&self) -> Vec<u32> {
+        std::mem::take(&mut self.readable.lock().unwrap())
+    }
+
+    pub(crate) fn drained(&self) -> Vec<u32> {
+        std::mem::take(&mut self.drained.lock().unwrap())
+    }
+}
+
+impl Listener for Ear {
+    fn readable(&self, napi_id: u32) {
+        self.readable.lock().unwrap().push(napi_id);
+    }
+
+    fn drained(&self, napi_id: u32) {
+        self.drained.lock().unwrap().push(napi_id);
+    }
+}
+
+pub(crate) struct Lab {
+    pub(crate) stack: Arc<Stack>,
+    pub(crate) input: Input,
+    pub(crate) wire: Arc<Wire>,
+    pub(crate) pool: Pool,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Lab {
+        let stack = Stack::new(US);
+        let wire = Arc::new(Wire::default());
+        let input = Input::new(Arc::clone(&stack), NAPI, wire.clone());
+        Lab { stack, input, wire, pool: Pool::new(256) }
+    }
+
+    /// Another queue of the same stack.
+    pub(crate) fn another_queue(&self, napi_id: u32) -> (Input, Arc<Wire>) {
+        let wire = Arc::new(Wire::default());
+        (Input::new(Arc::clone(&self.stack), napi_id, wire.clone()), wire)
+    }
+
+    pub(crate) fn frame(&self, bytes: &[u8]) -> Frame {
+        let mut frame = self.pool.take().expect("the pool is large enough");
+        frame.buffer()[..bytes.len()].copy_from_slice(bytes);
+        frame.set_len(bytes.len());
+        frame
+    }
+
+    /// Receives these frames as one batch.
+    pub(crate) fn receive(&mut self, batch: &[Vec<u8>], now: Ns) -> Pressure {
+        let mut frames: Vec<_> = batch.iter().map(|bytes| self.frame(bytes)).collect();
+        let pressure = self.input.deliver(&mut frames, now);
+        assert!(frames.is_empty());
+        pressure
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let counters = self.stack.counters();
+        assert_eq!(counters.frames, counters.accounted(), "conservation: {counters:?}");
+        counters
+    }
+}
+
+pub(crate) fn from_peer() -> FrameBuilder {
+    FrameBuilder::new(PEER, US)
+}
+
+pub(crate) fn udp(to_port: u16, payload: &[u8]) -> Vec<u8> {
+    let mut buffer = vec![0; FrameBuilder::length(payload.len())];
+    from_peer().udp(&mut buffer, 4000, to_port, payload).unwrap();
+    buffer
+}
+
+pub(crate) fn ping(ident: u16, sequence: u16, payload: &[u8]) -> Vec<u8> {
+    let mut buffer = vec![0; FrameBuilder::length(payload.len())];
+    from_peer().echo_request(&mut buffer, ident, sequence, payload).unwrap();
+    buffer
+}
+
+pub(crate) fn who_has_us() -> Vec<u8> {
+    let mut buffer = vec![0; 42];
+    from_peer().arp_request(&mut buffer).unwrap();
+    buffer
+}
