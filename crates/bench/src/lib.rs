@@ -1,1 +1,6 @@
-//! (written in the commits that follow)
+//! Workloads and honest measurement of delivery policies.
+//!
+//! [`measure`] turns events into figures, [`report`] turns figures into tables, JSON and progress.
+
+pub mod measure;
+pub mod report;

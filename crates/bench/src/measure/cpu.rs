@@ -1,0 +1,441 @@
+//! What the kernel says about threads: time used, time waited, wake-ups.
+//!
+//! Counters are read twice, before and after a window, and subtracted. Files are opened once and
+//! read again from their start into one buffer, so that a reading costs two system calls a thread
+//! and allocates nothing. It is meant for the thread that conducts a run, not for those it
+//! measures.
+//!
+//! Limits of the source: the kernel brings a running thread's time up to date at its tick (1 to
+//! 10 ms) and a waiting thread's delay when it next runs, so a window should be much longer than
+//! that. `/proc/<pid>/schedstat` needs `CONFIG_SCHED_INFO`; without it CPU time comes from `stat`
+//! in whole ticks (10 ms) and run-queue delay is unknown, which [`ThreadMeter::source`] tells.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::procfs::{number, read_again, tick_ns, words};
+
+/// Where CPU times come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CpuSource {
+    /// `schedstat`: nanoseconds, with run-queue delay.
+    Schedstat,
+    /// `stat`: clock ticks, without run-queue delay.
+    Stat,
+}
+
+impl CpuSource {
+    /// What a report must say about figures from this source, if anything.
+    pub fn caveat(self) -> Option<&'static str> {
+        match self {
+            CpuSource::Schedstat => None,
+            CpuSource::Stat => Some(
+                "this kernel has no /proc/<pid>/schedstat (CONFIG_SCHED_INFO): CPU time is in whole \
+                 clock ticks and run-queue delay is not measured, so `waiting` holds steal alone",
+            ),
+        }
+    }
+}
+
+/// What one thread used: since its start in a reading, over the window in a difference.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadUsage {
+    /// Thread id, as `ps -L` shows it.
+    pub tid: u32,
+    /// Thread name (at most 15 bytes).
+    pub name: String,
+    /// Time on a CPU.
+    pub cpu_ns: u64,
+    /// Time runnable without a CPU; `None` if the kernel does not say.
+    pub run_delay_ns: Option<u64>,
+    /// Times it went to sleep of its own will: each is one wake-up.
+    pub voluntary_switches: u64,
+    /// Times it was preempted.
+    pub involuntary_switches: u64,
+    /// It has ended, and the figures are those of its last reading.
+    pub ended: bool,
+}
+
+impl ThreadUsage {
+    /// Becomes a copy of another reading, without copying the name if it is the same thread's.
+    fn take_over(&mut self, other: &ThreadUsage) {
+        if self.tid != other.tid || self.name != other.name {
+            self.clone_from(other);
+            return;
+        }
+        self.cpu_ns = other.cpu_ns;
+        self.run_delay_ns = other.run_delay_ns;
+        self.voluntary_switches = other.voluntary_switches;
+        self.involuntary_switches = other.involuntary_switches;
+        self.ended = other.ended;
+    }
+
+    /// What was used since an earlier reading of the same thread.
+    pub fn since(&self, earlier: &ThreadUsage) -> ThreadUsage {
+        ThreadUsage {
+            tid: self.tid,
+            name: self.name.clone(),
+            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            run_delay_ns: match (self.run_delay_ns, earlier.run_delay_ns) {
+                (Some(now), Some(then)) => Some(now.saturating_sub(then)),
+                _ => None,
+            },
+            voluntary_switches: self.voluntary_switches.saturating_sub(earlier.voluntary_switches),
+            involuntary_switches: self
+                .involuntary_switches
+                .saturating_sub(earlier.involuntary_switches),
+            ended: self.ended,
+        }
+    }
+}
+
+/// Sums over threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct UsageTotals {
+    /// Time on a CPU.
+    pub cpu_ns: u64,
+    /// Time runnable without a CPU; `None` if unknown for any thread.
+    pub run_delay_ns: Option<u64>,
+    /// Voluntary context switches: wake-ups.
+    pub wakeups: u64,
+    /// Voluntary and involuntary context switches.
+    pub context_switches: u64,
+}
+
+impl UsageTotals {
+    /// Adds up threads; of none, all is 0.
+    pub fn of<'a>(threads: impl IntoIterator<Item = &'a ThreadUsage>) -> UsageTotals {
+        let zero = UsageTotals { run_delay_ns: Some(0), ..UsageTotals::default() };
+        threads.into_iter().fold(zero, |sum, thread| UsageTotals {
+            cpu_ns: sum.cpu_ns.saturating_add(thread.cpu_ns),
+            run_delay_ns: sum
+                .run_delay_ns
+                .zip(thread.run_delay_ns)
+                .map(|(sum, delay)| sum.saturating_add(delay)),
+            wakeups: sum.wakeups.saturating_add(thread.voluntary_switches),
+            context_switches: sum
+                .context_switches
+                .saturating_add(thread.voluntary_switches)
+                .saturating_add(thread.involuntary_switches),
+        })
+    }
+}
+
+/// Reads a set of threads of one process again and again.
+#[derive(Debug)]
+pub struct ThreadMeter {
+    probes: Vec<Probe>,
+    source: CpuSource,
+    tick_ns: u64,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Probe {
+    times: File,
+    status: File,
+    last: ThreadUsage,
+}
+
+impl ThreadMeter {
+    /// All present threads of this process whose name `wanted` accepts. Threads that start later
+    /// are not seen: make the meter when the threads to be measured run and have their names.
+    ///
+    /// # Errors
+    /// If `/proc` is not mounted or cannot be read.
+    pub fn of_self(wanted: impl Fn(u32, &str) -> bool) -> io::Result<ThreadMeter> {
+        ThreadMeter::under(Path::new("/proc/self"), wanted)
+    }
+
+    /// The same for another process.
+    ///
+    /// # Errors
+    /// If there is no such process, or this one may not look at it.
+    pub fn of_process(pid: u32, wanted: impl Fn(u32, &str) -> bool) -> io::Result<ThreadMeter> {
+        ThreadMeter::under(&PathBuf::from(format!("/proc/{pid}")), wanted)
+    }
+
+    fn under(process: &Path, wanted: impl Fn(u32, &str) -> bool) -> io::Result<ThreadMeter> {
+        let source =
+            if process.join("schedstat").exists() { CpuSource::Schedstat } else { CpuSource::Stat };
+        let mut probes = Vec::new();
+        for tid in list_threads(process)? {
+            match Probe::open(&process.join(format!("task/{tid}")), tid, source, &wanted) {
+                Ok(probe) => probes.extend(probe),
+                // It ended between the listing and now, so it is no thread to be measured.
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ThreadMeter { probes, source, tick_ns: tick_ns(), buffer: Vec::with_capacity(4096) })
+    }
+
+    /// Where the CPU times come from.
+    pub fn source(&self) -> CpuSource {
+        self.source
+    }
+
+    /// Reads every thread: figures since each thread's start, in ascending order of thread id.
+    /// `into` is filled anew; its memory and the names in it are used again.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is not as the kernel writes it. A thread that has ended is no
+    /// error: its last reading is given again, marked.
+    pub fn read(&mut self, into: &mut Vec<ThreadUsage>) -> io::Result<()> {
+        for probe in &mut self.probes {
+            if let Err(error) = probe.update(self.source, self.tick_ns, &mut self.buffer) {
+                if !is_gone(&error) {
+                    return Err(error);
+                }
+                probe.last.ended = true;
+            }
+        }
+        into.truncate(self.probes.len());
+        for (place, probe) in into.iter_mut().zip(&self.probes) {
+            place.take_over(&probe.last);
+        }
+        into.extend(self.probes.iter().skip(into.len()).map(|probe| probe.last.clone()));
+        Ok(())
+    }
+
+    /// What each thread used between two readings of this meter.
+    pub fn between(earlier: &[ThreadUsage], later: &[ThreadUsage]) -> Vec<ThreadUsage> {
+        later
+            .iter()
+            .filter_map(|now| {
+                let then = earlier.binary_search_by_key(&now.tid, |usage| usage.tid).ok()?;
+                Some(now.since(&earlier[then]))
+            })
+            .collect()
+    }
+}
+
+impl Probe {
+    fn open(
+        directory: &Path,
+        tid: u32,
+        source: CpuSource,
+        wanted: impl Fn(u32, &str) -> bool,
+    ) -> io::Result<Option<Probe>> {
+        let comm = fs::read(directory.join("comm"))?;
+        let name = String::from_utf8_lossy(comm.trim_ascii_end()).into_owned();
+        if !wanted(tid, &name) {
+            return Ok(None);
+        }
+        let times = match source {
+            CpuSource::Schedstat => "schedstat",
+            CpuSource::Stat => "stat",
+        };
+        Ok(Some(Probe {
+            times: File::open(directory.join(times))?,
+            status: File::open(directory.join("status"))?,
+            last: ThreadUsage {
+                tid,
+                name,
+                cpu_ns: 0,
+                run_delay_ns: None,
+                voluntary_switches: 0,
+                involuntary_switches: 0,
+                ended: false,
+            },
+        }))
+    }
+
+    fn update(&mut self, source: CpuSource, tick_ns: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
+        read_again(&self.times, buffer)?;
+        let (cpu_ns, run_delay_ns) = match source {
+            CpuSource::Schedstat => {
+                let (cpu, delay) = parse_schedstat(buffer).ok_or_else(|| odd("schedstat"))?;
+                (cpu, Some(delay))
+            }
+            CpuSource::Stat => {
+                let ticks = parse_stat_ticks(buffer).ok_or_else(|| odd("stat"))?;
+                (ticks.saturating_mul(tick_ns), None)
+            }
+        };
+        read_again(&self.status, buffer)?;
+        let (voluntary, involuntary) = parse_switches(buffer).ok_or_else(|| odd("status"))?;
+        self.last.cpu_ns = cpu_ns;
+        self.last.run_delay_ns = run_delay_ns;
+        self.last.voluntary_switches = voluntary;
+        self.last.involuntary_switches = involuntary;
+        Ok(())
+    }
+}
+
+/// The threads of a process in ascending order. The kernel ends a listing early when the thread at
+/// which it stands exits, and may pass over its neighbour; so it is listed until nothing new shows.
+fn list_threads(process: &Path) -> io::Result<BTreeSet<u32>> {
+    /// Listings at most, for a process that makes threads all the time.
+    const PASSES: usize = 8;
+    let mut tids = BTreeSet::new();
+    for pass in 0..PASSES {
+        let known = tids.len();
+        for entry in fs::read_dir(process.join("task"))? {
+            tids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+        }
+        if pass > 0 && tids.len() == known {
+            break;
+        }
+    }
+    Ok(tids)
+}
+
+/// Whether an error means that the thread has ended.
+fn is_gone(error: &io::Error) -> bool {
+    const ESRCH: i32 = rustix::io::Errno::SRCH.raw_os_error();
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
+}
+
+fn odd(file: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("/proc thread file `{file}` is malformed"))
+}
+
+/// CPU time and run-queue delay; the third field, time slices, is not used.
+fn parse_schedstat(text: &[u8]) -> Option<(u64, u64)> {
+    let mut fields = numbers(text);
+    Some((fields.next()?, fields.next()?))
+}
+
+/// User and system time. The name before them stands in brackets and may itself hold brackets.
+fn parse_stat_ticks(text: &[u8]) -> Option<u64> {
+    let end_of_name = text.iter().rposition(|&byte| byte == b')')?;
+    // After the name come state, then ten fields, then utime and stime: fields 14 and 15 in proc(5).
+    let mut fields = words(&text[end_of_name + 1..]).skip(11).map(number);
+    fields.next()??.checked_add(fields.next()??)
+}
+
+/// Voluntary and involuntary context switches.
+fn parse_switches(text: &[u8]) -> Option<(u64, u64)> {
+    let after = |key: &[u8]| {
+        let line = text.split(|&byte| byte == b'\n').find(|line| line.starts_with(key))?;
+        number(words(&line[key.len()..]).next()?)
+    };
+    Some((after(b"voluntary_ctxt_switches:")?, after(b"nonvoluntary_ctxt_switches:")?))
+}
+
+fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    words(text).map_while(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_s_files_are_understood() {
+        assert_eq!(parse_schedstat(b"26402745 5995105 50\n"), Some((26_402_745, 5_995_105)));
+        assert_eq!(parse_schedstat(b"26402745"), None);
+
+        let stat = b"7 (a) S (b) R 5 5 3 0 -1 41 96 0 0 0 12 30 0 0 20 0 1 0 64755";
+        assert_eq!(parse_stat_ticks(stat), Some(42));
+        assert_eq!(parse_stat_ticks(b"7 (cut) R 5"), None);
+        assert_eq!(parse_stat_ticks(b"no name"), None);
+
+        let status = b"Name:\tx\nvoluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t4\n";
+        assert_eq!(parse_switches(status), Some((9, 4)));
+        assert_eq!(parse_switches(b"Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn differences_and_sums() {
+        let at = |cpu_ns, run_delay_ns, voluntary_switches| ThreadUsage {
+            tid: 7,
+            name: "irq/0".into(),
+            cpu_ns,
+            run_delay_ns,
+            voluntary_switches,
+            involuntary_switches: 1,
+            ended: false,
+        };
+        let used = at(50, Some(9), 12).since(&at(20, Some(4), 2));
+        assert_eq!((used.cpu_ns, used.run_delay_ns, used.voluntary_switches), (30, Some(5), 10));
+        assert_eq!(used.involuntary_switches, 0);
+
+        let total = UsageTotals::of([&used, &used]);
+        assert_eq!((total.cpu_ns, total.run_delay_ns), (60, Some(10)));
+        assert_eq!((total.wakeups, total.context_switches), (20, 20));
+        assert_eq!(UsageTotals::of([&used, &at(1, None, 1)]).run_delay_ns, None, "unknown, not 0");
+    }
+
+    #[test]
+    fn a_thread_that_works_is_seen_working_and_one_that_ended_is_marked() {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let worker = std::thread::Builder::new()
+            .name("meter-test".into())
+            .spawn(move || {
+                let mut x = 1_u64;
+                while matches!(wait.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty)) {
+                    x = std::hint::black_box(x.wrapping_mul(3));
+                }
+            })
+            .unwrap();
+        // The name is set by the new thread itself, so it may take a moment to appear.
+        let mut meter = loop {
+            let meter = ThreadMeter::of_self(|_, name| name == "meter-test").unwrap();
+            if meter.probes.len() == 1 {
+                break meter;
+            }
+            std::thread::yield_now();
+        };
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        meter.read(&mut before).unwrap();
+        assert_eq!(before[0].name, "meter-test");
+        // It spins, so its time must grow: with the kernel's tick, after a few milliseconds.
+        loop {
+            meter.read(&mut after).unwrap();
+            if ThreadMeter::between(&before, &after)[0].cpu_ns > 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        assert_eq!(after[0].run_delay_ns.is_some(), meter.source() == CpuSource::Schedstat);
+        assert!(!after[0].ended);
+
+        go.send(()).unwrap();
+        worker.join().unwrap();
+        // join returns a moment before the kernel removes the thread from /proc.
+        loop {
+            meter.read(&mut after).unwrap();
+            if after[0].ended {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        assert!(after[0].cpu_ns >= before[0].cpu_ns, "the last reading stays");
+    }
+
+    #[test]
+    fn a_sleep_is_a_voluntary_switch() {
+        let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        let mut meter = ThreadMeter::of_self(|tid, _| tid == own).unwrap();
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        meter.read(&mut before).unwrap();
+        assert_eq!(before.len(), 1);
+        // A sleep that is over before the thread has left its CPU, because the host took the CPU
+        // away meanwhile, is none; a hundred of them in a row would be a fault.
+        let slept = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            meter.read(&mut after).unwrap();
+            UsageTotals::of(&ThreadMeter::between(&before, &after)).wakeups >= 1
+        });
+        assert!(slept, "{after:?}");
+    }
+
+    #[test]
+    fn the_clock_tick_fallback_says_what_is_missing() {
+        let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        let directory = PathBuf::from(format!("/proc/self/task/{own}"));
+        let mut probe =
+            Probe::open(&directory, own, CpuSource::Stat, |_, _| true).unwrap().unwrap();
+        probe.update(CpuSource::Stat, 10_000_000, &mut Vec::new()).unwrap();
+        assert_eq!(probe.last.run_delay_ns, None);
+        assert!(CpuSource::Stat.caveat().unwrap().contains("schedstat"));
+        assert_eq!(CpuSource::Schedstat.caveat(), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! The machine under a measurement: what a reader needs to judge its figures.
+//!
+//! Gathered from `/proc` and `/sys`, with the overshoot of this machine's timers measured once.
+//! What cannot be read is `None`. Which threads really got real-time priority, and how much time
+//! the hypervisor stole, is known only during and after a run: [`Host::note_realtime`] and
+//! [`Host::note_steal`] add it.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::latency::Latency;
+use super::stat::CpuTimes;
+
+/// The host block of a report.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Kernel release.
+    pub kernel: Option<String>,
+    /// Instruction set, as Rust calls it.
+    pub arch: String,
+    /// Processor model.
+    pub cpu_model: Option<String>,
+    /// CPUs online.
+    pub cpus: Option<u32>,
+    /// CPUs that this process may use.
+    pub cpus_allowed: Option<u32>,
+    /// Whether two CPUs share a core.
+    pub smt: Option<bool>,
+    /// Whether the processor says that it is virtual.
+    pub virtual_machine: Option<bool>,
+    /// Clock source of the kernel.
+    pub clocksource: Option<String>,
+    /// Whether the threads that ask for real-time priority have it; `None` if none asked.
+    pub realtime_priority: Option<bool>,
+    /// Share of the CPUs' time that the hypervisor took during the run, 0 to 1.
+    pub steal: Option<f64>,
+    /// How much longer than asked a sleep takes here.
+    pub timer: Option<TimerOvershoot>,
+}
+
+/// How much longer than asked sleeps took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimerOvershoot {
+    /// The sleep asked for.
+    pub asked_ns: u64,
+    /// Timer slack of the measuring thread; the kernel may add as much on purpose.
+    pub slack_ns: Option<u64>,
+    /// Sleeps behind these figures.
+    pub sleeps: u64,
+    /// Median overshoot.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+impl Host {
+    /// Gathers everything that is known before a run. Takes about 10 ms, for the timers.
+    pub fn gather() -> Host {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Host {
+            kernel: line_of("/proc/sys/kernel/osrelease"),
+            arch: std::env::consts::ARCH.to_owned(),
+            cpu_model: value_of(&cpuinfo, "model name").map(str::to_owned),
+            cpus: line_of("/sys/devices/system/cpu/online").and_then(|list| count_cpus(&list)),
+            cpus_allowed: value_of(&status, "Cpus_allowed_list").and_then(count_cpus),
+            smt: line_of("/sys/devices/system/cpu/smt/active").map(|active| active == "1"),
+            virtual_machine: value_of(&cpuinfo, "flags")
+                .map(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor")),
+            clocksource: line_of(
+                "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+            ),
+            realtime_priority: None,
+            steal: None,
+            timer: timer_overshoot(Duration::from_micros(20), 100),
+        }
+    }
+
+    /// Notes whether all of the given threads of this process run at real-time priority.
+    pub fn note_realtime(&mut self, tids: &[u32]) {
+        self.realtime_priority = (!tids.is_empty())
+            .then(|| tids.iter().all(|&tid| realtime_priority_of(tid).is_some_and(|p| p > 0)));
+    }
+
+    /// Notes how much the hypervisor stole over the run, from a difference of two readings.
+    pub fn note_steal(&mut self, window: CpuTimes) {
+        self.steal =
+            (window.total_ns != 0).then(|| window.steal_ns as f64 / window.total_ns as f64);
+    }
+}
+
+/// The real-time priority of a thread of this process, 0 for a fair thread; `None` if it is gone.
+pub fn realtime_priority_of(tid: u32) -> Option<u32> {
+    parse_rt_priority(&fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?)
+}
+
+/// Field 40 of proc(5)'s stat, counted from the end of the name, which may hold anything.
+fn parse_rt_priority(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(37)?.parse().ok()
+}
+
+/// Sleeps `sleeps` times for `asked` and tells by how much it was late, with the timer slack that
+/// this thread has: a thread that lowered its slack should measure for itself.
+pub fn timer_overshoot(asked: Duration, sleeps: u32) -> Option<TimerOvershoot> {
+    let mut overshoot = Latency::new();
+    for _ in 0..sleeps {
+        let start = Instant::now();
+        std::thread::sleep(asked);
+        let late = start.elapsed().saturating_sub(asked);
+        overshoot.record(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX));
+    }
+    let summary = overshoot.summary()?;
+    Some(TimerOvershoot {
+        asked_ns: u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX),
+        slack_ns: rustix::thread::current_timer_slack().ok(),
+        sleeps: summary.count,
+        p50_ns: summary.p50,
+        p99_ns: summary.p99,
+        max_ns: summary.max,
+    })
+}
+
+/// The one line of a file, without its end.
+fn line_of(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// What follows the first `key :` in a file of such lines.
+fn value_of<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (found, value) = line.split_once(':')?;
+        (found.trim() == key).then(|| value.trim())
+    })
+}
+
+/// How many CPUs a kernel list such as `0-3,8` names.
+fn count_cpus(list: &str) -> Option<u32> {
+    list.trim().split(',').try_fold(0_u32, |sum, part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_counted() {
+        assert_eq!(count_cpus("0-3\n"), Some(4));
+        assert_eq!(count_cpus("0"), Some(1));
+        assert_eq!(count_cpus("0-1,4,6-7"), Some(5));
+        for nonsense in ["", "a", "3-1", "0-4294967295"] {
+            assert_eq!(count_cpus(nonsense), None, "{nonsense:?}");
+        }
+    }
+
+    #[test]
+    fn values_are_found_by_their_whole_key() {
+        let text = "model\t\t: 1\nmodel name\t: AMD EPYC\nflags : fpu hypervisor\n";
+        assert_eq!(value_of(text, "model name"), Some("AMD EPYC"));
+        assert_eq!(value_of(text, "name"), None);
+    }
+
+    #[test]
+    fn a_priority_is_found_after_any_name() {
+        let stat = "7 (x) 1 2) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 \
+                    25 26 27 28 29 30 31 32 33 34 35 3 50 1 0";
+        assert_eq!(parse_rt_priority(stat), Some(50));
+        assert_eq!(parse_rt_priority("7 (x) S"), None);
+    }
+
+    #[test]
+    fn this_host_has_a_kernel_and_late_timers() {
+        let mut host = Host::gather();
+        assert!(host.kernel.is_some());
+        assert!(host.cpus_allowed.is_some_and(|cpus| cpus >= 1));
+        let timer = host.timer.unwrap();
+        assert_eq!((timer.asked_ns, timer.sleeps), (20_000, 100));
+        assert!(timer.p50_ns <= timer.p99_ns && timer.p99_ns <= timer.max_ns);
+
+        host.note_realtime(&[]);
+        assert_eq!(host.realtime_priority, None, "no thread asked");
+        host.note_realtime(&[u32::MAX]);
+        assert_eq!(host.realtime_priority, Some(false), "no such thread");
+        host.note_steal(CpuTimes { steal_ns: 1, total_ns: 4, idle_ns: 0 });
+        assert_eq!(host.steal, Some(0.25));
+        host.note_steal(CpuTimes::default());
+        assert_eq!(host.steal, None);
+
+        let json = serde_json::to_string(&host).unwrap();
+        assert_eq!(serde_json::from_str::<Host>(&json).unwrap(), host);
+    }
+}

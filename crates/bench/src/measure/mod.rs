@@ -1,0 +1,30 @@
+//! What a run is measured with.
+//!
+//! Everything that turns raw events into figures lives here: latency, the published estimator of
+//! 2025, receive-call times, CPU time in four parts, repetitions and the host. Nothing here decides
+//! a policy, starts a workload or prints; `report` does the printing.
+//!
+//! Two rules hold throughout. What runs in a thread under test ([`Latency::record`],
+//! [`Pow2::record`], [`PublishedEstimator::record`]) neither allocates nor locks. And what could not
+//! be measured is `None`, never zero.
+
+pub mod cpu;
+pub mod estimator;
+pub mod host;
+pub mod interleave;
+pub mod latency;
+pub mod pow2;
+mod procfs;
+pub mod split;
+pub mod stat;
+pub mod window;
+
+pub use cpu::{CpuSource, ThreadMeter, ThreadUsage, UsageTotals};
+pub use estimator::{Published, PublishedEstimator};
+pub use host::Host;
+pub use interleave::{Plan, Spread, Step};
+pub use latency::{Latency, LatencyNs};
+pub use pow2::Pow2;
+pub use split::{CpuSplit, SplitInputs};
+pub use stat::{CpuTimes, ProcStat};
+pub use window::{CpuWindow, WindowUsage};

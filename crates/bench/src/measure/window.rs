@@ -1,0 +1,146 @@
+//! One measured window: threads, CPUs and wall time, read together at its two ends.
+//!
+//! It ties [`ThreadMeter`], [`ProcStat`] and [`CpuSplit`] together, so that every workload counts the
+//! same things over the same time. What polling found nothing for, only the engine knows: the
+//! caller gives it at the end.
+
+use std::io;
+use std::time::Instant;
+
+use super::cpu::{ThreadMeter, ThreadUsage, UsageTotals};
+use super::split::{CpuSplit, SplitInputs};
+use super::stat::{CpuTimes, ProcStat};
+
+/// Measures windows one after the other, over the same threads and CPUs.
+#[derive(Debug)]
+pub struct CpuWindow {
+    threads: ThreadMeter,
+    stat: ProcStat,
+    cpus: Vec<u32>,
+    before: Vec<ThreadUsage>,
+    after: Vec<ThreadUsage>,
+    times: CpuTimes,
+    start: Instant,
+}
+
+/// What a window used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WindowUsage {
+    /// Its length.
+    pub wall_ns: u64,
+    /// Where the CPUs' time went; `None` if no CPU was named or the window has no length.
+    pub split: Option<CpuSplit>,
+    /// The threads added up.
+    pub totals: UsageTotals,
+    /// Each thread, in ascending order of thread id.
+    pub threads: Vec<ThreadUsage>,
+    /// The CPUs' own times, steal among them.
+    pub cpus: CpuTimes,
+    /// What is missing from these figures, and why.
+    pub notes: Vec<String>,
+}
+
+impl CpuWindow {
+    /// A window over these threads, which serve the traffic, and these CPUs, which they run on. It
+    /// has begun; to measure from later on, call [`Self::begin`].
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn new(threads: ThreadMeter, mut cpus: Vec<u32>) -> io::Result<CpuWindow> {
+        cpus.sort_unstable();
+        cpus.dedup();
+        let stat = ProcStat::open()?;
+        let mut window = CpuWindow {
+            threads,
+            stat,
+            cpus,
+            before: Vec::new(),
+            after: Vec::new(),
+            times: CpuTimes::default(),
+            start: Instant::now(),
+        };
+        window.begin()?;
+        Ok(window)
+    }
+
+    /// Begins anew, for example when the warm-up is over.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn begin(&mut self) -> io::Result<()> {
+        self.times = self.stat.read(&self.cpus)?;
+        self.threads.read(&mut self.before)?;
+        self.start = Instant::now();
+        Ok(())
+    }
+
+    /// What was used since the beginning; `poll_ns` is the time in polls that found nothing.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn end(&mut self, poll_ns: u64) -> io::Result<WindowUsage> {
+        let wall_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.threads.read(&mut self.after)?;
+        let cpus = self.stat.read(&self.cpus)?.since(self.times);
+        let threads = ThreadMeter::between(&self.before, &self.after);
+        let totals = UsageTotals::of(&threads);
+        let mut notes: Vec<String> =
+            self.threads.source().caveat().map(str::to_owned).into_iter().collect();
+        for thread in threads.iter().filter(|thread| thread.ended) {
+            notes.push(format!(
+                "cpu: thread {} ({}) ended during the window; what it used since its last reading \
+                 is missing",
+                thread.tid, thread.name
+            ));
+        }
+        let split = CpuSplit::of(SplitInputs {
+            wall_ns,
+            cpus: u32::try_from(self.cpus.len()).unwrap_or(u32::MAX),
+            cpu_ns: totals.cpu_ns,
+            poll_ns,
+            // Where the delay is unknown a note says that `waiting` holds steal alone.
+            run_delay_ns: totals.run_delay_ns.unwrap_or(0),
+            steal_ns: cpus.steal_ns,
+        });
+        Ok(WindowUsage { wall_ns, split, totals, threads, cpus, notes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_real_window_add_up_to_one() {
+        let meter = ThreadMeter::of_self(|_, _| true).unwrap();
+        let mut window = CpuWindow::new(meter, vec![0, 1, 0]).unwrap();
+        assert_eq!(window.cpus, [0, 1], "a CPU named twice counts once");
+        let usage = window.end(u64::MAX).unwrap();
+        let split = usage.split.unwrap();
+        assert!((split.sum() - 1.0).abs() < 1e-9, "{split:?}");
+        assert_eq!(split.work, 0.0, "all CPU time was claimed to be polls that found nothing");
+        window.begin().unwrap();
+        assert!(window.end(0).unwrap().split.is_some(), "it can be used again");
+    }
+
+    #[test]
+    fn a_sleep_in_the_window_is_a_wake_up_in_it() {
+        let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        let meter = ThreadMeter::of_self(|tid, _| tid == own).unwrap();
+        let mut window = CpuWindow::new(meter, vec![0]).unwrap();
+        // More than one, because a sleep may be over before the thread has left its CPU.
+        for _ in 0..20 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let usage = window.end(0).unwrap();
+        assert!(usage.totals.wakeups >= 1 && usage.wall_ns != 0, "{usage:?}");
+        assert_eq!(usage.threads.len(), 1);
+    }
+
+    #[test]
+    fn a_window_without_cpus_has_no_split() {
+        let meter = ThreadMeter::of_self(|_, _| false).unwrap();
+        let usage = CpuWindow::new(meter, Vec::new()).unwrap().end(0).unwrap();
+        assert_eq!((usage.split, usage.threads.len()), (None, 0));
+    }
+}

@@ -1,0 +1,142 @@
+//! Writes a report to a file so that a reader sees the old one or the new one, never half of one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::json::Report;
+
+/// A report could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the JSON report to {}: {source}", path.display())]
+pub struct WriteError {
+    /// The file asked for.
+    pub path: PathBuf,
+    /// Why not.
+    #[source]
+    pub source: io::Error,
+}
+
+impl Report {
+    /// Writes the report, indented, with a newline at its end. A regular file is replaced by renaming
+    /// a finished one over it; what is no regular file (`/dev/stdout`, a pipe) is written to directly.
+    ///
+    /// # Errors
+    /// If the file, or its neighbour while it grows, cannot be written; the error names the path.
+    pub fn write(&self, path: &Path) -> Result<(), WriteError> {
+        self.try_write(path).map_err(|source| WriteError { path: path.to_owned(), source })
+    }
+
+    fn try_write(&self, path: &Path) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        match fs::metadata(path) {
+            Ok(old) if old.is_file() => {
+                // Through a symbolic link, to what it names: renaming would replace the link itself.
+                replace(&fs::canonicalize(path)?, &text, Some(old.permissions()))
+            }
+            Ok(_) => OpenOptions::new().write(true).open(path)?.write_all(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => replace(path, &text, None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Writes a neighbour of the file and renames it over the file.
+fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a file name"))?;
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(format!(".{}.tmp", std::process::id()));
+    let neighbour = path.with_file_name(hidden);
+    let written = (|| {
+        let mut file = File::create(&neighbour)?;
+        if let Some(permissions) = permissions {
+            file.set_permissions(permissions)?;
+        }
+        file.write_all(text)?;
+        // The name must not become durable before the bytes.
+        file.sync_all()?;
+        fs::rename(&neighbour, path)
+    })();
+    if written.is_err() {
+        // Nothing half-written stays; if it cannot be removed either, the first error says more.
+        let _ = fs::remove_file(&neighbour);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Host;
+
+    fn report(workload: &str) -> Report {
+        Report {
+            workload: workload.into(),
+            world: "engine".into(),
+            host: Host::default(),
+            rows: Vec::new(),
+            notes: Vec::new(),
+            extra: serde_json::Map::new(),
+        }
+    }
+
+    /// A folder of this test's own, removed at its end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(test: &str) -> Folder {
+            let path =
+                std::env::temp_dir().join(format!("napkin-report-{test}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_second_report_replaces_the_first_and_nothing_else_is_left() {
+        let folder = Folder::new("replace");
+        let path = folder.0.join("run.json");
+        report("echo").write(&path).unwrap();
+        report("sink").write(&path).unwrap();
+        let read: Report = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert_eq!(read, report("sink"));
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_symbolic_link_stays_one() {
+        let folder = Folder::new("link");
+        let (file, link) = (folder.0.join("file"), folder.0.join("link"));
+        report("echo").write(&file).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        report("sink").write(&link).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(fs::read_to_string(&file).unwrap().contains("sink"));
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_not_replaced() {
+        report("echo").write(Path::new("/dev/null")).unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn the_error_names_the_path() {
+        let folder = Folder::new("error");
+        let missing = folder.0.join("no/such/folder/run.json");
+        let error = report("echo").write(&missing).unwrap_err().to_string();
+        assert!(error.contains("no/such/folder/run.json"), "{error}");
+        assert!(report("echo").write(&folder.0).is_err(), "a folder is no file");
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,252 @@
+//! A row from its repetitions: the one place where repetitions are combined.
+//!
+//! Every figure is the median of the repetitions that have it, with four exceptions, each of which
+//! would be untrue as a median:
+//!
+//! - the maximum of a latency is the largest of all, and its count the sum;
+//! - `cpu` is that of the repetition whose busy share is the median (of an even number, the mean
+//!   of the two in the middle), so that its parts still add up to 1;
+//! - the receive-time histogram holds the calls of all repetitions;
+//! - a further figure that is no number is kept if all repetitions agree on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::json::{Figures, Repetition, Row};
+use crate::measure::interleave::median;
+use crate::measure::{CpuSplit, LatencyNs, Pow2, Published, Spread};
+
+impl Row {
+    /// Combines repetitions into a row, after filling in their derived ratios.
+    pub fn from_repetitions(
+        policy: impl Into<String>,
+        load: Map<String, Value>,
+        mut repetitions: Vec<Repetition>,
+        notes: Vec<String>,
+    ) -> Row {
+        repetitions.iter_mut().for_each(|repetition| repetition.figures.derive());
+        let all: Vec<&Figures> = repetitions.iter().map(|r| &r.figures).collect();
+        let (figures, spread) = (combine(&all), spreads(&all));
+        Row { policy: policy.into(), load, figures, spread, notes, repetitions }
+    }
+}
+
+fn combine(all: &[&Figures]) -> Figures {
+    let real = |get: fn(&Figures) -> Option<f64>| median(all.iter().filter_map(|f| get(f)));
+    let count = |get: fn(&Figures) -> Option<u64>| median_count(all.iter().filter_map(|f| get(f)));
+    Figures {
+        offered_per_s: real(|f| f.offered_per_s),
+        achieved_per_s: real(|f| f.achieved_per_s),
+        latency_ns: latency(&present(all, |f| f.latency_ns)),
+        cpu: cpu(present(all, |f| f.cpu)),
+        interrupts: count(|f| f.interrupts),
+        polls: count(|f| f.polls),
+        empty_polls: count(|f| f.empty_polls),
+        packets: count(|f| f.packets),
+        drops: drops(all),
+        window_ns: count(|f| f.window_ns),
+        interrupts_tx: count(|f| f.interrupts_tx),
+        interrupts_per_packet: real(|f| f.interrupts_per_packet),
+        context_switches: count(|f| f.context_switches),
+        context_switches_per_packet: real(|f| f.context_switches_per_packet),
+        wakeups: count(|f| f.wakeups),
+        wakeups_per_s: real(|f| f.wakeups_per_s),
+        published_estimator_ns: published(&present(all, |f| f.published_estimator_ns)),
+        receive_time_histogram: histogram(all),
+        extra: extra(all),
+    }
+}
+
+fn spreads(all: &[&Figures]) -> BTreeMap<String, Spread> {
+    type Get = fn(&Figures) -> Option<f64>;
+    let main: [(&str, Get); 6] = [
+        ("achieved_per_s", |f| f.achieved_per_s),
+        ("latency_mean_ns", |f| f.latency_ns.map(|l| l.mean)),
+        ("latency_p50_ns", |f| f.latency_ns.map(|l| l.p50 as f64)),
+        ("latency_p99_ns", |f| f.latency_ns.map(|l| l.p99 as f64)),
+        ("latency_p999_ns", |f| f.latency_ns.map(|l| l.p999 as f64)),
+        ("cpu_busy", |f| f.cpu.map(|c| c.busy())),
+    ];
+    let spread = |get: Get| Spread::of(all.iter().filter_map(|f| get(f)));
+    main.into_iter().filter_map(|(name, get)| Some((name.to_owned(), spread(get)?))).collect()
+}
+
+fn present<T>(all: &[&Figures], get: fn(&Figures) -> Option<T>) -> Vec<T> {
+    all.iter().filter_map(|f| get(f)).collect()
+}
+
+/// The middle count; between two, their mean, rounded down.
+fn median_count(counts: impl IntoIterator<Item = u64>) -> Option<u64> {
+    let mut sorted: Vec<u64> = counts.into_iter().collect();
+    sorted.sort_unstable();
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    Some(if sorted.len() % 2 == 1 { upper } else { u64::midpoint(sorted[middle - 1], upper) })
+}
+
+fn latency(all: &[LatencyNs]) -> Option<LatencyNs> {
+    let at = |get: fn(&LatencyNs) -> u64| median_count(all.iter().map(get));
+    Some(LatencyNs {
+        mean: median(all.iter().map(|l| l.mean))?,
+        p5: at(|l| l.p5)?,
+        p50: at(|l| l.p50)?,
+        p90: at(|l| l.p90)?,
+        p95: at(|l| l.p95)?,
+        p99: at(|l| l.p99)?,
+        p999: at(|l| l.p999)?,
+        max: all.iter().map(|l| l.max).max()?,
+        count: all.iter().fold(0, |sum, l| sum.saturating_add(l.count)),
+    })
+}
+
+fn cpu(mut all: Vec<CpuSplit>) -> Option<CpuSplit> {
+    all.sort_by(|a, b| a.busy().total_cmp(&b.busy()));
+    let middle = all.len() / 2;
+    let upper = *all.get(middle)?;
+    Some(if all.len() % 2 == 1 { upper } else { CpuSplit::between(all[middle - 1], upper) })
+}
+
+fn published(all: &[Published]) -> Option<Published> {
+    let at = |get: fn(&Published) -> u64| median_count(all.iter().map(get));
+    Some(Published {
+        p5: at(|p| p.p5)?,
+        p50: at(|p| p.p50)?,
+        p95: at(|p| p.p95)?,
+        p99: at(|p| p.p99)?,
+    })
+}
+
+fn histogram(all: &[&Figures]) -> Option<Pow2> {
+    let mut histograms = all.iter().filter_map(|f| f.receive_time_histogram.as_ref());
+    let mut sum = histograms.next()?.clone();
+    histograms.for_each(|histogram| sum.merge(histogram));
+    Some(sum)
+}
+
+fn drops(all: &[&Figures]) -> BTreeMap<String, u64> {
+    let names: BTreeSet<&String> = all.iter().flat_map(|f| f.drops.keys()).collect();
+    names
+        .into_iter()
+        .filter_map(|name| {
+            let middle = median_count(all.iter().filter_map(|f| f.drops.get(name).copied()))?;
+            Some((name.clone(), middle))
+        })
+        .collect()
+}
+
+fn extra(all: &[&Figures]) -> Map<String, Value> {
+    let names: BTreeSet<&String> = all.iter().flat_map(|f| f.extra.keys()).collect();
+    names
+        .into_iter()
+        .filter_map(|name| {
+            let values: Vec<&Value> = all.iter().filter_map(|f| f.extra.get(name)).collect();
+            Some((name.clone(), middle_value(&values)?))
+        })
+        .collect()
+}
+
+/// Whole numbers stay whole, other numbers become reals, anything else must be agreed on.
+fn middle_value(values: &[&Value]) -> Option<Value> {
+    let whole: Option<Vec<u64>> = values.iter().map(|v| v.as_u64()).collect();
+    if let Some(whole) = whole {
+        return median_count(whole).map(Value::from);
+    }
+    let reals: Option<Vec<f64>> = values.iter().map(|v| v.as_f64()).collect();
+    if let Some(reals) = reals {
+        return median(reals).map(Value::from);
+    }
+    let first = *values.first()?;
+    values.iter().all(|value| *value == first).then(|| first.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Latency;
+
+    /// A repetition with one request of `ns`, `work` of the CPU, and some of everything else.
+    fn repetition(step: u64, ns: u64, work: f64) -> Repetition {
+        let mut latency = Latency::new();
+        latency.record(ns);
+        let mut receive = Pow2::new();
+        receive.record(ns);
+        let figures = Figures {
+            achieved_per_s: Some(ns as f64),
+            latency_ns: latency.summary(),
+            cpu: Some(CpuSplit { work, poll: 0.1, waiting: 0.1, asleep: 0.8 - work }),
+            interrupts: Some(step * 10),
+            packets: Some(100),
+            drops: BTreeMap::from([("ring_full".into(), step)]),
+            receive_time_histogram: Some(receive),
+            extra: Map::from_iter([
+                ("sets".into(), Value::from(step)),
+                ("ratio".into(), Value::from(step as f64 + 0.5)),
+                ("keys".into(), Value::from("gev")),
+                ("order".into(), Value::from(format!("r{step}"))),
+            ]),
+            ..Figures::default()
+        };
+        Repetition { step, figures }
+    }
+
+    fn row(repetitions: Vec<Repetition>) -> Row {
+        Row::from_repetitions("softirq", Map::new(), repetitions, Vec::new())
+    }
+
+    #[test]
+    fn of_three_repetitions_the_middle_one_is_shown() {
+        let row =
+            row(vec![repetition(1, 1000, 0.5), repetition(3, 9000, 0.2), repetition(5, 2000, 0.3)]);
+        let figures = &row.figures;
+        assert_eq!(figures.achieved_per_s, Some(2000.0));
+        assert_eq!((figures.interrupts, figures.drops["ring_full"]), (Some(30), 3));
+        assert_eq!(figures.interrupts_per_packet, Some(0.3));
+        let latency = figures.latency_ns.unwrap();
+        assert_eq!((latency.p50, latency.max, latency.count), (2000, 9000, 3));
+        assert_eq!(figures.cpu.unwrap().work, 0.3);
+        assert_eq!(figures.receive_time_histogram.as_ref().unwrap().count(), 3);
+        assert_eq!(row.repetitions.len(), 3, "each repetition is kept");
+    }
+
+    #[test]
+    fn of_two_the_mean_is_shown_and_cpu_still_adds_up() {
+        let row = row(vec![repetition(1, 1000, 0.1), repetition(2, 2000, 0.6)]);
+        assert_eq!(row.figures.achieved_per_s, Some(1500.0));
+        let cpu = row.figures.cpu.unwrap();
+        assert!((cpu.sum() - 1.0).abs() < 1e-9 && (cpu.work - 0.35).abs() < 1e-9, "{cpu:?}");
+    }
+
+    #[test]
+    fn the_spread_says_how_far_apart_they_were() {
+        let row = row(vec![repetition(1, 1000, 0.1), repetition(2, 2000, 0.6)]);
+        let achieved = row.spread["achieved_per_s"];
+        assert_eq!((achieved.min, achieved.median, achieved.max), (1000.0, 1500.0, 2000.0));
+        assert!(row.spread.contains_key("cpu_busy"));
+    }
+
+    #[test]
+    fn further_figures_keep_their_kind() {
+        let row = row(vec![repetition(1, 1, 0.1), repetition(2, 1, 0.1), repetition(4, 1, 0.1)]);
+        let extra = &row.figures.extra;
+        assert_eq!((&extra["sets"], &extra["ratio"]), (&2.into(), &2.5.into()));
+        assert_eq!(extra["keys"], "gev");
+        assert!(!extra.contains_key("order"), "they disagree");
+    }
+
+    #[test]
+    fn what_no_repetition_measured_the_row_has_not() {
+        let row = row(vec![Repetition::default(), Repetition::default()]);
+        assert_eq!(row.figures, Figures::default());
+        assert!(row.spread.is_empty());
+        assert_eq!(super::combine(&[]), Figures::default());
+    }
+
+    #[test]
+    fn one_repetition_is_its_own_median() {
+        let only = repetition(1, 1000, 0.1);
+        let row = row(vec![only.clone()]);
+        assert_eq!(row.figures.latency_ns, only.figures.latency_ns);
+        assert_eq!(row.figures.cpu, only.figures.cpu);
+    }
+}

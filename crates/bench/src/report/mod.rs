@@ -1,0 +1,15 @@
+//! What a run leaves behind: JSON, tables, and a progress line while it lasts.
+//!
+//! [`json`] holds the report's types, the one source of every printed number; [`median`] makes a row
+//! from its repetitions; [`mod@file`] writes the JSON form; [`table`] prints rows. Nothing here measures.
+
+pub mod file;
+pub mod json;
+pub mod median;
+pub mod progress;
+pub mod table;
+
+pub use file::WriteError;
+pub use json::{Figures, Repetition, Report, Row};
+pub use progress::Progress;
+pub use table::Column;
