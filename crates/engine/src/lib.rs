@@ -1,1 +1,46 @@
-//! (written in the commits that follow)
+//! World 1: the core on real threads and real packets.
+//!
+//! User space has no hard interrupts, so the engine has the shape of a fully threaded kernel: every
+//! context is a thread that the operating system schedules, and every tool knows it (`ps -L`,
+//! `top -H`, `taskset`, `chrt`, `perf`).
+//!
+//! | thread | what it does |
+//! |---|---|
+//! | `irq/<cpu>` | waits on the queues' interrupts and the timers of a CPU; runs softirqs inline, within the kernel's limits; real-time if the process may |
+//! | `ksoftirqd/<cpu>` | goes on where the limits end, or where the policy says so |
+//! | `napi/<dev>-<id>` | polls one instance (threaded, and threaded busy poll) |
+//! | `kworker/u:<n>` | polls whatever instance is next (workqueue) |
+//! | the application's | waits in [`Epoll::wait`] or [`Blocking::wait`], and busy polls there if it is told to |
+//!
+//! What a kernel can see and the engine cannot: whether another thread of *another* process wants a
+//! CPU (`need_resched`). Of the application it knows who waits in the engine and who does not.
+//!
+//! The shortest server is `examples/echo.rs`.
+
+mod activity;
+mod blocking;
+mod clock;
+mod config;
+mod contexts;
+mod cpu;
+mod drive;
+mod engine;
+mod epoll;
+mod line;
+mod parker;
+mod port;
+pub mod rights;
+pub mod sched;
+mod shared;
+mod spin;
+mod timer;
+mod waiter;
+
+pub use activity::{Activity, Role};
+pub use blocking::{Blocking, Poller, SocketError};
+pub use clock::now;
+pub use config::{Contexts, DeviceConfig, EngineConfig, EngineError};
+pub use engine::{Engine, NapiInfo};
+pub use epoll::{Epoll, EpollError, Event, WATCHES};
+pub use sched::{Class, Placement};
+pub use spin::Spin;

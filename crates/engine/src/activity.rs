@@ -1,0 +1,137 @@
+//! How a context spends its time: finding work, or looking for it in vain.
+//!
+//! Each thread that serves traffic has an [`Activity`], which it alone writes. The time between two
+//! steps goes to what the poll in it found, so that a context that never sleeps can still say how
+//! much of it was for nothing. The times are of the wall clock; whoever reports them scales them to
+//! the processor time that the operating system has counted for the thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use napkin_core::Ns;
+
+/// The role of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// `irq/<cpu>`: interrupts, timers and inline softirqs of a CPU.
+    Irq,
+    /// `ksoftirqd/<cpu>`.
+    Ksoftirqd,
+    /// `napi/<dev>-<id>`: an instance's own thread.
+    Napi,
+    /// `kworker/u:<n>`: a worker of the shared pool.
+    Worker,
+    /// A thread of the application, from its first wait on.
+    Application,
+}
+
+/// What one thread has done.
+#[derive(Debug)]
+pub struct Activity {
+    /// Its role.
+    pub role: Role,
+    /// Its name, as the operating system shows it.
+    pub name: String,
+    tid: AtomicI32,
+    work: AtomicU64,
+    poll: AtomicU64,
+    restarts: AtomicU64,
+}
+
+impl Activity {
+    pub(crate) fn new(role: Role, name: String) -> Arc<Activity> {
+        Arc::new(Activity {
+            role,
+            name,
+            tid: AtomicI32::new(0),
+            work: AtomicU64::new(0),
+            poll: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+        })
+    }
+
+    /// The operating system's thread id; 0 before it runs and after it has ended.
+    pub fn tid(&self) -> i32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_tid(&self, tid: i32) {
+        self.tid.store(tid, Ordering::Relaxed);
+    }
+
+    /// Nanoseconds around polls that found something, and in the application.
+    pub fn work(&self) -> Ns {
+        self.work.load(Ordering::Relaxed)
+    }
+
+    /// Nanoseconds around polls that found nothing.
+    pub fn poll(&self) -> Ns {
+        self.poll.load(Ordering::Relaxed)
+    }
+
+    /// How often the context was started anew after a panic.
+    pub fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn restarted(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The writer's side: attributes time as it passes.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    pub(crate) activity: Arc<Activity>,
+    last: Ns,
+    /// Time whose poll has not come yet.
+    open: Ns,
+    /// The last poll found something.
+    found: bool,
+}
+
+impl Meter {
+    pub(crate) fn new(activity: Arc<Activity>, now: Ns) -> Meter {
+        Meter { activity, last: now, open: 0, found: true }
+    }
+
+    /// Time has passed since the last step.
+    #[inline]
+    pub(crate) fn step(&mut self, now: Ns) {
+        self.open += now.saturating_sub(self.last);
+        self.last = now;
+    }
+
+    /// A poll has ended.
+    #[inline]
+    pub(crate) fn polled(&mut self, now: Ns, found: bool) {
+        self.step(now);
+        self.found = found;
+        self.settle();
+    }
+
+    /// The thread leaves for sleep, or for the application.
+    pub(crate) fn leave(&mut self, now: Ns) {
+        self.step(now);
+        self.settle();
+    }
+
+    /// The thread is back from sleep: that time is nobody's.
+    pub(crate) fn woken(&mut self, now: Ns) {
+        self.last = now;
+    }
+
+    /// The thread is back from the application: that time was work.
+    pub(crate) fn returned(&mut self, now: Ns) {
+        self.found = true;
+        self.leave(now);
+    }
+
+    #[inline]
+    fn settle(&mut self) {
+        let counter = if self.found { &self.activity.work } else { &self.activity.poll };
+        // One writer: a load and a store will do.
+        counter.store(counter.load(Ordering::Relaxed) + self.open, Ordering::Relaxed);
+        self.open = 0;
+    }
+}

@@ -1,0 +1,142 @@
+//! What an engine is made of.
+
+use napkin_core::policy::{CpuPolicy, InstancePolicy};
+use napkin_core::{Limits, Ns, SettingError};
+use napkin_nic::PacketQueue;
+use napkin_stack::Address;
+use thiserror::Error;
+
+use crate::sched::{Class, Placement, SchedError};
+
+/// A device to be served.
+pub struct DeviceConfig {
+    /// Its name, of at most 15 bytes, as threads and control show it.
+    pub name: String,
+    /// The stack's address on it.
+    pub address: Address,
+    /// Its queues, each with the engine's CPU (an index into [`EngineConfig::cpus`]) that serves it.
+    pub queues: Vec<(Box<dyn PacketQueue>, u16)>,
+    /// What delivering one frame costs on top, in nanoseconds of spinning; 0 for nothing.
+    pub delivery_cost: Ns,
+    /// The settings of each of its instances.
+    pub settings: InstancePolicy,
+}
+
+impl std::fmt::Debug for DeviceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeviceConfig")
+            .field("name", &self.name)
+            .field("queues", &self.queues.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where and how each kind of context runs. Interrupt threads and ksoftirqd are always pinned to
+/// their CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contexts {
+    /// The class of `irq/<cpu>`.
+    pub irq: Class,
+    /// The class of `ksoftirqd/<cpu>`.
+    pub ksoftirqd: Class,
+    /// `napi/<dev>-<id>`.
+    pub napi: Placement,
+    /// `kworker/u:<n>`.
+    pub worker: Placement,
+}
+
+impl Default for Contexts {
+    /// Interrupts preempt the application, as they do in a kernel (`SCHED_FIFO` 50, if this process
+    /// may); everything else is fair, and unbound where the kernel's is.
+    fn default() -> Self {
+        Contexts {
+            irq: Class::Fifo(50),
+            ksoftirqd: Class::Fair,
+            napi: Placement::default(),
+            worker: Placement::default(),
+        }
+    }
+}
+
+/// What an engine is made of.
+#[derive(Debug)]
+pub struct EngineConfig {
+    /// The operating system's CPUs that serve traffic. The engine numbers them from 0.
+    pub cpus: Vec<usize>,
+    /// The devices.
+    pub devices: Vec<DeviceConfig>,
+    /// The rules of each CPU.
+    pub cpu_policy: CpuPolicy,
+    /// The limits of each CPU's softirqs.
+    pub limits: Limits,
+    /// Where and how contexts run.
+    pub contexts: Contexts,
+}
+
+impl EngineConfig {
+    /// An engine for these devices on these CPUs, everything else as the kernel has it.
+    pub fn new(cpus: Vec<usize>, devices: Vec<DeviceConfig>) -> Self {
+        EngineConfig {
+            cpus,
+            devices,
+            cpu_policy: CpuPolicy::default(),
+            limits: Limits::default(),
+            contexts: Contexts::default(),
+        }
+    }
+}
+
+/// What went wrong at the edge of the engine.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// Nothing to serve it with.
+    #[error("an engine needs at least one CPU")]
+    NoCpu,
+    /// Nothing to serve.
+    #[error("an engine needs at least one device, and each device at least one queue")]
+    NoQueue,
+    /// A queue on a CPU that the engine has not.
+    #[error("queue {queue} of {device} is on CPU {cpu}, but the engine has {cpus}: give 0 to {}", cpus - 1)]
+    QueueCpu {
+        /// Which device.
+        device: String,
+        /// Which queue.
+        queue: usize,
+        /// The CPU it names.
+        cpu: u16,
+        /// How many there are.
+        cpus: usize,
+    },
+    /// A name that a thread's name has no room for.
+    #[error("device name {0:?} is no interface name: give 1 to 15 bytes without '/' and blanks")]
+    DeviceName(String),
+    /// A placement that was asked for and could not be had.
+    #[error(transparent)]
+    Placement(#[from] SchedError),
+    /// A value out of its limits.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// The operating system refused a descriptor or a thread.
+    #[error("{what}: {source}")]
+    Os {
+        /// For what.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// No such instance.
+    #[error("no NAPI instance has id {id}: give one of 1 to {last} (see dev-get, napi-get)")]
+    NoNapi {
+        /// What was asked for.
+        id: u32,
+        /// The last one there is.
+        last: u32,
+    },
+    /// No such device.
+    #[error("no device {0:?}: see dev-get")]
+    NoDevice(String),
+    /// The engine is stopping.
+    #[error("the engine is stopping")]
+    Stopping,
+}

@@ -1,0 +1,161 @@
+//! The bodies of the engine's threads.
+//!
+//! Each is a loop around one pass of the core; what differs is how it sleeps. A body that panics
+//! (only a bug, or a test, makes it) is started anew by [`guard`]: its claims have been handed to
+//! the CPU's softirq by then, and everybody is told to look.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use napkin_core::{Context, CpuId, Id, Interrupt, Kthread, NEVER, Pass, Softirq, Worker};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+
+use crate::activity::{Activity, Meter};
+use crate::clock;
+use crate::drive::{self, Ended, Hooks, Plain};
+use crate::line::{KICK, TIMER};
+use crate::parker::Parker;
+use crate::port::Port;
+use crate::shared::Shared;
+
+/// Interrupts and timers taken in one wake-up.
+const EVENTS: usize = 64;
+
+/// Runs a context until it returns; after a panic, again.
+pub(crate) fn guard(shared: &Shared, activity: &Arc<Activity>, body: impl Fn(&mut Meter)) {
+    loop {
+        let run = || body(&mut Meter::new(Arc::clone(activity), clock::now()));
+        if catch_unwind(AssertUnwindSafe(run)).is_ok() {
+            return;
+        }
+        activity.restarted();
+        shared.panics.fetch_add(1, Ordering::Relaxed);
+        shared.look_everywhere();
+    }
+}
+
+/// What interrupts of one wake-up raised.
+struct Raised {
+    cpu: CpuId,
+    here: bool,
+}
+
+impl Hooks for Raised {
+    fn raised(&mut self, shared: &Shared, cpu: CpuId) {
+        if cpu == self.cpu {
+            self.here = true;
+        } else {
+            shared.cpu(cpu).kick();
+        }
+    }
+}
+
+/// As above, while taking an interrupt: the one-shot has fired.
+struct Taking<'r>(&'r mut Raised);
+
+impl Hooks for Taking<'_> {
+    fn raised(&mut self, shared: &Shared, cpu: CpuId) {
+        self.0.raised(shared, cpu);
+    }
+
+    fn mask(&mut self, port: &mut Port) {
+        port.interrupted();
+    }
+}
+
+/// `irq/<cpu>`: interrupts and timers, then the softirqs that they raised.
+pub(crate) fn irq(shared: &Shared, id: CpuId, meter: &mut Meter) {
+    let cpu = shared.cpu(id);
+    let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
+    let mut raised = Raised { cpu: id, here: true };
+    // The first round looks at everything, as after a restart.
+    drive::expire(shared, &shared.host, id, &mut raised);
+    loop {
+        if raised.here || shared.host.cpu(id).pending() != 0 {
+            raised.here = false;
+            let context = Context::Interrupt { competition: cpu.wanted() };
+            let mut softirq = Softirq::new(&shared.host, id, context);
+            drive::drive(shared, &mut softirq, meter, &mut raised);
+        }
+        if shared.ended.load(Ordering::Acquire) {
+            return;
+        }
+        meter.leave(clock::now());
+        events.clear();
+        // A signal wakes it like an event that is none.
+        let _ = epoll::wait(&cpu.epoll, spare_capacity(&mut events), None);
+        meter.woken(clock::now());
+        let mut look = false;
+        for event in &events {
+            match event.data.u64() {
+                TIMER => {
+                    cpu.timer.fired();
+                    look = true;
+                }
+                KICK => {
+                    cpu.kick_seen();
+                    look = true;
+                    raised.here = true;
+                }
+                queue => {
+                    let mut interrupt = Interrupt::new(&shared.host, Id(queue as u16));
+                    drive::drive(shared, &mut interrupt, meter, &mut Taking(&mut raised));
+                }
+            }
+        }
+        if look {
+            drive::expire(shared, &shared.host, id, &mut raised);
+        }
+    }
+}
+
+/// Sleeps, and says whether to go on.
+fn sleep(shared: &Shared, parker: &Parker, meter: &mut Meter) -> bool {
+    meter.leave(clock::now());
+    parker.park(NEVER, || {});
+    meter.woken(clock::now());
+    !shared.ended.load(Ordering::Acquire)
+}
+
+/// Drives a pass that sleeps on a parker until it is done or the engine ends.
+fn run<P: Pass<Port>>(shared: &Shared, pass: &mut P, parker: &Parker, meter: &mut Meter) {
+    let mut ended = drive::drive(shared, pass, meter, &mut Plain);
+    while let Ended::Sleep(_) = ended {
+        if !sleep(shared, parker, meter) {
+            return;
+        }
+        ended = drive::resume(shared, pass, meter, &mut Plain);
+    }
+}
+
+/// `ksoftirqd/<cpu>`.
+pub(crate) fn ksoftirqd(shared: &Shared, id: CpuId, meter: &mut Meter) {
+    let mut softirq = Softirq::new(&shared.host, id, Context::Ksoftirqd);
+    run(shared, &mut softirq, &shared.cpu(id).ksoftirqd, meter);
+}
+
+/// `napi/<dev>-<id>`; returns once the mode is another's.
+pub(crate) fn napi(shared: &Shared, id: Id, meter: &mut Meter) {
+    run(shared, &mut Kthread::new(&shared.host, id), &shared.napi(id).parker, meter);
+}
+
+/// `kworker/u:<n>`.
+pub(crate) fn worker(shared: &Shared, index: usize, meter: &mut Meter) {
+    let mut worker = Worker::new(&shared.host);
+    let parker = &shared.workers.parkers[index];
+    let idle = &shared.workers.idle[index];
+    let mut ended = drive::drive(shared, &mut worker, meter, &mut Plain);
+    while let Ended::Sleep(_) = ended {
+        // Whoever brings work wakes somebody afterwards, at worst the next in turn: a wake-up that
+        // comes between the last look and the sleep ends the sleep.
+        idle.store(true, Ordering::Release);
+        let go_on = sleep(shared, parker, meter);
+        idle.store(false, Ordering::Release);
+        if !go_on {
+            return;
+        }
+        ended = drive::resume(shared, &mut worker, meter, &mut Plain);
+    }
+}

@@ -1,0 +1,76 @@
+//! One CPU of the engine: the descriptors of its interrupt thread, where its ksoftirqd sleeps, and
+//! who else wants it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use napkin_core::Ns;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io;
+
+use crate::line::{KICK, TIMER};
+use crate::parker::Parker;
+use crate::timer::Timer;
+
+/// One CPU.
+#[derive(Debug)]
+pub(crate) struct EngineCpu {
+    /// The operating system's number.
+    pub(crate) os: usize,
+    pub(crate) epoll: Arc<OwnedFd>,
+    pub(crate) timer: Timer,
+    kick: OwnedFd,
+    kicked: AtomicBool,
+    pub(crate) ksoftirqd: Parker,
+    /// Application threads that said they run here and do not sleep in the engine.
+    wanting: AtomicI32,
+}
+
+impl EngineCpu {
+    pub(crate) fn new(os: usize) -> io::Result<EngineCpu> {
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let timer = Timer::new()?;
+        // Edge-triggered: each write, and each expiry, is one event, and nothing has to be read.
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&fd, kick.as_fd(), epoll::EventData::new_u64(KICK), edge)?;
+        epoll::add(&fd, timer.fd(), epoll::EventData::new_u64(TIMER), edge)?;
+        Ok(EngineCpu {
+            os,
+            epoll: Arc::new(fd),
+            timer,
+            kick,
+            kicked: AtomicBool::new(false),
+            ksoftirqd: Parker::default(),
+            wanting: AtomicI32::new(0),
+        })
+    }
+
+    /// Wakes the interrupt thread, to look at everything.
+    pub(crate) fn kick(&self) {
+        if !self.kicked.swap(true, Ordering::AcqRel) {
+            // The counter of an eventfd that is written once a wake-up cannot overflow.
+            let _ = io::write(&self.kick, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// The interrupt thread has woken, and will look at everything.
+    pub(crate) fn kick_seen(&self) {
+        self.kicked.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn arm(&self, at: Ns) {
+        self.timer.bring_forward(at);
+    }
+
+    /// One more (or fewer) application thread wants this CPU.
+    pub(crate) fn want(&self, threads: i32) {
+        self.wanting.fetch_add(threads, Ordering::Relaxed);
+    }
+
+    /// Whether an application thread wants this CPU.
+    pub(crate) fn wanted(&self) -> bool {
+        self.wanting.load(Ordering::Relaxed) > 0
+    }
+}

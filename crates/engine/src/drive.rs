@@ -1,0 +1,227 @@
+//! Taking the core's steps on real queues: the same few lines for every context.
+
+use std::cell::Cell;
+
+use napkin_core::{Context, CpuId, Did, Host, Id, Ns, Op, Pass, Queue, Softirq, Task};
+
+use crate::activity::Meter;
+use crate::clock;
+use crate::port::Port;
+use crate::shared::Shared;
+
+thread_local! {
+    /// This thread is taking steps: what it causes to be scheduled is another thread's.
+    static DRIVING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is inside the engine.
+pub(crate) fn driving() -> bool {
+    DRIVING.get()
+}
+
+/// How a drive ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The pass sleeps until then.
+    Sleep(Ns),
+    /// The pass is done.
+    Done,
+}
+
+/// What a context does besides the steps that are the same for all.
+pub(crate) trait Hooks {
+    /// A softirq of that CPU is to run on the way out of the present interrupt.
+    fn raised(&mut self, shared: &Shared, cpu: CpuId) {
+        shared.cpu(cpu).kick();
+    }
+
+    /// How many events wait for the application.
+    fn look(&mut self) -> u32 {
+        0
+    }
+
+    /// Masks after an interrupt or a repoll.
+    fn mask(&mut self, port: &mut Port) {
+        port.mask();
+    }
+}
+
+/// A context without anything of its own.
+#[derive(Debug)]
+pub(crate) struct Plain;
+
+impl Hooks for Plain {}
+
+/// Marks the thread as driving, also while it unwinds.
+struct Driving(bool);
+
+impl Driving {
+    fn enter() -> Driving {
+        Driving(DRIVING.replace(true))
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        DRIVING.set(self.0);
+    }
+}
+
+/// Takes a pass's steps until it sleeps or ends.
+pub(crate) fn drive<P: Pass<Port>>(
+    shared: &Shared,
+    pass: &mut P,
+    meter: &mut Meter,
+    hooks: &mut impl Hooks,
+) -> Ended {
+    let _driving = Driving::enter();
+    steps(shared, pass, meter, hooks, Did::Start)
+}
+
+/// Goes on with a pass after its sleep.
+pub(crate) fn resume<P: Pass<Port>>(
+    shared: &Shared,
+    pass: &mut P,
+    meter: &mut Meter,
+    hooks: &mut impl Hooks,
+) -> Ended {
+    let _driving = Driving::enter();
+    steps(shared, pass, meter, hooks, Did::Ok)
+}
+
+#[inline]
+fn steps<P: Pass<Port>>(
+    shared: &Shared,
+    pass: &mut P,
+    meter: &mut Meter,
+    hooks: &mut impl Hooks,
+    first: Did,
+) -> Ended {
+    let mut did = first;
+    let mut now = clock::now();
+    loop {
+        let op = pass.next(now, did);
+        did = match op {
+            Op::Poll { budget, .. } => {
+                let work = pass.queue().poll(budget, now);
+                now = clock::now();
+                meter.polled(now, work.any());
+                Did::Polled(work)
+            }
+            Op::Deliver(_) => {
+                let pressure = pass.queue().deliver(now);
+                now = clock::now();
+                meter.step(now);
+                Did::Delivered(pressure)
+            }
+            Op::Mask(_) => {
+                hooks.mask(pass.queue());
+                Did::Ok
+            }
+            Op::Unmask(_) => {
+                let waits = pass.queue().unmask(now);
+                now = clock::now();
+                Did::Unmasked(waits)
+            }
+            Op::RunHere(cpu) => {
+                let mut softirq = Softirq::new(&shared.host, cpu, Context::Application);
+                steps(shared, &mut softirq, meter, &mut Plain, Did::Start);
+                now = clock::now();
+                Did::Ok
+            }
+            Op::Raise(cpu) => {
+                hooks.raised(shared, cpu);
+                Did::Ok
+            }
+            Op::Look => Did::Events(hooks.look()),
+            Op::Resched => {
+                now = clock::now();
+                Did::Ok
+            }
+            Op::Yield => {
+                rustix::thread::sched_yield();
+                now = clock::now();
+                Did::Ok
+            }
+            Op::Pause => {
+                std::hint::spin_loop();
+                Did::Ok
+            }
+            Op::Sleep(at) => return Ended::Sleep(at),
+            Op::Done => return Ended::Done,
+            Op::Arm { .. } | Op::Wake(_) | Op::Vector(..) => {
+                carry_out(shared, op);
+                Did::Ok
+            }
+        };
+    }
+}
+
+/// A step that concerns no queue, from any context.
+pub(crate) fn carry_out(shared: &Shared, op: Op) {
+    match op {
+        Op::Arm { id, at } => shared.cpu(shared.host.instance(id).cpu()).arm(at),
+        Op::Wake(task) => wake(shared, task),
+        Op::Raise(cpu) | Op::RunHere(cpu) => shared.cpu(cpu).kick(),
+        // The engine has no softirqs but the network's.
+        Op::Vector(..) => {}
+        _ => debug_assert!(false, "{op:?} is no step of its own"),
+    }
+}
+
+fn wake(shared: &Shared, task: Task) {
+    match task {
+        Task::Napi(id) => shared.napi(id).parker.unpark(),
+        Task::Worker => shared.workers.wake(),
+        Task::Ksoftirqd(cpu) => shared.cpu(cpu).ksoftirqd.unpark(),
+    };
+}
+
+/// Schedules an instance from a thread of the application, or from inside the engine.
+pub(crate) fn schedule(shared: &Shared, id: Id) {
+    use napkin_core::From;
+    if driving() {
+        if let Some(op) = shared.host.schedule(id, From::Thread) {
+            carry_out(shared, op);
+        }
+        return;
+    }
+    match shared.host.schedule(id, From::Application) {
+        Some(Op::RunHere(cpu)) => run_here(shared, cpu),
+        Some(op) => carry_out(shared, op),
+        None => {}
+    }
+}
+
+/// Runs a CPU's softirqs on the calling thread, unless somebody is at them already.
+pub(crate) fn run_here(shared: &Shared, cpu: CpuId) {
+    let mut softirq = Softirq::new(&shared.host, cpu, Context::Application);
+    let mut meter = shared.anonymous_meter();
+    drive(shared, &mut softirq, &mut meter, &mut Plain);
+}
+
+/// Drives a control pass (disable, enable) to its end; its sleeps are real.
+pub(crate) fn control<P: Pass<Port>>(shared: &Shared, pass: &mut P) {
+    let mut meter = shared.anonymous_meter();
+    let mut ended = drive(shared, pass, &mut meter, &mut Plain);
+    while let Ended::Sleep(at) = ended {
+        std::thread::sleep(std::time::Duration::from_nanos(at.saturating_sub(clock::now())));
+        ended = resume(shared, pass, &mut meter, &mut Plain);
+    }
+}
+
+/// All deadlines of a CPU that have passed, and the timer set for the next one.
+pub(crate) fn expire(shared: &Shared, host: &Host<Port>, cpu: CpuId, hooks: &mut impl Hooks) {
+    let now = clock::now();
+    for id in host.ids() {
+        let instance = host.instance(id);
+        if instance.cpu() == cpu && instance.deadline() <= now {
+            match host.timer(id, now) {
+                Some(Op::Raise(cpu)) => hooks.raised(shared, cpu),
+                Some(op) => carry_out(shared, op),
+                None => {}
+            }
+        }
+    }
+    shared.cpu(cpu).arm(host.next_deadline(cpu));
+}

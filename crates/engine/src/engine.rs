@@ -1,0 +1,451 @@
+//! The engine itself: made from devices and CPUs, changed while it runs, stopped at any time.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+
+use napkin_core::policy::{CpuPolicy, InstancePolicy, Threaded};
+use napkin_core::{Counts, CpuCounts, CpuId, Disable, Enable, Host, Id, check};
+use napkin_nic::QueueCounts;
+use napkin_stack::{Input, Stack};
+
+use crate::activity::{Activity, Meter, Role};
+use crate::config::{Contexts, EngineConfig, EngineError};
+use crate::contexts;
+use crate::cpu::EngineCpu;
+use crate::drive;
+use crate::line::Line;
+use crate::port::Port;
+use crate::sched::{self, Class, Placement, SchedError, current_tid};
+use crate::shared::{Device, Napi, Shared};
+use crate::spin::Spin;
+
+/// A running engine. Dropping it stops it.
+#[derive(Debug)]
+pub struct Engine {
+    shared: Arc<Shared>,
+    contexts: Contexts,
+    /// Irq threads and ksoftirqds.
+    fixed: Vec<JoinHandle<()>>,
+    changes: Mutex<Threads>,
+    warnings: Vec<String>,
+}
+
+/// Threads that come and go with the settings.
+#[derive(Debug, Default)]
+struct Threads {
+    napi: Vec<Option<(Arc<Activity>, JoinHandle<()>)>>,
+    workers: Vec<JoinHandle<()>>,
+    stopped: bool,
+}
+
+/// One instance, as `napi-get` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NapiInfo {
+    /// Its id.
+    pub id: u32,
+    /// Its device.
+    pub device: String,
+    /// Its device's number, from 1.
+    pub ifindex: u32,
+    /// Its queue.
+    pub queue: usize,
+    /// The engine's CPU that serves it.
+    pub cpu: u16,
+    /// The id of its thread, if it has one.
+    pub pid: Option<i32>,
+    /// Its settings.
+    pub settings: InstancePolicy,
+    /// What happened on it.
+    pub counts: Counts,
+    /// What its device counted.
+    pub queue_counts: QueueCounts,
+    /// System calls made to mask and unmask its interrupt.
+    pub line_calls: u64,
+}
+
+impl Engine {
+    /// Starts an engine: its threads run and its devices are served when this returns.
+    ///
+    /// # Errors
+    /// A configuration that makes no sense, settings out of their limits, a CPU that is not there,
+    /// or an operating system that refuses descriptors or threads. Real-time priority that is
+    /// refused is no error but a [warning](Engine::warnings).
+    pub fn start(config: EngineConfig) -> Result<Engine, EngineError> {
+        validate(&config)?;
+        let cpus = config.cpus.iter().map(|os| EngineCpu::new(*os)).collect::<Result<Vec<_>, _>>();
+        let cpus = cpus.map_err(|e| os("a CPU's descriptors", e.into()))?;
+        let mut settings = Vec::new();
+        let shared = Arc::new(assemble(&config.cpus, config.devices, cpus, &mut settings)?);
+        let mut engine = Engine {
+            contexts: config.contexts,
+            fixed: Vec::new(),
+            changes: Mutex::new(Threads {
+                napi: shared.napis.iter().map(|_| None).collect(),
+                ..Threads::default()
+            }),
+            warnings: Vec::new(),
+            shared,
+        };
+        for index in 0..engine.shared.cpus.len() as u16 {
+            let cpu = engine.shared.host.cpu(CpuId(index));
+            cpu.set_policy(config.cpu_policy);
+            cpu.set_limits(config.limits);
+            engine.start_cpu(CpuId(index))?;
+        }
+        for (id, settings) in engine.shared.host.ids().zip(settings) {
+            engine.apply(id, &settings)?;
+            if let Ok(mut enable) = Enable::new(&engine.shared.host, id) {
+                drive::control(&engine.shared, &mut enable);
+            }
+        }
+        Ok(engine)
+    }
+
+    /// What was asked for and could not be had, in sentences.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The stack of a device.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn stack(&self, device: &str) -> Result<Arc<Stack>, EngineError> {
+        let found = self.shared.devices.iter().find(|it| it.name == device);
+        found
+            .map(|device| Arc::clone(&device.stack))
+            .ok_or_else(|| EngineError::NoDevice(device.to_owned()))
+    }
+
+    /// The names of the devices, in the order of their numbers (from 1).
+    pub fn devices(&self) -> Vec<String> {
+        self.shared.devices.iter().map(|device| device.name.clone()).collect()
+    }
+
+    /// The operating system's CPUs, in the order of the engine's numbers.
+    pub fn cpus(&self) -> Vec<usize> {
+        self.shared.cpus.iter().map(|cpu| cpu.os).collect()
+    }
+
+    /// Every instance.
+    pub fn napis(&self) -> Vec<NapiInfo> {
+        self.shared.host.ids().map(|id| self.info(id)).collect()
+    }
+
+    /// One instance.
+    ///
+    /// # Errors
+    /// If there is no such instance.
+    pub fn napi(&self, napi_id: u32) -> Result<NapiInfo, EngineError> {
+        self.id(napi_id).map(|id| self.info(id))
+    }
+
+    /// The counts of one CPU.
+    ///
+    /// # Panics
+    /// If the engine has no such CPU.
+    pub fn cpu_counts(&self, cpu: CpuId) -> CpuCounts {
+        self.shared.host.cpu(cpu).counts()
+    }
+
+    /// How often a CPU's timer was set: each is a system call.
+    ///
+    /// # Panics
+    /// If the engine has no such CPU.
+    pub fn timer_settings(&self, cpu: CpuId) -> u64 {
+        self.shared.cpu(cpu).timer.settings()
+    }
+
+    /// Every thread that serves, or has served, traffic; those of the application from their first
+    /// wait on.
+    pub fn activities(&self) -> Vec<Arc<Activity>> {
+        self.shared.activities().clone()
+    }
+
+    /// Contexts that were started anew after a panic.
+    pub fn panics(&self) -> u64 {
+        self.shared.panics.load(Ordering::Relaxed)
+    }
+
+    /// Changes an instance's settings while traffic flows (`napi-set`). The mode is applied first,
+    /// as in the kernel; a thread exists before its mode is set and has ended when a change away
+    /// from it returns.
+    ///
+    /// # Errors
+    /// No such instance, a value out of its limits, or no thread to be had: nothing is changed
+    /// then.
+    pub fn set(&self, napi_id: u32, settings: &InstancePolicy) -> Result<(), EngineError> {
+        self.apply(self.id(napi_id)?, settings)
+    }
+
+    /// Changes the settings of all instances of a device.
+    ///
+    /// # Errors
+    /// As [`Engine::set`], and if there is no such device.
+    pub fn set_device(&self, device: &str, settings: &InstancePolicy) -> Result<(), EngineError> {
+        let found = self.shared.devices.iter().find(|it| it.name == device);
+        let device = found.ok_or_else(|| EngineError::NoDevice(device.to_owned()))?;
+        check(settings)?;
+        device.napis.iter().try_for_each(|id| self.apply(*id, settings))
+    }
+
+    /// Changes the rules of all CPUs.
+    pub fn set_cpu_policy(&self, policy: CpuPolicy) {
+        for index in 0..self.shared.host.cpus() {
+            self.shared.host.cpu(CpuId(index)).set_policy(policy);
+        }
+    }
+
+    /// Stops: every queue is masked, every thread has ended, and waiting threads of the application
+    /// have returned an error, when this returns.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn id(&self, napi_id: u32) -> Result<Id, EngineError> {
+        let last = self.shared.napis.len() as u32;
+        self.shared.instance_of(napi_id).ok_or(EngineError::NoNapi { id: napi_id, last })
+    }
+
+    fn info(&self, id: Id) -> NapiInfo {
+        let napi = self.shared.napi(id);
+        let instance = self.shared.host.instance(id);
+        let threads = self.threads();
+        let thread = threads.napi.get(usize::from(id.0)).and_then(Option::as_ref);
+        NapiInfo {
+            id: Shared::napi_id(id),
+            device: self.shared.devices[napi.device].name.clone(),
+            ifindex: napi.device as u32 + 1,
+            queue: napi.queue,
+            cpu: instance.cpu().0,
+            pid: thread.map(|(activity, _)| activity.tid()).filter(|tid| *tid != 0),
+            settings: instance.settings(),
+            counts: instance.counts(),
+            queue_counts: napi.counters.read(),
+            line_calls: napi.port.line_calls.load(Ordering::Relaxed),
+        }
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Threads> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start_cpu(&mut self, id: CpuId) -> Result<(), EngineError> {
+        let os_cpu = self.shared.cpu(id).os;
+        let cpus = vec![os_cpu];
+        let irq = Placement { cpus: cpus.clone(), class: self.contexts.irq };
+        let ksoftirqd = Placement { cpus, class: self.contexts.ksoftirqd };
+        let (_, handle, refused) =
+            spawn(&self.shared, Role::Irq, format!("irq/{os_cpu}"), &irq, move |shared, meter| {
+                contexts::irq(shared, id, meter);
+            })?;
+        self.fixed.push(handle);
+        let name = format!("ksoftirqd/{os_cpu}");
+        let (_, handle, other) =
+            spawn(&self.shared, Role::Ksoftirqd, name, &ksoftirqd, move |shared, meter| {
+                contexts::ksoftirqd(shared, id, meter);
+            })?;
+        self.fixed.push(handle);
+        for refused in refused.into_iter().chain(other) {
+            let warning =
+                format!("{refused}; interrupts do not preempt the application on CPU {os_cpu}");
+            self.warnings.push(warning);
+        }
+        Ok(())
+    }
+
+    fn apply(&self, id: Id, settings: &InstancePolicy) -> Result<(), EngineError> {
+        check(settings)?;
+        let mut threads = self.threads();
+        if threads.stopped {
+            return Err(EngineError::Stopping);
+        }
+        let index = usize::from(id.0);
+        let threaded = matches!(settings.threaded, Threaded::Enabled | Threaded::BusyPoll);
+        if threaded && threads.napi[index].is_none() {
+            let device = &self.shared.devices[self.shared.napi(id).device].name;
+            let name = format!("napi/{device}-{}", Shared::napi_id(id));
+            let (activity, handle, _) = spawn(
+                &self.shared,
+                Role::Napi,
+                name,
+                &self.contexts.napi,
+                move |shared, meter| contexts::napi(shared, id, meter),
+            )?;
+            threads.napi[index] = Some((activity, handle));
+        }
+        if settings.threaded == Threaded::Workqueue && threads.workers.is_empty() {
+            for index in 0..self.shared.workers.parkers.len() {
+                let name = format!("kworker/u:{index}");
+                let placement = &self.contexts.worker;
+                let (_, handle, _) =
+                    spawn(&self.shared, Role::Worker, name, placement, move |shared, meter| {
+                        contexts::worker(shared, index, meter);
+                    })?;
+                threads.workers.push(handle);
+            }
+        }
+        self.shared.host.set(id, settings)?;
+        if !threaded && let Some((activity, handle)) = threads.napi[index].take() {
+            // It sees its mode gone after its poll, hands the instance over and ends.
+            self.shared.napi(id).parker.unpark();
+            join(handle);
+            activity.set_tid(0);
+        }
+        Ok(())
+    }
+
+    fn shut_down(&mut self) {
+        let mut threads = self.threads();
+        if std::mem::replace(&mut threads.stopped, true) {
+            return;
+        }
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.wake_applications();
+        for id in self.shared.host.ids() {
+            if let Ok(mut disable) = Disable::new(&self.shared.host, id) {
+                drive::control(&self.shared, &mut disable);
+            }
+        }
+        self.shared.ended.store(true, Ordering::Release);
+        self.shared.look_everywhere();
+        let napi: Vec<_> = threads.napi.iter_mut().filter_map(Option::take).collect();
+        let workers = std::mem::take(&mut threads.workers);
+        drop(threads);
+        for (_, handle) in napi {
+            join(handle);
+        }
+        for handle in workers.into_iter().chain(std::mem::take(&mut self.fixed)) {
+            join(handle);
+        }
+        for activity in self.shared.activities().iter() {
+            if activity.role != Role::Application {
+                activity.set_tid(0);
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+fn os(what: &'static str, source: std::io::Error) -> EngineError {
+    EngineError::Os { what, source }
+}
+
+fn join(handle: JoinHandle<()>) {
+    // The body catches panics itself.
+    let _ = handle.join();
+}
+
+fn validate(config: &EngineConfig) -> Result<(), EngineError> {
+    if config.cpus.is_empty() {
+        return Err(EngineError::NoCpu);
+    }
+    if config.devices.is_empty() || config.devices.iter().any(|device| device.queues.is_empty()) {
+        return Err(EngineError::NoQueue);
+    }
+    let cpus = config.cpus.len();
+    for device in &config.devices {
+        let bad = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+        if device.name.is_empty() || device.name.len() > 15 || device.name.contains(bad) {
+            return Err(EngineError::DeviceName(device.name.clone()));
+        }
+        check(&device.settings)?;
+        for (queue, (_, cpu)) in device.queues.iter().enumerate() {
+            if usize::from(*cpu) >= cpus {
+                let device = device.name.clone();
+                return Err(EngineError::QueueCpu { device, queue, cpu: *cpu, cpus });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes instances of the devices' queues, each with its line and its way into the stack.
+fn assemble(
+    os_cpus: &[usize],
+    configs: Vec<crate::DeviceConfig>,
+    cpus: Vec<EngineCpu>,
+    settings: &mut Vec<InstancePolicy>,
+) -> Result<Shared, EngineError> {
+    let (mut napis, mut devices, mut ports) = (Vec::new(), Vec::new(), Vec::new());
+    for (device, config) in configs.into_iter().enumerate() {
+        let stack = Stack::new(config.address);
+        let cost = Spin::new(config.delivery_cost);
+        let mut ids = Vec::new();
+        for (queue, (nic, cpu)) in config.queues.into_iter().enumerate() {
+            let id = Id(napis.len() as u16);
+            let counters = nic.counters();
+            let input = Input::new(Arc::clone(&stack), Shared::napi_id(id), nic.transmitter());
+            let mut port = Port::new(nic, input, cost);
+            let epoll = Arc::clone(&cpus[usize::from(cpu)].epoll);
+            let line = Line::attach(epoll, port.nic().interrupt(), u64::from(id.0));
+            port.set_line(line.map_err(|e| os("a queue's interrupt", e.into()))?);
+            let counts = port.counts();
+            ports.push((port, CpuId(cpu)));
+            napis.push(Napi {
+                device,
+                queue,
+                counters,
+                port: counts,
+                parker: crate::parker::Parker::default(),
+            });
+            settings.push(config.settings);
+            ids.push(id);
+        }
+        devices.push(Device { name: config.name, stack, napis: ids });
+    }
+    let host = Host::new(os_cpus.len() as u16, ports);
+    Ok(Shared::new(host, cpus.into(), napis.into(), devices.into()))
+}
+
+type Spawned = (Arc<Activity>, JoinHandle<()>, Option<SchedError>);
+
+/// Starts a named thread in its place, and returns once it is there. A CPU that is not there is an
+/// error; a class that was refused is returned beside the thread.
+fn spawn(
+    shared: &Arc<Shared>,
+    role: Role,
+    name: String,
+    placement: &Placement,
+    body: impl Fn(&Shared, &mut Meter) + Send + 'static,
+) -> Result<Spawned, EngineError> {
+    let activity = Activity::new(role, name.clone());
+    let (told, hear) = mpsc::sync_channel(1);
+    let thread = (Arc::clone(shared), Arc::clone(&activity), placement.clone());
+    let handle = std::thread::Builder::new()
+        .name(name)
+        .spawn(move || {
+            let (shared, activity, placement) = thread;
+            activity.set_tid(current_tid());
+            sched::exact_timers();
+            let place = sched::pin(None, &placement.cpus);
+            let failed = place.is_err();
+            let refused = (placement.class != Class::Fair)
+                .then(|| sched::classify(None, placement.class).err())
+                .flatten();
+            // The receiver waits for exactly this.
+            let _ = told.send(place.map(|()| refused));
+            if !failed {
+                contexts::guard(&shared, &activity, |meter| body(&shared, meter));
+            }
+        })
+        .map_err(|e| os("a thread", e))?;
+    match hear.recv() {
+        Ok(Ok(refused)) => {
+            shared.enter(&activity);
+            Ok((activity, handle, refused))
+        }
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(os("a thread", std::io::Error::other("it ended before it began"))),
+    }
+}

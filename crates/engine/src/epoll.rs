@@ -1,0 +1,297 @@
+//! `Epoll`: one thread, many sockets, with the kernel's busy polling and suspension.
+//!
+//! Level-triggered, as `epoll` is by default: a socket stays ready until it is drained. The rules
+//! of a wait are the core's ([`EpollWait`]); this file keeps the ready list and the sleeper.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_queue::ArrayQueue;
+use napkin_core::policy::EpollPolicy;
+use napkin_core::{CpuId, EpollContext, EpollWait, From};
+use napkin_stack::{Listener, Receiver, Socket};
+use thiserror::Error;
+
+use crate::Engine;
+use crate::drive::{self, Ended, Hooks};
+use crate::shared::Shared;
+use crate::waiter::Waiter;
+
+/// The most sockets one `Epoll` can watch.
+pub const WATCHES: usize = 16_384;
+
+/// Slots beyond the number of watches, so that a push never meets a slot that is being read.
+const SLACK: usize = 64;
+
+/// What cannot be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EpollError {
+    /// As `EPIOCSPARAMS` refuses it.
+    #[error("busy_poll_usecs {0} is out of range: give 0 to {max}", max = i32::MAX)]
+    Usecs(u32),
+    /// As `EPIOCSPARAMS` refuses it without the privilege.
+    #[error("a busy-poll budget of {0} needs CAP_NET_ADMIN: give at most 64, or run privileged")]
+    Budget(u16),
+    /// Too many sockets.
+    #[error("one epoll watches at most {WATCHES} sockets: use several")]
+    TooMany,
+    /// Another thread waits there.
+    #[error("another thread waits on this epoll: give each thread its own")]
+    Busy,
+    /// The engine was stopped.
+    #[error("the engine was stopped")]
+    Stopped,
+}
+
+/// An event: the socket with that token is readable (or was closed).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// The token given to [`Epoll::add`].
+    pub token: u64,
+}
+
+/// What the sockets' listeners share with the one who waits.
+#[derive(Debug)]
+struct Ready {
+    context: EpollContext,
+    list: ArrayQueue<Arc<Watch>>,
+    waiter: Arc<Waiter>,
+}
+
+/// One watched socket.
+#[derive(Debug)]
+struct Watch {
+    token: u64,
+    receiver: Arc<Receiver>,
+    /// It is on the ready list, or is about to be.
+    listed: AtomicBool,
+    removed: AtomicBool,
+}
+
+impl Ready {
+    fn list(&self, watch: &Arc<Watch>) {
+        if !watch.listed.swap(true, Ordering::AcqRel) {
+            // There is a slot for each watch, and a watch is listed once.
+            let pushed = self.list.push(Arc::clone(watch));
+            debug_assert!(pushed.is_ok(), "more watches than slots");
+        }
+    }
+}
+
+/// Tells an epoll of its sockets.
+struct Watcher {
+    ready: Arc<Ready>,
+    watch: Arc<Watch>,
+}
+
+impl Listener for Watcher {
+    fn readable(&self, napi_id: u32) {
+        self.ready.list(&self.watch);
+        if let Some(id) = self.ready.waiter.shared().instance_of(napi_id) {
+            self.ready.context.follow(id);
+        }
+        self.ready.waiter.wake();
+    }
+
+    fn drained(&self, napi_id: u32) {
+        drained(self.ready.waiter.shared(), napi_id);
+    }
+}
+
+/// A receiver has drained: its queue may be polled again.
+pub(crate) fn drained(shared: &Shared, napi_id: u32) {
+    if let Some(id) = shared.instance_of(napi_id) {
+        drive::schedule(shared, id);
+    }
+}
+
+/// An epoll context: sockets in, events out, for one waiting thread at a time.
+///
+/// Dropping it ends its suspension at once.
+#[derive(Debug)]
+pub struct Epoll {
+    ready: Arc<Ready>,
+    watches: Vec<Arc<Watch>>,
+    spin: bool,
+}
+
+impl Epoll {
+    /// An epoll context for a thread that runs on `cpu` (the engine's own number), with the
+    /// parameters given.
+    ///
+    /// # Errors
+    /// Parameters that `EPIOCSPARAMS` would refuse.
+    ///
+    /// # Panics
+    /// If the engine has no such CPU.
+    pub fn new(engine: &Engine, cpu: CpuId, params: EpollPolicy) -> Result<Epoll, EpollError> {
+        let shared = Arc::clone(engine.shared());
+        assert!(usize::from(cpu.0) < shared.cpus.len(), "no CPU {}", cpu.0);
+        check(&params)?;
+        let ready = Arc::new(Ready {
+            context: EpollContext::new(params, 0),
+            list: ArrayQueue::new(WATCHES + SLACK),
+            waiter: Waiter::new(shared, cpu),
+        });
+        Ok(Epoll { ready, watches: Vec::new(), spin: false })
+    }
+
+    /// Changes the parameters (`EPIOCSPARAMS`).
+    ///
+    /// # Errors
+    /// Parameters that it would refuse.
+    pub fn set_params(&self, params: EpollPolicy) -> Result<(), EpollError> {
+        check(&params)?;
+        self.ready.context.set(params);
+        Ok(())
+    }
+
+    /// The parameters (`EPIOCGPARAMS`).
+    pub fn params(&self) -> EpollPolicy {
+        self.ready.context.params()
+    }
+
+    /// Whether a wait returns where it would sleep, after its busy poll (`fullbusy`).
+    pub fn set_spin(&mut self, spin: bool) {
+        self.spin = spin;
+    }
+
+    /// Watches a socket. An event that waits already is reported by the next wait. A socket is
+    /// watched by one epoll at a time: the last one wins.
+    ///
+    /// # Errors
+    /// With [`WATCHES`] sockets already.
+    pub fn add(&mut self, socket: &impl Socket, token: u64) -> Result<(), EpollError> {
+        if self.watches.len() >= WATCHES {
+            return Err(EpollError::TooMany);
+        }
+        let receiver = Arc::clone(socket.receiver());
+        let watch = Arc::new(Watch {
+            token,
+            receiver: Arc::clone(&receiver),
+            listed: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
+        });
+        self.watches.push(Arc::clone(&watch));
+        let watcher = Watcher { ready: Arc::clone(&self.ready), watch: Arc::clone(&watch) };
+        receiver.set_listener(Arc::new(watcher));
+        if let Some(id) = self.ready.waiter.shared().instance_of(socket.incoming_napi_id()) {
+            self.ready.context.follow(id);
+        }
+        if receiver.readable() {
+            self.ready.list(&watch);
+        }
+        Ok(())
+    }
+
+    /// Stops watching a socket.
+    pub fn remove(&mut self, socket: &impl Socket) {
+        self.watches.retain(|watch| {
+            let it = Arc::ptr_eq(&watch.receiver, socket.receiver());
+            if it {
+                watch.removed.store(true, Ordering::Release);
+                watch.receiver.clear_listener();
+            }
+            !it
+        });
+    }
+
+    /// Waits until a socket is readable and fills `events` with at most `max` of them; nothing
+    /// after `timeout` (`None`: for ever; zero: looks, and never busy polls).
+    ///
+    /// # Errors
+    /// If another thread waits here, or the engine was stopped.
+    pub fn wait(
+        &self,
+        events: &mut Vec<Event>,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<(), EpollError> {
+        events.clear();
+        let waiter = &self.ready.waiter;
+        let shared = waiter.shared();
+        let timeout = timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let waited = waiter.metered(|meter| {
+            let context = &self.ready.context;
+            let mut pass = EpollWait::new(&shared.host, context, timeout, self.spin);
+            let mut look = Look { ready: &self.ready, events, max: max.max(1) };
+            let mut ended = drive::drive(shared, &mut pass, meter, &mut look);
+            while let Ended::Sleep(deadline) = ended {
+                waiter.sleep(deadline, meter);
+                if shared.stopping.load(Ordering::Acquire) {
+                    return Err(EpollError::Stopped);
+                }
+                ended = drive::resume(shared, &mut pass, meter, &mut look);
+            }
+            Ok(())
+        });
+        match waited {
+            Some(Ok(())) if shared.stopping.load(Ordering::Acquire) => Err(EpollError::Stopped),
+            Some(result) => result,
+            None => Err(EpollError::Busy),
+        }
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        for watch in &self.watches {
+            watch.removed.store(true, Ordering::Release);
+            watch.receiver.clear_listener();
+        }
+        let shared = self.ready.waiter.shared();
+        // Not on this thread: it may be unwinding.
+        if let Some(op) = self.ready.context.close(&shared.host, From::Thread) {
+            drive::carry_out(shared, op);
+        }
+        if std::thread::panicking() {
+            shared.look_everywhere();
+        }
+    }
+}
+
+/// Collects events.
+struct Look<'a> {
+    ready: &'a Ready,
+    events: &'a mut Vec<Event>,
+    max: usize,
+}
+
+impl Hooks for Look<'_> {
+    fn look(&mut self) -> u32 {
+        // Once round the list at most: what is still readable goes back to its tail.
+        for _ in 0..self.ready.list.len() {
+            if self.events.len() >= self.max {
+                break;
+            }
+            let Some(watch) = self.ready.list.pop() else { break };
+            // First the flag, then the look: a frame that comes in between lists it again.
+            watch.listed.store(false, Ordering::SeqCst);
+            if watch.removed.load(Ordering::Acquire) {
+                continue;
+            }
+            if watch.receiver.readable() {
+                self.ready.list(&watch);
+            } else if !watch.receiver.is_closed() {
+                continue;
+            }
+            if !self.events.iter().any(|event| event.token == watch.token) {
+                self.events.push(Event { token: watch.token });
+            }
+        }
+        self.events.len() as u32
+    }
+}
+
+fn check(params: &EpollPolicy) -> Result<(), EpollError> {
+    if params.busy_poll_usecs > i32::MAX as u32 {
+        return Err(EpollError::Usecs(params.busy_poll_usecs));
+    }
+    let unprivileged = napkin_core::policy::UNPRIVILEGED_BUDGET;
+    if params.busy_poll_budget > unprivileged && !crate::rights::net_admin() {
+        return Err(EpollError::Budget(params.busy_poll_budget));
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Sleeping and waking, one thread at a time.
+//!
+//! A wake-up that comes before the sleep makes the sleep return at once: a thread that has looked
+//! and found nothing may go to sleep without a lock, because whoever brings something wakes it
+//! afterwards. Waking a thread that does not sleep costs one atomic exchange and no system call.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use napkin_core::{NEVER, Ns};
+use rustix::thread::futex;
+
+use crate::clock;
+
+const EMPTY: u32 = 0;
+const NOTIFIED: u32 = 1;
+const PARKED: u32 = 2;
+
+/// Where one thread sleeps.
+#[derive(Debug, Default)]
+pub(crate) struct Parker(AtomicU32);
+
+impl Parker {
+    /// Sleeps until woken or until `deadline`; may return early for no reason. `before` runs once
+    /// it is certain that the thread is about to block.
+    pub(crate) fn park(&self, deadline: Ns, before: impl FnOnce()) {
+        if self.0.compare_exchange(EMPTY, PARKED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            self.0.store(EMPTY, Ordering::Release);
+            return;
+        }
+        before();
+        let timeout =
+            (deadline != NEVER).then(|| clock::timespec(deadline.saturating_sub(clock::now())));
+        // Woken, timed out, interrupted by a signal: in each case the caller looks again.
+        let _ = futex::wait(&self.0, futex::Flags::PRIVATE, PARKED, timeout.as_ref());
+        self.0.store(EMPTY, Ordering::Release);
+    }
+
+    /// Forgets a wake-up that came so far. Whoever calls this looks afterwards, and sees whatever
+    /// the wake-up was for.
+    #[inline]
+    pub(crate) fn forget(&self) {
+        if self.0.load(Ordering::Relaxed) != EMPTY {
+            self.0.swap(EMPTY, Ordering::AcqRel);
+        }
+    }
+
+    /// Wakes the thread, or its next sleep. Says whether it was asleep.
+    #[inline]
+    pub(crate) fn unpark(&self) -> bool {
+        let asleep = self.0.swap(NOTIFIED, Ordering::AcqRel) == PARKED;
+        if asleep {
+            // An error would mean that nobody sleeps there.
+            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
+        }
+        asleep
+    }
+}

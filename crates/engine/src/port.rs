@@ -1,0 +1,125 @@
+//! A device's queue as the core sees it: frames in from the device, out to the stack.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use napkin_core::{Ns, Pressure, Queue, Work};
+use napkin_nic::{Frame, PacketQueue};
+use napkin_stack::Input;
+
+use crate::line::Line;
+use crate::spin::Spin;
+
+/// A poll's frames: as many as any poll may take.
+const BATCH: usize = u16::MAX as usize;
+/// What is reserved at first; larger budgets reserve once.
+const USUAL_BATCH: usize = 256;
+
+/// Counts that the port itself keeps.
+#[derive(Debug, Default)]
+pub(crate) struct PortCounts {
+    /// System calls made to mask and unmask.
+    pub(crate) line_calls: AtomicU64,
+}
+
+/// One queue, its interrupt line and its way into the stack.
+pub(crate) struct Port {
+    nic: Box<dyn PacketQueue>,
+    line: Option<Line>,
+    input: Input,
+    batch: Vec<Frame>,
+    single: Vec<Frame>,
+    /// What delivering one frame costs on top.
+    cost: Spin,
+    /// The line is armed; a one-shot that fired may not have been noticed yet.
+    armed: bool,
+    counts: Arc<PortCounts>,
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Port").field("armed", &self.armed).finish_non_exhaustive()
+    }
+}
+
+impl Port {
+    pub(crate) fn new(nic: Box<dyn PacketQueue>, input: Input, cost: Spin) -> Port {
+        Port {
+            nic,
+            line: None,
+            input,
+            batch: Vec::with_capacity(USUAL_BATCH),
+            single: Vec::with_capacity(1),
+            cost,
+            armed: false,
+            counts: Arc::default(),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> Arc<PortCounts> {
+        Arc::clone(&self.counts)
+    }
+
+    pub(crate) fn nic(&self) -> &dyn PacketQueue {
+        &*self.nic
+    }
+
+    /// Gives the queue its line; before the instance is enabled.
+    pub(crate) fn set_line(&mut self, line: Line) {
+        self.line = Some(line);
+    }
+
+    /// The interrupt side, having won: the line has fired, and so is masked.
+    pub(crate) fn interrupted(&mut self) {
+        self.armed = false;
+        self.nic.acknowledge();
+        self.nic.mask();
+    }
+}
+
+impl Queue for Port {
+    #[inline]
+    fn poll(&mut self, budget: u16, now: Ns) -> Work {
+        let budget_frames = usize::from(budget).min(BATCH);
+        if self.batch.capacity() < budget_frames {
+            // Once, for the first poll with a budget beyond the usual.
+            self.batch.reserve(budget_frames);
+        }
+        self.nic.poll(budget, now, &mut self.batch)
+    }
+
+    fn deliver(&mut self, now: Ns) -> Pressure {
+        if self.cost.is_none() {
+            return self.input.deliver(&mut self.batch, now);
+        }
+        let mut pressure = Pressure::Room;
+        for frame in self.batch.drain(..) {
+            self.cost.run();
+            self.single.push(frame);
+            pressure = self.input.deliver(&mut self.single, now);
+        }
+        pressure
+    }
+
+    fn mask(&mut self) {
+        self.nic.mask();
+        if std::mem::take(&mut self.armed)
+            && let Some(line) = &self.line
+        {
+            line.mask(self.nic.interrupt());
+            self.counts.line_calls.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn unmask(&mut self, now: Ns) -> bool {
+        if self.nic.unmask(now) {
+            return true;
+        }
+        self.armed = true;
+        if let Some(line) = &self.line {
+            line.unmask(self.nic.interrupt());
+            self.counts.line_calls.fetch_add(1, Ordering::Relaxed);
+        }
+        false
+    }
+}

@@ -1,0 +1,184 @@
+//! What every context of one engine sees.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use napkin_core::{CpuId, Host, Id};
+use napkin_nic::QueueCounters;
+use napkin_stack::Stack;
+
+use crate::activity::{Activity, Meter, Role};
+use crate::clock;
+use crate::cpu::EngineCpu;
+use crate::parker::Parker;
+use crate::port::{Port, PortCounts};
+use crate::waiter::Waiter;
+
+/// One instance's place in its device, and where its thread sleeps.
+#[derive(Debug)]
+pub(crate) struct Napi {
+    pub(crate) device: usize,
+    pub(crate) queue: usize,
+    pub(crate) counters: Arc<QueueCounters>,
+    pub(crate) port: Arc<PortCounts>,
+    pub(crate) parker: Parker,
+}
+
+/// Where the shared pool's workers sleep.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    pub(crate) parkers: Box<[Parker]>,
+    pub(crate) idle: Box<[AtomicBool]>,
+    next: AtomicUsize,
+}
+
+impl Workers {
+    pub(crate) fn new(count: usize) -> Workers {
+        Workers {
+            parkers: (0..count).map(|_| Parker::default()).collect(),
+            idle: (0..count).map(|_| AtomicBool::new(false)).collect(),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// Wakes a worker: an idle one if there is one, otherwise the next in turn, who will look at
+    /// the queue once more before he sleeps. Says whether he slept.
+    pub(crate) fn wake(&self) -> bool {
+        let idle = self
+            .idle
+            .iter()
+            .position(|idle| idle.load(Ordering::Relaxed) && idle.swap(false, Ordering::AcqRel));
+        let turn = || self.next.fetch_add(1, Ordering::Relaxed) % self.parkers.len().max(1);
+        self.parkers.get(idle.unwrap_or_else(turn)).is_some_and(Parker::unpark)
+    }
+}
+
+/// What every context sees.
+pub(crate) struct Shared {
+    pub(crate) host: Host<Port>,
+    pub(crate) cpus: Box<[EngineCpu]>,
+    pub(crate) napis: Box<[Napi]>,
+    pub(crate) devices: Box<[Device]>,
+    pub(crate) workers: Workers,
+    pub(crate) stopping: AtomicBool,
+    /// Interrupt threads sleep for the last time, too.
+    pub(crate) ended: AtomicBool,
+    activities: Mutex<Vec<Arc<Activity>>>,
+    waiters: Mutex<Vec<Weak<Waiter>>>,
+    pub(crate) panics: AtomicU64,
+}
+
+/// One device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) stack: Arc<Stack>,
+    pub(crate) napis: Vec<Id>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("devices", &self.devices).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(
+        host: Host<Port>,
+        cpus: Box<[EngineCpu]>,
+        napis: Box<[Napi]>,
+        devices: Box<[Device]>,
+    ) -> Shared {
+        let workers = Workers::new(cpus.len());
+        Shared {
+            host,
+            cpus,
+            napis,
+            devices,
+            workers,
+            stopping: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            activities: Mutex::default(),
+            waiters: Mutex::default(),
+            panics: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn cpu(&self, cpu: CpuId) -> &EngineCpu {
+        &self.cpus[usize::from(cpu.0)]
+    }
+
+    #[inline]
+    pub(crate) fn napi(&self, id: Id) -> &Napi {
+        &self.napis[usize::from(id.0)]
+    }
+
+    /// Enters a thread into the books.
+    pub(crate) fn register(&self, role: Role, name: String) -> Arc<Activity> {
+        let activity = Activity::new(role, name);
+        self.enter(&activity);
+        activity
+    }
+
+    /// Enters a thread into the books.
+    pub(crate) fn enter(&self, activity: &Arc<Activity>) {
+        let mut activities = self.activities();
+        // Threads that have ended keep their place only while somebody holds on to them.
+        activities.retain(|it| it.tid() != 0 || Arc::strong_count(it) > 1);
+        activities.push(Arc::clone(activity));
+    }
+
+    pub(crate) fn activities(&self) -> MutexGuard<'_, Vec<Arc<Activity>>> {
+        self.activities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers who is to be woken when the engine stops.
+    pub(crate) fn waiting(&self, waiter: &Arc<Waiter>) {
+        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        waiters.retain(|waiter| waiter.strong_count() > 0);
+        waiters.push(Arc::downgrade(waiter));
+    }
+
+    /// Wakes every thread of the application that sleeps in the engine.
+    pub(crate) fn wake_applications(&self) {
+        let waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        for waiter in waiters.iter().filter_map(Weak::upgrade) {
+            waiter.wake();
+        }
+    }
+
+    /// A meter for steps that are nobody's in the books.
+    pub(crate) fn anonymous_meter(&self) -> Meter {
+        thread_local! {
+            static NOBODY: Arc<Activity> = Activity::new(Role::Application, String::new());
+        }
+        Meter::new(NOBODY.with(Arc::clone), clock::now())
+    }
+
+    /// A context unwound: whatever it left behind is found by looking everywhere.
+    pub(crate) fn look_everywhere(&self) {
+        for cpu in &self.cpus {
+            cpu.kick();
+            cpu.ksoftirqd.unpark();
+        }
+        for napi in &self.napis {
+            napi.parker.unpark();
+        }
+        for worker in &self.workers.parkers {
+            worker.unpark();
+        }
+    }
+
+    /// What an application calls an instance: the core's index, counted from 1, because 0 means
+    /// none.
+    pub(crate) const fn napi_id(id: Id) -> u32 {
+        id.0 as u32 + 1
+    }
+
+    /// The instance of that id, if there is one.
+    pub(crate) fn instance_of(&self, napi_id: u32) -> Option<Id> {
+        let index = napi_id.checked_sub(1)?;
+        ((index as usize) < self.napis.len()).then_some(Id(index as u16))
+    }
+}
