@@ -34,6 +34,8 @@ pub(crate) struct Port {
     /// The line is armed; a one-shot that fired may not have been noticed yet.
     armed: bool,
     counts: Arc<PortCounts>,
+    #[cfg(debug_assertions)]
+    watched: Arc<crate::invariant::Watched>,
 }
 
 impl std::fmt::Debug for Port {
@@ -53,11 +55,18 @@ impl Port {
             cost,
             armed: false,
             counts: Arc::default(),
+            #[cfg(debug_assertions)]
+            watched: Arc::default(),
         }
     }
 
     pub(crate) fn counts(&self) -> Arc<PortCounts> {
         Arc::clone(&self.counts)
+    }
+
+    #[cfg(debug_assertions)]
+    pub(crate) fn watched(&self) -> Arc<crate::invariant::Watched> {
+        Arc::clone(&self.watched)
     }
 
     pub(crate) fn nic(&self) -> &dyn PacketQueue {
@@ -80,12 +89,20 @@ impl Port {
 impl Queue for Port {
     #[inline]
     fn poll(&mut self, budget: u16, now: Ns) -> Work {
+        if !self.batch.is_empty() {
+            // A context unwound between its poll and the delivery. Whether its receivers are full
+            // shows at the next delivery.
+            self.deliver(now);
+        }
         let budget_frames = usize::from(budget).min(BATCH);
         if self.batch.capacity() < budget_frames {
             // Once, for the first poll with a budget beyond the usual.
             self.batch.reserve(budget_frames);
         }
-        self.nic.poll(budget, now, &mut self.batch)
+        let work = self.nic.poll(budget, now, &mut self.batch);
+        #[cfg(debug_assertions)]
+        self.watched.polled(budget, work, self.batch.len());
+        work
     }
 
     fn deliver(&mut self, now: Ns) -> Pressure {
@@ -114,6 +131,14 @@ impl Queue for Port {
     fn unmask(&mut self, now: Ns) -> bool {
         if self.nic.unmask(now) {
             return true;
+        }
+        if self.nic.gone() {
+            // Its descriptor would be readable for ever.
+            return false;
+        }
+        if self.nic.gone() {
+            // Readable for ever, and no frame will come.
+            return false;
         }
         self.armed = true;
         if let Some(line) = &self.line {

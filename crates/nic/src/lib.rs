@@ -1,1 +1,26 @@
-//! (written in the commits that follow)
+//! Packet queues: where frames come from and go to.
+//!
+//! Every device here is a [`PacketQueue`]: it can be polled for a bounded number of frames, its
+//! interrupt can be masked, unmasked and waited for, and frames can be sent through it from any
+//! thread.
+//!
+//! - the [`synthetic`] queue: an open-loop source inside the queue itself, with a ring that
+//!   overflows and moderated interrupts, as a NIC has;
+//! - the [`tap`] device: real frames to and from the operating system's network stack;
+//! - [`faulty`]: a wrapper that loses, corrupts and truncates what another queue receives.
+//!
+//! A device knows Ethernet and nothing above it, and does not know who polls it. (Only the TAP device
+//! can give the kernel's end of its cable an IP address, so that nobody needs another tool for it.)
+
+pub mod counters;
+pub mod device;
+pub mod faulty;
+pub mod frame;
+pub mod rng;
+pub mod synthetic;
+pub mod tap;
+mod tun_ioctl;
+
+pub use counters::{QueueCounters, QueueCounts};
+pub use device::{ETHERNET_HEADER, PacketQueue, SendError, Transmitter};
+pub use frame::{FRAME_CAPACITY, Frame, Pool};

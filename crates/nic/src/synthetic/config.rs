@@ -1,0 +1,283 @@
+//! What a synthetic queue is made from, and what can be wrong with it.
+
+use std::io;
+
+use napkin_core::{NEVER, Ns};
+use thiserror::Error;
+
+use super::arrivals::{Arrivals, MAX_RATE, MIN_RATE};
+use super::moderation::Moderation;
+use crate::rng;
+
+/// The longest receive or transmit ring, in frames.
+pub const MAX_RING: u32 = 65_536;
+
+/// How frames are spread over flows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FlowChoice {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// Each frame's flow is drawn from the seed; dropped frames do not disturb the others.
+    Uniform,
+}
+
+/// The flows of a queue: `count` numbers from `first` on, `stride` apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flows {
+    /// The first flow's number.
+    pub first: u32,
+    /// How many there are; at least 1.
+    pub count: u32,
+    /// From one number to the next; several queues of a device interleave their flows.
+    pub stride: u32,
+    /// How frames are spread over them.
+    pub choice: FlowChoice,
+}
+
+impl Default for Flows {
+    fn default() -> Self {
+        Flows { first: 0, count: 1, stride: 1, choice: FlowChoice::RoundRobin }
+    }
+}
+
+impl Flows {
+    /// The flow of frame `seq`: a function of nothing else, so that it does not matter which frames
+    /// were dropped.
+    pub(super) fn of(&self, seed: u64, seq: u64) -> u32 {
+        let n = match self.choice {
+            FlowChoice::RoundRobin => seq % u64::from(self.count.max(1)),
+            FlowChoice::Uniform => rng::scale(rng::at(seed, seq), u64::from(self.count)),
+        };
+        self.first.wrapping_add(self.stride.wrapping_mul(n as u32))
+    }
+}
+
+/// A synthetic queue's configuration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SyntheticConfig {
+    /// Where all randomness comes from. The same seed and the same calls give the same frames.
+    pub seed: u64,
+    /// Tells the queues of one device, which share a seed, apart.
+    pub stream: u32,
+    /// When frames arrive.
+    pub arrivals: Arrivals,
+    /// When arrivals begin, on the clock of the polls. Whatever fell due between the start and the
+    /// first poll is in the ring or dropped by then.
+    pub start: Ns,
+    /// When arrivals end: none at or after this time. [`NEVER`] for no end.
+    pub until: Ns,
+    /// How many frames are scheduled in all, those included that are dropped or fall into a time in
+    /// which the source is stopped; `u64::MAX` for no end.
+    pub count: u64,
+    /// Their flows.
+    pub flows: Flows,
+    /// Frames the receive ring holds, from 1 to [`MAX_RING`]; what arrives beyond is dropped.
+    pub rx_ring: u32,
+    /// Transmissions under way at a time, from 1 to [`MAX_RING`]; a completed one stays under way
+    /// until it is reaped.
+    pub tx_ring: u32,
+    /// Time a transmission takes to complete.
+    pub tx_ns: Ns,
+    /// Whether completed transmissions raise interrupts. Without, they are reaped only by polls that
+    /// come for another reason, and a full ring stays full until then.
+    pub tx_interrupts: bool,
+    /// When received frames raise interrupts.
+    pub moderation: Moderation,
+}
+
+impl Default for SyntheticConfig {
+    /// A silent queue with rings of 512 frames, transmissions of 1 us and no moderation.
+    fn default() -> Self {
+        SyntheticConfig {
+            seed: 0,
+            stream: 0,
+            arrivals: Arrivals::Silent,
+            start: 0,
+            until: NEVER,
+            count: u64::MAX,
+            flows: Flows::default(),
+            rx_ring: 512,
+            tx_ring: 512,
+            tx_ns: 1_000,
+            tx_interrupts: true,
+            moderation: Moderation::default(),
+        }
+    }
+}
+
+impl SyntheticConfig {
+    /// Spreads one device's traffic over `queues` queues, as receive-side scaling does: by flow.
+    /// Queue *i* gets the flows *i*, *i + queues* and so on, their share of the rate, and a stream
+    /// of its own; with fewer flows than queues some queues stay silent. Evenly spaced arrivals
+    /// interleave. Every queue of [`Arrivals::AfterUnmask`] has its own loop.
+    pub fn split(&self, queues: u32) -> Vec<SyntheticConfig> {
+        // Requests of a flood cannot be divided; a queue without any is silent.
+        let active = match self.arrivals {
+            Arrivals::Flood { outstanding, .. } => {
+                queues.min(self.flows.count).min(u32::from(outstanding))
+            }
+            _ => queues.min(self.flows.count),
+        };
+        (0..queues).map(|queue| self.share(queue, active)).collect()
+    }
+
+    fn share(&self, queue: u32, active: u32) -> SyntheticConfig {
+        let mut config = SyntheticConfig { stream: queue, ..*self };
+        if queue >= active {
+            config.arrivals = Arrivals::Silent;
+            return config;
+        }
+        config.flows.first = self.flows.first.wrapping_add(self.flows.stride.wrapping_mul(queue));
+        config.flows.stride = self.flows.stride.wrapping_mul(active);
+        config.flows.count = part(self.flows.count.into(), queue, active) as u32;
+        if self.count != u64::MAX {
+            config.count = part(self.count, queue, active);
+        }
+        let share = f64::from(config.flows.count) / f64::from(self.flows.count);
+        let after = |per_second: f64, size: u32| {
+            (1e9 / per_second * f64::from(size) * f64::from(queue)) as Ns
+        };
+        match &mut config.arrivals {
+            Arrivals::Fixed { per_second } => {
+                config.start = self.start.saturating_add(after(*per_second, 1));
+                *per_second *= share;
+            }
+            Arrivals::Bursts { per_second, size, .. } => {
+                config.start = self.start.saturating_add(after(*per_second, *size));
+                *per_second *= share;
+            }
+            Arrivals::Poisson { per_second } => *per_second *= share,
+            Arrivals::Flood { outstanding, .. } => {
+                *outstanding = part((*outstanding).into(), queue, active) as u16;
+            }
+            Arrivals::AfterUnmask { .. } | Arrivals::Silent => {}
+        }
+        config
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        for (name, size) in [("receive", self.rx_ring), ("transmit", self.tx_ring)] {
+            if !(1..=MAX_RING).contains(&size) {
+                return Err(ConfigError::Ring { name, size });
+            }
+        }
+        if self.flows.count == 0 {
+            return Err(ConfigError::NoFlows);
+        }
+        if self.moderation.frames > self.rx_ring {
+            let (frames, ring) = (self.moderation.frames, self.rx_ring);
+            return Err(ConfigError::FramesBeyondRing { frames, ring });
+        }
+        Ok(())
+    }
+}
+
+/// What part `index` of `whole` gets when it is divided into `parts` as evenly as it can be.
+fn part(whole: u64, index: u32, parts: u32) -> u64 {
+    let parts = u64::from(parts.max(1));
+    whole / parts + u64::from(u64::from(index) < whole % parts)
+}
+
+/// Why a synthetic queue cannot be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The rate is no number, or out of range.
+    #[error(
+        "a rate of {per_second} frames a second is out of range: give {MIN_RATE} to {MAX_RATE}"
+    )]
+    Rate {
+        /// What was given.
+        per_second: f64,
+    },
+    /// A burst of no frames.
+    #[error("a burst has at least 1 frame")]
+    EmptyBurst,
+    /// Bursts would overlap.
+    #[error(
+        "a burst of {size} frames {within} ns apart does not end before the next one starts: lower \
+         the rate, the size or the gap"
+    )]
+    BurstTooLong {
+        /// Frames in a burst.
+        size: u32,
+        /// Nanoseconds between them.
+        within: Ns,
+    },
+    /// The arrival would fall together with the unmasking.
+    #[error("the gap between unmasking and the next arrival is at least 1 ns")]
+    NoGap,
+    /// A flood without requests.
+    #[error("a flood keeps at least 1 request outstanding")]
+    NothingOutstanding,
+    /// A ring of an impossible size.
+    #[error("a {name} ring of {size} frames is out of range: give 1 to {MAX_RING}")]
+    Ring {
+        /// Which ring.
+        name: &'static str,
+        /// What was given.
+        size: u32,
+    },
+    /// No flow to give the frames to.
+    #[error("a queue has at least 1 flow")]
+    NoFlows,
+    /// Moderation waits for more frames than the ring can hold.
+    #[error("rx-frames of {frames} is never reached in a ring of {ring}: give at most {ring}")]
+    FramesBeyondRing {
+        /// `rx-frames`.
+        frames: u32,
+        /// The ring's size.
+        ring: u32,
+    },
+    /// The operating system gave no timer.
+    #[error("cannot make the interrupt timer: {0}; is the limit of open files reached?")]
+    Timer(#[from] io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_split_by_flows_and_nothing_is_lost() {
+        let device = SyntheticConfig {
+            arrivals: Arrivals::Fixed { per_second: 1e6 },
+            count: 10,
+            flows: Flows { count: 5, ..Flows::default() },
+            ..SyntheticConfig::default()
+        };
+        let queues = device.split(3);
+        assert_eq!(queues.iter().map(|q| q.count).sum::<u64>(), 10);
+        let mut flows: Vec<u32> = Vec::new();
+        for queue in &queues {
+            flows.extend((0..u64::from(queue.flows.count)).map(|seq| queue.flows.of(0, seq)));
+        }
+        flows.sort_unstable();
+        assert_eq!(flows, [0, 1, 2, 3, 4]);
+        assert_eq!(queues[0].arrivals, Arrivals::Fixed { per_second: 0.4e6 });
+        assert_eq!(queues[2].start, 2_000);
+    }
+
+    #[test]
+    fn queues_without_a_flow_or_a_request_are_silent() {
+        let device = SyntheticConfig {
+            arrivals: Arrivals::Flood { turnaround: 1, outstanding: 3 },
+            flows: Flows { count: 2, ..Flows::default() },
+            ..SyntheticConfig::default()
+        };
+        let arrivals: Vec<Arrivals> = device.split(3).iter().map(|q| q.arrivals).collect();
+        let flood = |outstanding| Arrivals::Flood { turnaround: 1, outstanding };
+        assert_eq!(arrivals, [flood(2), flood(1), Arrivals::Silent]);
+    }
+
+    #[test]
+    fn flows_are_a_function_of_the_sequence_number() {
+        let flows = Flows { first: 10, count: 3, stride: 2, choice: FlowChoice::RoundRobin };
+        assert_eq!([0, 1, 2, 3].map(|seq| flows.of(7, seq)), [10, 12, 14, 10]);
+        let uniform = Flows { choice: FlowChoice::Uniform, ..flows };
+        let seen: Vec<u32> = (0..100).map(|seq| uniform.of(7, seq)).collect();
+        assert!(seen.iter().all(|flow| [10, 12, 14].contains(flow)));
+        assert!([10, 12, 14].iter().all(|flow| seen.contains(flow)));
+    }
+}

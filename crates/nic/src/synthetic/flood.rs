@@ -1,0 +1,127 @@
+//! A closed loop, as `ping -f` makes one: the next request follows the reply to the last.
+//!
+//! The peer keeps `outstanding` requests under way. A transmission counts as a reply, whatever is in
+//! it: the source does not read frames. When nothing has been sent for [`FLOOD_FALLBACK`], a request
+//! goes out all the same and takes the place of the oldest one, which is given up for lost; so the
+//! loop survives a dropped frame, and never has more than `outstanding` requests under way.
+
+use std::collections::VecDeque;
+
+use napkin_core::{MILLISECOND, NEVER, Ns};
+
+/// How long the flood waits for a reply before it sends again: `ping -f` sends at least a hundred
+/// requests a second.
+pub const FLOOD_FALLBACK: Ns = 10 * MILLISECOND;
+
+/// The state of the loop.
+#[derive(Debug, Clone)]
+pub(super) struct Flood {
+    turnaround: Ns,
+    outstanding: usize,
+    /// Requests under way, at most `outstanding`.
+    flight: usize,
+    /// When the next requests arrive, in order; with those under way never more than `outstanding`.
+    scheduled: VecDeque<Ns>,
+    /// When the last request arrived.
+    last: Ns,
+}
+
+impl Flood {
+    pub(super) fn new(start: Ns, turnaround: Ns, outstanding: u16) -> Flood {
+        let outstanding = usize::from(outstanding);
+        let mut scheduled = VecDeque::with_capacity(outstanding);
+        scheduled.resize(outstanding, start);
+        Flood { turnaround, outstanding, flight: 0, scheduled, last: start }
+    }
+
+    /// When the next request arrives.
+    pub(super) fn next(&self) -> Ns {
+        let fallback = self.last.saturating_add(FLOOD_FALLBACK);
+        self.scheduled.front().map_or(fallback, |&at| at.min(fallback))
+    }
+
+    /// When the request `n` places behind the next arrives, as far as it is known.
+    pub(super) fn nth(&self, n: usize) -> Ns {
+        if n == 0 { self.next() } else { self.scheduled.get(n).copied().unwrap_or(NEVER) }
+    }
+
+    /// The next request has arrived.
+    pub(super) fn advance(&mut self) {
+        let at = self.next();
+        if self.scheduled.front() == Some(&at) {
+            self.scheduled.pop_front();
+        }
+        self.flight = (self.flight + 1).min(self.outstanding - self.scheduled.len());
+        self.last = at;
+    }
+
+    /// Passes all requests up to `last`, but at most `limit`; returns how many.
+    pub(super) fn skip(&mut self, last: Ns, limit: u64) -> u64 {
+        let mut passed = 0;
+        while self.next() <= last && passed < limit {
+            if self.scheduled.is_empty() {
+                // Nothing but fallbacks from here on.
+                let rest = ((last - self.last) / FLOOD_FALLBACK).min(limit - passed);
+                self.last += rest * FLOOD_FALLBACK;
+                let more = usize::try_from(rest).unwrap_or(usize::MAX);
+                self.flight = self.flight.saturating_add(more).min(self.outstanding);
+                return passed + rest;
+            }
+            self.advance();
+            passed += 1;
+        }
+        passed
+    }
+
+    /// A reply left at `at`.
+    pub(super) fn reply(&mut self, at: Ns) {
+        self.flight = self.flight.saturating_sub(1);
+        if self.flight + self.scheduled.len() < self.outstanding {
+            // Replies of several threads may come out of order; the schedule may not.
+            let due = at.saturating_add(self.turnaround);
+            let due = self.scheduled.back().map_or(due, |&before| due.max(before));
+            self.scheduled.push_back(due.max(self.last));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_request_follows_the_reply() {
+        let mut flood = Flood::new(1000, 50, 1);
+        assert_eq!(flood.next(), 1000);
+        flood.advance();
+        flood.reply(1200);
+        assert_eq!(flood.next(), 1250);
+    }
+
+    #[test]
+    fn a_lost_request_is_replaced_after_ten_milliseconds() {
+        let mut flood = Flood::new(0, 50, 1);
+        flood.advance();
+        assert_eq!(flood.next(), FLOOD_FALLBACK);
+        flood.advance();
+        assert_eq!(flood.next(), 2 * FLOOD_FALLBACK);
+        flood.reply(2 * FLOOD_FALLBACK - 100);
+        assert_eq!(flood.next(), 2 * FLOOD_FALLBACK - 50);
+    }
+
+    #[test]
+    fn replies_to_nothing_do_not_make_the_flood_grow() {
+        let mut flood = Flood::new(0, 1, 3);
+        for at in 0..100 {
+            flood.reply(at);
+        }
+        assert_eq!(flood.scheduled.len(), 3);
+        for _ in 0..10 {
+            flood.advance();
+        }
+        for at in 100..200 {
+            flood.reply(FLOOD_FALLBACK * 10 + at);
+        }
+        assert_eq!(flood.scheduled.len(), 3);
+    }
+}

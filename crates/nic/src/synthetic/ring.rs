@@ -1,0 +1,151 @@
+//! The receive ring: frames that have fallen due and were not yet polled.
+//!
+//! Only their times and numbers are kept; bytes are made when a frame is polled. Frames leave the
+//! ring in polls and at no other time, so whether an arrival found it full can be worked out at the
+//! next poll just as well: the oldest that fit stay, the newest are dropped, as a NIC does that has
+//! run out of descriptors.
+
+use std::collections::VecDeque;
+
+use napkin_core::{NEVER, Ns};
+
+use super::arrivals::Schedule;
+use super::control::Closed;
+
+/// A frame in the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pending {
+    pub(super) at: Ns,
+    pub(super) seq: u64,
+}
+
+/// What fell due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Fallen {
+    /// All frames, dropped ones included.
+    pub(super) offered: u64,
+    /// Those that found the ring full.
+    pub(super) dropped: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct RxRing {
+    pub(super) schedule: Schedule,
+    /// Never longer than `size`, for which it has room from the start.
+    pending: VecDeque<Pending>,
+    size: usize,
+}
+
+impl RxRing {
+    pub(super) fn new(schedule: Schedule, size: u32) -> RxRing {
+        let size = size as usize;
+        RxRing { schedule, pending: VecDeque::with_capacity(size), size }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Brings the ring to `now`. Under overload the frames that do not fit are skipped in bulk.
+    pub(super) fn advance(&mut self, now: Ns, closed: Closed) -> Fallen {
+        let mut fallen = Fallen::default();
+        loop {
+            let at = self.schedule.next();
+            if at > now || at == NEVER {
+                return fallen;
+            }
+            // Each branch passes at least the arrival at `at`.
+            if closed.contains(at) {
+                self.schedule.skip(now.min(closed.until - 1));
+            } else if self.pending.len() == self.size {
+                let limit = if at < closed.from { now.min(closed.from - 1) } else { now };
+                let skipped = self.schedule.skip(limit);
+                fallen.offered += skipped;
+                fallen.dropped += skipped;
+            } else {
+                self.pending.push_back(Pending { at, seq: self.schedule.index() });
+                self.schedule.advance();
+                fallen.offered += 1;
+            }
+        }
+    }
+
+    /// Takes the oldest frame.
+    pub(super) fn pop(&mut self) -> Option<Pending> {
+        self.pending.pop_front()
+    }
+
+    /// When the first frame that is still unpolled arrives, or has arrived.
+    pub(super) fn first(&self, closed: Closed) -> Ns {
+        match self.pending.front() {
+            Some(pending) => pending.at,
+            None => match self.schedule.next() {
+                // The first one after the gap is not before its end; looking then is soon enough.
+                at if closed.contains(at) => closed.until,
+                at => at,
+            },
+        }
+    }
+
+    /// When the frame `n` places behind the first arrives. Does not look for a closed source, so
+    /// that it may be too early in that case, never too late.
+    pub(super) fn nth(&self, n: usize, limit: Ns) -> Ns {
+        match self.pending.get(n) {
+            Some(pending) => pending.at,
+            None => self.schedule.nth(n - self.pending.len(), limit),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arrivals::Arrivals;
+    use super::*;
+    use crate::rng::Rng;
+
+    const OPEN: Closed = Closed { from: NEVER, until: NEVER };
+
+    /// One frame a microsecond, from 0 on, into a ring of `size`.
+    fn ring(size: u32) -> RxRing {
+        let arrivals = Arrivals::Fixed { per_second: 1e6 };
+        let schedule = Schedule::new(arrivals, Rng::new(1), 0, NEVER, u64::MAX).expect("valid");
+        RxRing::new(schedule, size)
+    }
+
+    #[test]
+    fn the_newest_are_dropped() {
+        let mut ring = ring(2);
+        assert_eq!(ring.advance(4_000, OPEN), Fallen { offered: 5, dropped: 3 });
+        assert_eq!(ring.pop(), Some(Pending { at: 0, seq: 0 }));
+        assert_eq!(ring.advance(5_000, OPEN), Fallen { offered: 1, dropped: 0 });
+        assert_eq!(ring.pop(), Some(Pending { at: 1_000, seq: 1 }));
+        assert_eq!(ring.pop(), Some(Pending { at: 5_000, seq: 5 }));
+        assert_eq!(ring.pop(), None);
+    }
+
+    #[test]
+    fn a_century_of_overload_is_skipped_at_once() {
+        let mut ring = ring(2);
+        let century = 100 * 365 * 86_400 * 1_000_000_000;
+        assert_eq!(ring.advance(century, OPEN).offered, century / 1_000 + 1);
+        assert_eq!(ring.len(), 2);
+    }
+
+    #[test]
+    fn what_the_schedule_has_for_a_closed_time_never_was() {
+        let mut ring = ring(2);
+        let closed = Closed { from: 5_000, until: 8_000 };
+        assert_eq!(ring.advance(10_000, closed), Fallen { offered: 8, dropped: 6 });
+        assert_eq!(ring.schedule.next(), 11_000);
+    }
+
+    #[test]
+    fn the_first_frame_after_a_closed_time_is_not_before_its_end() {
+        let mut ring = ring(2);
+        let closed = Closed { from: 500, until: NEVER };
+        ring.advance(600, closed);
+        ring.pop();
+        assert_eq!(ring.first(closed), NEVER);
+        assert_eq!(ring.first(Closed { until: 1_500, ..closed }), 1_500);
+    }
+}
