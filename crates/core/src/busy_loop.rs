@@ -58,7 +58,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> LoopNext {
         if self.at == At::Looking {
             self.at = At::Session;

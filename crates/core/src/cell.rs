@@ -1,6 +1,6 @@
 //! The one cell that ownership opens, and the core's only `unsafe`.
 //!
-//! An instance's queue and its owner's notes are reached through [`Claim`](crate::Claim) alone. A
+//! An instance's queue and its owner's notes are reached through a claim (`claim.rs`) alone. A
 //! claim is made where `SCHED` was won and nowhere else, and it can be neither copied nor cloned,
 //! so that a `&mut Claim` proves that no other reference to the contents exists.
 #![allow(unsafe_code)]

@@ -6,6 +6,7 @@ use crate::claim::Claim;
 use crate::host::{From, Host};
 use crate::instance::Id;
 use crate::race::{self, Race};
+use crate::state::Prep;
 use crate::step::{Did, Op, Pass};
 use crate::{MICROSECOND, Ns};
 
@@ -97,10 +98,19 @@ impl<Q> Drop for Disable<'_, Q> {
         let instance = self.host.instance(self.id);
         match self.claim.take() {
             Some(claim) => {
+                instance.cancel_timer();
+                instance.suspension.expire();
                 claim.into_token();
                 instance.state.end_disable();
             }
-            None => instance.state.end_disable(),
+            None => {
+                instance.state.end_disable();
+                // Interrupts and timers came in vain meanwhile, and the owner may have left with
+                // neither: whoever polls has to look.
+                if instance.state.schedule_prep() == Prep::Won {
+                    self.host.strand(self.id);
+                }
+            }
         }
     }
 }
@@ -155,9 +165,16 @@ impl<Q> Pass<Q> for Enable<'_, Q> {
     fn next(&mut self, _: Ns, did: Did) -> Op {
         match self.at {
             EnableAt::Start if self.claim.is_none() => {
-                self.at = EnableAt::Ended;
-                self.host.instance(self.id).state.clear(crate::state::NPSVC);
-                Op::Done
+                // Race R5's second half. Then it goes on as usual, if nobody came in between.
+                let state = &self.host.instance(self.id).state;
+                state.clear(crate::state::NPSVC);
+                if state.schedule_prep() != Prep::Won {
+                    self.at = EnableAt::Ended;
+                    return Op::Done;
+                }
+                self.claim = Some(Claim::from_token(self.host, self.id));
+                self.at = EnableAt::Unmasked;
+                Op::Unmask(self.id)
             }
             EnableAt::Start => {
                 self.at = EnableAt::Unmasked;

@@ -4,7 +4,7 @@
 //! a store, not a locked instruction. Readers see each count as it stood a moment ago; the counts
 //! of one snapshot need not be of the same moment.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Count, Ordering};
 use crate::{NEVER, Ns, Work};
 
 /// Who owned a poll.
@@ -61,19 +61,19 @@ macro_rules! counts {
         /// The counters of one instance.
         #[derive(Debug)]
         pub(crate) struct Counters {
-            polls: [AtomicU64; OWNERS],
-            empty_polls: [AtomicU64; OWNERS],
-            $($name: AtomicU64,)*
-            idle_gap_min: AtomicU64,
+            polls: [Count; OWNERS],
+            empty_polls: [Count; OWNERS],
+            $($name: Count,)*
+            idle_gap_min: Count,
         }
 
         impl Counters {
             pub(crate) fn new() -> Self {
                 Counters {
-                    polls: core::array::from_fn(|_| AtomicU64::new(0)),
-                    empty_polls: core::array::from_fn(|_| AtomicU64::new(0)),
-                    $($name: AtomicU64::new(0),)*
-                    idle_gap_min: AtomicU64::new(NEVER),
+                    polls: core::array::from_fn(|_| Count::new(0)),
+                    empty_polls: core::array::from_fn(|_| Count::new(0)),
+                    $($name: Count::new(0),)*
+                    idle_gap_min: Count::new(NEVER),
                 }
             }
 
@@ -99,6 +99,16 @@ macro_rules! counts {
         }
 
         impl Counts {
+            /// Adds another instance's.
+            pub fn add(&mut self, other: &Counts) {
+                for owner in 0..OWNERS {
+                    self.polls[owner] += other.polls[owner];
+                    self.empty_polls[owner] += other.empty_polls[owner];
+                }
+                $(self.$name += other.$name;)*
+                self.idle_gap_min = self.idle_gap_min.min(other.idle_gap_min);
+            }
+
             /// The growth since `earlier`.
             #[must_use]
             pub fn since(&self, earlier: &Counts) -> Counts {
@@ -120,6 +130,9 @@ counts! {
     completions,
     /// Interrupts, also those that found the instance owned.
     interrupts,
+    /// Interrupts that won the instance at least its hold after the last work: with *hold*, all of
+    /// them.
+    interrupts_after_hold,
     /// Interrupts that found the instance owned and left [`MISSED`](crate::state::MISSED).
     interrupts_missed,
     /// Releases that found the mark, and polled once more.
@@ -140,7 +153,7 @@ counts! {
 
 impl Counters {
     #[inline]
-    fn own(counter: &AtomicU64, n: u64) {
+    fn own(counter: &Count, n: u64) {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 

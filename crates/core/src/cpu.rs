@@ -7,7 +7,7 @@
 use crate::counters::Owner;
 use crate::list::PollList;
 use crate::policy::{CpuPolicy, NetSoftirq};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, Count, Ordering, Word32};
 use crate::{MILLISECOND, Ns};
 
 /// A softirq vector; numbers as in the kernel. Pending vectors are a bit mask: the bit of vector
@@ -110,40 +110,40 @@ pub struct CpuCounts {
 /// One CPU.
 #[derive(Debug)]
 pub struct Cpu {
-    word: AtomicU32,
+    word: Word32,
     pub(crate) list: PollList,
     policy: AtomicU32,
     budget: AtomicU32,
-    budget_time: AtomicU64,
-    dispatch_time: AtomicU64,
+    budget_time: Count,
+    dispatch_time: Count,
     dispatch_passes: AtomicU32,
-    net_rx: AtomicU64,
-    time_squeeze: AtomicU64,
-    dispatches: AtomicU64,
-    ksoftirqd_wakes: AtomicU64,
+    net_rx: Count,
+    time_squeeze: Count,
+    dispatches: Count,
+    ksoftirqd_wakes: Count,
 }
 
 impl Cpu {
     pub(crate) fn new() -> Self {
         let cpu = Cpu {
-            word: AtomicU32::new(0),
+            word: Word32::new(0),
             list: PollList::new(),
             policy: AtomicU32::new(0),
             budget: AtomicU32::new(0),
-            budget_time: AtomicU64::new(0),
-            dispatch_time: AtomicU64::new(0),
+            budget_time: Count::new(0),
+            dispatch_time: Count::new(0),
             dispatch_passes: AtomicU32::new(0),
-            net_rx: AtomicU64::new(0),
-            time_squeeze: AtomicU64::new(0),
-            dispatches: AtomicU64::new(0),
-            ksoftirqd_wakes: AtomicU64::new(0),
+            net_rx: Count::new(0),
+            time_squeeze: Count::new(0),
+            dispatches: Count::new(0),
+            ksoftirqd_wakes: Count::new(0),
         };
         cpu.set_limits(Limits::default());
         cpu.set_policy(CpuPolicy::default());
         cpu
     }
 
-    /// Changes the limits; the next dispatch takes them.
+    /// Changes the limits; the next pass of a dispatch, and the next round, take them.
     pub fn set_limits(&self, limits: Limits) {
         self.budget.store(u32::from(limits.budget), Ordering::Relaxed);
         self.budget_time.store(limits.budget_time, Ordering::Relaxed);
@@ -333,9 +333,9 @@ impl Cpu {
         self.word.fetch_or(IN_NET_RX, Ordering::AcqRel);
     }
 
-    /// A context that was running this CPU's softirqs unwound.
-    pub(crate) fn abandon(&self) {
-        self.word.fetch_or(Vector::NetRx.bit(), Ordering::AcqRel);
+    /// A context that was running this CPU's softirqs unwound, with `vectors` taken and not run.
+    pub(crate) fn abandon(&self, vectors: u32) {
+        self.word.fetch_or(Vector::NetRx.bit() | vectors, Ordering::AcqRel);
         self.word.fetch_and(!(RUNNING | IN_NET_RX), Ordering::AcqRel);
     }
 
@@ -346,7 +346,7 @@ impl Cpu {
 
     /// One more, by the runner.
     #[inline]
-    fn own(counter: &AtomicU64) {
+    fn own(counter: &Count) {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 }

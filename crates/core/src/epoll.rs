@@ -15,6 +15,8 @@ use crate::{NEVER, Ns};
 
 const NONE: u32 = u32::MAX;
 const REGISTERED: u64 = 1 << 63;
+/// In place of a registration: a thread of the context is prolonging it.
+const PROLONGING: u64 = 1;
 
 /// One epoll context's part in delivery. The ready list and the sleeper are the world's.
 #[derive(Debug)]
@@ -94,32 +96,52 @@ impl EpollContext {
     /// Ends this context's part in a suspension; the last one to leave has the instance polled.
     fn resume<Q>(&self, host: &Host<Q>, from: From) -> Option<Op> {
         let (id, registration) = unpack(self.suspends.swap(0, Ordering::AcqRel))?;
-        match host.instance(id).suspension.leave(registration) {
+        Self::leave(host, id, registration, from)
+    }
+
+    fn leave<Q>(host: &Host<Q>, id: Id, part: Registration, from: From) -> Option<Op> {
+        match host.instance(id).suspension.leave(part) {
             Left::Last => host.schedule(id, from),
             Left::Others => None,
         }
     }
 
     /// Suspends the instance after events were found.
+    ///
+    /// Several threads may wait on one context, and it takes part once: the part is taken out of
+    /// the context while it is prolonged, and if another thread's suspension, resume or close came
+    /// meanwhile, this one's is surplus and ends. Otherwise the context would be counted twice and
+    /// could leave once, and its suspension would outlive it (invariant 6).
     fn suspend<Q>(&self, host: &Host<Q>, id: Id, now: Ns) -> Option<Op> {
-        let held = unpack(self.suspends.load(Ordering::Acquire));
-        if let Some((other, _)) = held
-            && other != id
-        {
-            // The context follows another instance now; the one it leaves must not wait for it.
-            return self.resume(host, From::Application);
-        }
         let instance = host.instance(id);
         let timeout = instance.settings.irq_suspend_timeout();
         if timeout == 0 {
-            return None;
+            return match unpack(self.suspends.load(Ordering::Acquire)) {
+                Some((other, _)) if other != id => self.resume(host, From::Application),
+                _ => None,
+            };
+        }
+        let held = unpack(self.suspends.swap(PROLONGING, Ordering::AcqRel));
+        if let Some((other, part)) = held
+            && other != id
+        {
+            // The context follows another instance now; the one it leaves must not wait for it.
+            self.prolonged(0);
+            return Self::leave(host, other, part, From::Application);
         }
         let until = now + timeout;
-        let registration = instance.suspension.enter(held.map(|(_, r)| r), until);
-        let packed = REGISTERED | u64::from(id.0) << 32 | u64::from(registration.0);
-        self.suspends.store(packed, Ordering::Release);
+        let part = instance.suspension.enter(held.map(|(_, part)| part), until);
+        if !self.prolonged(REGISTERED | u64::from(id.0) << 32 | u64::from(part.0)) {
+            return Self::leave(host, id, part, From::Application);
+        }
         instance.arm(until);
         Some(Op::Arm { id, at: until })
+    }
+
+    /// Puts the part back, unless another thread has replaced it meanwhile.
+    fn prolonged(&self, packed: u64) -> bool {
+        let suspends = &self.suspends;
+        suspends.compare_exchange(PROLONGING, packed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -203,6 +225,13 @@ impl<'a, Q> EpollWait<'a, Q> {
         }
     }
 
+    /// A busy poll was in vain: the instance is forgotten, and its suspension ends.
+    fn found_nothing(&self) -> Option<Op> {
+        self.context.follows.store(NONE, Ordering::Relaxed);
+        let prefer = self.context.params().prefer_busy_poll;
+        prefer.then(|| self.context.resume(self.host, From::Application)).flatten()
+    }
+
     fn sleep(&mut self) -> Op {
         if self.spin {
             return self.end();
@@ -218,40 +247,14 @@ impl<'a, Q> EpollWait<'a, Q> {
 }
 
 impl<Q> Pass<Q> for EpollWait<'_, Q> {
+    /// A busy poll comes here twice a pass and is kept apart from the rest, so that it stays small.
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
-        match &mut self.at {
-            At::Start => {
-                self.deadline = deadline(self.timeout, now);
-                self.at = At::Looked;
-                Op::Look
-            }
-            At::Looked => self.looked(now, did),
-            At::Busy(busy) => match busy.next(now, did) {
-                LoopNext::Op(op) => op,
-                LoopNext::Ended(true) => {
-                    self.at = At::Looked;
-                    Op::Look
-                }
-                LoopNext::Ended(false) => {
-                    self.at = At::Resumed;
-                    self.context.follows.store(NONE, Ordering::Relaxed);
-                    let prefer = self.context.params().prefer_busy_poll;
-                    let op = prefer.then(|| self.context.resume(self.host, From::Application));
-                    match op.flatten() {
-                        Some(op) => op,
-                        None => self.sleep(),
-                    }
-                }
-                LoopNext::Interrupted => self.end(),
-            },
-            At::Resumed => self.sleep(),
-            At::Slept if did == Did::Interrupted => self.end(),
-            At::Slept => {
-                self.at = At::Looked;
-                Op::Look
-            }
-            At::Ended => Op::Done,
+        let At::Busy(busy) = &mut self.at else { return self.seldom(now, did) };
+        match busy.next(now, did) {
+            LoopNext::Op(op) => op,
+            LoopNext::Ended(found) => self.polled(found),
+            LoopNext::Interrupted => self.interrupted(),
         }
     }
 
@@ -259,6 +262,43 @@ impl<Q> Pass<Q> for EpollWait<'_, Q> {
         match &mut self.at {
             At::Busy(busy) => busy.queue(),
             _ => panic!("no step that touches a queue is under way"),
+        }
+    }
+}
+
+impl<Q> EpollWait<'_, Q> {
+    /// A busy poll has ended.
+    fn polled(&mut self, found: bool) -> Op {
+        if found {
+            self.at = At::Looked;
+            return Op::Look;
+        }
+        self.at = At::Resumed;
+        self.found_nothing().unwrap_or_else(|| self.sleep())
+    }
+
+    /// A busy poll that a signal ended found nothing either; only the sleep is left out.
+    fn interrupted(&mut self) -> Op {
+        self.at = At::Ended;
+        self.found_nothing().unwrap_or(Op::Done)
+    }
+
+    /// The steps that come once a wait.
+    fn seldom(&mut self, now: Ns, did: Did) -> Op {
+        match &self.at {
+            At::Start => {
+                self.deadline = deadline(self.timeout, now);
+                self.at = At::Looked;
+                Op::Look
+            }
+            At::Looked => self.looked(now, did),
+            At::Resumed => self.sleep(),
+            At::Slept if did == Did::Interrupted => self.end(),
+            At::Slept => {
+                self.at = At::Looked;
+                Op::Look
+            }
+            At::Busy(_) | At::Ended => Op::Done,
         }
     }
 }

@@ -3,8 +3,6 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crossbeam_queue::ArrayQueue;
-
 use crate::claim::Claim;
 use crate::cpu::{Cpu, Raised, Vector};
 use crate::instance::{CpuId, Id, Instance};
@@ -13,6 +11,7 @@ use crate::race::{self, Race};
 use crate::settings::{self, SettingError};
 use crate::state::{Prep, State};
 use crate::step::{Op, Task};
+use crate::sync::ArrayQueue;
 use crate::{NEVER, Ns};
 
 /// From where something is scheduled: it decides who runs the softirq.
@@ -37,7 +36,7 @@ pub struct Host<Q> {
 
 impl<Q> Host<Q> {
     /// A host with `cpus` CPUs and one instance for each queue, all disabled
-    /// ([`Host::enable`](crate::Host::enable) each), with the CPU that serves it.
+    /// (an [`Enable`](crate::Enable) pass enables each), with the CPU that serves it.
     ///
     /// # Panics
     /// If there is no CPU, if a queue names a CPU that is not there, or with 65 535 or more of
@@ -156,7 +155,9 @@ impl<Q> Host<Q> {
         if !instance.take_expiry(now) {
             return None;
         }
-        if instance.suspension.until() <= now {
+        // A timeout that was shortened meanwhile ends a longer suspension, too.
+        let until = instance.suspension.until();
+        if until <= now || until > now + instance.settings.irq_suspend_timeout() {
             instance.suspension.expire();
         }
         let prep = if race::on(Race::EarlyTimer) {

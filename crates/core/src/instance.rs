@@ -6,7 +6,7 @@ use crate::policy::InstancePolicy;
 use crate::settings::Settings;
 use crate::state::{State, StateWord};
 use crate::suspend::Suspension;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, Ordering, Word64};
 use crate::{NEVER, Ns};
 
 /// An instance's place in its [`Host`](crate::Host).
@@ -36,7 +36,7 @@ pub struct Instance<Q> {
     /// The next instance of the list this one is on; only its token's holder writes it.
     pub(crate) next: AtomicU32,
     /// When the timer fires; [`NEVER`] if it is not armed.
-    deadline: AtomicU64,
+    deadline: Word64,
     pub(crate) suspension: Suspension,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
@@ -49,7 +49,7 @@ impl<Q> Instance<Q> {
         Instance {
             state: StateWord::new(),
             next: AtomicU32::new(u32::MAX),
-            deadline: AtomicU64::new(NEVER),
+            deadline: Word64::new(NEVER),
             suspension: Suspension::new(),
             settings: Settings::new(),
             counters: Counters::new(),
@@ -66,6 +66,11 @@ impl<Q> Instance<Q> {
     /// The settings in force.
     pub fn settings(&self) -> InstancePolicy {
         self.settings.load()
+    }
+
+    /// Frames that a poll outside busy polling may take.
+    pub fn weight(&self) -> u16 {
+        self.settings.weight()
     }
 
     /// The counts as they were a moment ago.

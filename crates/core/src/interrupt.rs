@@ -49,6 +49,9 @@ impl<Q> Pass<Q> for Interrupt<'_, Q> {
                         let gap =
                             if last_work == 0 { NEVER } else { now.saturating_sub(last_work) };
                         instance.counters.idle_gap(gap);
+                        if gap >= instance.settings.hold() {
+                            instance.counters.interrupts_after_hold();
+                        }
                         self.at = At::Masked(claim);
                         Op::Mask(self.id)
                     }

@@ -116,8 +116,6 @@ impl<Q> Pass<Q> for Worker<'_, Q> {
                 match self.host.work.pop() {
                     Some(id) => {
                         let claim = Claim::from_token(self.host, id);
-                        // Takes what the last owner left behind, before anything is touched.
-                        claim.instance().state.load();
                         self.turn = Some(Turn::new(claim, Owner::Worker));
                         continue;
                     }
@@ -132,8 +130,6 @@ impl<Q> Pass<Q> for Worker<'_, Q> {
             match end {
                 End::Released => {}
                 End::Again | End::Held => {
-                    // The queue's own synchronisation is enough outside loom, which cannot see it.
-                    claim.instance().state.take_from_thread();
                     self.host.queue_work(claim);
                     return if end == End::Held { Op::Yield } else { Op::Resched };
                 }

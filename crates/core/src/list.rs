@@ -6,17 +6,17 @@
 //! allocates.
 
 use crate::instance::{Id, Instance};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{Ordering, Word32};
 
 const END: u32 = u32::MAX;
 
 /// A shared list: pushed to by anyone, emptied by its reader.
 #[derive(Debug)]
-pub(crate) struct PollList(AtomicU32);
+pub(crate) struct PollList(Word32);
 
 impl PollList {
     pub(crate) fn new() -> Self {
-        PollList(AtomicU32::new(END))
+        PollList(Word32::new(END))
     }
 
     /// Adds a token. The caller held the instance's claim until now.

@@ -41,6 +41,8 @@ pub(crate) struct NetRx<'a, Q> {
     started: Ns,
     worked: bool,
     wanting: bool,
+    /// A turn has ended since the limits were last looked at.
+    polled: bool,
 }
 
 impl<'a, Q> NetRx<'a, Q> {
@@ -64,6 +66,7 @@ impl<'a, Q> NetRx<'a, Q> {
             started: now,
             worked: false,
             wanting: false,
+            polled: false,
         }
     }
 
@@ -78,6 +81,7 @@ impl<'a, Q> NetRx<'a, Q> {
                 let Work { rx, .. } = turn.work();
                 self.worked |= turn.work().any();
                 self.budget -= i32::from(rx);
+                self.polled = true;
                 let claim = self.turn.take().and_then(Turn::into_claim);
                 if let Some(claim) = claim {
                     match end {
@@ -94,11 +98,13 @@ impl<'a, Q> NetRx<'a, Q> {
                         End::Held => self.repoll.push(self.host.instances(), claim.into_token()),
                     }
                 }
-                if self.budget <= 0 || now.saturating_sub(self.started) >= self.limits.budget_time {
-                    self.cpu.squeezed();
-                    return Err(self.leave());
-                }
-                continue;
+            }
+            // Also after a turn that ended with a step, such as a hand-over's.
+            if core::mem::take(&mut self.polled)
+                && (self.budget <= 0 || now.saturating_sub(self.started) >= self.limits.budget_time)
+            {
+                self.cpu.squeezed();
+                return Err(self.leave());
             }
             match self.list.pop(self.host.instances()) {
                 Some(id) => {

@@ -1,6 +1,6 @@
 //! What the core asks of a packet queue: the driver's side of the NAPI contract.
 //!
-//! A queue is touched only through a [`Claim`](crate::Claim), so an implementation needs no locks
+//! A queue is touched only through a claim, so an implementation needs no locks
 //! of its own for anything these five calls use.
 
 use crate::Ns;

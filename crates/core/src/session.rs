@@ -42,14 +42,12 @@ pub(crate) struct Session<'a, Q> {
     budget: u16,
     turn: Option<Turn<'a, Q>>,
     at: At,
-    /// The turn under way has not been driven since it was made.
-    fresh: bool,
 }
 
 impl<'a, Q> Session<'a, Q> {
     pub(crate) fn new(host: &'a Host<Q>, id: Id, prefer: bool, budget: u16) -> Self {
         let budget = if budget == 0 { DEFAULT_BUDGET } else { budget };
-        Session { host, id, prefer, budget, turn: None, at: At::Passing, fresh: true }
+        Session { host, id, prefer, budget, turn: None, at: At::Passing }
     }
 
     /// Begins another pass.
@@ -58,13 +56,11 @@ impl<'a, Q> Session<'a, Q> {
         if let Some(turn) = &mut self.turn {
             turn.again();
         }
-        self.fresh = true;
     }
 
     /// Begins to let go.
     pub(crate) fn stop(&mut self, now: Ns) {
         self.at = At::Stopping;
-        self.fresh = true;
         let Some(turn) = &mut self.turn else { return };
         turn.again_last();
         let prefer = self.prefer;
@@ -82,9 +78,9 @@ impl<'a, Q> Session<'a, Q> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> SessionNext {
-        let Some(turn) = &mut self.turn else {
+        if self.turn.is_none() {
             if self.at != At::Passing {
                 self.at = At::Stopped;
                 return SessionNext::Stopped;
@@ -96,10 +92,8 @@ impl<'a, Q> Session<'a, Q> {
             instance.counters.busy_claims();
             let turn = Turn::session(Claim::from_token(self.host, self.id), self.budget);
             self.turn = Some(turn);
-            self.fresh = false;
-            return self.next(now, Did::Start);
-        };
-        let did = if core::mem::take(&mut self.fresh) { Did::Start } else { did };
+        }
+        let Some(turn) = &mut self.turn else { return SessionNext::Pass };
         let end = match turn.next(now, did) {
             Next::Op(op) => return SessionNext::Op(op),
             Next::End(end) => end,

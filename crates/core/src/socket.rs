@@ -13,6 +13,7 @@ enum At<'a, Q> {
     Start,
     Looked,
     Busy(BusyLoop<'a, Q>),
+    LookedAgain,
     Slept,
     Ended,
 }
@@ -87,9 +88,14 @@ impl<Q> Pass<Q> for SocketWait<'_, Q> {
             At::Looked => self.looked(now, did, false),
             At::Busy(busy) => match busy.next(now, did) {
                 LoopNext::Op(op) => op,
-                LoopNext::Ended(found) => self.looked(now, Did::Events(u32::from(found)), true),
+                LoopNext::Ended(_) => {
+                    // The poll that let go may have delivered, too.
+                    self.at = At::LookedAgain;
+                    Op::Look
+                }
                 LoopNext::Interrupted => self.looked(now, Did::Interrupted, true),
             },
+            At::LookedAgain => self.looked(now, did, true),
             At::Slept if did == Did::Interrupted => self.looked(now, did, true),
             At::Slept => {
                 self.at = At::Looked;

@@ -6,7 +6,7 @@
 //! whole pending set with it) and as meant (the network vectors alone, and only while another
 //! thread wants the CPU).
 
-use crate::cpu::{Context, Cpu, Limits, NET, NET_AS_POSTED, VECTORS, Vector};
+use crate::cpu::{Context, Cpu, NET, NET_AS_POSTED, VECTORS, Vector};
 use crate::host::{From, Host};
 use crate::instance::CpuId;
 use crate::net_rx::{NetRx, Round};
@@ -26,8 +26,9 @@ enum At {
 /// ends; or the loop of ksoftirqd, which ends only when told ([`Softirq::stop`]).
 ///
 /// A dispatch restarts while vectors become pending, for at most
-/// [`dispatch_time`](Limits::dispatch_time) and [`dispatch_passes`](Limits::dispatch_passes), and
-/// not once another thread wants the CPU ([`Did::Resched`]); then ksoftirqd goes on.
+/// [`dispatch_time`](crate::Limits::dispatch_time) and
+/// [`dispatch_passes`](crate::Limits::dispatch_passes), and not once another thread wants the CPU
+/// ([`Did::Resched`]); then ksoftirqd goes on.
 #[derive(Debug)]
 pub struct Softirq<'a, Q> {
     host: &'a Host<Q>,
@@ -40,7 +41,6 @@ pub struct Softirq<'a, Q> {
     /// Vectors of this pass still to run.
     vectors: u32,
     net: Option<NetRx<'a, Q>>,
-    limits: Limits,
     started: Ns,
     passes: u8,
     resched: bool,
@@ -66,7 +66,6 @@ impl<'a, Q> Softirq<'a, Q> {
             allowed: VECTORS,
             vectors: 0,
             net: None,
-            limits: host.cpu(cpu).limits(),
             started: 0,
             passes: 0,
             resched: false,
@@ -106,7 +105,6 @@ impl<'a, Q> Softirq<'a, Q> {
     }
 
     fn start(&mut self, now: Ns) -> Op {
-        self.limits = self.cpu.limits();
         let (allowed, defers) = self.rules();
         self.allowed = allowed;
         self.started = now;
@@ -125,17 +123,20 @@ impl<'a, Q> Softirq<'a, Q> {
         Op::Done
     }
 
+    /// Whether this dispatch may go on.
+    fn within_limits(&self, now: Ns) -> bool {
+        let limits = self.cpu.limits();
+        now.saturating_sub(self.started) < limits.dispatch_time
+            && self.passes < limits.dispatch_passes
+    }
+
     /// After the last vector of a pass: restart, or leave.
     fn pass_ended(&mut self, now: Ns) -> Option<Op> {
         self.passes += 1;
         loop {
             let pending = self.cpu.pending() & self.allowed;
             let only_holders = self.held && pending & !Vector::NetRx.bit() == 0;
-            let goes_on = now.saturating_sub(self.started) < self.limits.dispatch_time
-                && self.passes < self.limits.dispatch_passes
-                && !self.resched
-                && !only_holders;
-            if pending != 0 && goes_on {
+            if pending != 0 && !self.resched && !only_holders && self.within_limits(now) {
                 self.vectors = self.cpu.take_pending(self.allowed);
                 return None;
             }
@@ -233,7 +234,8 @@ impl<Q> Drop for Softirq<'_, Q> {
     fn drop(&mut self) {
         if self.running {
             self.net = None;
-            self.cpu.abandon();
+            // The vectors of this pass that were still to run are pending again.
+            self.cpu.abandon(self.vectors);
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::policy::Threaded;
 use crate::race::{self, Race};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{Ordering, Word32};
 
 /// The ownership token: whoever set it owns the instance.
 pub const SCHED: u32 = 1 << 0;
@@ -98,12 +98,12 @@ pub enum Release {
 
 /// The word itself.
 #[derive(Debug)]
-pub(crate) struct StateWord(AtomicU32);
+pub(crate) struct StateWord(Word32);
 
 impl StateWord {
     /// A new instance is disabled, so that nobody can schedule it before it is ready.
     pub(crate) fn new() -> Self {
-        StateWord(AtomicU32::new(SCHED | NPSVC))
+        StateWord(Word32::new(SCHED | NPSVC))
     }
 
     #[inline]
@@ -128,18 +128,26 @@ impl StateWord {
     /// is what makes the owner's release see everything the caller did before.
     #[inline]
     pub(crate) fn schedule_prep(&self) -> Prep {
-        let old = self.step(|old| {
-            if old & DISABLE != 0 {
-                return None;
+        loop {
+            let old = self.step(|old| {
+                if old & DISABLE != 0 {
+                    return None;
+                }
+                let missed =
+                    if old & SCHED != 0 && !race::on(Race::LostInterrupt) { MISSED } else { 0 };
+                Some(old | SCHED | missed)
+            });
+            match old {
+                Ok(old) if old & SCHED == 0 => return Prep::Won,
+                Ok(_) => return Prep::Missed,
+                // A load may find a disable that has gone since (given up, or followed by an
+                // enable), and nobody repeats this event. A write cannot be late; and it makes
+                // whoever ends the disable see what the caller did before.
+                Err(_) if self.0.fetch_or(0, Ordering::AcqRel) & DISABLE != 0 => {
+                    return Prep::Disabled;
+                }
+                Err(_) => {}
             }
-            let missed =
-                if old & SCHED != 0 && !race::on(Race::LostInterrupt) { MISSED } else { 0 };
-            Some(old | SCHED | missed)
-        });
-        match old {
-            Ok(old) if old & SCHED == 0 => Prep::Won,
-            Ok(_) => Prep::Missed,
-            Err(_) => Prep::Disabled,
         }
     }
 
@@ -255,7 +263,7 @@ impl StateWord {
 
     /// Race R5's first half: ownership goes before the other bit does.
     pub(crate) fn clear_sched_only(&self) {
-        self.clear(SCHED);
+        self.clear(SCHED | MISSED);
     }
 
     /// Allows or forbids busy polling.

@@ -10,7 +10,7 @@
 
 use crate::Ns;
 use crate::race::{self, Race};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Ordering, Word64};
 
 const COUNT: u64 = u32::MAX as u64;
 const EPOCH: u64 = COUNT + 1;
@@ -31,15 +31,15 @@ pub(crate) enum Left {
 /// Who suspends one instance, and until when at the latest.
 #[derive(Debug)]
 pub(crate) struct Suspension {
-    word: AtomicU64,
+    word: Word64,
     /// Only ever raised: at most a timeout beyond some suspension's start, and looked at only while
     /// somebody suspends.
-    until: AtomicU64,
+    until: Word64,
 }
 
 impl Suspension {
     pub(crate) fn new() -> Self {
-        Suspension { word: AtomicU64::new(0), until: AtomicU64::new(0) }
+        Suspension { word: Word64::new(0), until: Word64::new(0) }
     }
 
     /// Suspends, or prolongs, until `until`.

@@ -98,7 +98,9 @@ impl<'a, Q> Turn<'a, Q> {
         self.claim.as_mut()
     }
 
-    #[inline]
+    // Inlined into each owner's loop, so that a step is not copied from one enum to the next on its way
+    // out: half of an empty poll's instructions.
+    #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> Next {
         let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
         match self.at {
@@ -112,7 +114,10 @@ impl<'a, Q> Turn<'a, Q> {
                 claim.instance().counters.poll(self.owner, work);
                 self.work = work;
                 if work.any() {
-                    claim.owned().last_work = now;
+                    let owned = claim.owned();
+                    owned.last_work = now;
+                    // Work by whatever owner starts the hold anew.
+                    owned.hold_until = 0;
                 }
                 if work.rx == 0 {
                     return self.decide(now, Pressure::Room);
@@ -139,6 +144,7 @@ impl<'a, Q> Turn<'a, Q> {
     }
 
     /// What follows from a poll.
+    #[inline(always)]
     fn decide(&mut self, now: Ns, pressure: Pressure) -> Next {
         let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
         let instance = claim.instance();
@@ -180,7 +186,6 @@ impl<'a, Q> Turn<'a, Q> {
             owned.defer_count = settings.defer_hard_irqs();
         }
         if exhausted {
-            owned.hold_until = 0;
             // A ring that never drains makes room for a session that prefers busy polling, if a
             // timer will look after the ring meanwhile.
             let timeout = settings.gro_flush_timeout();
@@ -194,7 +199,6 @@ impl<'a, Q> Turn<'a, Q> {
         let hold = settings.hold();
         if hold > 0 && self.owner != Owner::Application {
             if work.any() {
-                owned.hold_until = 0;
                 return Next::End(End::Again);
             }
             if owned.hold_until == 0 {
@@ -204,7 +208,7 @@ impl<'a, Q> Turn<'a, Q> {
             if now < owned.hold_until.min(now + hold) {
                 return Next::End(End::Held);
             }
-            owned.hold_until = 0;
+            // It has ended, and stays so until there is work: a deferred poll does not hold again.
         }
 
         let timeout = settings.gro_flush_timeout();
@@ -227,8 +231,14 @@ impl<'a, Q> Turn<'a, Q> {
         let Some(claim) = &self.claim else { return Next::End(End::Released) };
         let instance = claim.instance();
         instance.counters.own_deferral();
-        let suspended =
-            if race::on(Race::ResumeCancelsAll) { 0 } else { instance.suspension.until() };
+        // Registered under a longer timeout than is in force now, or by contexts that have left
+        // since, it must not outlast the present one (invariant 7).
+        let longest = now + instance.settings.irq_suspend_timeout();
+        let suspended = if race::on(Race::ResumeCancelsAll) {
+            0
+        } else {
+            instance.suspension.until().min(longest)
+        };
         self.arm((now + timeout).max(suspended))
     }
 
@@ -275,7 +285,7 @@ impl<'a, Q> Turn<'a, Q> {
 
 /// Whether the state's mode leaves this owner in charge. A session is everybody's guest, but
 /// not where a thread never stops polling.
-#[inline]
+#[inline(always)]
 fn keeps(owner: Owner, state: State) -> bool {
     match (owner, state.mode()) {
         (Owner::Softirq | Owner::Ksoftirqd, Threaded::Disabled)

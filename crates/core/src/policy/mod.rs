@@ -25,6 +25,7 @@ pub use error::PolicyError;
 pub use explain::{FAMILIES, Family, PRESETS, Preset};
 pub use format::SpelledOut;
 pub use key::{KEYS, Key, MAX_COUNT, MAX_TIMEOUT, Takes, Time, Value};
+pub use nearest::nearest;
 pub use preset::{DEFER_HARD_IRQS, HOLD, SUSPEND_TIMEOUT};
 pub use warning::Warning;
 

@@ -7,10 +7,7 @@
 const LONGEST: usize = 32;
 
 /// The candidate with the fewest edits from `word`, if a third of the word or less is wrong.
-pub(super) fn nearest<'a>(
-    word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.is_empty() || word.len() > LONGEST {
         return None;
     }

@@ -1,0 +1,304 @@
+//! How many instructions the core's decisions take, counted by callgrind: the same number on every
+//! run and under any load, so that a change of a few is seen.
+//!
+//! `cargo bench -p napkin-core --bench instructions` runs itself under valgrind, each scenario with
+//! two numbers of iterations, and prints the difference an iteration; so nothing that happens once
+//! is counted. The same loop is then run around a script: the same steps on the same small device,
+//! decided by nobody. What remains when the script is taken off is the core. (Reading the script
+//! takes some instructions, too, about six a step, by which the core is shown too small.)
+
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+
+use napkin_core::policy::{EpollPolicy, InstancePolicy, Threaded};
+use napkin_core::{
+    Context, CpuId, Did, Enable, EpollContext, EpollWait, From, Host, Id, Interrupt, Kthread, Ns,
+    Op, Pass, Policy, Pressure, Queue, Softirq, Work,
+};
+
+const ID: Id = Id(0);
+const CPU: CpuId = CpuId(0);
+const PERIOD: Ns = 20_000;
+
+/// A device of one counter: each interrupt stands for one frame.
+struct Nic {
+    frames: u16,
+}
+
+impl Queue for Nic {
+    #[inline(never)]
+    fn poll(&mut self, budget: u16, _: Ns) -> Work {
+        let rx = self.frames.min(budget);
+        self.frames -= rx;
+        Work { rx, tx: 0 }
+    }
+
+    #[inline(never)]
+    fn deliver(&mut self, now: Ns) -> Pressure {
+        black_box(now);
+        Pressure::Room
+    }
+
+    #[inline(never)]
+    fn mask(&mut self) {
+        self.frames = 1;
+    }
+
+    #[inline(never)]
+    fn unmask(&mut self, now: Ns) -> bool {
+        black_box(now);
+        self.frames != 0
+    }
+}
+
+/// What came of an operation; `None` where a pass ends, or waits for something.
+#[inline]
+fn carry_out(pass: &mut impl Pass<Nic>, op: Op, now: Ns) -> Option<Did> {
+    Some(match op {
+        Op::Poll { budget, .. } => Did::Polled(pass.queue().poll(budget, now)),
+        Op::Deliver(_) => Did::Delivered(pass.queue().deliver(now)),
+        Op::Mask(_) => {
+            pass.queue().mask();
+            Did::Ok
+        }
+        Op::Unmask(_) => Did::Unmasked(pass.queue().unmask(now)),
+        Op::Done | Op::Sleep(_) => return None,
+        _ => Did::Ok,
+    })
+}
+
+#[inline]
+fn drive(pass: &mut impl Pass<Nic>, now: Ns) {
+    let mut did = Did::Start;
+    while let Some(next) = {
+        let op = pass.next(now, did);
+        carry_out(pass, op, now)
+    } {
+        did = next;
+    }
+}
+
+/// Takes steps of an endless pass until `what` has come `times` times.
+#[inline]
+fn drive_until(pass: &mut impl Pass<Nic>, what: Op, answer: Did, times: u64) {
+    let (mut did, mut left) = (Did::Start, times);
+    loop {
+        let op = pass.next(1, did);
+        did = if op == what {
+            left -= 1;
+            answer
+        } else {
+            carry_out(pass, op, 1).expect("an endless pass")
+        };
+        if left == 0 {
+            return;
+        }
+    }
+}
+
+fn host(settings: InstancePolicy) -> Host<Nic> {
+    let host = Host::new(1, [(Nic { frames: 0 }, CPU)]);
+    host.set(ID, &settings).expect("sound settings");
+    drive(&mut Enable::new(&host, ID).expect("a new instance is disabled"), 1);
+    host
+}
+
+fn softirq(host: &Host<Nic>, now: Ns) {
+    let context = Context::Interrupt { competition: false };
+    drive(&mut Softirq::new(host, CPU, context), now);
+}
+
+/// An interrupt, the softirq after it, one frame, and the interrupt allowed again.
+fn cycle(times: u64) {
+    let host = host(Policy::BASE.instance);
+    for now in 1..=times {
+        drive(&mut Interrupt::new(&host, ID), now);
+        softirq(&host, now);
+    }
+    assert_eq!(host.instance(ID).counts().packets, times);
+}
+
+/// Passes of one wait that busy polls and finds nothing.
+fn busy_poll(times: u64) {
+    let host = host(Policy::BASE.instance);
+    let policy =
+        EpollPolicy { busy_poll_usecs: 1_000_000, busy_poll_budget: 8, prefer_busy_poll: true };
+    let context = EpollContext::new(policy, 0);
+    context.follow(ID);
+    let mut wait = EpollWait::new(&host, &context, None, false);
+    drive_until(&mut wait, Op::Look, Did::Events(0), times);
+}
+
+/// Passes of a thread that never stops polling and finds nothing.
+fn thread(times: u64) {
+    let host = host(InstancePolicy { threaded: Threaded::BusyPoll, ..Policy::BASE.instance });
+    assert!(host.schedule(ID, From::Interrupt).is_some(), "the thread is to be woken");
+    drive_until(&mut Kthread::new(&host, ID), Op::Pause, Did::Ok, times);
+}
+
+/// Expiries of the deferral timer, each with the softirq after it and an empty poll.
+fn timer(times: u64) {
+    let settings = InstancePolicy {
+        defer_hard_irqs: i32::MAX as u32,
+        gro_flush_timeout: PERIOD,
+        ..Policy::BASE.instance
+    };
+    let host = host(settings);
+    // One frame, so that deferral begins.
+    drive(&mut Interrupt::new(&host, ID), 1);
+    softirq(&host, 1);
+    for turn in 1..=times {
+        let now = 1 + turn * PERIOD;
+        assert!(host.timer(ID, now).is_some(), "the timer schedules");
+        softirq(&host, now);
+    }
+    assert_eq!(host.instance(ID).counts().timer_polls, times);
+}
+
+/// A pass that decides nothing: it repeats its steps.
+struct Script {
+    steps: &'static [Op],
+    at: usize,
+    nic: Nic,
+}
+
+impl Pass<Nic> for Script {
+    #[inline]
+    fn next(&mut self, _: Ns, _: Did) -> Op {
+        let op = self.steps[self.at];
+        self.at = if self.at + 1 == self.steps.len() { 0 } else { self.at + 1 };
+        op
+    }
+
+    fn queue(&mut self) -> &mut Nic {
+        &mut self.nic
+    }
+}
+
+fn script(steps: &'static [Op]) -> Script {
+    Script { steps: black_box(steps), at: 0, nic: Nic { frames: 0 } }
+}
+
+const POLL: Op = Op::Poll { id: ID, budget: 64 };
+
+/// The steps of [`cycle`].
+fn cycle_script(times: u64) {
+    let mut interrupt = script(&[Op::Mask(ID), Op::Raise(CPU), Op::Done]);
+    let mut softirq = script(&[POLL, Op::Deliver(ID), Op::Unmask(ID), Op::Done]);
+    for now in 1..=times {
+        drive(&mut interrupt, now);
+        drive(&mut softirq, now);
+    }
+}
+
+/// The steps of [`busy_poll`].
+fn busy_poll_script(times: u64) {
+    drive_until(&mut script(&[POLL, Op::Look]), Op::Look, Did::Events(0), times);
+}
+
+/// The steps of [`thread`].
+fn thread_script(times: u64) {
+    drive_until(&mut script(&[POLL, Op::Pause]), Op::Pause, Did::Ok, times);
+}
+
+/// The steps of [`timer`].
+fn timer_script(times: u64) {
+    let mut softirq = script(&[POLL, Op::Arm { id: ID, at: 0 }, Op::Done]);
+    for now in 1..=times {
+        drive(&mut softirq, now);
+    }
+}
+
+struct Scenario {
+    name: &'static str,
+    run: fn(u64),
+    script: fn(u64),
+    aim: Option<f64>,
+}
+
+const SCENARIOS: [Scenario; 4] = [
+    Scenario {
+        name: "schedule, poll, complete",
+        run: cycle,
+        script: cycle_script,
+        aim: Some(300.0),
+    },
+    Scenario {
+        name: "empty busy-poll pass",
+        run: busy_poll,
+        script: busy_poll_script,
+        aim: Some(100.0),
+    },
+    Scenario {
+        name: "empty pass of a polling thread",
+        run: thread,
+        script: thread_script,
+        aim: Some(100.0),
+    },
+    Scenario { name: "poll by the deferral timer", run: timer, script: timer_script, aim: None },
+];
+
+/// What the child is told: the scenario's place, `run` or `script`, and how often.
+const CHILD: &str = "--count";
+
+/// The instructions of a whole process that runs the scenario so many times.
+fn collected(place: usize, part: &str, times: u64) -> Result<f64, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args([CHILD, &place.to_string(), part, &times.to_string()])
+        .output()
+        .map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let number = said.lines().find_map(|line| line.split_once("Collected :"));
+    match number.and_then(|(_, number)| number.trim().parse().ok()) {
+        Some(number) if output.status.success() => Ok(number),
+        _ => Err(format!("valgrind failed ({}):\n{said}", output.status)),
+    }
+}
+
+fn per_iteration(place: usize, part: &str) -> Result<f64, String> {
+    const FEW: u64 = 1_000;
+    const MANY: u64 = 11_000;
+    let growth = collected(place, part, MANY)? - collected(place, part, FEW)?;
+    Ok(growth / (MANY - FEW) as f64)
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(at) = arguments.iter().position(|it| it == CHILD) {
+        let [place, part, times] = &arguments[at + 1..] else { return ExitCode::FAILURE };
+        let (Ok(place), Ok(times)) = (place.parse::<usize>(), times.parse()) else {
+            return ExitCode::FAILURE;
+        };
+        let Some(scenario) = SCENARIOS.get(place) else { return ExitCode::FAILURE };
+        (if part == "run" { scenario.run } else { scenario.script })(times);
+        return ExitCode::SUCCESS;
+    }
+    if !arguments.iter().any(|it| it == "--bench") {
+        println!("skipped: instructions are counted in the optimised build, by `cargo bench`");
+        return ExitCode::SUCCESS;
+    }
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("skipped: valgrind is not installed");
+        return ExitCode::SUCCESS;
+    }
+    println!("{:34}{:>9}{:>9}{:>9}{:>10}", "instructions", "all", "script", "core", "aim");
+    for (place, scenario) in SCENARIOS.iter().enumerate() {
+        let counted = per_iteration(place, "run")
+            .and_then(|all| per_iteration(place, "script").map(|script| (all, script)));
+        match counted {
+            Ok((all, script)) => {
+                let core = all - script;
+                let aim = scenario.aim.map(|aim| format!("< {aim}")).unwrap_or_default();
+                println!("{:34}{all:>9.1}{script:>9.1}{core:>9.1}{aim:>10}", scenario.name);
+            }
+            Err(error) => {
+                eprintln!("{}: {error}", scenario.name);
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

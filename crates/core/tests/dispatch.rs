@@ -1,0 +1,278 @@
+//! Softirq dispatch: the rules of three eras, the limits of a dispatch and of a round.
+#![cfg(not(loom))]
+
+mod world;
+
+use napkin_core::*;
+use world::talk::{CPU, ID, Talk};
+
+const INTERRUPT: Context = Context::Interrupt { competition: false };
+const CROWDED: Context = Context::Interrupt { competition: true };
+
+/// The network, with these other vectors, is pending.
+fn pending(talk: &Talk, vectors: &[Vector]) {
+    talk.arrive(1);
+    talk.interrupt(ID);
+    for vector in vectors {
+        let _ = talk.host.raise_vectors(CPU, vector.bit(), From::Interrupt);
+    }
+}
+
+/// ksoftirqd is runnable, for a reason of its own, and has not run yet.
+fn wake_ksoftirqd(talk: &Talk) {
+    let woken = talk.host.raise_vectors(CPU, Vector::Rcu.bit(), From::Thread);
+    assert_eq!(woken, Some(Op::Wake(Task::Ksoftirqd(CPU))));
+}
+
+#[test]
+fn vectors_run_in_the_order_of_their_numbers() {
+    let talk = Talk::new("base");
+    pending(&talk, &[Vector::Rcu, Vector::Tasklet, Vector::Timer]);
+    assert_eq!(talk.softirq(), "TIMER, poll 64 -> 1, deliver, unmask, TASKLET, RCU");
+}
+
+#[test]
+fn the_network_s_vectors_are_the_core_s_to_raise() {
+    let talk = Talk::new("base");
+    let net = Vector::NetRx.bit() | Vector::NetTx.bit();
+    let _ = talk.host.raise_vectors(CPU, net, From::Interrupt);
+    assert_eq!(talk.host.cpu(CPU).pending(), 0);
+}
+
+#[test]
+fn since_6_5_softirqs_run_inline_while_ksoftirqd_is_runnable() {
+    let talk = Talk::new("base");
+    wake_ksoftirqd(&talk);
+    pending(&talk, &[]);
+    assert_eq!(talk.dispatch(CROWDED), "poll 64 -> 1, deliver, unmask, RCU");
+}
+
+#[test]
+fn from_4_9_to_6_4_they_were_left_to_ksoftirqd() {
+    let talk = Talk::new("base-6.4");
+    wake_ksoftirqd(&talk);
+    pending(&talk, &[Vector::Timer]);
+    assert_eq!(talk.dispatch(INTERRUPT), "");
+    assert_eq!(talk.dispatch(Context::Application), "");
+    let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
+    assert_eq!(ksoftirqd.says(), "TIMER, poll 64 -> 1, deliver, unmask, RCU, sleep");
+    // Asleep again: inline again.
+    pending(&talk, &[]);
+    assert_eq!(talk.dispatch(INTERRUPT), "poll 64 -> 1, deliver, unmask");
+}
+
+#[test]
+fn in_2018_as_posted_the_network_alone_still_ran_inline() {
+    let talk = Talk::new("ksoftirqd-as-posted");
+    pending(&talk, &[]);
+    assert_eq!(talk.dispatch(CROWDED), "poll 64 -> 1, deliver, unmask");
+    // Nor did anything above the two lowest bits matter.
+    pending(&talk, &[Vector::Tasklet, Vector::Rcu]);
+    assert_eq!(talk.dispatch(CROWDED), "poll 64 -> 1, deliver, unmask, TASKLET, RCU");
+}
+
+#[test]
+fn in_2018_as_posted_a_timer_pushed_everything_to_ksoftirqd() {
+    let talk = Talk::new("ksoftirqd-as-posted");
+    pending(&talk, &[Vector::Timer, Vector::Tasklet]);
+    assert_eq!(talk.dispatch(INTERRUPT), "wake ksoftirqd");
+    // And while that was runnable it absorbed the rest.
+    assert_eq!(talk.dispatch(INTERRUPT), "");
+    assert_eq!(
+        talk.dispatch(Context::Ksoftirqd),
+        "TIMER, poll 64 -> 1, deliver, unmask, TASKLET, sleep"
+    );
+}
+
+#[test]
+fn in_2018_as_meant_only_the_network_is_deferred() {
+    let talk = Talk::new("ksoftirqd");
+    pending(&talk, &[Vector::Timer, Vector::Tasklet]);
+    assert_eq!(talk.dispatch(CROWDED), "wake ksoftirqd, TIMER, TASKLET");
+    assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 1, deliver, unmask, sleep");
+}
+
+#[test]
+fn in_2018_as_meant_nothing_is_deferred_without_competition() {
+    let talk = Talk::new("ksoftirqd");
+    pending(&talk, &[Vector::Timer]);
+    assert_eq!(talk.dispatch(INTERRUPT), "TIMER, poll 64 -> 1, deliver, unmask");
+    assert_eq!(talk.host.cpu(CPU).counts().ksoftirqd_wakes, 0);
+    // A runnable ksoftirqd is competition, and the network is its own.
+    wake_ksoftirqd(&talk);
+    pending(&talk, &[Vector::Timer]);
+    assert_eq!(talk.dispatch(INTERRUPT), "TIMER, RCU");
+    assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 1, deliver, unmask, sleep");
+}
+
+#[test]
+fn an_application_that_enables_softirqs_runs_its_own() {
+    let talk = Talk::new("ksoftirqd");
+    talk.arrive(1);
+    let _ = talk.interrupt(ID);
+    assert_eq!(talk.dispatch(Context::Application), "poll 64 -> 1, deliver, unmask");
+}
+
+#[test]
+fn one_dispatch_makes_ten_passes() {
+    let talk = Talk::new("base");
+    talk.arrive(64 * 100);
+    talk.interrupt(ID);
+    let said = talk.softirq();
+    assert_eq!(said.matches("poll").count(), 10);
+    assert!(said.ends_with("deliver, wake ksoftirqd"), "{said}");
+    assert_eq!(talk.host.cpu(CPU).counts().net_rx, 10);
+}
+
+#[test]
+fn one_dispatch_goes_on_for_two_milliseconds() {
+    let talk = Talk::new("base");
+    talk.poll_cost.set(700 * MICROSECOND);
+    talk.arrive(64 * 100);
+    talk.interrupt(ID);
+    // 0.7, 1.4, 2.1: the third pass is the last.
+    assert_eq!(talk.softirq().matches("poll").count(), 3);
+}
+
+#[test]
+fn one_dispatch_ends_when_somebody_wants_the_cpu() {
+    let talk = Talk::new("base");
+    talk.arrive(64 * 100);
+    talk.interrupt(ID);
+    let _ = talk.host.raise_vectors(CPU, Vector::Timer.bit(), From::Interrupt);
+    talk.need_resched.set(true);
+    assert_eq!(talk.softirq(), "TIMER, poll 64 -> 64, deliver, wake ksoftirqd");
+}
+
+#[test]
+fn ksoftirqd_makes_a_dispatch_a_loop_and_offers_the_cpu_in_between() {
+    let talk = Talk::new("base");
+    talk.arrive(64 * 12);
+    talk.interrupt(ID);
+    talk.softirq();
+    let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
+    assert_eq!(
+        ksoftirqd.says(),
+        "poll 64 -> 64, deliver, poll 64 -> 64, deliver, poll 64 -> 0, unmask, sleep"
+    );
+    talk.arrive(64 * 11);
+    talk.interrupt(ID);
+    let said = ksoftirqd.says();
+    assert!(said.contains("deliver, resched, poll 64 -> 64"), "{said}");
+    ksoftirqd.pass.stop();
+    assert_eq!(ksoftirqd.says(), "");
+}
+
+#[test]
+fn a_round_takes_its_budget_and_no_more_than_one_weight_beyond() {
+    let talk = Talk::of("base", 1, 8);
+    for id in talk.host.ids() {
+        talk.arrive_at(id, 64);
+        talk.interrupt(id);
+    }
+    let limits = Limits { dispatch_passes: 1, ..Limits::default() };
+    talk.host.cpu(CPU).set_limits(limits);
+    // 300 frames: after the fifth of 64 it is exceeded.
+    let said = talk.softirq();
+    assert_eq!(said.matches("-> 64").count(), 5, "{said}");
+    assert_eq!(talk.host.cpu(CPU).counts().time_squeeze, 1);
+    // Those that were not reached come first in the next round.
+    let said = talk.softirq();
+    assert!(said.starts_with("#5 poll 64 -> 64, #5 deliver, #6 poll 64 -> 64"), "{said}");
+}
+
+#[test]
+fn a_round_takes_its_time_and_no_more_than_one_poll_beyond() {
+    let talk = Talk::of("base", 1, 8);
+    for id in talk.host.ids() {
+        talk.arrive_at(id, 1);
+        talk.interrupt(id);
+    }
+    talk.poll_cost.set(900 * MICROSECOND);
+    let limits = Limits { dispatch_passes: 1, budget_time: 2 * MILLISECOND, ..Limits::default() };
+    talk.host.cpu(CPU).set_limits(limits);
+    assert_eq!(talk.softirq().matches("poll").count(), 3);
+    assert_eq!(talk.host.cpu(CPU).counts().time_squeeze, 1);
+}
+
+#[test]
+fn a_round_of_handed_over_instances_has_its_limits_too() {
+    let talk = Talk::of("base", 1, 8);
+    for id in talk.host.ids() {
+        talk.arrive_at(id, 64);
+        talk.interrupt(id);
+        let policy: Policy = "threaded".parse().expect("a preset");
+        talk.host.set(id, &policy.instance).expect("within its limits");
+    }
+    talk.host.cpu(CPU).set_limits(Limits { dispatch_passes: 1, ..Limits::default() });
+    let said = talk.softirq();
+    assert_eq!(said.matches("poll").count(), 5, "{said}");
+    assert_eq!(said.matches("wake napi").count(), 5, "{said}");
+}
+
+#[test]
+fn several_instances_go_round() {
+    let talk = Talk::of("base", 1, 3);
+    for id in talk.host.ids() {
+        talk.arrive_at(id, 65);
+        talk.interrupt(id);
+    }
+    let said = talk.softirq();
+    let polled: Vec<&str> = said.split(", ").filter(|word| word.contains("poll")).collect();
+    assert_eq!(
+        polled,
+        [
+            "#0 poll 64 -> 64",
+            "#1 poll 64 -> 64",
+            "#2 poll 64 -> 64",
+            "#0 poll 64 -> 1",
+            "#1 poll 64 -> 1",
+            "#2 poll 64 -> 1"
+        ]
+    );
+}
+
+#[test]
+fn an_instance_scheduled_while_the_network_runs_is_found_without_a_raise() {
+    let talk = Talk::of("base", 1, 2);
+    talk.arrive_at(Id(0), 1);
+    talk.interrupt(Id(0));
+    let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
+    assert_eq!(softirq.says_next(2), "#0 poll 64 -> 1, #0 deliver");
+    talk.arrive_at(Id(1), 1);
+    // Nothing is raised: the runner looks at its list again before it ends.
+    assert_eq!(talk.interrupt(Id(1)), "#1 mask");
+    assert_eq!(talk.host.cpu(CPU).pending(), 0);
+    assert_eq!(softirq.says(), "#0 unmask, #1 poll 64 -> 1, #1 deliver, #1 unmask");
+}
+
+#[test]
+fn a_nested_dispatch_leaves_everything_to_the_outer_one() {
+    let talk = Talk::new("base");
+    talk.arrive(1);
+    talk.interrupt(ID);
+    let mut outer = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
+    outer.says_next(1);
+    let raised = talk.host.raise_vectors(CPU, Vector::Tasklet.bit(), From::Interrupt);
+    assert_eq!(raised, None);
+    assert_eq!(talk.softirq(), "");
+    assert_eq!(outer.says(), "deliver, unmask, TASKLET");
+}
+
+#[test]
+fn a_dispatch_of_holders_alone_is_one_pass() {
+    let talk = Talk::of("hold100", 1, 4);
+    for id in talk.host.ids() {
+        talk.arrive_at(id, 1);
+        talk.interrupt(id);
+    }
+    talk.softirq();
+    let before = talk.host.cpu(CPU).counts().net_rx;
+    for context in [INTERRUPT, CROWDED, Context::Application] {
+        assert_eq!(talk.dispatch(context).matches("poll").count(), 4);
+    }
+    assert_eq!(talk.host.cpu(CPU).counts().net_rx, before + 3);
+    // ksoftirqd goes on with them, and yields after each pass.
+    let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
+    assert!(ksoftirqd.says_next(5).ends_with("yield"));
+}

@@ -1,0 +1,125 @@
+//! Suspension: contexts, their owners' threads, and everything that stores the timer's deadline.
+
+use std::sync::Arc;
+
+use loom::thread::spawn;
+use napkin_core::*;
+
+use crate::scene::*;
+use crate::world::{Actor, ID, LATE, World, join};
+
+/// A served instance, and a context that suspends it.
+fn suspended() -> (Arc<World>, Actor, Arc<EpollContext>) {
+    let world = World::new(&SUSPEND, false);
+    let mut main = Actor::new(&world);
+    main.enable();
+    main.packet();
+    let context = Arc::new(context(true));
+    main.events = Some([1].into());
+    main.wait(&context);
+    (world, main, context)
+}
+
+/// The last handle of the context goes: its suspension ends at once, and nothing is left.
+fn close(world: &World, mut main: Actor, context: &EpollContext) {
+    world.still();
+    main.close(context);
+    assert_eq!(
+        world.host.instance(ID).suspending_contexts(),
+        0,
+        "a suspension outlives its context"
+    );
+    main.settle();
+    main.packet();
+    main.settle();
+}
+
+/// A wait by another thread, and one here, both on a context of an instance that is suspended (or
+/// not yet).
+fn two_waits(first: u32, second: u32, fresh: bool) {
+    let (world, mut main, context) = suspended();
+    if fresh {
+        main.close(&context);
+        context.follow(ID);
+    }
+    let (mut other, shared) = (Actor::new(&world), context.clone());
+    let mut others = vec![spawn(move || {
+        other.events = Some([first, 0].into());
+        other.wait(&shared);
+    })];
+    main.events = Some([second, 0].into());
+    main.wait(&context);
+    join(&mut others);
+    close(&world, main, &context);
+}
+
+#[test]
+fn two_threads_of_one_context_find_events() {
+    explore(|| two_waits(1, 1, false));
+    explore(|| two_waits(1, 1, true));
+}
+
+#[test]
+fn one_thread_of_a_context_finds_events_and_another_nothing() {
+    explore(|| two_waits(1, 0, false));
+}
+
+#[test]
+fn a_context_lets_go_while_a_thread_waits() {
+    explore(|| {
+        let (world, mut main, context) = suspended();
+        let (mut other, shared) = (Actor::new(&world), context.clone());
+        let mut others = vec![spawn(move || {
+            other.events = Some([1].into());
+            other.wait(&shared);
+        })];
+        main.close(&context);
+        join(&mut others);
+        close(&world, main, &context);
+    });
+}
+
+/// Something happens while a context prolongs its suspension.
+fn beside_a_prolonging(act: fn(&mut Actor)) {
+    explore(move || {
+        let (world, mut main, context) = suspended();
+        let (mut other, shared) = (Actor::new(&world), context.clone());
+        let mut others = vec![spawn(move || {
+            other.events = Some([1].into());
+            other.wait(&shared);
+        })];
+        act(&mut main);
+        join(&mut others);
+        close(&world, main, &context);
+    });
+}
+
+#[test]
+fn the_safety_timeout_expires_while_a_context_prolongs() {
+    beside_a_prolonging(|main| main.timer(LATE));
+}
+
+#[test]
+fn an_owner_arms_or_unmasks_while_a_context_prolongs() {
+    beside_a_prolonging(|main| main.schedule(From::Application));
+    beside_a_prolonging(|main| {
+        main.schedule(From::Application);
+        main.schedule(From::Application);
+    });
+}
+
+#[test]
+fn a_disable_cancels_the_timer_while_a_context_prolongs() {
+    explore(|| {
+        let (world, mut main, context) = suspended();
+        let (mut other, shared) = (Actor::new(&world), context.clone());
+        let mut others = vec![spawn(move || {
+            other.events = Some([1].into());
+            other.wait(&shared);
+        })];
+        main.disable(&mut others);
+        main.enable();
+        join(&mut others);
+        close(&world, main, &context);
+    });
+}

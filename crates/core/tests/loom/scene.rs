@@ -1,0 +1,330 @@
+//! A scene: settings, a situation to begin in, and what happens at once; and its exploration.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use loom::thread::spawn;
+use napkin_core::policy::{CpuPolicy, EpollPolicy, InstancePolicy, NetSoftirq, Threaded};
+use napkin_core::race::{self, Race};
+use napkin_core::*;
+
+use crate::world::{Actor, CPU, ID, LATE, PERIOD, SUSPENSION, World, join};
+
+/// Preemptions to explore where neither the environment nor the model says otherwise.
+const PREEMPTIONS: usize = 2;
+
+/// The situation in which everything begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Unmasked, nobody owns it, nothing waits.
+    Idle,
+    /// A packet's interrupt has been taken; whoever polls has not begun ([`Act::Owner`]).
+    Taken,
+    /// A packet has been delivered, and (with deferral) the timer is armed.
+    Served,
+    /// Disabled, a packet in the ring.
+    Disabled,
+}
+
+/// What one actor does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// The softirq, thread or worker that [`Start::Taken`] has left to be run.
+    Owner,
+    /// A packet arrives; its interrupt, softirq and so on run here.
+    Packet,
+    /// An interrupt without a cause.
+    Stray,
+    /// An application's wait; with `prefer` or without.
+    Busy(bool),
+    /// The timer fires late.
+    Timer,
+    /// A poll with budget 0.
+    TxPoll,
+    /// A receiver has drained.
+    Schedule,
+    /// The mode changes.
+    Set(Threaded),
+    /// The interrupt moves to the other CPU.
+    Move,
+    /// Disable, from the model's main thread only.
+    Disable,
+    /// Disable, given up.
+    Abandon,
+    /// Disable, given up at once.
+    AbandonAtOnce,
+    /// Enable.
+    Enable,
+}
+
+/// Settings of the models.
+pub(crate) const SOFTIRQ: InstancePolicy = InstancePolicy {
+    threaded: Threaded::Disabled,
+    defer_hard_irqs: 0,
+    gro_flush_timeout: 0,
+    irq_suspend_timeout: 0,
+    hold: 0,
+    feedback: false,
+};
+pub(crate) const DEFER: InstancePolicy =
+    InstancePolicy { defer_hard_irqs: 1, gro_flush_timeout: PERIOD, ..SOFTIRQ };
+pub(crate) const SUSPEND: InstancePolicy =
+    InstancePolicy { defer_hard_irqs: 2, irq_suspend_timeout: SUSPENSION, ..DEFER };
+pub(crate) const THREAD: InstancePolicy = InstancePolicy { threaded: Threaded::Enabled, ..SOFTIRQ };
+pub(crate) const THREAD_DEFER: InstancePolicy =
+    InstancePolicy { threaded: Threaded::Enabled, ..DEFER };
+pub(crate) const BUSY_THREAD: InstancePolicy =
+    InstancePolicy { threaded: Threaded::BusyPoll, ..SOFTIRQ };
+pub(crate) const WORKER: InstancePolicy =
+    InstancePolicy { threaded: Threaded::Workqueue, ..SOFTIRQ };
+pub(crate) const HOLD: InstancePolicy = InstancePolicy { hold: 3, ..SOFTIRQ };
+
+/// An epoll context that follows the instance.
+pub(crate) fn context(prefer: bool) -> EpollContext {
+    let policy = EpollPolicy { busy_poll_usecs: 0, busy_poll_budget: 1, prefer_busy_poll: prefer };
+    let context = EpollContext::new(policy, u32::from(!prefer));
+    context.follow(ID);
+    context
+}
+
+/// One model.
+#[derive(Debug, Clone)]
+pub(crate) struct Scene {
+    pub(crate) policy: InstancePolicy,
+    pub(crate) start: Start,
+    /// At once: the last one on the main thread.
+    pub(crate) acts: Vec<Act>,
+    pub(crate) one_shot: bool,
+    pub(crate) rules: Rules,
+    pub(crate) depth: Depth,
+}
+
+/// Where a CPU's softirqs run, and how far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rules {
+    /// Inline, within limits that no model reaches.
+    Inline,
+    /// Inline, one packet and one pass at a time; ksoftirqd goes on.
+    Squeezed,
+    /// The same, and nothing inline while ksoftirqd is runnable (Linux 4.9 to 6.4).
+    SqueezedOld,
+    /// Network vectors in ksoftirqd, as another thread wants the CPU (2018, as meant).
+    Ksoftirqd,
+}
+
+/// How many preemptions are explored where the environment does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    Shallow,
+    Usual,
+    Unbounded,
+}
+
+impl Scene {
+    pub(crate) fn new(policy: InstancePolicy, start: Start, acts: &[Act]) -> Self {
+        let acts = acts.to_vec();
+        let (rules, depth) = (Rules::Inline, Depth::Usual);
+        Scene { policy, start, acts, one_shot: false, rules, depth }
+    }
+
+    pub(crate) fn rules(self, rules: Rules) -> Self {
+        Scene { rules, ..self }
+    }
+
+    /// One preemption: for scenes that have many schedules.
+    pub(crate) fn shallow(self) -> Self {
+        Scene { depth: Depth::Shallow, ..self }
+    }
+
+    /// Every schedule: for the smallest scenes.
+    pub(crate) fn unbounded(self) -> Self {
+        Scene { depth: Depth::Unbounded, ..self }
+    }
+
+    pub(crate) fn one_shot(self) -> Self {
+        Scene { one_shot: true, ..self }
+    }
+
+    /// One run of it, under loom.
+    fn play(&self) {
+        let world = World::new(&self.policy, self.one_shot);
+        let mut main = Actor::new(&world);
+        let squeezed =
+            Limits { budget: 1, budget_time: LATE, dispatch_time: LATE, dispatch_passes: 1 };
+        let (limits, policy) = match self.rules {
+            Rules::Inline => (Limits::default(), CpuPolicy::default()),
+            Rules::Squeezed => (squeezed, CpuPolicy::default()),
+            Rules::SqueezedOld => {
+                (squeezed, CpuPolicy { inline_while_ksoftirqd: false, ..Default::default() })
+            }
+            Rules::Ksoftirqd => {
+                let net_softirq = NetSoftirq::Ksoftirqd;
+                (Limits::default(), CpuPolicy { net_softirq, ..Default::default() })
+            }
+        };
+        for cpu in 0..world.host.cpus() {
+            world.host.cpu(CpuId(cpu)).set_limits(limits);
+            world.host.cpu(CpuId(cpu)).set_policy(policy);
+        }
+        match self.start {
+            Start::Idle => main.enable(),
+            Start::Taken => {
+                main.enable();
+                main.packet_only();
+            }
+            Start::Served => {
+                main.enable();
+                main.packet();
+            }
+            Start::Disabled => main.packet(),
+        }
+        let mut owner = Some(main.hand_over());
+        let mut others = vec![];
+        let (last, first) = self.acts.split_last().expect("a scene has acts");
+        for &act in first {
+            let mut actor = match act {
+                Act::Owner => owner.take().expect("one owner"),
+                _ => Actor::new(&world),
+            };
+            let policy = self.policy;
+            others.push(spawn(move || actor.play(act, policy, &mut vec![])));
+        }
+        if *last == Act::Owner {
+            main = owner.take().expect("one owner");
+        }
+        main.play(*last, self.policy, &mut others);
+        join(&mut others);
+        if let Some(mut owner) = owner {
+            owner.way_out();
+        }
+        if self.policy.threaded == Threaded::BusyPoll {
+            // Nobody spins any more, or this model would not have got here.
+            main.set(&SOFTIRQ);
+        }
+        main.settle();
+        if world.host.instance(ID).state().disabled() {
+            main.enable();
+            main.settle();
+        }
+        // And it still works.
+        main.packet();
+        main.settle();
+    }
+
+    /// Explores it.
+    pub(crate) fn check(&self) {
+        if let Err(why) = self.outcome() {
+            panic!("{self}: {why}");
+        }
+    }
+
+    /// Explores it, and says what failed.
+    pub(crate) fn outcome(&self) -> Result<(), String> {
+        let scene = self.clone();
+        let began = std::time::Instant::now();
+        match catch_unwind(AssertUnwindSafe(|| explored(self.depth, move || scene.play()))) {
+            Ok(runs) => {
+                println!("{runs:>9} schedules, {:>6} ms: {self}", began.elapsed().as_millis());
+                Ok(())
+            }
+            Err(why) => Err(text_of(why)),
+        }
+    }
+
+    /// Explores it with a race re-introduced, and demands that it fails.
+    pub(crate) fn fails_with(&self, race: Race) -> String {
+        let scene = self.clone();
+        fails_with(race, move || scene.play())
+    }
+}
+
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let policy = match self.policy {
+            SOFTIRQ => "softirq",
+            DEFER => "defer",
+            SUSPEND => "suspend",
+            THREAD => "thread",
+            THREAD_DEFER => "thread, defer",
+            BUSY_THREAD => "busy thread",
+            WORKER => "worker",
+            HOLD => "hold",
+            _ => "other settings",
+        };
+        let line = if self.one_shot { ", one-shot" } else { "" };
+        let Scene { start, acts, rules, depth, .. } = self;
+        write!(f, "{policy}{line}, {rules:?}, {depth:?}, {start:?}: {acts:?}")
+    }
+}
+
+impl Actor {
+    fn play(
+        &mut self,
+        act: Act,
+        policy: InstancePolicy,
+        others: &mut Vec<loom::thread::JoinHandle<()>>,
+    ) {
+        match act {
+            Act::Owner => self.way_out(),
+            Act::Packet => self.packet(),
+            Act::Stray => self.interrupt(),
+            Act::Busy(prefer) => {
+                self.events = Some([0, 0].into());
+                self.wait(&context(prefer));
+            }
+            Act::Timer => self.timer(LATE),
+            Act::TxPoll => self.tx_poll(),
+            Act::Schedule => self.schedule(napkin_core::From::Application),
+            Act::Set(threaded) => self.set(&InstancePolicy { threaded, ..policy }),
+            Act::Move => self.world.host.set_cpu(ID, CpuId(1 - CPU.0)),
+            Act::Disable => self.disable(others),
+            Act::Abandon => self.abandon_disable(false),
+            Act::AbandonAtOnce => self.abandon_disable(true),
+            Act::Enable => self.enable(),
+        }
+    }
+}
+
+/// Explores a model, and says how many schedules it had.
+pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) -> u64 {
+    explored(Depth::Usual, model)
+}
+
+fn explored(depth: Depth, model: impl Fn() + Send + Sync + 'static) -> u64 {
+    let runs = Arc::new(AtomicU64::new(0));
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 20_000;
+    let asked = builder.preemption_bound;
+    builder.preemption_bound = match depth {
+        _ if std::env::var_os("NAPKIN_LOOM_UNBOUNDED").is_some() => None,
+        Depth::Unbounded => None,
+        Depth::Usual => asked.or(Some(PREEMPTIONS)),
+        Depth::Shallow => asked.or(Some(PREEMPTIONS - 1)),
+    };
+    let count = runs.clone();
+    builder.check(move || {
+        count.fetch_add(1, Relaxed);
+        model();
+    });
+    runs.load(Relaxed)
+}
+
+/// Explores a model with a race re-introduced, demands that it fails, and says how.
+pub(crate) fn fails_with(race: Race, model: impl Fn() + Send + Sync + 'static) -> String {
+    race::set(Some(race));
+    let outcome = catch_unwind(AssertUnwindSafe(|| explore(model)));
+    race::set(None);
+    match outcome {
+        Ok(runs) => panic!("{race:?} was switched on, and none of {runs} schedules failed"),
+        Err(why) => text_of(why),
+    }
+}
+
+fn text_of(why: Box<dyn std::any::Any + Send>) -> String {
+    match why.downcast::<String>() {
+        Ok(text) => *text,
+        Err(why) => why.downcast::<&str>().map_or_else(|_| String::new(), |text| text.to_string()),
+    }
+}

@@ -1,0 +1,568 @@
+//! A small world under loom: one device, whose every access is a point where threads interleave,
+//! and actors that drive the core's passes step by step.
+//!
+//! Nothing blocks. Who wakes a task that sleeps carries on as that task once its own pass has ended;
+//! who wakes a task that runs leaves a mark that the task takes before it sleeps. So each model ends
+//! by itself, and what is left then must be quiet: [`World::still`] and [`World::settled`] are the
+//! invariants. A lost wake-up is a packet, a masked line or a token that is left over.
+//!
+//! The device's own word is accessed with relaxed operations: it must not hand over memory that the
+//! core fails to hand over.
+
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32 as Plain, AtomicU64, Ordering::SeqCst};
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{
+    AtomicU32,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+use loom::thread::{JoinHandle, yield_now};
+use napkin_core::policy::{InstancePolicy, Threaded};
+use napkin_core::state::{IN_BUSY_POLL, MISSED, SCHED, SCHED_THREADED};
+use napkin_core::*;
+
+pub(crate) const ID: Id = Id(0);
+pub(crate) const CPU: CpuId = CpuId(0);
+/// The period of deferral: far beyond what an actor's own steps take.
+pub(crate) const PERIOD: Ns = 100_000;
+/// The longest suspension.
+pub(crate) const SUSPENSION: Ns = 2_000_000;
+/// After every timer.
+pub(crate) const LATE: Ns = 1_000_000_000;
+/// How long a look takes: two of them end a busy poll of one microsecond.
+const LOOK: Ns = 700;
+/// More steps than any actor that ends can take.
+const STEPS: u32 = 400;
+
+const MASKED: u32 = 1 << 31;
+const COUNT: u32 = MASKED - 1;
+
+/// The device's side: packets in the ring and the interrupt's mask in one word, so that an arrival
+/// and an unmasking are each one point in time, as in hardware.
+#[derive(Debug)]
+pub(crate) struct Line {
+    word: AtomicU32,
+    /// Written before each access to the word, so that loom tries every order of them (see
+    /// `src/sync.rs`).
+    turn: AtomicU32,
+    one_shot: bool,
+    /// Set once a disable has ended: a poll is an error from then on.
+    disabled: AtomicBool,
+    socket: AtomicU32,
+    arrived: Plain,
+}
+
+impl Line {
+    fn word(&self) -> &AtomicU32 {
+        self.turn.fetch_add(1, Relaxed);
+        &self.word
+    }
+
+    /// A packet arrives. `true`: the line was unmasked, and an interrupt is on its way. A one-shot
+    /// line masks itself by that; an edge is never repeated.
+    fn arrive(&self) -> bool {
+        self.arrived.fetch_add(1, SeqCst);
+        let change = |word| {
+            let shot = if self.one_shot { MASKED } else { 0 };
+            Some(if word & MASKED == 0 { (word + 1) | shot } else { word + 1 })
+        };
+        let old = if self.one_shot {
+            self.word().fetch_update(Relaxed, Relaxed, change).unwrap_or_default()
+        } else {
+            self.word().fetch_add(1, Relaxed)
+        };
+        old & MASKED == 0
+    }
+
+    fn waiting(&self) -> u32 {
+        self.word().load(Relaxed) & COUNT
+    }
+
+    fn masked(&self) -> bool {
+        self.word().load(Relaxed) & MASKED != 0
+    }
+}
+
+/// The driver's side, which only the owner touches.
+#[derive(Debug)]
+pub(crate) struct Nic {
+    line: Arc<Line>,
+    /// loom fails the model where two accesses overlap or are not ordered.
+    alone: UnsafeCell<()>,
+    taken: u16,
+}
+
+impl Queue for Nic {
+    fn poll(&mut self, budget: u16, _: Ns) -> Work {
+        assert!(!self.line.disabled.load(SeqCst), "polled while disabled");
+        let line = &self.line;
+        let rx = self.alone.with_mut(|_| {
+            let rx = line.waiting().min(u32::from(budget));
+            if rx > 0 {
+                let old = line.word().fetch_sub(rx, Relaxed);
+                assert!(old & COUNT >= rx, "two owners took the same packet");
+            }
+            rx as u16
+        });
+        self.taken += rx;
+        Work { rx, tx: 0 }
+    }
+
+    fn deliver(&mut self, _: Ns) -> Pressure {
+        self.alone.with_mut(|_| self.line.socket.fetch_add(u32::from(self.taken), AcqRel));
+        self.taken = 0;
+        Pressure::Room
+    }
+
+    fn mask(&mut self) {
+        self.alone.with_mut(|_| self.line.word().fetch_or(MASKED, Relaxed));
+    }
+
+    fn unmask(&mut self, _: Ns) -> bool {
+        let old = self.alone.with_mut(|_| self.line.word().fetch_and(!MASKED, Relaxed));
+        old & COUNT > 0
+    }
+}
+
+/// A task that sleeps, runs, runs and was woken again, or has ended.
+const ASLEEP: u32 = 0;
+const RUNNING: u32 = 1;
+const WOKEN: u32 = 2;
+const ENDED: u32 = 3;
+
+/// How a pass stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Done,
+    Slept,
+}
+
+/// Everything that the actors of one model share.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) host: Host<Nic>,
+    line: Arc<Line>,
+    napi: AtomicU32,
+    worker: AtomicU32,
+    ksoftirqd: [AtomicU32; 2],
+    /// Who has to stop polling (`None`: nobody) once this is 1.
+    leaving: Option<Owner>,
+    left: AtomicU32,
+    /// The monotonic clock: each step of anybody takes a nanosecond.
+    clock: AtomicU64,
+}
+
+impl World {
+    /// A host of two CPUs and one instance, still disabled.
+    pub(crate) fn new(policy: &InstancePolicy, one_shot: bool) -> Arc<World> {
+        Self::leaving(policy, one_shot, None)
+    }
+
+    /// The same, of a model in which an owner's mode goes ([`Actor::change`]).
+    pub(crate) fn leaving(
+        policy: &InstancePolicy,
+        one_shot: bool,
+        leaving: Option<Owner>,
+    ) -> Arc<World> {
+        let line = Arc::new(Line {
+            word: AtomicU32::new(MASKED),
+            turn: AtomicU32::new(0),
+            one_shot,
+            disabled: AtomicBool::new(true),
+            socket: AtomicU32::new(0),
+            arrived: Plain::new(0),
+        });
+        let nic = Nic { line: line.clone(), alone: UnsafeCell::new(()), taken: 0 };
+        let host = Host::new(2, [(nic, CPU)]);
+        host.set_weight(ID, 1).expect("1 is a weight");
+        host.set(ID, policy).expect("a policy of the models");
+        let thread = matches!(policy.threaded, Threaded::Enabled | Threaded::BusyPoll);
+        Arc::new(World {
+            host,
+            line,
+            napi: AtomicU32::new(if thread { ASLEEP } else { ENDED }),
+            worker: AtomicU32::new(ASLEEP),
+            ksoftirqd: [AtomicU32::new(ASLEEP), AtomicU32::new(ASLEEP)],
+            leaving,
+            left: AtomicU32::new(0),
+            clock: AtomicU64::new(1),
+        })
+    }
+
+    fn slot(&self, task: Task) -> &AtomicU32 {
+        match task {
+            Task::Napi(_) => &self.napi,
+            Task::Worker => &self.worker,
+            Task::Ksoftirqd(CpuId(cpu)) => &self.ksoftirqd[usize::from(cpu)],
+        }
+    }
+
+    /// Every actor has ended: nothing may be owned, and nothing may depend on an event that will
+    /// not come (invariants 2 and 3).
+    pub(crate) fn still(&self) {
+        let instance = self.host.instance(ID);
+        let state = instance.state();
+        let armed = instance.deadline() != NEVER;
+        for cpu in 0..2 {
+            let cpu = self.host.cpu(CpuId(cpu));
+            assert!(!cpu.running(), "a softirq that nobody runs");
+            assert_eq!(cpu.pending(), 0, "softirqs that nobody will run");
+            assert!(!cpu.ksoftirqd_runnable(), "ksoftirqd sleeps and is taken for runnable");
+        }
+        let threaded = matches!(state.mode(), Threaded::Enabled | Threaded::BusyPoll);
+        let expected = if threaded { ASLEEP } else { ENDED };
+        assert_eq!(self.napi.load(Acquire), expected, "the thread's state in mode {state:?}");
+        if state.disabled() {
+            assert!(self.line.masked(), "disabled and not masked");
+            return;
+        }
+        let held = SCHED | SCHED_THREADED | IN_BUSY_POLL | MISSED;
+        assert!(!state.has(held), "a token that nobody holds: {state:x?}");
+        let waiting = self.line.waiting();
+        assert!(armed || waiting == 0, "{waiting} packets that nobody will find");
+        assert!(armed || !self.line.masked(), "masked, without an owner and without a timer");
+    }
+
+    /// Every timer has fired: nothing waits, and the interrupt is allowed.
+    fn settled(&self) {
+        self.still();
+        let state = self.host.instance(ID).state();
+        if state.disabled() {
+            return;
+        }
+        assert_eq!(self.line.waiting(), 0, "packets left");
+        assert!(!self.line.masked(), "masked for ever");
+        let (delivered, arrived) = (self.line.socket.load(Acquire), self.line.arrived.load(SeqCst));
+        assert_eq!(delivered, arrived, "delivered of arrived");
+    }
+
+    /// Lets time pass, and says what time it is then.
+    fn pass(&self, time: Ns) -> Ns {
+        self.clock.fetch_add(time, SeqCst) + time
+    }
+
+    fn polls_of(&self, owner: Owner) -> u64 {
+        let counts = self.host.instance(ID).counts();
+        counts.polls[owner as usize] + counts.empty_polls[owner as usize]
+    }
+}
+
+/// One context: a thread of the model, and every task that it carries on as.
+#[derive(Debug)]
+pub(crate) struct Actor {
+    pub(crate) world: Arc<World>,
+    /// What the looks of this actor find, in place of the socket's frames.
+    pub(crate) events: Option<VecDeque<u32>>,
+    raised: Vec<CpuId>,
+    todo: Vec<Task>,
+    steps: u32,
+    /// The leaving owner's polls when this actor first saw that its mode has gone.
+    polls_then: Option<u64>,
+}
+
+impl Actor {
+    pub(crate) fn new(world: &Arc<World>) -> Self {
+        let world = world.clone();
+        Actor { world, events: None, raised: vec![], todo: vec![], steps: 0, polls_then: None }
+    }
+
+    /// Invariant 4: whose mode has gone polls twice more at the most, once it can know.
+    fn bounded(&mut self) {
+        let Some(owner) = self.world.leaving else { return };
+        if self.world.left.fetch_or(0, AcqRel) == 0 {
+            return;
+        }
+        let polls = self.world.polls_of(owner);
+        let since = polls - *self.polls_then.get_or_insert(polls);
+        assert!(since <= 2, "the {} polls on after the mode has changed", owner.name());
+    }
+
+    /// Drives a pass until it ends or sleeps. It is dropped by the caller, and only then: a model
+    /// that fails must not run the core's clean-up without loom.
+    fn drive<P: Pass<Nic>>(&mut self, pass: &mut P, first: Did) -> Stop {
+        let mut did = first;
+        loop {
+            self.steps += 1;
+            assert!(self.steps < STEPS, "an actor that does not end");
+            self.bounded();
+            let now = self.world.pass(1);
+            did = match pass.next(now, did) {
+                Op::Poll { budget, .. } => Did::Polled(pass.queue().poll(budget, now)),
+                Op::Deliver(_) => Did::Delivered(pass.queue().deliver(now)),
+                Op::Mask(_) => {
+                    pass.queue().mask();
+                    Did::Ok
+                }
+                Op::Unmask(_) => Did::Unmasked(pass.queue().unmask(now)),
+                Op::Look => {
+                    self.world.pass(LOOK);
+                    Did::Events(match &mut self.events {
+                        Some(events) => events.pop_front().unwrap_or(0),
+                        None => self.world.line.socket.load(Acquire),
+                    })
+                }
+                Op::Sleep(_) => return Stop::Slept,
+                Op::Done => return Stop::Done,
+                op => {
+                    self.act(op);
+                    Did::Ok
+                }
+            };
+        }
+    }
+
+    /// Drives a pass that ends to its end.
+    fn finish<P: Pass<Nic>>(&mut self, pass: P) -> Stop {
+        let mut pass = ManuallyDrop::new(pass);
+        let stop = self.drive(&mut *pass, Did::Start);
+        drop(ManuallyDrop::into_inner(pass));
+        stop
+    }
+
+    fn act(&mut self, op: Op) {
+        match op {
+            Op::Wake(task) => self.wake(task),
+            Op::Raise(cpu) => self.raised.push(cpu),
+            Op::RunHere(cpu) => self.softirq(cpu, Context::Application),
+            Op::Yield | Op::Pause => yield_now(),
+            Op::Arm { .. } | Op::Vector(..) | Op::Resched => {}
+            op => unreachable!("{op:?} is the driver's"),
+        }
+    }
+
+    fn softirq(&mut self, cpu: CpuId, context: Context) {
+        let world = self.world.clone();
+        self.finish(Softirq::new(&world.host, cpu, context));
+    }
+
+    fn wake(&mut self, task: Task) {
+        let slot = self.world.slot(task);
+        let woken = slot.fetch_update(AcqRel, Acquire, |old| {
+            Some(match old {
+                ASLEEP => RUNNING,
+                RUNNING => WOKEN,
+                other => other,
+            })
+        });
+        if woken == Ok(ASLEEP) {
+            self.todo.push(task);
+        }
+    }
+
+    /// What follows when a context's own pass has ended: softirqs on the way out, then the tasks.
+    pub(crate) fn way_out(&mut self) {
+        loop {
+            if let Some(cpu) = self.raised.pop() {
+                // Another thread always wants the CPU; only the 2018 rules ask.
+                self.softirq(cpu, Context::Interrupt { competition: true });
+            } else if let Some(task) = self.todo.pop() {
+                self.run(task);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn run(&mut self, task: Task) {
+        let world = self.world.clone();
+        let host = &world.host;
+        let slot = world.slot(task);
+        let mut tries = 0;
+        loop {
+            let stop = match task {
+                Task::Napi(id) => self.finish(Kthread::new(host, id)),
+                Task::Worker => self.finish(Worker::new(host)),
+                Task::Ksoftirqd(cpu) => self.finish(Softirq::new(host, cpu, Context::Ksoftirqd)),
+            };
+            let next = if stop == Stop::Slept { ASLEEP } else { ENDED };
+            let old = slot.fetch_update(AcqRel, Acquire, |old| {
+                Some(if old == WOKEN { RUNNING } else { next })
+            });
+            if old == Ok(WOKEN) {
+                continue;
+            }
+            // A mode that came while the thread was ending found it there: look again. (A thread
+            // that ends all the same has ended.)
+            tries += 1;
+            let mode = host.instance(ID).state().mode();
+            let wanted = matches!(mode, Threaded::Enabled | Threaded::BusyPoll);
+            let again = next == ENDED
+                && wanted
+                && tries < 3
+                && slot.compare_exchange(ENDED, RUNNING, AcqRel, Acquire).is_ok();
+            if !again {
+                return;
+            }
+        }
+    }
+
+    /// A packet arrives, and its interrupt is handled here.
+    pub(crate) fn packet(&mut self) {
+        if self.world.line.arrive() {
+            self.interrupt();
+        }
+    }
+
+    /// A packet arrives, and its interrupt alone is handled here.
+    pub(crate) fn packet_only(&mut self) {
+        if self.world.line.arrive() {
+            self.interrupt_only();
+        }
+    }
+
+    /// Another actor, who takes over what this one still had to do.
+    pub(crate) fn hand_over(&mut self) -> Actor {
+        let mut other = Actor::new(&self.world);
+        other.raised.append(&mut self.raised);
+        other.todo.append(&mut self.todo);
+        other
+    }
+
+    /// An interrupt, also a stray one.
+    pub(crate) fn interrupt(&mut self) {
+        self.interrupt_only();
+        self.way_out();
+    }
+
+    fn interrupt_only(&mut self) {
+        let world = self.world.clone();
+        self.finish(Interrupt::new(&world.host, ID));
+    }
+
+    /// The timer fires, if it is armed for `now` or earlier.
+    pub(crate) fn timer(&mut self, now: Ns) {
+        let world = self.world.clone();
+        let now = world.clock.fetch_max(now, SeqCst).max(now);
+        if let Some(op) = world.host.timer(ID, now) {
+            self.act(op);
+        }
+        self.way_out();
+    }
+
+    /// Somebody schedules the instance.
+    pub(crate) fn schedule(&mut self, from: napkin_core::From) {
+        let world = self.world.clone();
+        if let Some(op) = world.host.schedule(ID, from) {
+            self.act(op);
+        }
+        self.way_out();
+    }
+
+    /// One wait of an application.
+    pub(crate) fn wait(&mut self, context: &EpollContext) -> Stop {
+        let world = self.world.clone();
+        let stop = self.finish(EpollWait::new(&world.host, context, None, false));
+        self.way_out();
+        stop
+    }
+
+    /// The last handle of a context goes.
+    pub(crate) fn close(&mut self, context: &EpollContext) {
+        let world = self.world.clone();
+        if let Some(op) = context.close(&world.host, napkin_core::From::Application) {
+            self.act(op);
+        }
+        self.way_out();
+    }
+
+    /// A poll with budget 0.
+    pub(crate) fn tx_poll(&mut self) {
+        let world = self.world.clone();
+        self.finish(TxPoll::new(&world.host, ID));
+        self.way_out();
+    }
+
+    /// Changes the settings, with everything that a world has to do about the thread: one that
+    /// ends, or has ended, looks at the new mode.
+    pub(crate) fn set(&mut self, policy: &InstancePolicy) {
+        self.world.host.set(ID, policy).expect("a policy of the models");
+        let threaded = matches!(policy.threaded, Threaded::Enabled | Threaded::BusyPoll);
+        let old = self.world.napi.fetch_update(AcqRel, Acquire, |old| {
+            Some(match old {
+                ASLEEP => RUNNING,
+                RUNNING => WOKEN,
+                ENDED if threaded => RUNNING,
+                other => other,
+            })
+        });
+        if old == Ok(ASLEEP) || old == Ok(ENDED) && threaded {
+            self.todo.push(Task::Napi(ID));
+        }
+        self.way_out();
+    }
+
+    /// Changes the settings; when that has happened the old owner has two polls.
+    pub(crate) fn change(&mut self, policy: &InstancePolicy) {
+        self.world.host.set(ID, policy).expect("a policy of the models");
+        self.world.left.fetch_or(1, AcqRel);
+        self.set(policy);
+    }
+
+    /// Brings the instance into service.
+    pub(crate) fn enable(&mut self) {
+        let world = self.world.clone();
+        if let Ok(enable) = Enable::new(&world.host, ID) {
+            world.line.disabled.store(false, SeqCst);
+            self.finish(enable);
+        }
+        self.way_out();
+    }
+
+    /// Takes the instance away. A disable that has to sleep sleeps until everybody else has ended,
+    /// which is long enough.
+    pub(crate) fn disable(&mut self, others: &mut Vec<JoinHandle<()>>) {
+        let world = self.world.clone();
+        let Ok(disable) = Disable::new(&world.host, ID) else { return };
+        let mut disable = ManuallyDrop::new(disable);
+        let mut stop = self.drive(&mut *disable, Did::Start);
+        if stop == Stop::Slept {
+            join(others);
+            stop = self.drive(&mut *disable, Did::Ok);
+        }
+        assert_eq!(stop, Stop::Done, "a disable that never ends");
+        drop(ManuallyDrop::into_inner(disable));
+        assert!(world.host.instance(ID).state().disabled(), "disabled");
+        world.line.disabled.store(true, SeqCst);
+        self.way_out();
+    }
+
+    /// A disable that is given up at its first sleep, or before its first step.
+    pub(crate) fn abandon_disable(&mut self, at_once: bool) {
+        let world = self.world.clone();
+        let Ok(mut disable) = Disable::new(&world.host, ID) else { return };
+        if !at_once && self.drive(&mut disable, Did::Start) == Stop::Done {
+            world.line.disabled.store(true, SeqCst);
+            drop(disable);
+            return;
+        }
+        drop(disable);
+        // The world knows that a context was given up, and runs the softirqs.
+        self.raised.push(CPU);
+        self.way_out();
+    }
+
+    /// Lets time pass until no timer is armed, and checks that nothing is left.
+    pub(crate) fn settle(&mut self) {
+        self.world.still();
+        for _ in 0..8 {
+            let deadline = self.world.host.instance(ID).deadline();
+            if deadline == NEVER {
+                self.world.settled();
+                return;
+            }
+            self.timer(deadline);
+            self.world.still();
+        }
+        panic!("timers without end");
+    }
+}
+
+/// Waits until all actors have ended.
+pub(crate) fn join(others: &mut Vec<JoinHandle<()>>) {
+    for other in others.drain(..) {
+        other.join().expect("an actor");
+    }
+}

@@ -1,0 +1,297 @@
+//! Changing hands: every change of mode, disable and enable, under load; polls with budget 0.
+#![cfg(not(loom))]
+
+mod world;
+
+use napkin_core::policy::Threaded;
+use napkin_core::*;
+use world::Any;
+use world::talk::{CPU, ID, Speaker, Talk};
+
+/// Who can own a poll by its mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Softirq,
+    Ksoftirqd,
+    Thread,
+    BusyThread,
+    Worker,
+}
+
+const WAYS: [Way; 5] = [Way::Softirq, Way::Ksoftirqd, Way::Thread, Way::BusyThread, Way::Worker];
+
+impl Way {
+    fn mode(self) -> Threaded {
+        match self {
+            Way::Softirq | Way::Ksoftirqd => Threaded::Disabled,
+            Way::Thread => Threaded::Enabled,
+            Way::BusyThread => Threaded::BusyPoll,
+            Way::Worker => Threaded::Workqueue,
+        }
+    }
+
+    fn owner(self) -> Owner {
+        match self {
+            Way::Softirq => Owner::Softirq,
+            Way::Ksoftirqd => Owner::Ksoftirqd,
+            Way::Thread | Way::BusyThread => Owner::Thread,
+            Way::Worker => Owner::Worker,
+        }
+    }
+
+    fn pass(self, talk: &Talk) -> Speaker<'_, Any<'_>> {
+        let host = &talk.host;
+        let inline = Context::Interrupt { competition: false };
+        talk.hear(match self {
+            Way::Softirq => Any::Softirq(Softirq::new(host, CPU, inline), CPU),
+            Way::Ksoftirqd => Any::Softirq(Softirq::new(host, CPU, Context::Ksoftirqd), CPU),
+            Way::Thread | Way::BusyThread => Any::Kthread(Kthread::new(host, ID)),
+            Way::Worker => Any::Worker(Worker::new(host)),
+        })
+    }
+}
+
+/// A queue that never drains: what a poll takes has come again before the next.
+fn saturate(talk: &Talk) {
+    let waiting = talk.device(ID).waiting();
+    talk.arrive(512usize.saturating_sub(waiting));
+}
+
+/// The next step of an owner of a queue that never drains.
+fn step(talk: &Talk, owner: &mut Speaker<'_, Any<'_>>) -> String {
+    saturate(talk);
+    owner.says_next(1)
+}
+
+fn polls(talk: &Talk, way: Way) -> u64 {
+    let counts = talk.counts();
+    counts.polls[way.owner() as usize] + counts.empty_polls[way.owner() as usize]
+}
+
+/// A saturated queue in the hands of an owner that has taken some steps.
+fn owned<'t>(talk: &'t Talk, way: Way, steps: usize) -> Speaker<'t, Any<'t>> {
+    talk.set(|policy| policy.threaded = way.mode());
+    saturate(talk);
+    talk.interrupt(ID);
+    let mut owner = way.pass(talk);
+    for _ in 0..steps {
+        let said = step(talk, &mut owner);
+        assert!(!said.contains("sleep") && !said.is_empty(), "{way:?}: {said}");
+    }
+    assert!(polls(talk, way) > 0);
+    owner
+}
+
+#[test]
+fn every_change_of_mode_on_a_saturated_queue_takes_two_polls_at_the_most() {
+    for from in WAYS {
+        for to in WAYS.into_iter().filter(|to| to.mode() != from.mode()) {
+            for steps in 6..13 {
+                let talk = Talk::new("base");
+                let mut old = owned(&talk, from, steps);
+                let before = polls(&talk, from);
+                talk.set(|policy| policy.threaded = to.mode());
+                // Thread and busy thread are the same thread: there is nothing to hand over.
+                let same = from.owner() == to.owner();
+                let mut words = Vec::new();
+                while words.len() < 8 && !same {
+                    let said = step(&talk, &mut old);
+                    let done = said.starts_with("wake");
+                    words.push(said);
+                    if done {
+                        break;
+                    }
+                }
+                let case = format!("{from:?} to {to:?} after {steps}: {words:?}");
+                let late = polls(&talk, from) - before;
+                assert!(late <= 2, "{case}");
+                if same {
+                    continue;
+                }
+                let last = words.last().map_or("", String::as_str);
+                assert!(last.starts_with("wake"), "{case}");
+                // The new owner polls, and the old one no more.
+                let taken = polls(&talk, to);
+                let mut new = to.pass(&talk);
+                let said: Vec<String> = (0..4).map(|_| step(&talk, &mut new)).collect();
+                assert!(polls(&talk, to) > taken, "{case}: {said:?}");
+                let before = polls(&talk, from);
+                old.says_next(4);
+                assert_eq!(polls(&talk, from), before, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_begins_to_spin_or_stops_to_keeps_its_queue() {
+    let talk = Talk::new("threaded");
+    let mut thread = owned(&talk, Way::Thread, 6);
+    talk.set(|policy| policy.threaded = Threaded::BusyPoll);
+    while talk.device(ID).waiting() > 0 {
+        thread.says_next(1);
+    }
+    assert!(thread.says_next(6).ends_with("poll 64 -> 0, pause, poll 64 -> 0, pause"));
+    talk.set(|policy| policy.threaded = Threaded::Enabled);
+    assert_eq!(thread.says(), "poll 64 -> 0, unmask, sleep");
+}
+
+#[test]
+fn a_session_is_everybody_s_guest_but_not_a_spinning_thread_s() {
+    for to in WAYS {
+        let talk = Talk::new("base");
+        let context = talk.context(1_000, 8, false);
+        context.follow(ID);
+        let wait = EpollWait::new(&talk.host, &context, None, false);
+        let mut session = talk.hear(Any::Epoll(wait));
+        assert_eq!(session.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
+        talk.set(|policy| policy.threaded = to.mode());
+        let said = session.says_next(2);
+        match to {
+            Way::BusyThread => assert_eq!(said, "poll 8 -> 0, wake napi"),
+            _ => assert_eq!(said, "poll 8 -> 0, look -> 0", "{to:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_idle_instance_changes_hands_at_its_next_schedule() {
+    let talk = Talk::new("base");
+    talk.set(|policy| policy.threaded = Threaded::Enabled);
+    talk.arrive(1);
+    assert_eq!(talk.interrupt(ID), "mask, wake napi");
+    assert_eq!(Way::Thread.pass(&talk).says(), "poll 64 -> 1, deliver, unmask, sleep");
+    // A thread whose mode is gone ends.
+    talk.set(|policy| policy.threaded = Threaded::Disabled);
+    assert_eq!(Way::Thread.pass(&talk).says(), "");
+}
+
+#[test]
+fn a_thread_with_a_token_polls_before_it_ends() {
+    let talk = Talk::new("threaded");
+    talk.arrive(1);
+    talk.interrupt(ID);
+    talk.set(|policy| policy.threaded = Threaded::Disabled);
+    assert_eq!(Way::Thread.pass(&talk).says(), "poll 64 -> 1, deliver, wake ksoftirqd");
+    assert_eq!(talk.softirq(), "poll 64 -> 0, unmask");
+}
+
+#[test]
+fn disable_takes_a_saturated_queue_within_two_polls_of_any_owner() {
+    for way in WAYS {
+        for steps in 6..13 {
+            let talk = Talk::new("base");
+            let mut owner = owned(&talk, way, steps);
+            let before = polls(&talk, way);
+            let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("it is enabled"));
+            assert_eq!(disable.says(), "sleep 50us", "{way:?}");
+            while talk.host.instance(ID).state().has(state::SCHED) {
+                step(&talk, &mut owner);
+                assert!(polls(&talk, way) <= before + 2, "{way:?} after {steps}");
+            }
+            assert_eq!(disable.says(), "mask", "{way:?}");
+            assert!(talk.host.instance(ID).state().disabled());
+            let polled = talk.counts().all_polls();
+            owner.says_next(6);
+            assert_eq!(talk.counts().all_polls(), polled, "{way:?}: nobody polls it now");
+            // Back in service with what waited, for the owner of its mode.
+            let said = talk.enable(ID);
+            assert!(said.starts_with("unmask: work waits, mask, wake"), "{way:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn disable_takes_a_queue_from_a_session_within_two_polls() {
+    let talk = Talk::new("base");
+    let context = talk.context(1_000, 8, false);
+    context.follow(ID);
+    let mut session = talk.hear(EpollWait::new(&talk.host, &context, None, false));
+    session.says_next(3);
+    let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("it is enabled"));
+    disable.says();
+    assert_eq!(session.says(), "poll 8 -> 0, sleep");
+    assert_eq!(disable.says(), "mask");
+}
+
+#[test]
+fn a_disabled_instance_is_left_alone_by_everything() {
+    let talk = Talk::new("suspend20");
+    talk.hear(Disable::new(&talk.host, ID).expect("it is enabled")).says();
+    talk.arrive(5);
+    assert_eq!(talk.interrupt(ID), "no interrupt");
+    assert_eq!(talk.host.schedule(ID, From::Interrupt), None);
+    assert_eq!(talk.timer(), "nothing");
+    assert_eq!(talk.softirq(), "");
+    assert_eq!(talk.hear(TxPoll::new(&talk.host, ID)).says(), "");
+    let context = talk.context(0, 8, true);
+    context.follow(ID);
+    let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
+    assert_eq!(wait.says(), "look -> 0, look -> 0, sleep");
+    assert_eq!(talk.enable(ID), "unmask: work waits, mask, wake ksoftirqd");
+    assert_eq!(talk.softirq(), "poll 64 -> 5, deliver, timer +20us");
+}
+
+#[test]
+fn disable_and_enable_refuse_what_makes_no_sense() {
+    let talk = Talk::new("base");
+    let again = Enable::new(&talk.host, ID).map(drop);
+    assert_eq!(again, Err(ControlError::NotDisabled(ID)));
+    assert!(talk.host.replace_queue(ID, world::Port(talk.devices[0].clone())).is_err());
+    let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("it is enabled"));
+    let twice = Disable::new(&talk.host, ID).map(drop);
+    assert_eq!(twice, Err(ControlError::AlreadyDisabled(ID)));
+    disable.says();
+    let twice = Disable::new(&talk.host, ID).map(drop);
+    assert_eq!(twice, Err(ControlError::AlreadyDisabled(ID)));
+    assert!(talk.host.replace_queue(ID, world::Port(talk.devices[0].clone())).is_ok());
+    assert_eq!(talk.enable(ID), "unmask");
+}
+
+#[test]
+fn settings_survive_a_disable() {
+    let talk = Talk::new("defer20");
+    talk.hear(Disable::new(&talk.host, ID).expect("it is enabled")).says();
+    talk.set(|policy| policy.defer_hard_irqs = 3);
+    talk.enable(ID);
+    let settings = talk.host.instance(ID).settings();
+    assert_eq!((settings.defer_hard_irqs, settings.gro_flush_timeout), (3, 20 * MICROSECOND));
+}
+
+#[test]
+fn a_poll_with_budget_0_reaps_and_completes_nothing() {
+    let talk = Talk::new("defer20");
+    talk.arrive(1);
+    talk.interrupt(ID);
+    talk.softirq();
+    let deadline = talk.host.instance(ID).deadline();
+    talk.arrive(3);
+    talk.device(ID).completions = 9;
+    let mut reap = talk.hear(TxPoll::new(&talk.host, ID));
+    assert_eq!(reap.says(), "poll 0 -> 0 tx 9");
+    assert_eq!(reap.pass.reaped(), 9);
+    // The interrupt is as it was, and so are the timer and the frames.
+    assert!(talk.masked());
+    assert_eq!(talk.host.instance(ID).deadline(), deadline);
+    assert_eq!(talk.device(ID).waiting(), 3);
+}
+
+#[test]
+fn a_poll_with_budget_0_leaves_an_owned_instance_to_its_owner() {
+    let talk = Talk::new("base");
+    talk.arrive(1);
+    talk.interrupt(ID);
+    assert_eq!(talk.hear(TxPoll::new(&talk.host, ID)).says(), "");
+}
+
+#[test]
+fn an_interrupt_during_a_poll_with_budget_0_is_not_lost() {
+    let talk = Talk::new("base");
+    let mut reap = talk.hear(TxPoll::new(&talk.host, ID));
+    let op = reap.decides();
+    talk.arrive(1);
+    assert_eq!(talk.interrupt(ID), "");
+    assert_eq!(reap.does(op), "poll 0 -> 0");
+    assert_eq!(reap.says(), "wake ksoftirqd");
+    assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 1, deliver, unmask, sleep");
+}

@@ -1,0 +1,307 @@
+//! A reference for one instance on one CPU where one thing happens at a time, written from the
+//! rules (state-machine reference, sections 4 to 7 and 11 to 14) and not from the core's code.
+//!
+//! Nothing is concurrent here, so there is no state word, no mark and no claim: a poll is a
+//! function, and who owns is whether somebody holds. It exists to be obviously right, not to be
+//! fast.
+
+use napkin_core::policy::{InstancePolicy, PARK_TIMEOUT};
+use napkin_core::{NEVER, Ns, WEIGHT};
+
+/// Frames a socket keeps.
+pub(crate) const SOCKET: u32 = 100;
+
+/// What can be seen of an instance from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Seen {
+    pub(crate) ring: usize,
+    pub(crate) masked: bool,
+    pub(crate) deadline: Ns,
+    pub(crate) socket: u32,
+    pub(crate) suspending: u32,
+    pub(crate) follows: [bool; 2],
+    pub(crate) interrupts: u64,
+    pub(crate) polls: u64,
+    pub(crate) empty_polls: u64,
+    pub(crate) packets: u64,
+    pub(crate) completions: u64,
+    pub(crate) unmasks: u64,
+    pub(crate) deferrals: u64,
+    pub(crate) parks: u64,
+    pub(crate) repolls: u64,
+    pub(crate) timer_polls: u64,
+    pub(crate) timer_missed: u64,
+}
+
+/// How a poll left the instance.
+enum Left {
+    /// Polled again at once.
+    More,
+    /// Kept, without work, until the hold ends.
+    Holding,
+    /// Given back.
+    Free,
+}
+
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) now: Ns,
+    pub(crate) seen: Seen,
+    pub(crate) settings: InstancePolicy,
+    /// Transmissions that have completed.
+    pub(crate) done: u16,
+    /// Empty polls until the interrupt is allowed.
+    count: u32,
+    hold_until: Option<Ns>,
+    /// ksoftirqd keeps the instance although it has no work.
+    holding: bool,
+    /// Somebody wanted to schedule it meanwhile.
+    wanted: bool,
+    /// A session that prefers busy polling wanted it meanwhile.
+    preferred: bool,
+    /// Who suspends, and until when at the longest.
+    suspends: [bool; 2],
+    /// Who thinks that it suspends, though the timeout may have ended it.
+    registered: [bool; 2],
+    until: Ns,
+}
+
+impl Model {
+    /// An instance that has just been enabled.
+    pub(crate) fn new(settings: InstancePolicy) -> Self {
+        Model {
+            now: 0,
+            seen: Seen { deadline: NEVER, unmasks: 1, ..Seen::default() },
+            settings,
+            done: 0,
+            count: 0,
+            hold_until: None,
+            holding: false,
+            wanted: false,
+            preferred: false,
+            suspends: [false; 2],
+            registered: [false; 2],
+            until: 0,
+        }
+    }
+
+    /// Frames come in; an interrupt that is allowed comes with the first.
+    pub(crate) fn arrive(&mut self, frames: usize) {
+        self.seen.ring += frames;
+        if frames > 0 && !self.seen.masked {
+            self.seen.masked = true;
+            self.seen.interrupts += 1;
+            self.ask();
+        }
+        self.settle();
+    }
+
+    /// Time goes on, timers fire, and whoever holds polls once a microsecond.
+    pub(crate) fn advance(&mut self, ns: Ns) {
+        let target = self.now + ns;
+        while self.now < target {
+            let tick = if self.holding { self.now + 1_000 } else { NEVER };
+            self.now = target.min(tick).min(self.seen.deadline.max(self.now));
+            if self.seen.deadline <= self.now {
+                self.timer();
+            }
+            self.settle();
+        }
+    }
+
+    fn timer(&mut self) {
+        self.seen.deadline = NEVER;
+        let longest = self.now + self.settings.irq_suspend_timeout;
+        if self.until <= self.now || self.until > longest {
+            self.suspends = [false; 2];
+        }
+        if self.holding {
+            self.wanted = true;
+            self.seen.timer_missed += 1;
+        } else {
+            self.seen.timer_polls += 1;
+            self.preferred = false;
+            self.softirq();
+        }
+    }
+
+    /// Somebody asks for a poll.
+    pub(crate) fn schedule(&mut self) {
+        self.ask();
+        self.settle();
+    }
+
+    fn ask(&mut self) {
+        if self.holding { self.wanted = true } else { self.softirq() }
+    }
+
+    /// An application waits, for one pass if it busy polls at all; it reads what it finds.
+    pub(crate) fn wait(&mut self, who: usize, budget: u16) {
+        if self.seen.socket == 0 && self.seen.follows[who] {
+            let found = self.session(budget);
+            if !found {
+                self.seen.follows[who] = false;
+                self.resume(who);
+                self.settle();
+                return;
+            }
+        }
+        if self.seen.socket > 0 {
+            self.seen.socket = 0;
+            if self.seen.follows[who] && self.settings.irq_suspend_timeout > 0 {
+                self.suspends[who] = true;
+                self.registered[who] = true;
+                self.until = self.until.max(self.now + self.settings.irq_suspend_timeout);
+                self.seen.deadline = self.now + self.settings.irq_suspend_timeout;
+            }
+        }
+        self.settle();
+    }
+
+    fn resume(&mut self, who: usize) {
+        if std::mem::take(&mut self.registered[who]) {
+            self.suspends[who] = false;
+            if self.suspends == [false; 2] {
+                self.ask();
+            }
+        }
+    }
+
+    /// One pass of a session that prefers busy polling, and the poll that lets go.
+    fn session(&mut self, budget: u16) -> bool {
+        if self.holding {
+            self.preferred = true;
+            return false;
+        }
+        self.take(budget);
+        let found = self.seen.socket > 0;
+        self.count = self.settings.defer_hard_irqs;
+        let (frames, any, full) = self.take(budget);
+        match self.complete(frames, any, full, budget, true) {
+            Left::Free => {}
+            Left::More | Left::Holding => self.softirq(),
+        }
+        found
+    }
+
+    /// The softirq polls until the instance is given back or only held.
+    fn softirq(&mut self) {
+        loop {
+            let (frames, any, full) = self.take(WEIGHT);
+            match self.complete(frames, any, full, WEIGHT, false) {
+                Left::More => {}
+                Left::Holding => {
+                    self.holding = true;
+                    return;
+                }
+                Left::Free => {
+                    self.holding = false;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// ksoftirqd goes on with whoever holds.
+    fn settle(&mut self) {
+        if self.holding {
+            self.softirq();
+        }
+    }
+
+    /// A poll and its delivery: frames, whether there was anything, whether the receiver is full.
+    fn take(&mut self, budget: u16) -> (usize, bool, bool) {
+        let frames = self.seen.ring.min(usize::from(budget));
+        let done = std::mem::take(&mut self.done);
+        self.seen.ring -= frames;
+        self.seen.packets += frames as u64;
+        self.seen.completions += u64::from(done);
+        let any = frames > 0 || done > 0;
+        if any {
+            self.seen.polls += 1;
+            self.hold_until = None;
+        } else {
+            self.seen.empty_polls += 1;
+        }
+        self.seen.socket = (self.seen.socket + frames as u32).min(SOCKET);
+        (frames, any, frames > 0 && self.seen.socket >= SOCKET * 3 / 4)
+    }
+
+    /// What follows from a poll that may be the last.
+    fn complete(
+        &mut self,
+        frames: usize,
+        any: bool,
+        full: bool,
+        budget: u16,
+        session: bool,
+    ) -> Left {
+        let settings = self.settings;
+        if full && settings.feedback {
+            self.seen.parks += 1;
+            let park = match settings.irq_suspend_timeout {
+                0 => PARK_TIMEOUT,
+                timeout => timeout.min(PARK_TIMEOUT),
+            };
+            return self.free(Some(self.now + park));
+        }
+        if frames > 0 {
+            self.count = settings.defer_hard_irqs;
+        }
+        let drained = frames < usize::from(budget);
+        let defers = settings.gro_flush_timeout > 0;
+        if !drained {
+            // Not drained: on with it, or, for somebody who prefers to poll, room and a timer.
+            if (session || self.preferred) && defers && self.count > 0 {
+                self.count -= 1;
+                return self.defer();
+            }
+            return Left::More;
+        }
+        if settings.hold > 0 && !session {
+            if any {
+                return Left::More;
+            }
+            let until = *self.hold_until.get_or_insert(self.now + settings.hold);
+            if self.now < until {
+                return Left::Holding;
+            }
+        }
+        let count = self.count.min(settings.defer_hard_irqs);
+        if count > 0 {
+            self.count = count - 1;
+            if defers {
+                return self.defer();
+            }
+        }
+        self.seen.unmasks += 1;
+        self.free(None)
+    }
+
+    fn defer(&mut self) -> Left {
+        self.seen.deferrals += 1;
+        let period = self.now + self.settings.gro_flush_timeout;
+        let suspended = if self.suspends == [false; 2] { 0 } else { self.until };
+        let longest = self.now + self.settings.irq_suspend_timeout;
+        self.free(Some(period.max(suspended.min(longest))))
+    }
+
+    /// Gives the instance back: to a timer, or with its interrupt allowed.
+    fn free(&mut self, timer: Option<Ns>) -> Left {
+        self.preferred = false;
+        if std::mem::take(&mut self.wanted) {
+            self.seen.repolls += 1;
+            self.seen.masked |= timer.is_none();
+            self.seen.deadline = NEVER;
+            return Left::More;
+        }
+        self.seen.masked &= timer.is_some();
+        self.seen.deadline = timer.unwrap_or(NEVER);
+        Left::Free
+    }
+
+    pub(crate) fn observe(&self) -> Seen {
+        let suspending = self.suspends.iter().filter(|&&suspends| suspends).count() as u32;
+        Seen { suspending, ..self.seen.clone() }
+    }
+}

@@ -1,0 +1,194 @@
+//! Named races of the kernel's history, each twice: as the core is, and with the race let in
+//! again, which must show. (Those that take two threads at once are loom's, in `loom*.rs`.)
+#![cfg(all(feature = "races", not(loom)))]
+
+mod world;
+
+use napkin_core::policy::Threaded;
+use napkin_core::race::{self, Race};
+use napkin_core::*;
+use world::Plan;
+use world::talk::{CPU, ID, Talk};
+
+/// Lets a race in for as long as it lives.
+struct LetIn;
+
+impl LetIn {
+    fn new(race: Race) -> Self {
+        race::set(Some(race));
+        LetIn
+    }
+}
+
+impl Drop for LetIn {
+    fn drop(&mut self) {
+        race::set(None);
+    }
+}
+
+/// What a scenario gives without the race, and with it.
+fn both<T>(race: Race, scenario: impl Fn() -> T) -> (T, T) {
+    let without = scenario();
+    let _race = LetIn::new(race);
+    (without, scenario())
+}
+
+/// Masked, without an owner, without a timer: no packet will ever be seen again.
+fn dead(talk: &Talk) -> bool {
+    let instance = talk.host.instance(ID);
+    talk.masked() && !instance.state().has(state::SCHED) && instance.deadline() == NEVER
+}
+
+#[test]
+fn r2_a_timer_that_fires_during_the_last_poll() {
+    let scenario = || {
+        let talk = Talk::new("suspend20");
+        talk.arrive(1);
+        talk.interrupt(ID);
+        talk.softirq();
+        talk.read();
+        let context = talk.context(0, 64, true);
+        context.follow(ID);
+        let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
+        assert_eq!(wait.says_next(3), "look -> 0, poll 64 -> 0, look -> 0");
+        // The last poll is long, and the period short: the timer fires while it lasts.
+        let last = wait.decides();
+        talk.pass(30 * MICROSECOND);
+        talk.timer();
+        wait.does(last);
+        wait.says();
+        dead(&talk)
+    };
+    assert_eq!(both(Race::EarlyTimer, scenario), (false, true));
+}
+
+#[test]
+fn r8_a_thread_that_is_told_to_stop_spinning() {
+    let scenario = || {
+        let talk = Talk::new("threaded-busy-poll");
+        talk.arrive(1);
+        talk.interrupt(ID);
+        let mut thread = talk.hear(Kthread::new(&talk.host, ID));
+        thread.says_next(5);
+        talk.set(|policy| policy.threaded = Threaded::Disabled);
+        let (said, left) = thread.says_at_most(20);
+        (left, said.matches("poll").count() <= 2)
+    };
+    // Let in, the thread spins for ever on an instance that is nobody's.
+    assert_eq!(both(Race::BusyBitStays, scenario), ((true, true), (false, false)));
+}
+
+#[test]
+fn r13_a_mode_change_on_a_queue_that_never_drains() {
+    let scenario = || {
+        let talk = Talk::new("threaded");
+        talk.arrive(10_000);
+        talk.interrupt(ID);
+        let mut thread = talk.hear(Kthread::new(&talk.host, ID));
+        thread.says_next(5);
+        talk.set(|policy| policy.threaded = Threaded::Disabled);
+        let before = talk.counts().all_polls();
+        thread.says_next(60);
+        talk.counts().all_polls() - before <= 2
+    };
+    assert_eq!(both(Race::ModeWaitsForDrain, scenario), (true, false));
+}
+
+#[test]
+fn r14_an_idle_context_s_resume_while_another_suspends() {
+    let scenario = || {
+        let talk = Talk::new("suspend20");
+        let (busy, idle) = (talk.context(0, 64, true), talk.context(0, 64, true));
+        busy.follow(ID);
+        idle.follow(ID);
+        talk.arrive(1);
+        talk.interrupt(ID);
+        talk.softirq();
+        for context in [&idle, &busy] {
+            talk.hear(EpollWait::new(&talk.host, context, None, false)).says();
+        }
+        talk.read();
+        // One works on what it found; the other comes back and finds nothing.
+        let said = talk.hear(EpollWait::new(&talk.host, &idle, None, false)).says();
+        let polled_for_it = said.contains("run here");
+        (polled_for_it, talk.host.instance(ID).deadline())
+    };
+    let (without, with) = both(Race::ResumeCancelsAll, scenario);
+    assert_eq!(without, (false, 20 * MILLISECOND));
+    assert_eq!(with, (true, 20 * MICROSECOND));
+}
+
+#[test]
+fn r1_an_interrupt_between_the_unmask_and_the_release() {
+    let scenario = || {
+        let talk = Talk::new("base");
+        talk.arrive(1);
+        talk.interrupt(ID);
+        let context = Context::Interrupt { competition: false };
+        let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, context));
+        assert_eq!(softirq.says_next(3), "poll 64 -> 1, deliver, unmask");
+        talk.arrive(1);
+        talk.interrupt(ID);
+        softirq.says();
+        dead(&talk)
+    };
+    assert_eq!(both(Race::LostInterrupt, scenario), (false, true));
+}
+
+#[test]
+fn r11_frames_that_came_while_masked() {
+    let scenario = || {
+        let talk = Talk::new("base");
+        talk.arrive(1);
+        talk.interrupt(ID);
+        let context = Context::Interrupt { competition: false };
+        let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, context));
+        assert_eq!(softirq.says_next(2), "poll 64 -> 1, deliver");
+        talk.arrive(1);
+        softirq.says();
+        talk.device(ID).waiting()
+    };
+    assert_eq!(both(Race::UnmaskWithoutLook, scenario), (0, 1));
+}
+
+#[test]
+fn r12_an_instance_scheduled_while_the_network_softirq_runs() {
+    let scenario = || {
+        let talk = Talk::of("base", 1, 2);
+        talk.arrive_at(Id(0), 1);
+        talk.interrupt(Id(0));
+        let context = Context::Interrupt { competition: false };
+        let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, context));
+        softirq.says_next(2);
+        talk.arrive_at(Id(1), 1);
+        talk.interrupt(Id(1));
+        softirq.says();
+        (talk.device(Id(1)).waiting(), talk.host.cpu(CPU).pending())
+    };
+    assert_eq!(both(Race::ListNotRechecked, scenario), ((0, 0), (1, 0)));
+}
+
+/// The random world finds these by itself: a check that cannot fail proves nothing.
+#[test]
+fn the_random_world_notices_every_race_that_its_steps_can_show() {
+    let races = [
+        Race::LostInterrupt,
+        Race::EarlyTimer,
+        Race::ThreadTestsSched,
+        Race::ThreadQuitsOnDisable,
+        Race::EnableInTwoSteps,
+        Race::DisableRetry,
+        Race::UnmaskWithoutLook,
+        Race::ListNotRechecked,
+        Race::ModeWaitsForDrain,
+    ];
+    for race in races {
+        let _race = LetIn::new(race);
+        let noticed = (0..3_000u64).any(|seed| {
+            let plan = Plan { abandons: false, ..Plan::random(seed, 4_000) };
+            // Two owners may also run into each other's debug assertions.
+            !matches!(std::panic::catch_unwind(|| world::run(plan).is_ok()), Ok(true))
+        });
+        assert!(noticed, "{race:?} went unnoticed");
+    }
+}

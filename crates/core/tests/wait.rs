@@ -1,0 +1,346 @@
+//! The rules of an application's wait: epoll contexts, receive calls, and what they leave behind.
+#![cfg(not(loom))]
+
+mod world;
+
+use napkin_core::policy::ApplicationPolicy;
+use napkin_core::*;
+use world::Port;
+use world::talk::{ID, Speaker, Talk};
+
+const US: Ns = MICROSECOND;
+
+fn wait<'t>(
+    talk: &'t Talk,
+    context: &'t EpollContext,
+    timeout: Option<Ns>,
+) -> Speaker<'t, EpollWait<'t, Port>> {
+    talk.hear(EpollWait::new(&talk.host, context, timeout, false))
+}
+
+fn socket(usecs: u32, budget: u16, prefer: bool) -> ApplicationPolicy {
+    ApplicationPolicy {
+        socket_busy_poll_usecs: usecs,
+        socket_busy_poll_budget: budget,
+        socket_prefer_busy_poll: prefer,
+        ..ApplicationPolicy::default()
+    }
+}
+
+#[test]
+fn a_zero_timeout_never_busy_polls() {
+    let talk = Talk::new("base");
+    let context = talk.context(50, 64, true);
+    context.follow(ID);
+    assert_eq!(wait(&talk, &context, Some(0)).says(), "look -> 0");
+}
+
+#[test]
+fn without_microseconds_there_is_exactly_one_pass() {
+    let talk = Talk::new("base");
+    let context = talk.context(0, 64, true);
+    context.follow(ID);
+    assert_eq!(
+        wait(&talk, &context, None).says(),
+        "look -> 0, poll 64 -> 0, look -> 0, poll 64 -> 0, unmask, sleep"
+    );
+}
+
+#[test]
+fn a_busy_poll_ends_when_its_time_is_up_and_a_microsecond_is_the_kernel_s() {
+    let talk = Talk::new("base");
+    let context = talk.context(10, 8, false);
+    context.follow(ID);
+    let mut waiting = wait(&talk, &context, None);
+    assert_eq!(waiting.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
+    talk.at(10 * 1024 - 1);
+    assert_eq!(waiting.says_next(2), "poll 8 -> 0, look -> 0");
+    talk.at(10 * 1024);
+    assert_eq!(waiting.says(), "poll 8 -> 0, unmask, sleep");
+}
+
+#[test]
+fn a_busy_poll_does_not_outlast_the_wait() {
+    let talk = Talk::new("base");
+    let context = talk.context(1_000, 8, false);
+    context.follow(ID);
+    let mut waiting = wait(&talk, &context, Some(5 * US));
+    assert_eq!(waiting.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
+    talk.at(5 * US);
+    assert_eq!(waiting.says(), "poll 8 -> 0, unmask, sleep 0");
+    assert_eq!(waiting.says(), "look -> 0");
+    assert_eq!(waiting.pass.events(), 0);
+}
+
+#[test]
+fn an_instance_is_forgotten_after_an_empty_busy_poll_and_learnt_at_the_next_wake_up() {
+    let talk = Talk::new("base");
+    let context = talk.context(0, 8, true);
+    context.follow(ID);
+    wait(&talk, &context, None).says();
+    assert_eq!(context.follows(), None);
+    assert_eq!(wait(&talk, &context, None).says(), "look -> 0, sleep");
+    context.follow(ID);
+    assert!(wait(&talk, &context, None).says().contains("poll 8"));
+}
+
+#[test]
+fn one_instance_a_context_and_the_last_wins() {
+    let talk = Talk::of("base", 1, 2);
+    let context = talk.context(0, 8, true);
+    context.follow(Id(0));
+    context.follow(Id(1));
+    assert_eq!(context.follows(), Some(Id(1)));
+    assert_eq!(
+        wait(&talk, &context, None).says(),
+        "look -> 0, #1 poll 8 -> 0, look -> 0, #1 poll 8 -> 0, #1 unmask, sleep"
+    );
+}
+
+#[test]
+fn a_context_that_does_not_busy_poll_follows_nobody() {
+    let talk = Talk::new("base");
+    let context = talk.context(0, 8, false);
+    context.follow(ID);
+    assert_eq!(context.follows(), None);
+    // The system-wide default switches it on.
+    let context = EpollContext::new(policy::EpollPolicy::default(), 20);
+    context.follow(ID);
+    assert_eq!(context.follows(), Some(ID));
+}
+
+#[test]
+fn the_default_budget_is_eight() {
+    let talk = Talk::new("base");
+    let context = talk.context(0, 0, true);
+    context.follow(ID);
+    assert!(wait(&talk, &context, None).says().starts_with("look -> 0, poll 8 -> 0"));
+}
+
+#[test]
+fn an_application_that_spins_returns_where_others_sleep() {
+    let talk = Talk::new("base");
+    let context = talk.context(0, 8, true);
+    context.follow(ID);
+    let mut spin = talk.hear(EpollWait::new(&talk.host, &context, None, true));
+    assert_eq!(spin.says(), "look -> 0, poll 8 -> 0, look -> 0, poll 8 -> 0, unmask");
+}
+
+#[test]
+fn a_signal_does_not_suspend() {
+    let talk = Talk::new("suspend20");
+    let context = talk.context(0, 8, true);
+    context.follow(ID);
+    talk.signal.set(true);
+    assert_eq!(wait(&talk, &context, None).says(), "look: signal");
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
+    // Nor does one that ends a sleep.
+    let mut waiting = wait(&talk, &context, None);
+    assert!(waiting.says().ends_with("sleep"));
+    waiting.signal();
+    assert_eq!(waiting.says(), "");
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
+}
+
+#[test]
+fn a_signal_in_a_busy_poll_lets_go_and_ends_the_suspension() {
+    let talk = Talk::new("suspend20");
+    let context = talk.context(50, 8, true);
+    context.follow(ID);
+    talk.arrive(1);
+    talk.interrupt(ID);
+    talk.softirq();
+    wait(&talk, &context, None).says();
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
+    talk.read();
+    let mut waiting = wait(&talk, &context, None);
+    assert_eq!(waiting.says_next(2), "look -> 0, poll 8 -> 0");
+    talk.signal.set(true);
+    // Nothing was found: the ring is looked after by deferral while the handler runs.
+    assert_eq!(
+        waiting.says(),
+        "look: signal, poll 8 -> 0, timer +20ms, run here (poll 64 -> 0, timer +20us)"
+    );
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
+}
+
+#[test]
+fn two_contexts_suspend_and_one_that_idles_does_not_end_it_for_the_other() {
+    let talk = Talk::new("suspend20");
+    let (busy, idle) = (talk.context(0, 64, true), talk.context(0, 64, true));
+    busy.follow(ID);
+    idle.follow(ID);
+    talk.arrive(1);
+    talk.interrupt(ID);
+    talk.softirq();
+    // Both find the event: both suspend.
+    wait(&talk, &idle, None).says();
+    talk.at(US);
+    assert_eq!(wait(&talk, &busy, None).says(), "look -> 1, timer +20ms");
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 2);
+    talk.read();
+    // One finds nothing: it leaves, and the instance is not polled for it.
+    let said = wait(&talk, &idle, None).says();
+    assert!(said.ends_with("timer +20ms, sleep"), "{said}");
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
+    assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND + US);
+    // The last to leave has it polled at once.
+    let said = wait(&talk, &busy, None).says();
+    assert!(said.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{said}");
+}
+
+#[test]
+fn a_closed_context_suspends_no_longer() {
+    let talk = Talk::new("suspend20");
+    let (one, other) = (talk.context(0, 64, true), talk.context(0, 64, true));
+    one.follow(ID);
+    other.follow(ID);
+    talk.arrive(1);
+    talk.interrupt(ID);
+    talk.softirq();
+    wait(&talk, &one, None).says();
+    wait(&talk, &other, None).says();
+    assert_eq!(one.close(&talk.host, From::Thread), None);
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
+    let closes = other.close(&talk.host, From::Thread).map(|op| talk.word(op));
+    assert_eq!(closes.as_deref(), Some("wake ksoftirqd"));
+    assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 0, timer +20us, sleep");
+    // Closing again is nothing.
+    assert_eq!(other.close(&talk.host, From::Thread), None);
+}
+
+#[test]
+fn a_context_that_follows_another_instance_lets_go_of_the_first() {
+    let talk = Talk::of("suspend20", 1, 2);
+    let context = talk.context(0, 64, true);
+    context.follow(Id(0));
+    talk.arrive_at(Id(0), 1);
+    talk.interrupt(Id(0));
+    talk.softirq();
+    wait(&talk, &context, None).says();
+    context.follow(Id(1));
+    let said = wait(&talk, &context, None).says();
+    assert_eq!(said, "look -> 1, run here (#0 poll 64 -> 0, timer +20us)");
+    assert_eq!(talk.host.instance(Id(0)).suspending_contexts(), 0);
+}
+
+#[test]
+fn suspension_off_makes_resume_nothing_and_leaves_the_timer() {
+    let talk = Talk::new("suspend20");
+    let context = talk.context(0, 64, true);
+    context.follow(ID);
+    talk.arrive(1);
+    talk.interrupt(ID);
+    talk.softirq();
+    wait(&talk, &context, None).says();
+    talk.set(|policy| policy.irq_suspend_timeout = 0);
+    // Armed is armed: it still is the safety net.
+    assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND);
+    assert_eq!(wait(&talk, &context, None).says(), "look -> 1");
+    assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND);
+    talk.at(20 * MILLISECOND);
+    assert_eq!(talk.timer(), "raise");
+}
+
+#[test]
+fn a_busy_poll_of_an_owned_instance_looks_and_asks_for_room() {
+    let talk = Talk::new("defer20");
+    talk.arrive(200);
+    talk.interrupt(ID);
+    let context = talk.context(50, 8, true);
+    context.follow(ID);
+    let mut waiting = wait(&talk, &context, None);
+    // The softirq has it: the session looks only, and leaves its wish.
+    assert_eq!(waiting.says_next(3), "look -> 0, look -> 0, look -> 0");
+    assert!(talk.host.instance(ID).state().has(state::PREFER_BUSY_POLL));
+    // The ring does not drain, so the softirq makes room with a timer to fall back on.
+    assert_eq!(talk.softirq(), "poll 64 -> 64, deliver, timer +20us");
+    talk.read();
+    assert_eq!(waiting.says_next(3), "poll 8 -> 8, deliver, look -> 8");
+}
+
+#[test]
+fn a_last_poll_that_does_not_drain_is_looked_after_by_a_timer_or_by_the_softirq() {
+    for (policy, last) in [
+        ("defer20", "poll 8 -> 8, deliver, timer +20us, look -> 16"),
+        ("base", "poll 8 -> 8, deliver, run here (poll 64 -> 4, deliver, unmask), look -> 20"),
+    ] {
+        let talk = Talk::new(policy);
+        let context = talk.context(50, 8, true);
+        context.follow(ID);
+        let mut waiting = wait(&talk, &context, None);
+        waiting.says_next(2);
+        talk.arrive(20);
+        assert_eq!(talk.interrupt(ID), "");
+        assert_eq!(waiting.says_next(4), "look -> 0, poll 8 -> 8, deliver, look -> 8", "{policy}");
+        let said = waiting.says();
+        assert!(said.starts_with(last), "{policy}: {said}");
+    }
+}
+
+#[test]
+fn busy_polling_can_be_forbidden() {
+    let talk = Talk::new("base");
+    talk.host.allow_busy_poll(ID, false);
+    let context = talk.context(0, 8, true);
+    context.follow(ID);
+    assert_eq!(wait(&talk, &context, None).says(), "look -> 0, look -> 0, sleep");
+    talk.host.allow_busy_poll(ID, true);
+    context.follow(ID);
+    assert!(wait(&talk, &context, None).says().contains("poll 8"));
+}
+
+#[test]
+fn a_nonblocking_receive_call_polls_once() {
+    let talk = Talk::new("base");
+    let call = || SocketWait::new(&talk.host, socket(50, 0, false), Some(ID), Some(0));
+    assert_eq!(
+        talk.hear(call()).says(),
+        "look -> 0, poll 8 -> 0, look -> 0, poll 8 -> 0, unmask, look -> 0"
+    );
+    // What the poll that let go delivered is the call's, too.
+    let mut called = talk.hear(call());
+    assert_eq!(called.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
+    talk.arrive(3);
+    talk.interrupt(ID);
+    assert_eq!(called.says(), "poll 8 -> 3, deliver, unmask, look -> 3");
+    assert_eq!(called.pass.frames(), 3);
+}
+
+#[test]
+fn a_blocking_receive_call_busy_polls_and_then_sleeps() {
+    let talk = Talk::new("base");
+    let mut call = talk.hear(SocketWait::new(&talk.host, socket(10, 64, false), Some(ID), None));
+    assert_eq!(call.says_next(3), "look -> 0, poll 64 -> 0, look -> 0");
+    talk.at(20 * US);
+    assert_eq!(call.says(), "poll 64 -> 0, unmask, look -> 0, sleep");
+    talk.arrive(2);
+    assert_eq!(talk.interrupt(ID), "mask, raise");
+    talk.softirq();
+    assert_eq!(call.says(), "look -> 2");
+    assert_eq!(call.pass.frames(), 2);
+}
+
+#[test]
+fn a_receive_call_without_busy_poll_or_without_instance_only_sleeps() {
+    let talk = Talk::new("base");
+    let mut call = talk.hear(SocketWait::new(&talk.host, socket(0, 0, true), Some(ID), None));
+    assert_eq!(call.says(), "look -> 0, sleep");
+    let mut call = talk.hear(SocketWait::new(&talk.host, socket(50, 0, true), None, None));
+    assert_eq!(call.says(), "look -> 0, sleep");
+    call.signal();
+    assert_eq!(call.says(), "");
+    assert_eq!(call.pass.frames(), 0);
+}
+
+#[test]
+fn a_receive_call_never_suspends() {
+    let talk = Talk::new("suspend20");
+    talk.arrive(1);
+    talk.interrupt(ID);
+    talk.softirq();
+    let mut call = talk.hear(SocketWait::new(&talk.host, socket(50, 64, true), Some(ID), None));
+    assert_eq!(call.says(), "look -> 1");
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
+    assert_eq!(talk.host.instance(ID).deadline(), 20 * US);
+}
