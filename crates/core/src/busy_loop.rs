@@ -14,8 +14,9 @@ const BUSY_MICROSECOND: Ns = 1 << 10;
 pub(crate) enum LoopNext {
     /// A step to take.
     Op(Op),
-    /// It has ended; `true` if something came.
-    Ended(bool),
+    /// It has ended. Whether something came is for one more look to say: the poll that let go
+    /// delivers, too.
+    Ended,
     /// A signal ended it.
     Interrupted,
 }
@@ -32,7 +33,6 @@ pub(crate) struct BusyLoop<'a, Q> {
     /// When the loop ends; before its start for a single pass.
     until: Ns,
     at: At,
-    found: bool,
     interrupted: bool,
 }
 
@@ -53,7 +53,6 @@ impl<'a, Q> BusyLoop<'a, Q> {
             session: Session::new(host, id, prefer, budget),
             until,
             at: At::Session,
-            found: false,
             interrupted: false,
         }
     }
@@ -64,10 +63,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
             self.at = At::Session;
             match did {
                 Did::Events(0) if now < self.until => self.session.pass(),
-                Did::Events(n) => {
-                    self.found = n > 0;
-                    self.session.stop(now);
-                }
+                Did::Events(_) => self.session.stop(now),
                 Did::Interrupted => {
                     self.interrupted = true;
                     self.session.stop(now);
@@ -82,7 +78,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
                 LoopNext::Op(Op::Look)
             }
             SessionNext::Stopped if self.interrupted => LoopNext::Interrupted,
-            SessionNext::Stopped => LoopNext::Ended(self.found),
+            SessionNext::Stopped => LoopNext::Ended,
         }
     }
 

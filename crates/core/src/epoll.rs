@@ -154,6 +154,7 @@ enum At<'a, Q> {
     Start,
     Looked,
     Busy(BusyLoop<'a, Q>),
+    Polled,
     Resumed,
     Slept,
     Ended,
@@ -253,7 +254,10 @@ impl<Q> Pass<Q> for EpollWait<'_, Q> {
         let At::Busy(busy) = &mut self.at else { return self.seldom(now, did) };
         match busy.next(now, did) {
             LoopNext::Op(op) => op,
-            LoopNext::Ended(found) => self.polled(found),
+            LoopNext::Ended => {
+                self.at = At::Polled;
+                Op::Look
+            }
             LoopNext::Interrupted => self.interrupted(),
         }
     }
@@ -267,14 +271,16 @@ impl<Q> Pass<Q> for EpollWait<'_, Q> {
 }
 
 impl<Q> EpollWait<'_, Q> {
-    /// A busy poll has ended.
-    fn polled(&mut self, found: bool) -> Op {
-        if found {
-            self.at = At::Looked;
-            return Op::Look;
+    /// A busy poll has ended, and so has the look after it.
+    fn polled(&mut self, now: Ns, did: Did) -> Op {
+        match did {
+            Did::Events(0) => {
+                self.at = At::Resumed;
+                self.found_nothing().unwrap_or_else(|| self.sleep())
+            }
+            Did::Interrupted => self.interrupted(),
+            _ => self.looked(now, did),
         }
-        self.at = At::Resumed;
-        self.found_nothing().unwrap_or_else(|| self.sleep())
     }
 
     /// A busy poll that a signal ended found nothing either; only the sleep is left out.
@@ -292,6 +298,7 @@ impl<Q> EpollWait<'_, Q> {
                 Op::Look
             }
             At::Looked => self.looked(now, did),
+            At::Polled => self.polled(now, did),
             At::Resumed => self.sleep(),
             At::Slept if did == Did::Interrupted => self.end(),
             At::Slept => {

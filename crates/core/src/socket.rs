@@ -88,8 +88,7 @@ impl<Q> Pass<Q> for SocketWait<'_, Q> {
             At::Looked => self.looked(now, did, false),
             At::Busy(busy) => match busy.next(now, did) {
                 LoopNext::Op(op) => op,
-                LoopNext::Ended(_) => {
-                    // The poll that let go may have delivered, too.
+                LoopNext::Ended => {
                     self.at = At::LookedAgain;
                     Op::Look
                 }

@@ -210,7 +210,7 @@ fn disable_takes_a_queue_from_a_session_within_two_polls() {
     session.says_next(3);
     let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("it is enabled"));
     disable.says();
-    assert_eq!(session.says(), "poll 8 -> 0, sleep");
+    assert_eq!(session.says(), "poll 8 -> 0, look -> 0, sleep");
     assert_eq!(disable.says(), "mask");
 }
 
@@ -227,7 +227,7 @@ fn a_disabled_instance_is_left_alone_by_everything() {
     let context = talk.context(0, 8, true);
     context.follow(ID);
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
-    assert_eq!(wait.says(), "look -> 0, look -> 0, sleep");
+    assert_eq!(wait.says(), "look -> 0, look -> 0, look -> 0, sleep");
     assert_eq!(talk.enable(ID), "unmask: work waits, mask, wake ksoftirqd");
     assert_eq!(talk.softirq(), "poll 64 -> 5, deliver, timer +20us");
 }

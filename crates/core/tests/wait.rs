@@ -42,7 +42,7 @@ fn without_microseconds_there_is_exactly_one_pass() {
     context.follow(ID);
     assert_eq!(
         wait(&talk, &context, None).says(),
-        "look -> 0, poll 64 -> 0, look -> 0, poll 64 -> 0, unmask, sleep"
+        "look -> 0, poll 64 -> 0, look -> 0, poll 64 -> 0, unmask, look -> 0, sleep"
     );
 }
 
@@ -56,7 +56,7 @@ fn a_busy_poll_ends_when_its_time_is_up_and_a_microsecond_is_the_kernel_s() {
     talk.at(10 * 1024 - 1);
     assert_eq!(waiting.says_next(2), "poll 8 -> 0, look -> 0");
     talk.at(10 * 1024);
-    assert_eq!(waiting.says(), "poll 8 -> 0, unmask, sleep");
+    assert_eq!(waiting.says(), "poll 8 -> 0, unmask, look -> 0, sleep");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_busy_poll_does_not_outlast_the_wait() {
     let mut waiting = wait(&talk, &context, Some(5 * US));
     assert_eq!(waiting.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
     talk.at(5 * US);
-    assert_eq!(waiting.says(), "poll 8 -> 0, unmask, sleep 0");
+    assert_eq!(waiting.says(), "poll 8 -> 0, unmask, look -> 0, sleep 0");
     assert_eq!(waiting.says(), "look -> 0");
     assert_eq!(waiting.pass.events(), 0);
 }
@@ -93,7 +93,7 @@ fn one_instance_a_context_and_the_last_wins() {
     assert_eq!(context.follows(), Some(Id(1)));
     assert_eq!(
         wait(&talk, &context, None).says(),
-        "look -> 0, #1 poll 8 -> 0, look -> 0, #1 poll 8 -> 0, #1 unmask, sleep"
+        "look -> 0, #1 poll 8 -> 0, look -> 0, #1 poll 8 -> 0, #1 unmask, look -> 0, sleep"
     );
 }
 
@@ -123,7 +123,7 @@ fn an_application_that_spins_returns_where_others_sleep() {
     let context = talk.context(0, 8, true);
     context.follow(ID);
     let mut spin = talk.hear(EpollWait::new(&talk.host, &context, None, true));
-    assert_eq!(spin.says(), "look -> 0, poll 8 -> 0, look -> 0, poll 8 -> 0, unmask");
+    assert_eq!(spin.says(), "look -> 0, poll 8 -> 0, look -> 0, poll 8 -> 0, unmask, look -> 0");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn two_contexts_suspend_and_one_that_idles_does_not_end_it_for_the_other() {
     talk.read();
     // One finds nothing: it leaves, and the instance is not polled for it.
     let said = wait(&talk, &idle, None).says();
-    assert!(said.ends_with("timer +20ms, sleep"), "{said}");
+    assert!(said.ends_with("timer +20ms, look -> 0, sleep"), "{said}");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
     assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND + US);
     // The last to leave has it polled at once.
@@ -284,7 +284,7 @@ fn busy_polling_can_be_forbidden() {
     talk.host.allow_busy_poll(ID, false);
     let context = talk.context(0, 8, true);
     context.follow(ID);
-    assert_eq!(wait(&talk, &context, None).says(), "look -> 0, look -> 0, sleep");
+    assert_eq!(wait(&talk, &context, None).says(), "look -> 0, look -> 0, look -> 0, sleep");
     talk.host.allow_busy_poll(ID, true);
     context.follow(ID);
     assert!(wait(&talk, &context, None).says().contains("poll 8"));
@@ -343,4 +343,18 @@ fn a_receive_call_never_suspends() {
     assert_eq!(call.says(), "look -> 1");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
     assert_eq!(talk.host.instance(ID).deadline(), 20 * US);
+}
+
+#[test]
+fn what_the_last_poll_of_a_busy_poll_delivers_counts_as_found() {
+    let talk = Talk::new("suspend20");
+    let context = talk.context(0, 64, true);
+    context.follow(ID);
+    let mut waiting = wait(&talk, &context, None);
+    assert_eq!(waiting.says_next(3), "look -> 0, poll 64 -> 0, look -> 0");
+    // The time is up, and only now a packet comes: the poll that lets go takes it.
+    talk.arrive(1);
+    let said = waiting.says();
+    assert!(said.ends_with("look -> 1, timer +20ms"), "{said}");
+    assert_eq!((waiting.pass.events(), context.follows()), (1, Some(ID)));
 }
