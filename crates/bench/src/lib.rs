@@ -1,6 +1,22 @@
 //! Workloads and honest measurement of delivery policies.
 //!
-//! [`measure`] turns events into figures, [`report`] turns figures into tables, JSON and progress.
+//! - [`flood_ping`] (2007), [`udp_sink`] (2018) and [`xsk_rr`] (2025): the proposals' workloads.
+//! - [`workload`]: what they have in common, and the interleaved run of one under several policies;
+//!   [`serving`]: the engine that serves them, and the figures of a window of it; [`short`]: the
+//!   short round.
+//! - [`serve`]: what `napkin serve` does.
+//! - [`measure`] turns events into figures, [`report`] turns figures into tables, JSON and progress.
 
+pub mod error;
+pub mod flood_ping;
 pub mod measure;
 pub mod report;
+pub mod serve;
+pub mod serving;
+pub mod short;
+pub mod udp_sink;
+pub mod workload;
+pub mod xsk_rr;
+
+pub use error::BenchError;
+pub use workload::{Options, Workload, run};

@@ -25,6 +25,12 @@ pub enum Role {
     Application,
 }
 
+impl Role {
+    /// Every role.
+    pub const ALL: [Role; 5] =
+        [Role::Irq, Role::Ksoftirqd, Role::Napi, Role::Worker, Role::Application];
+}
+
 /// What one thread has done.
 #[derive(Debug)]
 pub struct Activity {

@@ -122,14 +122,6 @@ impl<S: Socket> Blocking<S> {
     }
 }
 
-impl<S> Drop for Blocking<S> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.waiter.shared().look_everywhere();
-        }
-    }
-}
-
 /// Polls the queue of somebody else's socket.
 #[derive(Debug)]
 pub struct Poller {

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use napkin_core::{Context, CpuId, Id, Interrupt, Kthread, NEVER, Pass, Softirq, Worker};
+use napkin_core::{Context, CpuId, From, Id, Interrupt, Kthread, NEVER, Op, Pass, Softirq, Worker};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 
@@ -23,6 +23,10 @@ use crate::shared::Shared;
 /// Interrupts and timers taken in one wake-up.
 const EVENTS: usize = 64;
 
+/// Panics after which a context is started anew at once. Whatever strikes more often strikes always:
+/// it must neither flood the log nor take the CPU.
+const PATIENCE: u64 = 64;
+
 /// Runs a context until it returns; after a panic, again.
 pub(crate) fn guard(shared: &Shared, activity: &Arc<Activity>, body: impl Fn(&mut Meter)) {
     loop {
@@ -33,6 +37,9 @@ pub(crate) fn guard(shared: &Shared, activity: &Arc<Activity>, body: impl Fn(&mu
         activity.restarted();
         shared.panics.fetch_add(1, Ordering::Relaxed);
         shared.look_everywhere();
+        if activity.restarts() > PATIENCE {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
     }
 }
 
@@ -70,7 +77,13 @@ pub(crate) fn irq(shared: &Shared, id: CpuId, meter: &mut Meter) {
     let cpu = shared.cpu(id);
     let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
     let mut raised = Raised { cpu: id, here: true };
-    // The first round looks at everything, as after a restart.
+    // The first round looks at everything, as after a restart: events that were taken from the
+    // operating system, and then unwound, do not come again.
+    cpu.kick_seen();
+    cpu.timer.fired();
+    if meter.activity.restarts() > 0 {
+        reschedule(shared, id, &mut raised);
+    }
     drive::expire(shared, &shared.host, id, &mut raised);
     loop {
         if raised.here || shared.host.cpu(id).pending() != 0 {
@@ -111,6 +124,19 @@ pub(crate) fn irq(shared: &Shared, id: CpuId, meter: &mut Meter) {
     }
 }
 
+/// Schedules every instance of a CPU, as if each had interrupted: one whose one-shot has fired for a
+/// context that then unwound would never interrupt again.
+fn reschedule(shared: &Shared, id: CpuId, raised: &mut Raised) {
+    let host = &shared.host;
+    for instance in host.ids().filter(|instance| host.instance(*instance).cpu() == id) {
+        match host.schedule(instance, From::Interrupt) {
+            Some(Op::Raise(cpu)) => raised.raised(shared, cpu),
+            Some(op) => drive::carry_out(shared, op),
+            None => {}
+        }
+    }
+}
+
 /// Sleeps, and says whether to go on.
 fn sleep(shared: &Shared, parker: &Parker, meter: &mut Meter) -> bool {
     meter.leave(clock::now());
@@ -136,9 +162,18 @@ pub(crate) fn ksoftirqd(shared: &Shared, id: CpuId, meter: &mut Meter) {
     run(shared, &mut softirq, &shared.cpu(id).ksoftirqd, meter);
 }
 
-/// `napi/<dev>-<id>`; returns once the mode is another's.
+/// `napi/<dev>-<id>`; returns once it is told to leave and the mode is another's.
 pub(crate) fn napi(shared: &Shared, id: Id, meter: &mut Meter) {
-    run(shared, &mut Kthread::new(&shared.host, id), &shared.napi(id).parker, meter);
+    let napi = shared.napi(id);
+    loop {
+        run(shared, &mut Kthread::new(&shared.host, id), &napi.parker, meter);
+        // The thread is there before its mode is: that the mode is not its own does not yet mean
+        // that it is to go.
+        let leaves = napi.leaving.load(Ordering::Acquire) || shared.ended.load(Ordering::Acquire);
+        if leaves || !sleep(shared, &napi.parker, meter) {
+            return;
+        }
+    }
 }
 
 /// `kworker/u:<n>`.

@@ -1,6 +1,7 @@
 //! Taking the core's steps on real queues: the same few lines for every context.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 use napkin_core::{Context, CpuId, Did, Host, Id, Ns, Op, Pass, Queue, Softirq, Task};
 
@@ -100,7 +101,13 @@ fn steps<P: Pass<Port>>(
     let mut did = first;
     let mut now = clock::now();
     loop {
+        #[cfg(debug_assertions)]
+        shared.faults.point(&meter.activity);
         let op = pass.next(now, did);
+        #[cfg(debug_assertions)]
+        shared.faults.point(&meter.activity);
+        #[cfg(debug_assertions)]
+        let _alone = touched(op).map(|id| shared.napi(id).watched.enter(id));
         did = match op {
             Op::Poll { budget, .. } => {
                 let work = pass.queue().poll(budget, now);
@@ -133,6 +140,8 @@ fn steps<P: Pass<Port>>(
                 hooks.raised(shared, cpu);
                 Did::Ok
             }
+            // A busy poll may last for half an hour, which is no time to stop in.
+            Op::Look if shared.stopping.load(Ordering::Acquire) => Did::Interrupted,
             Op::Look => Did::Events(hooks.look()),
             Op::Resched => {
                 now = clock::now();
@@ -154,6 +163,15 @@ fn steps<P: Pass<Port>>(
                 Did::Ok
             }
         };
+    }
+}
+
+/// Whose queue a step touches.
+#[cfg(debug_assertions)]
+fn touched(op: Op) -> Option<Id> {
+    match op {
+        Op::Poll { id, .. } | Op::Deliver(id) | Op::Mask(id) | Op::Unmask(id) => Some(id),
+        _ => None,
     }
 }
 
@@ -195,6 +213,7 @@ pub(crate) fn schedule(shared: &Shared, id: Id) {
 
 /// Runs a CPU's softirqs on the calling thread, unless somebody is at them already.
 pub(crate) fn run_here(shared: &Shared, cpu: CpuId) {
+    let _found = shared.on_unwind();
     let mut softirq = Softirq::new(&shared.host, cpu, Context::Application);
     let mut meter = shared.anonymous_meter();
     drive(shared, &mut softirq, &mut meter, &mut Plain);
@@ -216,6 +235,7 @@ pub(crate) fn expire(shared: &Shared, host: &Host<Port>, cpu: CpuId, hooks: &mut
     for id in host.ids() {
         let instance = host.instance(id);
         if instance.cpu() == cpu && instance.deadline() <= now {
+            shared.cpu(cpu).timer.was_due();
             match host.timer(id, now) {
                 Some(Op::Raise(cpu)) => hooks.raised(shared, cpu),
                 Some(op) => carry_out(shared, op),
@@ -223,5 +243,5 @@ pub(crate) fn expire(shared: &Shared, host: &Host<Port>, cpu: CpuId, hooks: &mut
             }
         }
     }
-    shared.cpu(cpu).arm(host.next_deadline(cpu));
+    shared.cpu(cpu).timer.set_next(host.next_deadline(cpu), now);
 }

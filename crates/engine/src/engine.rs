@@ -10,6 +10,7 @@ use napkin_nic::QueueCounts;
 use napkin_stack::{Input, Stack};
 
 use crate::activity::{Activity, Meter, Role};
+use crate::change::NapiChange;
 use crate::config::{Contexts, EngineConfig, EngineError};
 use crate::contexts;
 use crate::cpu::EngineCpu;
@@ -56,6 +57,10 @@ pub struct NapiInfo {
     pub pid: Option<i32>,
     /// Its settings.
     pub settings: InstancePolicy,
+    /// Frames that a poll outside busy polling may take.
+    pub weight: u16,
+    /// How many epoll contexts suspend its interrupts.
+    pub suspending: u32,
     /// What happened on it.
     pub counts: Counts,
     /// What its device counted.
@@ -176,7 +181,7 @@ impl Engine {
     /// No such instance, a value out of its limits, or no thread to be had: nothing is changed
     /// then.
     pub fn set(&self, napi_id: u32, settings: &InstancePolicy) -> Result<(), EngineError> {
-        self.apply(self.id(napi_id)?, settings)
+        self.apply(self.id(napi_id)?, settings).map(drop)
     }
 
     /// Changes the settings of all instances of a device.
@@ -184,10 +189,58 @@ impl Engine {
     /// # Errors
     /// As [`Engine::set`], and if there is no such device.
     pub fn set_device(&self, device: &str, settings: &InstancePolicy) -> Result<(), EngineError> {
+        let napis = self.napis_of(device)?;
+        let mut threads = self.threads();
+        napis.iter().try_for_each(|id| self.apply_to(&mut threads, *id, settings).map(drop))
+    }
+
+    /// Changes some of an instance's settings and leaves the others as they are. Reading and
+    /// writing are one step: two callers that change different settings both succeed.
+    ///
+    /// # Errors
+    /// As [`Engine::set`].
+    pub fn change(&self, napi_id: u32, change: &NapiChange) -> Result<(), EngineError> {
+        self.change_all(&[self.id(napi_id)?], change)
+    }
+
+    /// The same for all instances of a device.
+    ///
+    /// # Errors
+    /// As [`Engine::set`], and if there is no such device. A value out of its limits changes no
+    /// instance; a thread that cannot be had leaves those before it changed.
+    pub fn change_device(&self, device: &str, change: &NapiChange) -> Result<(), EngineError> {
+        self.change_all(self.napis_of(device)?, change)
+    }
+
+    fn change_all(&self, napis: &[Id], change: &NapiChange) -> Result<(), EngineError> {
+        change.check()?;
+        let mut threads = self.threads();
+        for id in napis {
+            let before = self.shared.host.instance(*id).settings();
+            let settings = change.applied(before);
+            // An owner is not disturbed for nothing.
+            if settings != before {
+                self.apply_to(&mut threads, *id, &settings)?;
+            }
+            if let Some(weight) = change.weight {
+                self.shared.host.set_weight(*id, weight)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn napis_of(&self, device: &str) -> Result<&[Id], EngineError> {
         let found = self.shared.devices.iter().find(|it| it.name == device);
         let device = found.ok_or_else(|| EngineError::NoDevice(device.to_owned()))?;
-        check(settings)?;
-        device.napis.iter().try_for_each(|id| self.apply(*id, settings))
+        Ok(&device.napis)
+    }
+
+    /// Changes the rules of one CPU.
+    ///
+    /// # Panics
+    /// If the engine has no such CPU.
+    pub fn set_cpu_policy_of(&self, cpu: CpuId, policy: CpuPolicy) {
+        self.shared.host.cpu(cpu).set_policy(policy);
     }
 
     /// Changes the rules of all CPUs.
@@ -207,7 +260,7 @@ impl Engine {
         &self.shared
     }
 
-    fn id(&self, napi_id: u32) -> Result<Id, EngineError> {
+    pub(crate) fn id(&self, napi_id: u32) -> Result<Id, EngineError> {
         let last = self.shared.napis.len() as u32;
         self.shared.instance_of(napi_id).ok_or(EngineError::NoNapi { id: napi_id, last })
     }
@@ -225,6 +278,8 @@ impl Engine {
             cpu: instance.cpu().0,
             pid: thread.map(|(activity, _)| activity.tid()).filter(|tid| *tid != 0),
             settings: instance.settings(),
+            weight: instance.weight(),
+            suspending: instance.suspending_contexts(),
             counts: instance.counts(),
             queue_counts: napi.counters.read(),
             line_calls: napi.port.line_calls.load(Ordering::Relaxed),
@@ -259,9 +314,18 @@ impl Engine {
         Ok(())
     }
 
-    fn apply(&self, id: Id, settings: &InstancePolicy) -> Result<(), EngineError> {
+    /// Changes settings; returns the counts as they were at the moment before.
+    pub(crate) fn apply(&self, id: Id, settings: &InstancePolicy) -> Result<Counts, EngineError> {
+        self.apply_to(&mut self.threads(), id, settings)
+    }
+
+    fn apply_to(
+        &self,
+        threads: &mut Threads,
+        id: Id,
+        settings: &InstancePolicy,
+    ) -> Result<Counts, EngineError> {
         check(settings)?;
-        let mut threads = self.threads();
         if threads.stopped {
             return Err(EngineError::Stopping);
         }
@@ -290,14 +354,18 @@ impl Engine {
                 threads.workers.push(handle);
             }
         }
+        let before = self.shared.host.instance(id).counts();
         self.shared.host.set(id, settings)?;
         if !threaded && let Some((activity, handle)) = threads.napi[index].take() {
             // It sees its mode gone after its poll, hands the instance over and ends.
-            self.shared.napi(id).parker.unpark();
+            let napi = self.shared.napi(id);
+            napi.leaving.store(true, Ordering::Release);
+            napi.parker.unpark();
             join(handle);
+            napi.leaving.store(false, Ordering::Release);
             activity.set_tid(0);
         }
-        Ok(())
+        Ok(before)
     }
 
     fn shut_down(&mut self) {
@@ -327,6 +395,10 @@ impl Engine {
             if activity.role != Role::Application {
                 activity.set_tid(0);
             }
+        }
+        #[cfg(debug_assertions)]
+        if !std::thread::panicking() {
+            crate::invariant::at_rest(&self.shared);
         }
     }
 }
@@ -391,6 +463,8 @@ fn assemble(
             let line = Line::attach(epoll, port.nic().interrupt(), u64::from(id.0));
             port.set_line(line.map_err(|e| os("a queue's interrupt", e.into()))?);
             let counts = port.counts();
+            #[cfg(debug_assertions)]
+            let watched = port.watched();
             ports.push((port, CpuId(cpu)));
             napis.push(Napi {
                 device,
@@ -398,6 +472,9 @@ fn assemble(
                 counters,
                 port: counts,
                 parker: crate::parker::Parker::default(),
+                leaving: std::sync::atomic::AtomicBool::new(false),
+                #[cfg(debug_assertions)]
+                watched,
             });
             settings.push(config.settings);
             ids.push(id);

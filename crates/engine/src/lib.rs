@@ -19,13 +19,19 @@
 
 mod activity;
 mod blocking;
+mod change;
 mod clock;
 mod config;
 mod contexts;
+pub mod control;
 mod cpu;
 mod drive;
 mod engine;
 mod epoll;
+#[cfg(debug_assertions)]
+pub mod fault;
+#[cfg(debug_assertions)]
+mod invariant;
 mod line;
 mod parker;
 mod port;
@@ -38,6 +44,7 @@ mod waiter;
 
 pub use activity::{Activity, Role};
 pub use blocking::{Blocking, Poller, SocketError};
+pub use change::NapiChange;
 pub use clock::now;
 pub use config::{Contexts, DeviceConfig, EngineConfig, EngineError};
 pub use engine::{Engine, NapiInfo};

@@ -24,7 +24,9 @@ impl Parker {
     /// it is certain that the thread is about to block.
     pub(crate) fn park(&self, deadline: Ns, before: impl FnOnce()) {
         if self.0.compare_exchange(EMPTY, PARKED, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            self.0.store(EMPTY, Ordering::Release);
+            // A swap, not a store: it must see everything that came before a wake-up which it
+            // takes back, and nothing may be looked at before it.
+            self.0.swap(EMPTY, Ordering::AcqRel);
             return;
         }
         before();
@@ -32,7 +34,7 @@ impl Parker {
             (deadline != NEVER).then(|| clock::timespec(deadline.saturating_sub(clock::now())));
         // Woken, timed out, interrupted by a signal: in each case the caller looks again.
         let _ = futex::wait(&self.0, futex::Flags::PRIVATE, PARKED, timeout.as_ref());
-        self.0.store(EMPTY, Ordering::Release);
+        self.0.swap(EMPTY, Ordering::AcqRel);
     }
 
     /// Forgets a wake-up that came so far. Whoever calls this looks afterwards, and sees whatever

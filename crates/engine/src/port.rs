@@ -136,10 +136,6 @@ impl Queue for Port {
             // Its descriptor would be readable for ever.
             return false;
         }
-        if self.nic.gone() {
-            // Readable for ever, and no frame will come.
-            return false;
-        }
         self.armed = true;
         if let Some(line) = &self.line {
             line.unmask(self.nic.interrupt());

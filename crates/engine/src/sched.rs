@@ -101,6 +101,11 @@ pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
     Err(SchedError::RealTime { priority, source: io::Errno::from_raw_os_error(error) })
 }
 
+/// Whether this process may put its threads into a class: tried on a thread made for it.
+pub fn may(class: Class) -> bool {
+    std::thread::spawn(move || classify(None, class).is_ok()).join().unwrap_or(false)
+}
+
 /// Timers of this thread fire as exactly as the machine can (the default slack is 50 us).
 pub(crate) fn exact_timers() {
     // It cannot fail for the calling thread; if it did, timers would only be later.

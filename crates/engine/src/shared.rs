@@ -22,6 +22,10 @@ pub(crate) struct Napi {
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) port: Arc<PortCounts>,
     pub(crate) parker: Parker,
+    /// Its thread is to end once the mode is another's.
+    pub(crate) leaving: AtomicBool,
+    #[cfg(debug_assertions)]
+    pub(crate) watched: Arc<crate::invariant::Watched>,
 }
 
 /// Where the shared pool's workers sleep.
@@ -66,6 +70,8 @@ pub(crate) struct Shared {
     activities: Mutex<Vec<Arc<Activity>>>,
     waiters: Mutex<Vec<Weak<Waiter>>>,
     pub(crate) panics: AtomicU64,
+    #[cfg(debug_assertions)]
+    pub(crate) faults: crate::fault::Faults,
 }
 
 /// One device.
@@ -101,6 +107,8 @@ impl Shared {
             activities: Mutex::default(),
             waiters: Mutex::default(),
             panics: AtomicU64::new(0),
+            #[cfg(debug_assertions)]
+            faults: crate::fault::Faults::default(),
         }
     }
 
@@ -156,6 +164,12 @@ impl Shared {
         Meter::new(NOBODY.with(Arc::clone), clock::now())
     }
 
+    /// Looks everywhere if the calling thread unwinds past the returned guard. Whoever owns a pass
+    /// makes the guard first: what the pass held has been left to a softirq by then.
+    pub(crate) fn on_unwind(&self) -> impl Drop + '_ {
+        OnUnwind(self)
+    }
+
     /// A context unwound: whatever it left behind is found by looking everywhere.
     pub(crate) fn look_everywhere(&self) {
         for cpu in &self.cpus {
@@ -180,5 +194,15 @@ impl Shared {
     pub(crate) fn instance_of(&self, napi_id: u32) -> Option<Id> {
         let index = napi_id.checked_sub(1)?;
         ((index as usize) < self.napis.len()).then_some(Id(index as u16))
+    }
+}
+
+struct OnUnwind<'a>(&'a Shared);
+
+impl Drop for OnUnwind<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.look_everywhere();
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The timers of one CPU: many deadlines, one descriptor.
 //!
 //! Deadlines are kept in the instances; the operating system is called only to bring its timer
-//! forward. A deadline that moves later is found out when the timer fires.
+//! forward. A deadline that moves later is found out when the timer fires; one that keeps moving is
+//! looked at less and less often ([`Timer::set_next`]).
 
 use std::os::fd::AsFd;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,7 +22,12 @@ pub(crate) struct Timer {
     fd: OwnedFd,
     armed: AtomicU64,
     settings: AtomicU64,
+    /// Expiries in a row that found every deadline moved.
+    early: AtomicU64,
 }
+
+/// The most by which a deadline that keeps moving is let slip.
+const SLACK_MAX: Ns = 200_000;
 
 impl Timer {
     pub(crate) fn new() -> io::Result<Timer> {
@@ -30,6 +36,7 @@ impl Timer {
             fd: timerfd_create(TimerfdClockId::Monotonic, flags)?,
             armed: AtomicU64::new(NEVER),
             settings: AtomicU64::new(0),
+            early: AtomicU64::new(0),
         })
     }
 
@@ -71,7 +78,22 @@ impl Timer {
     /// The timer fired. Before the deadlines are looked at, so that one which is entered afterwards
     /// sets it again.
     pub(crate) fn fired(&self) {
+        self.early.fetch_add(1, Ordering::Relaxed);
         self.armed.store(NEVER, Ordering::Release);
+    }
+
+    /// A deadline had passed.
+    pub(crate) fn was_due(&self) {
+        self.early.store(0, Ordering::Relaxed);
+    }
+
+    /// Sets the timer for the next deadline. One that moves whenever the timer fires (a busy poller
+    /// pushes it ahead with each poll) would cost a wake-up each time for nothing: the more often
+    /// that has happened in a row, the further beyond it the timer is set, up to [`SLACK_MAX`].
+    pub(crate) fn set_next(&self, at: Ns, now: Ns) {
+        let moved = self.early.load(Ordering::Relaxed).saturating_sub(1);
+        let slack = at.saturating_sub(now).saturating_mul(moved).min(SLACK_MAX);
+        self.bring_forward(at.saturating_add(slack));
     }
 
     fn set(&self, at: Ns) {

@@ -90,6 +90,7 @@ impl Waiter {
         };
         meter.returned(clock::now());
         self.parker.forget();
+        let _found = self.shared.on_unwind();
         let result = call(meter);
         meter.leave(clock::now());
         Some(result)

@@ -1,15 +1,20 @@
-//! An engine with one synthetic queue and a UDP echo on it.
-#![allow(dead_code, reason = "each test file uses its part")]
+//! Engines with synthetic queues, and applications on them, for the tests of this folder.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+pub mod app;
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use napkin_core::policy::InstancePolicy;
 use napkin_core::{CpuId, Policy};
 use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, sched};
 use napkin_nic::Pool;
-use napkin_nic::synthetic::{Arrivals, Observer, SyntheticConfig, SyntheticQueue, Template};
+use napkin_nic::synthetic::{
+    Arrivals, Flows, Observer, SourceControl, SyntheticConfig, SyntheticQueue, Template,
+};
 use napkin_stack::{Address, FrameBuilder};
 
 pub const US: Address =
@@ -18,19 +23,68 @@ pub const PEER: Address =
     Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
 pub const PORT: u16 = 7;
 
-/// Writes UDP datagrams to [`PORT`].
-pub struct Datagrams;
+/// Nothing that works takes so long; what does hangs.
+pub const HANGS: Duration = Duration::from_secs(20);
+
+/// Every preset, and one hold that is long.
+pub const POLICIES: [&str; 14] = [
+    "base",
+    "hold",
+    "ksoftirqd",
+    "threaded",
+    "workqueue",
+    "defer20",
+    "defer200",
+    "napibusy",
+    "fullbusy",
+    "threaded-busy-poll",
+    "suspend20",
+    "suspend200",
+    "feedback",
+    "hold1000",
+];
+
+pub fn policy(text: &str) -> Policy {
+    text.parse().expect(text)
+}
+
+/// The tests of one file run one after the other: their engines share CPUs and priorities.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for something that will happen unless the engine hangs.
+pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < HANGS, "{what} did not happen");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Writes UDP datagrams to [`PORT`] and the ports behind it, by flow.
+pub struct Datagrams {
+    pub ports: u16,
+}
 
 impl Template for Datagrams {
     fn fill(&mut self, flow: u32, seq: u64, buffer: &mut [u8]) -> usize {
-        let port = 1_024 + (flow % 60_000) as u16;
-        FrameBuilder::new(PEER, US).udp(buffer, port, PORT, &seq.to_be_bytes()).unwrap_or(0)
+        let from = 1_024 + (flow % 60_000) as u16;
+        let to = PORT + (flow % u32::from(self.ports)) as u16;
+        FrameBuilder::new(PEER, US).udp(buffer, from, to, &seq.to_be_bytes()).unwrap_or(0)
     }
 }
 
 /// Counts what is transmitted.
 #[derive(Default)]
 pub struct Count(pub AtomicU64);
+
+impl Count {
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 impl Observer for Count {
     fn transmitted(&self, _: &[u8], _: u64) {
@@ -43,12 +97,90 @@ pub struct Setup {
     pub count: u64,
     pub per_second: f64,
     pub seed: u64,
+    /// Queues, and CPUs to serve them in turn.
+    pub queues: u32,
+    pub cpus: u16,
+    /// Ports, from [`PORT`] on, that get datagrams in turn.
+    pub ports: u16,
+    /// Nanoseconds from now until the source starts.
+    pub start: u64,
+    /// Nanoseconds that a delivery costs.
+    pub delivery_cost: u64,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { count: u64::MAX, per_second: 1_000.0, seed: 1 }
+        Setup {
+            count: u64::MAX,
+            per_second: 1_000.0,
+            seed: 1,
+            queues: 1,
+            cpus: 1,
+            ports: 1,
+            // Time for the engine to start and the socket to be bound.
+            start: 100 * napkin_core::MILLISECOND,
+            delivery_cost: 0,
+        }
     }
+}
+
+/// The taps on an engine's sources, and what left it.
+pub struct Source {
+    pub controls: Vec<SourceControl>,
+    pub sent: Arc<Count>,
+}
+
+impl Source {
+    pub fn stop(&self) {
+        self.controls.iter().for_each(SourceControl::stop);
+    }
+
+    pub fn resume(&self) {
+        self.controls.iter().for_each(|control| control.resume_at(napkin_engine::now()));
+    }
+
+    pub fn offered(&self) -> u64 {
+        self.controls.iter().map(SourceControl::offered).sum()
+    }
+}
+
+/// An engine with one device, `syn0`.
+pub fn start(policy: &Policy, setup: &Setup) -> (Engine, Source) {
+    let config = SyntheticConfig {
+        seed: setup.seed,
+        arrivals: Arrivals::Fixed { per_second: setup.per_second },
+        start: napkin_engine::now() + setup.start,
+        count: setup.count,
+        flows: Flows { count: 64, ..Flows::default() },
+        ..SyntheticConfig::default()
+    };
+    let pool = Pool::new(1_024 + 1_024 * setup.queues as usize);
+    let mut source = Source { controls: Vec::new(), sent: Arc::default() };
+    let mut queues: Vec<(Box<dyn napkin_nic::PacketQueue>, u16)> = Vec::new();
+    for (index, config) in config.split(setup.queues).iter().enumerate() {
+        let template = Box::new(Datagrams { ports: setup.ports });
+        let observer = Arc::clone(&source.sent);
+        let queue = SyntheticQueue::new(config, template, pool.clone(), Some(observer));
+        let queue = queue.expect("a sound configuration");
+        source.controls.push(queue.control());
+        queues.push((Box::new(queue), index as u16 % setup.cpus));
+    }
+    let device = DeviceConfig {
+        name: "syn0".into(),
+        address: US,
+        queues,
+        delivery_cost: setup.delivery_cost,
+        settings: policy.instance,
+    };
+    let cpus: Vec<usize> =
+        sched::usable_cpus().into_iter().cycle().take(setup.cpus.into()).collect();
+    let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
+    (Engine::start(config).expect("the engine starts"), source)
+}
+
+/// Settings of one mode, and everything else off.
+pub fn mode(threaded: napkin_core::policy::Threaded) -> InstancePolicy {
+    InstancePolicy { threaded, ..Policy::BASE.instance }
 }
 
 #[derive(Debug)]
@@ -60,37 +192,10 @@ pub struct Outcome {
     pub panics: u64,
 }
 
-pub fn queue(setup: &Setup, observer: Arc<Count>) -> SyntheticQueue {
-    let config = SyntheticConfig {
-        seed: setup.seed,
-        arrivals: Arrivals::Fixed { per_second: setup.per_second },
-        // Time for the engine to start and the socket to be bound.
-        start: napkin_engine::now() + 100 * napkin_core::MILLISECOND,
-        count: setup.count,
-        ..SyntheticConfig::default()
-    };
-    let queue = SyntheticQueue::new(&config, Box::new(Datagrams), Pool::new(4_096), Some(observer));
-    queue.expect("a sound configuration")
-}
-
-pub fn engine(policy: &Policy, queue: SyntheticQueue) -> Engine {
-    let cpu = sched::usable_cpus()[0];
-    let device = DeviceConfig {
-        name: "syn0".into(),
-        address: US,
-        queues: vec![(Box::new(queue), 0)],
-        delivery_cost: 0,
-        settings: policy.instance,
-    };
-    let config =
-        EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(vec![cpu], vec![device]) };
-    Engine::start(config).expect("the engine starts")
-}
-
 /// Echoes until `setup.count` replies have left, or the time is up.
 pub fn echo_for(policy: &Policy, setup: &Setup, limit: Duration) -> Outcome {
-    let sent = Arc::new(Count::default());
-    let engine = engine(policy, queue(setup, Arc::clone(&sent)));
+    let (engine, source) = start(policy, setup);
+    let sent = Arc::clone(&source.sent);
     let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 512).expect("a port");
     let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll).expect("parameters");
     epoll.set_spin(policy.application.spin);

@@ -1,0 +1,250 @@
+//! `flood-ping` (2007): echo requests as fast as replies come, answered by the stack itself.
+//!
+//! With a TAP device the client is the operating system's own `ping -f`; otherwise the flood is the
+//! synthetic queue's. No application takes part, so what is measured is delivery alone. The control
+//! is an open-loop flood beyond the capacity, under which `hold` and `base` are equal: when there is
+//! always work there is nothing to hold.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use napkin_core::MICROSECOND;
+use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
+use napkin_nic::tap::{Tap, TapConfig};
+use napkin_nic::{PacketQueue, Pool};
+use napkin_stack::FrameBuilder;
+use serde_json::{Map, Value, json};
+
+use crate::error::BenchError;
+use crate::report::{Column, Figures};
+use crate::serving::{DEVICE, PEER, Serving, US, Window};
+use crate::workload::{Options, Trial, Workload};
+
+/// Bytes after the ICMP header: what ping sends.
+const PAYLOAD: usize = 56;
+
+/// Who sends the requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Client {
+    /// The synthetic queue, `turnaround` after each reply.
+    Synthetic {
+        /// Nanoseconds from a reply to the next request.
+        turnaround: u64,
+    },
+    /// `ping -f` through a TAP device.
+    Ping,
+    /// The control: a synthetic open-loop flood at this rate, beyond what can be answered.
+    Extreme {
+        /// Requests a second.
+        per_second: u32,
+        /// What delivering a request costs on top, in nanoseconds, so that the ring never drains.
+        cost: u64,
+    },
+}
+
+/// The workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FloodPing {
+    /// The clients, each a load.
+    pub clients: Vec<Client>,
+}
+
+impl FloodPing {
+    /// On embedded devices: the closed loop, and the control.
+    pub fn synthetic() -> FloodPing {
+        let loop_ = Client::Synthetic { turnaround: 20 * MICROSECOND };
+        FloodPing { clients: vec![loop_, FloodPing::extreme()] }
+    }
+
+    /// With the operating system's ping.
+    pub fn tap() -> FloodPing {
+        FloodPing { clients: vec![Client::Ping] }
+    }
+
+    /// The control.
+    pub fn extreme() -> Client {
+        Client::Extreme { per_second: 400_000, cost: 5 * MICROSECOND }
+    }
+
+    fn synthetic_queue(arrivals: Arrivals, seed: u64) -> Result<Box<dyn PacketQueue>, BenchError> {
+        let start = napkin_engine::now() + 1_000_000;
+        let config = SyntheticConfig { seed, arrivals, start, ..SyntheticConfig::default() };
+        let pool = Pool::new(4_096);
+        Ok(Box::new(SyntheticQueue::new(&config, Box::new(Requests), pool, None)?))
+    }
+}
+
+/// Writes echo requests.
+struct Requests;
+
+impl Template for Requests {
+    fn fill(&mut self, _: u32, seq: u64, buffer: &mut [u8]) -> usize {
+        let request =
+            FrameBuilder::new(PEER, US).echo_request(buffer, 7, seq as u16, &[0x5a; PAYLOAD]);
+        // The buffer is large enough; a frame of no bytes would be counted as truncated.
+        request.unwrap_or(0)
+    }
+}
+
+impl Workload for FloodPing {
+    fn name(&self) -> &'static str {
+        "flood-ping"
+    }
+
+    fn loads(&self) -> usize {
+        self.clients.len()
+    }
+
+    fn load(&self, index: usize) -> Map<String, Value> {
+        let (client, rate) = match self.clients[index] {
+            Client::Synthetic { .. } => ("flood", None),
+            Client::Ping => ("ping -f", None),
+            Client::Extreme { per_second, .. } => ("extreme", Some(per_second)),
+        };
+        let mut load = Map::from_iter([("client".to_owned(), json!(client))]);
+        if let Some(rate) = rate {
+            load.insert("rate".into(), rate.into());
+        }
+        load
+    }
+
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let options = trial.options;
+        let placement = options.placement();
+        let (queue, cost): (Box<dyn PacketQueue>, u64) = match self.clients[index] {
+            Client::Synthetic { turnaround } => {
+                let arrivals = Arrivals::Flood { turnaround, outstanding: 1 };
+                (Self::synthetic_queue(arrivals, trial.seed)?, 0)
+            }
+            Client::Extreme { per_second, cost } => {
+                let arrivals = Arrivals::Fixed { per_second: per_second.into() };
+                (Self::synthetic_queue(arrivals, trial.seed)?, cost)
+            }
+            Client::Ping => {
+                let config = TapConfig {
+                    name: DEVICE.into(),
+                    address: Some((PEER.ipv4, PEER.prefix)),
+                    ..TapConfig::default()
+                };
+                let tap = Tap::open(&config, &Pool::new(4_096))?;
+                let queue = tap.queues.into_iter().next().ok_or_else(|| {
+                    BenchError::Option("the TAP device came without a queue".into())
+                })?;
+                (Box::new(queue), 0)
+            }
+        };
+        let serving = Serving::start(trial.policy, placement, vec![queue], cost)?;
+        let ping = match self.clients[index] {
+            Client::Ping => Some(Ping::start(options, placement.other)?),
+            _ => None,
+        };
+        std::thread::sleep(options.warm_up);
+        let answered = serving.stack.counters().answered();
+        let window = Window::begin(&serving, &[placement.queue])?;
+        std::thread::sleep(options.window);
+        let mut figures = window.end()?;
+        let answered = serving.stack.counters().answered() - answered;
+        if let Some(ping) = ping {
+            ping.stop()?;
+        }
+        let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
+        figures.packets = Some(answered);
+        figures.achieved_per_s = Some(answered as f64 / seconds);
+        figures.offered_per_s = match self.clients[index] {
+            Client::Extreme { per_second, .. } => Some(per_second.into()),
+            _ => None,
+        };
+        let tx = figures.interrupts_tx.unwrap_or(0) as f64;
+        figures.extra.insert("tx_irqs_per_pkt".into(), json!(tx / answered.max(1) as f64));
+        serving.engine.stop();
+        Ok(figures)
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        use Column::{
+            Achieved, Asleep, Extra, Interrupts, InterruptsPerPacket, Load, Packets, Policy, Poll,
+            Polls, Waiting, Work,
+        };
+        vec![
+            Policy,
+            Load("client".into()),
+            Achieved,
+            Packets,
+            Interrupts,
+            InterruptsPerPacket,
+            Extra("tx_irqs_per_pkt".into()),
+            Polls,
+            Work,
+            Poll,
+            Waiting,
+            Asleep,
+            Extra("interrupts_after_hold".into()),
+            Extra("idle_gap_min_ns".into()),
+        ]
+    }
+
+    fn notes(&self, _: &Options) -> Vec<String> {
+        if self.clients.contains(&Client::Ping) {
+            vec![
+                "tap: a transmission ends within the call that makes it, so there are no transmit \
+                 interrupts"
+                    .into(),
+            ]
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+/// The operating system's ping, flooding.
+#[derive(Debug)]
+struct Ping(Option<Child>);
+
+impl Ping {
+    fn start(options: &Options, cpu: usize) -> Result<Ping, BenchError> {
+        // It ends by itself, whatever becomes of us.
+        let seconds = (options.warm_up + options.window + Duration::from_secs(2)).as_secs() + 1;
+        let child = Command::new("ping")
+            .args(["-f", "-q", "-s", &PAYLOAD.to_string(), "-w", &seconds.to_string()])
+            .arg(US.ipv4.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let child = child.map_err(|error| {
+            BenchError::Ping(format!(
+                "the real ping cannot be run: {error}; install it (Debian: iputils-ping), or use \
+                 --device synthetic"
+            ))
+        })?;
+        let ping = Ping(Some(child));
+        if let Some(child) = &ping.0 {
+            napkin_engine::sched::pin(Some(child.id() as i32), &[cpu])?;
+        }
+        Ok(ping)
+    }
+
+    /// Ends it; an early end of its own is an error, with its words.
+    fn stop(mut self) -> Result<(), BenchError> {
+        let Some(mut child) = self.0.take() else { return Ok(()) };
+        let proc = |error: std::io::Error| BenchError::Ping(format!("ping: {error}"));
+        if child.try_wait().map_err(proc)?.is_some() {
+            let output = child.wait_with_output().map_err(proc)?;
+            let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(BenchError::Ping(format!("ping ended early: {words}")));
+        }
+        child.kill().map_err(proc)?;
+        child.wait().map_err(proc)?;
+        Ok(())
+    }
+}
+
+impl Drop for Ping {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

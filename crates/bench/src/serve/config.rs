@@ -1,0 +1,296 @@
+//! What is to be served, where, and how: the options of `napkin serve` as values that read their own
+//! text.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use napkin_core::Policy;
+
+use super::error::ServeError;
+
+/// The most devices one engine serves.
+pub(super) const MAX_DEVICES: usize = 64;
+
+/// The most queues a device has: those of a TAP interface.
+pub(super) const MAX_QUEUES: u16 = napkin_nic::tap::MAX_TAP_QUEUES;
+
+/// The service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// Every datagram goes back.
+    Echo,
+    /// Every datagram is counted and let go.
+    Sink,
+}
+
+/// A kind of device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A TAP interface of this name.
+    Tap(String),
+    /// A synthetic source.
+    Synthetic,
+}
+
+/// A device, and its own policy if it has one: `tap:NAME`, `synthetic`, `tap:NAME=POLICY`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSpec {
+    /// What it is.
+    pub kind: DeviceKind,
+    /// Its policy; `None` for that of all.
+    pub policy: Option<Policy>,
+}
+
+impl FromStr for DeviceSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DeviceSpec, String> {
+        let (device, policy) = match text.split_once('=') {
+            Some((device, policy)) => (device, Some(policy)),
+            None => (text, None),
+        };
+        let kind = match (device, device.strip_prefix("tap:")) {
+            ("synthetic", _) => DeviceKind::Synthetic,
+            (_, Some("")) | ("tap", _) => {
+                return Err("a TAP device has a name, as in tap:nk0".into());
+            }
+            (_, Some(name)) => DeviceKind::Tap(name.to_owned()),
+            _ => {
+                return Err(
+                    "give tap:NAME or synthetic, and =POLICY behind it if it has its own".into()
+                );
+            }
+        };
+        let policy = policy.map(str::parse::<Policy>).transpose().map_err(|e| e.to_string())?;
+        Ok(DeviceSpec { kind, policy })
+    }
+}
+
+/// An address and its network: `10.99.0.1/24`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    /// Our address.
+    pub ipv4: Ipv4Addr,
+    /// Bits of it that name the network.
+    pub prefix: u8,
+}
+
+impl Network {
+    fn mask(self) -> u32 {
+        u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
+    }
+
+    /// Whether a host of the network can have this address.
+    fn is_host(self, address: u32) -> bool {
+        let host = address & !self.mask();
+        (address ^ self.ipv4.to_bits()) & self.mask() == 0 && host != 0 && host != !self.mask()
+    }
+
+    /// The address of the other side: the next one, or the one before where there is none.
+    pub fn neighbour(self) -> Ipv4Addr {
+        let ours = self.ipv4.to_bits();
+        let next = ours.wrapping_add(1);
+        Ipv4Addr::from_bits(if self.is_host(next) { next } else { ours.wrapping_sub(1) })
+    }
+
+    /// The same address in the network that comes `places` later; `None` beyond the last one.
+    pub fn later(self, places: usize) -> Option<Network> {
+        let size = !self.mask() as usize + 1;
+        let ipv4 =
+            self.ipv4.to_bits().checked_add(u32::try_from(places.checked_mul(size)?).ok()?)?;
+        Some(Network { ipv4: Ipv4Addr::from_bits(ipv4), ..self })
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let form = || "give an IPv4 address and the length of its prefix, as in 10.99.0.1/24";
+        let (ipv4, prefix) = text.split_once('/').ok_or_else(form)?;
+        let ipv4: Ipv4Addr = ipv4.parse().map_err(|_| form())?;
+        let prefix: u8 = prefix.parse().map_err(|_| form())?;
+        if !(1..=30).contains(&prefix) {
+            return Err(
+                "the prefix has 1 to 30 bits: the other side needs an address as well".into()
+            );
+        }
+        let network = Network { ipv4, prefix };
+        let usable = !(ipv4.is_loopback() || ipv4.is_multicast() || ipv4.octets()[0] == 0);
+        if !usable || ipv4.is_broadcast() || !network.is_host(ipv4.to_bits()) {
+            return Err(format!(
+                "no host can have the address {ipv4} in its network of {prefix} bits"
+            ));
+        }
+        Ok(network)
+    }
+}
+
+/// CPUs by number: `2`, `0,2`, `0-3`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CpuList(pub Vec<usize>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CpuList, String> {
+        const LARGEST: usize = 1_023;
+        let form = || format!("give CPUs as in 0,2 or 0-3, of 0 to {LARGEST}");
+        let number = |text: &str| match text.parse::<usize>() {
+            Ok(cpu) if cpu <= LARGEST => Ok(cpu),
+            _ => Err(form()),
+        };
+        let mut cpus = Vec::new();
+        for item in text.split(',') {
+            let (first, last) = item.split_once('-').unwrap_or((item, item));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(form());
+            }
+            for cpu in first..=last {
+                if cpus.contains(&cpu) {
+                    return Err(format!("CPU {cpu} is named twice"));
+                }
+                cpus.push(cpu);
+            }
+        }
+        Ok(CpuList(cpus))
+    }
+}
+
+/// All of it.
+#[derive(Debug, Clone)]
+pub struct ServeConfig {
+    /// The service.
+    pub what: What,
+    /// The devices.
+    pub devices: Vec<DeviceSpec>,
+    /// The policy of the devices that have none of their own.
+    pub policy: Policy,
+    /// Our address on the first device; each further one is in the network after the last.
+    pub network: Network,
+    /// The UDP port.
+    pub port: u16,
+    /// Queues of each device.
+    pub queues: u16,
+    /// The operating system's CPUs to use; empty for all that are usable.
+    pub cpus: Vec<usize>,
+    /// Datagrams a second of each synthetic device; 0 for none.
+    pub rate: u32,
+    /// Their flows.
+    pub flows: u32,
+    /// Where the engine is controlled; `None` for the default place.
+    pub control: Option<PathBuf>,
+}
+
+impl Default for ServeConfig {
+    fn default() -> Self {
+        ServeConfig {
+            what: What::Echo,
+            devices: Vec::new(),
+            policy: Policy::BASE,
+            network: Network { ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 },
+            port: 7,
+            queues: 1,
+            cpus: Vec::new(),
+            rate: 10_000,
+            flows: 16,
+            control: None,
+        }
+    }
+}
+
+impl ServeConfig {
+    pub(super) fn check(&self) -> Result<(), ServeError> {
+        let wrong = |what: String| Err(ServeError::Option(what));
+        if self.devices.is_empty() || self.devices.len() > MAX_DEVICES {
+            return wrong(format!("give 1 to {MAX_DEVICES} devices, not {}", self.devices.len()));
+        }
+        if !(1..=MAX_QUEUES).contains(&self.queues) {
+            return wrong(format!("a device has 1 to {MAX_QUEUES} queues, not {}", self.queues));
+        }
+        if self.port == 0 || self.flows == 0 {
+            return wrong("the port and the number of flows are at least 1".into());
+        }
+        if self.network.later(self.devices.len() - 1).is_none() {
+            let Network { ipv4, prefix } = self.network;
+            return wrong(format!("{ipv4}/{prefix} leaves no network for every device"));
+        }
+        for (place, device) in self.devices.iter().enumerate() {
+            let twice = |other: &DeviceSpec| other.kind == device.kind;
+            if let DeviceKind::Tap(name) = &device.kind
+                && self.devices[..place].iter().any(twice)
+            {
+                return wrong(format!("the device tap:{name} is given twice"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn policy_of(&self, device: &DeviceSpec) -> Policy {
+        device.policy.unwrap_or(self.policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> Network {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn a_device_may_bring_its_own_policy() {
+        let device: DeviceSpec = "tap:a=suspend20,hold=1ms".parse().unwrap();
+        assert_eq!(device.kind, DeviceKind::Tap("a".into()));
+        assert_eq!(device.policy, Some("suspend20,hold=1ms".parse().unwrap()));
+        assert_eq!("synthetic".parse::<DeviceSpec>().unwrap().policy, None);
+        for wrong in ["", "tap", "tap:", "eth0", "synthetics", "synthetic="] {
+            assert!(wrong.parse::<DeviceSpec>().is_err(), "{wrong}");
+        }
+        let error = "synthetic=suspnd20".parse::<DeviceSpec>().unwrap_err();
+        assert!(error.contains("did you mean 'suspend20'?"), "{error}");
+    }
+
+    #[test]
+    fn the_other_side_has_the_next_address() {
+        assert_eq!(network("10.99.0.1/24").neighbour(), Ipv4Addr::new(10, 99, 0, 2));
+        assert_eq!(network("10.99.0.254/24").neighbour(), Ipv4Addr::new(10, 99, 0, 253));
+        assert_eq!(network("10.0.0.1/30").neighbour(), Ipv4Addr::new(10, 0, 0, 2));
+        assert_eq!(network("10.0.0.2/30").neighbour(), Ipv4Addr::new(10, 0, 0, 1));
+    }
+
+    #[test]
+    fn every_device_has_its_network() {
+        assert_eq!(network("10.99.0.1/24").later(2), Some(network("10.99.2.1/24")));
+        assert_eq!(network("223.255.255.1/24").later(1 << 30), None);
+    }
+
+    #[test]
+    fn an_address_that_no_host_can_have_is_refused() {
+        for wrong in [
+            "10.99.0.1",
+            "10.99.0.0/24",
+            "10.99.0.255/24",
+            "127.0.0.1/8",
+            "224.0.0.1/4",
+            "10.0.0.1/31",
+            "10.0.0.1/0",
+            "0.0.0.1/8",
+            "10.0.0.1/x",
+        ] {
+            assert!(wrong.parse::<Network>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn cpus_are_listed() {
+        let cpus = |text: &str| text.parse::<CpuList>().map(|list| list.0);
+        assert_eq!(cpus("0,2-4"), Ok(vec![0, 2, 3, 4]));
+        for wrong in ["", "a", "3-1", "0,0", "0-9999", "1,"] {
+            assert!(cpus(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The devices: TAP interfaces with their kernel side set up, and synthetic sources.
+
+use napkin_core::{MILLISECOND, Ns};
+use napkin_nic::synthetic::{Arrivals, Flows, SyntheticConfig, SyntheticQueue, Template};
+use napkin_nic::tap::{Tap, TapConfig, TapError};
+use napkin_nic::{PacketQueue, Pool};
+use napkin_stack::{Address, FrameBuilder};
+
+use super::config::{DeviceKind, Network, ServeConfig};
+use super::error::ServeError;
+
+/// Frame buffers of each device: more than its ring and its socket hold together.
+const FRAMES: usize = 4_096;
+
+/// Time for the engine to start and the socket to be bound before a synthetic source begins.
+const HEAD_START: Ns = 100 * MILLISECOND;
+
+/// A device, not yet served.
+pub(super) struct Made {
+    pub(super) name: String,
+    pub(super) address: Address,
+    pub(super) queues: Vec<Box<dyn PacketQueue>>,
+    pub(super) note: String,
+}
+
+/// Makes one device; `place` is its number, from 0.
+pub(super) fn make(
+    config: &ServeConfig,
+    kind: &DeviceKind,
+    network: Network,
+    place: usize,
+) -> Result<Made, ServeError> {
+    let address = Address {
+        mac: [2, b'n', b'k', 0, 0, place as u8],
+        ipv4: network.ipv4,
+        prefix: network.prefix,
+    };
+    let pool = Pool::new(FRAMES);
+    match kind {
+        DeviceKind::Tap(name) => tap(config, name, network, address, &pool),
+        DeviceKind::Synthetic => synthetic(config, network, address, &pool, place),
+    }
+}
+
+fn tap(
+    config: &ServeConfig,
+    name: &str,
+    network: Network,
+    address: Address,
+    pool: &Pool,
+) -> Result<Made, ServeError> {
+    if in_use(name) {
+        return Err(TapError::Busy { name: name.to_owned() }.into());
+    }
+    let host = network.neighbour();
+    // Whoever may not set addresses may still own an interface that somebody set up for him.
+    let privileged = napkin_engine::rights::net_admin();
+    let tap = TapConfig {
+        name: name.to_owned(),
+        queues: config.queues,
+        address: privileged.then_some((host, network.prefix)),
+        up: privileged,
+        ..TapConfig::default()
+    };
+    let opened = Tap::open(&tap, pool).map_err(|error| match error {
+        source @ TapError::Permission { .. } => {
+            let uid = rustix::process::geteuid().as_raw();
+            ServeError::TapRights { name: name.to_owned(), uid, source }
+        }
+        error => error.into(),
+    });
+    let Tap { name, queues } = opened?;
+    let prefix = network.prefix;
+    let note = if privileged {
+        format!("the operating system's side of {name} is {host}/{prefix}")
+    } else {
+        format!(
+            "the operating system's side of {name} is as it was found, for without CAP_NET_ADMIN \
+             it cannot be set up from here: ip addr add {host}/{prefix} dev {name}; ip link set \
+             {name} up"
+        )
+    };
+    let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
+    Ok(Made { name, address, queues: queues.collect(), note })
+}
+
+/// Whether another process has a queue of a TAP interface. The kernel would give this one another,
+/// and a share of the flows with it, which neither wants. An interface that does not outlive its
+/// queues has one; of one that does, a queue makes the carrier.
+fn in_use(name: &str) -> bool {
+    /// `IFF_PERSIST`, in hexadecimal as sysfs shows it.
+    const PERSIST: u32 = 0x0800;
+    // Another name's files, should this one not be a name: opening it says so.
+    let read = |file: &str| std::fs::read_to_string(format!("/sys/class/net/{name}/{file}"));
+    let Ok(flags) = read("tun_flags") else { return false };
+    let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap_or(0);
+    flags & PERSIST == 0 || read("carrier").is_ok_and(|carrier| carrier.trim() == "1")
+}
+
+fn synthetic(
+    config: &ServeConfig,
+    network: Network,
+    address: Address,
+    pool: &Pool,
+    place: usize,
+) -> Result<Made, ServeError> {
+    let peer = Address {
+        mac: [2, b'n', b'k', 1, 0, place as u8],
+        ipv4: network.neighbour(),
+        prefix: network.prefix,
+    };
+    let arrivals = match config.rate {
+        0 => Arrivals::Silent,
+        rate => Arrivals::Fixed { per_second: rate.into() },
+    };
+    let source = SyntheticConfig {
+        seed: place as u64,
+        arrivals,
+        start: napkin_engine::now() + HEAD_START,
+        flows: Flows { count: config.flows, ..Flows::default() },
+        ..SyntheticConfig::default()
+    };
+    let template = || Datagrams { build: FrameBuilder::new(peer, address), port: config.port };
+    let queues = source
+        .split(config.queues.into())
+        .iter()
+        .map(|source| {
+            let queue = SyntheticQueue::new(source, Box::new(template()), pool.clone(), None)?;
+            Ok(Box::new(queue) as Box<dyn PacketQueue>)
+        })
+        .collect::<Result<_, ServeError>>()?;
+    let note = format!("{} datagrams a second of {} flows", config.rate, config.flows);
+    Ok(Made { name: format!("syn{place}"), address, queues, note })
+}
+
+/// Writes datagrams to the service's port, each flow from a port of its own.
+struct Datagrams {
+    build: FrameBuilder,
+    port: u16,
+}
+
+impl Template for Datagrams {
+    fn fill(&mut self, flow: u32, seq: u64, buffer: &mut [u8]) -> usize {
+        let from = 1_024 + (flow % 60_000) as u16;
+        // A buffer without room for it does not exist; it would be dropped and counted.
+        self.build.udp(buffer, from, self.port, &seq.to_be_bytes()).unwrap_or(0)
+    }
+}

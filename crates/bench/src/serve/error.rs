@@ -1,0 +1,75 @@
+//! What can keep `serve` from serving.
+
+use napkin_core::policy::Conflict;
+use thiserror::Error;
+
+/// Why it does not run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// An option that makes no sense.
+    #[error("{0}")]
+    Option(String),
+    /// Two devices' policies disagree about a CPU that they share.
+    #[error("{one} and {other} share CPU {cpu}, but {conflict}")]
+    Conflict {
+        /// A device.
+        one: String,
+        /// Another.
+        other: String,
+        /// The operating system's number of the CPU.
+        cpu: usize,
+        /// What they disagree about.
+        conflict: Conflict,
+    },
+    /// The engine did not start.
+    #[error(transparent)]
+    Engine(#[from] napkin_engine::EngineError),
+    /// No right to make the TAP device, and none that was made for this user.
+    #[error(
+        "{source}; or let root make the device for this user once: ip tuntap add dev {name} mode \
+         tap multi_queue user {uid}"
+    )]
+    TapRights {
+        /// The device.
+        name: String,
+        /// The user.
+        uid: u32,
+        /// What was refused.
+        source: napkin_nic::tap::TapError,
+    },
+    /// The TAP device could not be had.
+    #[error(transparent)]
+    Tap(#[from] napkin_nic::tap::TapError),
+    /// The synthetic source could not be made.
+    #[error(transparent)]
+    Synthetic(#[from] napkin_nic::synthetic::ConfigError),
+    /// The port could not be bound.
+    #[error(transparent)]
+    Bind(#[from] napkin_stack::BindError),
+    /// The policy's epoll parameters were refused.
+    #[error(transparent)]
+    Epoll(#[from] napkin_engine::EpollError),
+    /// The policy's socket options were refused.
+    #[error(transparent)]
+    Socket(#[from] napkin_engine::SocketError),
+    /// The control socket could not be opened.
+    #[error(transparent)]
+    Control(#[from] napkin_engine::control::ControlError),
+    /// Signals could not be blocked.
+    #[error("cannot wait for signals: {0}")]
+    Signals(std::io::Error),
+    /// No thread was to be had.
+    #[error("cannot start a thread of the application: {0}")]
+    Thread(std::io::Error),
+    /// A thread of the application ended before its time.
+    #[error("the thread that serves {0} has ended before its time; this is a bug in napkin")]
+    Ended(String),
+}
+
+impl ServeError {
+    /// Whether the caller asked for what cannot be, as opposed to what this machine has not.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, ServeError::Option(_) | ServeError::Conflict { .. })
+    }
+}

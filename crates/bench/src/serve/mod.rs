@@ -1,0 +1,71 @@
+//! What `napkin serve` does: an engine with real or synthetic devices and a service on each, until a
+//! signal or the time ends it.
+//!
+//! One application thread a device receives as the device's policy says: through an `Epoll` with the
+//! policy's parameters, or with blocking receive calls that busy poll where the policy sets the
+//! sockets' options. Everything of one run, threads that poll included, stays on the CPUs that were
+//! given, so that the parts of their time add up. What is printed, and where to, is the caller's.
+
+mod application;
+mod config;
+mod device;
+mod error;
+mod server;
+mod signals;
+mod status;
+
+use std::time::{Duration, Instant};
+
+pub use config::{CpuList, DeviceKind, DeviceSpec, Network, ServeConfig, What};
+pub use error::ServeError;
+pub use server::Server;
+pub use signals::Signals;
+pub use status::{Status, Totals};
+
+/// From one status to the next.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// What happens in a run.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Everything runs.
+    Started(&'a Server),
+    /// A second has passed.
+    Status(Status),
+}
+
+/// Serves until a signal comes, or for `limit`; returns the totals.
+///
+/// # Errors
+/// If it cannot start, or a thread of the application ends before its time.
+pub fn run(
+    config: &ServeConfig,
+    limit: Option<Duration>,
+    tell: &mut dyn FnMut(Event<'_>),
+) -> Result<Totals, ServeError> {
+    // Before any other thread is made: they inherit it, and no packet's thread is interrupted.
+    let signals = Signals::block().map_err(ServeError::Signals)?;
+    let mut server = Server::start(config)?;
+    tell(Event::Started(&server));
+    let start = Instant::now();
+    let mut next = PERIOD;
+    loop {
+        let elapsed = start.elapsed();
+        if limit.is_some_and(|limit| elapsed >= limit) {
+            break;
+        }
+        let until = limit.map_or(next, |limit| limit.min(next));
+        if signals.wait(until.saturating_sub(elapsed)) {
+            break;
+        }
+        server.check()?;
+        if start.elapsed() >= next {
+            // Not `+= PERIOD`: after a pause of the whole machine the missed ones are not made up.
+            next = start.elapsed() + PERIOD;
+            tell(Event::Status(server.status()));
+        }
+    }
+    // From here on a second signal kills, should anything hang.
+    drop(signals);
+    Ok(server.stop())
+}

@@ -1,0 +1,214 @@
+//! A running server: devices, engine, applications and control, in the order in which they start and
+//! the reverse of it in which they stop.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use napkin_core::{CpuId, Policy};
+use napkin_engine::control::{Control, default_path};
+use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement, sched};
+
+use super::application::{self, Progress};
+use super::config::ServeConfig;
+use super::device::{self, Made};
+use super::error::ServeError;
+use super::status::{Meter, Status, Totals};
+
+/// A running server. Dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    // In the order in which they are dropped: the control keeps the engine.
+    control: Option<Control>,
+    engine: Option<Arc<Engine>>,
+    threads: Vec<(String, JoinHandle<()>)>,
+    meter: Meter,
+    notes: Vec<String>,
+    warnings: Vec<String>,
+}
+
+/// A device's policy, and the engine's CPUs that its queues are on.
+struct Placed {
+    policy: Policy,
+    first: usize,
+    queues: usize,
+}
+
+impl Server {
+    /// Starts everything.
+    ///
+    /// # Errors
+    /// Whatever cannot be had; nothing is left behind then.
+    pub fn start(config: &ServeConfig) -> Result<Server, ServeError> {
+        config.check()?;
+        let cpus = if config.cpus.is_empty() { sched::usable_cpus() } else { config.cpus.clone() };
+        let queues = usize::from(config.queues);
+        let placed = config.devices.iter().enumerate().map(|(place, device)| Placed {
+            policy: config.policy_of(device),
+            first: place * queues,
+            queues,
+        });
+        let placed: Vec<Placed> = placed.collect();
+        agree(&placed, &cpus)?;
+
+        let mut devices = Vec::new();
+        for (place, device) in config.devices.iter().enumerate() {
+            // Checked: there is one for every device.
+            let network = config.network.later(place).unwrap_or(config.network);
+            devices.push(device::make(config, &device.kind, network, place)?);
+        }
+        let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
+        let mut notes: Vec<String> = devices.iter().map(note).collect();
+
+        let engine = Engine::start(engine_config(&cpus, devices, &placed))?;
+        for device in &placed {
+            for queue in 0..device.queues {
+                let cpu = CpuId((device.on(queue, cpus.len())) as u16);
+                engine.set_cpu_policy_of(cpu, device.policy.cpu);
+            }
+        }
+        let engine = Arc::new(engine);
+        // The server has the only handle, so that if anything fails the engine stops with it.
+        let mut server = Server {
+            control: None,
+            warnings: warnings(&engine),
+            engine: Some(engine),
+            threads: Vec::new(),
+            meter: Meter::default(),
+            notes: Vec::new(),
+        };
+        let Some(engine) = &server.engine else { return Ok(server) };
+        let mut progress = Vec::new();
+        for (device, name) in placed.iter().zip(&names) {
+            let own = Arc::new(Progress::default());
+            // Beside its queues, if there is another CPU.
+            let cpu = CpuId(device.on(device.queues, cpus.len()) as u16);
+            let service = (config.what, config.port);
+            let threads = application::start(engine, name, service, &device.policy, cpu, &own)?;
+            server.threads.extend(threads.into_iter().map(|thread| (name.clone(), thread)));
+            progress.push(own);
+        }
+        let path = match &config.control {
+            Some(path) => path.clone(),
+            None => default_path(names.first().map_or("napkin", String::as_str))?,
+        };
+        server.control = Some(Control::start(Arc::clone(engine), &path)?);
+        notes.push(format!("control: {}", path.display()));
+        server.notes = notes;
+        server.meter = Meter::new(engine, progress);
+        Ok(server)
+    }
+
+    /// What there is to know about it, in sentences: the devices, and where it is controlled.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// What was asked for and could not be had, in sentences.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Where it is controlled.
+    pub fn control(&self) -> Option<&Path> {
+        self.control.as_ref().map(Control::path)
+    }
+
+    /// What has happened since the last call.
+    pub fn status(&mut self) -> Status {
+        match &self.engine {
+            Some(engine) => self.meter.status(engine),
+            None => Status::default(),
+        }
+    }
+
+    /// Looks whether everything still runs.
+    pub(super) fn check(&self) -> Result<(), ServeError> {
+        match self.threads.iter().find(|(_, thread)| thread.is_finished()) {
+            Some((device, _)) => Err(ServeError::Ended(device.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops: no thread, no device and no socket is left. Returns what has happened in all.
+    pub fn stop(mut self) -> Totals {
+        let engine = self.engine.as_deref();
+        let totals = engine.map(|engine| self.meter.totals(engine)).unwrap_or_default();
+        self.shut_down();
+        totals
+    }
+
+    fn shut_down(&mut self) {
+        self.control = None;
+        // The last one: every wait of the application returns.
+        self.engine = None;
+        for (_, thread) in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+impl Placed {
+    /// The engine's CPU of a queue.
+    fn on(&self, queue: usize, cpus: usize) -> usize {
+        (self.first + queue) % cpus.max(1)
+    }
+}
+
+/// Refuses two policies that disagree about a CPU which they share.
+fn agree(placed: &[Placed], cpus: &[usize]) -> Result<(), ServeError> {
+    let mut rules: Vec<Option<usize>> = vec![None; cpus.len()];
+    for (place, device) in placed.iter().enumerate() {
+        for queue in 0..device.queues {
+            let on = device.on(queue, cpus.len());
+            let (Some(rule), Some(cpu)) = (rules.get_mut(on), cpus.get(on)) else { continue };
+            let other = *rule.get_or_insert(place);
+            if let Some(conflict) = placed[other].policy.conflict_on_cpu(&device.policy) {
+                let name = |place: usize| format!("device {}", place + 1);
+                let (one, other) = (name(other), name(place));
+                return Err(ServeError::Conflict { one, other, cpu: *cpu, conflict });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn engine_config(cpus: &[usize], devices: Vec<Made>, placed: &[Placed]) -> EngineConfig {
+    let devices = devices.into_iter().zip(placed).map(|(device, place)| DeviceConfig {
+        name: device.name,
+        address: device.address,
+        queues: (0..)
+            .zip(device.queues)
+            .map(|(i, queue)| (queue, place.on(i, cpus.len()) as u16))
+            .collect(),
+        delivery_cost: 0,
+        settings: place.policy.instance,
+    });
+    let here = Placement { cpus: cpus.to_vec(), ..Placement::default() };
+    EngineConfig {
+        contexts: Contexts { napi: here.clone(), worker: here, ..Contexts::default() },
+        ..EngineConfig::new(cpus.to_vec(), devices.collect())
+    }
+}
+
+fn note(device: &Made) -> String {
+    let Made { name, address, note, .. } = device;
+    format!("{name}: {}/{}; {note}", address.ipv4, address.prefix)
+}
+
+/// The engine's warnings: one for every CPU says no more than the first.
+fn warnings(engine: &Engine) -> Vec<String> {
+    let all = engine.warnings();
+    let mut warnings: Vec<String> = all.first().cloned().into_iter().collect();
+    if let (Some(first), 2..) = (warnings.first_mut(), all.len()) {
+        first.push_str(&format!(" (nor on {} more)", all.len() - 1));
+    }
+    warnings
+}

@@ -1,0 +1,273 @@
+//! What a server does, second by second: rates, drops by name, and where the CPUs' time went.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use napkin_engine::{Activity, Engine, Role};
+
+use super::application::Progress;
+use crate::measure::{CpuSplit, CpuWindow, SplitInputs, ThreadMeter, ThreadUsage};
+use crate::report::table::percent;
+
+/// What has happened since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Frames that came in.
+    pub packets: u64,
+    /// Datagrams that the application took.
+    pub received: u64,
+    /// Datagrams that it sent back.
+    pub replies: u64,
+    /// Interrupts.
+    pub interrupts: u64,
+    /// Polls, empty ones included.
+    pub polls: u64,
+    /// Polls that found nothing.
+    pub empty_polls: u64,
+    /// Every drop by the name of its counter, of devices, stacks and applications; no zeros.
+    pub drops: BTreeMap<&'static str, u64>,
+}
+
+impl Totals {
+    fn read(engine: &Engine, progress: &[Arc<Progress>]) -> Totals {
+        let mut totals = Totals::default();
+        let mut drop = |name, count| {
+            if count != 0 {
+                *totals.drops.entry(name).or_default() += count;
+            }
+        };
+        for napi in engine.napis() {
+            let counts = napi.queue_counts;
+            drop("ring_full", counts.rx_dropped_ring);
+            drop("oversized", counts.rx_oversized);
+            drop("runt", counts.rx_truncated);
+            drop("no_buffer", counts.rx_no_buffer);
+            drop("tx_dropped", counts.tx_dropped);
+            totals.packets += counts.rx_packets;
+            totals.interrupts += napi.counts.interrupts;
+            totals.polls += napi.counts.all_polls();
+            totals.empty_polls += napi.counts.all_empty_polls();
+        }
+        let mut drop = |name, count| {
+            if count != 0 {
+                *totals.drops.entry(name).or_default() += count;
+            }
+        };
+        for stack in engine.devices().iter().filter_map(|device| engine.stack(device).ok()) {
+            stack.counters().drops().for_each(|(name, count)| drop(name, count));
+        }
+        for progress in progress {
+            drop("reply_failed", progress.failed.load(Ordering::Relaxed));
+            totals.received += progress.received.load(Ordering::Relaxed);
+            totals.replies += progress.replied.load(Ordering::Relaxed);
+        }
+        totals
+    }
+
+    /// What has happened since an earlier reading.
+    fn since(&self, earlier: &Totals) -> Totals {
+        let drops = self.drops.iter().map(|(name, count)| {
+            (*name, count.saturating_sub(earlier.drops.get(name).copied().unwrap_or(0)))
+        });
+        Totals {
+            packets: self.packets.saturating_sub(earlier.packets),
+            received: self.received.saturating_sub(earlier.received),
+            replies: self.replies.saturating_sub(earlier.replies),
+            interrupts: self.interrupts.saturating_sub(earlier.interrupts),
+            polls: self.polls.saturating_sub(earlier.polls),
+            empty_polls: self.empty_polls.saturating_sub(earlier.empty_polls),
+            drops: drops.filter(|(_, count)| *count != 0).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Totals { packets, received, replies, interrupts, polls, empty_polls, drops } = self;
+        write!(f, "{packets} packets, {received} received, {replies} replies, ")?;
+        write!(f, "{interrupts} interrupts, {polls} polls ({empty_polls} empty), drops:")?;
+        list(f, drops.iter().map(|(name, count)| (*name, *count)))
+    }
+}
+
+fn list<'a>(
+    f: &mut fmt::Formatter<'_>,
+    drops: impl Iterator<Item = (&'a str, u64)>,
+) -> fmt::Result {
+    let mut none = true;
+    for (name, count) in drops {
+        write!(f, " {name} {count}")?;
+        none = false;
+    }
+    if none { f.write_str(" none") } else { Ok(()) }
+}
+
+/// What has happened in one window of about a second.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Status {
+    /// Seconds since the start.
+    pub at: f64,
+    /// The length of the window in seconds.
+    pub seconds: f64,
+    /// What was counted in it.
+    pub counts: Totals,
+    /// Where the CPUs' time went; `None` if the operating system does not say.
+    pub cpu: Option<CpuSplit>,
+}
+
+impl Status {
+    fn per_second(&self, count: u64) -> u64 {
+        if self.seconds > 0.0 { (count as f64 / self.seconds).round() as u64 } else { 0 }
+    }
+}
+
+impl fmt::Display for Status {
+    /// On one line, in rates per second.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = |count| self.per_second(count);
+        let counts = &self.counts;
+        write!(f, "{:.0} s: {} packets/s, ", self.at, rate(counts.packets))?;
+        write!(f, "{} received/s, {} replies/s, ", rate(counts.received), rate(counts.replies))?;
+        write!(f, "{} irqs/s, {} polls/s ", rate(counts.interrupts), rate(counts.polls))?;
+        write!(f, "({} empty), drops/s:", rate(counts.empty_polls))?;
+        list(f, counts.drops.iter().map(|(name, count)| (*name, rate(*count))))?;
+        match self.cpu {
+            None => f.write_str(", CPU times unknown"),
+            Some(CpuSplit { work, poll, waiting, asleep }) => {
+                let [work, poll, waiting, asleep] = [work, poll, waiting, asleep].map(percent);
+                write!(f, ", work {work}, poll {poll}, waiting {waiting}, asleep {asleep}")
+            }
+        }
+    }
+}
+
+/// Takes one window after the other.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    start: Option<Instant>,
+    progress: Vec<Arc<Progress>>,
+    window: Option<Window>,
+}
+
+#[derive(Debug)]
+struct Window {
+    begun: Instant,
+    before: Totals,
+    cpu: Option<CpuWindow>,
+    /// The threads, with their time in work and in empty polls at the beginning.
+    threads: Vec<(Arc<Activity>, u64, u64)>,
+}
+
+impl Meter {
+    pub(super) fn new(engine: &Engine, progress: Vec<Arc<Progress>>) -> Meter {
+        let window = Some(Window::begin(engine, &progress));
+        Meter { start: Some(Instant::now()), progress, window }
+    }
+
+    pub(super) fn totals(&self, engine: &Engine) -> Totals {
+        Totals::read(engine, &self.progress)
+    }
+
+    pub(super) fn status(&mut self, engine: &Engine) -> Status {
+        // Threads come and go with the settings, so every window has its own.
+        let next = Window::begin(engine, &self.progress);
+        let window = self.window.replace(next);
+        let (Some(window), Some(next)) = (window, &self.window) else { return Status::default() };
+        Status {
+            at: self.start.map_or(0.0, |start| start.elapsed().as_secs_f64()),
+            seconds: next.begun.duration_since(window.begun).as_secs_f64(),
+            counts: next.before.since(&window.before),
+            cpu: window.split(engine.cpus().len()),
+        }
+    }
+}
+
+impl Window {
+    fn begin(engine: &Engine, progress: &[Arc<Progress>]) -> Window {
+        let activities = engine.activities();
+        let tids: Vec<u32> =
+            activities.iter().filter_map(|it| u32::try_from(it.tid()).ok()).collect();
+        let cpus = engine.cpus().into_iter().filter_map(|cpu| u32::try_from(cpu).ok()).collect();
+        let cpu = ThreadMeter::of_self(|tid, _| tids.contains(&tid))
+            .and_then(|threads| CpuWindow::new(threads, cpus));
+        Window {
+            begun: Instant::now(),
+            before: Totals::read(engine, progress),
+            cpu: cpu.ok(),
+            threads: activities
+                .into_iter()
+                .map(|activity| (Arc::clone(&activity), activity.work(), activity.poll()))
+                .collect(),
+        }
+    }
+
+    fn split(mut self, cpus: usize) -> Option<CpuSplit> {
+        let usage = self.cpu.as_mut()?.end(0).ok()?;
+        let poll_ns = usage.threads.iter().map(|thread| self.poll_time(thread)).sum();
+        CpuSplit::of(SplitInputs {
+            wall_ns: usage.wall_ns,
+            cpus: u32::try_from(cpus).ok()?,
+            cpu_ns: usage.totals.cpu_ns,
+            poll_ns,
+            run_delay_ns: usage.totals.run_delay_ns.unwrap_or(0),
+            steal_ns: usage.cpus.steal_ns,
+        })
+    }
+
+    /// The part of a thread's CPU time that went into polls that found nothing.
+    fn poll_time(&self, thread: &ThreadUsage) -> u64 {
+        let is = |activity: &Activity| u32::try_from(activity.tid()) == Ok(thread.tid);
+        let found = self.threads.iter().find(|(activity, ..)| is(activity));
+        let Some((activity, work, poll)) = found else { return 0 };
+        let work = activity.work().saturating_sub(*work) as f64;
+        let poll = activity.poll().saturating_sub(*poll) as f64;
+        if poll == 0.0 {
+            return 0;
+        }
+        if activity.role == Role::Application {
+            // What it does between its waits is counted only at the next one.
+            return thread.cpu_ns.min(poll as u64);
+        }
+        (thread.cpu_ns as f64 * poll / (poll + work)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_one_line_of_rates() {
+        let counts = Totals {
+            packets: 20,
+            received: 18,
+            replies: 18,
+            interrupts: 6,
+            polls: 10,
+            empty_polls: 2,
+            drops: BTreeMap::from([("socket_full", 2)]),
+        };
+        let cpu = Some(CpuSplit { work: 0.25, poll: 0.0, waiting: 0.05, asleep: 0.7 });
+        let status = Status { at: 4.0, seconds: 2.0, counts: counts.clone(), cpu };
+        assert_eq!(
+            status.to_string(),
+            "4 s: 10 packets/s, 9 received/s, 9 replies/s, 3 irqs/s, 5 polls/s (1 empty), \
+             drops/s: socket_full 1, work 25.0 %, poll 0.0 %, waiting 5.0 %, asleep 70.0 %"
+        );
+        assert!(counts.to_string().ends_with("drops: socket_full 2"));
+        assert!(Totals::default().to_string().ends_with("drops: none"));
+    }
+
+    #[test]
+    fn a_window_is_a_difference_and_names_only_what_grew() {
+        let before =
+            Totals { packets: 5, drops: BTreeMap::from([("a", 1), ("b", 1)]), ..Totals::default() };
+        let after =
+            Totals { packets: 7, drops: BTreeMap::from([("a", 1), ("b", 3)]), ..Totals::default() };
+        let since = after.since(&before);
+        assert_eq!((since.packets, since.drops), (2, BTreeMap::from([("b", 2)])));
+    }
+}

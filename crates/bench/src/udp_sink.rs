@@ -1,0 +1,379 @@
+//! `udp-sink` (2018): a UDP receiver on the CPU of its queue, offered more than it can take.
+//!
+//! Delivering a packet and consuming it cost a stated time each, spun. Their sum gives the peak: the
+//! rate at which the CPU has nothing left. Beyond it the policy decides whether the application
+//! still gets anything: delivery that preempts it (`base`) starves it, delivery in a fair thread
+//! (`ksoftirqd`) shares with it, and *feedback* takes from the ring only what it will consume.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use napkin_core::policy::Policy;
+use napkin_core::{CpuId, MICROSECOND};
+use napkin_engine::{Blocking, Epoll, Spin, sched};
+use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
+use napkin_nic::{PacketQueue, Pool};
+use napkin_service::{Service, Sink};
+use napkin_stack::{FrameBuilder, UdpSocket};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::error::BenchError;
+use crate::report::{Column, Figures, Report, Row};
+use crate::serving::{PEER, Serving, US, Window};
+use crate::workload::{Options, Placement, Trial, Workload};
+
+const PORT: u16 = 9;
+/// Frames a receive ring, and a socket, hold.
+const RING: u32 = 512;
+const SOCKET: usize = 256;
+
+/// How the application waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Waits {
+    /// In a blocking receive call, as the document's sink did.
+    #[default]
+    Blocking,
+    /// In an epoll wait.
+    Epoll,
+}
+
+/// When packets come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Offered {
+    /// Evenly, so many times the peak.
+    TimesPeak(f64),
+    /// The document's corner (II): each falls just after a softirq has ended.
+    AfterSoftirq,
+}
+
+/// The workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UdpSink {
+    /// What it is offered, each a load.
+    pub offered: Vec<Offered>,
+    /// How the application waits.
+    pub waits: Waits,
+    /// Nanoseconds to deliver a packet.
+    pub delivery: u64,
+    /// Nanoseconds to consume one.
+    pub application: u64,
+}
+
+impl Default for UdpSink {
+    fn default() -> Self {
+        let times = [0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0];
+        UdpSink {
+            offered: times.into_iter().map(Offered::TimesPeak).collect(),
+            waits: Waits::Blocking,
+            delivery: 20 * MICROSECOND,
+            application: 20 * MICROSECOND,
+        }
+    }
+}
+
+impl UdpSink {
+    /// Packets a second at which a CPU that does nothing else is full.
+    pub fn peak(&self) -> f64 {
+        1e9 / (self.delivery + self.application).max(1) as f64
+    }
+
+    fn queue(&self, index: usize, seed: u64) -> Result<SyntheticQueue, BenchError> {
+        let arrivals = match self.offered[index] {
+            Offered::TimesPeak(times) => Arrivals::Fixed { per_second: self.peak() * times },
+            Offered::AfterSoftirq => Arrivals::AfterUnmask { gap: 1 },
+        };
+        let config = SyntheticConfig {
+            seed,
+            arrivals,
+            start: napkin_engine::now() + 20_000_000,
+            rx_ring: RING,
+            ..SyntheticConfig::default()
+        };
+        // Enough for the ring, a poll and the socket, with room to spare.
+        let pool = Pool::new(4 * (RING as usize + SOCKET));
+        Ok(SyntheticQueue::new(&config, Box::new(Datagrams), pool, None)?)
+    }
+}
+
+/// Writes datagrams to the sink.
+struct Datagrams;
+
+impl Template for Datagrams {
+    fn fill(&mut self, flow: u32, seq: u64, buffer: &mut [u8]) -> usize {
+        let from = 1_024 + (flow % 60_000) as u16;
+        // The buffer is large enough; a frame of no bytes would be counted as truncated.
+        FrameBuilder::new(PEER, US).udp(buffer, from, PORT, &seq.to_be_bytes()).unwrap_or(0)
+    }
+}
+
+impl Workload for UdpSink {
+    fn name(&self) -> &'static str {
+        "udp-sink"
+    }
+
+    fn loads(&self) -> usize {
+        self.offered.len()
+    }
+
+    fn load(&self, index: usize) -> Map<String, Value> {
+        let load = match self.offered[index] {
+            Offered::TimesPeak(times) => ("times_peak", json!(times)),
+            Offered::AfterSoftirq => ("corner", json!("after-softirq")),
+        };
+        Map::from_iter([
+            (load.0.to_owned(), load.1),
+            ("delivery_ns".to_owned(), json!(self.delivery)),
+            ("application_ns".to_owned(), json!(self.application)),
+        ])
+    }
+
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let options = trial.options;
+        // Everything on one CPU: that is the experiment.
+        let cpu = options.placement().queue;
+        let placement = Placement { queue: cpu, other: cpu };
+        let queue = self.queue(index, trial.seed)?;
+        let control = queue.control();
+        let queues: Vec<Box<dyn PacketQueue>> = vec![Box::new(queue)];
+        let serving = Serving::start(trial.policy, placement, queues, self.delivery)?;
+        let received = Arc::new(AtomicU64::new(0));
+        let stop = Arc::new(AtomicBool::new(false));
+        let socket = serving.stack.bind_udp(PORT, SOCKET)?;
+        let application = Application {
+            policy: *trial.policy,
+            waits: self.waits,
+            work: Spin::new(self.application),
+            received: Arc::clone(&received),
+            stop: Arc::clone(&stop),
+        };
+        let figures = std::thread::scope(|scope| {
+            let engine = &serving.engine;
+            let sink = std::thread::Builder::new()
+                .name("udp-sink".into())
+                .spawn_scoped(scope, move || {
+                    sched::pin(None, &[cpu])?;
+                    application.run(engine, socket)
+                })
+                .map_err(BenchError::Proc)?;
+            std::thread::sleep(options.warm_up + Duration::from_millis(20));
+            let window = Window::begin(&serving, &[cpu]);
+            let (first, offered) = (received.load(Ordering::Relaxed), control.offered());
+            std::thread::sleep(options.window);
+            let (last, offered_end) = (received.load(Ordering::Relaxed), control.offered());
+            let figures = window.and_then(Window::end);
+            stop.store(true, Ordering::Relaxed);
+            control.stop();
+            sink.join().map_err(|_| BenchError::Panicked)??;
+            let mut figures = figures?;
+            let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
+            figures.achieved_per_s = Some((last - first) as f64 / seconds);
+            figures.offered_per_s = Some(match self.offered[index] {
+                Offered::TimesPeak(times) => self.peak() * times,
+                Offered::AfterSoftirq => (offered_end - offered) as f64 / seconds,
+            });
+            let polled = figures.packets.unwrap_or(0) as f64;
+            let per = polled / (last - first).max(1) as f64;
+            figures.extra.insert("polled_per_received".into(), json!(per));
+            let ring = figures.drops.get("ring_full").copied().unwrap_or(0) as f64;
+            let all = figures.dropped();
+            if all > 0 {
+                figures.extra.insert("drops_in_ring".into(), json!(ring / all as f64));
+            }
+            Ok::<_, BenchError>(figures)
+        })?;
+        serving.engine.stop();
+        Ok(figures)
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        use Column::{
+            Achieved, Asleep, Drops, Extra, InterruptsPerPacket, Load, Offered, Policy, Poll,
+            Waiting, Work,
+        };
+        let load = match self.offered.first() {
+            Some(self::Offered::AfterSoftirq) => "corner",
+            _ => "times_peak",
+        };
+        vec![
+            Load(load.into()),
+            Policy,
+            Offered,
+            Achieved,
+            Extra("polled_per_received".into()),
+            Drops,
+            Extra("drops_in_ring".into()),
+            InterruptsPerPacket,
+            Work,
+            Poll,
+            Waiting,
+            Asleep,
+        ]
+    }
+
+    fn conclude(&self, report: &mut Report) {
+        let beyond = Beyond::all(&report.rows);
+        report.notes.extend(beyond.iter().map(Beyond::to_string));
+        report.extra.insert("beyond_peak".into(), json!(beyond));
+    }
+
+    fn notes(&self, _: &Options) -> Vec<String> {
+        vec![format!(
+            "peak: {} ns of delivery and {} ns of application a packet fill the CPU at {:.0}/s",
+            self.delivery,
+            self.application,
+            self.peak()
+        )]
+    }
+}
+
+/// What a policy received beyond its peak.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Beyond {
+    /// The policy.
+    pub policy: String,
+    /// The most it received a second, up to and including the first load that it could not keep up
+    /// with (received less than 98 % of).
+    pub peak_per_s: f64,
+    /// The load, in times the peak, at which it received that.
+    pub peak_at: f64,
+    /// The least it received under any higher load; `None` if there was none.
+    pub least_per_s: Option<f64>,
+    /// The load at which it received that.
+    pub least_at: Option<f64>,
+}
+
+impl Beyond {
+    /// One for each policy that was offered more than one load.
+    pub fn all(rows: &[Row]) -> Vec<Beyond> {
+        let mut policies: Vec<&str> = rows.iter().map(|row| row.policy.as_str()).collect();
+        policies.sort_unstable();
+        policies.dedup();
+        policies.into_iter().filter_map(|policy| Beyond::of(policy, rows)).collect()
+    }
+
+    fn of(policy: &str, rows: &[Row]) -> Option<Beyond> {
+        let mut points: Vec<(f64, f64, f64)> = rows
+            .iter()
+            .filter(|row| row.policy == policy)
+            .filter_map(|row| {
+                let times = row.load.get("times_peak")?.as_f64()?;
+                Some((times, row.figures.offered_per_s?, row.figures.achieved_per_s?))
+            })
+            .collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let full = points.iter().position(|(_, offered, received)| *received < 0.98 * offered)?;
+        let by_rate = |a: &&(f64, f64, f64), b: &&(f64, f64, f64)| a.2.total_cmp(&b.2);
+        let peak = points[..=full].iter().max_by(by_rate)?;
+        let least = points.iter().filter(|point| point.0 > peak.0).min_by(by_rate);
+        Some(Beyond {
+            policy: policy.to_owned(),
+            peak_per_s: peak.2,
+            peak_at: peak.0,
+            least_per_s: least.map(|point| point.2),
+            least_at: least.map(|point| point.0),
+        })
+    }
+}
+
+impl std::fmt::Display for Beyond {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Beyond { policy, peak_per_s, peak_at, .. } = self;
+        write!(f, "{policy}: kept up to {peak_per_s:.0}/s (at {peak_at} times the peak)")?;
+        match (self.least_per_s, self.least_at) {
+            (Some(least), Some(at)) => write!(
+                f,
+                "; beyond it, at least {least:.0}/s (at {at}), {:.2} of that",
+                least / peak_per_s
+            ),
+            _ => write!(f, "; nothing higher was offered"),
+        }
+    }
+}
+
+/// The receiving application.
+struct Application {
+    policy: Policy,
+    waits: Waits,
+    work: Spin,
+    received: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Application {
+    /// How long a wait lasts at most, so that the end of the run is noticed.
+    const TICK: Duration = Duration::from_millis(50);
+    /// Messages taken before the application waits anew.
+    const BATCH: usize = 64;
+
+    fn run(self, engine: &napkin_engine::Engine, socket: UdpSocket) -> Result<(), BenchError> {
+        let Application { policy, waits, work, received, stop } = self;
+        let consume = |_: &napkin_stack::Datagram| {
+            work.run();
+            received.fetch_add(1, Ordering::Relaxed);
+        };
+        if waits == Waits::Epoll || policy.epoll.enabled() {
+            let mut epoll = Epoll::new(engine, CpuId(0), policy.epoll)?;
+            epoll.set_spin(policy.application.spin);
+            epoll.add(&socket, 0)?;
+            let mut sink = Sink::new(socket, consume);
+            let mut events = Vec::with_capacity(1);
+            while !stop.load(Ordering::Relaxed) {
+                epoll.wait(&mut events, 1, Some(Self::TICK))?;
+                if !events.is_empty() {
+                    sink.serve_ready(napkin_engine::now(), Self::BATCH);
+                }
+            }
+            return Ok(());
+        }
+        let blocking = Blocking::new(engine, CpuId(0), socket, policy.application)?;
+        while !stop.load(Ordering::Relaxed) {
+            if blocking.wait(Some(Self::TICK))?
+                && let Some(message) = blocking.socket().try_recv()
+            {
+                consume(&message);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Repetition;
+
+    fn row(policy: &str, times: f64, received: f64) -> Row {
+        let figures = Figures {
+            offered_per_s: Some(times * 25_000.0),
+            achieved_per_s: Some(received),
+            ..Figures::default()
+        };
+        let load = Map::from_iter([("times_peak".to_owned(), json!(times))]);
+        Row::from_repetitions(policy, load, vec![Repetition { step: 0, figures }], Vec::new())
+    }
+
+    #[test]
+    fn a_collapse_is_measured_from_the_first_load_that_was_too_much() {
+        let rows = [
+            row("base", 0.2, 5_000.0),
+            row("base", 0.5, 11_500.0),
+            row("base", 0.8, 1_100.0),
+            row("base", 4.0, 23_000.0),
+        ];
+        let [beyond] = &Beyond::all(&rows)[..] else { panic!("one policy") };
+        assert_eq!((beyond.peak_per_s, beyond.peak_at), (11_500.0, 0.5));
+        assert_eq!((beyond.least_per_s, beyond.least_at), (Some(1_100.0), Some(0.8)));
+    }
+
+    #[test]
+    fn a_policy_that_always_keeps_up_has_no_peak() {
+        assert!(Beyond::all(&[row("base", 0.2, 5_000.0)]).is_empty());
+    }
+
+    #[test]
+    fn the_peak_follows_from_the_costs() {
+        assert_eq!(UdpSink::default().peak(), 25_000.0);
+    }
+}

@@ -1,0 +1,329 @@
+//! `xsk-rr` (2025): packets at a fixed rate over a raw socket, answered inline, by an application
+//! that then is busy for a while.
+//!
+//! The queue and whoever polls it have one CPU, the application has another, and it spins on its
+//! socket as the document's tool does. Latency runs from the moment a packet was meant to arrive to
+//! the moment its reply is handed to the device, so a late reply is charged in full. Beside the true
+//! percentiles stands the document's own estimator, which is none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use napkin_core::policy::{Policy, SocketPoller};
+use napkin_core::{CpuId, MICROSECOND, Ns};
+use napkin_engine::{Blocking, Epoll, sched};
+use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
+use napkin_nic::{PacketQueue, Pool};
+use napkin_stack::{FrameBuilder, RawFilter, RawSocket};
+use serde_json::{Map, Value, json};
+
+use crate::error::BenchError;
+use crate::measure::{Latency, Pow2, PublishedEstimator};
+use crate::report::{Column, Figures};
+use crate::serving::{PEER, Serving, US, Window};
+use crate::workload::{Options, Trial, Workload};
+
+const PORT: u16 = 54_321;
+const PAYLOAD: usize = 400;
+
+/// A rate, by its period as the tool takes it, and the application's delay after a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// What the document calls it, packets a second.
+    pub name: u32,
+    /// Nanoseconds between packets.
+    pub period: Ns,
+    /// Nanoseconds for which the application does not receive after a reply.
+    pub delay: Ns,
+}
+
+/// The document's five workloads. "12K" is a period of 80 us, so every one with a delay leaves about
+/// 2 us of slack.
+pub const PACES: [Pace; 5] = [
+    Pace { name: 12_000, period: 80 * MICROSECOND, delay: 0 },
+    Pace { name: 32_000, period: 31 * MICROSECOND, delay: 30 * MICROSECOND },
+    Pace { name: 125_000, period: 8 * MICROSECOND, delay: 6 * MICROSECOND },
+    Pace { name: 12_000, period: 80 * MICROSECOND, delay: 78 * MICROSECOND },
+    Pace { name: 25_000, period: 40 * MICROSECOND, delay: 38 * MICROSECOND },
+];
+
+/// The workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct XskRr {
+    /// The paces, each a load.
+    pub paces: Vec<Pace>,
+}
+
+impl Default for XskRr {
+    fn default() -> Self {
+        XskRr { paces: PACES.to_vec() }
+    }
+}
+
+/// Writes the client's packets.
+struct Packets;
+
+impl Template for Packets {
+    fn fill(&mut self, _: u32, seq: u64, buffer: &mut [u8]) -> usize {
+        let mut payload = [0; PAYLOAD];
+        payload[..8].copy_from_slice(&seq.to_be_bytes());
+        // The buffer is large enough; a frame of no bytes would be counted as truncated.
+        FrameBuilder::new(PEER, US).udp(buffer, PORT, PORT, &payload).unwrap_or(0)
+    }
+}
+
+/// What the application has seen.
+struct Seen {
+    latency: Latency,
+    published: PublishedEstimator,
+    receive: Pow2,
+}
+
+impl Workload for XskRr {
+    fn name(&self) -> &'static str {
+        "xsk-rr"
+    }
+
+    fn loads(&self) -> usize {
+        self.paces.len()
+    }
+
+    fn load(&self, index: usize) -> Map<String, Value> {
+        let Pace { name, period, delay } = self.paces[index];
+        Map::from_iter([
+            ("rate".to_owned(), json!(name)),
+            ("period_ns".to_owned(), json!(period)),
+            ("delay_us".to_owned(), json!(delay / MICROSECOND)),
+        ])
+    }
+
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let (options, pace) = (trial.options, self.paces[index]);
+        let placement = options.placement();
+        let per_second = 1e9 / pace.period as f64;
+        let config = SyntheticConfig {
+            seed: trial.seed,
+            arrivals: Arrivals::Fixed { per_second },
+            start: napkin_engine::now() + 50_000_000,
+            rx_ring: 1_024,
+            ..SyntheticConfig::default()
+        };
+        let queue = SyntheticQueue::new(&config, Box::new(Packets), Pool::new(8_192), None)?;
+        let control = queue.control();
+        let queues: Vec<Box<dyn PacketQueue>> = vec![Box::new(queue)];
+        let serving = Serving::start(trial.policy, placement, queues, 0)?;
+        let socket = serving.stack.open_raw(RawFilter::UdpPort(PORT), 2_048)?;
+        let measure = AtomicBool::new(false);
+        let stop = AtomicBool::new(false);
+        let application = Application {
+            serving: &serving,
+            policy: trial.policy,
+            delay: pace.delay,
+            placement,
+            measure: &measure,
+            stop: &stop,
+        };
+        let (figures, seen) = std::thread::scope(|scope| {
+            let receiver = std::thread::Builder::new()
+                .name("xsk-rr".into())
+                .spawn_scoped(scope, || application.run(scope, socket))
+                .map_err(BenchError::Proc)?;
+            std::thread::sleep(options.warm_up + std::time::Duration::from_millis(50));
+            let window = Window::begin(&serving, &[placement.queue, placement.other]);
+            measure.store(true, Ordering::Relaxed);
+            let offered = control.offered();
+            std::thread::sleep(options.window);
+            measure.store(false, Ordering::Relaxed);
+            let figures = window.and_then(Window::end);
+            let offered = control.offered() - offered;
+            stop.store(true, Ordering::Relaxed);
+            let seen = receiver.join().map_err(|_| BenchError::Panicked)??;
+            let mut figures = figures?;
+            figures.extra.insert("offered".into(), json!(offered));
+            Ok::<_, BenchError>((figures, seen))
+        })?;
+        serving.engine.stop();
+        Ok(self.figures(figures, seen, per_second))
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        use Column::{
+            Achieved, Asleep, ContextSwitchesPerPacket, InterruptsPerPacket, Load, P5, P50, P95,
+            P99, P999, Policy, Poll, PublishedP5, PublishedP50, PublishedP95, PublishedP99,
+            Waiting, Work,
+        };
+        vec![
+            Load("rate".into()),
+            Load("delay_us".into()),
+            Policy,
+            P5,
+            P50,
+            P95,
+            P99,
+            P999,
+            PublishedP5,
+            PublishedP50,
+            PublishedP95,
+            PublishedP99,
+            Achieved,
+            ContextSwitchesPerPacket,
+            InterruptsPerPacket,
+            Work,
+            Poll,
+            Waiting,
+            Asleep,
+        ]
+    }
+
+    fn notes(&self, _: &Options) -> Vec<String> {
+        let mut notes = vec![
+            "p5..p99.9 are percentiles of the time from intended arrival to reply; \"p5\"..\"p99\" \
+             are the 2025 document's estimator (a truncating mean of the fastest p %)"
+                .to_owned(),
+        ];
+        if self.paces.iter().any(|pace| pace.delay * 10 > pace.period * 7) {
+            notes.push(
+                "rows with a delay run at 75-97 % load: this machine's own gaps exceed their slack, \
+                 so they are reported and not judged"
+                    .into(),
+            );
+        }
+        notes
+    }
+}
+
+impl XskRr {
+    fn figures(&self, mut figures: Figures, mut seen: Seen, per_second: f64) -> Figures {
+        let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
+        figures.offered_per_s = Some(per_second);
+        figures.packets = Some(seen.latency.count());
+        figures.achieved_per_s = Some(seen.latency.count() as f64 / seconds);
+        figures.latency_ns = seen.latency.summary();
+        figures.published_estimator_ns = seen.published.take();
+        figures.receive_time_histogram = (seen.receive.count() > 0).then_some(seen.receive);
+        figures
+    }
+}
+
+/// The application, and, if the policy asks for one, its polling thread.
+#[derive(Clone, Copy)]
+struct Application<'a> {
+    serving: &'a Serving,
+    policy: &'a Policy,
+    delay: Ns,
+    placement: crate::workload::Placement,
+    measure: &'a AtomicBool,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Application<'a> {
+    fn run<'s>(
+        self,
+        scope: &'s std::thread::Scope<'s, 'a>,
+        socket: RawSocket,
+    ) -> Result<Seen, BenchError> {
+        sched::pin(None, &[self.placement.other])?;
+        let cpu = self.serving.other;
+        let engine = &self.serving.engine;
+        if self.policy.epoll.enabled() {
+            return self.with_epoll(engine, cpu, &socket);
+        }
+        let options = self.policy.application;
+        let blocking = Arc::new(Blocking::new(engine, cpu, socket, options)?);
+        let separate = options.socket_poller == SocketPoller::Separate;
+        let poller = separate.then(|| {
+            let poller = blocking.poller(CpuId(0));
+            let (stop, cpu) = (self.stop, self.placement.queue);
+            std::thread::Builder::new().name("xsk-rr-poll".into()).spawn_scoped(scope, move || {
+                sched::pin(None, &[cpu])?;
+                while !stop.load(Ordering::Relaxed) {
+                    poller.poll()?;
+                }
+                Ok::<_, BenchError>(())
+            })
+        });
+        let kicks = options.socket_busy_polls() && !separate;
+        let mut seen = Seen::new();
+        let result = self.receive(&mut seen, || {
+            if let Some(frame) = blocking.socket().try_recv() {
+                return Ok(Some((frame, blocking.socket())));
+            }
+            if kicks {
+                blocking.wait(Some(std::time::Duration::ZERO))?;
+            }
+            Ok(None)
+        });
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(poller) = poller {
+            poller.map_err(BenchError::Proc)?.join().map_err(|_| BenchError::Panicked)??;
+        }
+        result.map(|()| seen)
+    }
+
+    /// For policies whose application busy polls in its epoll wait.
+    fn with_epoll(
+        self,
+        engine: &napkin_engine::Engine,
+        cpu: CpuId,
+        socket: &RawSocket,
+    ) -> Result<Seen, BenchError> {
+        let mut epoll = Epoll::new(engine, cpu, self.policy.epoll)?;
+        epoll.set_spin(self.policy.application.spin);
+        epoll.add(socket, 0)?;
+        let mut events = Vec::with_capacity(1);
+        let mut seen = Seen::new();
+        let result = self.receive(&mut seen, || {
+            if let Some(frame) = socket.try_recv() {
+                return Ok(Some((frame, socket)));
+            }
+            epoll.wait(&mut events, 1, Some(std::time::Duration::from_millis(50)))?;
+            Ok(None)
+        });
+        result.map(|()| seen)
+    }
+
+    /// Receives, replies, is busy; until told to stop.
+    fn receive<'r>(
+        self,
+        seen: &mut Seen,
+        mut next: impl FnMut() -> Result<Option<(napkin_nic::Frame, &'r RawSocket)>, BenchError>,
+    ) -> Result<(), BenchError> {
+        let mut busy_until = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            let called = napkin_engine::now();
+            if called < busy_until {
+                std::hint::spin_loop();
+                continue;
+            }
+            let Some((frame, socket)) = next()? else {
+                if self.measure.load(Ordering::Relaxed) {
+                    seen.receive.record(napkin_engine::now() - called);
+                }
+                std::hint::spin_loop();
+                continue;
+            };
+            let arrived = frame.arrived();
+            let now = napkin_engine::now();
+            // A reply that the ring does not take is counted there, and missing here.
+            if socket.reply_in_place(frame, now).is_ok() && self.measure.load(Ordering::Relaxed) {
+                let latency = now.saturating_sub(arrived);
+                seen.latency.record(latency);
+                seen.published.record(latency);
+            }
+            if self.delay > 0 {
+                busy_until = now + self.delay;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Seen {
+    fn new() -> Seen {
+        Seen {
+            latency: Latency::new(),
+            published: PublishedEstimator::new(),
+            receive: Pow2::default(),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Each workload, briefly: counts that must hold whatever the machine does.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use napkin_bench::flood_ping::{Client, FloodPing};
+use napkin_bench::report::{Report, Row};
+use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
+use napkin_bench::xsk_rr::{PACES, XskRr};
+use napkin_bench::{Options, Workload, run};
+use napkin_core::Policy;
+
+/// All of them use the same CPUs.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn briefly(workload: &dyn Workload, policies: &[&str]) -> Report {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = Options {
+        policies: policies.iter().map(|name| name.parse::<Policy>().expect(name)).collect(),
+        repetitions: 1,
+        window: Duration::from_millis(400),
+        warm_up: Duration::from_millis(100),
+        progress: false,
+        ..Options::default()
+    };
+    run(workload, &options).expect("the run takes place")
+}
+
+fn extra(row: &Row, name: &str) -> u64 {
+    row.figures.extra.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0)
+}
+
+#[test]
+fn a_flood_is_answered_and_hold_needs_no_interrupts_for_it() {
+    let flood = Client::Synthetic { turnaround: 20_000 };
+    let report = briefly(&FloodPing { clients: vec![flood] }, &["base", "hold100000", "workqueue"]);
+    let [base, hold, workqueue] = &report.rows[..] else { panic!("three rows") };
+    for row in [base, hold, workqueue] {
+        assert!(row.figures.packets.expect("counted") > 0, "{row:?}");
+    }
+    assert!(
+        base.figures.interrupts.expect("counted") + base.figures.interrupts_tx.unwrap_or(0) > 0
+    );
+    // A gap of 100 ms did not occur, or if it did, each interrupt is preceded by one.
+    let interrupts = hold.figures.interrupts.expect("counted") - extra(hold, "interrupts_missed");
+    assert!(extra(hold, "interrupts_after_hold") + 1 >= interrupts, "{hold:?}");
+}
+
+#[test]
+fn a_sink_accounts_for_what_it_was_offered() {
+    for waits in [Waits::Blocking, Waits::Epoll] {
+        let sink = UdpSink { offered: vec![Offered::TimesPeak(3.0)], waits, ..UdpSink::default() };
+        let report = briefly(&sink, &["ksoftirqd", "feedback", "suspend20"]);
+        for row in &report.rows {
+            let polled = row.figures.packets.expect("counted");
+            let received = row.figures.achieved_per_s.expect("counted") * 0.4;
+            assert!(polled > 0 && received > 0.0, "{row:?}");
+            assert!(row.figures.dropped() > 0, "three times the peak is too much: {row:?}");
+        }
+        let feedback = &report.rows[1];
+        assert!(extra(feedback, "parks") > 0, "{feedback:?}");
+        assert!(!feedback.figures.drops.contains_key("socket_full"), "{feedback:?}");
+    }
+}
+
+#[test]
+fn the_corner_interrupts_after_each_softirq() {
+    let sink = UdpSink { offered: vec![Offered::AfterSoftirq], ..UdpSink::default() };
+    let report = briefly(&sink, &["base"]);
+    let figures = &report.rows[0].figures;
+    let (packets, irqs) = (figures.packets.expect("counted"), figures.interrupts.expect("counted"));
+    assert!(packets > 0 && irqs * 10 >= packets * 9, "{figures:?}");
+}
+
+#[test]
+fn packets_are_answered_in_all_four_configurations() {
+    let report = briefly(
+        &XskRr { paces: vec![PACES[0]] },
+        &["interrupts", "busypoll", "busypoll-separate", "threaded-busy-poll", "suspend20"],
+    );
+    for row in &report.rows {
+        let latency = row.figures.latency_ns.expect("packets were answered");
+        assert!(latency.count > 0 && latency.p50 <= latency.p99, "{row:?}");
+    }
+    let busy = &report.rows[3];
+    assert_eq!(busy.figures.interrupts, Some(0), "a thread that never stops polling: {busy:?}");
+    let json = serde_json::to_string(&report).expect("it is written");
+    let back: Report = serde_json::from_str(&json).expect("and read");
+    assert_eq!(back.rows.len(), 5);
+}
+
+#[test]
+fn the_real_ping_is_answered_over_a_tap_device() {
+    if let Err(reason) = tap_and_ping() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let report = briefly(&FloodPing::tap(), &["base"]);
+    let figures = &report.rows[0].figures;
+    let (packets, irqs) = (figures.packets.expect("counted"), figures.interrupts.expect("counted"));
+    assert!(packets > 0, "{figures:?}");
+    assert!(irqs > 0 && irqs <= packets + packets / 10 + 10, "{figures:?}");
+    assert!(!std::path::Path::new("/sys/class/net/bench0").exists(), "the device has gone");
+}
+
+fn tap_and_ping() -> Result<(), String> {
+    if !napkin_engine::rights::net_admin() {
+        return Err("no CAP_NET_ADMIN".into());
+    }
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        return Err("no /dev/net/tun".into());
+    }
+    let ping = std::process::Command::new("ping").arg("-V").output();
+    ping.map(drop).map_err(|error| format!("no ping (Debian: iputils-ping): {error}"))
+}

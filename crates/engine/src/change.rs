@@ -1,0 +1,78 @@
+//! Some of an instance's settings: what `napi-set` names, and nothing else.
+//!
+//! Limits are checked before anything is changed; the engine applies the rest under its lock.
+
+use napkin_core::policy::{InstancePolicy, Threaded};
+use napkin_core::{Ns, SettingError, check};
+
+/// Settings to change on a running instance; what is `None` stays as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NapiChange {
+    /// Who polls.
+    pub threaded: Option<Threaded>,
+    /// Empty polls before interrupts are allowed again.
+    pub defer_hard_irqs: Option<u32>,
+    /// Nanoseconds between deferred polls.
+    pub gro_flush_timeout: Option<Ns>,
+    /// Longest suspension in nanoseconds.
+    pub irq_suspend_timeout: Option<Ns>,
+    /// Nanoseconds in polled mode after the last work.
+    pub hold: Option<Ns>,
+    /// Whether a full receiver stops its queue's polling.
+    pub feedback: Option<bool>,
+    /// Frames that a poll outside busy polling may take.
+    pub weight: Option<u16>,
+}
+
+impl NapiChange {
+    /// Whether nothing is to be changed.
+    pub fn is_empty(&self) -> bool {
+        *self == NapiChange::default()
+    }
+
+    /// Refuses values that the kernel would refuse, too.
+    ///
+    /// # Errors
+    /// The first value that is out of its limits.
+    pub fn check(&self) -> Result<(), SettingError> {
+        if self.weight == Some(0) {
+            return Err(SettingError::Weight);
+        }
+        // What stays as it is was checked when it was set.
+        check(&self.applied(InstancePolicy::default()))
+    }
+
+    /// The settings with the change applied.
+    pub fn applied(&self, settings: InstancePolicy) -> InstancePolicy {
+        InstancePolicy {
+            threaded: self.threaded.unwrap_or(settings.threaded),
+            defer_hard_irqs: self.defer_hard_irqs.unwrap_or(settings.defer_hard_irqs),
+            gro_flush_timeout: self.gro_flush_timeout.unwrap_or(settings.gro_flush_timeout),
+            irq_suspend_timeout: self.irq_suspend_timeout.unwrap_or(settings.irq_suspend_timeout),
+            hold: self.hold.unwrap_or(settings.hold),
+            feedback: self.feedback.unwrap_or(settings.feedback),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_named_stays() {
+        let before = InstancePolicy { defer_hard_irqs: 100, hold: 5, ..InstancePolicy::default() };
+        let change = NapiChange { hold: Some(7), ..NapiChange::default() };
+        assert_eq!(change.applied(before), InstancePolicy { hold: 7, ..before });
+        assert!(NapiChange::default().is_empty() && !change.is_empty());
+    }
+
+    #[test]
+    fn a_value_out_of_its_limits_is_refused_before_anything_changes() {
+        let change = NapiChange { defer_hard_irqs: Some(1 << 31), ..NapiChange::default() };
+        assert_eq!(change.check(), Err(SettingError::DeferHardIrqs(1 << 31)));
+        let change = NapiChange { weight: Some(0), ..NapiChange::default() };
+        assert_eq!(change.check(), Err(SettingError::Weight));
+        assert_eq!(NapiChange::default().check(), Ok(()));
+    }
+}

@@ -1,0 +1,277 @@
+//! Carrying a request out, and saying what there is.
+//!
+//! Attributes that the kernel has keep its names and units; ours stand beside them.
+
+use napkin_core::{Counts, NEVER};
+use napkin_nic::QueueCounts;
+use serde_json::{Value, json};
+
+use super::error::{Code, Refusal};
+use super::message::Record;
+use super::request::{Asked, Kind, threaded_name};
+use crate::{Engine, NapiInfo};
+
+/// The attributes in answers that the kernel does not have, by verb.
+pub const OURS: &[(&str, &[&str])] = &[
+    ("dev-get", &["ifname", "mac", "ipv4", "napi-ids"]),
+    ("queue-get", &[]),
+    (
+        "napi-get",
+        &[
+            "ifname",
+            "queue-id",
+            "cpu",
+            "hold",
+            "feedback",
+            "weight",
+            "interrupts",
+            "polls",
+            "empty-polls",
+            "packets",
+            "completions",
+            "deferrals",
+            "parks",
+            "timer-polls",
+            "handovers",
+            "line-calls",
+            "idle-gap-min",
+        ],
+    ),
+    (
+        "qstats-get",
+        &[
+            "ifname",
+            "rx-oversized",
+            "rx-truncated",
+            "tx-completions",
+            "irqs-rx",
+            "irqs-tx",
+            "stack",
+        ],
+    ),
+];
+
+/// Carries out a request.
+pub(super) fn carry_out(engine: &Engine, asked: Asked) -> Result<Vec<Record>, Refusal> {
+    match asked {
+        Asked::Devices { ifindex } => devices(engine, ifindex),
+        Asked::Queues { ifindex, kind, id } => queues(engine, ifindex, kind, id),
+        Asked::Napis { id, ifindex } => napis(engine, id, ifindex),
+        Asked::Stats { ifindex, by_queue } => stats(engine, ifindex, by_queue),
+        Asked::SetNapi { id, change } => {
+            engine.change(id, &change)?;
+            Ok(Vec::new())
+        }
+        Asked::SetDevice { ifindex, change } => {
+            engine.change_device(&device(engine, ifindex)?, &change)?;
+            Ok(Vec::new())
+        }
+    }
+}
+
+fn no_device(engine: &Engine, ifindex: u32) -> Refusal {
+    let last = engine.devices().len();
+    let what = format!("no device has ifindex {ifindex}: give one of 1 to {last} (see dev-get)");
+    Refusal::of(Code::NOENT, "ifindex", what)
+}
+
+/// The name of a device.
+fn device(engine: &Engine, ifindex: u32) -> Result<String, Refusal> {
+    let name =
+        (ifindex as usize).checked_sub(1).and_then(|place| engine.devices().into_iter().nth(place));
+    name.ok_or_else(|| no_device(engine, ifindex))
+}
+
+/// Every device that was asked for, with its number.
+fn chosen(engine: &Engine, ifindex: Option<u32>) -> Result<Vec<(u32, String)>, Refusal> {
+    match ifindex {
+        Some(ifindex) => Ok(vec![(ifindex, device(engine, ifindex)?)]),
+        None => Ok((1..).zip(engine.devices()).collect()),
+    }
+}
+
+/// Every instance of the devices that were asked for.
+fn of_device(engine: &Engine, ifindex: Option<u32>) -> Result<Vec<NapiInfo>, Refusal> {
+    if let Some(ifindex) = ifindex {
+        device(engine, ifindex)?;
+    }
+    let wanted = |napi: &NapiInfo| ifindex.is_none_or(|ifindex| napi.ifindex == ifindex);
+    Ok(engine.napis().into_iter().filter(wanted).collect())
+}
+
+fn record<const N: usize>(fields: [(&str, Value); N]) -> Record {
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn devices(engine: &Engine, ifindex: Option<u32>) -> Result<Vec<Record>, Refusal> {
+    let napis = engine.napis();
+    let mut records = Vec::new();
+    for (ifindex, name) in chosen(engine, ifindex)? {
+        let stack = engine.stack(&name)?;
+        let address = stack.address();
+        let mac = address.mac.map(|byte| format!("{byte:02x}")).join(":");
+        let ids = napis.iter().filter(|napi| napi.ifindex == ifindex).map(|napi| napi.id);
+        records.push(record([
+            ("ifindex", ifindex.into()),
+            ("ifname", name.into()),
+            ("mac", mac.into()),
+            ("ipv4", format!("{}/{}", address.ipv4, address.prefix).into()),
+            ("napi-ids", ids.collect::<Vec<_>>().into()),
+        ]));
+    }
+    Ok(records)
+}
+
+fn queues(
+    engine: &Engine,
+    ifindex: Option<u32>,
+    kind: Option<Kind>,
+    id: Option<u32>,
+) -> Result<Vec<Record>, Refusal> {
+    let napis = of_device(engine, ifindex)?;
+    let kinds = [Kind::Rx, Kind::Tx].into_iter().filter(|it| kind.is_none_or(|kind| kind == *it));
+    let records: Vec<Record> = kinds
+        .flat_map(|kind| napis.iter().map(move |napi| (kind, napi)))
+        .filter(|(_, napi)| id.is_none_or(|id| napi.queue == id as usize))
+        .map(|(kind, napi)| {
+            record([
+                ("id", napi.queue.into()),
+                ("ifindex", napi.ifindex.into()),
+                ("type", kind.to_string().into()),
+                ("napi-id", napi.id.into()),
+            ])
+        })
+        .collect();
+    match id {
+        Some(id) if records.is_empty() => {
+            Err(Refusal::of(Code::NOENT, "id", format!("no queue has id {id} (see queue-get)")))
+        }
+        _ => Ok(records),
+    }
+}
+
+fn napis(engine: &Engine, id: Option<u32>, ifindex: Option<u32>) -> Result<Vec<Record>, Refusal> {
+    let cpus = engine.cpus();
+    let Some(id) = id else {
+        let napis = of_device(engine, ifindex)?;
+        return Ok(napis.iter().map(|napi| napi_record(napi, &cpus)).collect());
+    };
+    let napi = engine.napi(id)?;
+    match ifindex {
+        Some(ifindex) if ifindex != napi.ifindex => {
+            let what = format!("instance {id} belongs to ifindex {}, not {ifindex}", napi.ifindex);
+            Err(Refusal::of(Code::NOENT, "ifindex", what))
+        }
+        _ => Ok(vec![napi_record(&napi, &cpus)]),
+    }
+}
+
+fn napi_record(napi: &NapiInfo, cpus: &[usize]) -> Record {
+    let (settings, counts): (_, &Counts) = (&napi.settings, &napi.counts);
+    let mut record = record([
+        ("ifindex", napi.ifindex.into()),
+        ("id", napi.id.into()),
+        ("threaded", threaded_name(settings.threaded).into()),
+        ("defer-hard-irqs", settings.defer_hard_irqs.into()),
+        ("gro-flush-timeout", settings.gro_flush_timeout.into()),
+        ("irq-suspend-timeout", settings.irq_suspend_timeout.into()),
+        ("ifname", napi.device.as_str().into()),
+        ("queue-id", napi.queue.into()),
+        ("cpu", cpus.get(usize::from(napi.cpu)).copied().into()),
+        ("hold", settings.hold.into()),
+        ("feedback", settings.feedback.into()),
+        ("weight", napi.weight.into()),
+        ("interrupts", counts.interrupts.into()),
+        ("polls", counts.all_polls().into()),
+        ("empty-polls", counts.all_empty_polls().into()),
+        ("packets", counts.packets.into()),
+        ("completions", counts.completions.into()),
+        ("deferrals", counts.deferrals.into()),
+        ("parks", counts.parks.into()),
+        ("timer-polls", counts.timer_polls.into()),
+        ("handovers", counts.handovers.into()),
+        ("line-calls", napi.line_calls.into()),
+    ]);
+    // Absent where there is none, as in the kernel.
+    if let Some(pid) = napi.pid {
+        record.insert("pid".into(), pid.into());
+    }
+    if counts.idle_gap_min != NEVER {
+        record.insert("idle-gap-min".into(), counts.idle_gap_min.into());
+    }
+    record
+}
+
+fn stats(engine: &Engine, ifindex: Option<u32>, by_queue: bool) -> Result<Vec<Record>, Refusal> {
+    let napis = of_device(engine, ifindex)?;
+    let mut records = Vec::new();
+    for (ifindex, name) in chosen(engine, ifindex)? {
+        let of_it = || napis.iter().filter(|napi| napi.ifindex == ifindex);
+        let head = |record: &mut Record| {
+            record.insert("ifindex".into(), ifindex.into());
+            record.insert("ifname".into(), name.as_str().into());
+        };
+        if by_queue {
+            for (kind, napi) in
+                [Kind::Rx, Kind::Tx].into_iter().flat_map(|kind| of_it().map(move |it| (kind, it)))
+            {
+                let mut record = counters(&napi.queue_counts, kind);
+                head(&mut record);
+                record.insert("queue-type".into(), kind.to_string().into());
+                record.insert("queue-id".into(), napi.queue.into());
+                records.push(record);
+            }
+            continue;
+        }
+        let mut sum = Record::new();
+        for napi in of_it() {
+            for kind in [Kind::Rx, Kind::Tx] {
+                for (name, count) in counters(&napi.queue_counts, kind) {
+                    let before = sum.get(&name).and_then(Value::as_u64).unwrap_or(0);
+                    sum.insert(name, before.wrapping_add(count.as_u64().unwrap_or(0)).into());
+                }
+            }
+        }
+        head(&mut sum);
+        sum.insert("stack".into(), fates(engine, &name)?);
+        records.push(sum);
+    }
+    Ok(records)
+}
+
+/// One queue's counters of one direction, under the kernel's names where it has them.
+fn counters(counts: &QueueCounts, kind: Kind) -> Record {
+    match kind {
+        Kind::Rx => record([
+            ("rx-packets", counts.rx_packets.into()),
+            ("rx-bytes", counts.rx_bytes.into()),
+            ("rx-alloc-fail", counts.rx_no_buffer.into()),
+            ("rx-hw-drops", counts.rx_dropped().into()),
+            ("rx-hw-drop-overruns", counts.rx_dropped_ring.into()),
+            ("rx-oversized", counts.rx_oversized.into()),
+            ("rx-truncated", counts.rx_truncated.into()),
+            ("irqs-rx", counts.interrupts_rx.into()),
+        ]),
+        Kind::Tx => record([
+            ("tx-packets", counts.tx_packets.into()),
+            ("tx-bytes", counts.tx_bytes.into()),
+            ("tx-hw-drops", counts.tx_dropped.into()),
+            ("tx-completions", counts.tx_completions.into()),
+            ("irqs-tx", counts.interrupts_tx.into()),
+        ]),
+    }
+}
+
+/// What became of the frames in the stack: delivered, answered, and each drop by its name.
+fn fates(engine: &Engine, device: &str) -> Result<Value, Refusal> {
+    let counters = engine.stack(device)?.counters();
+    let mut fates = record([
+        ("frames", counters.frames.into()),
+        ("delivered", counters.delivered().into()),
+        ("answered", counters.answered().into()),
+    ]);
+    for (name, count) in counters.drops() {
+        fates.insert(name.replace('_', "-"), count.into());
+    }
+    Ok(json!(fates))
+}

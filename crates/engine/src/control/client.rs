@@ -1,0 +1,185 @@
+//! The client's side: one request, one answer.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+use thiserror::Error;
+
+use super::error::Refusal;
+use super::listener::address;
+use super::message::{MAX_ANSWER, Record, Reply, Request, VERSION};
+use super::path::Running;
+
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// No engine was found.
+    #[error(
+        "no engine runs that can be controlled from here (looked in {}): start one with `napkin \
+         serve`, or name its socket with --control PATH",
+        list(looked)
+    )]
+    NoEngine {
+        /// Where it was looked for.
+        looked: Vec<PathBuf>,
+    },
+    /// More than one was found.
+    #[error("several engines run; choose one with --control PATH:{}", choices(running))]
+    Several {
+        /// Those that were found.
+        running: Vec<Running>,
+    },
+    /// Nobody listens there.
+    #[error("no engine is controlled over {path}: nobody listens there; see `napkin serve --help`")]
+    Nobody {
+        /// Where.
+        path: PathBuf,
+    },
+    /// It is another user's.
+    #[error("the engine behind {path} is another user's: become that user, or root")]
+    Forbidden {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The connection broke, or the path is no socket's.
+    #[error("cannot talk to an engine over {path}: {source}")]
+    Broken {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Whoever listens there is no engine of this version.
+    #[error("whoever listens at {path} is no engine of this version of napkin: {what}")]
+    NotAnEngine {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong with the answer.
+        what: String,
+    },
+    /// The engine refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn choices(running: &[Running]) -> String {
+    let line = |it: &Running| {
+        let pid = it.pid.map(|pid| format!("  (process {pid})")).unwrap_or_default();
+        format!("\n  {}{pid}", it.path.display())
+    };
+    running.iter().map(line).collect()
+}
+
+/// Asks the engine behind a socket.
+///
+/// # Errors
+/// If nobody answers within ten seconds, or what was asked is refused.
+pub fn request(path: &Path, request: &Request) -> Result<Vec<Record>, ClientError> {
+    let mut stream = connect(path)?;
+    let broken = |source| ClientError::Broken { path: path.to_owned(), source };
+    // Whoever is refused is told so, and may find the connection closed before he has asked.
+    let asked = stream.write_all(&request.line());
+    let line = read_line(&mut stream).map_err(|error| broken(asked.err().unwrap_or(error)))?;
+    let wrong = |what: String| ClientError::NotAnEngine { path: path.to_owned(), what };
+    let reply: Reply = serde_json::from_slice(&line).map_err(|error| wrong(error.to_string()))?;
+    match reply {
+        Reply { version, .. } if version != VERSION => {
+            Err(wrong(format!("it speaks version {version}, not {VERSION}")))
+        }
+        Reply { error: Some(refusal), .. } => Err(refusal.into()),
+        Reply { result: Some(records), .. } => Ok(records),
+        _ => Err(wrong("neither a result nor an error".into())),
+    }
+}
+
+fn connect(path: &Path) -> Result<UnixStream, ClientError> {
+    let broken = |source| ClientError::Broken { path: path.to_owned(), source };
+    let address =
+        address(path).map_err(|error| broken(std::io::Error::other(error.to_string())))?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| broken(errno.into()))?;
+    // Bounds connecting as well: it waits while the engine has no room for another connection.
+    for timeout in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
+        sockopt::set_socket_timeout(&socket, timeout, Some(PATIENCE))
+            .map_err(|errno| broken(errno.into()))?;
+    }
+    rustix::net::connect(&socket, &address).map_err(|errno| match errno {
+        Errno::CONNREFUSED | Errno::NOENT => ClientError::Nobody { path: path.to_owned() },
+        Errno::ACCESS | Errno::PERM => ClientError::Forbidden { path: path.to_owned() },
+        errno => broken(errno.into()),
+    })?;
+    Ok(socket.into())
+}
+
+/// One line, its newline excluded.
+fn read_line(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
+    let (mut line, mut chunk) = (Vec::new(), [0; 16_384]);
+    // A peer that sends byte after byte never runs into a timeout of a single read.
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        let read = match stream.read(&mut chunk) {
+            Ok(0) => return Err(std::io::Error::other("it was closed before the answer")),
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        };
+        let chunk = chunk.get(..read).unwrap_or_default();
+        let end = chunk.iter().position(|byte| *byte == b'\n');
+        line.extend_from_slice(chunk.get(..end.unwrap_or(read)).unwrap_or_default());
+        if end.is_some() {
+            return Ok(line);
+        }
+        if line.len() > MAX_ANSWER {
+            return Err(std::io::Error::other("the answer does not end"));
+        }
+    }
+    Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "there was no answer within 10 s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Verb;
+
+    #[test]
+    fn a_path_where_nobody_listens_says_so() {
+        let path = std::env::temp_dir().join("napkin-nobody-here.sock");
+        let answer = request(&path, &Request::new(Verb::DevGet));
+        assert!(matches!(answer, Err(ClientError::Nobody { .. })), "{answer:?}");
+    }
+
+    #[test]
+    fn whoever_answers_nonsense_is_no_engine() {
+        for nonsense in ["HTTP/1.1 400\n", "{\"version\":9}\n", "{\"version\":1}\n"] {
+            let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(nonsense.as_bytes()).unwrap();
+            let line = read_line(&mut ours).unwrap();
+            let reply: Result<Reply, _> = serde_json::from_slice(&line);
+            let usable =
+                reply.is_ok_and(|reply| reply.version == VERSION && reply.result.is_some());
+            assert!(!usable, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn the_choices_are_listed() {
+        let one = |name: &str, pid| Running { path: name.into(), pid };
+        let error =
+            ClientError::Several { running: vec![one("/run/a", Some(7)), one("/run/b", None)] };
+        let text = error.to_string();
+        assert!(text.ends_with("--control PATH:\n  /run/a  (process 7)\n  /run/b"), "{text}");
+    }
+}

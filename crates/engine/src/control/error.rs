@@ -1,0 +1,145 @@
+//! What can go wrong: for a peer, with the kernel's code and a sentence; and for whoever opens the
+//! socket.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::EngineError;
+
+/// A code of the operating system, by name and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code {
+    /// `EINVAL` and so on.
+    pub name: &'static str,
+    /// Its number.
+    pub number: i32,
+}
+
+impl Code {
+    /// Malformed, or not of the kind that is taken.
+    pub const INVAL: Code = Code { name: "EINVAL", number: libc::EINVAL };
+    /// No such device, queue or instance.
+    pub const NOENT: Code = Code { name: "ENOENT", number: libc::ENOENT };
+    /// Out of the limits.
+    pub const RANGE: Code = Code { name: "ERANGE", number: libc::ERANGE };
+    /// Another user's process.
+    pub const PERM: Code = Code { name: "EPERM", number: libc::EPERM };
+    /// A verb that does not exist.
+    pub const OPNOTSUPP: Code = Code { name: "EOPNOTSUPP", number: libc::EOPNOTSUPP };
+    /// A line that is too long.
+    pub const MSGSIZE: Code = Code { name: "EMSGSIZE", number: libc::EMSGSIZE };
+    /// The engine is stopping.
+    pub const SHUTDOWN: Code = Code { name: "ESHUTDOWN", number: libc::ESHUTDOWN };
+    /// The operating system had no thread to give.
+    pub const AGAIN: Code = Code { name: "EAGAIN", number: libc::EAGAIN };
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Error)]
+#[error("{message} ({code})")]
+pub struct Refusal {
+    /// The code's name.
+    pub code: String,
+    /// The code's number.
+    pub errno: i32,
+    /// The attribute that is to blame, if one is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attribute: Option<String>,
+    /// A sentence.
+    pub message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Refusal {
+        let code_name = code.name.to_owned();
+        Refusal { code: code_name, errno: code.number, attribute: None, message: message.into() }
+    }
+
+    pub(super) fn of(code: Code, attribute: &str, message: impl Into<String>) -> Refusal {
+        Refusal { attribute: Some(attribute.to_owned()), ..Refusal::new(code, message) }
+    }
+}
+
+impl From<EngineError> for Refusal {
+    fn from(error: EngineError) -> Refusal {
+        let message = error.to_string();
+        match error {
+            EngineError::NoNapi { .. } => Refusal::of(Code::NOENT, "id", message),
+            EngineError::NoDevice(_) => Refusal::of(Code::NOENT, "ifindex", message),
+            EngineError::Setting(_) => Refusal::new(Code::RANGE, message),
+            EngineError::Stopping => Refusal::new(Code::SHUTDOWN, message),
+            EngineError::Os { .. } => Refusal::new(Code::AGAIN, message),
+            _ => Refusal::new(Code::INVAL, message),
+        }
+    }
+}
+
+/// Why the control socket cannot be opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// An engine listens there already.
+    #[error(
+        "an engine{} is controlled over {path} already: end it, or give this one a socket of its \
+         own with --control PATH", owner(*pid)
+    )]
+    InUse {
+        /// Where.
+        path: PathBuf,
+        /// The process, if the operating system says which.
+        pid: Option<i32>,
+    },
+    /// Something else is there.
+    #[error("{path} exists and is no stream socket: remove it, or choose another path")]
+    NotASocket {
+        /// Where.
+        path: PathBuf,
+    },
+    /// No socket can have such a path.
+    #[error("{path} is too long for a socket: a path has at most 107 bytes")]
+    TooLong {
+        /// What was given.
+        path: PathBuf,
+    },
+    /// A directory that others may write to, or that is another user's.
+    #[error(
+        "{path} cannot hold a control socket: it must be a directory of this user's with mode \
+         0700; give another place with --control PATH"
+    )]
+    Unsafe {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Another process keeps the directory locked.
+    #[error("{path} is locked by another process: choose another directory")]
+    Locked {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The operating system refused.
+    #[error("cannot {action} {path}: {source}")]
+    System {
+        /// What.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl ControlError {
+    pub(super) fn system(
+        action: &'static str,
+        path: &std::path::Path,
+        source: impl Into<std::io::Error>,
+    ) -> ControlError {
+        ControlError::System { action, path: path.to_owned(), source: source.into() }
+    }
+}
+
+fn owner(pid: Option<i32>) -> String {
+    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+}

@@ -1,0 +1,47 @@
+//! Control of a running engine over a unix socket, in the words of the kernel.
+//!
+//! Verbs and attributes are those of the kernel's generic netlink family `netdev`, so that what is
+//! learnt here works there. One JSON object a line goes in, and one a line comes out:
+//!
+//! ```text
+//! > {"version":1,"verb":"napi-set","attributes":{"id":3,"threaded":"busy-poll"}}
+//! < {"version":1,"result":[]}
+//! > {"version":1,"verb":"napi-get","attributes":{"id":30}}
+//! < {"version":1,"error":{"code":"ENOENT","errno":2,"attribute":"id","message":"no NAPI ..."}}
+//! ```
+//!
+//! | verb | takes | answers |
+//! |---|---|---|
+//! | `dev-get` | `ifindex` | devices |
+//! | `queue-get` | `ifindex`, `type` (`rx`, `tx`), `id` | queues, each with its `napi-id` |
+//! | `napi-get` | `id`, `ifindex` | instances with their settings |
+//! | `napi-set` | `id` and the settings to change | nothing |
+//! | `qstats-get` | `ifindex`, `scope` (`device`, `queue`) | counters |
+//! | `dev-set` | `ifindex` and the settings to change | nothing |
+//!
+//! `dev-set` is ours: where it writes all instances of a device, the kernel has files in sysfs. Ours
+//! are also the settings `hold`, `feedback` and `weight`, the value `workqueue` of `threaded`, and in
+//! the answers whatever [`OURS`] lists. `irq` is never there: user space has no interrupt numbers.
+//! Times are in nanoseconds, as on the kernel's netlink.
+//!
+//! The socket is the owner's alone (mode 0600), and a peer of another user, root excepted, is
+//! refused. Nothing that a peer sends, or fails to send, holds more than one of [`MAX_CLIENTS`]
+//! places for longer than [`PATIENCE`], or makes the engine keep more than a line of it.
+
+mod answer;
+mod client;
+mod credentials;
+mod error;
+mod listener;
+mod message;
+mod path;
+mod request;
+mod server;
+
+pub use answer::OURS;
+pub use client::{ClientError, request};
+pub use error::{Code, ControlError, Refusal};
+pub use message::{MAX_ANSWER, MAX_LINE, Record, Reply, Request, VERSION};
+pub use path::{Running, choose, default_path, running};
+pub use request::{Kind, Verb};
+pub use server::{Control, MAX_CLIENTS, PATIENCE};

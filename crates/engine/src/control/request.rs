@@ -1,0 +1,388 @@
+//! Reading a request: which verb, which attributes, and what is wrong with them.
+//!
+//! Whatever is not known is refused by name, with the nearest name that is: a setting that was
+//! misspelt and ignored would be worse than none.
+
+use std::fmt;
+
+use napkin_core::policy::{Threaded, nearest};
+use napkin_core::{DEFER_HARD_IRQS_MAX, TIMEOUT_MAX};
+use serde_json::{Map, Value};
+
+use super::error::{Code, Refusal};
+use super::message::VERSION;
+use crate::NapiChange;
+
+/// What can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Devices.
+    DevGet,
+    /// Queues.
+    QueueGet,
+    /// Instances and their settings.
+    NapiGet,
+    /// Change an instance's settings.
+    NapiSet,
+    /// Counters.
+    QstatsGet,
+    /// Change the settings of all instances of a device. Ours: the kernel has sysfs for it.
+    DevSet,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Verb; 6] =
+        [Verb::DevGet, Verb::QueueGet, Verb::NapiGet, Verb::NapiSet, Verb::QstatsGet, Verb::DevSet];
+
+    /// Its name on the wire and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verb::DevGet => "dev-get",
+            Verb::QueueGet => "queue-get",
+            Verb::NapiGet => "napi-get",
+            Verb::NapiSet => "napi-set",
+            Verb::QstatsGet => "qstats-get",
+            Verb::DevSet => "dev-set",
+        }
+    }
+
+    fn takes(self) -> Vec<&'static str> {
+        let (select, settings): (&[_], &[_]) = match self {
+            Verb::DevGet => (&["ifindex"], &[]),
+            Verb::QueueGet => (&["ifindex", "type", "id"], &[]),
+            Verb::NapiGet => (&["id", "ifindex"], &[]),
+            Verb::NapiSet => (&["id"], &SETTINGS),
+            Verb::QstatsGet => (&["ifindex", "scope"], &[]),
+            Verb::DevSet => (&["ifindex"], &SETTINGS),
+        };
+        [select, settings].concat()
+    }
+}
+
+const SETTINGS: [&str; 7] = [
+    "threaded",
+    "defer-hard-irqs",
+    "gro-flush-timeout",
+    "irq-suspend-timeout",
+    "hold",
+    "feedback",
+    "weight",
+];
+
+/// The names of `threaded`, each at its number: the kernel's three, and ours.
+const THREADED: [(&str, Threaded); 4] = [
+    ("disabled", Threaded::Disabled),
+    ("enabled", Threaded::Enabled),
+    ("busy-poll", Threaded::BusyPoll),
+    ("workqueue", Threaded::Workqueue),
+];
+
+pub(super) fn threaded_name(threaded: Threaded) -> &'static str {
+    THREADED[threaded as usize].0
+}
+
+/// A direction of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Receive.
+    Rx,
+    /// Transmit.
+    Tx,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Rx => "rx",
+            Kind::Tx => "tx",
+        })
+    }
+}
+
+/// A request that makes sense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    Devices { ifindex: Option<u32> },
+    Queues { ifindex: Option<u32>, kind: Option<Kind>, id: Option<u32> },
+    Napis { id: Option<u32>, ifindex: Option<u32> },
+    Stats { ifindex: Option<u32>, by_queue: bool },
+    SetNapi { id: u32, change: NapiChange },
+    SetDevice { ifindex: u32, change: NapiChange },
+}
+
+/// Why a line is not a request. A peer whose lines are not even requests is not listened to any
+/// longer; one that asked for the wrong thing may ask again.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    Malformed(Refusal),
+    Refused(Refusal),
+}
+
+/// Reads one line.
+pub(super) fn read(line: &[u8]) -> Result<Asked, Wrong> {
+    let malformed = |what: String| Wrong::Malformed(Refusal::new(Code::INVAL, what));
+    let value = serde_json::from_slice::<Value>(line)
+        .map_err(|error| malformed(format!("the line is no JSON: {error}")))?;
+    let Value::Object(mut fields) = value else {
+        return Err(malformed("the line is no JSON object".into()));
+    };
+    match fields.remove("version") {
+        Some(version) if version.as_u64() == Some(VERSION) => {}
+        _ => return Err(malformed(format!("this is protocol version {VERSION}: say so"))),
+    }
+    let Some(Value::String(name)) = fields.remove("verb") else {
+        return Err(malformed("the request has no verb".into()));
+    };
+    let attributes = match fields.remove("attributes") {
+        None => Map::new(),
+        Some(Value::Object(attributes)) => attributes,
+        Some(_) => return Err(malformed("attributes are a JSON object".into())),
+    };
+    if let Some((field, _)) = fields.iter().next() {
+        return Err(malformed(format!(
+            "a request has version, verb and attributes, and no {}",
+            quoted(field)
+        )));
+    }
+    let Some(verb) = Verb::ALL.into_iter().find(|verb| verb.name() == name) else {
+        let names = Verb::ALL.map(Verb::name);
+        let message = format!("no verb is called {}{}", quoted(&name), instead(&name, &names));
+        return Err(Wrong::Refused(Refusal::new(Code::OPNOTSUPP, message)));
+    };
+    asked(verb, &attributes).map_err(Wrong::Refused)
+}
+
+fn asked(verb: Verb, attributes: &Map<String, Value>) -> Result<Asked, Refusal> {
+    let takes = verb.takes();
+    if let Some(name) = attributes.keys().find(|name| !takes.contains(&name.as_str())) {
+        let what = format!("{} takes no attribute {}", verb.name(), quoted(name));
+        return Err(Refusal::of(Code::INVAL, name, what + &instead(name, &takes)));
+    }
+    let taken = Attributes(attributes);
+    let ifindex = taken.number("ifindex", 1, u64::from(u32::MAX))?.map(|it| it as u32);
+    let id = taken.number("id", 0, u64::from(u32::MAX))?.map(|it| it as u32);
+    Ok(match verb {
+        Verb::DevGet => Asked::Devices { ifindex },
+        Verb::QueueGet => {
+            let kind = taken.word("type", &["rx", "tx"])?;
+            Asked::Queues { ifindex, kind: kind.map(|it| [Kind::Rx, Kind::Tx][it]), id }
+        }
+        Verb::NapiGet => Asked::Napis { id, ifindex },
+        Verb::QstatsGet => {
+            let by_queue = taken.word("scope", &["device", "queue"])? == Some(1);
+            Asked::Stats { ifindex, by_queue }
+        }
+        Verb::NapiSet => {
+            let id = id.ok_or_else(|| missing(verb, "id", "napi-get"))?;
+            Asked::SetNapi { id, change: taken.change(verb)? }
+        }
+        Verb::DevSet => {
+            let ifindex = ifindex.ok_or_else(|| missing(verb, "ifindex", "dev-get"))?;
+            Asked::SetDevice { ifindex, change: taken.change(verb)? }
+        }
+    })
+}
+
+fn missing(verb: Verb, name: &str, see: &str) -> Refusal {
+    let what = format!("{} needs the attribute {name} (see {see})", verb.name());
+    Refusal::of(Code::INVAL, name, what)
+}
+
+struct Attributes<'a>(&'a Map<String, Value>);
+
+impl Attributes<'_> {
+    fn number(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, Refusal> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        // A number that is too large for the type is as much out of range as one that is not.
+        let Value::Number(number) = value else {
+            return Err(Refusal::of(Code::INVAL, name, format!("{name} is a number")));
+        };
+        match number.as_u64() {
+            Some(number) if (min..=max).contains(&number) => Ok(Some(number)),
+            _ => {
+                let what = format!("{name} {number} is out of range: give {min} to {max}");
+                Err(Refusal::of(Code::RANGE, name, what))
+            }
+        }
+    }
+
+    fn time(&self, name: &str) -> Result<Option<u64>, Refusal> {
+        self.number(name, 0, TIMEOUT_MAX).map_err(|mut refusal| {
+            if refusal.errno == Code::RANGE.number {
+                refusal.message.push_str(" nanoseconds");
+            }
+            refusal
+        })
+    }
+
+    /// The place of a word among those that are taken.
+    fn word(&self, name: &str, words: &[&str]) -> Result<Option<usize>, Refusal> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let Value::String(word) = value else {
+            let what = format!("{name} is a word: one of {}", words.join(", "));
+            return Err(Refusal::of(Code::INVAL, name, what));
+        };
+        let place = words.iter().position(|it| it == word);
+        let what = || format!("{name} cannot be {}{}", quoted(word), instead(word, words));
+        place.map(Some).ok_or_else(|| Refusal::of(Code::INVAL, name, what()))
+    }
+
+    fn threaded(&self) -> Result<Option<Threaded>, Refusal> {
+        // By number, as on the kernel's netlink, or by name.
+        let place = if self.0.get("threaded").is_some_and(Value::is_number) {
+            let last = THREADED.len() as u64 - 1;
+            self.number("threaded", 0, last)?.and_then(|it| usize::try_from(it).ok())
+        } else {
+            self.word("threaded", &THREADED.map(|(name, _)| name))?
+        };
+        Ok(place.and_then(|place| THREADED.get(place)).map(|(_, threaded)| *threaded))
+    }
+
+    fn switch(&self, name: &str) -> Result<Option<bool>, Refusal> {
+        match self.0.get(name) {
+            None => Ok(None),
+            Some(Value::Bool(on)) => Ok(Some(*on)),
+            Some(_) => Err(Refusal::of(Code::INVAL, name, format!("{name} is true or false"))),
+        }
+    }
+
+    fn change(&self, verb: Verb) -> Result<NapiChange, Refusal> {
+        let max = u64::from(DEFER_HARD_IRQS_MAX);
+        let change = NapiChange {
+            threaded: self.threaded()?,
+            defer_hard_irqs: self.number("defer-hard-irqs", 0, max)?.map(|it| it as u32),
+            gro_flush_timeout: self.time("gro-flush-timeout")?,
+            irq_suspend_timeout: self.time("irq-suspend-timeout")?,
+            hold: self.time("hold")?,
+            feedback: self.switch("feedback")?,
+            weight: self.number("weight", 1, u64::from(u16::MAX))?.map(|it| it as u16),
+        };
+        if change.is_empty() {
+            let what = format!("{} changes nothing: give a setting: ", verb.name());
+            return Err(Refusal::new(Code::INVAL, what + &SETTINGS.join(", ")));
+        }
+        Ok(change)
+    }
+}
+
+/// A peer's word, as far as an error repeats it.
+fn quoted(word: &str) -> String {
+    const QUOTED: usize = 40;
+    let mut quoted: String = word.chars().take(QUOTED).flat_map(char::escape_debug).collect();
+    if word.chars().nth(QUOTED).is_some() {
+        quoted.push_str("...");
+    }
+    format!("'{quoted}'")
+}
+
+fn instead(word: &str, known: &[&str]) -> String {
+    match nearest(word, known.iter().copied()) {
+        Some(nearest) => format!("; did you mean '{nearest}'?"),
+        None => format!(": give {}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(verb: &str, attributes: &str) -> (String, String) {
+        let line = format!(r#"{{"version":1,"verb":"{verb}","attributes":{attributes}}}"#);
+        match read(line.as_bytes()) {
+            Err(Wrong::Refused(refusal)) => (refusal.code, refusal.message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn says(verb: &str, attributes: &str) -> String {
+        let (code, message) = refused(verb, attributes);
+        format!("{code}: {message}")
+    }
+
+    #[test]
+    fn a_request_is_read() {
+        let line = br#"{"version":1,"verb":"napi-set","attributes":{"id":3,"threaded":"busy-poll","hold":5}}"#;
+        let change = NapiChange {
+            threaded: Some(Threaded::BusyPoll),
+            hold: Some(5),
+            ..NapiChange::default()
+        };
+        assert_eq!(read(line), Ok(Asked::SetNapi { id: 3, change }));
+        let line = br#"{"version":1,"verb":"napi-get"}"#;
+        assert_eq!(read(line), Ok(Asked::Napis { id: None, ifindex: None }));
+    }
+
+    #[test]
+    fn modes_have_the_kernel_s_names_and_numbers() {
+        for (number, (name, threaded)) in THREADED.into_iter().enumerate() {
+            assert_eq!(threaded as usize, number);
+            assert_eq!(threaded_name(threaded), name);
+            let line = format!(
+                r#"{{"version":1,"verb":"dev-set","attributes":{{"ifindex":1,"threaded":{number}}}}}"#
+            );
+            let change = NapiChange { threaded: Some(threaded), ..NapiChange::default() };
+            assert_eq!(read(line.as_bytes()), Ok(Asked::SetDevice { ifindex: 1, change }));
+        }
+    }
+
+    #[test]
+    fn what_is_misspelt_is_refused_with_the_nearest_name() {
+        assert_eq!(
+            says("napi-set", r#"{"id":1,"thraeded":"enabled"}"#),
+            "EINVAL: napi-set takes no attribute 'thraeded'; did you mean 'threaded'?"
+        );
+        assert_eq!(
+            says("napi-set", r#"{"id":1,"threaded":"busypoll"}"#),
+            "EINVAL: threaded cannot be 'busypoll'; did you mean 'busy-poll'?"
+        );
+        assert_eq!(
+            says("napi-gte", "{}"),
+            "EOPNOTSUPP: no verb is called 'napi-gte'; did you mean 'napi-get'?"
+        );
+        assert_eq!(
+            says("napi-get", r#"{"pid":1}"#),
+            "EINVAL: napi-get takes no attribute 'pid'; did you mean 'id'?"
+        );
+    }
+
+    #[test]
+    fn limits_are_the_kernel_s_and_are_named() {
+        assert_eq!(
+            says("napi-set", r#"{"id":1,"defer-hard-irqs":2147483648}"#),
+            "ERANGE: defer-hard-irqs 2147483648 is out of range: give 0 to 2147483647"
+        );
+        assert_eq!(
+            says("napi-set", r#"{"id":1,"threaded":4}"#),
+            "ERANGE: threaded 4 is out of range: give 0 to 3"
+        );
+        assert_eq!(says("dev-get", r#"{"ifindex":0}"#).split(':').next(), Some("ERANGE"));
+        assert_eq!(says("napi-set", r#"{"id":1,"hold":-1}"#).split(':').next(), Some("ERANGE"));
+        assert_eq!(says("napi-set", r#"{"id":1,"weight":1e99}"#).split(':').next(), Some("ERANGE"));
+        assert_eq!(says("napi-set", r#"{"id":1,"hold":"5us"}"#), "EINVAL: hold is a number");
+    }
+
+    #[test]
+    fn a_set_names_its_target_and_changes_something() {
+        let (code, message) = refused("napi-set", r#"{"threaded":"enabled"}"#);
+        assert_eq!((code.as_str(), message.contains("id")), ("EINVAL", true));
+        assert!(says("napi-set", r#"{"id":1}"#).starts_with("EINVAL: napi-set changes nothing"));
+    }
+
+    #[test]
+    fn what_is_no_request_is_malformed() {
+        for line in [
+            &b""[..],
+            b"\xff\xfe",
+            b"[]",
+            b"{}",
+            br#"{"version":2,"verb":"dev-get"}"#,
+            br#"{"version":1}"#,
+            br#"{"version":1,"verb":"dev-get","attributes":[]}"#,
+            br#"{"version":1,"verb":"dev-get","more":1}"#,
+            "[".repeat(4_096).as_bytes(),
+        ] {
+            assert!(matches!(read(line), Err(Wrong::Malformed(_))), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The thread that listens: `napkin-control`, asleep while nobody asks.
+//!
+//! It serves every client without ever waiting for one. A client has room for one request and one
+//! answer; it is read from only while it has nothing to be told, and a deadline that it cannot put
+//! off by sending, or by reading, a little at a time ends it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+
+use super::answer;
+use super::credentials::Peer;
+use super::error::{Code, ControlError, Refusal};
+use super::listener::Listener;
+use super::message::{MAX_LINE, Reply};
+use super::request::{self, Wrong};
+use crate::Engine;
+
+/// Clients that are served at a time; more wait to be accepted.
+pub const MAX_CLIENTS: usize = 32;
+
+/// How long a client may take for a request, and then for its answer.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long no connection is accepted when the operating system has no descriptor for it.
+const RESPITE: Duration = Duration::from_millis(200);
+
+/// Control over an engine, for as long as this lives. It keeps the engine running: drop this first.
+#[derive(Debug)]
+pub struct Control {
+    listener: Arc<Listener>,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Stop {
+    asked: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Control {
+    /// Listens at `path` for requests to `engine`. A socket that a killed process left there is
+    /// replaced.
+    ///
+    /// # Errors
+    /// If another engine listens there, or the socket cannot be made.
+    pub fn start(engine: Arc<Engine>, path: &Path) -> Result<Control, ControlError> {
+        let system = |source: io::Error| ControlError::system("start the control of", path, source);
+        let listener = Arc::new(Listener::open(path)?);
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| system(errno.into()))?;
+        let stop = Arc::new(Stop { asked: AtomicBool::new(false), wake });
+        let server = Server {
+            engine,
+            listener: Arc::clone(&listener),
+            stop: Arc::clone(&stop),
+            clients: Vec::new(),
+            respite: None,
+        };
+        let builder = std::thread::Builder::new().name("napkin-control".into());
+        let thread = builder.spawn(move || server.run()).map_err(system)?;
+        Ok(Control { listener, stop, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.listener.path
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.stop.asked.store(true, Ordering::Release);
+        // The counter of an eventfd that is written once cannot overflow.
+        let _ = rustix::io::write(&self.stop.wake, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, there would be nothing more to do about it.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Server {
+    engine: Arc<Engine>,
+    listener: Arc<Listener>,
+    stop: Arc<Stop>,
+    clients: Vec<Client>,
+    /// When connections may be accepted again.
+    respite: Option<Instant>,
+}
+
+impl Server {
+    fn run(mut self) {
+        while !self.stop.asked.load(Ordering::Acquire) {
+            let ready = self.wait();
+            let now = Instant::now();
+            self.respite = self.respite.filter(|until| *until > now);
+            for (client, ready) in self.clients.iter_mut().zip(&ready.clients) {
+                if *ready {
+                    client.serve(&self.engine, now);
+                }
+            }
+            self.clients.retain(|client| !client.over && client.deadline > now);
+            if ready.listener {
+                self.accept(now);
+            }
+        }
+    }
+
+    /// Sleeps until something is to be done.
+    fn wait(&self) -> Ready {
+        let accepting = self.clients.len() < MAX_CLIENTS && self.respite.is_none();
+        let listening = if accepting { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds = vec![
+            PollFd::new(&self.stop.wake, PollFlags::IN),
+            PollFd::new(&self.listener.socket, listening),
+        ];
+        fds.extend(self.clients.iter().map(Client::interest));
+        let deadlines = self.clients.iter().map(|client| client.deadline);
+        let timeout = deadlines.chain(self.respite).min().map(|deadline| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Up to a whole millisecond more, so that it is not woken a moment too early.
+            let left = left + Duration::from_millis(1);
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        // An error (a signal, no memory) is as good as a timeout: everything is looked at again.
+        let found = poll(&mut fds, timeout.as_ref()).is_ok();
+        let mut ready = fds.iter().map(|fd| found && !fd.revents().is_empty());
+        let (_, listener) = (ready.next(), ready.next());
+        Ready { listener: accepting && listener.unwrap_or(false), clients: ready.collect() }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while self.clients.len() < MAX_CLIENTS {
+            match accept_with(&self.listener.socket, flags) {
+                Ok(socket) => self.clients.push(Client::new(socket, now)),
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+                Err(_) => {
+                    self.respite = Some(now + RESPITE);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What is to be looked at.
+struct Ready {
+    listener: bool,
+    clients: Vec<bool>,
+}
+
+/// One connection.
+struct Client {
+    socket: OwnedFd,
+    /// What was received and not yet answered: at most a line and the byte after it.
+    input: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+    deadline: Instant,
+    /// To be closed once the answer is sent.
+    last: bool,
+    /// To be closed.
+    over: bool,
+}
+
+impl Client {
+    fn new(socket: OwnedFd, now: Instant) -> Client {
+        let mut client = Client {
+            socket,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            deadline: now + PATIENCE,
+            last: false,
+            over: false,
+        };
+        match Peer::of(&client.socket) {
+            Ok(peer) if peer.may_control() => {}
+            _ => client.dismiss(Refusal::new(
+                Code::PERM,
+                "this engine belongs to another user: become that user, or root",
+            )),
+        }
+        client
+    }
+
+    fn interest(&self) -> PollFd<'_> {
+        let flags = if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+        PollFd::from_borrowed_fd(self.socket.as_fd(), flags)
+    }
+
+    /// Does what can be done without waiting.
+    fn serve(&mut self, engine: &Engine, now: Instant) {
+        if self.output.is_empty() {
+            self.receive();
+            self.answer(engine, now);
+        }
+        self.transmit(engine, now);
+    }
+
+    fn receive(&mut self) {
+        let mut chunk = [0; MAX_LINE + 1];
+        let room = (MAX_LINE + 1).saturating_sub(self.input.len());
+        let Some(chunk) = chunk.get_mut(..room).filter(|chunk| !chunk.is_empty()) else { return };
+        match recv(&self.socket, &mut *chunk, RecvFlags::empty()) {
+            // Whatever came of a last line was not a line.
+            Ok((0, _)) => self.over = true,
+            Ok((received, _)) => {
+                self.input.extend_from_slice(chunk.get(..received).unwrap_or_default());
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.over = true,
+        }
+    }
+
+    /// Answers the first line that was received, if a whole one was.
+    fn answer(&mut self, engine: &Engine, now: Instant) {
+        let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
+            if self.input.len() > MAX_LINE {
+                let what = format!("the line is longer than {MAX_LINE} bytes");
+                self.dismiss(Refusal::new(Code::MSGSIZE, what));
+            }
+            return;
+        };
+        let line: Vec<u8> = self.input.drain(..=end).collect();
+        let asked = request::read(line.trim_ascii_end());
+        match asked {
+            Ok(asked) => self.output = Reply::line(answer::carry_out(engine, asked)),
+            Err(Wrong::Refused(refusal)) => self.output = Reply::line(Err(refusal)),
+            Err(Wrong::Malformed(refusal)) => self.dismiss(refusal),
+        }
+        self.deadline = now + PATIENCE;
+    }
+
+    /// Says why, and then no more.
+    fn dismiss(&mut self, refusal: Refusal) {
+        self.output = Reply::line(Err(refusal));
+        self.last = true;
+    }
+
+    fn transmit(&mut self, engine: &Engine, now: Instant) {
+        // Each turn answers one line of a bounded input, so this ends.
+        while let Some(rest) = self.output.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match send(&self.socket, rest, SendFlags::NOSIGNAL) {
+                Ok(sent) => self.sent += sent,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => {
+                    self.over = true;
+                    return;
+                }
+            }
+            if self.sent >= self.output.len() {
+                self.output.clear();
+                self.sent = 0;
+                self.over |= self.last;
+                if !self.over {
+                    // What came in the same go as the line that was answered.
+                    self.answer(engine, now);
+                }
+            }
+        }
+    }
+}

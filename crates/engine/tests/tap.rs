@@ -1,0 +1,110 @@
+//! Real packets: the operating system's sockets talk to an echo over a TAP device with two queues,
+//! in every mode.
+//!
+//! Needs /dev/net/tun and CAP_NET_ADMIN, and says so where it has to skip. The device goes with the
+//! test.
+
+mod common;
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{HANGS, PORT, alone, policy};
+use napkin_core::CpuId;
+use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, sched};
+use napkin_nic::Pool;
+use napkin_nic::tap::{Tap, TapConfig, TapError};
+use napkin_stack::Address;
+
+const FLOWS: usize = 8;
+const DATAGRAMS: u32 = 25;
+
+/// Two neighbours in a network that is for benchmarks (RFC 2544), and this process's own.
+fn addresses() -> (Ipv4Addr, Ipv4Addr) {
+    let own = std::process::id().to_be_bytes();
+    let base = own[3] & 0xfc;
+    (Ipv4Addr::new(198, 19, own[2], base | 1), Ipv4Addr::new(198, 19, own[2], base | 2))
+}
+
+/// `false` if there is no way to have a device here.
+fn echoes(name: &str) -> bool {
+    let (kernel, ours) = addresses();
+    let config = TapConfig { queues: 2, address: Some((kernel, 30)), ..TapConfig::default() };
+    let tap = match Tap::open(&config, &Pool::new(2_048)) {
+        Ok(tap) => tap,
+        Err(error @ (TapError::NoDriver | TapError::Permission { .. })) => {
+            eprintln!("skipped: {error}");
+            return false;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let policy = policy(name);
+    let sys = format!("/sys/class/net/{}", tap.name);
+    let device = DeviceConfig {
+        name: tap.name.clone(),
+        address: Address { mac: [2, 0, 0, 0, 0, 0x42], ipv4: ours, prefix: 30 },
+        queues: (0..).zip(tap.queues).map(|(at, queue)| (Box::new(queue) as _, at % 2)).collect(),
+        delivery_cost: 0,
+        settings: policy.instance,
+    };
+    let cpus = sched::usable_cpus().into_iter().cycle().take(2).collect();
+    let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
+    let engine = Engine::start(config).expect("the engine starts");
+    let stack = engine.stack(&tap.name).expect("the device");
+    let socket = stack.bind_udp(PORT, 512).expect("a port");
+    let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll).expect("parameters");
+    epoll.set_spin(policy.application.spin);
+    epoll.add(&socket, 0).expect("room");
+    let over = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&over);
+    let echo = std::thread::spawn(move || {
+        let mut events = Vec::new();
+        while !told.load(Ordering::Relaxed) {
+            epoll.wait(&mut events, 64, Some(Duration::from_millis(20))).expect("a wait");
+            while let Some(datagram) = socket.try_recv() {
+                socket.echo(datagram, napkin_engine::now()).expect("the device is up");
+            }
+        }
+    });
+    let flows: Vec<UdpSocket> = (0..FLOWS)
+        .map(|_| {
+            let socket = UdpSocket::bind((kernel, 0)).expect("the address is there");
+            socket.connect((ours, PORT)).expect("a route");
+            socket.set_read_timeout(Some(HANGS)).expect("it may");
+            socket
+        })
+        .collect();
+    for number in 0..DATAGRAMS {
+        // All flows at once, so that both queues have work.
+        for flow in &flows {
+            flow.send(&number.to_be_bytes()).expect("room");
+        }
+        for flow in &flows {
+            let mut buffer = [0; 8];
+            let length = flow.recv(&mut buffer).expect(name);
+            assert_eq!(buffer[..length], number.to_be_bytes(), "{name}");
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    echo.join().expect("it echoes");
+    let counted = stack.counters();
+    assert!(counted.delivered() >= u64::from(DATAGRAMS) * FLOWS as u64, "{name}: {counted:?}");
+    let queues = engine.napis().iter().filter(|napi| napi.counts.packets > 0).count();
+    eprintln!("{name}: {} frames over {queues} queues", counted.frames);
+    engine.stop();
+    drop(stack);
+    common::eventually("the device's end", || !std::path::Path::new(&sys).exists());
+    true
+}
+
+#[test]
+fn the_hosts_own_sockets_are_answered_in_every_mode() {
+    let _alone = alone();
+    for name in common::POLICIES {
+        if !echoes(name) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Arguments.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use napkin_bench::serve::{CpuList, DeviceSpec, Network};
+use napkin_core::Policy;
+
+use crate::units;
+
+/// Every way a network service can learn of its packets, measured side by side.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "\
+Examples:
+  napkin bench                                      the proposals' workloads, in about a minute
+  napkin policies                                   what there is to choose from
+  napkin serve echo --device synthetic --for 5s     an engine at work, without any rights
+  sudo napkin serve echo --device tap:nk0 --policy suspend20
+                                                    then: ping 10.99.0.1
+  napkin napi-get                                   what a running engine's instances are set to
+  napkin napi-set --id 1 --threaded busy-poll       change one while traffic flows"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure workloads under delivery policies, side by side.
+    Bench(crate::bench::Bench),
+    /// Explain the delivery policies: what each does, what it costs, whose proposal it is.
+    Policies(Policies),
+    /// Serve echo or sink on devices until interrupted, under a delivery policy.
+    Serve(Serve),
+    /// List the devices of a running engine.
+    DevGet(DevGet),
+    /// List the queues of a running engine, with the instance that polls each.
+    QueueGet(QueueGet),
+    /// List the NAPI instances of a running engine, with their settings.
+    NapiGet(NapiGet),
+    /// Change the settings of one NAPI instance while traffic flows.
+    NapiSet(NapiSet),
+    /// Show the counters of a running engine's devices and queues.
+    QstatsGet(QstatsGet),
+    /// Change the settings of all instances of a device (the kernel has sysfs for it).
+    DevSet(DevSet),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  napkin policies                      all of them, one line each
+  napkin policies suspend20            one, with what it costs and its values
+  napkin policies hold250              a member of a family
+  napkin policies defer20,hold=50us    one that is spelled out, with what will not do what it says")]
+pub(crate) struct Policies {
+    /// A policy: a preset, a member of a family, or one spelled out.
+    pub(crate) name: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Service {
+    /// Send every datagram back.
+    Echo,
+    /// Count every datagram and let it go.
+    Sink,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each device has a network of its own: the first the one given, the next the one after it. Its
+application thread waits as the policy says; ARP and ping are answered by the engine.
+Ctrl-C, or SIGTERM, ends it; nothing is left behind.
+
+Examples:
+  napkin serve echo --device synthetic --rate 50000 --policy threaded
+  sudo napkin serve echo --device tap:nk0 --policy suspend20
+      then, from the same machine: ping 10.99.0.1, or: echo hi | nc -u -w1 10.99.0.1 7
+  sudo napkin serve sink --device tap:a=hold --device tap:b=defer20 --cpus 0,1
+Control it while it runs: napkin napi-get, napkin napi-set --help")]
+pub(crate) struct Serve {
+    /// What to do with a datagram.
+    pub(crate) what: Service,
+    /// tap:NAME or synthetic, with =POLICY behind it if it has its own; may be given several times.
+    #[arg(long = "device", value_name = "DEVICE", required = true)]
+    pub(crate) devices: Vec<DeviceSpec>,
+    /// The policy of all devices that have none of their own (see napkin policies).
+    #[arg(long, default_value = "base", value_parser = policy)]
+    pub(crate) policy: Policy,
+    /// The engine's address on the first device; on a TAP device the operating system's side gets
+    /// the next one (10.99.0.2).
+    #[arg(long, value_name = "ADDRESS/PREFIX", default_value = "10.99.0.1/24")]
+    pub(crate) address: Network,
+    /// The UDP port of the service.
+    #[arg(long, default_value_t = 7)]
+    pub(crate) port: u16,
+    /// Queues of each device, and so NAPI instances.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) queues: u16,
+    /// The CPUs to use, as in 0,2 or 0-3; without, all that this process may use.
+    #[arg(long, value_name = "LIST")]
+    pub(crate) cpus: Option<CpuList>,
+    /// Datagrams a second of a synthetic device; 0 for silence.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) rate: u32,
+    /// Flows of a synthetic device.
+    #[arg(long, default_value_t = 16)]
+    pub(crate) flows: u32,
+    /// The control socket; without, DEVICE.sock in $XDG_RUNTIME_DIR/napkin, /run/napkin (root) or
+    /// /tmp/napkin-UID.
+    #[arg(long, env = "NAPKIN_CONTROL", value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+    /// End by itself after this time, as in 10s or 5m.
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    pub(crate) limit: Option<Duration>,
+}
+
+/// Which engine, and in which form.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// The engine's control socket; without, the only engine that runs.
+    #[arg(long, env = "NAPKIN_CONTROL", value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+    /// Print JSON, with every attribute; times are in nanoseconds.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DevGet {
+    /// Only this device.
+    #[arg(long)]
+    pub(crate) ifindex: Option<u64>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct QueueGet {
+    /// Only this device.
+    #[arg(long)]
+    pub(crate) ifindex: Option<u64>,
+    /// Only this direction.
+    #[arg(long = "type", value_name = "TYPE", value_parser = ["rx", "tx"])]
+    pub(crate) kind: Option<String>,
+    /// Only this queue.
+    #[arg(long)]
+    pub(crate) id: Option<u64>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+pid is the real id of the instance's thread, and absent without one: taskset -pc 2 PID and
+chrt -f -p 50 PID do what they say. irq is never there: user space has no interrupt numbers.
+hold, feedback, weight and the counts are napkin's own; all else is named as in the kernel.
+
+Examples:
+  napkin napi-get --id 1
+  napkin napi-get --ifindex 1 --counts
+  taskset -pc 1 $(napkin napi-get --id 1 --json | jq '.[0].pid')")]
+pub(crate) struct NapiGet {
+    /// Only this instance.
+    #[arg(long)]
+    pub(crate) id: Option<u64>,
+    /// Only the instances of this device.
+    #[arg(long)]
+    pub(crate) ifindex: Option<u64>,
+    /// Show what was counted instead of the settings.
+    #[arg(long)]
+    pub(crate) counts: bool,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+/// What can be set. Nothing else is changed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Settings {
+    /// Who polls: the softirq, the instance's own thread, that thread without end, or a worker of a
+    /// shared pool (ours).
+    #[arg(long, value_name = "MODE", value_parser = ["disabled", "enabled", "busy-poll", "workqueue"])]
+    pub(crate) threaded: Option<String>,
+    /// Empty polls before interrupts are allowed again; 0 switches deferral off.
+    #[arg(long, value_name = "N")]
+    pub(crate) defer_hard_irqs: Option<u64>,
+    /// Time from one deferred poll to the next, as in 20us; a bare number is in nanoseconds.
+    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
+    pub(crate) gro_flush_timeout: Option<u64>,
+    /// Longest that an application may keep interrupts suspended.
+    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
+    pub(crate) irq_suspend_timeout: Option<u64>,
+    /// How long the instance goes on polling without work (ours).
+    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
+    pub(crate) hold: Option<u64>,
+    /// Whether a full receiver stops its queue's polling (ours).
+    #[arg(long, value_name = "on|off", value_parser = ["on", "off"])]
+    pub(crate) feedback: Option<String>,
+    /// Frames that a poll outside busy polling may take (ours).
+    #[arg(long, value_name = "N")]
+    pub(crate) weight: Option<u64>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  napkin napi-set --id 3 --threaded busy-poll
+  napkin napi-set --id 1 --defer-hard-irqs 100 --gro-flush-timeout 20us
+  napkin napi-set --id 1 --threaded disabled --hold 1ms")]
+pub(crate) struct NapiSet {
+    /// The instance (see napi-get).
+    #[arg(long)]
+    pub(crate) id: u64,
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+This verb is napkin's own. The kernel's netdev family sets one instance at a time; what writes all
+instances of a device is sysfs: /sys/class/net/DEVICE/napi_defer_hard_irqs and its neighbours.
+
+Example:
+  napkin dev-set --ifindex 1 --threaded enabled")]
+pub(crate) struct DevSet {
+    /// The device (see dev-get).
+    #[arg(long)]
+    pub(crate) ifindex: u64,
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct QstatsGet {
+    /// Only this device.
+    #[arg(long)]
+    pub(crate) ifindex: Option<u64>,
+    /// Sums of each device, or each queue by itself.
+    #[arg(long, value_parser = ["device", "queue"])]
+    pub(crate) scope: Option<String>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+/// Reads a policy; its errors suggest the nearest name.
+fn policy(text: &str) -> Result<Policy, napkin_core::policy::PolicyError> {
+    text.parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_do_not_contradict_each_other() {
+        Args::command().debug_assert();
+    }
+}

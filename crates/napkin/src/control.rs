@@ -1,0 +1,173 @@
+//! The verbs that ask and change a running engine.
+
+use napkin_core::policy::Time;
+use napkin_engine::control::{ClientError, Record, Request, Verb, choose, request};
+use serde_json::Value;
+
+use crate::args::{DevGet, DevSet, NapiGet, NapiSet, QstatsGet, QueueGet, Settings, Target};
+use crate::failure::{Failure, print, print_json};
+use crate::table;
+
+pub(crate) fn dev_get(args: &DevGet) -> Result<(), Failure> {
+    let asked = Request::new(Verb::DevGet).with("ifindex", args.ifindex);
+    show(&args.target, &asked, &["ifindex", "ifname", "mac", "ipv4", "napi-ids"])
+}
+
+pub(crate) fn queue_get(args: &QueueGet) -> Result<(), Failure> {
+    let asked = Request::new(Verb::QueueGet)
+        .with("ifindex", args.ifindex)
+        .with("type", args.kind.as_deref())
+        .with("id", args.id);
+    show(&args.target, &asked, &["ifindex", "type", "id", "napi-id"])
+}
+
+pub(crate) fn napi_get(args: &NapiGet) -> Result<(), Failure> {
+    let asked = Request::new(Verb::NapiGet).with("id", args.id).with("ifindex", args.ifindex);
+    let settings: &[&str] = &[
+        "ifindex",
+        "ifname",
+        "id",
+        "pid",
+        "threaded",
+        "defer-hard-irqs",
+        "gro-flush-timeout",
+        "irq-suspend-timeout",
+        "hold",
+        "feedback",
+        "weight",
+    ];
+    let counts: &[&str] = &[
+        "ifindex",
+        "ifname",
+        "id",
+        "cpu",
+        "interrupts",
+        "polls",
+        "empty-polls",
+        "packets",
+        "deferrals",
+        "timer-polls",
+        "parks",
+        "handovers",
+        "idle-gap-min",
+    ];
+    show(&args.target, &asked, if args.counts { counts } else { settings })
+}
+
+pub(crate) fn qstats_get(args: &QstatsGet) -> Result<(), Failure> {
+    let asked = Request::new(Verb::QstatsGet)
+        .with("ifindex", args.ifindex)
+        .with("scope", args.scope.as_deref());
+    let by_queue: &[&str] = &["queue-type", "queue-id"];
+    let place = if args.scope.as_deref() == Some("queue") { by_queue } else { &[] };
+    let counters: &[&str] = &[
+        "rx-packets",
+        "rx-bytes",
+        "rx-hw-drops",
+        "rx-hw-drop-overruns",
+        "tx-packets",
+        "tx-bytes",
+        "tx-hw-drops",
+        "stack",
+    ];
+    show(&args.target, &asked, &[&["ifindex", "ifname"], place, counters].concat())
+}
+
+pub(crate) fn napi_set(args: &NapiSet) -> Result<(), Failure> {
+    let asked = Request::new(Verb::NapiSet).with("id", Some(args.id));
+    set(&args.target, &with(asked, &args.settings)?)
+}
+
+pub(crate) fn dev_set(args: &DevSet) -> Result<(), Failure> {
+    let asked = Request::new(Verb::DevSet).with("ifindex", Some(args.ifindex));
+    set(&args.target, &with(asked, &args.settings)?)
+}
+
+/// Adds the settings that were given. The engine knows the limits.
+fn with(asked: Request, settings: &Settings) -> Result<Request, Failure> {
+    let Settings {
+        threaded,
+        defer_hard_irqs,
+        gro_flush_timeout,
+        irq_suspend_timeout,
+        hold,
+        feedback,
+        weight,
+    } = settings;
+    let given = threaded.is_some()
+        || feedback.is_some()
+        || [defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout, hold, weight]
+            .iter()
+            .any(|it| it.is_some());
+    if !given {
+        let what = "nothing is to be changed: give a setting, as in --threaded busy-poll";
+        return Err(Failure::Usage(what.into()));
+    }
+    Ok(asked
+        .with("threaded", threaded.as_deref())
+        .with("defer-hard-irqs", *defer_hard_irqs)
+        .with("gro-flush-timeout", *gro_flush_timeout)
+        .with("irq-suspend-timeout", *irq_suspend_timeout)
+        .with("hold", *hold)
+        .with("feedback", feedback.as_deref().map(|it| it == "on"))
+        .with("weight", *weight))
+}
+
+fn ask(target: &Target, asked: &Request) -> Result<Vec<Record>, Failure> {
+    let answer = choose(target.control.as_deref()).and_then(|path| request(&path, asked));
+    answer.map_err(|error: ClientError| Failure::of(error))
+}
+
+fn set(target: &Target, asked: &Request) -> Result<(), Failure> {
+    let answer = ask(target, asked)?;
+    if target.json { print_json(&answer.into()) } else { Ok(()) }
+}
+
+fn show(target: &Target, asked: &Request, columns: &[&str]) -> Result<(), Failure> {
+    let records = ask(target, asked)?;
+    if target.json {
+        return print_json(&records.into());
+    }
+    let row = |record: &Record| columns.iter().map(|name| cell(name, record.get(*name))).collect();
+    print(&table::columns(columns, records.iter().map(row).collect()))
+}
+
+/// A value as people read it; what is absent is a dash.
+fn cell(name: &str, value: Option<&Value>) -> String {
+    const TIMES: [&str; 4] = ["gro-flush-timeout", "irq-suspend-timeout", "hold", "idle-gap-min"];
+    match value {
+        None | Some(Value::Null) => "-".into(),
+        Some(Value::Bool(on)) => if *on { "on" } else { "off" }.into(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Number(number)) => match number.as_u64() {
+            Some(time) if TIMES.contains(&name) => Time(time).to_string(),
+            _ => number.to_string(),
+        },
+        Some(Value::Array(items)) => {
+            items.iter().map(|item| cell("", Some(item))).collect::<Vec<_>>().join(" ")
+        }
+        // Counters by name: those that count something.
+        Some(Value::Object(fields)) => fields
+            .iter()
+            .filter(|(_, count)| count.as_u64() != Some(0))
+            .map(|(name, count)| format!("{name} {}", cell("", Some(count))))
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_cell_is_for_people() {
+        assert_eq!(cell("pid", None), "-");
+        assert_eq!(cell("hold", Some(&json!(1_000_000))), "1ms");
+        assert_eq!(cell("weight", Some(&json!(64))), "64");
+        assert_eq!(cell("feedback", Some(&json!(true))), "on");
+        assert_eq!(cell("napi-ids", Some(&json!([1, 2]))), "1 2");
+        assert_eq!(cell("stack", Some(&json!({"frames": 2, "no-port": 0}))), "frames 2");
+    }
+}

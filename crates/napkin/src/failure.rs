@@ -1,0 +1,54 @@
+//! How a command fails, and how text is printed so that a closed pipe is no failure.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It makes no sense.
+    Usage(String),
+    /// It could not be done.
+    Failed(String),
+    /// Whoever read the output has had enough.
+    Closed,
+}
+
+impl Failure {
+    /// Something that could not be done.
+    pub(crate) fn of(error: impl Display) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+
+    /// Says it and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        let (text, code) = match self {
+            Failure::Usage(text) => (text, 2),
+            Failure::Failed(text) => (text, 1),
+            Failure::Closed => return ExitCode::SUCCESS,
+        };
+        say(&format!("error: {text}"));
+        ExitCode::from(code)
+    }
+}
+
+/// Prints to standard output.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::Closed),
+        Err(error) => Err(Failure::Failed(format!("cannot write: {error}"))),
+    }
+}
+
+/// Prints a value as JSON.
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
+    print(&format!("{value:#}\n"))
+}
+
+/// Prints a line to standard error, where there may be nobody any more to read it.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}

@@ -1,0 +1,117 @@
+//! `napkin policies`: the table of all, or the long form of one.
+
+use napkin_core::Policy;
+use napkin_core::policy::{FAMILIES, Family, KEYS, PRESETS, Preset};
+use serde_json::{Value, json};
+
+use crate::args::Policies;
+use crate::failure::{Failure, print, print_json};
+use crate::table;
+
+pub(crate) fn run(args: &Policies) -> Result<(), Failure> {
+    match &args.name {
+        Some(name) => one(name, args.json),
+        None => all(args.json),
+    }
+}
+
+fn all(json: bool) -> Result<(), Failure> {
+    if json {
+        let presets = PRESETS.iter().map(|it| {
+            let Preset { name, proposal, what, cost, .. } = *it;
+            explained(name, proposal, what, cost, &it.policy)
+        });
+        let families = FAMILIES.iter().map(|it| {
+            json!({
+                "name": it.pattern,
+                "proposal": it.proposal,
+                "what": it.what,
+                "cost": it.cost,
+                "example": it.values(),
+            })
+        });
+        let (presets, families): (Vec<_>, Vec<_>) = (presets.collect(), families.collect());
+        return print_json(&json!({ "presets": presets, "families": families }));
+    }
+    let row = |name: &str, proposal: &str, what: &str, cost: &str, values: &str| {
+        // Blanks behind the commas, for lines to break there.
+        let values = if values == "base" { "nothing".into() } else { values.replace(',', ", ") };
+        let text = format!("{what}\nCosts: {cost}\nSets: {values}\nBy: {proposal}");
+        vec![name.to_owned(), text]
+    };
+    let presets =
+        PRESETS.iter().map(|it| row(it.name, it.proposal, it.what, it.cost, &it.values()));
+    let families = FAMILIES.iter().map(|it| {
+        row(it.pattern, it.proposal, it.what, it.cost, &format!("with N = 50: {}", it.values()))
+    });
+    let rows = presets.chain(families).collect();
+    let header = ["policy", "what it does, what it costs, what it sets, whose proposal it is"];
+    let mut text = table::wrapped(&header, rows);
+    text.push_str(
+        "\nN is a number of microseconds. A name may be followed by keys, as in \
+         suspend20,hold=50us;\nor keys alone spell a policy out:\n\n",
+    );
+    let keys = KEYS.iter().map(|key| vec![key.name.into(), key.takes.to_string(), key.what.into()]);
+    text.push_str(&table::wrapped(&["key", "takes", "what it sets"], keys.collect()));
+    text.push_str("\nnapkin policies NAME shows one with its values.\n");
+    print(&text)
+}
+
+fn one(text: &str, json: bool) -> Result<(), Failure> {
+    let policy: Policy = text
+        .parse()
+        .map_err(|error: napkin_core::policy::PolicyError| Failure::Usage(error.to_string()))?;
+    // A policy that was spelled out may turn out to have a name.
+    let name = policy.to_string();
+    let (proposal, what, cost) = explanation(&policy, &name).unwrap_or((
+        "yours",
+        "As spelled out below.",
+        "What its parts cost.",
+    ));
+    if json {
+        return print_json(&explained(&name, proposal, what, cost, &policy));
+    }
+    let mut out = format!("{name}  ({proposal})\n\n{what}\nCosts: {cost}\n\nValues");
+    let changed: Vec<_> = KEYS
+        .iter()
+        .filter(|key| key.value(&policy) != key.value(&Policy::BASE))
+        .map(|key| vec![key.name.to_owned(), key.value(&policy).to_string(), key.what.to_owned()])
+        .collect();
+    if changed.is_empty() {
+        out.push_str(": every key at its default.\n");
+    } else {
+        out.push_str(" (every other key at its default):\n");
+        out.push_str(&table::wrapped(&["key", "value", "what it sets"], changed));
+    }
+    for warning in policy.warnings() {
+        out.push_str(&format!("\nNote: {warning}.\n"));
+    }
+    print(&out)
+}
+
+/// Whose it is, what it does and what it costs, if it has a name.
+fn explanation(policy: &Policy, name: &str) -> Option<(&'static str, &'static str, &'static str)> {
+    if let Some(Preset { proposal, what, cost, .. }) = Preset::find(name) {
+        return Some((proposal, what, cost));
+    }
+    let Family { proposal, what, cost, .. } =
+        FAMILIES.iter().find(|family| family.member(policy).is_some())?;
+    Some((proposal, what, cost))
+}
+
+fn explained(name: &str, proposal: &str, what: &str, cost: &str, policy: &Policy) -> Value {
+    let values: serde_json::Map<String, Value> = KEYS
+        .iter()
+        .map(|key| (key.name.to_owned(), key.value(policy).to_string().into()))
+        .collect();
+    let warnings: Vec<String> = policy.warnings().iter().map(ToString::to_string).collect();
+    json!({
+        "name": name,
+        "proposal": proposal,
+        "what": what,
+        "cost": cost,
+        "spelled_out": policy.spelled_out().to_string(),
+        "values": values,
+        "warnings": warnings,
+    })
+}

@@ -1,0 +1,37 @@
+//! Tables for people.
+
+use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
+
+/// Characters in a line of text that is wrapped.
+const WIDTH: u16 = 100;
+
+/// Columns under their headers; long texts are wrapped.
+pub(crate) fn wrapped(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = plain(header, rows);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(WIDTH);
+    finish(&mut table)
+}
+
+/// Columns under their headers, as wide as they are: nothing that could be a number is broken.
+pub(crate) fn columns(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = plain(header, rows);
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    finish(&mut table)
+}
+
+fn plain(header: &[&str], rows: Vec<Vec<String>>) -> Table {
+    let mut table = Table::new();
+    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('-')));
+    table.set_header(header.iter().copied());
+    table.add_rows(rows);
+    table
+}
+
+fn finish(table: &mut Table) -> String {
+    let last = table.column_count().saturating_sub(1);
+    for (place, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if place == last { 0 } else { 2 }));
+    }
+    table.trim_fmt() + "\n"
+}

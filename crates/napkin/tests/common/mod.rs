@@ -1,0 +1,151 @@
+//! The real binary, started and stopped.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Long enough for a machine that is busy with other tests; a failure, never a measurement.
+pub const LONG: Duration = Duration::from_secs(30);
+
+pub fn napkin<'a>(args: impl IntoIterator<Item = &'a str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
+    command.env_remove("NAPKIN_CONTROL").args(args).output().expect("the binary runs")
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A directory of the test's own, removed at the end.
+pub struct Place(pub PathBuf);
+
+impl Place {
+    pub fn new(name: &str) -> Place {
+        let directory = format!("napkin-test-{}-{name}", std::process::id());
+        let directory = std::env::temp_dir().join(directory);
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir(&directory).expect("a directory");
+        Place(directory)
+    }
+
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running `napkin serve`.
+pub struct Served {
+    pub child: Child,
+    pub control: PathBuf,
+    pub said: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Served {
+    /// Starts one and waits until it can be controlled; what it said, if it ends before.
+    pub fn start(control: &Path, args: &[&str]) -> Result<Served, String> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_napkin"))
+            .arg("serve")
+            .args(args)
+            .arg("--control")
+            .arg(control)
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let mut said = Vec::new();
+        loop {
+            let Some(Ok(line)) = lines.next() else {
+                let _ = child.wait();
+                return Err(said.join("\n"));
+            };
+            said.push(line);
+            if said.last().is_some_and(|line| line.starts_with("control: ")) {
+                break;
+            }
+        }
+        let said = Arc::new(Mutex::new(said));
+        let also = Arc::clone(&said);
+        let reader = std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                also.lock().expect("no panic").push(line);
+            }
+        });
+        Ok(Served { child, control: control.to_owned(), said, reader: Some(reader) })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn said(&self) -> String {
+        self.said.lock().expect("no panic").join("\n")
+    }
+
+    pub fn ask(&self, args: &[&str]) -> Output {
+        let control = self.control.to_str().expect("a plain path");
+        napkin(args.iter().copied().chain(["--control", control]))
+    }
+
+    pub fn json(&self, args: &[&str]) -> Value {
+        let args: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
+        let output = self.ask(&args);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// The first instance.
+    pub fn napi(&self) -> Value {
+        self.json(&["napi-get", "--id", "1"])[0].clone()
+    }
+
+    pub fn set(&self, args: &[&str]) {
+        let args: Vec<&str> = ["napi-set", "--id", "1"].iter().chain(args).copied().collect();
+        let output = self.ask(&args);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid() as i32).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("it is ours");
+    }
+
+    /// Waits for its end, and for the last it says.
+    pub fn end(&mut self) -> ExitStatus {
+        let status = within("the server ends", || self.child.try_wait().expect("our child"));
+        self.reader.take().map(JoinHandle::join);
+        status
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Looks until there is an answer, and fails after [`LONG`].
+pub fn within<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < LONG, "{what}: not within {LONG:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

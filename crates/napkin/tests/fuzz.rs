@@ -1,0 +1,143 @@
+//! What anybody may write to the control socket, and what must come of it: nothing.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use common::{LONG, Place, Served};
+
+/// xorshift: the same bytes every time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+fn connect(served: &Served) -> UnixStream {
+    let stream = UnixStream::connect(&served.control).expect("it listens");
+    stream.set_read_timeout(Some(LONG)).expect("a timeout");
+    stream.set_write_timeout(Some(LONG)).expect("a timeout");
+    stream
+}
+
+/// Sends bytes and reads whatever comes until the other side closes.
+fn says(served: &Served, bytes: &[u8]) -> String {
+    let mut stream = connect(served);
+    // It may be closed in the middle of it.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+    }
+    String::from_utf8(answer).expect("text")
+}
+
+fn memory(served: &Served) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", served.pid())).expect("alive");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn nothing_that_is_written_hurts() {
+    let place = Place::new("fuzz");
+    let args = ["echo", "--device", "synthetic", "--rate", "1000"];
+    let mut served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
+    served.napi();
+    let before = memory(&served);
+    let mut random = Random(0x6e61_706b_696e);
+
+    // Random bytes of every size, with and without an end.
+    for round in 0..300 {
+        let length = random.next() as usize % 9_000;
+        let mut bytes = random.bytes(length);
+        if round % 2 == 0 {
+            bytes.push(b'\n');
+        }
+        says(&served, &bytes);
+    }
+    // Lines that are too long, by one and by a lot.
+    for length in [4_097, 1 << 20] {
+        let answer = says(&served, &vec![b' '; length]);
+        assert!(answer.contains("EMSGSIZE"), "{answer}");
+    }
+    // A longest line is no error in itself.
+    let mut longest = br#"{"version":1,"verb":"dev-get"}"#.to_vec();
+    longest.resize(4_096, b' ');
+    longest.push(b'\n');
+    assert!(says(&served, &longest).contains("syn0"));
+    // What is no request is answered and ends the connection; what is refused does not.
+    let answer = says(&served, b"{]\n{\"version\":1,\"verb\":\"dev-get\"}\n");
+    assert_eq!((answer.lines().count(), answer.contains("EINVAL")), (1, true), "{answer}");
+    let answer =
+        says(&served, b"{\"version\":1,\"verb\":\"x\"}\n{\"version\":1,\"verb\":\"dev-get\"}\n");
+    assert_eq!((answer.lines().count(), answer.contains("syn0")), (2, true), "{answer}");
+    // Half a line is nothing.
+    assert_eq!(says(&served, br#"{"version":1,"ve"#), "");
+    // A request with a piece of it changed.
+    let sound = br#"{"version":1,"verb":"napi-set","attributes":{"id":1,"hold":5,"weight":64}}"#;
+    for _ in 0..300 {
+        let mut bytes = sound.to_vec();
+        for _ in 0..=random.next() % 3 {
+            let at = random.next() as usize % bytes.len();
+            bytes[at] = random.next() as u8;
+        }
+        bytes.push(b'\n');
+        says(&served, &bytes);
+    }
+    // Deep, and many at once.
+    says(&served, &[&b"[".repeat(4_000)[..], b"\n"].concat());
+    let many = b"{\"version\":1,\"verb\":\"napi-get\"}\n".repeat(500);
+    assert_eq!(says(&served, &many).lines().count(), 500);
+
+    let grown = memory(&served).saturating_sub(before);
+    assert!(grown < 16 << 10, "{grown} kB");
+    assert_eq!(served.napi()["id"], 1);
+    assert!(!served.said().contains("panicked"), "{}", served.said());
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().success());
+}
+
+#[test]
+fn silent_and_slow_peers_hold_nothing() {
+    let place = Place::new("silent");
+    let args = ["echo", "--device", "synthetic", "--rate", "1000"];
+    let mut served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
+    // More than there are places, all of them silent: the next one waits for their time to be up.
+    let silent: Vec<_> = (0..40).map(|_| connect(&served)).collect();
+    assert_eq!(served.napi()["id"], 1);
+    for mut stream in silent {
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("closed");
+        assert!(rest.is_empty());
+    }
+    // One that sends a byte now and then is not kept for it.
+    let mut slow = connect(&served);
+    common::within("the slow one is given up", || {
+        std::thread::sleep(Duration::from_millis(200));
+        slow.write_all(b" ").is_err().then_some(())
+    });
+    // One that asks and asks and never reads is not kept either.
+    let mut deaf = connect(&served);
+    let asks = b"{\"version\":1,\"verb\":\"napi-get\"}\n".repeat(100);
+    common::within("the deaf one is given up", || deaf.write_all(&asks).is_err().then_some(()));
+    // It ends at once, however many are connected.
+    let idle: Vec<_> = (0..10).map(|_| connect(&served)).collect();
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().success());
+    drop(idle);
+    assert!(!served.control.exists());
+}

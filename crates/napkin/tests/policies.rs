@@ -1,0 +1,69 @@
+//! `napkin policies` and what is wrong with a policy's name.
+
+mod common;
+
+use common::{napkin, text};
+use napkin_core::policy::{FAMILIES, PRESETS};
+
+#[test]
+fn all_policies_are_explained() {
+    let output = napkin(["policies"]);
+    assert!(output.status.success());
+    let out = text(&output.stdout);
+    for name in PRESETS.iter().map(|it| it.name).chain(FAMILIES.iter().map(|it| it.pattern)) {
+        assert!(out.lines().any(|line| line.starts_with(name)), "{name}: {out}");
+    }
+}
+
+#[test]
+fn one_policy_is_explained_with_its_values() {
+    let out = text(&napkin(["policies", "suspend20"]).stdout);
+    for part in ["Damato", "Costs: ", "irq-suspend-timeout", "20ms", "gro-flush-timeout", "20us"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let member = text(&napkin(["policies", "hold250"]).stdout);
+    assert!(member.contains("Chapman") && member.contains("250us"), "{member}");
+}
+
+#[test]
+fn the_json_form_has_the_same() {
+    let all: serde_json::Value =
+        serde_json::from_slice(&napkin(["policies", "--json"]).stdout).unwrap();
+    assert_eq!(all["presets"].as_array().unwrap().len(), PRESETS.len());
+    assert_eq!(all["families"].as_array().unwrap().len(), FAMILIES.len());
+    let one = napkin(["policies", "threaded-busy-poll", "--json"]);
+    let one: serde_json::Value = serde_json::from_slice(&one.stdout).unwrap();
+    assert_eq!(one["values"]["threaded"], "busy-poll");
+    assert_eq!(one["spelled_out"], "threaded=busy-poll,defer-hard-irqs=100,gro-flush-timeout=15us");
+}
+
+#[test]
+fn what_will_not_do_what_it_says_is_told() {
+    let out = text(&napkin(["policies", "suspend20,defer-hard-irqs=0"]).stdout);
+    assert!(out.contains("Note: irq-suspend-timeout does nothing without deferral"), "{out}");
+}
+
+#[test]
+fn an_unknown_name_gets_the_nearest_one_and_a_usage_error() {
+    let output = napkin(["policies", "suspnd20"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("did you mean 'suspend20'?"));
+    for device in ["synthetic", "synthetic=trheaded"] {
+        let output = napkin(["serve", "echo", "--device", device, "--policy", "trheaded"]);
+        assert_eq!(output.status.code(), Some(2));
+        let error = text(&output.stderr);
+        assert!(error.contains("did you mean 'threaded'?"), "{error}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    use std::process::{Command, Stdio};
+    let mut child = Command::new(env!("CARGO_BIN_EXE_napkin"))
+        .arg("policies")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,283 @@
+//! `napkin serve` and the control of it.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::{Place, Served, napkin, text, within};
+use rustix::process::{Pid, Signal};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+const SYNTHETIC: &[&str] = &["echo", "--device", "synthetic", "--rate", "2000"];
+
+fn serve(place: &Place, more: &[&str]) -> Served {
+    let args: Vec<&str> = SYNTHETIC.iter().chain(more).copied().collect();
+    Served::start(&place.socket("a.sock"), &args).expect("it starts")
+}
+
+#[test]
+fn it_serves_for_a_time_and_leaves_nothing() {
+    let place = Place::new("for");
+    let mut served = serve(&place, &["--for", "2s"]);
+    let devices = served.json(&["dev-get"]);
+    assert_eq!((&devices[0]["ifindex"], &devices[0]["ifname"]), (&1.into(), &"syn0".into()));
+    assert!(served.end().success());
+    let said = served.said();
+    assert!(said.contains(" replies/s, ") && said.contains("served: "), "{said}");
+    assert!(!served.control.exists());
+}
+
+#[test]
+fn a_thread_appears_with_its_mode_and_every_tool_knows_it() {
+    let place = Place::new("threaded");
+    let served = serve(&place, &[]);
+    assert!(served.napi().get("pid").is_none(), "no thread, no pid");
+    assert!(served.napi().get("irq").is_none(), "user space has none");
+    served.set(&["--threaded", "busy-poll"]);
+    let napi = served.napi();
+    assert_eq!(napi["threaded"], "busy-poll");
+    let pid = napi["pid"].as_i64().expect("a thread");
+    let task = format!("/proc/{}/task/{pid}", served.pid());
+    assert_eq!(fs::read_to_string(format!("{task}/comm")).unwrap().trim(), "napi/syn0-1");
+
+    // What taskset does, and what it shows.
+    let usable = sched_getaffinity(None).expect("our own");
+    let cpu = (0..CpuSet::MAX_CPU).rfind(|cpu| usable.is_set(*cpu)).expect("one at least");
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(Pid::from_raw(pid as i32), &set).expect("it is ours");
+    let status = fs::read_to_string(format!("{task}/status")).unwrap();
+    let allowed = status.lines().find_map(|it| it.strip_prefix("Cpus_allowed_list:")).unwrap();
+    assert_eq!(allowed.trim(), cpu.to_string());
+    for tool in ["taskset", "chrt"] {
+        match Command::new(tool).args(["-p", &pid.to_string()]).output() {
+            Ok(output) => assert!(output.status.success(), "{tool}: {}", text(&output.stderr)),
+            Err(error) => eprintln!("skipped: {tool}: {error}"),
+        }
+    }
+    // Traffic goes on there.
+    let packets = |napi: &serde_json::Value| napi["packets"].as_u64().expect("a count");
+    let before = packets(&served.napi());
+    within("packets", || (packets(&served.napi()) > before).then_some(()));
+
+    served.set(&["--threaded", "disabled"]);
+    assert!(served.napi().get("pid").is_none());
+    within("the thread ends", || (!fs::exists(&task).unwrap()).then_some(()));
+    let before = packets(&served.napi());
+    within("packets", || (packets(&served.napi()) > before).then_some(()));
+}
+
+#[test]
+fn every_mode_can_be_had_from_every_other() {
+    let place = Place::new("modes");
+    let served = serve(&place, &[]);
+    let modes = ["disabled", "enabled", "busy-poll", "workqueue"];
+    for from in modes {
+        for to in modes {
+            served.set(&["--threaded", from]);
+            served.set(&["--threaded", to]);
+            let napi = served.napi();
+            assert_eq!(napi["threaded"], to, "from {from}");
+            assert_eq!(napi.get("pid").is_some(), to == "enabled" || to == "busy-poll", "{to}");
+            let before = napi["packets"].as_u64();
+            within(to, || (served.napi()["packets"].as_u64() > before).then_some(()));
+        }
+    }
+}
+
+#[test]
+fn only_what_is_named_changes_and_no_setter_undoes_another() {
+    let place = Place::new("setters");
+    let served = serve(&place, &["--policy", "defer20"]);
+    served.set(&["--hold", "1ms"]);
+    let napi = served.napi();
+    assert_eq!((&napi["defer-hard-irqs"], &napi["hold"]), (&100.into(), &1_000_000.into()));
+    std::thread::scope(|scope| {
+        let served = &served;
+        scope.spawn(move || {
+            for n in 1..=20 {
+                served.set(&["--defer-hard-irqs", &n.to_string()]);
+            }
+        });
+        scope.spawn(move || {
+            for n in 1..=20 {
+                served.set(&["--weight", &n.to_string(), "--feedback", "on"]);
+            }
+        });
+    });
+    let napi = served.napi();
+    assert_eq!(napi["defer-hard-irqs"], 20);
+    assert_eq!(napi["weight"], 20);
+    assert_eq!(napi["gro-flush-timeout"], 20_000);
+    assert_eq!((&napi["feedback"], &napi["hold"]), (&true.into(), &1_000_000.into()));
+}
+
+#[test]
+fn a_device_is_set_as_a_whole() {
+    let place = Place::new("device");
+    let served = serve(&place, &["--queues", "3", "--device", "synthetic=hold"]);
+    assert_eq!(served.json(&["queue-get", "--type", "rx"]).as_array().unwrap().len(), 6);
+    let output = served.ask(&["dev-set", "--ifindex", "2", "--threaded", "enabled"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let napis = served.json(&["napi-get"]);
+    for napi in napis.as_array().unwrap() {
+        let (threaded, hold) = (&napi["threaded"], napi["hold"].as_u64().unwrap());
+        match napi["ifindex"].as_u64() {
+            Some(1) => assert_eq!((threaded, hold), (&"disabled".into(), 0)),
+            _ => assert_eq!((threaded, hold), (&"enabled".into(), 100_000)),
+        }
+    }
+    let stats = served.json(&["qstats-get", "--scope", "queue", "--ifindex", "2"]);
+    assert_eq!(stats.as_array().unwrap().len(), 6);
+    let stats = served.json(&["qstats-get"]);
+    assert_eq!(stats.as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn what_is_out_of_range_is_refused_with_the_limit() {
+    let place = Place::new("range");
+    let served = serve(&place, &[]);
+    let refused = |args: &[&str], parts: &[&str]| {
+        let output = served.ask(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let error = text(&output.stderr);
+        assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+    };
+    let set = |more: [&'static str; 2]| ["napi-set", "--id", "1", more[0], more[1]];
+    refused(&set(["--defer-hard-irqs", "2147483648"]), &["2147483648", "2147483647", "ERANGE"]);
+    refused(&set(["--weight", "0"]), &["1 to 65535", "ERANGE"]);
+    refused(&set(["--hold", "1000001s"]), &["1000000000000000", "ERANGE"]);
+    refused(&["napi-set", "--id", "7", "--hold", "1us"], &["no NAPI instance has id 7", "ENOENT"]);
+    refused(&["napi-get", "--ifindex", "9"], &["no device has ifindex 9", "ENOENT"]);
+    let unchanged = served.napi();
+    assert_eq!((&unchanged["defer-hard-irqs"], &unchanged["hold"]), (&0.into(), &0.into()));
+    for (args, part) in [
+        (vec!["napi-set", "--id", "1"], "give a setting"),
+        (vec!["napi-set", "--id", "1", "--threaded", "busypoll"], "busy-poll"),
+        (vec!["napi-set", "--threaded", "enabled"], "--id"),
+        (vec!["napi-set", "--id", "1", "--hold", "1parsec"], "20us"),
+    ] {
+        let output = served.ask(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains(part), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    let place = Place::new("stale");
+    let mut first = serve(&place, &[]);
+    match Served::start(&place.socket("a.sock"), SYNTHETIC) {
+        Err(said) => assert!(said.contains(&format!("process {}", first.pid())), "{said}"),
+        Ok(_) => panic!("two engines behind one socket"),
+    }
+    first.napi();
+    first.signal(Signal::KILL);
+    assert!(!first.end().success());
+    assert!(first.control.exists(), "nobody removed it");
+    let output = first.ask(&["napi-get"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("nobody listens there"), "{}", text(&output.stderr));
+    let mut second = serve(&place, &[]);
+    second.napi();
+    second.signal(Signal::INT);
+    assert!(second.end().success());
+    assert!(!second.control.exists());
+}
+
+#[test]
+fn it_ends_when_it_is_told_to_in_every_mode() {
+    let place = Place::new("end");
+    for policy in
+        ["threaded-busy-poll", "fullbusy", "busypoll-separate", "suspend20", "workqueue", "hold"]
+    {
+        let mut served = serve(&place, &["--policy", policy]);
+        let replies = || served.json(&["qstats-get"])[0]["tx-packets"].as_u64();
+        within(policy, || (replies() > Some(0)).then_some(()));
+        served.signal(Signal::TERM);
+        assert!(served.end().success(), "{policy}: {}", served.said());
+        assert!(!served.control.exists(), "{policy}");
+        let said = served.said();
+        assert!(!said.contains(", 0 replies, "), "{policy}: {said}");
+        assert!(!said.contains("panicked"), "{policy}: {said}");
+    }
+}
+
+#[test]
+fn policies_that_disagree_about_a_cpu_are_refused() {
+    let place = Place::new("conflict");
+    let devices = ["--device", "synthetic=ksoftirqd", "--device", "synthetic=threaded"];
+    let cpus = napkin_engine::sched::usable_cpus();
+    let first = cpus[0].to_string();
+    let control = place.socket("a.sock");
+    let args = [&["echo"][..], &devices, &["--cpus", &first]].concat();
+    let said = Served::start(&control, &args).err().expect("refused");
+    assert!(said.contains("two policies disagree about one CPU: net-softirq="), "{said}");
+    let direct = [&["serve", "echo"][..], &devices, &["--cpus", &first]].concat();
+    assert_eq!(napkin(direct).status.code(), Some(2));
+    let [one, two, ..] = cpus[..] else { return eprintln!("skipped: needs two CPUs") };
+    let both = format!("{one},{two}");
+    let args = [&["echo"][..], &devices, &["--cpus", &both]].concat();
+    Served::start(&control, &args).expect("a CPU each").napi();
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    for args in [
+        &["--device", "synthetic", "--queues", "0"][..],
+        &["--device", "synthetic", "--port", "0"],
+        &["--device", "eth0"],
+        &["--device", "tap:a", "--device", "tap:a=hold"],
+        &["--device", "synthetic", "--address", "10.99.0.0/24"],
+        &["--device", "synthetic", "--cpus", "a"],
+        &["--device", "synthetic", "--for", "soon"],
+        &[],
+    ] {
+        let output = napkin(["serve", "echo"].into_iter().chain(args.iter().copied()));
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));
+    }
+    let absent = napkin(["serve", "echo", "--device", "synthetic", "--cpus", "1023"]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(text(&absent.stderr).contains("CPU 1023 cannot be used"), "{}", text(&absent.stderr));
+}
+
+#[test]
+fn a_policy_s_warnings_are_told_once_and_a_preset_s_not() {
+    let place = Place::new("warnings");
+    let odd = "suspend20,defer-hard-irqs=0";
+    let served = serve(
+        &place,
+        &["--policy", odd, "--device", "synthetic", "--device", "synthetic=interrupts"],
+    );
+    let said = served.said();
+    assert_eq!(said.matches("irq-suspend-timeout does nothing without").count(), 1, "{said}");
+    assert_eq!(said.matches("interrupts: ").count(), 0, "{said}");
+}
+
+#[test]
+fn of_several_engines_one_is_to_be_chosen() {
+    let place = Place::new("several");
+    let runtime = place.0.join("napkin");
+    fs::create_dir(&runtime).unwrap();
+    let paths = ["a.sock", "b.sock"].map(|name| runtime.join(name));
+    let served = paths.clone().map(|path| Served::start(&path, SYNTHETIC).expect("it starts"));
+    let output = Command::new(env!("CARGO_BIN_EXE_napkin"))
+        .arg("napi-get")
+        .env_remove("NAPKIN_CONTROL")
+        .env("XDG_RUNTIME_DIR", &place.0)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    for (path, served) in paths.iter().zip(&served) {
+        let line = format!("{}  (process {})", path.display(), served.pid());
+        assert!(error.contains(&line) && error.contains("--control PATH"), "{error}");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_napkin"))
+        .arg("napi-get")
+        .env("NAPKIN_CONTROL", &paths[1])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}

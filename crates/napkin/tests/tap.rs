@@ -1,0 +1,253 @@
+//! `napkin serve` on a TAP device: the operating system is the client.
+//!
+//! Needs /dev/net/tun and CAP_NET_ADMIN, and says so where it has to skip.
+
+mod common;
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use common::{Place, Served, within};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
+use rustix::process::Signal;
+
+/// A server on a TAP device of its own.
+struct Tap {
+    served: Served,
+    name: String,
+    ours: Ipv4Addr,
+    host: Ipv4Addr,
+    _place: Place,
+}
+
+/// Starts one; `n` tells the devices of this process apart.
+fn serve(n: u8, policy: &str) -> Option<Tap> {
+    let place = Place::new(&format!("tap{n}"));
+    let id = std::process::id();
+    let name = format!("nkt{}x{n}", id % 100_000);
+    let ours = Ipv4Addr::new(198, 18 + n % 2, (id % 250) as u8, 1 + 4 * n);
+    let [a, b, c, d] = ours.octets();
+    let (device, address) = (format!("tap:{name}"), format!("{ours}/30"));
+    let args = ["echo", "--device", &device, "--address", &address, "--policy", policy];
+    match Served::start(&place.socket("a.sock"), &args) {
+        Ok(served) => {
+            Some(Tap { served, name, ours, host: Ipv4Addr::new(a, b, c, d + 1), _place: place })
+        }
+        Err(said) if said.contains("CAP_NET_ADMIN") || said.contains("/dev/net/tun") => {
+            eprintln!("skipped: {said}");
+            None
+        }
+        Err(said) => panic!("{said}"),
+    }
+}
+
+impl Tap {
+    /// A datagram out and back. Datagrams may be lost, so it asks again.
+    fn echo(&self, text: &str) {
+        let socket = UdpSocket::bind((self.host, 0)).expect("the host's address is there");
+        socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+        let mut buffer = [0; 2_048];
+        within("an echo", || {
+            socket.send_to(text.as_bytes(), (self.ours, 7)).expect("a route is there");
+            let (length, from) = socket.recv_from(&mut buffer).ok()?;
+            assert_eq!((&buffer[..length], from.ip()), (text.as_bytes(), self.ours.into()));
+            Some(())
+        });
+    }
+
+    /// What `ping` does, over a raw socket.
+    fn ping(&self) {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP));
+        let socket = match socket {
+            Ok(socket) => socket,
+            Err(error) => return eprintln!("skipped: a raw socket: {error}"),
+        };
+        let timeout = Some(Duration::from_millis(500));
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, timeout).expect("a timeout");
+        let mut request = [8, 0, 0, 0, 0x6e, 0x6b, 0, 1, b'p', b'i', b'n', b'g'];
+        let sum: u32 =
+            request.chunks(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]]))).sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        request[2..4].copy_from_slice(&sum.to_be_bytes());
+        let to = std::net::SocketAddrV4::new(self.ours, 0);
+        within("an echo reply", || {
+            rustix::net::sendto(&socket, &request, SendFlags::empty(), &to).expect("a route");
+            let mut buffer = [0; 256];
+            // Other replies come by here as well.
+            while let Ok((length, _)) = rustix::net::recv(&socket, &mut buffer, RecvFlags::empty())
+            {
+                let packet = &buffer[..length];
+                let from_us = packet.get(12..16) == Some(&self.ours.octets()[..]);
+                if from_us && packet.get(20) == Some(&0) && packet.get(28..32) == Some(b"ping") {
+                    return Some(());
+                }
+            }
+            None
+        });
+    }
+
+    fn exists(&self) -> bool {
+        std::fs::exists(format!("/sys/class/net/{}", self.name)).expect("sysfs")
+    }
+}
+
+#[test]
+fn it_answers_datagrams_and_pings_and_goes_with_the_process() {
+    let Some(mut tap) = serve(0, "base") else { return };
+    tap.echo("hello");
+    tap.ping();
+    // Under every owner.
+    for mode in ["enabled", "busy-poll", "workqueue", "disabled"] {
+        tap.served.set(&["--threaded", mode]);
+        tap.echo(mode);
+    }
+    assert!(tap.exists());
+    tap.served.signal(Signal::TERM);
+    assert!(tap.served.end().success());
+    assert!(!tap.exists());
+}
+
+#[test]
+fn no_device_remains_after_a_kill() {
+    let Some(mut tap) = serve(1, "threaded-busy-poll") else { return };
+    tap.echo("still there");
+    tap.served.signal(Signal::KILL);
+    assert!(!tap.served.end().success());
+    within("the device goes", || (!tap.exists()).then_some(()));
+}
+
+#[test]
+fn a_device_that_is_in_use_is_refused() {
+    let Some(tap) = serve(2, "base") else { return };
+    let device = format!("tap:{}", tap.name);
+    // The kernel would give it a queue, and half of the first one's flows with it.
+    let second = Served::start(&tap._place.socket("b.sock"), &["echo", "--device", &device]);
+    let said = second.err().expect("refused");
+    assert!(said.contains("in use by another process"), "{said}");
+    tap.echo("unharmed");
+    let output = common::napkin(["serve", "echo", "--device", "tap:lo"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = common::text(&output.stderr);
+    assert!(error.contains("not a TAP interface"), "{error}");
+}
+
+/// Sends frames as they are.
+struct Wire {
+    socket: OwnedFd,
+    to: libc::sockaddr_ll,
+}
+
+impl Wire {
+    fn open(name: &str) -> Wire {
+        let index =
+            std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).expect("there");
+        // SAFETY: `sockaddr_ll` is plain data, for which all zeros are valid.
+        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = index.trim().parse().expect("a number");
+        to.sll_halen = 6;
+        let socket = rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, None);
+        Wire { socket: socket.expect("a packet socket"), to }
+    }
+
+    fn send(&self, frame: &[u8]) -> bool {
+        let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the descriptor is open; frame and address are live for the call, and their
+        // lengths are given.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const self.to).cast(),
+                size,
+            )
+        };
+        sent == frame.len() as isize
+    }
+
+    /// Lets the host send frames longer than a buffer.
+    fn jumbo(&self, name: &str) {
+        // SAFETY: `ifreq` is plain data, for which all zeros are valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_mtu = 9_000;
+        let inet = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).expect("one");
+        // SAFETY: the descriptor is open, and the argument is a live `ifreq`.
+        let done = unsafe { libc::ioctl(inet.as_raw_fd(), libc::SIOCSIFMTU, &raw mut request) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+#[test]
+fn malformed_frames_are_counted_and_the_echo_goes_on() {
+    let Some(tap) = serve(3, "base") else { return };
+    tap.echo("before");
+    let wire = Wire::open(&tap.name);
+    let mac = [2, b'n', b'k', 0, 0, 0];
+    let header = |kind: [u8; 2]| [&mac[..], &[2, 0, 0, 0, 0, 9], &kind].concat();
+    let ip = |rest: &[u8]| [header([8, 0]), rest.to_vec()].concat();
+    let mut frames = vec![
+        header([8, 0]),
+        ip(&[0x45]),
+        ip(&[0x45; 19]),
+        ip(&[0x00; 40]),
+        ip(&[0xff; 60]),
+        ip(&[0x4f; 30]),
+        [header([8, 6]), vec![0xff; 10]].concat(),
+        header([0x81, 0]),
+    ];
+    // A length beyond the frame, and a wrong checksum.
+    let mut long = vec![0x45, 0, 0xff, 0xff, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 9];
+    long.extend(tap.ours.octets());
+    frames.push(ip(&long));
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    for round in 0..500_usize {
+        let bytes = (0..round % 200).map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        });
+        frames
+            .push([header(if round % 2 == 0 { [8, 0] } else { [8, 6] }), bytes.collect()].concat());
+    }
+    let sent = frames.iter().filter(|frame| wire.send(frame)).count() as u64;
+    assert!(sent > 400, "only {sent} frames were taken by the operating system");
+    wire.jumbo(&tap.name);
+    let oversized = [header([8, 0]), vec![0; 5_000]].concat();
+    assert!(wire.send(&oversized) && wire.send(&oversized));
+
+    let stats = || tap.served.json(&["qstats-get"])[0].clone();
+    let count = |stats: &serde_json::Value, name: &str| stats["stack"][name].as_u64().unwrap_or(0);
+    let names = [
+        "truncated",
+        "bad-length",
+        "bad-header",
+        "bad-checksum",
+        "bad-source",
+        "not-for-us",
+        "vlan",
+        "ip-options",
+        "fragment",
+        "unknown-protocol",
+        "no-port",
+    ];
+    let dropped = |stats: &serde_json::Value| names.iter().map(|it| count(stats, it)).sum::<u64>();
+    within("every frame is accounted for", || (dropped(&stats()) >= sent).then_some(()));
+    within("the oversized ones, too", || (stats()["rx-oversized"] == 2).then_some(()));
+    let after = stats();
+    let accounted = dropped(&after)
+        + ["delivered", "answered", "learned", "socket-full", "answer-failed"]
+            .iter()
+            .map(|name| count(&after, name))
+            .sum::<u64>();
+    assert!(accounted <= count(&after, "frames"), "{after}");
+    tap.echo("after");
+    tap.ping();
+    assert!(!tap.served.said().contains("panicked"), "{}", tap.served.said());
+}
