@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
 use crate::report::{Column, Figures};
-use crate::serving::{DEVICE, PEER, Serving, US, Window};
+use crate::serving::{DEVICE, PEER, Serving, US, Window, ratio};
 use crate::workload::{Options, Trial, Workload};
 
 /// Bytes after the ICMP header: what ping sends.
@@ -52,7 +52,7 @@ pub struct FloodPing {
 impl FloodPing {
     /// On embedded devices: the closed loop, and the control.
     pub fn synthetic() -> FloodPing {
-        let loop_ = Client::Synthetic { turnaround: 20 * MICROSECOND };
+        let loop_ = Client::Synthetic { turnaround: 100 * MICROSECOND };
         FloodPing { clients: vec![loop_, FloodPing::extreme()] }
     }
 
@@ -142,7 +142,7 @@ impl Workload for FloodPing {
         let answered = serving.stack.counters().answered();
         let window = Window::begin(&serving, &[placement.queue])?;
         std::thread::sleep(options.window);
-        let mut figures = window.end()?;
+        let mut figures = window.end(0)?;
         let answered = serving.stack.counters().answered() - answered;
         if let Some(ping) = ping {
             ping.stop()?;
@@ -155,7 +155,7 @@ impl Workload for FloodPing {
             _ => None,
         };
         let tx = figures.interrupts_tx.unwrap_or(0) as f64;
-        figures.extra.insert("tx_irqs_per_pkt".into(), json!(tx / answered.max(1) as f64));
+        figures.extra.insert("tx_irqs_per_pkt".into(), ratio(tx, answered.max(1) as f64));
         serving.engine.stop();
         Ok(figures)
     }

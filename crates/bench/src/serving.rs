@@ -120,14 +120,16 @@ impl<'a> Window<'a> {
         Ok(window)
     }
 
-    /// Ends it: everything but what the application itself counts.
+    /// Ends it: everything but what the application itself counts. `looking` is the time that an
+    /// application's own looks at its socket took and found nothing.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn end(mut self) -> Result<Figures, BenchError> {
+    pub fn end(mut self, looking: u64) -> Result<Figures, BenchError> {
         let usage = self.cpus.end(0).map_err(BenchError::Proc)?;
         let (counts, queues) = totals(&self.counts, &self.serving.engine.napis());
-        let poll_ns = usage.threads.iter().map(|thread| self.poll_time(thread)).sum();
+        let polls: u64 = usage.threads.iter().map(|thread| self.poll_time(thread)).sum();
+        let poll_ns = polls + looking;
         let split = usage.split.and_then(|_| {
             CpuSplit::of(SplitInputs {
                 wall_ns: usage.wall_ns,
@@ -159,7 +161,7 @@ impl<'a> Window<'a> {
             ..Figures::default()
         };
         for (name, value) in extras(&counts, &queues) {
-            figures.extra.insert(name.into(), value);
+            figures.extra.insert(name, value);
         }
         let squeezes = squeezes(self.serving) - self.squeezes;
         figures.extra.insert("time_squeeze".into(), squeezes.into());
@@ -191,33 +193,33 @@ fn totals(before: &[NapiInfo], after: &[NapiInfo]) -> (Counts, QueueCounts) {
     (counts, queues)
 }
 
-fn extras(counts: &Counts, queues: &QueueCounts) -> Vec<(&'static str, Value)> {
-    let by_owner = |polls: &[u64; napkin_core::OWNERS]| -> Value {
-        Owner::ALL
-            .iter()
-            .map(|owner| (owner.name(), polls[*owner as usize]))
-            .collect::<BTreeMap<_, _>>()
-            .into_iter()
-            .filter(|(_, count)| *count != 0)
-            .map(|(name, count)| (name.to_owned(), json!(count)))
-            .collect::<serde_json::Map<_, _>>()
-            .into()
-    };
-    let mut extras = vec![
-        ("polls_by_owner", by_owner(&counts.polls)),
-        ("empty_polls_by_owner", by_owner(&counts.empty_polls)),
-        ("deferrals", counts.deferrals.into()),
-        ("timer_polls", counts.timer_polls.into()),
-        ("parks", counts.parks.into()),
-        ("interrupts_missed", counts.interrupts_missed.into()),
-        ("interrupts_after_hold", counts.interrupts_after_hold.into()),
-        ("tx_packets", queues.tx_packets.into()),
-        ("tx_completions", queues.tx_completions.into()),
-    ];
+fn extras(counts: &Counts, queues: &QueueCounts) -> Vec<(String, Value)> {
+    let mut extras: Vec<(String, Value)> = [
+        ("deferrals", counts.deferrals),
+        ("timer_polls", counts.timer_polls),
+        ("parks", counts.parks),
+        ("interrupts_missed", counts.interrupts_missed),
+        ("interrupts_after_hold", counts.interrupts_after_hold),
+        ("tx_packets", queues.tx_packets),
+        ("tx_completions", queues.tx_completions),
+    ]
+    .into_iter()
+    .map(|(name, count)| (name.to_owned(), count.into()))
+    .collect();
+    for owner in Owner::ALL {
+        let (name, at) = (owner.name(), owner as usize);
+        extras.push((format!("polls_{name}"), counts.polls[at].into()));
+        extras.push((format!("empty_polls_{name}"), counts.empty_polls[at].into()));
+    }
     if counts.idle_gap_min != NEVER {
-        extras.push(("idle_gap_min_ns", counts.idle_gap_min.into()));
+        extras.push(("idle_gap_min_ns".to_owned(), counts.idle_gap_min.into()));
     }
     extras
+}
+
+/// A ratio, to four digits: what a count of this size can say.
+pub fn ratio(count: f64, of: f64) -> Value {
+    json!((count / of * 10_000.0).round() / 10_000.0)
 }
 
 /// Every drop, by the name of its counter: those of the device, and those of the stack.

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
 use crate::report::{Column, Figures, Report, Row};
-use crate::serving::{PEER, Serving, US, Window};
+use crate::serving::{PEER, Serving, US, Window, ratio};
 use crate::workload::{Options, Placement, Trial, Workload};
 
 const PORT: u16 = 9;
@@ -133,7 +133,7 @@ impl Workload for UdpSink {
         let options = trial.options;
         // Everything on one CPU: that is the experiment.
         let cpu = options.placement().queue;
-        let placement = Placement { queue: cpu, other: cpu };
+        let placement = Placement { queue: cpu, other: cpu, poller: cpu };
         let queue = self.queue(index, trial.seed)?;
         let control = queue.control();
         let queues: Vec<Box<dyn PacketQueue>> = vec![Box::new(queue)];
@@ -162,7 +162,7 @@ impl Workload for UdpSink {
             let (first, offered) = (received.load(Ordering::Relaxed), control.offered());
             std::thread::sleep(options.window);
             let (last, offered_end) = (received.load(Ordering::Relaxed), control.offered());
-            let figures = window.and_then(Window::end);
+            let figures = window.and_then(|window| window.end(0));
             stop.store(true, Ordering::Relaxed);
             control.stop();
             sink.join().map_err(|_| BenchError::Panicked)??;
@@ -174,12 +174,12 @@ impl Workload for UdpSink {
                 Offered::AfterSoftirq => (offered_end - offered) as f64 / seconds,
             });
             let polled = figures.packets.unwrap_or(0) as f64;
-            let per = polled / (last - first).max(1) as f64;
-            figures.extra.insert("polled_per_received".into(), json!(per));
+            let per = ratio(polled, (last - first).max(1) as f64);
+            figures.extra.insert("polled_per_received".into(), per);
             let ring = figures.drops.get("ring_full").copied().unwrap_or(0) as f64;
             let all = figures.dropped();
             if all > 0 {
-                figures.extra.insert("drops_in_ring".into(), json!(ring / all as f64));
+                figures.extra.insert("drops_in_ring".into(), ratio(ring, all as f64));
             }
             Ok::<_, BenchError>(figures)
         })?;

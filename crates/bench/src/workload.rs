@@ -43,19 +43,20 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The CPUs: of the queue, and of whoever should be elsewhere (the same one, if there is no
-    /// other).
+    /// The CPUs: of the queue, and of whoever should be elsewhere, if there is such a place.
     pub fn placement(&self) -> Placement {
         let usable = napkin_engine::sched::usable_cpus();
         let cpus = if self.cpus.is_empty() { &usable } else { &self.cpus };
         // The last CPUs are the least likely to take this machine's own interrupts.
-        let (queue, other) = match (cpus.as_slice(), self.cpus.is_empty()) {
-            ([], _) => (0, 0),
-            ([one], _) => (*one, *one),
-            ([.., other, queue], true) => (*queue, *other),
-            ([queue, other, ..], false) => (*queue, *other),
+        let (queue, other, poller) = match (cpus.as_slice(), self.cpus.is_empty()) {
+            ([], _) => (0, 0, 0),
+            ([one], _) => (*one, *one, *one),
+            ([.., poller, other, queue], true) => (*queue, *other, *poller),
+            ([.., other, queue], true) => (*queue, *other, *queue),
+            ([queue, other, poller, ..], false) => (*queue, *other, *poller),
+            ([queue, other, ..], false) => (*queue, *other, *queue),
         };
-        Placement { queue, other }
+        Placement { queue, other, poller }
     }
 }
 
@@ -66,6 +67,8 @@ pub struct Placement {
     pub queue: usize,
     /// An application, or a client, that has a CPU of its own.
     pub other: usize,
+    /// A thread of the application that only polls: where there is no third CPU, the queue's.
+    pub poller: usize,
 }
 
 impl Placement {

@@ -1,13 +1,15 @@
 //! `xsk-rr` (2025): packets at a fixed rate over a raw socket, answered inline, by an application
 //! that then is busy for a while.
 //!
-//! The queue and whoever polls it have one CPU, the application has another, and it spins on its
+//! (The packets' sender is the synthetic queue, so there is one host and one wire less than in the
+//! document.) The queue and whoever polls it have one CPU, the application has another, and it spins on its
 //! socket as the document's tool does. Latency runs from the moment a packet was meant to arrive to
 //! the moment its reply is handed to the device, so a late reply is charged in full. Beside the true
 //! percentiles stands the document's own estimator, which is none.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use napkin_core::policy::{Policy, SocketPoller};
 use napkin_core::{CpuId, MICROSECOND, Ns};
@@ -106,6 +108,9 @@ impl Workload for XskRr {
             arrivals: Arrivals::Fixed { per_second },
             start: napkin_engine::now() + 50_000_000,
             rx_ring: 1_024,
+            // As AF_XDP's, sent frames are reaped by whoever polls anyway.
+            tx_interrupts: false,
+            tx_ring: 1_024,
             ..SyntheticConfig::default()
         };
         let queue = SyntheticQueue::new(&config, Box::new(Packets), Pool::new(8_192), None)?;
@@ -114,6 +119,7 @@ impl Workload for XskRr {
         let serving = Serving::start(trial.policy, placement, queues, 0)?;
         let socket = serving.stack.open_raw(RawFilter::UdpPort(PORT), 2_048)?;
         let measure = AtomicBool::new(false);
+        let looking = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
         let application = Application {
             serving: &serving,
@@ -121,6 +127,7 @@ impl Workload for XskRr {
             delay: pace.delay,
             placement,
             measure: &measure,
+            looking: &looking,
             stop: &stop,
         };
         let (figures, seen) = std::thread::scope(|scope| {
@@ -128,13 +135,14 @@ impl Workload for XskRr {
                 .name("xsk-rr".into())
                 .spawn_scoped(scope, || application.run(scope, socket))
                 .map_err(BenchError::Proc)?;
-            std::thread::sleep(options.warm_up + std::time::Duration::from_millis(50));
-            let window = Window::begin(&serving, &[placement.queue, placement.other]);
+            std::thread::sleep(options.warm_up + Duration::from_millis(50));
+            let window = Window::begin(&serving, &serving_cpus(trial.policy, placement));
             measure.store(true, Ordering::Relaxed);
             let offered = control.offered();
             std::thread::sleep(options.window);
             measure.store(false, Ordering::Relaxed);
-            let figures = window.and_then(Window::end);
+            let looking = looking.load(Ordering::Relaxed);
+            let figures = window.and_then(|window| window.end(looking));
             let offered = control.offered() - offered;
             stop.store(true, Ordering::Relaxed);
             let seen = receiver.join().map_err(|_| BenchError::Panicked)??;
@@ -205,6 +213,17 @@ impl XskRr {
     }
 }
 
+/// The CPUs that serve: the poller's counts where there is one.
+fn serving_cpus(policy: &Policy, placement: crate::workload::Placement) -> Vec<usize> {
+    let separate = policy.application.socket_busy_polls()
+        && policy.application.socket_poller == SocketPoller::Separate;
+    let mut cpus = vec![placement.queue, placement.other];
+    if separate {
+        cpus.push(placement.poller);
+    }
+    cpus
+}
+
 /// The application, and, if the policy asks for one, its polling thread.
 #[derive(Clone, Copy)]
 struct Application<'a> {
@@ -213,6 +232,8 @@ struct Application<'a> {
     delay: Ns,
     placement: crate::workload::Placement,
     measure: &'a AtomicBool,
+    /// Nanoseconds of looks at the socket that found nothing, while measured.
+    looking: &'a AtomicU64,
     stop: &'a AtomicBool,
 }
 
@@ -233,7 +254,7 @@ impl<'a> Application<'a> {
         let separate = options.socket_poller == SocketPoller::Separate;
         let poller = separate.then(|| {
             let poller = blocking.poller(CpuId(0));
-            let (stop, cpu) = (self.stop, self.placement.queue);
+            let (stop, cpu) = (self.stop, self.placement.poller);
             std::thread::Builder::new().name("xsk-rr-poll".into()).spawn_scoped(scope, move || {
                 sched::pin(None, &[cpu])?;
                 while !stop.load(Ordering::Relaxed) {
@@ -243,16 +264,23 @@ impl<'a> Application<'a> {
             })
         });
         let kicks = options.socket_busy_polls() && !separate;
-        let mut seen = Seen::new();
-        let result = self.receive(&mut seen, || {
+        // A first call, so that the engine counts this thread whether or not it calls again.
+        blocking.wait(Some(Duration::ZERO))?;
+        let (mut seen, mut calls) = (Seen::new(), Pow2::default());
+        let result = self.receive(&mut seen, !kicks, || {
             if let Some(frame) = blocking.socket().try_recv() {
                 return Ok(Some((frame, blocking.socket())));
             }
             if kicks {
-                blocking.wait(Some(std::time::Duration::ZERO))?;
+                let called = napkin_engine::now();
+                blocking.wait(Some(Duration::ZERO))?;
+                if self.measure.load(Ordering::Relaxed) {
+                    calls.record(napkin_engine::now() - called);
+                }
             }
             Ok(None)
         });
+        seen.receive = calls;
         self.stop.store(true, Ordering::Relaxed);
         if let Some(poller) = poller {
             poller.map_err(BenchError::Proc)?.join().map_err(|_| BenchError::Panicked)??;
@@ -272,20 +300,22 @@ impl<'a> Application<'a> {
         epoll.add(socket, 0)?;
         let mut events = Vec::with_capacity(1);
         let mut seen = Seen::new();
-        let result = self.receive(&mut seen, || {
+        let result = self.receive(&mut seen, false, || {
             if let Some(frame) = socket.try_recv() {
                 return Ok(Some((frame, socket)));
             }
-            epoll.wait(&mut events, 1, Some(std::time::Duration::from_millis(50)))?;
+            epoll.wait(&mut events, 1, Some(Duration::from_millis(50)))?;
             Ok(None)
         });
         result.map(|()| seen)
     }
 
-    /// Receives, replies, is busy; until told to stop.
+    /// Receives, replies, is busy; until told to stop. With `spins`, looks that find nothing are the
+    /// application's own polling.
     fn receive<'r>(
         self,
         seen: &mut Seen,
+        spins: bool,
         mut next: impl FnMut() -> Result<Option<(napkin_nic::Frame, &'r RawSocket)>, BenchError>,
     ) -> Result<(), BenchError> {
         let mut busy_until = 0;
@@ -296,10 +326,11 @@ impl<'a> Application<'a> {
                 continue;
             }
             let Some((frame, socket)) = next()? else {
-                if self.measure.load(Ordering::Relaxed) {
-                    seen.receive.record(napkin_engine::now() - called);
-                }
                 std::hint::spin_loop();
+                if spins && self.measure.load(Ordering::Relaxed) {
+                    let looked = napkin_engine::now() - called;
+                    self.looking.fetch_add(looked, Ordering::Relaxed);
+                }
                 continue;
             };
             let arrived = frame.arrived();

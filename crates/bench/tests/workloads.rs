@@ -59,7 +59,9 @@ fn a_sink_accounts_for_what_it_was_offered() {
         }
         let feedback = &report.rows[1];
         assert!(extra(feedback, "parks") > 0, "{feedback:?}");
-        assert!(!feedback.figures.drops.contains_key("socket_full"), "{feedback:?}");
+        // Only a park that timed out, because the application got no CPU, drops at the socket.
+        let at_socket = feedback.figures.drops.get("socket_full").copied().unwrap_or(0);
+        assert!(at_socket * 20 <= feedback.figures.dropped(), "{feedback:?}");
     }
 }
 

@@ -100,10 +100,18 @@ fn steps<P: Pass<Port>>(
 ) -> Ended {
     let mut did = first;
     let mut now = clock::now();
+    let mut arm = None;
     loop {
         #[cfg(debug_assertions)]
         shared.faults.point(&meter.activity);
         let op = pass.next(now, did);
+        // The step after an arm is the release: the system call comes when the instance is free
+        // again, because where timers are slow others would wait for it. The deadline is in force
+        // since the core has stored it.
+        if let Some(armed) = arm.take() {
+            carry_out(shared, armed);
+            now = clock::now();
+        }
         #[cfg(debug_assertions)]
         shared.faults.point(&meter.activity);
         #[cfg(debug_assertions)]
@@ -158,7 +166,11 @@ fn steps<P: Pass<Port>>(
             }
             Op::Sleep(at) => return Ended::Sleep(at),
             Op::Done => return Ended::Done,
-            Op::Arm { .. } | Op::Wake(_) | Op::Vector(..) => {
+            Op::Arm { .. } => {
+                arm = Some(op);
+                Did::Ok
+            }
+            Op::Wake(_) | Op::Vector(..) => {
                 carry_out(shared, op);
                 Did::Ok
             }

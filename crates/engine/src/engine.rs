@@ -375,6 +375,8 @@ impl Engine {
         }
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.wake_applications();
+        // Should anything have been left lying, whoever is to find it looks now.
+        self.shared.look_everywhere();
         for id in self.shared.host.ids() {
             if let Ok(mut disable) = Disable::new(&self.shared.host, id) {
                 drive::control(&self.shared, &mut disable);

@@ -24,6 +24,8 @@ pub(crate) struct Timer {
     settings: AtomicU64,
     /// Expiries in a row that found every deadline moved.
     early: AtomicU64,
+    /// How far beyond its deadline the timer is set at present.
+    slack: AtomicU64,
 }
 
 /// The most by which a deadline that keeps moving is let slip.
@@ -37,6 +39,7 @@ impl Timer {
             armed: AtomicU64::new(NEVER),
             settings: AtomicU64::new(0),
             early: AtomicU64::new(0),
+            slack: AtomicU64::new(0),
         })
     }
 
@@ -49,9 +52,10 @@ impl Timer {
         self.settings.load(Ordering::Relaxed)
     }
 
-    /// Sees to it that the timer fires at `at` or before.
+    /// Sees to it that the timer fires at `at` (and the present slack) or before.
     #[inline]
     pub(crate) fn bring_forward(&self, at: Ns) {
+        let at = at.saturating_add(self.slack.load(Ordering::Relaxed));
         let mut armed = self.armed.load(Ordering::Acquire);
         loop {
             if at >= armed {
@@ -85,15 +89,18 @@ impl Timer {
     /// A deadline had passed.
     pub(crate) fn was_due(&self) {
         self.early.store(0, Ordering::Relaxed);
+        self.slack.store(0, Ordering::Relaxed);
     }
 
     /// Sets the timer for the next deadline. One that moves whenever the timer fires (a busy poller
     /// pushes it ahead with each poll) would cost a wake-up each time for nothing: the more often
-    /// that has happened in a row, the further beyond it the timer is set, up to [`SLACK_MAX`].
+    /// that has happened in a row, the further beyond its deadline the timer is set, up to
+    /// [`SLACK_MAX`], until a deadline has really passed.
     pub(crate) fn set_next(&self, at: Ns, now: Ns) {
         let moved = self.early.load(Ordering::Relaxed).saturating_sub(1);
         let slack = at.saturating_sub(now).saturating_mul(moved).min(SLACK_MAX);
-        self.bring_forward(at.saturating_add(slack));
+        self.slack.store(slack, Ordering::Relaxed);
+        self.bring_forward(at);
     }
 
     fn set(&self, at: Ns) {
