@@ -140,3 +140,10 @@ pub enum EngineError {
     #[error("the engine is stopping")]
     Stopping,
 }
+
+impl EngineError {
+    /// The operating system refused something.
+    pub(crate) fn os(what: &'static str, source: std::io::Error) -> EngineError {
+        EngineError::Os { what, source }
+    }
+}

@@ -1,25 +1,24 @@
 //! The engine itself: made from devices and CPUs, changed while it runs, stopped at any time.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use napkin_core::policy::{CpuPolicy, InstancePolicy, Threaded};
-use napkin_core::{Counts, CpuCounts, CpuId, Disable, Enable, Host, Id, check};
+use napkin_core::{Counts, CpuCounts, CpuId, Disable, Enable, Id, check};
 use napkin_nic::QueueCounts;
-use napkin_stack::{Input, Stack};
+use napkin_stack::Stack;
 
-use crate::activity::{Activity, Meter, Role};
+use crate::activity::{Activity, Role};
+use crate::assembly;
 use crate::change::NapiChange;
 use crate::config::{Contexts, EngineConfig, EngineError};
 use crate::contexts;
 use crate::cpu::EngineCpu;
 use crate::drive;
-use crate::line::Line;
-use crate::port::Port;
-use crate::sched::{self, Class, Placement, SchedError, current_tid};
-use crate::shared::{Device, Napi, Shared};
-use crate::spin::Spin;
+use crate::sched::Placement;
+use crate::shared::Shared;
+use crate::thread::{join, spawn};
 
 /// A running engine. Dropping it stops it.
 #[derive(Debug)]
@@ -77,11 +76,12 @@ impl Engine {
     /// or an operating system that refuses descriptors or threads. Real-time priority that is
     /// refused is no error but a [warning](Engine::warnings).
     pub fn start(config: EngineConfig) -> Result<Engine, EngineError> {
-        validate(&config)?;
+        assembly::validate(&config)?;
         let cpus = config.cpus.iter().map(|os| EngineCpu::new(*os)).collect::<Result<Vec<_>, _>>();
-        let cpus = cpus.map_err(|e| os("a CPU's descriptors", e.into()))?;
+        let cpus = cpus.map_err(|e| EngineError::os("a CPU's descriptors", e.into()))?;
         let mut settings = Vec::new();
-        let shared = Arc::new(assemble(&config.cpus, config.devices, cpus, &mut settings)?);
+        let shared =
+            Arc::new(assembly::assemble(&config.cpus, config.devices, cpus, &mut settings)?);
         let mut engine = Engine {
             contexts: config.contexts,
             fixed: Vec::new(),
@@ -408,123 +408,5 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shut_down();
-    }
-}
-
-fn os(what: &'static str, source: std::io::Error) -> EngineError {
-    EngineError::Os { what, source }
-}
-
-fn join(handle: JoinHandle<()>) {
-    // The body catches panics itself.
-    let _ = handle.join();
-}
-
-fn validate(config: &EngineConfig) -> Result<(), EngineError> {
-    if config.cpus.is_empty() {
-        return Err(EngineError::NoCpu);
-    }
-    if config.devices.is_empty() || config.devices.iter().any(|device| device.queues.is_empty()) {
-        return Err(EngineError::NoQueue);
-    }
-    let cpus = config.cpus.len();
-    for device in &config.devices {
-        let bad = |c: char| c == '/' || c.is_whitespace() || c.is_control();
-        if device.name.is_empty() || device.name.len() > 15 || device.name.contains(bad) {
-            return Err(EngineError::DeviceName(device.name.clone()));
-        }
-        check(&device.settings)?;
-        for (queue, (_, cpu)) in device.queues.iter().enumerate() {
-            if usize::from(*cpu) >= cpus {
-                let device = device.name.clone();
-                return Err(EngineError::QueueCpu { device, queue, cpu: *cpu, cpus });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Makes instances of the devices' queues, each with its line and its way into the stack.
-fn assemble(
-    os_cpus: &[usize],
-    configs: Vec<crate::DeviceConfig>,
-    cpus: Vec<EngineCpu>,
-    settings: &mut Vec<InstancePolicy>,
-) -> Result<Shared, EngineError> {
-    let (mut napis, mut devices, mut ports) = (Vec::new(), Vec::new(), Vec::new());
-    for (device, config) in configs.into_iter().enumerate() {
-        let stack = Stack::new(config.address);
-        let cost = Spin::new(config.delivery_cost);
-        let mut ids = Vec::new();
-        for (queue, (nic, cpu)) in config.queues.into_iter().enumerate() {
-            let id = Id(napis.len() as u16);
-            let counters = nic.counters();
-            let input = Input::new(Arc::clone(&stack), Shared::napi_id(id), nic.transmitter());
-            let mut port = Port::new(nic, input, cost);
-            let epoll = Arc::clone(&cpus[usize::from(cpu)].epoll);
-            let line = Line::attach(epoll, port.nic().interrupt(), u64::from(id.0));
-            port.set_line(line.map_err(|e| os("a queue's interrupt", e.into()))?);
-            let counts = port.counts();
-            #[cfg(debug_assertions)]
-            let watched = port.watched();
-            ports.push((port, CpuId(cpu)));
-            napis.push(Napi {
-                device,
-                queue,
-                counters,
-                port: counts,
-                parker: crate::parker::Parker::default(),
-                leaving: std::sync::atomic::AtomicBool::new(false),
-                #[cfg(debug_assertions)]
-                watched,
-            });
-            settings.push(config.settings);
-            ids.push(id);
-        }
-        devices.push(Device { name: config.name, stack, napis: ids });
-    }
-    let host = Host::new(os_cpus.len() as u16, ports);
-    Ok(Shared::new(host, cpus.into(), napis.into(), devices.into()))
-}
-
-type Spawned = (Arc<Activity>, JoinHandle<()>, Option<SchedError>);
-
-/// Starts a named thread in its place, and returns once it is there. A CPU that is not there is an
-/// error; a class that was refused is returned beside the thread.
-fn spawn(
-    shared: &Arc<Shared>,
-    role: Role,
-    name: String,
-    placement: &Placement,
-    body: impl Fn(&Shared, &mut Meter) + Send + 'static,
-) -> Result<Spawned, EngineError> {
-    let activity = Activity::new(role, name.clone());
-    let (told, hear) = mpsc::sync_channel(1);
-    let thread = (Arc::clone(shared), Arc::clone(&activity), placement.clone());
-    let handle = std::thread::Builder::new()
-        .name(name)
-        .spawn(move || {
-            let (shared, activity, placement) = thread;
-            activity.set_tid(current_tid());
-            sched::exact_timers();
-            let place = sched::pin(None, &placement.cpus);
-            let failed = place.is_err();
-            let refused = (placement.class != Class::Fair)
-                .then(|| sched::classify(None, placement.class).err())
-                .flatten();
-            // The receiver waits for exactly this.
-            let _ = told.send(place.map(|()| refused));
-            if !failed {
-                contexts::guard(&shared, &activity, |meter| body(&shared, meter));
-            }
-        })
-        .map_err(|e| os("a thread", e))?;
-    match hear.recv() {
-        Ok(Ok(refused)) => {
-            shared.enter(&activity);
-            Ok((activity, handle, refused))
-        }
-        Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(os("a thread", std::io::Error::other("it ended before it began"))),
     }
 }

@@ -18,6 +18,7 @@
 //! The shortest server is `examples/echo.rs`.
 
 mod activity;
+mod assembly;
 mod blocking;
 mod change;
 mod clock;
@@ -39,6 +40,7 @@ pub mod rights;
 pub mod sched;
 mod shared;
 mod spin;
+mod thread;
 mod timer;
 mod waiter;
 

@@ -1,0 +1,61 @@
+//! Starting the engine's threads: named, in their place, in their class.
+
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use crate::activity::{Activity, Meter, Role};
+use crate::config::EngineError;
+use crate::contexts;
+use crate::sched::{self, Class, Placement, SchedError, current_tid};
+use crate::shared::Shared;
+
+/// A thread that runs, and why it has not the class that it should have.
+pub(crate) type Spawned = (Arc<Activity>, JoinHandle<()>, Option<SchedError>);
+
+/// Starts a named thread in its place, and returns once it is there. A CPU that is not there is an
+/// error; a class that was refused is returned beside the thread.
+pub(crate) fn spawn(
+    shared: &Arc<Shared>,
+    role: Role,
+    name: String,
+    placement: &Placement,
+    body: impl Fn(&Shared, &mut Meter) + Send + 'static,
+) -> Result<Spawned, EngineError> {
+    let activity = Activity::new(role, name.clone());
+    let (told, hear) = mpsc::sync_channel(1);
+    let thread = (Arc::clone(shared), Arc::clone(&activity), placement.clone());
+    let handle = std::thread::Builder::new()
+        .name(name)
+        .spawn(move || {
+            let (shared, activity, placement) = thread;
+            activity.set_tid(current_tid());
+            sched::exact_timers();
+            let place = sched::pin(None, &placement.cpus);
+            let failed = place.is_err();
+            let refused = (placement.class != Class::Fair)
+                .then(|| sched::classify(None, placement.class).err())
+                .flatten();
+            // The receiver waits for exactly this.
+            let _ = told.send(place.map(|()| refused));
+            if !failed {
+                contexts::guard(&shared, &activity, |meter| body(&shared, meter));
+            }
+        })
+        .map_err(|e| EngineError::os("a thread", e))?;
+    match hear.recv() {
+        Ok(Ok(refused)) => {
+            shared.enter(&activity);
+            Ok((activity, handle, refused))
+        }
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => {
+            Err(EngineError::os("a thread", std::io::Error::other("it ended before it began")))
+        }
+    }
+}
+
+/// Waits for the end of a thread.
+pub(crate) fn join(handle: JoinHandle<()>) {
+    // The body catches panics itself.
+    let _ = handle.join();
+}
