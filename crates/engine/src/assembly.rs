@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use napkin_core::policy::InstancePolicy;
 use napkin_core::{CpuId, Host, Id, check};
+use napkin_nic::PacketQueue;
 use napkin_stack::{Input, Stack};
 
 use crate::config::{DeviceConfig, EngineConfig, EngineError};
 use crate::cpu::EngineCpu;
-use crate::line::Line;
 use crate::port::Port;
 use crate::shared::{Device, Napi, Shared};
 use crate::spin::Spin;
@@ -52,31 +52,29 @@ pub(crate) fn assemble(
         let mut ids = Vec::new();
         for (queue, (nic, cpu)) in config.queues.into_iter().enumerate() {
             let id = Id(napis.len() as u16);
-            let counters = nic.counters();
-            let input = Input::new(Arc::clone(&stack), Shared::napi_id(id), nic.transmitter());
-            let mut port = Port::new(nic, input, cost);
-            let epoll = Arc::clone(&cpus[usize::from(cpu)].epoll);
-            let line = Line::attach(epoll, port.nic().interrupt(), u64::from(id.0));
-            port.set_line(line.map_err(|e| EngineError::os("a queue's interrupt", e.into()))?);
-            let counts = port.counts();
-            #[cfg(debug_assertions)]
-            let watched = port.watched();
+            let napi = Napi::new(device, queue, nic.counters());
+            let port = port(&stack, nic, cost, &napi, (id, &cpus[usize::from(cpu)]))?;
             ports.push((port, CpuId(cpu)));
-            napis.push(Napi {
-                device,
-                queue,
-                counters,
-                port: counts,
-                parker: crate::parker::Parker::default(),
-                leaving: std::sync::atomic::AtomicBool::new(false),
-                #[cfg(debug_assertions)]
-                watched,
-            });
+            napis.push(napi);
             settings.push(config.settings);
             ids.push(id);
         }
-        devices.push(Device { name: config.name, stack, napis: ids });
+        devices.push(Device { name: config.name, stack, napis: ids, cost });
     }
     let host = Host::new(os_cpus.len() as u16, ports);
     Ok(Shared::new(host, cpus.into(), napis.into(), devices.into()))
+}
+
+/// A device's queue as an instance's port, on the CPU that serves it.
+pub(crate) fn port(
+    stack: &Arc<Stack>,
+    nic: Box<dyn PacketQueue>,
+    cost: Spin,
+    napi: &Napi,
+    (id, cpu): (Id, &EngineCpu),
+) -> Result<Port, EngineError> {
+    let input = Input::new(Arc::clone(stack), Shared::napi_id(id), nic.transmitter());
+    let mut port = Port::new(nic, input, cost, napi.port.clone());
+    port.attach(cpu, id)?;
+    Ok(port)
 }

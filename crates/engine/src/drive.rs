@@ -115,7 +115,7 @@ fn steps<P: Pass<Port>>(
         #[cfg(debug_assertions)]
         shared.faults.point(&meter.activity);
         #[cfg(debug_assertions)]
-        let _alone = touched(op).map(|id| shared.napi(id).watched.enter(id));
+        let _alone = touched(op).map(|id| shared.napi(id).port.watched.enter(id));
         did = match op {
             Op::Poll { budget, .. } => {
                 let work = pass.queue().poll(budget, now);

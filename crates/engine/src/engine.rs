@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use napkin_core::policy::{CpuPolicy, InstancePolicy, Threaded};
 use napkin_core::{Counts, CpuCounts, CpuId, Disable, Enable, Id, check};
-use napkin_nic::QueueCounts;
+use napkin_nic::{PacketQueue, QueueCounts};
 use napkin_stack::Stack;
 
 use crate::activity::{Activity, Role};
@@ -250,6 +250,41 @@ impl Engine {
         }
     }
 
+    /// Gives an instance another queue: its device was re-created, or went away and came back. The
+    /// instance keeps its id, its settings, its thread and its counts; what the old queue still
+    /// held is lost with it.
+    ///
+    /// # Errors
+    /// No such instance, or no interrupt to be had: the old queue goes on then.
+    pub fn replace_queue(
+        &self,
+        napi_id: u32,
+        queue: Box<dyn PacketQueue>,
+    ) -> Result<(), EngineError> {
+        let id = self.id(napi_id)?;
+        // One change at a time, and none after the stop.
+        let threads = self.threads();
+        if threads.stopped {
+            return Err(EngineError::Stopping);
+        }
+        let (shared, napi) = (&self.shared, self.shared.napi(id));
+        let device = &shared.devices[napi.device];
+        let cpu = shared.cpu(shared.host.instance(id).cpu());
+        let counters = queue.counters();
+        let port = assembly::port(&device.stack, queue, device.cost, napi, (id, cpu))?;
+        if let Ok(mut disable) = Disable::new(&shared.host, id) {
+            drive::control(shared, &mut disable);
+        }
+        let replaced = shared.host.replace_queue(id, port);
+        debug_assert!(replaced.is_ok(), "{napi_id} was not disabled");
+        napi.succeed(counters);
+        if let Ok(mut enable) = Enable::new(&shared.host, id) {
+            drive::control(shared, &mut enable);
+        }
+        drop(threads);
+        Ok(())
+    }
+
     /// Stops: every queue is masked, every thread has ended, and waiting threads of the application
     /// have returned an error, when this returns.
     pub fn stop(mut self) {
@@ -281,8 +316,8 @@ impl Engine {
             weight: instance.weight(),
             suspending: instance.suspending_contexts(),
             counts: instance.counts(),
-            queue_counts: napi.counters.read(),
-            line_calls: napi.port.line_calls.load(Ordering::Relaxed),
+            queue_counts: napi.queue_counts(),
+            line_calls: napi.port.counts.line_calls.load(Ordering::Relaxed),
         }
     }
 

@@ -52,11 +52,11 @@ pub(crate) fn at_rest(shared: &Shared) {
     for id in shared.host.ids() {
         let state = shared.host.instance(id).state();
         assert!(state.disabled(), "invariant 4: instance {} is left in {state:?}", id.0);
-        let inside = shared.napi(id).watched.inside.load(Ordering::Acquire);
+        let inside = shared.napi(id).port.watched.inside.load(Ordering::Acquire);
         assert!(!inside, "somebody is inside the queue of instance {}", id.0);
     }
     for device in &shared.devices {
-        let taken = |id: &Id| shared.napi(*id).watched.taken.load(Ordering::Relaxed);
+        let taken = |id: &Id| shared.napi(*id).port.watched.taken.load(Ordering::Relaxed);
         let taken: u64 = device.napis.iter().map(taken).sum();
         let counters = device.stack.counters();
         let (frames, accounted) = (counters.frames, counters.accounted());

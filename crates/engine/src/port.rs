@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use napkin_core::{Ns, Pressure, Queue, Work};
+use napkin_core::{Id, Ns, Pressure, Queue, Work};
 use napkin_nic::{Frame, PacketQueue};
 use napkin_stack::Input;
 
+use crate::config::EngineError;
+use crate::cpu::EngineCpu;
 use crate::line::Line;
 use crate::spin::Spin;
 
@@ -22,6 +24,15 @@ pub(crate) struct PortCounts {
     pub(crate) line_calls: AtomicU64,
 }
 
+/// What a port shares with whoever reads it from outside; a port that takes another's place goes on
+/// with it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PortShares {
+    pub(crate) counts: Arc<PortCounts>,
+    #[cfg(debug_assertions)]
+    pub(crate) watched: Arc<crate::invariant::Watched>,
+}
+
 /// One queue, its interrupt line and its way into the stack.
 pub(crate) struct Port {
     nic: Box<dyn PacketQueue>,
@@ -33,9 +44,7 @@ pub(crate) struct Port {
     cost: Spin,
     /// The line is armed; a one-shot that fired may not have been noticed yet.
     armed: bool,
-    counts: Arc<PortCounts>,
-    #[cfg(debug_assertions)]
-    watched: Arc<crate::invariant::Watched>,
+    shares: PortShares,
 }
 
 impl std::fmt::Debug for Port {
@@ -45,7 +54,13 @@ impl std::fmt::Debug for Port {
 }
 
 impl Port {
-    pub(crate) fn new(nic: Box<dyn PacketQueue>, input: Input, cost: Spin) -> Port {
+    /// A port without a line; [`Port::attach`] it before its instance is enabled.
+    pub(crate) fn new(
+        nic: Box<dyn PacketQueue>,
+        input: Input,
+        cost: Spin,
+        shares: PortShares,
+    ) -> Port {
         Port {
             nic,
             line: None,
@@ -54,28 +69,16 @@ impl Port {
             single: Vec::with_capacity(1),
             cost,
             armed: false,
-            counts: Arc::default(),
-            #[cfg(debug_assertions)]
-            watched: Arc::default(),
+            shares,
         }
     }
 
-    pub(crate) fn counts(&self) -> Arc<PortCounts> {
-        Arc::clone(&self.counts)
-    }
-
-    #[cfg(debug_assertions)]
-    pub(crate) fn watched(&self) -> Arc<crate::invariant::Watched> {
-        Arc::clone(&self.watched)
-    }
-
-    pub(crate) fn nic(&self) -> &dyn PacketQueue {
-        &*self.nic
-    }
-
-    /// Gives the queue its line; before the instance is enabled.
-    pub(crate) fn set_line(&mut self, line: Line) {
-        self.line = Some(line);
+    /// Puts the queue's interrupt on a CPU, masked.
+    pub(crate) fn attach(&mut self, cpu: &EngineCpu, id: Id) -> Result<(), EngineError> {
+        let epoll = Arc::clone(&cpu.epoll);
+        let line = Line::attach(epoll, self.nic.interrupt(), u64::from(id.0));
+        self.line = Some(line.map_err(|e| EngineError::os("a queue's interrupt", e.into()))?);
+        Ok(())
     }
 
     /// The interrupt side, having won: the line has fired, and so is masked.
@@ -101,7 +104,7 @@ impl Queue for Port {
         }
         let work = self.nic.poll(budget, now, &mut self.batch);
         #[cfg(debug_assertions)]
-        self.watched.polled(budget, work, self.batch.len());
+        self.shares.watched.polled(budget, work, self.batch.len());
         work
     }
 
@@ -124,7 +127,7 @@ impl Queue for Port {
             && let Some(line) = &self.line
         {
             line.mask(self.nic.interrupt());
-            self.counts.line_calls.fetch_add(1, Ordering::Relaxed);
+            self.shares.counts.line_calls.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -139,7 +142,7 @@ impl Queue for Port {
         self.armed = true;
         if let Some(line) = &self.line {
             line.unmask(self.nic.interrupt());
-            self.counts.line_calls.fetch_add(1, Ordering::Relaxed);
+            self.shares.counts.line_calls.fetch_add(1, Ordering::Relaxed);
         }
         false
     }

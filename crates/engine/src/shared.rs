@@ -4,14 +4,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use napkin_core::{CpuId, Host, Id};
-use napkin_nic::QueueCounters;
+use napkin_nic::{QueueCounters, QueueCounts};
 use napkin_stack::Stack;
 
 use crate::activity::{Activity, Meter, Role};
 use crate::clock;
 use crate::cpu::EngineCpu;
 use crate::parker::Parker;
-use crate::port::{Port, PortCounts};
+use crate::port::{Port, PortShares};
+use crate::spin::Spin;
 use crate::waiter::Waiter;
 
 /// One instance's place in its device, and where its thread sleeps.
@@ -19,13 +20,48 @@ use crate::waiter::Waiter;
 pub(crate) struct Napi {
     pub(crate) device: usize,
     pub(crate) queue: usize,
-    pub(crate) counters: Arc<QueueCounters>,
-    pub(crate) port: Arc<PortCounts>,
+    device_counts: Mutex<DeviceCounts>,
+    pub(crate) port: PortShares,
     pub(crate) parker: Parker,
     /// Its thread is to end once the mode is another's.
     pub(crate) leaving: AtomicBool,
-    #[cfg(debug_assertions)]
-    pub(crate) watched: Arc<crate::invariant::Watched>,
+}
+
+/// What the instance's queues have counted: the present one, and those before it.
+#[derive(Debug)]
+struct DeviceCounts {
+    present: Arc<QueueCounters>,
+    before: QueueCounts,
+}
+
+impl Napi {
+    pub(crate) fn new(device: usize, queue: usize, counters: Arc<QueueCounters>) -> Napi {
+        let before = QueueCounts::default();
+        Napi {
+            device,
+            queue,
+            device_counts: Mutex::new(DeviceCounts { present: counters, before }),
+            port: PortShares::default(),
+            parker: Parker::default(),
+            leaving: AtomicBool::new(false),
+        }
+    }
+
+    /// What the device has counted, over all of the instance's queues.
+    pub(crate) fn queue_counts(&self) -> QueueCounts {
+        let counts = self.device_counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sum = counts.before;
+        sum.add(&counts.present.read());
+        sum
+    }
+
+    /// Another queue counts from now on.
+    pub(crate) fn succeed(&self, counters: Arc<QueueCounters>) {
+        let mut counts = self.device_counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = counts.present.read();
+        counts.before.add(&last);
+        counts.present = counters;
+    }
 }
 
 /// Where the shared pool's workers sleep.
@@ -80,6 +116,8 @@ pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) stack: Arc<Stack>,
     pub(crate) napis: Vec<Id>,
+    /// What delivering one frame costs on top.
+    pub(crate) cost: Spin,
 }
 
 impl std::fmt::Debug for Shared {

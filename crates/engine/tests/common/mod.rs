@@ -144,6 +144,21 @@ impl Source {
     }
 }
 
+/// One more queue of the kind that `setup` asks for, and the tap on it.
+pub fn queue(setup: &Setup) -> (SyntheticQueue, SourceControl) {
+    let config = SyntheticConfig {
+        seed: setup.seed,
+        arrivals: Arrivals::Fixed { per_second: setup.per_second },
+        start: napkin_engine::now(),
+        ..SyntheticConfig::default()
+    };
+    let template = Box::new(Datagrams { ports: setup.ports });
+    let queue = SyntheticQueue::new(&config, template, Pool::new(2_048), None);
+    let queue = queue.expect("a sound configuration");
+    let control = queue.control();
+    (queue, control)
+}
+
 /// An engine with one device, `syn0`.
 pub fn start(policy: &Policy, setup: &Setup) -> (Engine, Source) {
     let config = SyntheticConfig {
