@@ -259,21 +259,25 @@ impl<Q> Pass<Q> for TxPoll<'_, Q> {
 }
 
 impl<Q> Host<Q> {
-    /// Replaces the queue of a disabled instance (the device was re-created); its settings, id and
-    /// counts stay.
+    /// Calls `change` on the queue of a disabled instance: its device was re-created, or goes away.
+    /// The instance's settings, id and counts stay.
     ///
     /// # Errors
     /// If the instance is not disabled.
-    pub fn replace_queue(&self, id: Id, queue: Q) -> Result<Q, ControlError> {
+    pub fn change_queue<T>(
+        &self,
+        id: Id,
+        change: impl FnOnce(&mut Q) -> T,
+    ) -> Result<T, ControlError> {
         let instance = self.instance(id);
         if !instance.state.lock_disabled() {
             return Err(ControlError::NotDisabled(id));
         }
         let mut claim = Claim::from_token(self, id);
-        let old = core::mem::replace(&mut claim.owned().queue, queue);
+        let result = change(&mut claim.owned().queue);
         claim.into_token();
         instance.state.end_disable();
-        Ok(old)
+        Ok(result)
     }
 }
 

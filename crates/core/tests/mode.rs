@@ -237,14 +237,18 @@ fn disable_and_enable_refuse_what_makes_no_sense() {
     let talk = Talk::new("base");
     let again = Enable::new(&talk.host, ID).map(drop);
     assert_eq!(again, Err(ControlError::NotDisabled(ID)));
-    assert!(talk.host.replace_queue(ID, world::Port(talk.devices[0].clone())).is_err());
+    assert!(
+        talk.host.change_queue(ID, |queue| *queue = world::Port(talk.devices[0].clone())).is_err()
+    );
     let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("it is enabled"));
     let twice = Disable::new(&talk.host, ID).map(drop);
     assert_eq!(twice, Err(ControlError::AlreadyDisabled(ID)));
     disable.says();
     let twice = Disable::new(&talk.host, ID).map(drop);
     assert_eq!(twice, Err(ControlError::AlreadyDisabled(ID)));
-    assert!(talk.host.replace_queue(ID, world::Port(talk.devices[0].clone())).is_ok());
+    assert!(
+        talk.host.change_queue(ID, |queue| *queue = world::Port(talk.devices[0].clone())).is_ok()
+    );
     assert_eq!(talk.enable(ID), "unmask");
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use napkin_core::policy::{ApplicationPolicy, UNPRIVILEGED_BUDGET};
 use napkin_core::{CpuId, SocketWait};
-use napkin_stack::{Listener, Socket};
+use napkin_stack::{Listener, Receiver, Socket};
 use thiserror::Error;
 
 use crate::drive::{self, Ended, Hooks};
@@ -36,9 +36,10 @@ pub enum SocketError {
 ///
 /// The thread that polls separately (2025, "separate") has a `Blocking` of its own on the same
 /// socket's queue: see [`Blocking::poller`].
-#[derive(Debug)]
 pub struct Blocking<S> {
     socket: S,
+    receiver: Arc<Receiver>,
+    listener: Arc<dyn Listener>,
     waiter: Arc<Waiter>,
     policy: ApplicationPolicy,
     napi: Arc<AtomicU32>,
@@ -88,8 +89,9 @@ impl<S: Socket> Blocking<S> {
         let napi = Arc::new(AtomicU32::new(socket.incoming_napi_id()));
         let waiter = Waiter::new(shared, cpu);
         let wakes = Wakes { waiter: Arc::clone(&waiter), napi: Arc::clone(&napi) };
-        socket.receiver().set_listener(Arc::new(wakes));
-        Ok(Blocking { socket, waiter, policy, napi })
+        let (receiver, listener) = (Arc::clone(socket.receiver()), Arc::new(wakes));
+        receiver.set_listener(Arc::clone(&listener) as Arc<dyn Listener>);
+        Ok(Blocking { socket, receiver, listener, waiter, policy, napi })
     }
 
     /// The socket itself, for calls that never wait.
@@ -119,6 +121,19 @@ impl<S: Socket> Blocking<S> {
             policy: self.policy,
             napi: Arc::clone(&self.napi),
         }
+    }
+}
+
+impl<S> std::fmt::Debug for Blocking<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Blocking").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+impl<S> Drop for Blocking<S> {
+    fn drop(&mut self) {
+        // Otherwise the queue would keep the listener, and the listener the engine.
+        self.receiver.clear_listener(&self.listener);
     }
 }
 

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use napkin_core::Ns;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io;
 
@@ -55,13 +54,10 @@ impl EngineCpu {
         }
     }
 
-    /// The interrupt thread has woken, and will look at everything.
+    /// The interrupt thread has woken, and will look at everything. A swap: it sees whatever those
+    /// who kicked until now had raised.
     pub(crate) fn kick_seen(&self) {
-        self.kicked.store(false, Ordering::Release);
-    }
-
-    pub(crate) fn arm(&self, at: Ns) {
-        self.timer.bring_forward(at);
+        self.kicked.swap(false, Ordering::AcqRel);
     }
 
     /// One more (or fewer) application thread wants this CPU.

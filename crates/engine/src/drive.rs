@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-use napkin_core::{Context, CpuId, Did, Host, Id, Ns, Op, Pass, Queue, Softirq, Task};
+use napkin_core::{Context, CpuId, Did, Host, Id, NEVER, Ns, Op, Pass, Queue, Softirq, Task};
 
 use crate::activity::Meter;
 use crate::clock;
@@ -190,7 +190,7 @@ fn touched(op: Op) -> Option<Id> {
 /// A step that concerns no queue, from any context.
 pub(crate) fn carry_out(shared: &Shared, op: Op) {
     match op {
-        Op::Arm { id, at } => shared.cpu(shared.host.instance(id).cpu()).arm(at),
+        Op::Arm { id, at } => shared.arm(id, at),
         Op::Wake(task) => wake(shared, task),
         Op::Raise(cpu) | Op::RunHere(cpu) => shared.cpu(cpu).kick(),
         // The engine has no softirqs but the network's.
@@ -244,16 +244,22 @@ pub(crate) fn control<P: Pass<Port>>(shared: &Shared, pass: &mut P) {
 /// All deadlines of a CPU that have passed, and the timer set for the next one.
 pub(crate) fn expire(shared: &Shared, host: &Host<Port>, cpu: CpuId, hooks: &mut impl Hooks) {
     let now = clock::now();
+    let mut next = NEVER;
     for id in host.ids() {
         let instance = host.instance(id);
-        if instance.cpu() == cpu && instance.deadline() <= now {
-            shared.cpu(cpu).timer.was_due();
+        if instance.cpu() != cpu {
+            continue;
+        }
+        let slack = &shared.napi(id).slack;
+        if instance.deadline() <= now {
+            slack.passed();
             match host.timer(id, now) {
                 Some(Op::Raise(cpu)) => hooks.raised(shared, cpu),
                 Some(op) => carry_out(shared, op),
                 None => {}
             }
         }
+        next = next.min(slack.looked(instance.deadline(), now));
     }
-    shared.cpu(cpu).timer.set_next(host.next_deadline(cpu), now);
+    shared.cpu(cpu).timer.bring_forward(next);
 }

@@ -16,6 +16,7 @@ use crate::config::{Contexts, EngineConfig, EngineError};
 use crate::contexts;
 use crate::cpu::EngineCpu;
 use crate::drive;
+use crate::port::Port;
 use crate::sched::Placement;
 use crate::shared::Shared;
 use crate::thread::{join, spawn};
@@ -154,6 +155,13 @@ impl Engine {
         self.shared.host.cpu(cpu).counts()
     }
 
+    /// Forgets every instance's shortest idle gap ([`Counts::idle_gap_min`]): a measured window begins.
+    pub fn restart_idle_gaps(&self) {
+        for id in self.shared.host.ids() {
+            self.shared.host.instance(id).restart_idle_gap();
+        }
+    }
+
     /// How often a CPU's timer was set: each is a system call.
     ///
     /// # Panics
@@ -275,7 +283,7 @@ impl Engine {
         if let Ok(mut disable) = Disable::new(&shared.host, id) {
             drive::control(shared, &mut disable);
         }
-        let replaced = shared.host.replace_queue(id, port);
+        let replaced = shared.host.change_queue(id, |old| *old = port);
         debug_assert!(replaced.is_ok(), "{napi_id} was not disabled");
         napi.succeed(counters);
         if let Ok(mut enable) = Enable::new(&shared.host, id) {
@@ -436,6 +444,11 @@ impl Engine {
         #[cfg(debug_assertions)]
         if !std::thread::panicking() {
             crate::invariant::at_rest(&self.shared);
+        }
+        for id in self.shared.host.ids() {
+            // Everything is disabled, and stays so.
+            let closed = self.shared.host.change_queue(id, Port::close);
+            debug_assert!(closed.is_ok(), "instance {} was not disabled", id.0);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! of a wait are the core's ([`EpollWait`]); this file keeps the ready list and the sleeper.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
@@ -58,6 +58,8 @@ struct Ready {
     context: EpollContext,
     list: ArrayQueue<Arc<Watch>>,
     waiter: Arc<Waiter>,
+    /// Waits so far.
+    waits: AtomicU64,
 }
 
 /// One watched socket.
@@ -67,6 +69,8 @@ struct Watch {
     receiver: Arc<Receiver>,
     /// It is on the ready list, or is about to be.
     listed: AtomicBool,
+    /// The last wait that reported it.
+    reported: AtomicU64,
     removed: AtomicBool,
 }
 
@@ -110,10 +114,9 @@ pub(crate) fn drained(shared: &Shared, napi_id: u32) {
 /// An epoll context: sockets in, events out, for one waiting thread at a time.
 ///
 /// Dropping it ends its suspension at once.
-#[derive(Debug)]
 pub struct Epoll {
     ready: Arc<Ready>,
-    watches: Vec<Arc<Watch>>,
+    watches: Vec<(Arc<Watch>, Arc<dyn Listener>)>,
     spin: bool,
 }
 
@@ -134,6 +137,7 @@ impl Epoll {
             context: EpollContext::new(params, 0),
             list: ArrayQueue::new(WATCHES + SLACK),
             waiter: Waiter::new(shared, cpu),
+            waits: AtomicU64::new(0),
         });
         Ok(Epoll { ready, watches: Vec::new(), spin: false })
     }
@@ -172,11 +176,13 @@ impl Epoll {
             token,
             receiver: Arc::clone(&receiver),
             listed: AtomicBool::new(false),
+            reported: AtomicU64::new(0),
             removed: AtomicBool::new(false),
         });
-        self.watches.push(Arc::clone(&watch));
         let watcher = Watcher { ready: Arc::clone(&self.ready), watch: Arc::clone(&watch) };
-        receiver.set_listener(Arc::new(watcher));
+        let listener: Arc<dyn Listener> = Arc::new(watcher);
+        self.watches.push((Arc::clone(&watch), Arc::clone(&listener)));
+        receiver.set_listener(listener);
         if let Some(id) = self.ready.waiter.shared().instance_of(socket.incoming_napi_id()) {
             self.ready.context.follow(id);
         }
@@ -188,14 +194,25 @@ impl Epoll {
 
     /// Stops watching a socket.
     pub fn remove(&mut self, socket: &impl Socket) {
-        self.watches.retain(|watch| {
+        self.watches.retain(|(watch, listener)| {
             let it = Arc::ptr_eq(&watch.receiver, socket.receiver());
             if it {
                 watch.removed.store(true, Ordering::Release);
-                watch.receiver.clear_listener();
+                watch.receiver.clear_listener(listener);
             }
             !it
         });
+        // Once round the ready list, so that it never holds more than is watched.
+        for _ in 0..self.ready.list.len() {
+            match self.ready.list.pop() {
+                Some(watch) if !watch.removed.load(Ordering::Acquire) => {
+                    let pushed = self.ready.list.push(watch);
+                    debug_assert!(pushed.is_ok(), "more watches than slots");
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
     }
 
     /// Waits until a socket is readable and fills `events` with at most `max` of them; nothing
@@ -216,7 +233,8 @@ impl Epoll {
         let waited = waiter.metered(|meter| {
             let context = &self.ready.context;
             let mut pass = EpollWait::new(&shared.host, context, timeout, self.spin);
-            let mut look = Look { ready: &self.ready, events, max: max.max(1) };
+            let number = self.ready.waits.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut look = Look { ready: &self.ready, events, max: max.max(1), number };
             let mut ended = drive::drive(shared, &mut pass, meter, &mut look);
             while let Ended::Sleep(deadline) = ended {
                 waiter.sleep(deadline, meter);
@@ -235,11 +253,17 @@ impl Epoll {
     }
 }
 
+impl std::fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Epoll").field("watches", &self.watches.len()).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Epoll {
     fn drop(&mut self) {
-        for watch in &self.watches {
+        for (watch, listener) in &self.watches {
             watch.removed.store(true, Ordering::Release);
-            watch.receiver.clear_listener();
+            watch.receiver.clear_listener(listener);
         }
         let shared = self.ready.waiter.shared();
         // Not on this thread: it may be unwinding.
@@ -254,6 +278,8 @@ struct Look<'a> {
     ready: &'a Ready,
     events: &'a mut Vec<Event>,
     max: usize,
+    /// The wait's number, from 1.
+    number: u64,
 }
 
 impl Hooks for Look<'_> {
@@ -274,7 +300,7 @@ impl Hooks for Look<'_> {
             } else if !watch.receiver.is_closed() {
                 continue;
             }
-            if !self.events.iter().any(|event| event.token == watch.token) {
+            if watch.reported.swap(self.number, Ordering::Relaxed) != self.number {
                 self.events.push(Event { token: watch.token });
             }
         }

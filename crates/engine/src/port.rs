@@ -33,11 +33,17 @@ pub(crate) struct PortShares {
     pub(crate) watched: Arc<crate::invariant::Watched>,
 }
 
-/// One queue, its interrupt line and its way into the stack.
-pub(crate) struct Port {
+/// What a port serves: a queue, and its way into the stack.
+struct Device {
     nic: Box<dyn PacketQueue>,
     line: Option<Line>,
     input: Input,
+}
+
+/// One queue, its interrupt line and its way into the stack.
+pub(crate) struct Port {
+    /// `None` after the engine's stop: a handle that the application keeps must not keep the device.
+    device: Option<Device>,
     batch: Vec<Frame>,
     single: Vec<Frame>,
     /// What delivering one frame costs on top.
@@ -62,9 +68,7 @@ impl Port {
         shares: PortShares,
     ) -> Port {
         Port {
-            nic,
-            line: None,
-            input,
+            device: Some(Device { nic, line: None, input }),
             batch: Vec::with_capacity(USUAL_BATCH),
             single: Vec::with_capacity(1),
             cost,
@@ -75,17 +79,26 @@ impl Port {
 
     /// Puts the queue's interrupt on a CPU, masked.
     pub(crate) fn attach(&mut self, cpu: &EngineCpu, id: Id) -> Result<(), EngineError> {
+        let Some(device) = &mut self.device else { return Ok(()) };
         let epoll = Arc::clone(&cpu.epoll);
-        let line = Line::attach(epoll, self.nic.interrupt(), u64::from(id.0));
-        self.line = Some(line.map_err(|e| EngineError::os("a queue's interrupt", e.into()))?);
+        let line = Line::attach(epoll, device.nic.interrupt(), u64::from(id.0));
+        device.line = Some(line.map_err(|e| EngineError::os("a queue's interrupt", e.into()))?);
         Ok(())
+    }
+
+    /// Lets go of the device.
+    pub(crate) fn close(&mut self) {
+        self.device = None;
+        self.batch.clear();
     }
 
     /// The interrupt side, having won: the line has fired, and so is masked.
     pub(crate) fn interrupted(&mut self) {
         self.armed = false;
-        self.nic.acknowledge();
-        self.nic.mask();
+        if let Some(device) = &mut self.device {
+            device.nic.acknowledge();
+            device.nic.mask();
+        }
     }
 }
 
@@ -97,51 +110,55 @@ impl Queue for Port {
             // shows at the next delivery.
             self.deliver(now);
         }
+        let Some(device) = &mut self.device else { return Work::NONE };
         let budget_frames = usize::from(budget).min(BATCH);
         if self.batch.capacity() < budget_frames {
             // Once, for the first poll with a budget beyond the usual.
             self.batch.reserve(budget_frames);
         }
-        let work = self.nic.poll(budget, now, &mut self.batch);
+        let work = device.nic.poll(budget, now, &mut self.batch);
         #[cfg(debug_assertions)]
         self.shares.watched.polled(budget, work, self.batch.len());
         work
     }
 
     fn deliver(&mut self, now: Ns) -> Pressure {
+        let Some(device) = &mut self.device else { return Pressure::Room };
         if self.cost.is_none() {
-            return self.input.deliver(&mut self.batch, now);
+            return device.input.deliver(&mut self.batch, now);
         }
-        let mut pressure = Pressure::Room;
+        let mut pressed = false;
         for frame in self.batch.drain(..) {
             self.cost.run();
             self.single.push(frame);
-            pressure = self.input.deliver(&mut self.single, now);
+            pressed |= device.input.deliver(&mut self.single, now) == Pressure::Full;
         }
-        pressure
+        if pressed { device.input.pressure(now) } else { Pressure::Room }
     }
 
     fn mask(&mut self) {
-        self.nic.mask();
+        let Some(device) = &mut self.device else { return };
+        device.nic.mask();
         if std::mem::take(&mut self.armed)
-            && let Some(line) = &self.line
+            && let Some(line) = &device.line
         {
-            line.mask(self.nic.interrupt());
+            line.mask(device.nic.interrupt());
             self.shares.counts.line_calls.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn unmask(&mut self, now: Ns) -> bool {
-        if self.nic.unmask(now) {
+        let Some(device) = &mut self.device else { return false };
+        if device.nic.unmask(now) {
             return true;
         }
-        if self.nic.gone() {
+        if device.nic.gone() {
             // Its descriptor would be readable for ever.
             return false;
         }
         self.armed = true;
-        if let Some(line) = &self.line {
-            line.unmask(self.nic.interrupt());
+        if let Some(line) = &device.line {
+            line.unmask(device.nic.interrupt());
             self.shares.counts.line_calls.fetch_add(1, Ordering::Relaxed);
         }
         false

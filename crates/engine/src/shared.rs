@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use napkin_core::{CpuId, Host, Id};
+use napkin_core::{CpuId, Host, Id, Ns};
 use napkin_nic::{QueueCounters, QueueCounts};
 use napkin_stack::Stack;
 
@@ -13,6 +13,7 @@ use crate::cpu::EngineCpu;
 use crate::parker::Parker;
 use crate::port::{Port, PortShares};
 use crate::spin::Spin;
+use crate::timer::Slack;
 use crate::waiter::Waiter;
 
 /// One instance's place in its device, and where its thread sleeps.
@@ -22,6 +23,7 @@ pub(crate) struct Napi {
     pub(crate) queue: usize,
     device_counts: Mutex<DeviceCounts>,
     pub(crate) port: PortShares,
+    pub(crate) slack: Slack,
     pub(crate) parker: Parker,
     /// Its thread is to end once the mode is another's.
     pub(crate) leaving: AtomicBool,
@@ -42,6 +44,7 @@ impl Napi {
             queue,
             device_counts: Mutex::new(DeviceCounts { present: counters, before }),
             port: PortShares::default(),
+            slack: Slack::default(),
             parker: Parker::default(),
             leaving: AtomicBool::new(false),
         }
@@ -165,6 +168,12 @@ impl Shared {
         let activity = Activity::new(role, name);
         self.enter(&activity);
         activity
+    }
+
+    /// Sees to it that an instance's deadline, which has been stored, is noticed when it passes.
+    pub(crate) fn arm(&self, id: Id, at: Ns) {
+        let at = self.napi(id).slack.armed(at);
+        self.cpu(self.host.instance(id).cpu()).timer.bring_forward(at);
     }
 
     /// Enters a thread into the books.

@@ -2,11 +2,11 @@
 //!
 //! Deadlines are kept in the instances; the operating system is called only to bring its timer
 //! forward. A deadline that moves later is found out when the timer fires; one that keeps moving is
-//! looked at less and less often ([`Timer::set_next`]).
+//! looked at less and less often ([`Slack`]).
 
 use std::os::fd::AsFd;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use napkin_core::{NEVER, Ns};
 use rustix::io;
@@ -22,14 +22,7 @@ pub(crate) struct Timer {
     fd: OwnedFd,
     armed: AtomicU64,
     settings: AtomicU64,
-    /// Expiries in a row that found every deadline moved.
-    early: AtomicU64,
-    /// How far beyond its deadline the timer is set at present.
-    slack: AtomicU64,
 }
-
-/// The most by which a deadline that keeps moving is let slip.
-const SLACK_MAX: Ns = 200_000;
 
 impl Timer {
     pub(crate) fn new() -> io::Result<Timer> {
@@ -38,8 +31,6 @@ impl Timer {
             fd: timerfd_create(TimerfdClockId::Monotonic, flags)?,
             armed: AtomicU64::new(NEVER),
             settings: AtomicU64::new(0),
-            early: AtomicU64::new(0),
-            slack: AtomicU64::new(0),
         })
     }
 
@@ -52,10 +43,11 @@ impl Timer {
         self.settings.load(Ordering::Relaxed)
     }
 
-    /// Sees to it that the timer fires at `at` (and the present slack) or before.
+    /// Sees to it that the timer fires at `at` or before. The deadline behind it has been stored.
     #[inline]
     pub(crate) fn bring_forward(&self, at: Ns) {
-        let at = at.saturating_add(self.slack.load(Ordering::Relaxed));
+        // Store the deadline, then look at the timer; whoever takes an expiry does the reverse.
+        fence(Ordering::SeqCst);
         let mut armed = self.armed.load(Ordering::Acquire);
         loop {
             if at >= armed {
@@ -82,25 +74,8 @@ impl Timer {
     /// The timer fired. Before the deadlines are looked at, so that one which is entered afterwards
     /// sets it again.
     pub(crate) fn fired(&self) {
-        self.early.fetch_add(1, Ordering::Relaxed);
-        self.armed.store(NEVER, Ordering::Release);
-    }
-
-    /// A deadline had passed.
-    pub(crate) fn was_due(&self) {
-        self.early.store(0, Ordering::Relaxed);
-        self.slack.store(0, Ordering::Relaxed);
-    }
-
-    /// Sets the timer for the next deadline. One that moves whenever the timer fires (a busy poller
-    /// pushes it ahead with each poll) would cost a wake-up each time for nothing: the more often
-    /// that has happened in a row, the further beyond its deadline the timer is set, up to
-    /// [`SLACK_MAX`], until a deadline has really passed.
-    pub(crate) fn set_next(&self, at: Ns, now: Ns) {
-        let moved = self.early.load(Ordering::Relaxed).saturating_sub(1);
-        let slack = at.saturating_sub(now).saturating_mul(moved).min(SLACK_MAX);
-        self.slack.store(slack, Ordering::Relaxed);
-        self.bring_forward(at);
+        self.armed.swap(NEVER, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
     }
 
     fn set(&self, at: Ns) {
@@ -112,5 +87,84 @@ impl Timer {
         };
         let result = timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &value);
         debug_assert!(result.is_ok(), "timerfd_settime: {result:?}");
+    }
+}
+
+/// The most by which a deadline that keeps moving is let slip.
+const SLACK_MAX: Ns = 200_000;
+
+/// How far beyond an instance's deadline the timer is set.
+///
+/// A deadline that has moved whenever the timer fires for it (a busy poller pushes it ahead with
+/// each poll) would cost a wake-up each time for nothing: each time, the timer is set further beyond
+/// it, up to [`SLACK_MAX`], until it has really passed. Other instances' deadlines are exact.
+#[derive(Debug)]
+pub(crate) struct Slack {
+    slack: AtomicU64,
+    /// For when the timer was last set on this deadline's behalf.
+    set_for: AtomicU64,
+}
+
+impl Default for Slack {
+    fn default() -> Self {
+        Slack { slack: AtomicU64::new(0), set_for: AtomicU64::new(NEVER) }
+    }
+}
+
+impl Slack {
+    /// When the timer is to fire for a deadline that has just been stored.
+    #[inline]
+    pub(crate) fn armed(&self, deadline: Ns) -> Ns {
+        let at = deadline.saturating_add(self.slack.load(Ordering::Relaxed));
+        if at < self.set_for.load(Ordering::Relaxed) {
+            self.set_for.store(at, Ordering::Relaxed);
+        }
+        at
+    }
+
+    /// When the timer is to fire next for a deadline that has not passed yet, or is none.
+    pub(crate) fn looked(&self, deadline: Ns, now: Ns) -> Ns {
+        if deadline != NEVER && self.set_for.load(Ordering::Relaxed) <= now {
+            let slack = self.slack.load(Ordering::Relaxed) + deadline.saturating_sub(now);
+            self.slack.store(slack.min(SLACK_MAX), Ordering::Relaxed);
+        }
+        let at = deadline.saturating_add(self.slack.load(Ordering::Relaxed));
+        self.set_for.store(at, Ordering::Relaxed);
+        at
+    }
+
+    /// The deadline has passed.
+    pub(crate) fn passed(&self) {
+        self.slack.store(0, Ordering::Relaxed);
+        self.set_for.store(NEVER, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_keeps_moving_is_looked_at_less_and_less_often() {
+        let slack = Slack::default();
+        assert_eq!(slack.armed(15_000), 15_000, "exact at first");
+        // It fires, and the deadline has moved ahead: a little slack, then more, then no more.
+        assert_eq!(slack.looked(29_000, 15_000), 43_000);
+        assert_eq!(slack.armed(44_000), 58_000, "meanwhile it is not brought forward for less");
+        assert_eq!(slack.looked(57_000, 43_000), 57_000 + 28_000);
+        let mut now = 85_000;
+        for _ in 0..50 {
+            now = slack.looked(now + 14_000, now);
+        }
+        assert!(slack.looked(now + 14_000, now) <= now + 14_000 + SLACK_MAX);
+        slack.passed();
+        assert_eq!(slack.armed(now + 15_000), now + 15_000, "once it has passed it is exact again");
+    }
+
+    #[test]
+    fn a_neighbour_s_expiry_costs_no_precision() {
+        let slack = Slack::default();
+        slack.armed(100_000);
+        assert_eq!(slack.looked(100_000, 20_000), 100_000, "the timer was not set for this one");
     }
 }

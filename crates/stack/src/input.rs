@@ -176,8 +176,10 @@ impl Input {
         full
     }
 
-    /// Whether every active receiver is full; forgets those that are active no longer.
-    fn pressure(&mut self, now: Ns) -> Pressure {
+    /// Whether every active receiver is full; forgets those that are active no longer. What
+    /// [`deliver`](Self::deliver) answers if its batch met a full receiver; for whoever delivers a
+    /// batch in parts.
+    pub fn pressure(&mut self, now: Ns) -> Pressure {
         let mut next = 0;
         while let Some(slot) = self.active.get(next).and_then(|at| self.slots.get_mut(*at)) {
             let recent = now.saturating_sub(slot.last) <= ACTIVE;

@@ -31,6 +31,7 @@
 //! thread at a time should receive from a socket: several are safe, but if one of them is preempted
 //! in the middle while the others take [`SLACK`] frames, the guarantee is gone.
 
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -147,9 +148,12 @@ impl Receiver {
         self.listener.store(Some(Arc::new(listener)));
     }
 
-    /// Nobody is told any more.
-    pub fn clear_listener(&self) {
-        self.listener.store(None);
+    /// This one is told no more; another that was set since stays.
+    pub fn clear_listener(&self, listener: &Arc<dyn Listener>) {
+        let present = self.listener.load();
+        if present.as_ref().is_some_and(|it| ptr::addr_eq(Arc::as_ptr(it), Arc::as_ptr(listener))) {
+            self.listener.compare_and_swap(&present, None);
+        }
     }
 
     pub(crate) fn slot(&self) -> usize {

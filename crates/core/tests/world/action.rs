@@ -122,7 +122,7 @@ impl World<'_> {
     pub(super) fn enable(&mut self, id: Id) {
         // A device that was made anew brings its own queue.
         let port = Port(std::rc::Rc::clone(&self.devices[usize::from(id.0)]));
-        if self.host.replace_queue(id, port).is_err() {
+        if self.host.change_queue(id, |queue| *queue = port).is_err() {
             return;
         }
         let control = self.task(Role::Control(id));

@@ -1,0 +1,91 @@
+//! What an application keeps, and what it lets go: handles hold neither devices nor each other.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{PORT, Setup, alone, eventually, policy, start};
+use napkin_core::CpuId;
+use napkin_engine::{Blocking, Epoll};
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("procfs").count()
+}
+
+#[test]
+fn nothing_of_an_engine_is_left_after_its_stop() {
+    let _alone = alone();
+    let policy = policy("busypoll");
+    let setup = Setup { per_second: 2_000.0, start: 10_000_000, ..Setup::default() };
+    let once = || {
+        let (engine, _source) = start(&policy, &setup);
+        let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
+        let mut options = policy.application;
+        options.socket_prefer_busy_poll = false;
+        let socket = Blocking::new(&engine, CpuId(0), socket, options).expect("options");
+        while socket.socket().try_recv().is_none() {
+            socket.wait(Some(Duration::from_millis(10))).expect("a wait");
+        }
+        drop(socket);
+        engine.stop();
+    };
+    once();
+    let before = descriptors();
+    (0..5).for_each(|_| once());
+    assert_eq!(descriptors(), before, "descriptors leak");
+}
+
+#[test]
+fn a_handle_that_outlives_the_engine_keeps_no_device() {
+    let _alone = alone();
+    let before = descriptors();
+    // The tap on the source would keep its timer.
+    let (engine, _) = start(&policy("base"), &Setup::default());
+    let epoll = Epoll::new(&engine, CpuId(0), policy("base").epoll).expect("parameters");
+    let with = descriptors();
+    engine.stop();
+    assert!(descriptors() < with, "the queue's descriptor has gone");
+    drop(epoll);
+    assert_eq!(descriptors(), before);
+}
+
+#[test]
+fn a_socket_s_last_epoll_keeps_it_when_the_first_one_goes() {
+    let _alone = alone();
+    let setup = Setup { per_second: 2_000.0, ..Setup::default() };
+    let (engine, _source) = start(&policy("base"), &setup);
+    let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
+    let new = || Epoll::new(&engine, CpuId(0), policy("base").epoll).expect("parameters");
+    let (mut first, mut second) = (new(), new());
+    first.add(&socket, 1).expect("room");
+    second.add(&socket, 2).expect("room");
+    drop(first);
+    let mut events = Vec::new();
+    eventually("an event at the second epoll", || {
+        second.wait(&mut events, 8, Some(Duration::from_millis(50))).expect("a wait");
+        events.iter().any(|event| event.token == 2)
+    });
+    second.remove(&socket);
+    second.wait(&mut events, 8, Some(Duration::ZERO)).expect("a wait");
+    assert!(events.is_empty(), "it is watched no more");
+    engine.stop();
+}
+
+#[test]
+fn sockets_may_come_and_go_without_a_wait_between() {
+    let _alone = alone();
+    let setup = Setup { count: 8, per_second: 10_000.0, ..Setup::default() };
+    let (engine, source) = start(&policy("base"), &setup);
+    let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
+    eventually("frames in the socket", || source.offered() == 8 && socket.readable());
+    let mut epoll = Epoll::new(&engine, CpuId(0), policy("base").epoll).expect("parameters");
+    for token in 0..20_000 {
+        epoll.add(&socket, token).expect("room");
+        epoll.remove(&socket);
+    }
+    epoll.add(&socket, 7).expect("room");
+    let mut events = Vec::new();
+    epoll.wait(&mut events, 8, Some(Duration::from_secs(1))).expect("a wait");
+    assert_eq!(events.len(), 1);
+    engine.stop();
+}
