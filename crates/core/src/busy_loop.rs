@@ -3,7 +3,7 @@
 use crate::host::Host;
 use crate::instance::Id;
 use crate::session::{Session, SessionNext};
-use crate::step::{Did, Op};
+use crate::step::{Did, Op, unexpected};
 use crate::{NEVER, Ns};
 
 /// A microsecond of busy polling: the kernel shifts nanoseconds by ten.
@@ -68,7 +68,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
                     self.interrupted = true;
                     self.session.stop(now);
                 }
-                _ => unreachable!("Look answered by {did:?}"),
+                _ => unexpected("Look", did),
             }
         }
         match self.session.next(now, did) {

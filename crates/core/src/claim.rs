@@ -67,6 +67,22 @@ impl<'a, Q> Claim<'a, Q> {
             }
         }
     }
+
+    /// The same where the claim lies; afterwards the slot is empty, or (`false`) still holds it.
+    #[inline]
+    pub(crate) fn release_from(slot: &mut Option<Self>) -> bool {
+        let Some(claim) = slot else { return true };
+        match claim.instance.state.release() {
+            Release::Free => {
+                mem::forget(slot.take());
+                true
+            }
+            Release::Missed => {
+                claim.instance.counters.repolls();
+                false
+            }
+        }
+    }
 }
 
 impl<Q> Drop for Claim<'_, Q> {

@@ -54,7 +54,9 @@ macro_rules! counts {
             pub empty_polls: [u64; OWNERS],
             $($(#[$doc])* pub $name: u64,)*
             /// The shortest time between the last work of a poll and an interrupt that won the
-            /// instance, in nanoseconds; [`NEVER`] if there was no such interrupt. Over a window: of all time.
+            /// instance, in nanoseconds; [`NEVER`] if there was no such interrupt. It is no sum, so over a
+            /// window too it is of the time since
+            /// [`Instance::restart_idle_gap`](crate::Instance::restart_idle_gap), or of all time.
             pub idle_gap_min: Ns,
         }
 
@@ -184,6 +186,11 @@ impl Counters {
         if gap < self.idle_gap_min.load(Ordering::Relaxed) {
             self.idle_gap_min.store(gap, Ordering::Relaxed);
         }
+    }
+
+    /// Forgets the shortest idle time; from any context.
+    pub(crate) fn restart_idle_gap(&self) {
+        self.idle_gap_min.store(NEVER, Ordering::Relaxed);
     }
 }
 

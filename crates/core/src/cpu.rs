@@ -5,6 +5,7 @@
 //! fall between them.
 
 use crate::counters::Owner;
+use crate::host::From;
 use crate::list::PollList;
 use crate::policy::{CpuPolicy, NetSoftirq};
 use crate::sync::{AtomicU32, Count, Ordering, Word32};
@@ -161,6 +162,12 @@ impl Cpu {
         }
     }
 
+    /// What a round of the network softirq may take: frames, and time.
+    #[inline]
+    pub(crate) fn net_rx_limits(&self) -> (i32, Ns) {
+        (self.budget.load(Ordering::Relaxed) as i32, self.budget_time.load(Ordering::Relaxed))
+    }
+
     /// Changes the rules; the next dispatch takes them.
     pub fn set_policy(&self, policy: CpuPolicy) {
         let net = match policy.net_softirq {
@@ -254,18 +261,22 @@ impl Cpu {
         self.word.fetch_and(!(allowed & VECTORS), Ordering::AcqRel) & allowed & VECTORS
     }
 
-    /// Stops being the runner, if nothing that `allowed` picks is pending; otherwise stays. `Some`
-    /// holds what is pending all the same and is ksoftirqd's to run.
+    /// Stops being the runner, if nothing that `allowed` picks is pending, and returns what is
+    /// pending all the same and is ksoftirqd's to run.
+    ///
+    /// # Errors
+    /// What `allowed` picks; the caller stays the runner.
     #[inline]
-    pub(crate) fn end(&self, allowed: u32) -> Option<u32> {
+    pub(crate) fn end(&self, allowed: u32) -> Result<u32, u32> {
         let mut old = self.word.load(Ordering::Acquire);
         loop {
-            if old & VECTORS & allowed != 0 {
-                return None;
+            let picked = old & VECTORS & allowed;
+            if picked != 0 {
+                return Err(picked);
             }
             let new = old & !RUNNING;
             match self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(old & VECTORS),
+                Ok(_) => return Ok(old & VECTORS),
                 Err(now) => old = now,
             }
         }
@@ -370,6 +381,15 @@ impl Context {
         match self {
             Context::Interrupt { .. } | Context::Application => Owner::Softirq,
             Context::Ksoftirqd => Owner::Ksoftirqd,
+        }
+    }
+
+    /// From where this context schedules.
+    pub(crate) const fn from(self) -> From {
+        match self {
+            Context::Interrupt { .. } => From::Interrupt,
+            Context::Application => From::Application,
+            Context::Ksoftirqd => From::Thread,
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::busy_loop::{BusyLoop, LoopNext, deadline};
 use crate::host::{From, Host};
 use crate::instance::Id;
 use crate::policy::EpollPolicy;
+use crate::race::{self, Race};
 use crate::step::{Did, Op, Pass};
 use crate::suspend::{Left, Registration};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -191,9 +192,10 @@ impl<'a, Q> EpollWait<'a, Q> {
         self.events
     }
 
-    fn looked(&mut self, now: Ns, did: Did) -> Op {
+    fn looked(&mut self, now: Ns, did: Did) -> Option<Op> {
         let events = match did {
             Did::Events(events) => events,
+            Did::Interrupted if race::on(Race::SuspendOnSignal) => 1,
             // A signal: nothing was delivered, so nothing is suspended.
             Did::Interrupted => return self.end(),
             _ => unreachable!("Look answered by {did:?}"),
@@ -203,10 +205,7 @@ impl<'a, Q> EpollWait<'a, Q> {
             self.events = events;
             self.at = At::Ended;
             let follows = self.context.follows().filter(|_| params.prefer_busy_poll);
-            return match follows.and_then(|id| self.context.suspend(self.host, id, now)) {
-                Some(op) => op,
-                None => Op::Done,
-            };
+            return follows.and_then(|id| self.context.suspend(self.host, id, now));
         }
         if self.timeout == Some(0) || now >= self.deadline {
             return self.end();
@@ -220,7 +219,7 @@ impl<'a, Q> EpollWait<'a, Q> {
                 let params = (usecs, params.busy_poll_budget, params.prefer_busy_poll);
                 let busy = BusyLoop::new(self.host, id, params, now, self.deadline);
                 self.at = At::Busy(busy);
-                self.next(now, Did::Start)
+                Some(self.next(now, Did::Start))
             }
             None => self.sleep(),
         }
@@ -233,32 +232,36 @@ impl<'a, Q> EpollWait<'a, Q> {
         prefer.then(|| self.context.resume(self.host, From::Application)).flatten()
     }
 
-    fn sleep(&mut self) -> Op {
+    fn sleep(&mut self) -> Option<Op> {
         if self.spin {
             return self.end();
         }
         self.at = At::Slept;
-        Op::Sleep(self.deadline)
+        Some(Op::Sleep(self.deadline))
     }
 
-    fn end(&mut self) -> Op {
+    fn end(&mut self) -> Option<Op> {
         self.at = At::Ended;
-        Op::Done
+        None
     }
 }
 
 impl<Q> Pass<Q> for EpollWait<'_, Q> {
     /// A busy poll comes here twice a pass and is kept apart from the rest, so that it stays small.
+    /// (The rest answers with an option, so that it is not by its answer that every step goes by way
+    /// of memory.)
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
-        let At::Busy(busy) = &mut self.at else { return self.seldom(now, did) };
+        let At::Busy(busy) = &mut self.at else {
+            return self.seldom(now, did).unwrap_or(Op::Done);
+        };
         match busy.next(now, did) {
             LoopNext::Op(op) => op,
             LoopNext::Ended => {
                 self.at = At::Polled;
                 Op::Look
             }
-            LoopNext::Interrupted => self.interrupted(),
+            LoopNext::Interrupted => self.interrupted().unwrap_or(Op::Done),
         }
     }
 
@@ -272,11 +275,11 @@ impl<Q> Pass<Q> for EpollWait<'_, Q> {
 
 impl<Q> EpollWait<'_, Q> {
     /// A busy poll has ended, and so has the look after it.
-    fn polled(&mut self, now: Ns, did: Did) -> Op {
+    fn polled(&mut self, now: Ns, did: Did) -> Option<Op> {
         match did {
             Did::Events(0) => {
                 self.at = At::Resumed;
-                self.found_nothing().unwrap_or_else(|| self.sleep())
+                self.found_nothing().or_else(|| self.sleep())
             }
             Did::Interrupted => self.interrupted(),
             _ => self.looked(now, did),
@@ -284,18 +287,19 @@ impl<Q> EpollWait<'_, Q> {
     }
 
     /// A busy poll that a signal ended found nothing either; only the sleep is left out.
-    fn interrupted(&mut self) -> Op {
+    fn interrupted(&mut self) -> Option<Op> {
         self.at = At::Ended;
-        self.found_nothing().unwrap_or(Op::Done)
+        self.found_nothing()
     }
 
-    /// The steps that come once a wait.
-    fn seldom(&mut self, now: Ns, did: Did) -> Op {
+    /// The steps that come once a wait; `None` after the last.
+    #[cold]
+    fn seldom(&mut self, now: Ns, did: Did) -> Option<Op> {
         match &self.at {
             At::Start => {
                 self.deadline = deadline(self.timeout, now);
                 self.at = At::Looked;
-                Op::Look
+                Some(Op::Look)
             }
             At::Looked => self.looked(now, did),
             At::Polled => self.polled(now, did),
@@ -303,9 +307,9 @@ impl<Q> EpollWait<'_, Q> {
             At::Slept if did == Did::Interrupted => self.end(),
             At::Slept => {
                 self.at = At::Looked;
-                Op::Look
+                Some(Op::Look)
             }
-            At::Busy(_) | At::Ended => Op::Done,
+            At::Busy(_) | At::Ended => None,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::instance::{CpuId, Id, Instance};
 use crate::policy::{InstancePolicy, Threaded};
 use crate::race::{self, Race};
 use crate::settings::{self, SettingError};
-use crate::state::{Prep, State};
+use crate::state::{IN_BUSY_POLL, Prep, SCHED_THREADED, State};
 use crate::step::{Op, Task};
 use crate::sync::ArrayQueue;
 use crate::{NEVER, Ns};
@@ -184,7 +184,8 @@ impl<Q> Host<Q> {
     pub(crate) fn route(&self, claim: Claim<'_, Q>, from: From) -> Option<Op> {
         let instance = claim.instance();
         loop {
-            match instance.state.load().mode() {
+            let state = instance.state.load();
+            match state.mode() {
                 Threaded::Enabled | Threaded::BusyPoll => {
                     // Fails only if the mode has changed since: look again.
                     if instance.state.give_to_thread() {
@@ -196,7 +197,10 @@ impl<Q> Host<Q> {
                     return self.queue_work(claim).then_some(Op::Wake(Task::Worker));
                 }
                 Threaded::Disabled => {
-                    instance.state.take_from_thread();
+                    // Only the owner sets these, so that its look is as good as a write.
+                    if state.has(SCHED_THREADED | IN_BUSY_POLL) {
+                        instance.state.take_from_thread();
+                    }
                     let cpu = instance.cpu();
                     self.cpu(cpu).list.push(&self.instances, claim.into_token());
                     return self.raise(cpu, Vector::NetRx.bit(), from);

@@ -78,6 +78,12 @@ impl<Q> Instance<Q> {
         self.counters.snapshot()
     }
 
+    /// Forgets the shortest idle gap ([`Counts::idle_gap_min`]), so that a measured window has its
+    /// own. An interrupt at this very moment may fall on either side.
+    pub fn restart_idle_gap(&self) {
+        self.counters.restart_idle_gap();
+    }
+
     /// The CPU whose interrupt, softirq and timer serve the instance.
     pub fn cpu(&self) -> CpuId {
         CpuId(self.cpu.load(Ordering::Relaxed) as u16)

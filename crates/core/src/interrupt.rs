@@ -7,13 +7,6 @@ use crate::state::Prep;
 use crate::step::{Did, Op, Pass};
 use crate::{NEVER, Ns};
 
-#[derive(Debug)]
-enum At<'a, Q> {
-    Start,
-    Masked(Claim<'a, Q>),
-    Routed,
-}
-
 /// What the context that takes a queue's interrupt does: it masks the interrupt *after* it has won
 /// the instance, and hands the instance to whoever polls. An interrupt that finds the instance
 /// owned leaves its mark and touches nothing; if the interrupt is a one-shot it has masked itself,
@@ -22,7 +15,8 @@ enum At<'a, Q> {
 pub struct Interrupt<'a, Q> {
     host: &'a Host<Q>,
     id: Id,
-    at: At<'a, Q>,
+    taken: bool,
+    claim: Option<Claim<'a, Q>>,
 }
 
 impl<'a, Q> Interrupt<'a, Q> {
@@ -31,46 +25,45 @@ impl<'a, Q> Interrupt<'a, Q> {
     /// # Panics
     /// If there is no such instance.
     pub fn new(host: &'a Host<Q>, id: Id) -> Self {
-        Interrupt { host, id, at: At::Start }
+        Interrupt { host, id, taken: false, claim: None }
     }
 }
 
 impl<Q> Pass<Q> for Interrupt<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, _: Did) -> Op {
-        match core::mem::replace(&mut self.at, At::Routed) {
-            At::Start => {
-                let instance = self.host.instance(self.id);
-                instance.counters.interrupts();
-                match instance.state.schedule_prep() {
-                    Prep::Won => {
-                        let mut claim = Claim::from_token(self.host, self.id);
-                        let last_work = claim.owned().last_work;
-                        let gap =
-                            if last_work == 0 { NEVER } else { now.saturating_sub(last_work) };
-                        instance.counters.idle_gap(gap);
-                        if gap >= instance.settings.hold() {
-                            instance.counters.interrupts_after_hold();
-                        }
-                        self.at = At::Masked(claim);
-                        Op::Mask(self.id)
-                    }
-                    Prep::Missed => {
-                        instance.counters.interrupts_missed();
-                        Op::Done
-                    }
-                    Prep::Disabled => Op::Done,
+        if let Some(claim) = self.claim.take() {
+            return self.host.route(claim, From::Interrupt).unwrap_or(Op::Done);
+        }
+        if core::mem::replace(&mut self.taken, true) {
+            return Op::Done;
+        }
+        let instance = self.host.instance(self.id);
+        instance.counters.interrupts();
+        match instance.state.schedule_prep() {
+            Prep::Won => {
+                let mut claim = Claim::from_token(self.host, self.id);
+                let last_work = claim.owned().last_work;
+                let gap = if last_work == 0 { NEVER } else { now.saturating_sub(last_work) };
+                instance.counters.idle_gap(gap);
+                if gap >= instance.settings.hold() {
+                    instance.counters.interrupts_after_hold();
                 }
+                self.claim = Some(claim);
+                Op::Mask(self.id)
             }
-            At::Masked(claim) => self.host.route(claim, From::Interrupt).unwrap_or(Op::Done),
-            At::Routed => Op::Done,
+            Prep::Missed => {
+                instance.counters.interrupts_missed();
+                Op::Done
+            }
+            Prep::Disabled => Op::Done,
         }
     }
 
     fn queue(&mut self) -> &mut Q {
-        match &mut self.at {
-            At::Masked(claim) => &mut claim.owned().queue,
-            _ => panic!("no step that touches a queue is under way"),
+        match &mut self.claim {
+            Some(claim) => &mut claim.owned().queue,
+            None => panic!("no step that touches a queue is under way"),
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::{NEVER, Ns};
 pub struct Kthread<'a, Q> {
     host: &'a Host<Q>,
     id: Id,
-    turn: Option<Turn<'a, Q>>,
+    turn: Turn<'a, Q>,
 }
 
 impl<'a, Q> Kthread<'a, Q> {
@@ -30,7 +30,7 @@ impl<'a, Q> Kthread<'a, Q> {
     /// If there is no such instance.
     pub fn new(host: &'a Host<Q>, id: Id) -> Self {
         let _ = host.instance(id);
-        Kthread { host, id, turn: None }
+        Kthread { host, id, turn: Turn::idle() }
     }
 }
 
@@ -38,43 +38,42 @@ impl<Q> Pass<Q> for Kthread<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
         loop {
-            let Some(turn) = &mut self.turn else {
-                let state = self.host.instance(self.id).state.load();
+            if !self.turn.has_claim() {
+                let instance = self.host.instance(self.id);
+                let state = instance.state.load();
                 let mine = if race::on(Race::ThreadTestsSched) { SCHED } else { SCHED_THREADED };
                 if race::on(Race::ThreadQuitsOnDisable) && state.has(DISABLE) {
                     return Op::Done;
                 }
                 if state.has(mine) {
                     let claim = Claim::from_token(self.host, self.id);
-                    self.turn = Some(Turn::new(claim, Owner::Thread));
-                    continue;
+                    return self.turn.begin(claim, instance.settings.weight());
                 }
                 let stays = race::on(Race::StopWaitsForSched) && state.has(SCHED);
                 return if state.has(THREADED) || stays { Op::Sleep(NEVER) } else { Op::Done };
-            };
-            let end = match turn.next(now, did) {
+            }
+            let end = match self.turn.next(now, did, Owner::Thread) {
                 Next::Op(op) => return op,
                 Next::End(end) => end,
             };
-            let work = turn.work();
             match end {
-                End::Released => self.turn = None,
-                End::Again if work.any() => {
-                    turn.again();
+                End::Released => {}
+                End::Again if self.turn.work().any() => {
+                    self.turn.again();
                     return Op::Resched;
                 }
                 End::Again => {
-                    turn.again();
+                    self.turn.again();
                     let spins =
                         self.host.instance(self.id).state.load().mode() == Threaded::BusyPoll;
                     return if spins { Op::Pause } else { Op::Resched };
                 }
                 End::Held => {
-                    turn.again();
+                    self.turn.again();
                     return Op::Yield;
                 }
                 End::HandOver => {
-                    if let Some(claim) = self.turn.take().and_then(Turn::into_claim) {
+                    if let Some(claim) = self.turn.take_claim() {
                         claim.instance().counters.handovers();
                         if let Some(op) = self.host.route(claim, From::Thread) {
                             return op;
@@ -86,7 +85,7 @@ impl<Q> Pass<Q> for Kthread<'_, Q> {
     }
 
     fn queue(&mut self) -> &mut Q {
-        queue_of(self.turn.as_mut())
+        self.turn.queue()
     }
 }
 
@@ -98,13 +97,13 @@ impl<Q> Pass<Q> for Kthread<'_, Q> {
 #[derive(Debug)]
 pub struct Worker<'a, Q> {
     host: &'a Host<Q>,
-    turn: Option<Turn<'a, Q>>,
+    turn: Turn<'a, Q>,
 }
 
 impl<'a, Q> Worker<'a, Q> {
     /// The loop of a worker. It never ends by itself: the world leaves it while it sleeps.
     pub fn new(host: &'a Host<Q>) -> Self {
-        Worker { host, turn: None }
+        Worker { host, turn: Turn::idle() }
     }
 }
 
@@ -112,21 +111,17 @@ impl<Q> Pass<Q> for Worker<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
         loop {
-            let Some(turn) = &mut self.turn else {
-                match self.host.work.pop() {
-                    Some(id) => {
-                        let claim = Claim::from_token(self.host, id);
-                        self.turn = Some(Turn::new(claim, Owner::Worker));
-                        continue;
-                    }
-                    None => return Op::Sleep(NEVER),
-                }
-            };
-            let end = match turn.next(now, did) {
+            if !self.turn.has_claim() {
+                let Some(id) = self.host.work.pop() else { return Op::Sleep(NEVER) };
+                let claim = Claim::from_token(self.host, id);
+                let weight = claim.instance().settings.weight();
+                return self.turn.begin(claim, weight);
+            }
+            let end = match self.turn.next(now, did, Owner::Worker) {
                 Next::Op(op) => return op,
                 Next::End(end) => end,
             };
-            let Some(claim) = self.turn.take().and_then(Turn::into_claim) else { continue };
+            let Some(claim) = self.turn.take_claim() else { continue };
             match end {
                 End::Released => {}
                 End::Again | End::Held => {
@@ -144,13 +139,6 @@ impl<Q> Pass<Q> for Worker<'_, Q> {
     }
 
     fn queue(&mut self) -> &mut Q {
-        queue_of(self.turn.as_mut())
-    }
-}
-
-fn queue_of<'t, Q>(turn: Option<&'t mut Turn<'_, Q>>) -> &'t mut Q {
-    match turn {
-        Some(turn) => turn.queue(),
-        None => panic!("no step that touches a queue is under way"),
+        self.turn.queue()
     }
 }

@@ -41,21 +41,22 @@ impl PollList {
         self.0.load(Ordering::Acquire) == END
     }
 
-    /// Moves everything to the tail of `chain`, oldest first. At most as many steps as there are
-    /// instances.
+    /// Takes everything, oldest first. At most as many steps as there are instances.
     #[inline]
-    pub(crate) fn take<Q>(&self, instances: &[Instance<Q>], chain: &mut Chain) {
+    pub(crate) fn take<Q>(&self, instances: &[Instance<Q>]) -> Chain {
         if self.0.load(Ordering::Relaxed) == END {
-            return;
+            return Chain::new();
         }
         let mut newest = self.0.swap(END, Ordering::Acquire);
-        let mut oldest_first = Chain::new();
+        let mut oldest_first = Chain { head: END, tail: newest };
         while newest != END {
-            let next = instances[newest as usize].next.load(Ordering::Relaxed);
-            oldest_first.push_front(instances, Id(newest as u16));
-            newest = next;
+            let next = &instances[newest as usize].next;
+            let older = next.load(Ordering::Relaxed);
+            next.store(oldest_first.head, Ordering::Relaxed);
+            oldest_first.head = newest;
+            newest = older;
         }
-        chain.append(instances, oldest_first);
+        oldest_first
     }
 }
 
@@ -63,6 +64,7 @@ impl PollList {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chain {
     head: u32,
+    /// Of no meaning while the list is empty.
     tail: u32,
 }
 
@@ -76,18 +78,10 @@ impl Chain {
         self.head == END
     }
 
-    fn push_front<Q>(&mut self, instances: &[Instance<Q>], id: Id) {
-        instances[usize::from(id.0)].next.store(self.head, Ordering::Relaxed);
-        self.head = u32::from(id.0);
-        if self.tail == END {
-            self.tail = self.head;
-        }
-    }
-
     #[inline]
     pub(crate) fn push<Q>(&mut self, instances: &[Instance<Q>], id: Id) {
         instances[usize::from(id.0)].next.store(END, Ordering::Relaxed);
-        if self.tail == END {
+        if self.head == END {
             self.head = u32::from(id.0);
         } else {
             instances[self.tail as usize].next.store(u32::from(id.0), Ordering::Relaxed);
@@ -102,9 +96,6 @@ impl Chain {
         }
         let id = Id(self.head as u16);
         self.head = instances[usize::from(id.0)].next.load(Ordering::Relaxed);
-        if self.head == END {
-            self.tail = END;
-        }
         Some(id)
     }
 
@@ -113,7 +104,7 @@ impl Chain {
         if other.head == END {
             return;
         }
-        if self.tail == END {
+        if self.head == END {
             *self = other;
         } else {
             instances[self.tail as usize].next.store(other.head, Ordering::Relaxed);

@@ -4,16 +4,14 @@
 //! Each instance is polled once a round; those that want more go to the tail of what the next round
 //! finds (round robin). A limit is looked at after each poll, so at least one instance always runs.
 
+use crate::Ns;
 use crate::claim::Claim;
-use crate::counters::Owner;
-use crate::cpu::{Cpu, Limits, Vector};
-use crate::host::{From, Host};
-use crate::instance::CpuId;
+use crate::cpu::{Context, Cpu, Vector};
+use crate::host::Host;
 use crate::list::Chain;
 use crate::race::{self, Race};
 use crate::step::{Did, Op};
 use crate::turn::{End, Next, Turn};
-use crate::{Ns, Work};
 
 /// How a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,100 +25,108 @@ pub(crate) enum Round {
     Holding,
 }
 
+/// The rounds of one dispatch, one after the other, each in the same place.
 #[derive(Debug)]
 pub(crate) struct NetRx<'a, Q> {
     host: &'a Host<Q>,
     cpu: &'a Cpu,
     list: Chain,
     repoll: Chain,
-    turn: Option<Turn<'a, Q>>,
-    owner: Owner,
-    from: From,
-    limits: Limits,
+    turn: Turn<'a, Q>,
+    context: Context,
+    /// Frames left of the round's budget.
     budget: i32,
-    started: Ns,
+    /// When the round's time is up.
+    until: Ns,
     worked: bool,
     wanting: bool,
-    /// A turn has ended since the limits were last looked at.
-    polled: bool,
 }
 
 impl<'a, Q> NetRx<'a, Q> {
     #[inline]
-    pub(crate) fn new(host: &'a Host<Q>, cpu: CpuId, owner: Owner, from: From, now: Ns) -> Self {
-        let cpu = host.cpu(cpu);
-        cpu.enter_net_rx();
-        let mut list = Chain::new();
-        cpu.list.take(host.instances(), &mut list);
-        let limits = cpu.limits();
+    pub(crate) fn new(host: &'a Host<Q>, cpu: &'a Cpu, context: Context) -> Self {
         NetRx {
             host,
             cpu,
-            list,
+            list: Chain::new(),
             repoll: Chain::new(),
-            turn: None,
-            owner,
-            from,
-            limits,
-            budget: i32::from(limits.budget),
-            started: now,
+            turn: Turn::idle(),
+            context,
+            budget: 0,
+            until: 0,
             worked: false,
             wanting: false,
-            polled: false,
         }
     }
 
+    /// Begins a round.
+    #[inline]
+    pub(crate) fn begin(&mut self, now: Ns) -> Result<Op, Round> {
+        self.cpu.enter_net_rx();
+        let (budget, time) = self.cpu.net_rx_limits();
+        self.budget = budget;
+        self.until = now.saturating_add(time);
+        self.worked = false;
+        self.wanting = false;
+        self.list = self.cpu.list.take(self.host.instances());
+        self.pick()
+    }
+
+    /// The next step of a round that has begun.
     #[inline]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> Result<Op, Round> {
-        loop {
-            if let Some(turn) = &mut self.turn {
-                let end = match turn.next(now, did) {
-                    Next::Op(op) => return Ok(op),
-                    Next::End(end) => end,
-                };
-                let Work { rx, .. } = turn.work();
-                self.worked |= turn.work().any();
-                self.budget -= i32::from(rx);
-                self.polled = true;
-                let claim = self.turn.take().and_then(Turn::into_claim);
-                if let Some(claim) = claim {
-                    match end {
-                        End::HandOver => {
-                            claim.instance().counters.handovers();
-                            if let Some(op) = self.host.route(claim, self.from) {
-                                return Ok(op);
-                            }
-                        }
-                        End::Again | End::Released => {
-                            self.wanting = true;
-                            self.repoll.push(self.host.instances(), claim.into_token());
-                        }
-                        End::Held => self.repoll.push(self.host.instances(), claim.into_token()),
-                    }
-                }
-            }
-            // Also after a turn that ended with a step, such as a hand-over's.
-            if core::mem::take(&mut self.polled)
-                && (self.budget <= 0 || now.saturating_sub(self.started) >= self.limits.budget_time)
+        // No claim: the turn has ended with a step, such as a hand-over's.
+        if self.turn.has_claim() {
+            let end = match self.turn.next(now, did, self.context.owner()) {
+                Next::Op(op) => return Ok(op),
+                Next::End(end) => end,
+            };
+            let work = self.turn.work();
+            self.worked |= work.any();
+            self.budget -= i32::from(work.rx);
+            if let Some(claim) = self.turn.take_claim()
+                && let Some(op) = self.keep(claim, end)
             {
-                self.cpu.squeezed();
+                return Ok(op);
+            }
+        }
+        if self.budget <= 0 || now >= self.until {
+            self.cpu.squeezed();
+            return Err(self.leave());
+        }
+        self.pick()
+    }
+
+    /// After a turn that did not release.
+    fn keep(&mut self, claim: Claim<'a, Q>, end: End) -> Option<Op> {
+        if end == End::HandOver {
+            claim.instance().counters.handovers();
+            return self.host.route(claim, self.context.from());
+        }
+        self.wanting |= end != End::Held;
+        self.repoll.push(self.host.instances(), claim.into_token());
+        None
+    }
+
+    /// Polls the next instance, if there is one.
+    #[inline(always)]
+    fn pick(&mut self) -> Result<Op, Round> {
+        loop {
+            if let Some(id) = self.list.pop(self.host.instances()) {
+                let claim = Claim::from_token(self.host, id);
+                let weight = claim.instance().settings.weight();
+                return Ok(self.turn.begin(claim, weight));
+            }
+            if !self.repoll.is_empty() {
                 return Err(self.leave());
             }
-            match self.list.pop(self.host.instances()) {
-                Some(id) => {
-                    self.turn = Some(Turn::new(Claim::from_token(self.host, id), self.owner));
-                }
-                None if !self.repoll.is_empty() => return Err(self.leave()),
-                None => {
-                    self.cpu.leave_net_rx();
-                    // A schedule that saw us at the list did not raise: look again (race R12).
-                    if self.cpu.list.is_empty() || race::on(Race::ListNotRechecked) {
-                        return Err(Round::Drained);
-                    }
-                    self.cpu.reenter_net_rx();
-                    self.cpu.list.take(self.host.instances(), &mut self.list);
-                }
+            self.cpu.leave_net_rx();
+            // A schedule that saw us at the list did not raise: look again (race R12).
+            if self.cpu.list.is_empty() || race::on(Race::ListNotRechecked) {
+                return Err(Round::Drained);
             }
+            self.cpu.reenter_net_rx();
+            self.list = self.cpu.list.take(self.host.instances());
         }
     }
 
@@ -129,7 +135,7 @@ impl<'a, Q> NetRx<'a, Q> {
     fn leave(&mut self) -> Round {
         let instances = self.host.instances();
         let mut all = core::mem::replace(&mut self.list, Chain::new());
-        self.cpu.list.take(instances, &mut all);
+        all.append(instances, self.cpu.list.take(instances));
         let holding = all.is_empty() && !self.worked && !self.wanting;
         all.append(instances, core::mem::replace(&mut self.repoll, Chain::new()));
         let mut left = false;
@@ -146,22 +152,18 @@ impl<'a, Q> NetRx<'a, Q> {
         if holding { Round::Holding } else { Round::Left }
     }
 
-    pub(crate) fn queue(&mut self) -> &mut Q {
-        match &mut self.turn {
-            Some(turn) => turn.queue(),
-            None => panic!("no step that touches a queue is under way"),
-        }
-    }
-}
-
-impl<Q> Drop for NetRx<'_, Q> {
-    /// Only after an unwinding are the lists not empty here; the claim under way goes by itself.
-    fn drop(&mut self) {
+    /// Puts back what a context that unwound had taken.
+    pub(crate) fn abandon(&mut self) {
         let instances = self.host.instances();
-        for mut chain in [self.list, self.repoll] {
+        for chain in [&mut self.list, &mut self.repoll] {
             while let Some(id) = chain.pop(instances) {
                 self.cpu.list.push(instances, id);
             }
         }
+        drop(self.turn.take_claim());
+    }
+
+    pub(crate) fn queue(&mut self) -> &mut Q {
+        self.turn.queue()
     }
 }

@@ -23,6 +23,8 @@ pub enum Race {
     StopWaitsForSched,
     /// R8: leaving threaded busy poll forgets one of its bits.
     BusyBitStays,
+    /// R10: a wait that a signal ended suspends as if it had found events.
+    SuspendOnSignal,
     /// R11: unmasking does not look at the ring again.
     UnmaskWithoutLook,
     /// R12: the softirq does not look at its list again after allowing raises.

@@ -7,6 +7,7 @@
 
 use crate::Ns;
 use crate::claim::Claim;
+use crate::counters::Owner;
 use crate::host::{From, Host};
 use crate::instance::Id;
 use crate::policy::DEFAULT_BUDGET;
@@ -40,31 +41,28 @@ pub(crate) struct Session<'a, Q> {
     id: Id,
     prefer: bool,
     budget: u16,
-    turn: Option<Turn<'a, Q>>,
+    turn: Turn<'a, Q>,
     at: At,
 }
 
 impl<'a, Q> Session<'a, Q> {
     pub(crate) fn new(host: &'a Host<Q>, id: Id, prefer: bool, budget: u16) -> Self {
         let budget = if budget == 0 { DEFAULT_BUDGET } else { budget };
-        Session { host, id, prefer, budget, turn: None, at: At::Passing }
+        Session { host, id, prefer, budget, turn: Turn::idle(), at: At::Passing }
     }
 
     /// Begins another pass.
     #[inline]
     pub(crate) fn pass(&mut self) {
-        if let Some(turn) = &mut self.turn {
-            turn.again();
-        }
+        self.turn.again();
     }
 
     /// Begins to let go.
     pub(crate) fn stop(&mut self, now: Ns) {
         self.at = At::Stopping;
-        let Some(turn) = &mut self.turn else { return };
-        turn.again_last();
+        self.turn.again_last();
         let prefer = self.prefer;
-        if let Some(claim) = turn.claim_mut() {
+        if let Some(claim) = self.turn.claim_mut() {
             let instance = claim.instance();
             // Safe to forget: the poll that follows sees whatever the mark stood for.
             instance.state.clear(MISSED | IN_BUSY_POLL);
@@ -80,7 +78,7 @@ impl<'a, Q> Session<'a, Q> {
 
     #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> SessionNext {
-        if self.turn.is_none() {
+        if !self.turn.has_claim() {
             if self.at != At::Passing {
                 self.at = At::Stopped;
                 return SessionNext::Stopped;
@@ -90,11 +88,10 @@ impl<'a, Q> Session<'a, Q> {
                 return SessionNext::Pass;
             }
             instance.counters.busy_claims();
-            let turn = Turn::session(Claim::from_token(self.host, self.id), self.budget);
-            self.turn = Some(turn);
+            let claim = Claim::from_token(self.host, self.id);
+            return SessionNext::Op(self.turn.begin(claim, self.budget));
         }
-        let Some(turn) = &mut self.turn else { return SessionNext::Pass };
-        let end = match turn.next(now, did) {
+        let end = match self.turn.next(now, did, Owner::Application) {
             Next::Op(op) => return SessionNext::Op(op),
             Next::End(end) => end,
         };
@@ -104,22 +101,19 @@ impl<'a, Q> Session<'a, Q> {
             // timer is there to look after it: whose turn it is anyway goes on.
             (End::Again | End::Held | End::HandOver, _) => {
                 self.at = At::Stopping;
-                if let Some(claim) = self.turn.take().and_then(Turn::into_claim)
+                if let Some(claim) = self.turn.take_claim()
                     && let Some(op) = self.host.route(claim, From::Application)
                 {
                     return SessionNext::Op(op);
                 }
             }
-            (End::Released, _) => self.turn = None,
+            (End::Released, _) => {}
         }
         self.at = At::Stopped;
         SessionNext::Stopped
     }
 
     pub(crate) fn queue(&mut self) -> &mut Q {
-        match &mut self.turn {
-            Some(turn) => turn.queue(),
-            None => panic!("no step that touches a queue is under way"),
-        }
+        self.turn.queue()
     }
 }

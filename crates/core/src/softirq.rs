@@ -7,7 +7,7 @@
 //! thread wants the CPU).
 
 use crate::cpu::{Context, Cpu, NET, NET_AS_POSTED, VECTORS, Vector};
-use crate::host::{From, Host};
+use crate::host::Host;
 use crate::instance::CpuId;
 use crate::net_rx::{NetRx, Round};
 use crate::policy::NetSoftirq;
@@ -16,10 +16,14 @@ use crate::{NEVER, Ns};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    Start,
+    /// In the network softirq.
+    NetRx,
+    /// Between two vectors of a pass.
     Vectors,
-    Slept,
+    /// The dispatch is over: an inline one for good, ksoftirqd's but for its way to bed.
     Ended,
+    /// Before a dispatch.
+    Start,
 }
 
 /// One dispatch of a CPU's softirqs: inline after an interrupt or in an application's wait, which
@@ -31,7 +35,6 @@ enum At {
 /// ([`Did::Resched`]); then ksoftirqd goes on.
 #[derive(Debug)]
 pub struct Softirq<'a, Q> {
-    host: &'a Host<Q>,
     id: CpuId,
     cpu: &'a Cpu,
     context: Context,
@@ -40,13 +43,12 @@ pub struct Softirq<'a, Q> {
     allowed: u32,
     /// Vectors of this pass still to run.
     vectors: u32,
-    net: Option<NetRx<'a, Q>>,
+    net: NetRx<'a, Q>,
     started: Ns,
     passes: u8,
     resched: bool,
     /// The last network softirq met nothing but holders without work.
     held: bool,
-    running: bool,
     stopping: bool,
 }
 
@@ -57,20 +59,19 @@ impl<'a, Q> Softirq<'a, Q> {
     /// If there is no such CPU.
     #[inline]
     pub fn new(host: &'a Host<Q>, cpu: CpuId, context: Context) -> Self {
+        let (id, cpu) = (cpu, host.cpu(cpu));
         Softirq {
-            host,
-            id: cpu,
-            cpu: host.cpu(cpu),
+            id,
+            cpu,
             context,
             at: At::Start,
             allowed: VECTORS,
             vectors: 0,
-            net: None,
+            net: NetRx::new(host, cpu, context),
             started: 0,
             passes: 0,
             resched: false,
             held: false,
-            running: false,
             stopping: false,
         }
     }
@@ -82,6 +83,7 @@ impl<'a, Q> Softirq<'a, Q> {
 
     /// What may run here, by the rules of the CPU; and whether ksoftirqd is to be woken for the
     /// rest.
+    #[inline]
     fn rules(&self) -> (u32, bool) {
         let competition = match self.context {
             Context::Ksoftirqd => return (VECTORS, false),
@@ -104,7 +106,8 @@ impl<'a, Q> Softirq<'a, Q> {
         }
     }
 
-    fn start(&mut self, now: Ns) -> Op {
+    #[inline]
+    fn start(&mut self, now: Ns) -> Option<Op> {
         let (allowed, defers) = self.rules();
         self.allowed = allowed;
         self.started = now;
@@ -113,14 +116,11 @@ impl<'a, Q> Softirq<'a, Q> {
         self.held = false;
         self.at = At::Ended;
         if let Some(vectors) = self.cpu.begin(allowed) {
-            self.running = true;
             self.vectors = vectors;
             self.at = At::Vectors;
         }
-        if defers && self.cpu.pending() & !allowed != 0 && self.cpu.wake_ksoftirqd() {
-            return Op::Wake(Task::Ksoftirqd(self.id));
-        }
-        Op::Done
+        let wake = defers && self.cpu.pending() & !allowed != 0 && self.cpu.wake_ksoftirqd();
+        wake.then_some(Op::Wake(Task::Ksoftirqd(self.id)))
     }
 
     /// Whether this dispatch may go on.
@@ -130,52 +130,77 @@ impl<'a, Q> Softirq<'a, Q> {
             && self.passes < limits.dispatch_passes
     }
 
-    /// After the last vector of a pass: restart, or leave.
-    fn pass_ended(&mut self, now: Ns) -> Option<Op> {
-        self.passes += 1;
+    /// Runs vectors, and restarts or leaves after the last one of a pass.
+    #[inline]
+    fn run(&mut self, now: Ns) -> Option<Op> {
         loop {
-            let pending = self.cpu.pending() & self.allowed;
-            let only_holders = self.held && pending & !Vector::NetRx.bit() == 0;
-            if pending != 0 && !self.resched && !only_holders && self.within_limits(now) {
-                self.vectors = self.cpu.take_pending(self.allowed);
-                return None;
-            }
-            let wake = if pending != 0 {
-                self.cpu.end_to_ksoftirqd()
-            } else {
+            if self.vectors == 0 {
+                self.passes += 1;
                 match self.cpu.end(self.allowed) {
-                    // Pending since we looked.
-                    None => continue,
-                    Some(0) => false,
-                    Some(_) => self.cpu.wake_ksoftirqd(),
+                    Err(pending) if self.restarts(pending, now) => {
+                        self.vectors = self.cpu.take_pending(self.allowed);
+                        continue;
+                    }
+                    Err(_) => return self.leave(self.cpu.end_to_ksoftirqd()),
+                    Ok(left) => return self.leave(left != 0 && self.cpu.wake_ksoftirqd()),
                 }
-            };
-            self.at = At::Ended;
-            self.running = false;
-            // ksoftirqd need not wake itself.
-            let wake = wake && self.context != Context::Ksoftirqd;
-            return wake.then_some(Op::Wake(Task::Ksoftirqd(self.id)));
+            }
+            let vector = self.vectors.trailing_zeros();
+            self.vectors &= self.vectors - 1;
+            if vector != Vector::NetRx as u32 {
+                return Some(Op::Vector(self.id, Vector::ALL[vector as usize]));
+            }
+            self.at = At::NetRx;
+            match self.net.begin(now) {
+                Ok(op) => return Some(op),
+                Err(round) => self.round_ended(round),
+            }
         }
     }
 
-    fn from(&self) -> From {
-        match self.context {
-            Context::Interrupt { .. } => From::Interrupt,
-            Context::Application => From::Application,
-            Context::Ksoftirqd => From::Thread,
-        }
+    #[inline]
+    fn round_ended(&mut self, round: Round) {
+        self.at = At::Vectors;
+        self.held = round == Round::Holding;
+    }
+
+    /// Whether this dispatch goes on with what is pending.
+    fn restarts(&self, pending: u32, now: Ns) -> bool {
+        let only_holders = self.held && pending & !Vector::NetRx.bit() == 0;
+        !self.resched && !only_holders && self.within_limits(now)
+    }
+
+    /// Ends; ksoftirqd need not wake itself.
+    #[inline]
+    fn leave(&mut self, wake: bool) -> Option<Op> {
+        self.at = At::Ended;
+        let wake = wake && self.context != Context::Ksoftirqd;
+        wake.then_some(Op::Wake(Task::Ksoftirqd(self.id)))
     }
 
     /// After a dispatch: inline ones end, ksoftirqd yields or sleeps.
-    fn ended(&mut self) -> Op {
+    fn ended(&mut self) -> Option<Op> {
         if self.context != Context::Ksoftirqd {
-            return Op::Done;
+            return None;
         }
-        self.at = At::Slept;
+        self.at = At::Start;
         if self.cpu.ksoftirqd_sleeps() {
-            return if self.stopping { Op::Done } else { Op::Sleep(NEVER) };
+            return (!self.stopping).then_some(Op::Sleep(NEVER));
         }
-        if self.held { Op::Yield } else { Op::Resched }
+        Some(if self.held { Op::Yield } else { Op::Resched })
+    }
+
+    /// The steps outside the network softirq; `None` after the last.
+    #[inline]
+    fn between_rounds(&mut self, now: Ns) -> Option<Op> {
+        let mut step = None;
+        if self.at == At::Start {
+            step = self.start(now);
+        }
+        if step.is_none() && self.at == At::Vectors {
+            step = self.run(now);
+        }
+        step.or_else(|| self.ended())
     }
 }
 
@@ -185,55 +210,26 @@ impl<Q> Pass<Q> for Softirq<'_, Q> {
         if did == Did::Resched {
             self.resched = true;
         }
-        loop {
-            match self.at {
-                At::Start | At::Slept => match self.start(now) {
-                    Op::Done if self.at == At::Ended => {}
-                    Op::Done => continue,
-                    op => return op,
-                },
-                At::Vectors => {
-                    if let Some(net) = &mut self.net {
-                        match net.next(now, did) {
-                            Ok(op) => return op,
-                            Err(round) => self.held = round == Round::Holding,
-                        }
-                        self.net = None;
-                    }
-                    if self.vectors == 0 {
-                        if let Some(op) = self.pass_ended(now) {
-                            return op;
-                        }
-                        continue;
-                    }
-                    let vector = Vector::ALL[self.vectors.trailing_zeros() as usize];
-                    self.vectors &= !vector.bit();
-                    if vector != Vector::NetRx {
-                        return Op::Vector(self.id, vector);
-                    }
-                    let (owner, from) = (self.context.owner(), self.from());
-                    self.net = Some(NetRx::new(self.host, self.id, owner, from, now));
-                    continue;
-                }
-                At::Ended => {}
+        if self.at == At::NetRx {
+            match self.net.next(now, did) {
+                Ok(op) => return op,
+                Err(round) => self.round_ended(round),
             }
-            return self.ended();
         }
+        self.between_rounds(now).unwrap_or(Op::Done)
     }
 
     fn queue(&mut self) -> &mut Q {
-        match &mut self.net {
-            Some(net) => net.queue(),
-            None => panic!("no step that touches a queue is under way"),
-        }
+        self.net.queue()
     }
 }
 
 impl<Q> Drop for Softirq<'_, Q> {
     /// A context that unwound leaves nothing running.
+    #[inline]
     fn drop(&mut self) {
-        if self.running {
-            self.net = None;
+        if matches!(self.at, At::Vectors | At::NetRx) {
+            self.net.abandon();
             // The vectors of this pass that were still to run are pending again.
             self.cpu.abandon(self.vectors);
         }

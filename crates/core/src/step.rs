@@ -78,6 +78,12 @@ pub enum Did {
     Interrupted,
 }
 
+/// A world's mistake. Out of line, so that the answer need not be in memory for its sake.
+#[cold]
+pub(crate) fn unexpected(step: &str, did: Did) -> ! {
+    unreachable!("{step} answered by {did:?}")
+}
+
 /// A task that the core wakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Task {

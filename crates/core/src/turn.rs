@@ -12,7 +12,7 @@ use crate::counters::Owner;
 use crate::policy::Threaded;
 use crate::race::{self, Race};
 use crate::state::{DISABLE, NPSVC, PREFER_BUSY_POLL, State};
-use crate::step::{Did, Op};
+use crate::step::{Did, Op, unexpected};
 use crate::{Ns, Pressure, Work};
 
 /// The next step of a turn, or its end.
@@ -45,11 +45,12 @@ enum At {
     Remasked,
 }
 
-/// One turn. Reused for the next one of the same owner by [`Turn::again`].
+/// The turns of one owner, one after the other. It stays in its place from one to the next, for
+/// moving it costs more than taking a turn.
 #[derive(Debug)]
 pub(crate) struct Turn<'a, Q> {
+    /// `None` between two turns that did not keep it.
     claim: Option<Claim<'a, Q>>,
-    owner: Owner,
     budget: u16,
     /// The last poll of a session: it completes, other polls of a session do not.
     last: bool,
@@ -59,15 +60,26 @@ pub(crate) struct Turn<'a, Q> {
 }
 
 impl<'a, Q> Turn<'a, Q> {
+    /// No turn is under way.
     #[inline]
-    pub(crate) fn new(claim: Claim<'a, Q>, owner: Owner) -> Self {
-        let budget = claim.instance().settings.weight();
-        Turn { claim: Some(claim), owner, budget, last: false, work: Work::NONE, at: At::Start }
+    pub(crate) fn idle() -> Self {
+        Turn { claim: None, budget: 0, last: false, work: Work::NONE, at: At::Start }
     }
 
-    pub(crate) fn session(claim: Claim<'a, Q>, budget: u16) -> Self {
-        let owner = Owner::Application;
-        Turn { claim: Some(claim), owner, budget, last: false, work: Work::NONE, at: At::Start }
+    /// Begins a turn with a new claim, and takes its first step.
+    #[inline]
+    pub(crate) fn begin(&mut self, claim: Claim<'a, Q>, budget: u16) -> Op {
+        let id = claim.id();
+        self.claim = Some(claim);
+        self.budget = budget;
+        self.at = At::Polled;
+        Op::Poll { id, budget }
+    }
+
+    /// Whether a turn is under way, or its claim kept for the next.
+    #[inline]
+    pub(crate) fn has_claim(&self) -> bool {
+        self.claim.is_some()
     }
 
     /// Another turn with the same claim.
@@ -90,7 +102,7 @@ impl<'a, Q> Turn<'a, Q> {
 
     /// The claim, after an end that kept it.
     #[inline]
-    pub(crate) fn into_claim(mut self) -> Option<Claim<'a, Q>> {
+    pub(crate) fn take_claim(&mut self) -> Option<Claim<'a, Q>> {
         self.claim.take()
     }
 
@@ -98,10 +110,11 @@ impl<'a, Q> Turn<'a, Q> {
         self.claim.as_mut()
     }
 
-    // Inlined into each owner's loop, so that a step is not copied from one enum to the next on its way
-    // out: half of an empty poll's instructions.
+    /// The next step of the owner's turn.
+    // Inlined into each owner's loop, so that what concerns other owners falls away, and so that a
+    // step is not copied from one enum to the next on its way out: half of an empty poll's instructions.
     #[inline(always)]
-    pub(crate) fn next(&mut self, now: Ns, did: Did) -> Next {
+    pub(crate) fn next(&mut self, now: Ns, did: Did, owner: Owner) -> Next {
         let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
         match self.at {
             At::Start => {
@@ -109,9 +122,9 @@ impl<'a, Q> Turn<'a, Q> {
                 Next::Op(Op::Poll { id: claim.id(), budget: self.budget })
             }
             At::Polled => {
-                let Did::Polled(work) = did else { unreachable!("Poll answered by {did:?}") };
+                let Did::Polled(work) = did else { unexpected("Poll", did) };
                 debug_assert!(work.rx <= self.budget, "{} of {} frames", work.rx, self.budget);
-                claim.instance().counters.poll(self.owner, work);
+                claim.instance().counters.poll(owner, work);
                 self.work = work;
                 if work.any() {
                     let owned = claim.owned();
@@ -120,24 +133,23 @@ impl<'a, Q> Turn<'a, Q> {
                     owned.hold_until = 0;
                 }
                 if work.rx == 0 {
-                    return self.decide(now, Pressure::Room);
+                    return self.decide(now, Pressure::Room, owner);
                 }
                 self.at = At::Delivered;
                 Next::Op(Op::Deliver(claim.id()))
             }
             At::Delivered => {
-                let Did::Delivered(pressure) = did else {
-                    unreachable!("Deliver answered by {did:?}")
-                };
-                self.decide(now, pressure)
+                let Did::Delivered(pressure) = did else { unexpected("Deliver", did) };
+                self.decide(now, pressure, owner)
             }
             At::Armed => self.release(true),
             At::Unmasked => {
-                let waits = match did {
-                    Did::Unmasked(waits) => waits && !race::on(Race::UnmaskWithoutLook),
-                    _ => unreachable!("Unmask answered by {did:?}"),
-                };
-                if waits { self.remask() } else { self.release(false) }
+                let Did::Unmasked(waits) = did else { unexpected("Unmask", did) };
+                if waits && !race::on(Race::UnmaskWithoutLook) {
+                    self.remask()
+                } else {
+                    self.release(false)
+                }
             }
             At::Remasked => Next::End(End::Again),
         }
@@ -145,7 +157,7 @@ impl<'a, Q> Turn<'a, Q> {
 
     /// What follows from a poll.
     #[inline(always)]
-    fn decide(&mut self, now: Ns, pressure: Pressure) -> Next {
+    fn decide(&mut self, now: Ns, pressure: Pressure, owner: Owner) -> Next {
         let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
         let instance = claim.instance();
         let settings = &instance.settings;
@@ -157,13 +169,13 @@ impl<'a, Q> Turn<'a, Q> {
         }
         let exhausted = work.rx >= self.budget;
         let waits = race::on(Race::ModeWaitsForDrain) && exhausted;
-        if !keeps(self.owner, state) && !waits {
+        if !keeps(owner, state) && !waits {
             return Next::End(End::HandOver);
         }
-        if self.owner == Owner::Application && !self.last {
+        if owner == Owner::Application && !self.last {
             return Next::End(End::Again);
         }
-        if self.owner == Owner::Thread && state.mode() == Threaded::BusyPoll {
+        if owner == Owner::Thread && state.mode() == Threaded::BusyPoll {
             return Next::End(End::Again);
         }
         if state.has(NPSVC) {
@@ -197,7 +209,7 @@ impl<'a, Q> Turn<'a, Q> {
         }
 
         let hold = settings.hold();
-        if hold > 0 && self.owner != Owner::Application {
+        if hold > 0 && owner != Owner::Application {
             if work.any() {
                 return Next::End(End::Again);
             }
@@ -255,17 +267,16 @@ impl<'a, Q> Turn<'a, Q> {
 
     #[inline]
     fn release(&mut self, masked: bool) -> Next {
-        let Some(claim) = self.claim.take() else { return Next::End(End::Released) };
-        match claim.release() {
-            Ok(()) => Next::End(End::Released),
-            Err(claim) => {
-                if masked {
-                    claim.instance().cancel_timer();
-                }
-                self.claim = Some(claim);
-                if masked { Next::End(End::Again) } else { self.remask() }
-            }
+        if Claim::release_from(&mut self.claim) {
+            return Next::End(End::Released);
         }
+        if !masked {
+            return self.remask();
+        }
+        if let Some(claim) = &self.claim {
+            claim.instance().cancel_timer();
+        }
+        Next::End(End::Again)
     }
 
     fn remask(&mut self) -> Next {
@@ -278,20 +289,25 @@ impl<'a, Q> Turn<'a, Q> {
     pub(crate) fn queue(&mut self) -> &mut Q {
         match &mut self.claim {
             Some(claim) => &mut claim.owned().queue,
-            None => panic!("no step that touches a queue is under way"),
+            None => no_queue(),
         }
     }
+}
+
+#[cold]
+fn no_queue() -> ! {
+    panic!("no step that touches a queue is under way")
 }
 
 /// Whether the state's mode leaves this owner in charge. A session is everybody's guest, but
 /// not where a thread never stops polling.
 #[inline(always)]
 fn keeps(owner: Owner, state: State) -> bool {
-    match (owner, state.mode()) {
-        (Owner::Softirq | Owner::Ksoftirqd, Threaded::Disabled)
-        | (Owner::Thread, Threaded::Enabled | Threaded::BusyPoll)
-        | (Owner::Worker, Threaded::Workqueue) => true,
-        (Owner::Application, mode) => mode != Threaded::BusyPoll,
-        _ => false,
+    let mode = state.mode();
+    match owner {
+        Owner::Softirq | Owner::Ksoftirqd => mode == Threaded::Disabled,
+        Owner::Thread => matches!(mode, Threaded::Enabled | Threaded::BusyPoll),
+        Owner::Worker => mode == Threaded::Workqueue,
+        Owner::Application => mode != Threaded::BusyPoll,
     }
 }
