@@ -1,6 +1,9 @@
-//! What can stop a bench run.
+//! What can stop a bench run, or keep one policy out of it.
 
+use napkin_engine::{EpollError, SocketError};
 use thiserror::Error;
+
+use crate::report::Report;
 
 /// Why a run did not take place.
 #[derive(Debug, Error)]
@@ -14,10 +17,10 @@ pub enum BenchError {
     Bind(#[from] napkin_stack::BindError),
     /// The policy's epoll parameters were refused.
     #[error(transparent)]
-    Epoll(#[from] napkin_engine::EpollError),
+    Epoll(#[from] EpollError),
     /// The policy's socket options were refused.
     #[error(transparent)]
-    Socket(#[from] napkin_engine::SocketError),
+    Socket(#[from] SocketError),
     /// The load makes no sense for the synthetic device.
     #[error(transparent)]
     Synthetic(#[from] napkin_nic::synthetic::ConfigError),
@@ -39,4 +42,51 @@ pub enum BenchError {
     /// A thread of the workload panicked.
     #[error("a thread of the workload panicked; this is a bug in napkin")]
     Panicked,
+}
+
+impl BenchError {
+    /// Whether the policy asks for something that this process has no right to: then the policy is
+    /// not measured, and the run goes on.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            BenchError::Epoll(error) => matches!(error, EpollError::Budget(_)),
+            BenchError::Socket(error) => {
+                matches!(error, SocketError::Budget(_) | SocketError::Prefer)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A run that did not come to its end.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct Stopped {
+    /// Why.
+    pub error: BenchError,
+    /// What was measured until then, if anything.
+    pub report: Option<Box<Report>>,
+}
+
+impl From<BenchError> for Stopped {
+    fn from(error: BenchError) -> Self {
+        Stopped { error, report: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_right_is_a_refusal_and_anything_else_is_not() {
+        for refusal in [SocketError::Budget(9), SocketError::Prefer] {
+            assert!(BenchError::from(refusal).is_refusal());
+        }
+        assert!(BenchError::from(EpollError::Budget(65)).is_refusal());
+        for failure in [SocketError::Stopped.into(), EpollError::TooMany.into()] {
+            assert!(!BenchError::is_refusal(&failure), "{failure}");
+        }
+        assert!(!BenchError::Panicked.is_refusal());
+    }
 }

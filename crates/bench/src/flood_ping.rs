@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use napkin_core::MICROSECOND;
+use napkin_core::policy::{ApplicationPolicy, EpollPolicy, Policy};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::tap::{Tap, TapConfig};
 use napkin_nic::{PacketQueue, Pool};
@@ -17,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
 use crate::report::{Column, Figures};
-use crate::serving::{DEVICE, PEER, Serving, US, Window, ratio};
+use crate::serving::{DEVICE, PEER, Serving, US, Window, set_ratio};
 use crate::workload::{Options, Trial, Workload};
 
 /// Bytes after the ICMP header: what ping sends.
@@ -154,8 +155,8 @@ impl Workload for FloodPing {
             Client::Extreme { per_second, .. } => Some(per_second.into()),
             _ => None,
         };
-        let tx = figures.interrupts_tx.unwrap_or(0) as f64;
-        figures.extra.insert("tx_irqs_per_pkt".into(), ratio(tx, answered.max(1) as f64));
+        let tx = figures.interrupts_tx.unwrap_or(0);
+        set_ratio(&mut figures.extra, "tx_irqs_per_pkt", tx, answered);
         serving.engine.stop();
         Ok(figures)
     }
@@ -178,22 +179,38 @@ impl Workload for FloodPing {
             Poll,
             Waiting,
             Asleep,
+            // Of those that won the instance, how many came after its hold: with hold, all.
+            Extra("interrupts_won".into()),
             Extra("interrupts_after_hold".into()),
             Extra("idle_gap_min_ns".into()),
         ]
     }
 
-    fn notes(&self, _: &Options) -> Vec<String> {
+    fn notes(&self, options: &Options) -> Vec<String> {
+        let mut notes = Vec::new();
         if self.clients.contains(&Client::Ping) {
-            vec![
+            notes.push(
                 "tap: a transmission ends within the call that makes it, so there are no transmit \
                  interrupts"
                     .into(),
-            ]
-        } else {
-            Vec::new()
+            );
         }
+        let asking = options.policies.iter().filter(|policy| asks_the_application(policy));
+        let asking: Vec<String> = asking.map(Policy::to_string).collect();
+        if !asking.is_empty() {
+            notes.push(format!(
+                "no application takes part: what these ask of one (busy polling, suspending) does \
+                 not happen here, and only the rest of them is measured: {}",
+                asking.join(", ")
+            ));
+        }
+        notes
     }
+}
+
+/// Whether a part of the policy only takes effect in an application's waits.
+fn asks_the_application(policy: &Policy) -> bool {
+    policy.epoll != EpollPolicy::default() || policy.application != ApplicationPolicy::default()
 }
 
 /// The operating system's ping, flooding.
@@ -246,5 +263,23 @@ impl Drop for Ping {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_that_need_an_application_are_named() {
+        let names = ["base", "napibusy", "fullbusy", "busypoll", "busypoll-separate", "suspend20"];
+        let policies = names.iter().map(|name| name.parse().expect(name)).collect();
+        let notes = FloodPing::synthetic().notes(&Options { policies, ..Options::default() });
+        let [note] = &notes[..] else { panic!("{notes:?}") };
+        assert!(note.ends_with(&names[1..].join(", ")), "{note}");
+        let policies = vec![Policy::BASE, Policy::THREADED_BUSY_POLL, Policy::FEEDBACK];
+        assert!(
+            FloodPing::synthetic().notes(&Options { policies, ..Options::default() }).is_empty()
+        );
     }
 }

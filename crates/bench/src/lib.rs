@@ -18,5 +18,5 @@ pub mod udp_sink;
 pub mod workload;
 pub mod xsk_rr;
 
-pub use error::BenchError;
+pub use error::{BenchError, Stopped};
 pub use workload::{Options, Workload, run};

@@ -1,20 +1,17 @@
 //! An engine that serves a workload, and the figures of a window of it.
 
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use napkin_core::{Counts, NEVER, Owner, Policy};
-use napkin_engine::{
-    Activity, Contexts, DeviceConfig, Engine, EngineConfig, NapiInfo, Placement as Place, Role,
-};
+use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement as Place};
 use napkin_nic::PacketQueue;
 use napkin_nic::QueueCounts;
 use napkin_stack::{Address, Stack};
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use crate::error::BenchError;
-use crate::measure::{CpuSplit, CpuWindow, SplitInputs, ThreadMeter, ThreadUsage};
+use crate::measure::{EngineTotals, EngineWindow};
 use crate::report::Figures;
 use crate::workload::Placement;
 
@@ -82,42 +79,21 @@ impl Serving {
 #[derive(Debug)]
 pub struct Window<'a> {
     serving: &'a Serving,
-    cpus: CpuWindow,
-    cpu_count: u32,
-    counts: Vec<NapiInfo>,
-    activities: Vec<(Arc<Activity>, u64, u64)>,
-    drops: BTreeMap<String, u64>,
-    squeezes: u64,
+    threads: EngineWindow,
+    before: EngineTotals,
 }
 
 impl<'a> Window<'a> {
-    /// Begins one, over every thread that serves traffic by now and over these CPUs.
+    /// Begins one, over every thread that serves traffic and over these CPUs.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
     pub fn begin(serving: &'a Serving, cpus: &[usize]) -> Result<Window<'a>, BenchError> {
-        let activities = serving.engine.activities();
-        let tids: Vec<i32> = activities.iter().map(|it| it.tid()).filter(|it| *it != 0).collect();
-        let threads = ThreadMeter::of_self(|tid, _| tids.contains(&(tid as i32)));
-        let mut cpus: Vec<u32> = cpus.iter().map(|cpu| *cpu as u32).collect();
-        cpus.sort_unstable();
-        cpus.dedup();
-        let cpu_count = cpus.len() as u32;
-        let window = CpuWindow::new(threads.map_err(BenchError::Proc)?, cpus);
-        let mut window = Window {
-            cpus: window.map_err(BenchError::Proc)?,
-            cpu_count,
-            counts: serving.engine.napis(),
-            activities: activities.into_iter().map(|it| (it, 0, 0)).collect(),
-            drops: drops(serving),
-            squeezes: squeezes(serving),
-            serving,
-        };
-        for (activity, work, poll) in &mut window.activities {
-            (*work, *poll) = (activity.work(), activity.poll());
-        }
-        window.cpus.begin().map_err(BenchError::Proc)?;
-        Ok(window)
+        let engine = &serving.engine;
+        let cpus = cpus.iter().map(|cpu| *cpu as u32).collect();
+        let threads = EngineWindow::begin(engine, cpus).map_err(BenchError::Proc)?;
+        engine.restart_idle_gaps();
+        Ok(Window { serving, threads, before: EngineTotals::read(engine) })
     }
 
     /// Ends it: everything but what the application itself counts. `looking` is the time that an
@@ -125,126 +101,90 @@ impl<'a> Window<'a> {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn end(mut self, looking: u64) -> Result<Figures, BenchError> {
-        let usage = self.cpus.end(0).map_err(BenchError::Proc)?;
-        let (counts, queues) = totals(&self.counts, &self.serving.engine.napis());
-        let polls: u64 = usage.threads.iter().map(|thread| self.poll_time(thread)).sum();
-        let poll_ns = polls + looking;
-        let split = usage.split.and_then(|_| {
-            CpuSplit::of(SplitInputs {
-                wall_ns: usage.wall_ns,
-                cpus: self.cpu_count,
-                cpu_ns: usage.totals.cpu_ns,
-                poll_ns,
-                run_delay_ns: usage.totals.run_delay_ns.unwrap_or(0),
-                steal_ns: usage.cpus.steal_ns,
-            })
-        });
-        let mut drops = drops(self.serving);
-        for (name, before) in &self.drops {
-            if let Some(after) = drops.get_mut(name) {
-                *after -= before;
-            }
-        }
-        drops.retain(|_, count| *count != 0);
-        let mut figures = Figures {
+    pub fn end(self, looking: u64) -> Result<Figures, BenchError> {
+        let engine = &self.serving.engine;
+        let usage = self.threads.end(engine, looking).map_err(BenchError::Proc)?;
+        let EngineTotals { counts, queues, drops, squeezes } =
+            EngineTotals::read(engine).since(&self.before);
+        let holds = engine.napis().iter().all(|napi| napi.settings.hold > 0);
+        Ok(Figures {
             window_ns: Some(usage.wall_ns),
-            cpu: split,
+            cpu: usage.split,
             interrupts: Some(counts.interrupts.saturating_sub(queues.interrupts_tx)),
             interrupts_tx: Some(queues.interrupts_tx),
             polls: Some(counts.all_polls()),
             empty_polls: Some(counts.all_empty_polls()),
             packets: Some(queues.rx_packets),
-            drops,
+            drops: drops.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
             context_switches: Some(usage.totals.context_switches),
             wakeups: Some(usage.totals.wakeups),
+            extra: extras(&counts, &queues, squeezes, holds),
             ..Figures::default()
-        };
-        for (name, value) in extras(&counts, &queues) {
-            figures.extra.insert(name, value);
-        }
-        let squeezes = squeezes(self.serving) - self.squeezes;
-        figures.extra.insert("time_squeeze".into(), squeezes.into());
-        Ok(figures)
-    }
-
-    /// The part of a thread's CPU time that went into polls that found nothing.
-    fn poll_time(&self, thread: &ThreadUsage) -> u64 {
-        let of =
-            |(activity, _, _): &&(Arc<Activity>, u64, u64)| activity.tid() as u32 == thread.tid;
-        let Some((activity, work, poll)) = self.activities.iter().find(of) else { return 0 };
-        let work = activity.work().saturating_sub(*work) as f64;
-        let poll = activity.poll().saturating_sub(*poll) as f64;
-        if activity.role == Role::Application {
-            // Its own work is known only from call to call.
-            return thread.cpu_ns.min(poll as u64);
-        }
-        if poll == 0.0 { 0 } else { (thread.cpu_ns as f64 * poll / (poll + work)) as u64 }
+        })
     }
 }
 
-fn totals(before: &[NapiInfo], after: &[NapiInfo]) -> (Counts, QueueCounts) {
-    let (mut counts, mut queues) = (Counts::default(), QueueCounts::default());
-    counts.idle_gap_min = NEVER;
-    for (after, before) in after.iter().zip(before) {
-        counts.add(&after.counts.since(&before.counts));
-        queues.add(&after.queue_counts.since(&before.queue_counts));
-    }
-    (counts, queues)
-}
-
-fn extras(counts: &Counts, queues: &QueueCounts) -> Vec<(String, Value)> {
-    let mut extras: Vec<(String, Value)> = [
+fn extras(counts: &Counts, queues: &QueueCounts, squeezes: u64, holds: bool) -> Map<String, Value> {
+    let mut extras: Map<String, Value> = [
         ("deferrals", counts.deferrals),
         ("timer_polls", counts.timer_polls),
         ("parks", counts.parks),
         ("interrupts_missed", counts.interrupts_missed),
-        ("interrupts_after_hold", counts.interrupts_after_hold),
+        // The others found the instance owned, so no idle gap came before them.
+        ("interrupts_won", counts.interrupts.saturating_sub(counts.interrupts_missed)),
         ("tx_packets", queues.tx_packets),
         ("tx_completions", queues.tx_completions),
+        ("time_squeeze", squeezes),
     ]
     .into_iter()
     .map(|(name, count)| (name.to_owned(), count.into()))
     .collect();
+    if holds {
+        extras.insert("interrupts_after_hold".into(), counts.interrupts_after_hold.into());
+    }
     for owner in Owner::ALL {
         let (name, at) = (owner.name(), owner as usize);
-        extras.push((format!("polls_{name}"), counts.polls[at].into()));
-        extras.push((format!("empty_polls_{name}"), counts.empty_polls[at].into()));
+        extras.insert(format!("polls_{name}"), counts.polls[at].into());
+        extras.insert(format!("empty_polls_{name}"), counts.empty_polls[at].into());
     }
     if counts.idle_gap_min != NEVER {
-        extras.push(("idle_gap_min_ns".to_owned(), counts.idle_gap_min.into()));
+        extras.insert("idle_gap_min_ns".into(), counts.idle_gap_min.into());
     }
     extras
 }
 
-/// A ratio, to four digits: what a count of this size can say.
-pub fn ratio(count: f64, of: f64) -> Value {
-    json!((count / of * 10_000.0).round() / 10_000.0)
+/// Puts a ratio among further figures, to four digits: what counts of this size can say. Of nothing
+/// there is no ratio: then it is taken out.
+pub fn set_ratio(extra: &mut Map<String, Value>, name: &str, count: u64, of: u64) {
+    if of == 0 {
+        extra.remove(name);
+    } else {
+        let ratio = (count as f64 / of as f64 * 10_000.0).round() / 10_000.0;
+        extra.insert(name.to_owned(), ratio.into());
+    }
 }
 
-/// Every drop, by the name of its counter: those of the device, and those of the stack.
-fn drops(serving: &Serving) -> BTreeMap<String, u64> {
-    let mut drops = BTreeMap::new();
-    for napi in serving.engine.napis() {
-        let counts = napi.queue_counts;
-        for (name, count) in [
-            ("ring_full", counts.rx_dropped_ring),
-            ("oversized", counts.rx_oversized),
-            ("truncated", counts.rx_truncated),
-            ("no_buffer", counts.rx_no_buffer),
-            ("tx_ring_full", counts.tx_dropped),
-        ] {
-            *drops.entry(name.to_owned()).or_default() += count;
-        }
-    }
-    for (name, count) in serving.stack.counters().drops() {
-        *drops.entry(name.to_owned()).or_default() += count;
-    }
-    drops
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn squeezes(serving: &Serving) -> u64 {
-    (0..serving.engine.cpus().len() as u16)
-        .map(|cpu| serving.engine.cpu_counts(napkin_core::CpuId(cpu)).time_squeeze)
-        .sum()
+    #[test]
+    fn of_nothing_there_is_no_ratio() {
+        let mut extra = Map::new();
+        set_ratio(&mut extra, "per", 1, 3);
+        assert_eq!(extra["per"], 0.3333);
+        set_ratio(&mut extra, "per", 1, 0);
+        assert!(extra.is_empty());
+    }
+
+    #[test]
+    fn what_has_no_hold_has_no_interrupts_after_it() {
+        let counts = Counts { interrupts: 5, interrupts_missed: 2, ..Counts::default() };
+        let counts = Counts { interrupts_after_hold: 3, idle_gap_min: NEVER, ..counts };
+        let queues = QueueCounts::default();
+        let base = extras(&counts, &queues, 0, false);
+        assert!(!base.contains_key("interrupts_after_hold") && base["interrupts_won"] == 3);
+        assert!(!base.contains_key("idle_gap_min_ns"), "no interrupt, no gap");
+        assert_eq!(extras(&counts, &queues, 0, true)["interrupts_after_hold"], 3);
+    }
 }

@@ -20,8 +20,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
+use crate::measure::engine::RING_DROPS;
 use crate::report::{Column, Figures, Report, Row};
-use crate::serving::{PEER, Serving, US, Window, ratio};
+use crate::serving::{PEER, Serving, US, Window, set_ratio};
 use crate::workload::{Options, Placement, Trial, Workload};
 
 const PORT: u16 = 9;
@@ -173,14 +174,8 @@ impl Workload for UdpSink {
                 Offered::TimesPeak(times) => self.peak() * times,
                 Offered::AfterSoftirq => (offered_end - offered) as f64 / seconds,
             });
-            let polled = figures.packets.unwrap_or(0) as f64;
-            let per = ratio(polled, (last - first).max(1) as f64);
-            figures.extra.insert("polled_per_received".into(), per);
-            let ring = figures.drops.get("ring_full").copied().unwrap_or(0) as f64;
-            let all = figures.dropped();
-            if all > 0 {
-                figures.extra.insert("drops_in_ring".into(), ratio(ring, all as f64));
-            }
+            figures.extra.insert("received".into(), (last - first).into());
+            set_ratios(&mut figures);
             Ok::<_, BenchError>(figures)
         })?;
         serving.engine.stop();
@@ -213,6 +208,8 @@ impl Workload for UdpSink {
     }
 
     fn conclude(&self, report: &mut Report) {
+        // Of the row's own counts: the median of ratios would leave out where there is none.
+        report.rows.iter_mut().for_each(|row| set_ratios(&mut row.figures));
         let beyond = Beyond::all(&report.rows);
         report.notes.extend(beyond.iter().map(Beyond::to_string));
         report.extra.insert("beyond_peak".into(), json!(beyond));
@@ -228,24 +225,43 @@ impl Workload for UdpSink {
     }
 }
 
-/// What a policy received beyond its peak.
+/// What was polled for each datagram that the application received, and the part of the drops that
+/// cost nothing.
+fn set_ratios(figures: &mut Figures) {
+    let received = figures.extra.get("received").and_then(Value::as_u64).unwrap_or(0);
+    let polled = figures.packets.unwrap_or(0);
+    set_ratio(&mut figures.extra, "polled_per_received", polled, received);
+    let in_ring = figures.drops.get(RING_DROPS).copied().unwrap_or(0);
+    let dropped = figures.dropped();
+    set_ratio(&mut figures.extra, "drops_in_ring", in_ring, dropped);
+}
+
+/// What a policy received up to saturation, and beyond it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Beyond {
     /// The policy.
     pub policy: String,
-    /// The most it received a second, up to and including the first load that it could not keep up
-    /// with (received less than 98 % of).
+    /// The most it received a second up to saturation: under any load up to and including the first
+    /// that it could not keep up with (received less than 98 % of).
     pub peak_per_s: f64,
     /// The load, in times the peak, at which it received that.
     pub peak_at: f64,
-    /// The least it received under any higher load; `None` if there was none.
+    /// The most it received a second under any load at all.
+    pub maximum_per_s: f64,
+    /// The load at which it received that.
+    pub maximum_at: f64,
+    /// The least it received under any load higher than `peak_at`; `None` if there was none.
     pub least_per_s: Option<f64>,
     /// The load at which it received that.
     pub least_at: Option<f64>,
+    /// The least as a ratio to `peak_per_s`: 1 or more if it never fell below.
+    pub of_peak: Option<f64>,
+    /// The least as a ratio to `maximum_per_s`.
+    pub of_maximum: Option<f64>,
 }
 
 impl Beyond {
-    /// One for each policy that was offered more than one load.
+    /// One for each policy that was offered more than it could take.
     pub fn all(rows: &[Row]) -> Vec<Beyond> {
         let mut policies: Vec<&str> = rows.iter().map(|row| row.policy.as_str()).collect();
         policies.sort_unstable();
@@ -266,29 +282,46 @@ impl Beyond {
         let full = points.iter().position(|(_, offered, received)| *received < 0.98 * offered)?;
         let by_rate = |a: &&(f64, f64, f64), b: &&(f64, f64, f64)| a.2.total_cmp(&b.2);
         let peak = points[..=full].iter().max_by(by_rate)?;
+        let maximum = points.iter().max_by(by_rate)?;
         let least = points.iter().filter(|point| point.0 > peak.0).min_by(by_rate);
+        // A policy that received nothing at all has no ratio.
+        let of = |whole: f64| least.filter(|_| whole > 0.0).map(|least| least.2 / whole);
         Some(Beyond {
             policy: policy.to_owned(),
             peak_per_s: peak.2,
             peak_at: peak.0,
+            maximum_per_s: maximum.2,
+            maximum_at: maximum.0,
             least_per_s: least.map(|point| point.2),
             least_at: least.map(|point| point.0),
+            of_peak: of(peak.2),
+            of_maximum: of(maximum.2),
         })
     }
 }
 
 impl std::fmt::Display for Beyond {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Beyond { policy, peak_per_s, peak_at, .. } = self;
-        write!(f, "{policy}: kept up to {peak_per_s:.0}/s (at {peak_at} times the peak)")?;
-        match (self.least_per_s, self.least_at) {
-            (Some(least), Some(at)) => write!(
-                f,
-                "; beyond it, at least {least:.0}/s (at {at}), {:.2} of that",
-                least / peak_per_s
-            ),
-            _ => write!(f, "; nothing higher was offered"),
+        let Beyond { policy, peak_per_s, peak_at, maximum_per_s, maximum_at, .. } = self;
+        write!(
+            f,
+            "{policy}: most received up to saturation {peak_per_s:.0}/s (at {peak_at} times the peak)"
+        )?;
+        let (Some(least), Some(at)) = (self.least_per_s, self.least_at) else {
+            return f.write_str("; nothing higher was offered");
+        };
+        let (Some(of_peak), Some(of_maximum)) = (self.of_peak, self.of_maximum) else {
+            return f.write_str("; nothing was received");
+        };
+        let maximum =
+            format!("{of_maximum:.2} of its maximum, {maximum_per_s:.0}/s at {maximum_at}");
+        if of_peak >= 1.0 {
+            return write!(f, "; never less beyond it (least {least:.0}/s at {at}, {maximum})");
         }
+        write!(
+            f,
+            "; beyond it the least was {least:.0}/s (at {at}), {of_peak:.2} of that ({maximum})"
+        )
     }
 }
 
@@ -365,6 +398,69 @@ mod tests {
         let [beyond] = &Beyond::all(&rows)[..] else { panic!("one policy") };
         assert_eq!((beyond.peak_per_s, beyond.peak_at), (11_500.0, 0.5));
         assert_eq!((beyond.least_per_s, beyond.least_at), (Some(1_100.0), Some(0.8)));
+        assert_eq!((beyond.maximum_per_s, beyond.maximum_at), (23_000.0, 4.0));
+        assert_eq!(
+            beyond.to_string(),
+            "base: most received up to saturation 11500/s (at 0.5 times the peak); beyond it the \
+             least was 1100/s (at 0.8), 0.10 of that (0.05 of its maximum, 23000/s at 4)"
+        );
+    }
+
+    #[test]
+    fn a_policy_that_stays_where_it_is_does_not_read_like_a_collapse() {
+        // The most up to saturation is what it got of the first load that was too much.
+        let rows = [
+            row("feedback", 0.8, 20_000.0),
+            row("feedback", 1.0, 24_000.0),
+            row("feedback", 2.0, 24_240.0),
+            row("feedback", 4.0, 24_480.0),
+        ];
+        let [beyond] = &Beyond::all(&rows)[..] else { panic!("one policy") };
+        assert_eq!((beyond.peak_per_s, beyond.peak_at), (24_000.0, 1.0));
+        assert_eq!(beyond.of_peak, Some(1.01));
+        assert_eq!(
+            beyond.to_string(),
+            "feedback: most received up to saturation 24000/s (at 1 times the peak); never less \
+             beyond it (least 24240/s at 2, 0.99 of its maximum, 24480/s at 4)"
+        );
+    }
+
+    #[test]
+    fn a_policy_that_receives_nothing_has_no_ratio() {
+        let [beyond] = &Beyond::all(&[row("base", 2.0, 0.0), row("base", 4.0, 0.0)])[..] else {
+            panic!("one policy")
+        };
+        assert_eq!((beyond.of_peak, beyond.of_maximum), (None, None));
+        assert!(beyond.to_string().ends_with("nothing was received"));
+        let [beyond] = &Beyond::all(&[row("base", 2.0, 9.0)])[..] else { panic!("one policy") };
+        assert!(beyond.to_string().ends_with("nothing higher was offered"));
+    }
+
+    #[test]
+    fn ratios_are_of_the_row_s_own_counts() {
+        let figures = |received: u64, in_ring: u64, in_socket: u64| {
+            let drops = [(RING_DROPS, in_ring), ("socket_full", in_socket)];
+            let drops = drops.into_iter().filter(|(_, count)| *count != 0);
+            let mut figures = Figures {
+                packets: Some(10),
+                drops: drops.map(|(name, count)| (name.to_owned(), count)).collect(),
+                extra: Map::from_iter([("received".to_owned(), received.into())]),
+                ..Figures::default()
+            };
+            set_ratios(&mut figures);
+            figures
+        };
+        let starved = figures(0, 0, 0);
+        assert!(!starved.extra.contains_key("polled_per_received"), "of nothing, no ratio");
+        assert!(!starved.extra.contains_key("drops_in_ring"));
+        assert_eq!(figures(5, 3, 1).extra["drops_in_ring"], 0.75);
+        // Two repetitions dropped nothing, so the row dropped nothing, wherever the third did.
+        let repetitions = [figures(5, 0, 0), figures(5, 0, 2), figures(5, 0, 0)]
+            .map(|figures| Repetition { step: 0, figures });
+        let mut row = Row::from_repetitions("base", Map::new(), repetitions.to_vec(), Vec::new());
+        set_ratios(&mut row.figures);
+        assert!(!row.figures.extra.contains_key("drops_in_ring"), "{row:?}");
+        assert_eq!(row.figures.extra["polled_per_received"], 2.0);
     }
 
     #[test]

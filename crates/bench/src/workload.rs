@@ -5,7 +5,7 @@ use std::time::Duration;
 use napkin_core::Policy;
 use serde_json::{Map, Value};
 
-use crate::error::BenchError;
+use crate::error::{BenchError, Stopped};
 use crate::measure::{Host, Plan};
 use crate::report::{Column, Figures, Progress, Repetition, Report, Row};
 
@@ -118,16 +118,14 @@ pub trait Workload {
     }
 }
 
-/// Runs a workload: every policy under every load, in turn, and that several times.
+/// Runs a workload: every policy under every load, in turn, and that several times. A policy that
+/// asks for what this process has no right to gets rows without figures, with the reason.
 ///
 /// # Errors
-/// The first run that could not take place.
-pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, BenchError> {
-    if options.policies.is_empty() || options.repetitions == 0 || options.window.is_zero() {
-        return Err(BenchError::Option(
-            "nothing to run: give at least one policy, one repetition and a window".into(),
-        ));
-    }
+/// Options that make no sense, before anything runs; or the first run that failed, with what was
+/// measured until then.
+pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, Stopped> {
+    check(options)?;
     let (policies, loads) = (options.policies.len(), workload.loads());
     let plan = Plan { subjects: policies * loads, repetitions: options.repetitions };
     let steps = plan.len() as u64;
@@ -135,13 +133,31 @@ pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, BenchEr
         if options.progress { Progress::new(steps) } else { Progress::hidden(steps) };
     let mut host = Host::gather();
     let mut repetitions: Vec<Vec<Repetition>> = vec![Vec::new(); plan.subjects];
+    // By policy: what it may not do here, it may not do under any load.
+    let mut refused: Vec<Option<String>> = vec![None; policies];
+    let mut failed = None;
     for (number, step) in plan.steps().enumerate() {
         // Loads outside, policies inside: those that are compared run next to each other.
-        let (load, policy) = (step.subject / policies, &options.policies[step.subject % policies]);
+        let (load, place) = (step.subject / policies, step.subject % policies);
+        let policy = &options.policies[place];
         progress.step(&format!("{} {policy} {}", workload.name(), describe(&workload.load(load))));
+        if refused[place].is_some() {
+            continue;
+        }
         let seed = options.seed.wrapping_mul(1_000_003).wrapping_add(step.repetition as u64);
-        let figures = workload.run(load, Trial { policy, options, seed })?;
-        repetitions[step.subject].push(Repetition { step: number as u64, figures });
+        match workload.run(load, Trial { policy, options, seed }) {
+            Ok(figures) => {
+                repetitions[step.subject].push(Repetition { step: number as u64, figures });
+            }
+            Err(error) if error.is_refusal() => {
+                progress.say(&format!("not measured ({policy}): {error}"));
+                refused[place] = Some(error.to_string());
+            }
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
     }
     drop(progress);
     let mut notes = workload.notes(options);
@@ -159,9 +175,20 @@ pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, BenchEr
                 .into(),
         );
     }
-    let rows = repetitions.into_iter().enumerate().map(|(subject, repetitions)| {
-        let (load, policy) = (subject / policies, &options.policies[subject % policies]);
-        Row::from_repetitions(policy.to_string(), workload.load(load), repetitions, Vec::new())
+    if let Some(error) = &failed {
+        notes.push(format!("the run ended early: {error}"));
+    }
+    let rows = repetitions.into_iter().enumerate().filter_map(|(subject, repetitions)| {
+        let (load, place) = (subject / policies, subject % policies);
+        let why = refused[place].iter().filter(|_| repetitions.is_empty()).cloned().collect();
+        let row = Row::from_repetitions(
+            options.policies[place].to_string(),
+            workload.load(load),
+            repetitions,
+            why,
+        );
+        // After a failure: what there is.
+        (!row.repetitions.is_empty() || !row.notes.is_empty()).then_some(row)
     });
     let mut report = Report {
         workload: workload.name().into(),
@@ -175,9 +202,133 @@ pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, BenchEr
         ]),
     };
     workload.conclude(&mut report);
-    Ok(report)
+    match failed {
+        None => Ok(report),
+        Some(error) => {
+            let report = (!report.rows.is_empty()).then(|| Box::new(report));
+            Err(Stopped { error, report })
+        }
+    }
+}
+
+/// Refuses what makes no sense, before anything runs.
+fn check(options: &Options) -> Result<(), BenchError> {
+    if options.policies.is_empty() || options.repetitions == 0 || options.window.is_zero() {
+        return Err(BenchError::Option(
+            "nothing to run: give at least one policy, one repetition and a window".into(),
+        ));
+    }
+    let usable = napkin_engine::sched::usable_cpus();
+    if let Some(cpu) = options.cpus.iter().find(|cpu| !usable.contains(cpu)) {
+        let usable = usable.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+        return Err(BenchError::Option(format!(
+            "CPU {cpu} cannot be used: this process may use {usable}"
+        )));
+    }
+    Ok(())
 }
 
 fn describe(load: &Map<String, Value>) -> String {
     load.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use napkin_engine::SocketError;
+
+    use super::*;
+
+    /// A workload of one load, whose runs do as they are told in turn.
+    struct Told {
+        outcomes: Vec<fn() -> Result<Figures, BenchError>>,
+        runs: Cell<usize>,
+    }
+
+    impl Told {
+        fn new(outcomes: &[fn() -> Result<Figures, BenchError>]) -> Told {
+            Told { outcomes: outcomes.to_vec(), runs: Cell::new(0) }
+        }
+    }
+
+    impl Workload for Told {
+        fn name(&self) -> &'static str {
+            "told"
+        }
+
+        fn loads(&self) -> usize {
+            1
+        }
+
+        fn load(&self, _: usize) -> Map<String, Value> {
+            Map::new()
+        }
+
+        fn run(&self, _: usize, _: Trial<'_>) -> Result<Figures, BenchError> {
+            let run = self.runs.replace(self.runs.get() + 1);
+            self.outcomes[run]()
+        }
+
+        fn columns(&self) -> Vec<Column> {
+            vec![Column::Policy, Column::Packets]
+        }
+    }
+
+    fn fine() -> Result<Figures, BenchError> {
+        Ok(Figures { packets: Some(1), ..Figures::default() })
+    }
+
+    fn refused() -> Result<Figures, BenchError> {
+        Err(SocketError::Prefer.into())
+    }
+
+    fn broken() -> Result<Figures, BenchError> {
+        Err(BenchError::Panicked)
+    }
+
+    fn two_policies() -> Options {
+        Options {
+            policies: vec![Policy::BUSYPOLL, Policy::BASE],
+            repetitions: 2,
+            progress: false,
+            ..Options::default()
+        }
+    }
+
+    #[test]
+    fn a_policy_that_may_not_be_used_is_a_row_without_figures_and_the_run_goes_on() {
+        let told = Told::new(&[refused, fine, fine]);
+        let report = run(&told, &two_policies()).expect("the run takes place");
+        assert_eq!(told.runs.get(), 3, "it is not tried again");
+        let [busypoll, base] = &report.rows[..] else { panic!("two rows") };
+        assert_eq!(busypoll.figures, Figures::default(), "nothing is filled in");
+        assert!(busypoll.notes[0].contains("CAP_NET_ADMIN"), "{:?}", busypoll.notes);
+        assert_eq!((base.repetitions.len(), base.notes.len()), (2, 0));
+        let table = crate::report::table::render(&report.rows, &told.columns());
+        assert!(table.contains("not measured (busypoll): SO_PREFER_BUSY_POLL"), "{table}");
+    }
+
+    #[test]
+    fn a_failure_keeps_what_was_measured_before_it() {
+        let told = Told::new(&[fine, fine, fine, broken]);
+        let stopped = run(&told, &two_policies()).expect_err("the last run failed");
+        assert!(matches!(stopped.error, BenchError::Panicked));
+        let report = stopped.report.expect("there are rows");
+        let measured: Vec<_> = report.rows.iter().map(|row| row.repetitions.len()).collect();
+        assert_eq!(measured, [2, 1]);
+        assert!(report.notes.iter().any(|note| note.contains("ended early")));
+        let told = Told::new(&[broken]);
+        assert!(run(&told, &two_policies()).expect_err("the first failed").report.is_none());
+    }
+
+    #[test]
+    fn a_cpu_that_may_not_be_used_is_refused_before_anything_runs() {
+        let told = Told::new(&[]);
+        let options = Options { cpus: vec![1_023], ..two_policies() };
+        let stopped = run(&told, &options).expect_err("no machine of ours has it");
+        assert!(stopped.to_string().starts_with("CPU 1023 cannot be used"), "{stopped}");
+        assert!(run(&told, &Options::default()).is_err(), "no policy");
+        assert_eq!(told.runs.get(), 0);
+    }
 }

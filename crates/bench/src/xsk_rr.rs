@@ -3,7 +3,10 @@
 //!
 //! (The packets' sender is the synthetic queue, so there is one host and one wire less than in the
 //! document.) The queue and whoever polls it have one CPU, the application has another, and it spins on its
-//! socket as the document's tool does. Latency runs from the moment a packet was meant to arrive to
+//! socket as the document's tool does: with a receive call whenever there is nothing, unless a thread
+//! that never stops polling makes such calls pointless (the tool's `-n`) or another thread makes them
+//! (`-t`). The histogram of the time in receive calls is of these calls, of that thread's, or of the
+//! epoll waits of a policy that busy polls there. Latency runs from the moment a packet was meant to arrive to
 //! the moment its reply is handed to the device, so a late reply is charged in full. Beside the true
 //! percentiles stands the document's own estimator, which is none.
 
@@ -11,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use napkin_core::policy::{Policy, SocketPoller};
+use napkin_core::policy::{Policy, SocketPoller, Threaded};
 use napkin_core::{CpuId, MICROSECOND, Ns};
 use napkin_engine::{Blocking, Epoll, sched};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
@@ -78,7 +81,8 @@ impl Template for Packets {
 struct Seen {
     latency: Latency,
     published: PublishedEstimator,
-    receive: Pow2,
+    /// Nanoseconds in each receive call.
+    calls: Pow2,
 }
 
 impl Workload for XskRr {
@@ -208,7 +212,7 @@ impl XskRr {
         figures.achieved_per_s = Some(seen.latency.count() as f64 / seconds);
         figures.latency_ns = seen.latency.summary();
         figures.published_estimator_ns = seen.published.take();
-        figures.receive_time_histogram = (seen.receive.count() > 0).then_some(seen.receive);
+        figures.receive_time_histogram = (seen.calls.count() > 0).then_some(seen.calls);
         figures
     }
 }
@@ -257,35 +261,45 @@ impl<'a> Application<'a> {
             let (stop, cpu) = (self.stop, self.placement.poller);
             std::thread::Builder::new().name("xsk-rr-poll".into()).spawn_scoped(scope, move || {
                 sched::pin(None, &[cpu])?;
+                let mut calls = Pow2::default();
                 while !stop.load(Ordering::Relaxed) {
-                    poller.poll()?;
+                    self.timed(&mut calls, || poller.poll())?;
                 }
-                Ok::<_, BenchError>(())
+                Ok::<_, BenchError>(calls)
             })
         });
-        let kicks = options.socket_busy_polls() && !separate;
+        let kicks = !separate && self.policy.instance.threaded != Threaded::BusyPoll;
+        // The time of calls that poll is counted by the engine; all other looks are the application's.
+        let spins = !(kicks && options.socket_busy_polls());
         // A first call, so that the engine counts this thread whether or not it calls again.
         blocking.wait(Some(Duration::ZERO))?;
         let (mut seen, mut calls) = (Seen::new(), Pow2::default());
-        let result = self.receive(&mut seen, !kicks, || {
+        let result = self.receive(&mut seen, spins, || {
             if let Some(frame) = blocking.socket().try_recv() {
                 return Ok(Some((frame, blocking.socket())));
             }
             if kicks {
-                let called = napkin_engine::now();
-                blocking.wait(Some(Duration::ZERO))?;
-                if self.measure.load(Ordering::Relaxed) {
-                    calls.record(napkin_engine::now() - called);
-                }
+                self.timed(&mut calls, || blocking.wait(Some(Duration::ZERO)))?;
             }
             Ok(None)
         });
-        seen.receive = calls;
         self.stop.store(true, Ordering::Relaxed);
         if let Some(poller) = poller {
-            poller.map_err(BenchError::Proc)?.join().map_err(|_| BenchError::Panicked)??;
+            calls =
+                poller.map_err(BenchError::Proc)?.join().map_err(|_| BenchError::Panicked)??;
         }
+        seen.calls = calls;
         result.map(|()| seen)
+    }
+
+    /// Makes a call and, while it is measured, notes how long it took.
+    fn timed<T>(self, calls: &mut Pow2, call: impl FnOnce() -> T) -> T {
+        let called = napkin_engine::now();
+        let result = call();
+        if self.measure.load(Ordering::Relaxed) {
+            calls.record(napkin_engine::now() - called);
+        }
+        result
     }
 
     /// For policies whose application busy polls in its epoll wait.
@@ -299,14 +313,16 @@ impl<'a> Application<'a> {
         epoll.set_spin(self.policy.application.spin);
         epoll.add(socket, 0)?;
         let mut events = Vec::with_capacity(1);
-        let mut seen = Seen::new();
+        let (mut seen, mut calls) = (Seen::new(), Pow2::default());
         let result = self.receive(&mut seen, false, || {
             if let Some(frame) = socket.try_recv() {
                 return Ok(Some((frame, socket)));
             }
-            epoll.wait(&mut events, 1, Some(Duration::from_millis(50)))?;
+            let tick = Some(Duration::from_millis(50));
+            self.timed(&mut calls, || epoll.wait(&mut events, 1, tick))?;
             Ok(None)
         });
+        seen.calls = calls;
         result.map(|()| seen)
     }
 
@@ -354,7 +370,7 @@ impl Seen {
         Seen {
             latency: Latency::new(),
             published: PublishedEstimator::new(),
-            receive: Pow2::default(),
+            calls: Pow2::default(),
         }
     }
 }

@@ -103,6 +103,9 @@ fn hold_stays_in_polled_mode_until_the_gap_is_long_enough() {
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, raise");
     assert_eq!(talk.counts().idle_gap_min, 100 * US);
+    // A window that begins now has seen none.
+    talk.host.instance(ID).restart_idle_gap();
+    assert_eq!(talk.counts().idle_gap_min, napkin_core::NEVER);
 }
 
 #[test]

@@ -154,6 +154,95 @@ fn a_session_is_everybody_s_guest_but_not_a_spinning_thread_s() {
     }
 }
 
+/// A session that prefers busy polling, for as long as nothing is left to read.
+fn session<'t>(talk: &'t Talk, context: &'t EpollContext) -> Speaker<'t, Any<'t>> {
+    context.follow(ID);
+    talk.hear(Any::Epoll(EpollWait::new(&talk.host, context, None, false)))
+}
+
+/// Its next step; what it took is read at once, so that its looks find nothing.
+fn session_step(talk: &Talk, session: &mut Speaker<'_, Any<'_>>) -> String {
+    talk.read();
+    step(talk, session)
+}
+
+fn session_polls(talk: &Talk) -> u64 {
+    let counts = talk.counts();
+    counts.polls[Owner::Application as usize] + counts.empty_polls[Owner::Application as usize]
+}
+
+#[test]
+fn a_session_outlives_every_change_of_mode_but_to_a_spinning_thread_and_then_the_mode_decides() {
+    for from in WAYS.into_iter().filter(|from| *from != Way::BusyThread) {
+        for to in WAYS.into_iter().filter(|to| to.mode() != from.mode()) {
+            for steps in 4..12 {
+                let talk = Talk::new("base");
+                talk.set(|policy| policy.threaded = from.mode());
+                let context = talk.context(1_000, 8, true);
+                let mut session = session(&talk, &context);
+                (0..steps).for_each(|_| drop(session_step(&talk, &mut session)));
+                let before = session_polls(&talk);
+                assert!(before > 0);
+                talk.set(|policy| policy.threaded = to.mode());
+                let words: Vec<_> = (0..12).map(|_| session_step(&talk, &mut session)).collect();
+                let case = format!("{from:?} to {to:?} after {steps}: {words:?}");
+                let late = session_polls(&talk) - before;
+                if to == Way::BusyThread {
+                    assert!(late <= 2 && words.iter().any(|word| word == "wake napi"), "{case}");
+                } else {
+                    assert!(late >= 3 && words.iter().all(|word| !word.contains("wake")), "{case}");
+                    // An event: the session lets go, and the queue that is not empty is its mode's.
+                    let said = session.says();
+                    let next = match to {
+                        Way::Softirq | Way::Ksoftirqd => "run here",
+                        Way::Thread | Way::BusyThread => "wake napi",
+                        Way::Worker => "wake worker",
+                    };
+                    assert!(said.contains(next), "{case}: {said}");
+                }
+                let (taken, left) = (polls(&talk, to), session_polls(&talk));
+                saturate(&talk);
+                talk.interrupt(ID);
+                let mut new = to.pass(&talk);
+                let said: Vec<String> = (0..4).map(|_| step(&talk, &mut new)).collect();
+                assert!(polls(&talk, to) > taken, "{case}: {said:?}");
+                assert_eq!(session_polls(&talk), left, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_gets_a_saturated_queue_from_every_owner_but_a_spinning_thread() {
+    for from in WAYS {
+        for steps in 6..13 {
+            let talk = Talk::new("defer20");
+            let context = talk.context(1_000, 8, true);
+            let mut old = owned(&talk, from, steps);
+            talk.read();
+            let mut session = session(&talk, &context);
+            // It finds the queue owned, and says that it would have it.
+            assert_eq!(session_step(&talk, &mut session), "look -> 0", "{from:?}");
+            assert_eq!(session_step(&talk, &mut session), "look -> 0", "{from:?}");
+            let before = polls(&talk, from);
+            let words: Vec<String> = (0..12).map(|_| step(&talk, &mut old)).collect();
+            let case = format!("{from:?} after {steps}: {words:?}");
+            let late = polls(&talk, from) - before;
+            let taken = session_polls(&talk);
+            (0..6).for_each(|_| drop(session_step(&talk, &mut session)));
+            if from == Way::BusyThread {
+                assert!(late >= 3 && session_polls(&talk) == taken, "{case}");
+                continue;
+            }
+            assert!(late <= 2, "{case}");
+            assert!(session_polls(&talk) >= taken + 2, "{case}");
+            let before = polls(&talk, from);
+            old.says_next(4);
+            assert_eq!(polls(&talk, from), before, "{case}");
+        }
+    }
+}
+
 #[test]
 fn an_idle_instance_changes_hands_at_its_next_schedule() {
     let talk = Talk::new("base");

@@ -136,6 +136,22 @@ fn r1_an_interrupt_between_the_unmask_and_the_release() {
 }
 
 #[test]
+fn r10_a_signal_while_a_wait_looks_for_events() {
+    let scenario = || {
+        let talk = Talk::new("suspend20");
+        let context = talk.context(0, 64, true);
+        context.follow(ID);
+        talk.signal.set(true);
+        let said = talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
+        (said, talk.host.instance(ID).suspending_contexts())
+    };
+    let (without, with) = both(Race::SuspendOnSignal, scenario);
+    assert_eq!(without, ("look: signal".into(), 0));
+    // Let in, the interrupts of a queue that brought nothing are put off for the handler's time.
+    assert_eq!(with, ("look: signal, timer +20ms".into(), 1));
+}
+
+#[test]
 fn r11_frames_that_came_while_masked() {
     let scenario = || {
         let talk = Talk::new("base");

@@ -1,5 +1,6 @@
 //! An engine's parts, put together: instances of its devices' queues, on its CPUs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use napkin_core::policy::InstancePolicy;
@@ -9,9 +10,14 @@ use napkin_stack::{Input, Stack};
 
 use crate::config::{DeviceConfig, EngineConfig, EngineError};
 use crate::cpu::EngineCpu;
+use crate::crew::Seat;
 use crate::port::Port;
+use crate::sched;
 use crate::shared::{Device, Napi, Shared};
 use crate::spin::Spin;
+
+/// The most instances that the core counts.
+const MAX_INSTANCES: usize = u16::MAX as usize - 1;
 
 /// Refuses a configuration that makes no sense.
 pub(crate) fn validate(config: &EngineConfig) -> Result<(), EngineError> {
@@ -21,11 +27,28 @@ pub(crate) fn validate(config: &EngineConfig) -> Result<(), EngineError> {
     if config.devices.is_empty() || config.devices.iter().any(|device| device.queues.is_empty()) {
         return Err(EngineError::NoQueue);
     }
+    let queues = config.devices.iter().map(|device| device.queues.len()).sum();
+    if queues > MAX_INSTANCES {
+        return Err(EngineError::TooManyQueues { queues, most: MAX_INSTANCES });
+    }
+    let mut seen = BTreeSet::new();
+    for cpu in &config.cpus {
+        if !sched::may_exist(*cpu) {
+            return Err(sched::unusable(*cpu).into());
+        }
+        if !seen.insert(*cpu) {
+            return Err(EngineError::CpuTwice(*cpu));
+        }
+    }
     let cpus = config.cpus.len();
+    let mut names = BTreeSet::new();
     for device in &config.devices {
         let bad = |c: char| c == '/' || c.is_whitespace() || c.is_control();
         if device.name.is_empty() || device.name.len() > 15 || device.name.contains(bad) {
             return Err(EngineError::DeviceName(device.name.clone()));
+        }
+        if !names.insert(device.name.as_str()) {
+            return Err(EngineError::DeviceTwice(device.name.clone()));
         }
         check(&device.settings)?;
         for (queue, (_, cpu)) in device.queues.iter().enumerate() {
@@ -38,13 +61,22 @@ pub(crate) fn validate(config: &EngineConfig) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// What an engine is put together from.
+pub(crate) struct Parts {
+    pub(crate) shared: Shared,
+    /// What each instance is to be set to.
+    pub(crate) settings: Vec<InstancePolicy>,
+    /// What is read of each.
+    pub(crate) seats: Vec<Seat>,
+}
+
 /// Makes instances of the devices' queues, each with its line and its way into the stack.
 pub(crate) fn assemble(
     os_cpus: &[usize],
     configs: Vec<DeviceConfig>,
     cpus: Vec<EngineCpu>,
-    settings: &mut Vec<InstancePolicy>,
-) -> Result<Shared, EngineError> {
+) -> Result<Parts, EngineError> {
+    let (mut settings, mut seats) = (Vec::new(), Vec::new());
     let (mut napis, mut devices, mut ports) = (Vec::new(), Vec::new(), Vec::new());
     for (device, config) in configs.into_iter().enumerate() {
         let stack = Stack::new(config.address);
@@ -53,6 +85,7 @@ pub(crate) fn assemble(
         for (queue, (nic, cpu)) in config.queues.into_iter().enumerate() {
             let id = Id(napis.len() as u16);
             let napi = Napi::new(device, queue, nic.counters());
+            seats.push(Seat::new(nic.counters()));
             let port = port(&stack, nic, cost, &napi, (id, &cpus[usize::from(cpu)]))?;
             ports.push((port, CpuId(cpu)));
             napis.push(napi);
@@ -62,7 +95,8 @@ pub(crate) fn assemble(
         devices.push(Device { name: config.name, stack, napis: ids, cost });
     }
     let host = Host::new(os_cpus.len() as u16, ports);
-    Ok(Shared::new(host, cpus.into(), napis.into(), devices.into()))
+    let shared = Shared::new(host, cpus.into(), napis.into(), devices.into());
+    Ok(Parts { shared, settings, seats })
 }
 
 /// A device's queue as an instance's port, on the CPU that serves it.
@@ -77,4 +111,80 @@ pub(crate) fn port(
     let mut port = Port::new(nic, input, cost, napi.port.clone());
     port.attach(cpu, id)?;
     Ok(port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use napkin_core::{Ns, Policy, Work};
+    use napkin_nic::{Frame, QueueCounters, SendError, Transmitter};
+    use napkin_stack::Address;
+    use std::net::Ipv4Addr;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+    /// A queue that is never asked for anything.
+    struct Idle(Arc<OwnedFd>);
+
+    impl Transmitter for Idle {
+        fn send(&self, _: &[u8], _: Ns) -> Result<(), SendError> {
+            Err(SendError::Down)
+        }
+    }
+
+    impl PacketQueue for Idle {
+        fn poll(&mut self, _: u16, _: Ns, _: &mut Vec<Frame>) -> Work {
+            Work::NONE
+        }
+        fn mask(&mut self) {}
+        fn unmask(&mut self, _: Ns) -> bool {
+            false
+        }
+        fn interrupt(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+        fn acknowledge(&mut self) {}
+        fn transmitter(&self) -> Arc<dyn Transmitter> {
+            Arc::new(Idle(Arc::clone(&self.0)))
+        }
+        fn counters(&self) -> Arc<QueueCounters> {
+            Arc::default()
+        }
+    }
+
+    fn device(name: &str, queues: usize) -> DeviceConfig {
+        let flags = rustix::event::EventfdFlags::empty();
+        let fd = Arc::new(rustix::event::eventfd(0, flags).expect("a descriptor"));
+        let queue = || (Box::new(Idle(Arc::clone(&fd))) as Box<dyn PacketQueue>, 0);
+        DeviceConfig {
+            name: name.into(),
+            address: Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 },
+            queues: (0..queues).map(|_| queue()).collect(),
+            delivery_cost: 0,
+            settings: Policy::BASE.instance,
+        }
+    }
+
+    fn refused(cpus: &[usize], devices: Vec<DeviceConfig>) -> Option<String> {
+        let config = EngineConfig::new(cpus.to_vec(), devices);
+        validate(&config).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_cannot_be_told_apart_is_refused() {
+        assert_eq!(refused(&[0, 1], vec![device("a", 1), device("b", 1)]), None);
+        let twice = refused(&[0], vec![device("a", 1), device("a", 1)]);
+        assert_eq!(twice.as_deref(), Some("two devices are called a: give each its own name"));
+        let twice = refused(&[3, 0, 3], vec![device("a", 1)]);
+        assert_eq!(twice.as_deref(), Some("CPU 3 is given twice"));
+    }
+
+    #[test]
+    fn what_cannot_be_counted_is_refused() {
+        assert_eq!(refused(&[0], vec![device("a", MAX_INSTANCES)]), None);
+        let many = refused(&[0], vec![device("a", MAX_INSTANCES), device("b", 1)]);
+        let many = many.expect("refused");
+        assert!(many.contains("65535 queues") && many.contains("at most 65534"), "{many}");
+        let absent = refused(&[usize::MAX], vec![device("a", 1)]).expect("refused");
+        assert!(absent.contains("cannot be used"), "{absent}");
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! Limits are checked before anything is changed; the engine applies the rest under its lock.
 
-use napkin_core::policy::{InstancePolicy, Threaded};
-use napkin_core::{Ns, SettingError, check};
+use napkin_core::policy::{InstancePolicy, Threaded, Warning};
+use napkin_core::{Ns, Policy, SettingError, check};
 
 /// Settings to change on a running instance; what is `None` stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,9 +55,61 @@ impl NapiChange {
     }
 }
 
+impl From<InstancePolicy> for NapiChange {
+    /// All of a policy's settings; the weight, which is in none, stays.
+    fn from(settings: InstancePolicy) -> NapiChange {
+        NapiChange {
+            threaded: Some(settings.threaded),
+            defer_hard_irqs: Some(settings.defer_hard_irqs),
+            gro_flush_timeout: Some(settings.gro_flush_timeout),
+            irq_suspend_timeout: Some(settings.irq_suspend_timeout),
+            hold: Some(settings.hold),
+            feedback: Some(settings.feedback),
+            weight: None,
+        }
+    }
+}
+
+/// What of an instance's settings does not do what it seems to say, whatever the application does:
+/// how that waits, and so whether it ever suspends, an instance does not know.
+pub(crate) fn warnings(settings: InstancePolicy) -> Vec<Warning> {
+    let mut warnings = Policy { instance: settings, ..Policy::BASE }.warnings();
+    warnings.retain(|warning| {
+        matches!(
+            warning,
+            Warning::DeferralWithoutPeriod
+                | Warning::PeriodWithoutDeferral
+                | Warning::SuspensionWithoutDeferral
+                | Warning::SuspensionShorterThanPeriod { .. }
+                | Warning::HoldBeforeDeferral { .. }
+                | Warning::OverruledByThreadedBusyPoll
+                | Warning::ParkTimeoutCapped { .. }
+        )
+    });
+    warnings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_policy_is_a_change_of_everything() {
+        let before = InstancePolicy { hold: 1, feedback: true, ..InstancePolicy::default() };
+        let after = InstancePolicy { threaded: Threaded::Enabled, ..InstancePolicy::default() };
+        assert_eq!(NapiChange::from(after).applied(before), after);
+    }
+
+    #[test]
+    fn only_what_an_instance_can_know_is_warned_of() {
+        let suspension = InstancePolicy { irq_suspend_timeout: 1_000, ..InstancePolicy::default() };
+        assert_eq!(warnings(suspension), [Warning::SuspensionWithoutDeferral]);
+        // It may be used or not: that is the application's affair.
+        let deferral =
+            InstancePolicy { defer_hard_irqs: 1, gro_flush_timeout: 1_000, ..suspension };
+        assert_eq!(warnings(deferral), []);
+        assert_eq!(warnings(InstancePolicy::default()), []);
+    }
 
     #[test]
     fn what_is_not_named_stays() {

@@ -10,7 +10,7 @@ use crate::sched::{Class, Placement, SchedError};
 
 /// A device to be served.
 pub struct DeviceConfig {
-    /// Its name, of at most 15 bytes, as threads and control show it.
+    /// Its name, of at most 15 bytes and no other device's, as threads and control show it.
     pub name: String,
     /// The stack's address on it.
     pub address: Address,
@@ -61,7 +61,7 @@ impl Default for Contexts {
 /// What an engine is made of.
 #[derive(Debug)]
 pub struct EngineConfig {
-    /// The operating system's CPUs that serve traffic. The engine numbers them from 0.
+    /// The operating system's CPUs that serve traffic, each once. The engine numbers them from 0.
     pub cpus: Vec<usize>,
     /// The devices.
     pub devices: Vec<DeviceConfig>,
@@ -96,6 +96,20 @@ pub enum EngineError {
     /// Nothing to serve.
     #[error("an engine needs at least one device, and each device at least one queue")]
     NoQueue,
+    /// More instances than there are ids.
+    #[error("{queues} queues would be as many NAPI instances, and an engine has at most {most}")]
+    TooManyQueues {
+        /// How many were given.
+        queues: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A CPU has one interrupt thread and one softirq context.
+    #[error("CPU {0} is given twice")]
+    CpuTwice(usize),
+    /// Devices are found by name.
+    #[error("two devices are called {0}: give each its own name")]
+    DeviceTwice(String),
     /// A queue on a CPU that the engine has not.
     #[error("queue {queue} of {device} is on CPU {cpu}, but the engine has {cpus}: give 0 to {}", cpus - 1)]
     QueueCpu {

@@ -3,12 +3,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 use rustix::io;
 
+use crate::kick::Kick;
 use crate::line::{KICK, TIMER};
+use crate::os::{Alarm, Event};
 use crate::parker::Parker;
 use crate::timer::Timer;
 
@@ -19,8 +21,7 @@ pub(crate) struct EngineCpu {
     pub(crate) os: usize,
     pub(crate) epoll: Arc<OwnedFd>,
     pub(crate) timer: Timer,
-    kick: OwnedFd,
-    kicked: AtomicBool,
+    kick: Kick,
     pub(crate) ksoftirqd: Parker,
     /// Application threads that said they run here and do not sleep in the engine.
     wanting: AtomicI32,
@@ -29,18 +30,17 @@ pub(crate) struct EngineCpu {
 impl EngineCpu {
     pub(crate) fn new(os: usize) -> io::Result<EngineCpu> {
         let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let timer = Timer::new()?;
+        let kick = Kick::new(Event::new()?);
+        let timer = Timer::new(Alarm::new()?);
         // Edge-triggered: each write, and each expiry, is one event, and nothing has to be read.
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&fd, kick.as_fd(), epoll::EventData::new_u64(KICK), edge)?;
-        epoll::add(&fd, timer.fd(), epoll::EventData::new_u64(TIMER), edge)?;
+        epoll::add(&fd, kick.event().as_fd(), epoll::EventData::new_u64(KICK), edge)?;
+        epoll::add(&fd, timer.alarm().as_fd(), epoll::EventData::new_u64(TIMER), edge)?;
         Ok(EngineCpu {
             os,
             epoll: Arc::new(fd),
             timer,
             kick,
-            kicked: AtomicBool::new(false),
             ksoftirqd: Parker::default(),
             wanting: AtomicI32::new(0),
         })
@@ -48,16 +48,12 @@ impl EngineCpu {
 
     /// Wakes the interrupt thread, to look at everything.
     pub(crate) fn kick(&self) {
-        if !self.kicked.swap(true, Ordering::AcqRel) {
-            // The counter of an eventfd that is written once a wake-up cannot overflow.
-            let _ = io::write(&self.kick, &1_u64.to_ne_bytes());
-        }
+        self.kick.kick();
     }
 
-    /// The interrupt thread has woken, and will look at everything. A swap: it sees whatever those
-    /// who kicked until now had raised.
+    /// The interrupt thread has woken, and will look at everything.
     pub(crate) fn kick_seen(&self) {
-        self.kicked.swap(false, Ordering::AcqRel);
+        self.kick.seen();
     }
 
     /// One more (or fewer) application thread wants this CPU.

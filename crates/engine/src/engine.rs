@@ -4,19 +4,21 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use napkin_core::policy::{CpuPolicy, InstancePolicy, Threaded};
+use napkin_core::policy::{CpuPolicy, InstancePolicy};
 use napkin_core::{Counts, CpuCounts, CpuId, Disable, Enable, Id, check};
 use napkin_nic::{PacketQueue, QueueCounts};
 use napkin_stack::Stack;
 
 use crate::activity::{Activity, Role};
 use crate::assembly;
-use crate::change::NapiChange;
+use crate::change::{self, NapiChange};
 use crate::config::{Contexts, EngineConfig, EngineError};
 use crate::contexts;
 use crate::cpu::EngineCpu;
+use crate::crew::{self, Crew, Needs, Seat};
 use crate::drive;
 use crate::port::Port;
+use crate::refusals::Refusals;
 use crate::sched::Placement;
 use crate::shared::Shared;
 use crate::thread::{join, spawn};
@@ -28,16 +30,10 @@ pub struct Engine {
     contexts: Contexts,
     /// Irq threads and ksoftirqds.
     fixed: Vec<JoinHandle<()>>,
-    changes: Mutex<Threads>,
-    warnings: Vec<String>,
-}
-
-/// Threads that come and go with the settings.
-#[derive(Debug, Default)]
-struct Threads {
-    napi: Vec<Option<(Arc<Activity>, JoinHandle<()>)>>,
-    workers: Vec<JoinHandle<()>>,
-    stopped: bool,
+    /// Held for as long as a change takes: never by who only reads.
+    changes: Mutex<Crew>,
+    seats: Box<[Seat]>,
+    refusals: Refusals,
 }
 
 /// One instance, as `napi-get` shows it.
@@ -55,6 +51,9 @@ pub struct NapiInfo {
     pub cpu: u16,
     /// The id of its thread, if it has one.
     pub pid: Option<i32>,
+    /// Its queue's device has gone for good: nothing will come any more unless the queue is
+    /// [replaced](Engine::replace_queue).
+    pub gone: bool,
     /// Its settings.
     pub settings: InstancePolicy,
     /// Frames that a poll outside busy polling may take.
@@ -80,18 +79,14 @@ impl Engine {
         assembly::validate(&config)?;
         let cpus = config.cpus.iter().map(|os| EngineCpu::new(*os)).collect::<Result<Vec<_>, _>>();
         let cpus = cpus.map_err(|e| EngineError::os("a CPU's descriptors", e.into()))?;
-        let mut settings = Vec::new();
-        let shared =
-            Arc::new(assembly::assemble(&config.cpus, config.devices, cpus, &mut settings)?);
+        let parts = assembly::assemble(&config.cpus, config.devices, cpus)?;
         let mut engine = Engine {
             contexts: config.contexts,
             fixed: Vec::new(),
-            changes: Mutex::new(Threads {
-                napi: shared.napis.iter().map(|_| None).collect(),
-                ..Threads::default()
-            }),
-            warnings: Vec::new(),
-            shared,
+            changes: Mutex::new(Crew::new(parts.seats.len())),
+            seats: parts.seats.into(),
+            refusals: Refusals::default(),
+            shared: Arc::new(parts.shared),
         };
         for index in 0..engine.shared.cpus.len() as u16 {
             let cpu = engine.shared.host.cpu(CpuId(index));
@@ -99,7 +94,7 @@ impl Engine {
             cpu.set_limits(config.limits);
             engine.start_cpu(CpuId(index))?;
         }
-        for (id, settings) in engine.shared.host.ids().zip(settings) {
+        for (id, settings) in engine.shared.host.ids().zip(parts.settings) {
             engine.apply(id, &settings)?;
             if let Ok(mut enable) = Enable::new(&engine.shared.host, id) {
                 drive::control(&engine.shared, &mut enable);
@@ -108,9 +103,10 @@ impl Engine {
         Ok(engine)
     }
 
-    /// What was asked for and could not be had, in sentences.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
+    /// What was asked for and could not be had, in sentences, as it is now: real-time priority that
+    /// threads were refused.
+    pub fn warnings(&self) -> Vec<String> {
+        self.refusals.sentences(|_, _| true)
     }
 
     /// The stack of a device.
@@ -181,60 +177,60 @@ impl Engine {
         self.shared.panics.load(Ordering::Relaxed)
     }
 
-    /// Changes an instance's settings while traffic flows (`napi-set`). The mode is applied first,
-    /// as in the kernel; a thread exists before its mode is set and has ended when a change away
-    /// from it returns.
+    /// Changes some of an instance's settings while traffic flows (`napi-set`) and leaves the others
+    /// as they are. Reading and writing are one step: two callers that change different settings
+    /// both succeed. The mode is applied first, as in the kernel; a thread exists before its mode is
+    /// set and has ended when a change away from it returns.
+    ///
+    /// Returns, in sentences, what of the settings now in force does not do what it seems to say, and
+    /// which threads of the mode that was asked for have not the class that they should have.
     ///
     /// # Errors
     /// No such instance, a value out of its limits, or no thread to be had: nothing is changed
     /// then.
-    pub fn set(&self, napi_id: u32, settings: &InstancePolicy) -> Result<(), EngineError> {
-        self.apply(self.id(napi_id)?, settings).map(drop)
-    }
-
-    /// Changes the settings of all instances of a device.
-    ///
-    /// # Errors
-    /// As [`Engine::set`], and if there is no such device.
-    pub fn set_device(&self, device: &str, settings: &InstancePolicy) -> Result<(), EngineError> {
-        let napis = self.napis_of(device)?;
-        let mut threads = self.threads();
-        napis.iter().try_for_each(|id| self.apply_to(&mut threads, *id, settings).map(drop))
-    }
-
-    /// Changes some of an instance's settings and leaves the others as they are. Reading and
-    /// writing are one step: two callers that change different settings both succeed.
-    ///
-    /// # Errors
-    /// As [`Engine::set`].
-    pub fn change(&self, napi_id: u32, change: &NapiChange) -> Result<(), EngineError> {
+    pub fn change(&self, napi_id: u32, change: &NapiChange) -> Result<Vec<String>, EngineError> {
         self.change_all(&[self.id(napi_id)?], change)
     }
 
     /// The same for all instances of a device.
     ///
     /// # Errors
-    /// As [`Engine::set`], and if there is no such device. A value out of its limits changes no
+    /// As [`Engine::change`], and if there is no such device. A value out of its limits changes no
     /// instance; a thread that cannot be had leaves those before it changed.
-    pub fn change_device(&self, device: &str, change: &NapiChange) -> Result<(), EngineError> {
+    pub fn change_device(
+        &self,
+        device: &str,
+        change: &NapiChange,
+    ) -> Result<Vec<String>, EngineError> {
         self.change_all(self.napis_of(device)?, change)
     }
 
-    fn change_all(&self, napis: &[Id], change: &NapiChange) -> Result<(), EngineError> {
+    fn change_all(&self, napis: &[Id], change: &NapiChange) -> Result<Vec<String>, EngineError> {
         change.check()?;
-        let mut threads = self.threads();
+        let mut warnings: Vec<String> = Vec::new();
+        let mut crew = self.crew();
         for id in napis {
             let before = self.shared.host.instance(*id).settings();
             let settings = change.applied(before);
             // An owner is not disturbed for nothing.
             if settings != before {
-                self.apply_to(&mut threads, *id, &settings)?;
+                self.apply_to(&mut crew, *id, &settings)?;
             }
             if let Some(weight) = change.weight {
                 self.shared.host.set_weight(*id, weight)?;
             }
+            // Instances that are set alike are warned of alike, and once.
+            for warning in change::warnings(settings).iter().map(ToString::to_string) {
+                if !warnings.contains(&warning) {
+                    warnings.push(warning);
+                }
+            }
         }
-        Ok(())
+        drop(crew);
+        if let Some(mode) = change.threaded {
+            warnings.extend(crew::refused(self.needs(), napis, mode));
+        }
+        Ok(warnings)
     }
 
     fn napis_of(&self, device: &str) -> Result<&[Id], EngineError> {
@@ -271,8 +267,8 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let id = self.id(napi_id)?;
         // One change at a time, and none after the stop.
-        let threads = self.threads();
-        if threads.stopped {
+        let crew = self.crew();
+        if crew.stopped {
             return Err(EngineError::Stopping);
         }
         let (shared, napi) = (&self.shared, self.shared.napi(id));
@@ -285,11 +281,12 @@ impl Engine {
         }
         let replaced = shared.host.change_queue(id, |old| *old = port);
         debug_assert!(replaced.is_ok(), "{napi_id} was not disabled");
-        napi.succeed(counters);
+        napi.succeed(Arc::clone(&counters));
+        self.seats[usize::from(id.0)].succeed(counters);
         if let Ok(mut enable) = Enable::new(&shared.host, id) {
             drive::control(shared, &mut enable);
         }
-        drop(threads);
+        drop(crew);
         Ok(())
     }
 
@@ -311,15 +308,15 @@ impl Engine {
     fn info(&self, id: Id) -> NapiInfo {
         let napi = self.shared.napi(id);
         let instance = self.shared.host.instance(id);
-        let threads = self.threads();
-        let thread = threads.napi.get(usize::from(id.0)).and_then(Option::as_ref);
+        let seat = &self.seats[usize::from(id.0)];
         NapiInfo {
             id: Shared::napi_id(id),
             device: self.shared.devices[napi.device].name.clone(),
             ifindex: napi.device as u32 + 1,
             queue: napi.queue,
             cpu: instance.cpu().0,
-            pid: thread.map(|(activity, _)| activity.tid()).filter(|tid| *tid != 0),
+            pid: seat.tid(),
+            gone: seat.gone(),
             settings: instance.settings(),
             weight: instance.weight(),
             suspending: instance.suspending_contexts(),
@@ -329,93 +326,72 @@ impl Engine {
         }
     }
 
-    fn threads(&self) -> MutexGuard<'_, Threads> {
+    fn needs(&self) -> Needs<'_> {
+        Needs { shared: &self.shared, contexts: &self.contexts, refusals: &self.refusals }
+    }
+
+    fn crew(&self) -> MutexGuard<'_, Crew> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn start_cpu(&mut self, id: CpuId) -> Result<(), EngineError> {
         let os_cpu = self.shared.cpu(id).os;
-        let cpus = vec![os_cpu];
-        let irq = Placement { cpus: cpus.clone(), class: self.contexts.irq };
-        let ksoftirqd = Placement { cpus, class: self.contexts.ksoftirqd };
+        let place = |class| Placement { cpus: vec![os_cpu], class };
+        let (name, placement) = (format!("irq/{os_cpu}"), place(self.contexts.irq));
         let (_, handle, refused) =
-            spawn(&self.shared, Role::Irq, format!("irq/{os_cpu}"), &irq, move |shared, meter| {
+            spawn(&self.shared, Role::Irq, name.clone(), &placement, move |shared, meter| {
                 contexts::irq(shared, id, meter);
             })?;
         self.fixed.push(handle);
-        let name = format!("ksoftirqd/{os_cpu}");
-        let (_, handle, other) =
-            spawn(&self.shared, Role::Ksoftirqd, name, &ksoftirqd, move |shared, meter| {
+        self.refusals.note(Role::Irq, &name, refused);
+        let (name, placement) = (format!("ksoftirqd/{os_cpu}"), place(self.contexts.ksoftirqd));
+        let (_, handle, refused) = spawn(
+            &self.shared,
+            Role::Ksoftirqd,
+            name.clone(),
+            &placement,
+            move |shared, meter| {
                 contexts::ksoftirqd(shared, id, meter);
-            })?;
+            },
+        )?;
         self.fixed.push(handle);
-        for refused in refused.into_iter().chain(other) {
-            let warning =
-                format!("{refused}; interrupts do not preempt the application on CPU {os_cpu}");
-            self.warnings.push(warning);
-        }
+        self.refusals.note(Role::Ksoftirqd, &name, refused);
         Ok(())
     }
 
     /// Changes settings; returns the counts as they were at the moment before.
     pub(crate) fn apply(&self, id: Id, settings: &InstancePolicy) -> Result<Counts, EngineError> {
-        self.apply_to(&mut self.threads(), id, settings)
+        self.apply_to(&mut self.crew(), id, settings)
     }
 
     fn apply_to(
         &self,
-        threads: &mut Threads,
+        crew: &mut Crew,
         id: Id,
         settings: &InstancePolicy,
     ) -> Result<Counts, EngineError> {
         check(settings)?;
-        if threads.stopped {
+        if crew.stopped {
             return Err(EngineError::Stopping);
         }
-        let index = usize::from(id.0);
-        let threaded = matches!(settings.threaded, Threaded::Enabled | Threaded::BusyPoll);
-        if threaded && threads.napi[index].is_none() {
-            let device = &self.shared.devices[self.shared.napi(id).device].name;
-            let name = format!("napi/{device}-{}", Shared::napi_id(id));
-            let (activity, handle, _) = spawn(
-                &self.shared,
-                Role::Napi,
-                name,
-                &self.contexts.napi,
-                move |shared, meter| contexts::napi(shared, id, meter),
-            )?;
-            threads.napi[index] = Some((activity, handle));
-        }
-        if settings.threaded == Threaded::Workqueue && threads.workers.is_empty() {
-            for index in 0..self.shared.workers.parkers.len() {
-                let name = format!("kworker/u:{index}");
-                let placement = &self.contexts.worker;
-                let (_, handle, _) =
-                    spawn(&self.shared, Role::Worker, name, placement, move |shared, meter| {
-                        contexts::worker(shared, index, meter);
-                    })?;
-                threads.workers.push(handle);
-            }
-        }
+        let (needs, place) = (self.needs(), (id, &self.seats[usize::from(id.0)]));
+        crew.prepare(needs, place, settings.threaded)?;
         let before = self.shared.host.instance(id).counts();
         self.shared.host.set(id, settings)?;
-        if !threaded && let Some((activity, handle)) = threads.napi[index].take() {
-            // It sees its mode gone after its poll, hands the instance over and ends.
-            let napi = self.shared.napi(id);
-            napi.leaving.store(true, Ordering::Release);
-            napi.parker.unpark();
-            join(handle);
-            napi.leaving.store(false, Ordering::Release);
-            activity.set_tid(0);
+        if !crew::has_thread(settings.threaded) {
+            crew.retire(needs, place);
         }
         Ok(before)
     }
 
     fn shut_down(&mut self) {
-        let mut threads = self.threads();
-        if std::mem::replace(&mut threads.stopped, true) {
+        let mut crew = self.crew();
+        if std::mem::replace(&mut crew.stopped, true) {
             return;
         }
+        let threads = crew.disband();
+        // From here on nobody changes anything any more.
+        drop(crew);
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.wake_applications();
         // Should anything have been left lying, whoever is to find it looks now.
@@ -427,13 +403,7 @@ impl Engine {
         }
         self.shared.ended.store(true, Ordering::Release);
         self.shared.look_everywhere();
-        let napi: Vec<_> = threads.napi.iter_mut().filter_map(Option::take).collect();
-        let workers = std::mem::take(&mut threads.workers);
-        drop(threads);
-        for (_, handle) in napi {
-            join(handle);
-        }
-        for handle in workers.into_iter().chain(std::mem::take(&mut self.fixed)) {
+        for handle in threads.into_iter().chain(std::mem::take(&mut self.fixed)) {
             join(handle);
         }
         for activity in self.shared.activities().iter() {
@@ -456,5 +426,73 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shut_down();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Class, DeviceConfig, sched};
+    use napkin_core::Policy;
+    use napkin_core::policy::Threaded;
+    use napkin_nic::Pool;
+    use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
+    use napkin_stack::Address;
+    use std::net::Ipv4Addr;
+
+    /// An engine with one silent queue, whose threads are to have a class that there is not.
+    fn engine() -> Engine {
+        let silent = SyntheticConfig { arrivals: Arrivals::Silent, ..SyntheticConfig::default() };
+        let template = Box::new(|_: u32, _: u64, _: &mut [u8]| 0);
+        let queue = SyntheticQueue::new(&silent, template, Pool::new(8), None).expect("sound");
+        let device = DeviceConfig {
+            name: "syn0".into(),
+            address: Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 },
+            queues: vec![(Box::new(queue), 0)],
+            delivery_cost: 0,
+            settings: Policy::BASE.instance,
+        };
+        let none = Placement { class: Class::Fifo(100), ..Placement::default() };
+        let contexts =
+            Contexts { irq: Class::Fair, napi: none.clone(), worker: none, ..Contexts::default() };
+        let config = EngineConfig::new(sched::usable_cpus()[..1].to_vec(), vec![device]);
+        Engine::start(EngineConfig { contexts, ..config }).expect("it starts")
+    }
+
+    fn mode(threaded: Threaded) -> NapiChange {
+        NapiChange { threaded: Some(threaded), ..NapiChange::default() }
+    }
+
+    #[test]
+    fn reading_waits_for_no_change() {
+        let engine = engine();
+        engine.change(1, &mode(Threaded::Enabled)).expect("a thread");
+        // A change that takes for ever.
+        let change = engine.crew();
+        let napi = engine.napi(1).expect("it is there");
+        assert!(napi.pid.is_some() && !napi.gone);
+        assert_eq!((engine.napis().len(), engine.warnings().len()), (1, 1));
+        drop(change);
+    }
+
+    #[test]
+    fn a_class_that_a_thread_did_not_get_is_told_for_as_long_as_the_thread_lives() {
+        let engine = engine();
+        assert_eq!(engine.warnings(), [""; 0]);
+        let told = engine.change(1, &mode(Threaded::Enabled)).expect("a thread");
+        assert_eq!(told, engine.warnings());
+        let [warning] = &told[..] else { panic!("{told:?}") };
+        assert!(
+            warning.starts_with("napi/syn0-1: real-time priority 100 was refused"),
+            "{warning}"
+        );
+        // It is no news to whoever changes something else, and to whoever asks for the mode it is.
+        let weight = NapiChange { weight: Some(7), ..NapiChange::default() };
+        assert_eq!(engine.change(1, &weight).expect("sound"), [""; 0]);
+        assert_eq!(engine.change(1, &mode(Threaded::BusyPoll)).expect("its thread"), told);
+        assert_eq!(engine.change(1, &mode(Threaded::Disabled)).expect("no thread"), [""; 0]);
+        assert_eq!(engine.warnings(), [""; 0]);
+        let told = engine.change(1, &mode(Threaded::Workqueue)).expect("workers");
+        assert!(told[0].starts_with("kworker/u:0: real-time"), "{told:?}");
     }
 }

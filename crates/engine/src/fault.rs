@@ -55,11 +55,11 @@ impl Engine {
         self.shared().faults.0[role as usize].load(Ordering::Relaxed) != 0
     }
 
-    /// As [`Engine::set`]; returns the instance's counts at the moment before the change, so that a
-    /// test can count what followed it.
+    /// Changes an instance's settings; returns its counts at the moment before, so that a test can
+    /// count what followed.
     ///
     /// # Errors
-    /// As [`Engine::set`].
+    /// As [`Engine::change`].
     pub fn set_counting(
         &self,
         napi_id: u32,

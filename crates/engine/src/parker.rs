@@ -3,13 +3,13 @@
 //! A wake-up that comes before the sleep makes the sleep return at once: a thread that has looked
 //! and found nothing may go to sleep without a lock, because whoever brings something wakes it
 //! afterwards. Waking a thread that does not sleep costs one atomic exchange and no system call.
+//!
+//! Modelled by `tests/loom`.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use napkin_core::Ns;
 
-use napkin_core::{NEVER, Ns};
-use rustix::thread::futex;
-
-use crate::clock;
+use crate::os;
+use crate::sync::{AtomicU32, Ordering};
 
 const EMPTY: u32 = 0;
 const NOTIFIED: u32 = 1;
@@ -30,10 +30,7 @@ impl Parker {
             return;
         }
         before();
-        let timeout =
-            (deadline != NEVER).then(|| clock::timespec(deadline.saturating_sub(clock::now())));
-        // Woken, timed out, interrupted by a signal: in each case the caller looks again.
-        let _ = futex::wait(&self.0, futex::Flags::PRIVATE, PARKED, timeout.as_ref());
+        os::sleep(&self.0, PARKED, deadline);
         self.0.swap(EMPTY, Ordering::AcqRel);
     }
 
@@ -51,8 +48,7 @@ impl Parker {
     pub(crate) fn unpark(&self) -> bool {
         let asleep = self.0.swap(NOTIFIED, Ordering::AcqRel) == PARKED;
         if asleep {
-            // An error would mean that nobody sleeps there.
-            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
+            os::wake(&self.0);
         }
         asleep
     }

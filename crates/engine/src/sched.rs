@@ -2,7 +2,7 @@
 //! tools on the thread's id.
 
 use rustix::io;
-use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use thiserror::Error;
 
 /// A scheduling class.
@@ -29,13 +29,17 @@ pub struct Placement {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SchedError {
-    /// No such CPU, or not ours.
-    #[error("CPU {cpu} cannot be used: {source} (this machine's are {online})")]
+    /// No such CPU, or it is off, or not for this process.
+    #[error("CPU {cpu} cannot be used: this process can have {usable}")]
     Cpu {
         /// Which.
         cpu: usize,
-        /// Those that are there.
-        online: String,
+        /// Those that can be used, as in `0-3,6`.
+        usable: String,
+    },
+    /// The thread has ended, or is another user's.
+    #[error("a thread cannot be moved to other CPUs: {source}")]
+    Affinity {
         /// Why.
         source: io::Errno,
     },
@@ -54,30 +58,71 @@ pub enum SchedError {
 
 /// The CPUs that this process may use, in order.
 pub fn usable_cpus() -> Vec<usize> {
-    rustix::thread::sched_getaffinity(None)
+    sched_getaffinity(None)
         .map(|set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
         .unwrap_or_default()
 }
 
-/// Pins a thread (`None`: the calling one) to CPUs; none means all that are usable.
+/// Whether a CPU's number is one that the operating system could have.
+pub(crate) const fn may_exist(cpu: usize) -> bool {
+    cpu < CpuSet::MAX_CPU
+}
+
+/// Why a CPU cannot be had, with those that can.
+pub(crate) fn unusable(cpu: usize) -> SchedError {
+    // The calling thread may be pinned itself; a new one that asks for all gets whatever there is.
+    let all = || {
+        let mut all = CpuSet::new();
+        (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+        // If it may not, it is left with what the calling thread has.
+        let _ = sched_setaffinity(None, &all);
+        usable_cpus()
+    };
+    let usable = std::thread::spawn(all).join().unwrap_or_default();
+    SchedError::Cpu { cpu, usable: ranges(&usable) }
+}
+
+/// Numbers in rising order as the kernel lists CPUs: `0-3,6`.
+fn ranges(cpus: &[usize]) -> String {
+    let runs = cpus.chunk_by(|one, next| one + 1 == *next);
+    let run = |run: &[usize]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        run => run.iter().map(usize::to_string).collect(),
+    };
+    runs.map(run).collect::<Vec<_>>().join(",")
+}
+
+/// Pins a thread (`None`: the calling one) to CPUs; none means that it stays as it is.
 ///
 /// # Errors
-/// If one of the CPUs is not there.
+/// If one of the CPUs cannot be used; the thread stays where it was then.
 pub fn pin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
     let Some(first) = cpus.first().copied() else { return Ok(()) };
-    let fail = |cpu: usize, source: io::Errno| {
-        let online = usable_cpus().iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-        SchedError::Cpu { cpu, online, source }
-    };
     let mut set = CpuSet::new();
     for cpu in cpus {
-        if *cpu >= CpuSet::MAX_CPU {
-            return Err(fail(*cpu, io::Errno::INVAL));
+        if !may_exist(*cpu) {
+            return Err(unusable(*cpu));
         }
         set.set(*cpu);
     }
     let pid = thread.and_then(Pid::from_raw);
-    sched_setaffinity(pid, &set).map_err(|source| fail(first, source))
+    let refused = |source| SchedError::Affinity { source };
+    let before = sched_getaffinity(pid).map_err(refused)?;
+    match sched_setaffinity(pid, &set) {
+        Ok(()) => {}
+        Err(io::Errno::INVAL) => return Err(unusable(first)),
+        Err(errno) => return Err(refused(errno)),
+    }
+    // As long as one of them can be used, the kernel leaves out the others in silence.
+    let got = sched_getaffinity(pid).map_err(refused)?;
+    match cpus.iter().find(|cpu| !got.is_set(**cpu)) {
+        None => Ok(()),
+        Some(missing) => {
+            // It was there a moment ago.
+            let _ = sched_setaffinity(pid, &before);
+            Err(unusable(*missing))
+        }
+    }
 }
 
 /// Puts a thread (`None`: the calling one) into a class.
@@ -115,4 +160,52 @@ pub(crate) fn exact_timers() {
 /// The calling thread's id.
 pub(crate) fn current_tid() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No machine of the tests has so many.
+    const ABSENT: usize = CpuSet::MAX_CPU - 1;
+
+    #[test]
+    fn the_cpu_that_is_to_blame_is_named_and_the_thread_stays() {
+        let before = usable_cpus();
+        let here = before[0];
+        for cpus in [vec![ABSENT], vec![here, ABSENT], vec![ABSENT, here], vec![here, 1 << 40]] {
+            let error = pin(None, &cpus).expect_err("it is not there");
+            let SchedError::Cpu { cpu, usable } = &error else { panic!("{error}") };
+            assert!(*cpu >= ABSENT, "{error}");
+            assert!(!usable.is_empty(), "{error}");
+            assert!(!error.to_string().contains("os error"), "{error}");
+            assert_eq!(usable_cpus(), before);
+        }
+    }
+
+    #[test]
+    fn a_thread_of_a_few_cpus_knows_of_the_others() {
+        let all = usable_cpus();
+        let told = std::thread::spawn(move || {
+            pin(None, &all[..1]).expect("it is there");
+            assert_eq!(usable_cpus(), all[..1]);
+            (unusable(ABSENT).to_string(), ranges(&all))
+        });
+        let (error, all) = told.join().expect("no panic");
+        assert!(error.ends_with(&format!("this process can have {all}")), "{error}");
+    }
+
+    #[test]
+    fn cpus_are_listed_as_the_kernel_does() {
+        assert_eq!(ranges(&[0, 1, 2, 3, 6, 8, 9]), "0-3,6,8-9");
+        assert_eq!(ranges(&[5]), "5");
+        assert_eq!(ranges(&[]), "");
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_no_cpu_s_fault() {
+        let gone = std::thread::spawn(current_tid).join().expect("no panic");
+        let error = pin(Some(gone), &usable_cpus()[..1]).expect_err("it has ended");
+        assert!(matches!(error, SchedError::Affinity { .. }), "{error}");
+    }
 }

@@ -12,8 +12,8 @@ use crate::clock;
 use crate::cpu::EngineCpu;
 use crate::parker::Parker;
 use crate::port::{Port, PortShares};
+use crate::slack::Slack;
 use crate::spin::Spin;
-use crate::timer::Slack;
 use crate::waiter::Waiter;
 
 /// One instance's place in its device, and where its thread sleeps.

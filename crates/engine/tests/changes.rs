@@ -51,10 +51,10 @@ fn balances(seed: u64, name: &str, per_second: f64, count: u64) {
     while source.offered() < count {
         let settings = any_settings(&mut rng);
         if rng.below(8) == 0 {
-            engine.set_device("syn0", &settings).expect("sound settings");
+            engine.change_device("syn0", &settings.into()).expect("sound settings");
             engine.set_cpu_policy(any_cpu_policy(&mut rng));
         } else {
-            engine.set(1 + rng.below(4) as u32, &settings).expect("sound settings");
+            engine.change(1 + rng.below(4) as u32, &settings.into()).expect("sound settings");
         }
         changes += 1;
         // A queue that is lost would never see its last arrivals, and so never offer them.

@@ -9,6 +9,7 @@ use common::app::App;
 use common::{HANGS, PORT, Setup, alone, eventually, policy, start};
 use napkin_core::{CpuId, Policy};
 use napkin_engine::{Engine, Epoll, EpollError, Event};
+use napkin_nic::rng::Rng;
 use napkin_stack::{Fate, UdpSocket};
 
 /// Two sockets' traffic on one queue.
@@ -22,6 +23,9 @@ const TWO: Setup = Setup {
     start: 50_000_000,
     delivery_cost: 0,
 };
+
+/// How often a socket is dropped in each policy.
+const ROUNDS: usize = 8;
 
 /// An application that this test drives by hand, on the second port.
 struct Hand {
@@ -61,14 +65,20 @@ fn goes_on(app: &App, what: &str) {
 #[test]
 fn a_socket_is_dropped() {
     let _alone = alone();
+    let mut rng = Rng::new(5);
     for name in common::POLICIES {
         let policy = policy(name);
         let (engine, source) = start(&policy, &TWO);
         let stays = App::start(&engine, PORT, &policy, Some(Duration::from_millis(5)));
-        let leaves = App::start(&engine, PORT + 1, &policy, Some(Duration::from_millis(5)));
-        goes_on(&leaves, &format!("that leaves ({name})"));
-        leaves.stop();
-        goes_on(&stays, &format!("that stays ({name})"));
+        goes_on(&stays, &format!("before anybody leaves ({name})"));
+        for round in 0..ROUNDS {
+            let leaves = App::start(&engine, PORT + 1, &policy, Some(Duration::from_millis(5)));
+            // Before its first frame, under way, or asleep: the moment is the seed's.
+            let moment = Duration::from_micros(rng.below(6_000));
+            std::thread::sleep(moment);
+            leaves.stop();
+            goes_on(&stays, &format!("that stays ({name}, round {round}, after {moment:?})"));
+        }
         source.stop();
         let stack = engine.stack("syn0").expect("the device");
         eventually("frames for nobody are counted", || stack.counters().of(Fate::NoPort) > 0);

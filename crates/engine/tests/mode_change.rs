@@ -1,27 +1,62 @@
 //! Who polls a saturated queue is changed: the old owner polls at most twice more (the poll under
-//! way, and one), and the new owner goes on, for every ordered pair of owners.
+//! way, and one), and the new owner goes on, for every ordered pair of owners; and an application
+//! that busy polls stays the guest of every owner but a thread that never lets go.
 #![cfg(debug_assertions)]
 
 mod common;
 
-use common::{PORT, Setup, alone, eventually, mode, policy, start};
-use napkin_core::policy::{InstancePolicy, Threaded};
-use napkin_core::{Counts, MICROSECOND, MILLISECOND, Owner};
+use common::{HANGS, PORT, Setup, alone, eventually, mode, policy, start};
+use napkin_core::policy::{EpollPolicy, InstancePolicy, Threaded};
+use napkin_core::{Counts, CpuId, MICROSECOND, MILLISECOND, Owner, Policy};
+use napkin_engine::{Engine, Epoll};
 
-const MODES: [Threaded; 4] =
-    [Threaded::Disabled, Threaded::Enabled, Threaded::BusyPoll, Threaded::Workqueue];
+/// Who can own a poll by its mode, and by its CPU's rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Inline after the interrupt, and in ksoftirqd where the limits end.
+    Softirq,
+    /// In ksoftirqd alone: the CPU's rules say so, and somebody else wants the CPU.
+    Ksoftirqd,
+    Thread,
+    BusyThread,
+    Worker,
+}
 
-fn owners(mode: Threaded) -> &'static [Owner] {
-    match mode {
-        Threaded::Disabled => &[Owner::Softirq, Owner::Ksoftirqd],
-        Threaded::Enabled | Threaded::BusyPoll => &[Owner::Thread],
-        Threaded::Workqueue => &[Owner::Worker],
+const WAYS: [Way; 5] = [Way::Softirq, Way::Ksoftirqd, Way::Thread, Way::BusyThread, Way::Worker];
+
+impl Way {
+    fn mode(self) -> Threaded {
+        match self {
+            Way::Softirq | Way::Ksoftirqd => Threaded::Disabled,
+            Way::Thread => Threaded::Enabled,
+            Way::BusyThread => Threaded::BusyPoll,
+            Way::Worker => Threaded::Workqueue,
+        }
+    }
+
+    /// Whose polls are his. A saturated queue is ksoftirqd's soon, whoever began.
+    fn owners(self) -> &'static [Owner] {
+        match self {
+            Way::Softirq => &[Owner::Softirq, Owner::Ksoftirqd],
+            Way::Ksoftirqd => &[Owner::Ksoftirqd],
+            Way::Thread | Way::BusyThread => &[Owner::Thread],
+            Way::Worker => &[Owner::Worker],
+        }
     }
 }
 
-fn polls(counts: &Counts, mode: Threaded) -> u64 {
-    let of = |owner: &Owner| counts.polls[*owner as usize] + counts.empty_polls[*owner as usize];
-    owners(mode).iter().map(of).sum()
+fn of(counts: &Counts, owner: Owner) -> u64 {
+    counts.polls[owner as usize] + counts.empty_polls[owner as usize]
+}
+
+fn polls(counts: &Counts, way: Way) -> u64 {
+    way.owners().iter().map(|owner| of(counts, *owner)).sum()
+}
+
+/// The rules of the CPU under which an owner is this one.
+fn rules(engine: &Engine, way: Way) {
+    let rules = if way == Way::Ksoftirqd { "ksoftirqd" } else { "base" };
+    engine.set_cpu_policy(policy(rules).cpu);
 }
 
 /// Changes every mode into every other one; `more` polls of each owner are awaited.
@@ -30,20 +65,29 @@ fn changes(what: &str, with: impl Fn(InstancePolicy) -> InstancePolicy, more: u6
     let (engine, _source) = start(&policy("base"), &setup);
     // Nobody receives: for feedback the receiver is full, for the others its frames are dropped.
     let _socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 512).expect("a port");
+    // Never sleeps here, and so wants the CPU all the time.
+    let _rival = Epoll::new(&engine, CpuId(0), EpollPolicy::default()).expect("parameters");
     let counts = || engine.napi(1).expect("the instance").counts;
-    for old in MODES {
-        for new in MODES.into_iter().filter(|new| *new != old) {
-            engine.set(1, &with(mode(old))).expect("sound settings");
-            let settled = polls(&counts(), old);
-            eventually(&format!("{what}: {old:?} polls"), || {
-                polls(&counts(), old) >= settled + more
+    for old in WAYS {
+        for new in WAYS.into_iter().filter(|new| new.mode() != old.mode()) {
+            let case = format!("{what}: {old:?} -> {new:?}");
+            // Only one of the two depends on the CPU's rules.
+            rules(&engine, if old.mode() == Threaded::Disabled { old } else { new });
+            engine.change(1, &with(mode(old.mode())).into()).expect("sound settings");
+            let settled = counts();
+            eventually(&format!("{case}: the old owner polls"), || {
+                polls(&counts(), old) >= polls(&settled, old) + more
             });
-            let before = engine.set_counting(1, &with(mode(new))).expect("sound settings");
-            let target = polls(&before, new) + more + 2;
-            eventually(&format!("{what}: {old:?} -> {new:?}"), || polls(&counts(), new) >= target);
-            if owners(old) != owners(new) {
-                let late = polls(&counts(), old) - polls(&before, old);
-                assert!(late <= 2, "{what}: {old:?} -> {new:?}: {late} polls by the old owner");
+            let before = engine.set_counting(1, &with(mode(new.mode()))).expect("sound settings");
+            // Whatever the old owner had left to do is done when the new one is at it.
+            eventually(&case, || polls(&counts(), new) >= polls(&before, new) + more + 2);
+            let after = counts().since(&before);
+            if old.owners() != new.owners() {
+                let late = polls(&after, old);
+                assert!(late <= 2, "{case}: {late} polls by the old owner: {after:?}");
+            }
+            if new == Way::Ksoftirqd {
+                assert_eq!(of(&after, Owner::Softirq), 0, "{case}: {after:?}");
             }
         }
     }
@@ -79,4 +123,74 @@ fn of_a_saturated_queue_whose_receiver_is_full() {
     let feedback =
         |settings| InstancePolicy { feedback: true, irq_suspend_timeout: MILLISECOND, ..settings };
     changes("feedback", feedback, 5);
+}
+
+/// An application busy polls, for as long as nothing comes for it, a saturated queue of mode `old`,
+/// when the mode becomes `new`; then it has an event, and lets go.
+fn under_a_session(old: Way, new: Way) {
+    let case = format!("a session on {old:?} -> {new:?}");
+    let fullbusy = Policy::FULLBUSY;
+    let settings = |way: Way| InstancePolicy { threaded: way.mode(), ..fullbusy.instance };
+    let setup = Setup { per_second: 1e8, ..Setup::default() };
+    let (engine, _source) = start(&fullbusy, &setup);
+    rules(&engine, if old.mode() == Threaded::Disabled { old } else { new });
+    let _rival = Epoll::new(&engine, CpuId(0), EpollPolicy::default()).expect("parameters");
+    let stack = engine.stack("syn0").expect("the device");
+    let [busy, quiet] = [PORT, PORT + 1].map(|port| stack.bind_udp(port, 512).expect("a port"));
+    let params = EpollPolicy { busy_poll_usecs: i32::MAX as u32, ..fullbusy.epoll };
+    let mut epoll = Epoll::new(&engine, CpuId(0), params).expect("parameters");
+    epoll.set_spin(true);
+    let mut events = Vec::new();
+    // A frame tells the epoll which queue is its own. From then on nothing comes for it: what the
+    // session takes is for a port that has gone.
+    epoll.add(&busy, 0).expect("room");
+    while events.is_empty() {
+        epoll.wait(&mut events, 64, Some(HANGS)).expect("a wait");
+    }
+    epoll.remove(&busy);
+    drop(busy);
+    epoll.add(&quiet, 1).expect("room");
+    engine.change(1, &settings(old).into()).expect("sound settings");
+    let counts = || engine.napi(1).expect("the instance").counts;
+    let app = std::thread::spawn(move || {
+        epoll.wait(&mut events, 64, None).expect("a wait");
+        events.len()
+    });
+    let session = |counts: &Counts| of(counts, Owner::Application);
+    let begun = session(&counts());
+    eventually(&format!("{case}: it polls"), || session(&counts()) >= begun + 200);
+    let before = engine.set_counting(1, &settings(new)).expect("sound settings");
+    if new == Way::BusyThread {
+        eventually(&case, || polls(&counts(), new) >= polls(&before, new) + 200);
+        let after = counts().since(&before);
+        assert!(session(&after) <= 2, "{case}: {after:?}");
+        // It has nothing to poll any more, but it goes on trying. Its event ends that.
+    } else {
+        eventually(&format!("{case}: a guest"), || session(&counts()) >= session(&before) + 200);
+        let after = counts().since(&before);
+        let others = after.all_polls() - session(&after);
+        assert_eq!(others, 0, "{case}: while it owns the queue, nobody else polls: {after:?}");
+    }
+    drop(quiet);
+    assert!(app.join().expect("it waits") <= 1, "{case}");
+    let before = counts();
+    eventually(&format!("{case}: afterwards"), || {
+        polls(&counts(), new) >= polls(&before, new) + 100
+    });
+    let after = counts().since(&before);
+    assert_eq!(session(&after), 0, "{case}: it has gone: {after:?}");
+    let strangers = after.all_polls() - polls(&after, new);
+    assert_eq!(strangers, 0, "{case}: the queue is its mode's: {after:?}");
+    drop(stack);
+    engine.stop();
+}
+
+#[test]
+fn of_a_saturated_queue_that_an_application_busy_polls() {
+    let _alone = alone();
+    for old in WAYS.into_iter().filter(|old| *old != Way::BusyThread) {
+        for new in WAYS.into_iter().filter(|new| new.mode() != old.mode()) {
+            under_a_session(old, new);
+        }
+    }
 }

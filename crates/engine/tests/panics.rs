@@ -119,7 +119,7 @@ fn every_context_panics_at_once_again_and_again() {
         ][round % 3];
         let mut settings = policy.instance;
         settings.threaded = mode;
-        engine.set_device("syn0", &settings).expect("sound settings");
+        engine.change_device("syn0", &settings.into()).expect("sound settings");
         let before = app.received();
         eventually(&format!("traffic in round {round}"), || app.received() >= before + 50);
     }

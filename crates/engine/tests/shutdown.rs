@@ -2,13 +2,18 @@
 //! application wait: they get an error, every thread ends, and no device remains.
 //!
 //! That nothing is owned afterwards, and that every frame is accounted for, the engine checks itself
-//! in debug builds. The last test needs /dev/net/tun and CAP_NET_ADMIN, and says so where it skips.
+//! in debug builds. The last test needs /dev/net/tun and CAP_NET_ADMIN, and says so where it skips;
+//! `NAPKIN_LONG=1` kills ten times as often.
 
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use common::app::App;
 use common::{HANGS, PORT, Setup, alone, eventually, policy, start};
@@ -17,6 +22,7 @@ use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, sched};
 use napkin_nic::Pool;
 use napkin_nic::rng::Rng;
 use napkin_nic::tap::{Tap, TapConfig};
+use napkin_stack::Address;
 
 const TIMES: usize = 50;
 
@@ -82,9 +88,12 @@ fn without_a_packet_while_the_application_busy_polls_for_half_an_hour() {
 
 const CHILD: &str = "NAPKIN_TEST_TAP_CHILD";
 
-/// What the killed process does: it serves a TAP device, and says its name.
+/// What the killed process does: it echoes over a TAP device, and says its name and both addresses.
 fn serve_tap(policy: &Policy) {
-    let tap = match Tap::open(&TapConfig { queues: 2, ..TapConfig::default() }, &Pool::new(512)) {
+    let own = std::process::id().to_be_bytes();
+    let [host, ours] = [1, 2].map(|last| Ipv4Addr::new(198, 19, own[2], (own[3] & 0xfc) | last));
+    let config = TapConfig { queues: 2, address: Some((host, 30)), ..TapConfig::default() };
+    let tap = match Tap::open(&config, &Pool::new(2_048)) {
         Ok(tap) => tap,
         Err(error) => {
             println!("\nskipped: {error}");
@@ -93,52 +102,117 @@ fn serve_tap(policy: &Policy) {
     };
     let device = DeviceConfig {
         name: tap.name.clone(),
-        address: common::US,
+        address: Address { mac: [2, 0, 0, 0, 0, 0x43], ipv4: ours, prefix: 30 },
         queues: tap.queues.into_iter().map(|queue| (Box::new(queue) as _, 0)).collect(),
         delivery_cost: 0,
         settings: policy.instance,
     };
     let config = EngineConfig::new(vec![sched::usable_cpus()[0]], vec![device]);
+    let config = EngineConfig { cpu_policy: policy.cpu, ..config };
     let engine = Engine::start(config).expect("the engine starts");
-    let epoll = Epoll::new(&engine, CpuId(0), policy.epoll).expect("parameters");
-    println!("\ndevice {}", tap.name);
-    let mut events = Vec::new();
+    let socket = engine.stack(&tap.name).expect("the device").bind_udp(PORT, 512).expect("a port");
+    let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll).expect("parameters");
+    epoll.set_spin(policy.application.spin);
+    epoll.add(&socket, 0).expect("room");
+    println!("\ndevice {} {host} {ours}", tap.name);
     // Should nobody kill it, it ends.
-    let _ = epoll.wait(&mut events, 1, Some(HANGS));
+    let (start, mut events) = (Instant::now(), Vec::new());
+    while start.elapsed() < HANGS {
+        epoll.wait(&mut events, 64, Some(HANGS)).expect("a wait");
+        while let Some(datagram) = socket.try_recv() {
+            let _ = socket.echo(datagram, napkin_engine::now());
+        }
+    }
+}
+
+/// Datagrams to a server from the host's own sockets, as fast as they go.
+struct Flood {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Flood {
+    /// Returns once the server has answered.
+    fn start(host: Ipv4Addr, to: Ipv4Addr) -> Flood {
+        let socket = || {
+            let socket = UdpSocket::bind((host, 0)).expect("the host's address is there");
+            socket.connect((to, PORT)).expect("a route");
+            socket
+        };
+        let asks = socket();
+        asks.set_read_timeout(Some(Duration::from_millis(20))).expect("it may");
+        eventually("an echo", || {
+            let _ = asks.send(b"first");
+            asks.recv(&mut [0; 8]).is_ok()
+        });
+        let flows = [(); 8].map(|()| socket());
+        let over = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                for flow in &flows {
+                    // When the device has gone there is no way any more.
+                    let _ = flow.send(&[0; 64]);
+                }
+            }
+        });
+        Flood { over, thread }
+    }
+
+    fn stop(self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it only sends");
+    }
+}
+
+/// Starts a server, floods it and kills it after `delay`; `false` if there can be no device here.
+fn killed(name: &str, delay: Duration) -> bool {
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["by_kill_under_traffic_and_no_device_remains", "--exact", "--nocapture"])
+        .env(CHILD, name)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a process");
+    let output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let said = output
+        .lines()
+        .map_while(Result::ok)
+        .find(|line| line.starts_with("skipped") || line.starts_with("device "))
+        .unwrap_or_else(|| panic!("{name}: the process said nothing: {:?}", child.wait()));
+    if said.starts_with("skipped") {
+        child.wait().expect("it ends");
+        eprintln!("{said}");
+        return false;
+    }
+    let words: Vec<&str> = said.split(' ').collect();
+    let [_, device, host, ours] = words[..] else { panic!("{name}: {said}") };
+    let path = format!("/sys/class/net/{device}");
+    assert!(std::path::Path::new(&path).exists(), "{path}");
+    let flood = Flood::start(host.parse().expect("an address"), ours.parse().expect("an address"));
+    std::thread::sleep(delay);
+    child.kill().expect("kill -9");
+    child.wait().expect("it has ended");
+    eventually(&format!("{name}, killed after {delay:?}: the device's end"), || {
+        !std::path::Path::new(&path).exists()
+    });
+    flood.stop();
+    true
 }
 
 #[test]
-fn by_kill_and_no_device_remains() {
+fn by_kill_under_traffic_and_no_device_remains() {
     if let Ok(name) = std::env::var(CHILD) {
         return serve_tap(&policy(&name));
     }
     let _alone = alone();
-    for name in ["base", "threaded-busy-poll", "suspend20"] {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["by_kill_and_no_device_remains", "--exact", "--nocapture"])
-            .env(CHILD, name)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a process");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        let said = output.lines().map_while(Result::ok).find_map(|line| {
-            let skipped = line.starts_with("skipped").then(|| Err(line.clone()));
-            skipped.or_else(|| line.strip_prefix("device ").map(|name| Ok(name.to_owned())))
-        });
-        let device = match said {
-            Some(Ok(device)) => device,
-            Some(Err(why)) => {
-                child.wait().expect("it ends");
-                eprintln!("{why}");
+    let long = std::env::var_os("NAPKIN_LONG").is_some_and(|it| it == "1");
+    let mut rng = Rng::new(9);
+    for _ in 0..if long { 10 } else { 1 } {
+        for name in common::POLICIES {
+            if !killed(name, Duration::from_micros(1_000 + rng.below(59_000))) {
                 return;
             }
-            None => panic!("{name}: the process said nothing: {:?}", child.wait()),
-        };
-        let path = format!("/sys/class/net/{device}");
-        assert!(std::path::Path::new(&path).exists(), "{path}");
-        child.kill().expect("kill -9");
-        child.wait().expect("it has ended");
-        eventually("the device's end", || !std::path::Path::new(&path).exists());
+        }
     }
 }

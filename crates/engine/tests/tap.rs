@@ -42,14 +42,17 @@ fn echoes(name: &str) -> bool {
     };
     let policy = policy(name);
     let sys = format!("/sys/class/net/{}", tap.name);
+    let cpus: Vec<usize> = sched::usable_cpus().into_iter().take(2).collect();
     let device = DeviceConfig {
         name: tap.name.clone(),
         address: Address { mac: [2, 0, 0, 0, 0, 0x42], ipv4: ours, prefix: 30 },
-        queues: (0..).zip(tap.queues).map(|(at, queue)| (Box::new(queue) as _, at % 2)).collect(),
+        queues: (0..)
+            .zip(tap.queues)
+            .map(|(at, queue)| (Box::new(queue) as _, at % cpus.len() as u16))
+            .collect(),
         delivery_cost: 0,
         settings: policy.instance,
     };
-    let cpus = sched::usable_cpus().into_iter().cycle().take(2).collect();
     let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
     let engine = Engine::start(config).expect("the engine starts");
     let stack = engine.stack(&tap.name).expect("the device");

@@ -1,18 +1,20 @@
 //! `napkin bench`: workloads under policies, measured.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use napkin_bench::flood_ping::FloodPing;
-use napkin_bench::report::table;
+use napkin_bench::report::{Report, file, table};
 use napkin_bench::serve::CpuList;
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, Pace, XskRr};
-use napkin_bench::{Options, Workload, run, short};
+use napkin_bench::{BenchError, Options, Stopped, Workload, run, short};
 use napkin_core::Policy;
+use napkin_core::policy::PolicyError;
 
-use crate::failure::{Failure, print, say};
+use crate::failure::{Failure, print};
+use crate::policies::warn;
 use crate::units;
 
 /// What to run, and how.
@@ -21,9 +23,14 @@ use crate::units;
 Without a workload: a short round of all three on embedded devices, in about a minute.
 Policies that are compared run interleaved (A B C A B C ...); the table shows medians, the JSON file
 every repetition. On a shared machine trust ratios within one run, not microseconds.
+A policy that asks for a right which this user has not gets a row without figures, and the reason.
+
+A --policy value is a list of names, unless it contains a '=': then it is one policy, spelled out, to
+its end. So base,ksoftirqd are two, and suspend20,hold=50us is one: the preset with a change.
 
 Examples:
   napkin bench
+  napkin bench xsk-rr --policy base,busypoll --policy suspend20,gro-flush-timeout=50us
   napkin bench flood-ping --policy base --policy hold1000
   sudo napkin bench flood-ping --device tap --policy base --policy hold1000 --json ping.json
   napkin bench udp-sink --policy base,ksoftirqd,feedback --offered 0.2,1,1.8,4
@@ -37,8 +44,9 @@ pub(crate) struct Bench {
 
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// A policy to compare; give it several times, or a list of names with commas (see napkin
-    /// policies). Without: those that tell the workload's story.
+    /// A policy to compare, or a list of names with commas; may be given several times. A value with
+    /// a '=' is one policy, spelled out (see napkin policies). Without, those that tell the
+    /// workload's story.
     #[arg(long = "policy", value_name = "POLICY", global = true)]
     policies: Vec<String>,
     /// How often each policy runs under each load.
@@ -63,18 +71,25 @@ struct Common {
     quiet: bool,
 }
 
+/// What [`UdpSink`] is offered by default.
+const OFFERED: &str = "0.2,0.4,0.6,0.8,0.9,1,1.1,1.2,1.4,1.6,1.8,2,2.5,3,4";
+
 #[derive(Debug, Subcommand)]
 enum Which {
     /// 2007: echo requests as fast as replies come. What do interrupts cost, and what does hold save?
+    ///
+    /// Without --policy: base, hold1000.
     FloodPing {
         /// The real ping -f through a TAP device (needs CAP_NET_ADMIN), or an embedded flood.
         #[arg(long, value_enum, default_value_t = Device::Synthetic)]
         device: Device,
     },
     /// 2018: a receiver on its queue's CPU, offered more than it can take. Who survives overload?
+    ///
+    /// Without --policy: base, ksoftirqd, feedback.
     UdpSink {
         /// Offered rates, as multiples of the rate at which the CPU is full.
-        #[arg(long, value_name = "LIST", value_delimiter = ',')]
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = OFFERED)]
         offered: Vec<f64>,
         /// The document's corner (II) instead: each interrupt falls just after a softirq has ended.
         #[arg(long, conflicts_with = "offered")]
@@ -90,11 +105,14 @@ enum Which {
         consume: u64,
     },
     /// 2025: packets at a fixed rate, answered inline by a busy application. How low, how steady?
+    ///
+    /// Without --policy: interrupts, busypoll, busypoll-separate, threaded-busy-poll.
     XskRr {
-        /// Packets a second instead of the document's five workloads.
+        /// Packets a second. [default: the document's five workloads, each with its delay]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
         rate: Option<u32>,
         /// For how long the application does not receive after a reply; goes with --rate.
+        /// [default: 0us]
         #[arg(long, value_name = "TIME", value_parser = units::nanoseconds, requires = "rate")]
         delay: Option<u64>,
     },
@@ -118,44 +136,48 @@ enum Application {
 
 /// Runs it.
 pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
-    let options = options(&args.common)?;
+    let mut options = options(&args.common)?;
+    let json = args.common.json.as_deref();
     let Some(which) = &args.workload else {
-        for (workload, mut of_its_own) in short::round(&options) {
+        let of_each = |workload: &dyn Workload| json.map(|path| json_of(path, workload.name()));
+        let round = short::round(&options);
+        for (workload, _) in &round {
+            check(of_each(&**workload).as_deref())?;
+        }
+        for (workload, mut of_its_own) in round {
             if !options.policies.is_empty() {
                 of_its_own.policies.clone_from(&options.policies);
             }
-            let json = args.common.json.as_ref().map(|path| {
-                let mut name = path.as_os_str().to_owned();
-                name.push(format!(".{}.json", workload.name()));
-                PathBuf::from(name)
-            });
-            one(&*workload, &of_its_own, json.as_deref())?;
+            one(&*workload, &of_its_own, of_each(&*workload).as_deref())?;
         }
         return Ok(());
     };
     let workload = workload(which)?;
-    let mut options = options;
     if options.policies.is_empty() {
         options.policies = story(which);
     }
-    one(&*workload, &options, args.common.json.as_deref())
+    check(json)?;
+    one(&*workload, &options, json)
+}
+
+/// The file of one workload of the short round.
+fn json_of(path: &Path, workload: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{workload}.json"));
+    PathBuf::from(name)
+}
+
+/// Fails before anything runs if the figures could not be written afterwards.
+fn check(json: Option<&Path>) -> Result<(), Failure> {
+    json.map_or(Ok(()), |path| file::check(path).map_err(Failure::of))
 }
 
 fn options(common: &Common) -> Result<Options, Failure> {
     let mut policies = Vec::new();
     for text in &common.policies {
-        // A list of names, or one policy that is spelled out (which has commas of its own).
-        let texts: Vec<&str> =
-            if text.contains('=') { vec![text] } else { text.split(',').collect() };
-        for text in texts {
-            policies.push(text.parse::<Policy>().map_err(|e| Failure::Usage(e.to_string()))?);
-        }
+        policies.extend(read(text).map_err(Failure::Usage)?);
     }
-    for policy in policies.iter().filter(|policy| policy.name().is_none()) {
-        for warning in policy.warnings() {
-            say(&format!("warning: {policy}: {warning}"));
-        }
-    }
+    warn(&policies);
     let default = Options::default();
     Ok(Options {
         policies,
@@ -165,6 +187,26 @@ fn options(common: &Common) -> Result<Options, Failure> {
         cpus: common.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
         progress: !common.quiet,
         ..default
+    })
+}
+
+/// Reads a `--policy`: a list of names, or, with a `=`, one policy that is spelled out (which has
+/// commas of its own).
+fn read(text: &str) -> Result<Vec<Policy>, String> {
+    if !text.contains('=') {
+        let names = text.split(',').map(str::parse::<Policy>);
+        return names.collect::<Result<_, _>>().map_err(|error| error.to_string());
+    }
+    let read = text.parse().map(|policy| vec![policy]);
+    read.map_err(|error: PolicyError| {
+        // Whoever meant a list has a name behind a comma.
+        if text.split(',').skip(1).all(|item| item.contains('=')) {
+            return error.to_string();
+        }
+        format!(
+            "{error} (--policy '{text}' is one policy, since it contains '='; give a policy that is \
+             spelled out a --policy of its own)"
+        )
     })
 }
 
@@ -217,19 +259,101 @@ fn story(which: &Which) -> Vec<Policy> {
     }
 }
 
-fn one(
-    workload: &dyn Workload,
-    options: &Options,
-    json: Option<&std::path::Path>,
-) -> Result<(), Failure> {
-    let report = run(workload, options).map_err(Failure::of)?;
-    print(&format!("{}\n{}", workload.name(), table::render(&report.rows, &workload.columns())))?;
-    for note in &report.notes {
-        print(&format!("note: {note}\n"))?;
+fn one(workload: &dyn Workload, options: &Options, json: Option<&Path>) -> Result<(), Failure> {
+    match run(workload, options) {
+        Ok(report) => show(workload, &report, json),
+        Err(Stopped { error, report }) => {
+            // What was measured is not lost by what came after it.
+            if let Some(report) = report {
+                show(workload, &report, json)?;
+            }
+            Err(match error {
+                BenchError::Option(text) => Failure::Usage(text),
+                error => Failure::of(error),
+            })
+        }
     }
-    print("\n")?;
-    match json {
-        Some(path) => report.write(path).map_err(Failure::of),
-        None => Ok(()),
+}
+
+/// Prints a report, and writes it to its file.
+fn show(workload: &dyn Workload, report: &Report, json: Option<&Path>) -> Result<(), Failure> {
+    let columns = workload.columns();
+    let mut text = format!("{}\n{}", workload.name(), table::render(&report.rows, &columns));
+    for note in &report.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    let times = table::receive_times(&report.rows, &columns);
+    if !times.is_empty() {
+        text.push_str(&format!("\n{}", times.trim_end_matches('\n')));
+        text.push('\n');
+    }
+    text.push('\n');
+    // First the file: whoever closes the pipe has asked for it all the same.
+    let written = json.map_or(Ok(()), |path| report.write(path).map_err(Failure::of));
+    print(&text)?;
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, CommandFactory};
+
+    use super::*;
+
+    #[test]
+    fn a_policy_is_a_list_of_names_or_one_that_is_spelled_out() {
+        let names = |text: &str| {
+            let policies = read(text)?;
+            Ok::<_, String>(policies.iter().map(Policy::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(names("base,ksoftirqd").unwrap(), ["base", "ksoftirqd"]);
+        assert_eq!(names("base,hold=100us").unwrap(), ["hold"], "one, by its shortest spelling");
+        assert_eq!(names("suspend20,hold=50us").unwrap().len(), 1);
+        for list in ["base,threaded,hold=50us", "hold=50us,base", "base,ksoftirqd,hold=50us"] {
+            let error = names(list).unwrap_err();
+            assert!(error.contains("is one policy, since it contains '='"), "{error}");
+        }
+        assert!(!names("base,hlod=50us").unwrap_err().contains("one policy"), "meant as one");
+        let error = names("base,ksoftirq").unwrap_err();
+        assert!(error.contains("ksoftirqd"), "the nearest is suggested: {error}");
+    }
+
+    #[test]
+    fn help_shows_the_defaults_that_hold() {
+        let times = OFFERED.split(',').map(|it| Offered::TimesPeak(it.parse().unwrap()));
+        assert_eq!(times.collect::<Vec<_>>(), UdpSink::default().offered);
+        let mut command = Bench::augment_args(clap::Command::new("bench"));
+        let defaults = [
+            ("flood-ping", Which::FloodPing { device: Device::Synthetic }, "synthetic"),
+            ("udp-sink", udp_sink(), OFFERED),
+            ("xsk-rr", Which::XskRr { rate: None, delay: None }, "0us"),
+        ];
+        for (name, which, default) in defaults {
+            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            let policies: Vec<_> = story(&which).iter().map(Policy::to_string).collect();
+            let policies = format!("Without --policy: {}.", policies.join(", "));
+            assert!(help.contains(&policies), "{policies}\n{help}");
+            let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(help.contains(&format!("[default: {default}]")), "{default}\n{help}");
+        }
+    }
+
+    fn udp_sink() -> Which {
+        Which::UdpSink {
+            offered: Vec::new(),
+            corner: false,
+            application: Application::Blocking,
+            delivery: 0,
+            consume: 0,
+        }
+    }
+
+    #[test]
+    fn options_with_defaults_do_not_stand_in_the_way_of_others() {
+        let parse = |line: &str| crate::args::Args::command().try_get_matches_from(line.split(' '));
+        assert!(parse("napkin bench udp-sink --corner").is_ok());
+        assert!(parse("napkin bench udp-sink --corner --offered 2").is_err());
+        assert!(parse("napkin bench xsk-rr").is_ok());
+        assert!(parse("napkin bench xsk-rr --delay 1us").is_err(), "a delay goes with a rate");
     }
 }

@@ -1,12 +1,15 @@
 //! The verbs that ask and change a running engine.
 
 use napkin_core::policy::Time;
-use napkin_engine::control::{ClientError, Record, Request, Verb, choose, request};
+use napkin_engine::control::{Answer, ClientError, Record, Request, Verb, choose, request};
 use serde_json::Value;
 
 use crate::args::{DevGet, DevSet, NapiGet, NapiSet, QstatsGet, QueueGet, Settings, Target};
-use crate::failure::{Failure, print, print_json};
+use crate::failure::{Failure, print, print_json, say};
 use crate::table;
+
+/// Of a device that somebody removed; a column only where there is one.
+const GONE: &str = "gone";
 
 pub(crate) fn dev_get(args: &DevGet) -> Result<(), Failure> {
     let asked = Request::new(Verb::DevGet).with("ifindex", args.ifindex);
@@ -18,7 +21,7 @@ pub(crate) fn queue_get(args: &QueueGet) -> Result<(), Failure> {
         .with("ifindex", args.ifindex)
         .with("type", args.kind.as_deref())
         .with("id", args.id);
-    show(&args.target, &asked, &["ifindex", "type", "id", "napi-id"])
+    show(&args.target, &asked, &["ifindex", "type", "id", "napi-id", GONE])
 }
 
 pub(crate) fn napi_get(args: &NapiGet) -> Result<(), Failure> {
@@ -35,6 +38,7 @@ pub(crate) fn napi_get(args: &NapiGet) -> Result<(), Failure> {
         "hold",
         "feedback",
         "weight",
+        GONE,
     ];
     let counts: &[&str] = &[
         "ifindex",
@@ -113,9 +117,12 @@ fn with(asked: Request, settings: &Settings) -> Result<Request, Failure> {
         .with("weight", *weight))
 }
 
+/// Asks, and says what the engine warns of.
 fn ask(target: &Target, asked: &Request) -> Result<Vec<Record>, Failure> {
     let answer = choose(target.control.as_deref()).and_then(|path| request(&path, asked));
-    answer.map_err(|error: ClientError| Failure::of(error))
+    let Answer { records, warnings } = answer.map_err(|error: ClientError| Failure::of(error))?;
+    warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+    Ok(records)
 }
 
 fn set(target: &Target, asked: &Request) -> Result<(), Failure> {
@@ -128,8 +135,11 @@ fn show(target: &Target, asked: &Request, columns: &[&str]) -> Result<(), Failur
     if target.json {
         return print_json(&records.into());
     }
+    let is_so = |name: &str| records.iter().any(|it| it.get(name) == Some(&Value::Bool(true)));
+    let columns: Vec<&str> =
+        columns.iter().copied().filter(|name| *name != GONE || is_so(name)).collect();
     let row = |record: &Record| columns.iter().map(|name| cell(name, record.get(*name))).collect();
-    print(&table::columns(columns, records.iter().map(row).collect()))
+    print(&table::columns(&columns, records.iter().map(row).collect()))
 }
 
 /// A value as people read it; what is absent is a dash.
@@ -137,6 +147,7 @@ fn cell(name: &str, value: Option<&Value>) -> String {
     const TIMES: [&str; 4] = ["gro-flush-timeout", "irq-suspend-timeout", "hold", "idle-gap-min"];
     match value {
         None | Some(Value::Null) => "-".into(),
+        Some(Value::Bool(gone)) if name == GONE => if *gone { "yes" } else { "no" }.into(),
         Some(Value::Bool(on)) => if *on { "on" } else { "off" }.into(),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Number(number)) => match number.as_u64() {
@@ -167,6 +178,7 @@ mod tests {
         assert_eq!(cell("hold", Some(&json!(1_000_000))), "1ms");
         assert_eq!(cell("weight", Some(&json!(64))), "64");
         assert_eq!(cell("feedback", Some(&json!(true))), "on");
+        assert_eq!(cell("gone", Some(&json!(true))), "yes");
         assert_eq!(cell("napi-ids", Some(&json!([1, 2]))), "1 2");
         assert_eq!(cell("stack", Some(&json!({"frames": 2, "no-port": 0}))), "frames 2");
     }

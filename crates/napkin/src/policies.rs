@@ -5,13 +5,26 @@ use napkin_core::policy::{FAMILIES, Family, KEYS, PRESETS, Preset};
 use serde_json::{Value, json};
 
 use crate::args::Policies;
-use crate::failure::{Failure, print, print_json};
+use crate::failure::{Failure, print, print_json, say};
 use crate::table;
 
 pub(crate) fn run(args: &Policies) -> Result<(), Failure> {
     match &args.name {
         Some(name) => one(name, args.json),
         None => all(args.json),
+    }
+}
+
+/// Says what policies that are about to be used will not do, once for each. One that has a name,
+/// its own or a family's, is as its authors published it, and explained by `napkin policies`.
+pub(crate) fn warn(policies: &[Policy]) {
+    for (place, policy) in policies.iter().enumerate() {
+        if policy.name().is_some() || policies[..place].contains(policy) {
+            continue;
+        }
+        for warning in policy.warnings() {
+            say(&format!("warning: {policy}: {warning}"));
+        }
     }
 }
 

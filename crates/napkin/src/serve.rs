@@ -3,11 +3,10 @@
 use std::io::{self, IsTerminal, Write};
 
 use napkin_bench::serve::{Event, ServeConfig, What, run as serve};
-use napkin_core::Policy;
-use napkin_core::policy::Preset;
 
 use crate::args::{Serve, Service};
 use crate::failure::{Failure, say};
+use crate::policies::warn;
 
 pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     let config = ServeConfig {
@@ -25,7 +24,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         flows: args.flows,
         control: args.control.clone(),
     };
-    warn(&config);
+    let policies = config.devices.iter().map(|device| device.policy.unwrap_or(config.policy));
+    warn(&policies.collect::<Vec<_>>());
     let terminal = io::stderr().is_terminal();
     let result = serve(&config, args.limit, &mut |event| match event {
         Event::Started(server) => {
@@ -37,6 +37,13 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             let _ = write!(io::stderr(), "\r\x1b[?7l{status}\x1b[K\x1b[?7h");
         }
         Event::Status(status) => say(&status.to_string()),
+        Event::Gone(device) => {
+            if terminal {
+                // Below the status.
+                say("");
+            }
+            say(&format!("device {device} has gone: somebody removed it; the others go on"));
+        }
     });
     if terminal {
         say("");
@@ -48,21 +55,5 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         }
         Err(error) if error.is_usage() => Err(Failure::Usage(error.to_string())),
         Err(error) => Err(Failure::of(error)),
-    }
-}
-
-/// Says what a policy will not do, once for each that is in use. A named preset is as its authors
-/// published it, and explained by `napkin policies`.
-fn warn(config: &ServeConfig) {
-    let mut told: Vec<Policy> = Vec::new();
-    for device in &config.devices {
-        let policy = device.policy.unwrap_or(config.policy);
-        if told.contains(&policy) || Preset::find(&policy.to_string()).is_some() {
-            continue;
-        }
-        told.push(policy);
-        for warning in policy.warnings() {
-            say(&format!("warning: {policy}: {warning}"));
-        }
     }
 }

@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{LONG, Place, Served};
@@ -140,4 +141,38 @@ fn silent_and_slow_peers_hold_nothing() {
     assert!(served.end().success());
     drop(idle);
     assert!(!served.control.exists());
+}
+
+#[test]
+fn peers_that_ask_and_ask_keep_nobody_out() {
+    let place = Place::new("busy");
+    let args = ["echo", "--device", "synthetic", "--rate", "1000"];
+    let served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
+    let over = AtomicBool::new(false);
+    let closed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        // As many as there are places, each well within its patience.
+        for _ in 0..napkin_engine::control::MAX_CLIENTS {
+            let mut stream = connect(&served);
+            let (over, closed) = (&over, &closed);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let asked = stream.write_all(b"{\"version\":1,\"verb\":\"dev-get\"}\n");
+                    let answered = asked.and_then(|()| stream.read(&mut [0; 4_096]));
+                    if !matches!(answered, Ok(1..)) {
+                        closed.fetch_add(1, Ordering::Relaxed);
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+        }
+        let all = (0..3).map(|_| served.ask(&["napi-get"])).collect::<Vec<_>>();
+        let kept = closed.load(Ordering::Relaxed);
+        over.store(true, Ordering::Relaxed);
+        for output in all {
+            assert!(output.status.success(), "{}", common::text(&output.stderr));
+        }
+        assert!((1..=3).contains(&kept), "{kept} were closed for three");
+    });
 }

@@ -214,6 +214,7 @@ fn policies_that_disagree_about_a_cpu_are_refused() {
     let args = [&["echo"][..], &devices, &["--cpus", &first]].concat();
     let said = Served::start(&control, &args).err().expect("refused");
     assert!(said.contains("two policies disagree about one CPU: net-softirq="), "{said}");
+    assert!(said.contains(&format!("syn0 and syn1 share CPU {first}, but")), "{said}");
     let direct = [&["serve", "echo"][..], &devices, &["--cpus", &first]].concat();
     assert_eq!(napkin(direct).status.code(), Some(2));
     let [one, two, ..] = cpus[..] else { return eprintln!("skipped: needs two CPUs") };
@@ -239,7 +240,31 @@ fn options_that_make_no_sense_are_refused() {
     }
     let absent = napkin(["serve", "echo", "--device", "synthetic", "--cpus", "1023"]);
     assert_eq!(absent.status.code(), Some(1));
-    assert!(text(&absent.stderr).contains("CPU 1023 cannot be used"), "{}", text(&absent.stderr));
+    let error = text(&absent.stderr);
+    assert!(error.contains("CPU 1023 cannot be used: this process can have"), "{error}");
+    assert!(!error.contains("os error"), "{error}");
+}
+
+#[test]
+fn a_setting_without_effect_is_taken_and_warned_of() {
+    let place = Place::new("idle");
+    let served = serve(&place, &["--queues", "2"]);
+    let set = ["napi-set", "--id", "1", "--irq-suspend-timeout", "20ms"];
+    let output = served.ask(&set);
+    assert!(output.status.success());
+    let said = text(&output.stderr);
+    assert!(
+        said.starts_with("warning: irq-suspend-timeout does nothing without deferral"),
+        "{said}"
+    );
+    assert!(said.contains("set defer-hard-irqs and gro-flush-timeout"), "{said}");
+    assert_eq!(served.napi()["irq-suspend-timeout"], 20_000_000);
+    // What was missing, for both instances: what holds for both is said once.
+    let half = ["dev-set", "--ifindex", "1", "--defer-hard-irqs", "100"];
+    let said = text(&served.ask(&half).stderr);
+    assert_eq!(said.matches("defer-hard-irqs does nothing without gro-flush-timeout").count(), 1);
+    let whole = ["dev-set", "--ifindex", "1", "--gro-flush-timeout", "20us"];
+    assert_eq!(text(&served.ask(&whole).stderr), "");
 }
 
 #[test]

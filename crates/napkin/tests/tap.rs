@@ -6,9 +6,13 @@ mod common;
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use common::{Place, Served, within};
+use napkin_nic::rng::Rng;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
 use rustix::process::Signal;
 
@@ -108,13 +112,125 @@ fn it_answers_datagrams_and_pings_and_goes_with_the_process() {
     assert!(!tap.exists());
 }
 
+/// Datagrams to a server as fast as they go, from the host's own sockets, until the value is dropped.
+struct Flood {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    fn start(tap: &Tap) -> Flood {
+        let flows = [(); 8].map(|()| {
+            let socket = UdpSocket::bind((tap.host, 0)).expect("the host's address is there");
+            socket.connect((tap.ours, 7)).expect("a route is there");
+            socket
+        });
+        let over = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                for flow in &flows {
+                    // When the device has gone there is no way any more.
+                    let _ = flow.send(&[0; 64]);
+                }
+            }
+        });
+        Flood { over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
 #[test]
-fn no_device_remains_after_a_kill() {
-    let Some(mut tap) = serve(1, "threaded-busy-poll") else { return };
-    tap.echo("still there");
-    tap.served.signal(Signal::KILL);
-    assert!(!tap.served.end().success());
-    within("the device goes", || (!tap.exists()).then_some(()));
+fn no_device_remains_after_a_kill_under_traffic() {
+    let policies = [
+        "base",
+        "hold",
+        "ksoftirqd",
+        "threaded",
+        "workqueue",
+        "defer20",
+        "napibusy",
+        "fullbusy",
+        "threaded-busy-poll",
+        "suspend20",
+        "feedback",
+    ];
+    let mut rng = Rng::new(9);
+    for (n, policy) in (10..).zip(policies) {
+        let Some(mut tap) = serve(n, policy) else { return };
+        tap.echo("there");
+        let _flood = Flood::start(&tap);
+        let delay = Duration::from_micros(1_000 + rng.below(59_000));
+        std::thread::sleep(delay);
+        tap.served.signal(Signal::KILL);
+        assert!(!tap.served.end().success());
+        within(&format!("{policy}, killed after {delay:?}: the device goes"), || {
+            (!tap.exists()).then_some(())
+        });
+    }
+}
+
+/// Removes the device from under its server.
+fn remove(name: &str) -> bool {
+    match std::process::Command::new("ip").args(["link", "del", name]).output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", common::text(&output.stderr));
+            true
+        }
+        Err(error) => {
+            eprintln!("skipped: ip: {error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_device_that_goes_is_missed_under_every_owner() {
+    for (n, policy) in (30..).zip(["base", "threaded", "fullbusy", "suspend20", "hold"]) {
+        let Some(mut tap) = serve(n, policy) else { return };
+        tap.echo(policy);
+        if !remove(&tap.name) {
+            return;
+        }
+        assert_eq!(tap.served.end().code(), Some(1), "{policy}");
+        let said = tap.served.said();
+        assert!(said.contains(&format!("error: device {} has gone", tap.name)), "{policy}: {said}");
+        assert!(!said.contains("panicked"), "{policy}: {said}");
+    }
+}
+
+#[test]
+fn without_one_device_the_others_go_on() {
+    let place = Place::new("gone");
+    let name = format!("nkg{}", std::process::id() % 100_000);
+    let device = format!("tap:{name}");
+    let address = format!("198.18.{}.225/30", std::process::id() % 250);
+    let args = ["echo", "--device", "synthetic", "--device", &device, "--address", &address];
+    let served = match Served::start(&place.socket("a.sock"), &args) {
+        Ok(served) => served,
+        Err(said) => return eprintln!("skipped: {said}"),
+    };
+    let gone = || served.json(&["napi-get"])[1]["gone"] == true;
+    assert!(!gone());
+    assert!(!common::text(&served.ask(&["napi-get"]).stdout).contains("gone"));
+    if !remove(&name) {
+        return;
+    }
+    within("it is seen", || gone().then_some(()));
+    within("it is told", || served.said().contains("the others go on").then_some(()));
+    assert_eq!(served.json(&["queue-get", "--ifindex", "2"])[0]["gone"], true);
+    assert!(common::text(&served.ask(&["napi-get"]).stdout).contains("gone"));
+    // Another second, and it is not told again.
+    let lines = served.said().lines().count();
+    within("the next status", || (served.said().lines().count() > lines).then_some(()));
+    assert_eq!(served.said().matches("has gone").count(), 1, "{}", served.said());
+    assert_eq!(served.napi()["gone"], false);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! `tx_dropped`. The counters are relaxed atomics: each is exact on its own, and a reading of
 //! several while traffic flows is not a snapshot of one moment.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -13,6 +13,7 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct QueueCounters {
             $($(#[$doc])* pub $name: AtomicU64,)*
+            gone: AtomicBool,
         }
 
         /// A reading of [`QueueCounters`].
@@ -73,6 +74,19 @@ counters! {
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
     if n != 0 {
         counter.fetch_add(n, Relaxed);
+    }
+}
+
+impl QueueCounters {
+    /// Whether the device has gone for good, as a poll or a transmission has found out. No count,
+    /// but what explains that nothing is counted any more.
+    pub fn gone(&self) -> bool {
+        self.gone.load(Relaxed)
+    }
+
+    /// The device has gone for good.
+    pub(crate) fn depart(&self) {
+        self.gone.store(true, Relaxed);
     }
 }
 

@@ -265,8 +265,6 @@ pub struct TapQueue {
     pool: Pool,
     /// Where frames go for which there is no buffer: they have to be read to be dropped.
     spare: Box<[u8]>,
-    /// Whether the interface was removed from outside.
-    gone: bool,
 }
 
 /// The descriptor and the counters, shared by the owner and all senders.
@@ -287,7 +285,7 @@ enum Read {
 impl TapQueue {
     fn new(descriptor: OwnedFd, pool: Pool) -> TapQueue {
         let wire = Arc::new(TapWire { descriptor, counters: Arc::default() });
-        TapQueue { wire, pool, spare: vec![0; FRAME_CAPACITY].into_boxed_slice(), gone: false }
+        TapQueue { wire, pool, spare: vec![0; FRAME_CAPACITY].into_boxed_slice() }
     }
 
     fn read(&mut self, now: Ns) -> Read {
@@ -303,7 +301,9 @@ impl TapQueue {
             Err(errno) => {
                 // What the kernel says of a queue whose interface was removed. Anything else means
                 // that nothing is there for the moment.
-                self.gone = errno == Errno::BADFD;
+                if errno == Errno::BADFD {
+                    counters.depart();
+                }
                 return Read::Empty;
             }
         };
@@ -355,7 +355,7 @@ impl PacketQueue for TapQueue {
     }
 
     fn gone(&self) -> bool {
-        self.gone
+        self.wire.counters.gone()
     }
 
     /// Counts. The descriptor stays readable until the frames are read.
@@ -386,7 +386,12 @@ impl TapWire {
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {
                 Err(SendError::RingFull)
             }
-            Err(_) => Err(SendError::Down),
+            Err(errno) => {
+                if errno == Errno::BADFD {
+                    self.counters.depart();
+                }
+                Err(SendError::Down)
+            }
         }
     }
 }

@@ -148,10 +148,11 @@ fn a_queue_whose_interface_was_removed_says_that_it_has_gone() {
     let wire = tap.queues[0].transmitter();
     let mut frames = Vec::with_capacity(64);
     tap.queues[0].poll(64, 0, &mut frames);
-    assert!(!tap.queues[0].gone());
+    let counters = tap.queues[0].counters();
+    assert!(!tap.queues[0].gone() && !counters.gone());
     remove(&tap.name);
     assert_eq!(tap.queues[0].poll(64, 0, &mut frames).rx, 0);
-    assert!(tap.queues[0].gone());
+    assert!(tap.queues[0].gone() && counters.gone());
     assert_eq!(wire.send(&[0; 60], 0), Err(SendError::Down));
     assert_eq!(tap.queues[0].counters().read().tx_dropped, 1);
 }

@@ -7,7 +7,8 @@
 //!
 //! Limits of the source: the kernel brings a running thread's time up to date at its tick (1 to
 //! 10 ms) and a waiting thread's delay when it next runs, so a window should be much longer than
-//! that. `/proc/<pid>/schedstat` needs `CONFIG_SCHED_INFO`; without it CPU time comes from `stat`
+//! that. A thread that was starved for a whole window is told by its state:
+//! [`ThreadUsage::waited`](super::ThreadUsage::waited). `/proc/<pid>/schedstat` needs `CONFIG_SCHED_INFO`; without it CPU time comes from `stat`
 //! in whole ticks (10 ms) and run-queue delay is unknown, which [`ThreadMeter::source`] tells.
 
 use std::collections::BTreeSet;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::procfs::{number, read_again, tick_ns, words};
+use super::usage::ThreadUsage;
 
 /// Where CPU times come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,93 +44,10 @@ impl CpuSource {
     }
 }
 
-/// What one thread used: since its start in a reading, over the window in a difference.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ThreadUsage {
-    /// Thread id, as `ps -L` shows it.
-    pub tid: u32,
-    /// Thread name (at most 15 bytes).
-    pub name: String,
-    /// Time on a CPU.
-    pub cpu_ns: u64,
-    /// Time runnable without a CPU; `None` if the kernel does not say.
-    pub run_delay_ns: Option<u64>,
-    /// Times it went to sleep of its own will: each is one wake-up.
-    pub voluntary_switches: u64,
-    /// Times it was preempted.
-    pub involuntary_switches: u64,
-    /// It has ended, and the figures are those of its last reading.
-    pub ended: bool,
-}
-
-impl ThreadUsage {
-    /// Becomes a copy of another reading, without copying the name if it is the same thread's.
-    fn take_over(&mut self, other: &ThreadUsage) {
-        if self.tid != other.tid || self.name != other.name {
-            self.clone_from(other);
-            return;
-        }
-        self.cpu_ns = other.cpu_ns;
-        self.run_delay_ns = other.run_delay_ns;
-        self.voluntary_switches = other.voluntary_switches;
-        self.involuntary_switches = other.involuntary_switches;
-        self.ended = other.ended;
-    }
-
-    /// What was used since an earlier reading of the same thread.
-    pub fn since(&self, earlier: &ThreadUsage) -> ThreadUsage {
-        ThreadUsage {
-            tid: self.tid,
-            name: self.name.clone(),
-            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
-            run_delay_ns: match (self.run_delay_ns, earlier.run_delay_ns) {
-                (Some(now), Some(then)) => Some(now.saturating_sub(then)),
-                _ => None,
-            },
-            voluntary_switches: self.voluntary_switches.saturating_sub(earlier.voluntary_switches),
-            involuntary_switches: self
-                .involuntary_switches
-                .saturating_sub(earlier.involuntary_switches),
-            ended: self.ended,
-        }
-    }
-}
-
-/// Sums over threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct UsageTotals {
-    /// Time on a CPU.
-    pub cpu_ns: u64,
-    /// Time runnable without a CPU; `None` if unknown for any thread.
-    pub run_delay_ns: Option<u64>,
-    /// Voluntary context switches: wake-ups.
-    pub wakeups: u64,
-    /// Voluntary and involuntary context switches.
-    pub context_switches: u64,
-}
-
-impl UsageTotals {
-    /// Adds up threads; of none, all is 0.
-    pub fn of<'a>(threads: impl IntoIterator<Item = &'a ThreadUsage>) -> UsageTotals {
-        let zero = UsageTotals { run_delay_ns: Some(0), ..UsageTotals::default() };
-        threads.into_iter().fold(zero, |sum, thread| UsageTotals {
-            cpu_ns: sum.cpu_ns.saturating_add(thread.cpu_ns),
-            run_delay_ns: sum
-                .run_delay_ns
-                .zip(thread.run_delay_ns)
-                .map(|(sum, delay)| sum.saturating_add(delay)),
-            wakeups: sum.wakeups.saturating_add(thread.voluntary_switches),
-            context_switches: sum
-                .context_switches
-                .saturating_add(thread.voluntary_switches)
-                .saturating_add(thread.involuntary_switches),
-        })
-    }
-}
-
 /// Reads a set of threads of one process again and again.
 #[derive(Debug)]
 pub struct ThreadMeter {
+    process: PathBuf,
     probes: Vec<Probe>,
     source: CpuSource,
     tick_ns: u64,
@@ -144,7 +63,8 @@ struct Probe {
 
 impl ThreadMeter {
     /// All present threads of this process whose name `wanted` accepts. Threads that start later
-    /// are not seen: make the meter when the threads to be measured run and have their names.
+    /// are not seen until they are [admitted](Self::admit): make the meter when the threads to be
+    /// measured run and have their names.
     ///
     /// # Errors
     /// If `/proc` is not mounted or cannot be read.
@@ -163,16 +83,36 @@ impl ThreadMeter {
     fn under(process: &Path, wanted: impl Fn(u32, &str) -> bool) -> io::Result<ThreadMeter> {
         let source =
             if process.join("schedstat").exists() { CpuSource::Schedstat } else { CpuSource::Stat };
-        let mut probes = Vec::new();
-        for tid in list_threads(process)? {
-            match Probe::open(&process.join(format!("task/{tid}")), tid, source, &wanted) {
-                Ok(probe) => probes.extend(probe),
+        let mut meter = ThreadMeter {
+            process: process.to_owned(),
+            probes: Vec::new(),
+            source,
+            tick_ns: tick_ns(),
+            buffer: Vec::with_capacity(4096),
+        };
+        meter.admit(wanted)?;
+        Ok(meter)
+    }
+
+    /// Takes in the threads that have started since and whose name `wanted` accepts.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn admit(&mut self, wanted: impl Fn(u32, &str) -> bool) -> io::Result<()> {
+        for tid in list_threads(&self.process)? {
+            let Err(place) = self.probes.binary_search_by_key(&tid, |probe| probe.last.tid) else {
+                continue;
+            };
+            let directory = self.process.join(format!("task/{tid}"));
+            match Probe::open(&directory, tid, self.source, &wanted) {
+                Ok(Some(probe)) => self.probes.insert(place, probe),
+                Ok(None) => {}
                 // It ended between the listing and now, so it is no thread to be measured.
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(ThreadMeter { probes, source, tick_ns: tick_ns(), buffer: Vec::with_capacity(4096) })
+        Ok(())
     }
 
     /// Where the CPU times come from.
@@ -203,13 +143,14 @@ impl ThreadMeter {
         Ok(())
     }
 
-    /// What each thread used between two readings of this meter.
+    /// What each thread used between two readings of this meter; one that the earlier reading has
+    /// not, since its start.
     pub fn between(earlier: &[ThreadUsage], later: &[ThreadUsage]) -> Vec<ThreadUsage> {
         later
             .iter()
-            .filter_map(|now| {
-                let then = earlier.binary_search_by_key(&now.tid, |usage| usage.tid).ok()?;
-                Some(now.since(&earlier[then]))
+            .map(|now| match earlier.binary_search_by_key(&now.tid, |usage| usage.tid) {
+                Ok(then) => now.since(&earlier[then]),
+                Err(_) => now.clone(),
             })
             .collect()
     }
@@ -241,6 +182,7 @@ impl Probe {
                 run_delay_ns: None,
                 voluntary_switches: 0,
                 involuntary_switches: 0,
+                runnable: false,
                 ended: false,
             },
         }))
@@ -264,6 +206,7 @@ impl Probe {
         self.last.run_delay_ns = run_delay_ns;
         self.last.voluntary_switches = voluntary;
         self.last.involuntary_switches = involuntary;
+        self.last.runnable = parse_runnable(buffer).ok_or_else(|| odd("status"))?;
         Ok(())
     }
 }
@@ -319,6 +262,12 @@ fn parse_switches(text: &[u8]) -> Option<(u64, u64)> {
     Some((after(b"voluntary_ctxt_switches:")?, after(b"nonvoluntary_ctxt_switches:")?))
 }
 
+/// Whether the thread runs or wants to: the kernel's state R.
+fn parse_runnable(text: &[u8]) -> Option<bool> {
+    let line = text.split(|&byte| byte == b'\n').find(|line| line.starts_with(b"State:"))?;
+    Some(words(&line[b"State:".len()..]).next()? == b"R")
+}
+
 fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
     words(text).map_while(number)
 }
@@ -326,6 +275,7 @@ fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::UsageTotals;
 
     #[test]
     fn the_kernel_s_files_are_understood() {
@@ -340,27 +290,23 @@ mod tests {
         let status = b"Name:\tx\nvoluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t4\n";
         assert_eq!(parse_switches(status), Some((9, 4)));
         assert_eq!(parse_switches(b"Name:\tx\n"), None);
+        assert_eq!(parse_runnable(b"Name:\tx\nState:\tR (running)\n"), Some(true));
+        assert_eq!(parse_runnable(b"Name:\tx\nState:\tS (sleeping)\n"), Some(false));
+        assert_eq!(parse_runnable(b"Name:\tx\n"), None);
     }
 
     #[test]
-    fn differences_and_sums() {
-        let at = |cpu_ns, run_delay_ns, voluntary_switches| ThreadUsage {
-            tid: 7,
-            name: "irq/0".into(),
-            cpu_ns,
-            run_delay_ns,
-            voluntary_switches,
-            involuntary_switches: 1,
-            ended: false,
-        };
-        let used = at(50, Some(9), 12).since(&at(20, Some(4), 2));
-        assert_eq!((used.cpu_ns, used.run_delay_ns, used.voluntary_switches), (30, Some(5), 10));
-        assert_eq!(used.involuntary_switches, 0);
-
-        let total = UsageTotals::of([&used, &used]);
-        assert_eq!((total.cpu_ns, total.run_delay_ns), (60, Some(10)));
-        assert_eq!((total.wakeups, total.context_switches), (20, 20));
-        assert_eq!(UsageTotals::of([&used, &at(1, None, 1)]).run_delay_ns, None, "unknown, not 0");
+    fn a_thread_that_starts_in_the_window_counts_from_its_start() {
+        let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        let mut meter = ThreadMeter::of_self(|_, _| false).unwrap();
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        meter.read(&mut before).unwrap();
+        meter.admit(|tid, _| tid == own).unwrap();
+        meter.admit(|tid, _| tid == own).unwrap();
+        meter.read(&mut after).unwrap();
+        assert!(before.is_empty() && after.len() == 1, "admitted once: {after:?}");
+        assert!(after[0].runnable, "it runs, since it is reading this");
+        assert_eq!(ThreadMeter::between(&before, &after), after);
     }
 
     #[test]

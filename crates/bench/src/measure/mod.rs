@@ -1,7 +1,8 @@
 //! What a run is measured with.
 //!
 //! Everything that turns raw events into figures lives here: latency, the published estimator of
-//! 2025, receive-call times, CPU time in four parts, repetitions and the host. Nothing here decides
+//! 2025, receive-call times, CPU time in four parts, what an engine has counted, repetitions and the
+//! host. Nothing here decides
 //! a policy, starts a workload or prints; `report` does the printing.
 //!
 //! Two rules hold throughout. What runs in a thread under test ([`Latency::record`],
@@ -9,6 +10,7 @@
 //! be measured is `None`, never zero.
 
 pub mod cpu;
+pub mod engine;
 pub mod estimator;
 pub mod host;
 pub mod interleave;
@@ -17,9 +19,11 @@ pub mod pow2;
 mod procfs;
 pub mod split;
 pub mod stat;
+pub mod usage;
 pub mod window;
 
-pub use cpu::{CpuSource, ThreadMeter, ThreadUsage, UsageTotals};
+pub use cpu::{CpuSource, ThreadMeter};
+pub use engine::{EngineTotals, EngineWindow};
 pub use estimator::{Published, PublishedEstimator};
 pub use host::Host;
 pub use interleave::{Plan, Spread, Step};
@@ -27,4 +31,5 @@ pub use latency::{Latency, LatencyNs};
 pub use pow2::Pow2;
 pub use split::{CpuSplit, SplitInputs};
 pub use stat::{CpuTimes, ProcStat};
+pub use usage::{ThreadUsage, UsageTotals};
 pub use window::{CpuWindow, WindowUsage};

@@ -13,8 +13,9 @@
 //!
 //! What this does not show: *asleep* includes what other processes ran on these CPUs while none of
 //! ours wanted them. Two threads that wait for one CPU count twice as waiting, and a wait behind
-//! another of our own threads counts as waiting although the CPU works for us; both are limited
-//! by the capacity, so at overload *asleep* may be too small, but the parts never add up to more
+//! another of our own threads counts as waiting although the CPU works for us; a thread that wants
+//! to run at both ends of the window and never does has waited for all of it; all are limited by
+//! the capacity, so at overload *asleep* may be too small, but the parts never add up to more
 //! than there is. Run-queue delay also goes on while the hypervisor has the CPU, and that time is
 //! steal as well. A hypervisor that does not report what it takes makes it look like work.
 

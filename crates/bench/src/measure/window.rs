@@ -7,9 +7,10 @@
 use std::io;
 use std::time::Instant;
 
-use super::cpu::{ThreadMeter, ThreadUsage, UsageTotals};
+use super::cpu::ThreadMeter;
 use super::split::{CpuSplit, SplitInputs};
 use super::stat::{CpuTimes, ProcStat};
+use super::usage::{ThreadUsage, UsageTotals};
 
 /// Measures windows one after the other, over the same threads and CPUs.
 #[derive(Debug)]
@@ -79,10 +80,37 @@ impl CpuWindow {
     /// # Errors
     /// If `/proc` cannot be read.
     pub fn end(&mut self, poll_ns: u64) -> io::Result<WindowUsage> {
+        self.finish(|_| true, |_| poll_ns)
+    }
+
+    /// The same over those threads alone whose id is `wanted`, those that started in the window
+    /// among them; `poll_ns` is told what each of them used.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn end_of(
+        &mut self,
+        wanted: impl Fn(u32) -> bool,
+        poll_ns: impl FnOnce(&[ThreadUsage]) -> u64,
+    ) -> io::Result<WindowUsage> {
+        // Before the clock is read: it takes a while.
+        self.threads.admit(|tid, _| wanted(tid))?;
+        self.finish(wanted, poll_ns)
+    }
+
+    fn finish(
+        &mut self,
+        wanted: impl Fn(u32) -> bool,
+        poll_ns: impl FnOnce(&[ThreadUsage]) -> u64,
+    ) -> io::Result<WindowUsage> {
         let wall_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.threads.read(&mut self.after)?;
         let cpus = self.stat.read(&self.cpus)?.since(self.times);
-        let threads = ThreadMeter::between(&self.before, &self.after);
+        let mut threads = ThreadMeter::between(&self.before, &self.after);
+        threads.retain(|thread| wanted(thread.tid));
+        for thread in &mut threads {
+            thread.run_delay_ns = thread.waited(wall_ns);
+        }
         let totals = UsageTotals::of(&threads);
         let mut notes: Vec<String> =
             self.threads.source().caveat().map(str::to_owned).into_iter().collect();
@@ -97,7 +125,7 @@ impl CpuWindow {
             wall_ns,
             cpus: u32::try_from(self.cpus.len()).unwrap_or(u32::MAX),
             cpu_ns: totals.cpu_ns,
-            poll_ns,
+            poll_ns: poll_ns(&threads),
             // Where the delay is unknown a note says that `waiting` holds steal alone.
             run_delay_ns: totals.run_delay_ns.unwrap_or(0),
             steal_ns: cpus.steal_ns,
@@ -135,6 +163,15 @@ mod tests {
         let usage = window.end(0).unwrap();
         assert!(usage.totals.wakeups >= 1 && usage.wall_ns != 0, "{usage:?}");
         assert_eq!(usage.threads.len(), 1);
+    }
+
+    #[test]
+    fn a_thread_that_started_in_the_window_is_part_of_it_and_the_unwanted_are_not() {
+        let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        let meter = ThreadMeter::of_self(|tid, _| tid != own).unwrap();
+        let mut window = CpuWindow::new(meter, vec![0]).unwrap();
+        let usage = window.end_of(|tid| tid == own, |threads| threads.len() as u64).unwrap();
+        assert_eq!(usage.threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(), [own]);
     }
 
     #[test]

@@ -17,6 +17,28 @@ pub struct WriteError {
     pub source: io::Error,
 }
 
+/// Finds out whether a report could be written there, and leaves everything as it is.
+///
+/// # Errors
+/// If not, as far as can be told before there is anything to write.
+pub fn check(path: &Path) -> Result<(), WriteError> {
+    try_check(path).map_err(|source| WriteError { path: path.to_owned(), source })
+}
+
+fn try_check(path: &Path) -> io::Result<()> {
+    let target = match fs::metadata(path) {
+        Ok(old) if old.is_file() => fs::canonicalize(path)?,
+        Ok(old) if old.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        // Not opened: a pipe would wait for its reader.
+        Ok(_) => return Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+        Err(error) => return Err(error),
+    };
+    let neighbour = neighbour(&target)?;
+    File::create(&neighbour)?;
+    fs::remove_file(&neighbour)
+}
+
 impl Report {
     /// Writes the report, indented, with a newline at its end. A regular file is replaced by renaming
     /// a finished one over it; what is no regular file (`/dev/stdout`, a pipe) is written to directly.
@@ -44,13 +66,7 @@ impl Report {
 
 /// Writes a neighbour of the file and renames it over the file.
 fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
-    let name = path
-        .file_name()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a file name"))?;
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(format!(".{}.tmp", std::process::id()));
-    let neighbour = path.with_file_name(hidden);
+    let neighbour = neighbour(path)?;
     let written = (|| {
         let mut file = File::create(&neighbour)?;
         if let Some(permissions) = permissions {
@@ -66,6 +82,17 @@ fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io
         let _ = fs::remove_file(&neighbour);
     }
     written
+}
+
+/// Where the file grows: hidden, beside it, and this process's own.
+fn neighbour(path: &Path) -> io::Result<PathBuf> {
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a file name"))?;
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(format!(".{}.tmp", std::process::id()));
+    Ok(path.with_file_name(hidden))
 }
 
 #[cfg(test)]
@@ -128,6 +155,22 @@ mod tests {
     fn a_device_is_written_to_and_not_replaced() {
         report("echo").write(Path::new("/dev/null")).unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn a_check_finds_what_a_write_would_and_changes_nothing() {
+        let folder = Folder::new("check");
+        let path = folder.0.join("run.json");
+        check(&path).unwrap();
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0, "nothing is left");
+        fs::write(&path, "old").unwrap();
+        check(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        check(Path::new("/dev/null")).unwrap();
+        for wrong in [folder.0.clone(), folder.0.join("no/such/run.json"), PathBuf::from("/")] {
+            assert!(check(&wrong).is_err(), "{}", wrong.display());
+        }
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! A row from its repetitions: the one place where repetitions are combined.
 //!
-//! Every figure is the median of the repetitions that have it, with four exceptions, each of which
-//! would be untrue as a median:
+//! Every figure is the median of the repetitions that have it, with five exceptions, each of which
+//! would be untrue as that:
 //!
 //! - the maximum of a latency is the largest of all, and its count the sum;
 //! - `cpu` is that of the repetition whose busy share is the median (of an even number, the mean
 //!   of the two in the middle), so that its parts still add up to 1;
+//! - a drop counter that a repetition does not name counted nothing there, and enters as 0;
 //! - the receive-time histogram holds the calls of all repetitions;
 //! - a further figure that is no number is kept if all repetitions agree on it.
 
@@ -129,8 +130,8 @@ fn drops(all: &[&Figures]) -> BTreeMap<String, u64> {
     names
         .into_iter()
         .filter_map(|name| {
-            let middle = median_count(all.iter().filter_map(|f| f.drops.get(name).copied()))?;
-            Some((name.clone(), middle))
+            let counts = all.iter().map(|f| f.drops.get(name).copied().unwrap_or(0));
+            Some((name.clone(), median_count(counts)?))
         })
         .collect()
 }
@@ -215,6 +216,21 @@ mod tests {
         assert_eq!(row.figures.achieved_per_s, Some(1500.0));
         let cpu = row.figures.cpu.unwrap();
         assert!((cpu.sum() - 1.0).abs() < 1e-9 && (cpu.work - 0.35).abs() < 1e-9, "{cpu:?}");
+    }
+
+    #[test]
+    fn a_drop_counter_that_is_not_named_counted_nothing() {
+        let dropped = |name: &str, count| {
+            let drops = BTreeMap::from([(name.to_owned(), count)]);
+            Repetition { step: 0, figures: Figures { drops, ..Figures::default() } }
+        };
+        let row = row(vec![
+            dropped("tx_dropped", 9),
+            dropped("socket_full", 4),
+            dropped("socket_full", 6),
+        ]);
+        let want = BTreeMap::from([("socket_full".to_owned(), 4), ("tx_dropped".to_owned(), 0)]);
+        assert_eq!(row.figures.drops, want);
     }
 
     #[test]

@@ -155,7 +155,8 @@ impl Column {
             Column::Polls => f.polls.map(count),
             Column::EmptyPolls => f.empty_polls.map(count),
             Column::Packets => f.packets.map(count),
-            Column::Drops => (!f.drops.is_empty()).then(|| count(f.dropped())),
+            // What a window did not name was not dropped in it.
+            Column::Drops => f.window_ns.map(|_| count(f.dropped())),
             Column::ContextSwitchesPerPacket => f.context_switches_per_packet.map(ratio),
             Column::WakeupsPerS => f.wakeups_per_s.map(rate),
             Column::Extra(name) => f.extra.get(name).map(plain),
@@ -178,6 +179,26 @@ pub fn render(rows: &[Row], columns: &[Column]) -> String {
                 text.push_str(&format!("not measured ({}): {note}\n", row.policy));
             }
         }
+    }
+    text
+}
+
+/// The histograms of the time in receive calls, one for each row that has one, named as the row is by
+/// the columns; empty if there is none.
+pub fn receive_times(rows: &[Row], columns: &[Column]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        let Some(histogram) = &row.figures.receive_time_histogram else { continue };
+        let names = columns.iter().filter_map(|column| match column {
+            Column::Load(name) => Some(format!(", {name} {}", column.cell(row))),
+            _ => None,
+        });
+        let names: String = names.collect();
+        text.push_str(&format!(
+            "time in receive calls in ns, {}{names} ({} calls):\n{histogram}\n",
+            row.policy,
+            count(histogram.count())
+        ));
     }
     text
 }
@@ -366,6 +387,31 @@ threaded-busy-poll            4  1.20 M/s  1.30 ms  1.30 ms  50.0 %     0.500   
         let text = render(&rows, &[Column::Policy, Column::Work, Column::Drops]);
         assert!(text.contains("defer20     -      -\n"), "{text}");
         assert_eq!(text.matches("not measured (defer20): cpu: too few CPUs\n").count(), 1);
+    }
+
+    #[test]
+    fn a_window_without_a_drop_has_none_and_that_is_no_dash() {
+        let mut row = row("base", 1, 1);
+        row.figures.window_ns = Some(1);
+        assert!(render(&[row], &[Column::Policy, Column::Drops]).ends_with("base        0\n"));
+    }
+
+    #[test]
+    fn receive_times_are_shown_for_the_rows_that_have_them() {
+        let mut rows = [row("interrupts", 1, 1), row("busypoll", 1, 1)];
+        let columns = [Column::Policy, Column::Load("connections".into())];
+        assert_eq!(receive_times(&rows, &columns), "");
+        let mut calls = crate::measure::Pow2::new();
+        [300, 600, 700].into_iter().for_each(|ns| calls.record(ns));
+        rows[1].figures.receive_time_histogram = Some(calls);
+        let text = receive_times(&rows, &columns);
+        assert!(
+            text.starts_with(
+                "time in receive calls in ns, busypoll, connections 4 (3 calls):\n[256, 512) "
+            ),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 4, "two buckets, and a blank line");
     }
 
     #[test]

@@ -33,6 +33,16 @@ pub enum DeviceKind {
     Synthetic,
 }
 
+impl DeviceKind {
+    /// The name of the device that is given in this place, from 0.
+    pub(super) fn name(&self, place: usize) -> String {
+        match self {
+            DeviceKind::Tap(name) => name.clone(),
+            DeviceKind::Synthetic => format!("syn{place}"),
+        }
+    }
+}
+
 /// A device, and its own policy if it has one: `tap:NAME`, `synthetic`, `tap:NAME=POLICY`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {

@@ -130,7 +130,7 @@ fn synthetic(
         })
         .collect::<Result<_, ServeError>>()?;
     let note = format!("{} datagrams a second of {} flows", config.rate, config.flows);
-    Ok(Made { name: format!("syn{place}"), address, queues, note })
+    Ok(Made { name: DeviceKind::Synthetic.name(place), address, queues, note })
 }
 
 /// Writes datagrams to the service's port, each flow from a port of its own.

@@ -62,6 +62,9 @@ pub enum ServeError {
     /// No thread was to be had.
     #[error("cannot start a thread of the application: {0}")]
     Thread(std::io::Error),
+    /// The last devices were removed.
+    #[error("device {0} has gone: somebody removed it, and there is nothing left to serve")]
+    Gone(String),
     /// A thread of the application ended before its time.
     #[error("the thread that serves {0} has ended before its time; this is a bug in napkin")]
     Ended(String),

@@ -32,12 +32,14 @@ pub enum Event<'a> {
     Started(&'a Server),
     /// A second has passed.
     Status(Status),
+    /// A device was removed from outside; the others go on.
+    Gone(&'a str),
 }
 
 /// Serves until a signal comes, or for `limit`; returns the totals.
 ///
 /// # Errors
-/// If it cannot start, or a thread of the application ends before its time.
+/// If it cannot start, a thread of the application ends before its time, or the last device goes.
 pub fn run(
     config: &ServeConfig,
     limit: Option<Duration>,
@@ -58,7 +60,9 @@ pub fn run(
         if signals.wait(until.saturating_sub(elapsed)) {
             break;
         }
-        server.check()?;
+        for device in server.check()? {
+            tell(Event::Gone(&device));
+        }
         if start.elapsed() >= next {
             // Not `+= PERIOD`: after a pause of the whole machine the missed ones are not made up.
             next = start.elapsed() + PERIOD;

@@ -24,11 +24,14 @@ pub struct Server {
     threads: Vec<(String, JoinHandle<()>)>,
     meter: Meter,
     notes: Vec<String>,
-    warnings: Vec<String>,
+    /// Devices that have gone, each told once.
+    gone: Vec<String>,
 }
 
 /// A device's policy, and the engine's CPUs that its queues are on.
 struct Placed {
+    /// As it is given: the operating system may choose a number in it.
+    name: String,
     policy: Policy,
     first: usize,
     queues: usize,
@@ -44,6 +47,7 @@ impl Server {
         let cpus = if config.cpus.is_empty() { sched::usable_cpus() } else { config.cpus.clone() };
         let queues = usize::from(config.queues);
         let placed = config.devices.iter().enumerate().map(|(place, device)| Placed {
+            name: device.kind.name(place),
             policy: config.policy_of(device),
             first: place * queues,
             queues,
@@ -71,11 +75,11 @@ impl Server {
         // The server has the only handle, so that if anything fails the engine stops with it.
         let mut server = Server {
             control: None,
-            warnings: warnings(&engine),
             engine: Some(engine),
             threads: Vec::new(),
             meter: Meter::default(),
             notes: Vec::new(),
+            gone: Vec::new(),
         };
         let Some(engine) = &server.engine else { return Ok(server) };
         let mut progress = Vec::new();
@@ -105,8 +109,8 @@ impl Server {
     }
 
     /// What was asked for and could not be had, in sentences.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
+    pub fn warnings(&self) -> Vec<String> {
+        self.engine.as_ref().map(|engine| engine.warnings()).unwrap_or_default()
     }
 
     /// Where it is controlled.
@@ -122,12 +126,26 @@ impl Server {
         }
     }
 
-    /// Looks whether everything still runs.
-    pub(super) fn check(&self) -> Result<(), ServeError> {
-        match self.threads.iter().find(|(_, thread)| thread.is_finished()) {
-            Some((device, _)) => Err(ServeError::Ended(device.clone())),
-            None => Ok(()),
+    /// Looks whether everything still runs; returns the devices that have gone since the last time.
+    ///
+    /// # Errors
+    /// If a thread has ended, or no device is left.
+    pub(super) fn check(&mut self) -> Result<Vec<String>, ServeError> {
+        if let Some((device, _)) = self.threads.iter().find(|(_, thread)| thread.is_finished()) {
+            return Err(ServeError::Ended(device.clone()));
         }
+        let Some(engine) = &self.engine else { return Ok(Vec::new()) };
+        let known = self.gone.len();
+        for napi in engine.napis().into_iter().filter(|napi| napi.gone) {
+            if !self.gone.contains(&napi.device) {
+                self.gone.push(napi.device);
+            }
+        }
+        let news = self.gone.get(known..).unwrap_or_default();
+        if self.gone.len() >= engine.devices().len() {
+            return Err(ServeError::Gone(news.join(", ")));
+        }
+        Ok(news.to_vec())
     }
 
     /// Stops: no thread, no device and no socket is left. Returns what has happened in all.
@@ -171,8 +189,7 @@ fn agree(placed: &[Placed], cpus: &[usize]) -> Result<(), ServeError> {
             let (Some(rule), Some(cpu)) = (rules.get_mut(on), cpus.get(on)) else { continue };
             let other = *rule.get_or_insert(place);
             if let Some(conflict) = placed[other].policy.conflict_on_cpu(&device.policy) {
-                let name = |place: usize| format!("device {}", place + 1);
-                let (one, other) = (name(other), name(place));
+                let (one, other) = (placed[other].name.clone(), device.name.clone());
                 return Err(ServeError::Conflict { one, other, cpu: *cpu, conflict });
             }
         }
@@ -201,14 +218,4 @@ fn engine_config(cpus: &[usize], devices: Vec<Made>, placed: &[Placed]) -> Engin
 fn note(device: &Made) -> String {
     let Made { name, address, note, .. } = device;
     format!("{name}: {}/{}; {note}", address.ipv4, address.prefix)
-}
-
-/// The engine's warnings: one for every CPU says no more than the first.
-fn warnings(engine: &Engine) -> Vec<String> {
-    let all = engine.warnings();
-    let mut warnings: Vec<String> = all.first().cloned().into_iter().collect();
-    if let (Some(first), 2..) = (warnings.first_mut(), all.len()) {
-        first.push_str(&format!(" (nor on {} more)", all.len() - 1));
-    }
-    warnings
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use napkin_engine::{Activity, Engine, Role};
+use napkin_engine::Engine;
 
 use super::application::Progress;
-use crate::measure::{CpuSplit, CpuWindow, SplitInputs, ThreadMeter, ThreadUsage};
+use crate::measure::engine::grown;
+use crate::measure::{CpuSplit, EngineTotals, EngineWindow};
 use crate::report::table::percent;
 
 /// What has happened since the start.
@@ -33,45 +34,28 @@ pub struct Totals {
 
 impl Totals {
     fn read(engine: &Engine, progress: &[Arc<Progress>]) -> Totals {
-        let mut totals = Totals::default();
-        let mut drop = |name, count| {
-            if count != 0 {
-                *totals.drops.entry(name).or_default() += count;
-            }
+        let EngineTotals { counts, queues, drops, .. } = EngineTotals::read(engine);
+        let mut totals = Totals {
+            packets: queues.rx_packets,
+            interrupts: counts.interrupts,
+            polls: counts.all_polls(),
+            empty_polls: counts.all_empty_polls(),
+            drops,
+            ..Totals::default()
         };
-        for napi in engine.napis() {
-            let counts = napi.queue_counts;
-            drop("ring_full", counts.rx_dropped_ring);
-            drop("oversized", counts.rx_oversized);
-            drop("runt", counts.rx_truncated);
-            drop("no_buffer", counts.rx_no_buffer);
-            drop("tx_dropped", counts.tx_dropped);
-            totals.packets += counts.rx_packets;
-            totals.interrupts += napi.counts.interrupts;
-            totals.polls += napi.counts.all_polls();
-            totals.empty_polls += napi.counts.all_empty_polls();
-        }
-        let mut drop = |name, count| {
-            if count != 0 {
-                *totals.drops.entry(name).or_default() += count;
-            }
-        };
-        for stack in engine.devices().iter().filter_map(|device| engine.stack(device).ok()) {
-            stack.counters().drops().for_each(|(name, count)| drop(name, count));
-        }
         for progress in progress {
-            drop("reply_failed", progress.failed.load(Ordering::Relaxed));
             totals.received += progress.received.load(Ordering::Relaxed);
             totals.replies += progress.replied.load(Ordering::Relaxed);
+            let failed = progress.failed.load(Ordering::Relaxed);
+            if failed != 0 {
+                *totals.drops.entry("reply_failed").or_default() += failed;
+            }
         }
         totals
     }
 
     /// What has happened since an earlier reading.
     fn since(&self, earlier: &Totals) -> Totals {
-        let drops = self.drops.iter().map(|(name, count)| {
-            (*name, count.saturating_sub(earlier.drops.get(name).copied().unwrap_or(0)))
-        });
         Totals {
             packets: self.packets.saturating_sub(earlier.packets),
             received: self.received.saturating_sub(earlier.received),
@@ -79,7 +63,7 @@ impl Totals {
             interrupts: self.interrupts.saturating_sub(earlier.interrupts),
             polls: self.polls.saturating_sub(earlier.polls),
             empty_polls: self.empty_polls.saturating_sub(earlier.empty_polls),
-            drops: drops.filter(|(_, count)| *count != 0).collect(),
+            drops: grown(&self.drops, &earlier.drops),
         }
     }
 }
@@ -156,9 +140,7 @@ pub(super) struct Meter {
 struct Window {
     begun: Instant,
     before: Totals,
-    cpu: Option<CpuWindow>,
-    /// The threads, with their time in work and in empty polls at the beginning.
-    threads: Vec<(Arc<Activity>, u64, u64)>,
+    cpu: Option<EngineWindow>,
 }
 
 impl Meter {
@@ -180,58 +162,19 @@ impl Meter {
             at: self.start.map_or(0.0, |start| start.elapsed().as_secs_f64()),
             seconds: next.begun.duration_since(window.begun).as_secs_f64(),
             counts: next.before.since(&window.before),
-            cpu: window.split(engine.cpus().len()),
+            cpu: window.cpu.and_then(|cpu| cpu.end(engine, 0).ok()?.split),
         }
     }
 }
 
 impl Window {
     fn begin(engine: &Engine, progress: &[Arc<Progress>]) -> Window {
-        let activities = engine.activities();
-        let tids: Vec<u32> =
-            activities.iter().filter_map(|it| u32::try_from(it.tid()).ok()).collect();
         let cpus = engine.cpus().into_iter().filter_map(|cpu| u32::try_from(cpu).ok()).collect();
-        let cpu = ThreadMeter::of_self(|tid, _| tids.contains(&tid))
-            .and_then(|threads| CpuWindow::new(threads, cpus));
         Window {
             begun: Instant::now(),
             before: Totals::read(engine, progress),
-            cpu: cpu.ok(),
-            threads: activities
-                .into_iter()
-                .map(|activity| (Arc::clone(&activity), activity.work(), activity.poll()))
-                .collect(),
+            cpu: EngineWindow::begin(engine, cpus).ok(),
         }
-    }
-
-    fn split(mut self, cpus: usize) -> Option<CpuSplit> {
-        let usage = self.cpu.as_mut()?.end(0).ok()?;
-        let poll_ns = usage.threads.iter().map(|thread| self.poll_time(thread)).sum();
-        CpuSplit::of(SplitInputs {
-            wall_ns: usage.wall_ns,
-            cpus: u32::try_from(cpus).ok()?,
-            cpu_ns: usage.totals.cpu_ns,
-            poll_ns,
-            run_delay_ns: usage.totals.run_delay_ns.unwrap_or(0),
-            steal_ns: usage.cpus.steal_ns,
-        })
-    }
-
-    /// The part of a thread's CPU time that went into polls that found nothing.
-    fn poll_time(&self, thread: &ThreadUsage) -> u64 {
-        let is = |activity: &Activity| u32::try_from(activity.tid()) == Ok(thread.tid);
-        let found = self.threads.iter().find(|(activity, ..)| is(activity));
-        let Some((activity, work, poll)) = found else { return 0 };
-        let work = activity.work().saturating_sub(*work) as f64;
-        let poll = activity.poll().saturating_sub(*poll) as f64;
-        if poll == 0.0 {
-            return 0;
-        }
-        if activity.role == Role::Application {
-            // What it does between its waits is counted only at the next one.
-            return thread.cpu_ns.min(poll as u64);
-        }
-        (thread.cpu_ns as f64 * poll / (poll + work)) as u64
     }
 }
 

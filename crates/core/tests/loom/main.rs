@@ -15,6 +15,7 @@
 #![cfg(loom)]
 
 mod contexts;
+mod device;
 mod pairs;
 mod races;
 mod scene;

@@ -1,28 +1,26 @@
-//! A small world under loom: one device, whose every access is a point where threads interleave,
-//! and actors that drive the core's passes step by step.
+//! A small world under loom: one device (`device.rs`), and actors that drive the core's passes step
+//! by step.
 //!
 //! Nothing blocks. Who wakes a task that sleeps carries on as that task once its own pass has ended;
 //! who wakes a task that runs leaves a mark that the task takes before it sleeps. So each model ends
 //! by itself, and what is left then must be quiet: [`World::still`] and [`World::settled`] are the
 //! invariants. A lost wake-up is a packet, a masked line or a token that is left over.
-//!
-//! The device's own word is accessed with relaxed operations: it must not hand over memory that the
-//! core fails to hand over.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32 as Plain, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use loom::cell::UnsafeCell;
 use loom::sync::atomic::{
     AtomicU32,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire},
 };
 use loom::thread::{JoinHandle, yield_now};
 use napkin_core::policy::{InstancePolicy, Threaded};
 use napkin_core::state::{IN_BUSY_POLL, MISSED, SCHED, SCHED_THREADED};
 use napkin_core::*;
+
+use crate::device::{Line, Nic};
 
 pub(crate) const ID: Id = Id(0);
 pub(crate) const CPU: CpuId = CpuId(0);
@@ -36,96 +34,6 @@ pub(crate) const LATE: Ns = 1_000_000_000;
 const LOOK: Ns = 700;
 /// More steps than any actor that ends can take.
 const STEPS: u32 = 400;
-
-const MASKED: u32 = 1 << 31;
-const COUNT: u32 = MASKED - 1;
-
-/// The device's side: packets in the ring and the interrupt's mask in one word, so that an arrival
-/// and an unmasking are each one point in time, as in hardware.
-#[derive(Debug)]
-pub(crate) struct Line {
-    word: AtomicU32,
-    /// Written before each access to the word, so that loom tries every order of them (see
-    /// `src/sync.rs`).
-    turn: AtomicU32,
-    one_shot: bool,
-    /// Set once a disable has ended: a poll is an error from then on.
-    disabled: AtomicBool,
-    socket: AtomicU32,
-    arrived: Plain,
-}
-
-impl Line {
-    fn word(&self) -> &AtomicU32 {
-        self.turn.fetch_add(1, Relaxed);
-        &self.word
-    }
-
-    /// A packet arrives. `true`: the line was unmasked, and an interrupt is on its way. A one-shot
-    /// line masks itself by that; an edge is never repeated.
-    fn arrive(&self) -> bool {
-        self.arrived.fetch_add(1, SeqCst);
-        let change = |word| {
-            let shot = if self.one_shot { MASKED } else { 0 };
-            Some(if word & MASKED == 0 { (word + 1) | shot } else { word + 1 })
-        };
-        let old = if self.one_shot {
-            self.word().fetch_update(Relaxed, Relaxed, change).unwrap_or_default()
-        } else {
-            self.word().fetch_add(1, Relaxed)
-        };
-        old & MASKED == 0
-    }
-
-    fn waiting(&self) -> u32 {
-        self.word().load(Relaxed) & COUNT
-    }
-
-    fn masked(&self) -> bool {
-        self.word().load(Relaxed) & MASKED != 0
-    }
-}
-
-/// The driver's side, which only the owner touches.
-#[derive(Debug)]
-pub(crate) struct Nic {
-    line: Arc<Line>,
-    /// loom fails the model where two accesses overlap or are not ordered.
-    alone: UnsafeCell<()>,
-    taken: u16,
-}
-
-impl Queue for Nic {
-    fn poll(&mut self, budget: u16, _: Ns) -> Work {
-        assert!(!self.line.disabled.load(SeqCst), "polled while disabled");
-        let line = &self.line;
-        let rx = self.alone.with_mut(|_| {
-            let rx = line.waiting().min(u32::from(budget));
-            if rx > 0 {
-                let old = line.word().fetch_sub(rx, Relaxed);
-                assert!(old & COUNT >= rx, "two owners took the same packet");
-            }
-            rx as u16
-        });
-        self.taken += rx;
-        Work { rx, tx: 0 }
-    }
-
-    fn deliver(&mut self, _: Ns) -> Pressure {
-        self.alone.with_mut(|_| self.line.socket.fetch_add(u32::from(self.taken), AcqRel));
-        self.taken = 0;
-        Pressure::Room
-    }
-
-    fn mask(&mut self) {
-        self.alone.with_mut(|_| self.line.word().fetch_or(MASKED, Relaxed));
-    }
-
-    fn unmask(&mut self, _: Ns) -> bool {
-        let old = self.alone.with_mut(|_| self.line.word().fetch_and(!MASKED, Relaxed));
-        old & COUNT > 0
-    }
-}
 
 /// A task that sleeps, runs, runs and was woken again, or has ended.
 const ASLEEP: u32 = 0;
@@ -167,15 +75,7 @@ impl World {
         one_shot: bool,
         leaving: Option<Owner>,
     ) -> Arc<World> {
-        let line = Arc::new(Line {
-            word: AtomicU32::new(MASKED),
-            turn: AtomicU32::new(0),
-            one_shot,
-            disabled: AtomicBool::new(true),
-            socket: AtomicU32::new(0),
-            arrived: Plain::new(0),
-        });
-        let nic = Nic { line: line.clone(), alone: UnsafeCell::new(()), taken: 0 };
+        let (line, nic) = Line::new(one_shot);
         let host = Host::new(2, [(nic, CPU)]);
         host.set_weight(ID, 1).expect("1 is a weight");
         host.set(ID, policy).expect("a policy of the models");

@@ -7,14 +7,14 @@ use napkin_nic::QueueCounts;
 use serde_json::{Value, json};
 
 use super::error::{Code, Refusal};
-use super::message::Record;
+use super::message::{Answer, Record};
 use super::request::{Asked, Kind, threaded_name};
 use crate::{Engine, NapiInfo};
 
 /// The attributes in answers that the kernel does not have, by verb.
 pub const OURS: &[(&str, &[&str])] = &[
     ("dev-get", &["ifname", "mac", "ipv4", "napi-ids"]),
-    ("queue-get", &[]),
+    ("queue-get", &["gone"]),
     (
         "napi-get",
         &[
@@ -35,6 +35,7 @@ pub const OURS: &[(&str, &[&str])] = &[
             "handovers",
             "line-calls",
             "idle-gap-min",
+            "gone",
         ],
     ),
     (
@@ -52,21 +53,22 @@ pub const OURS: &[(&str, &[&str])] = &[
 ];
 
 /// Carries out a request.
-pub(super) fn carry_out(engine: &Engine, asked: Asked) -> Result<Vec<Record>, Refusal> {
-    match asked {
-        Asked::Devices { ifindex } => devices(engine, ifindex),
-        Asked::Queues { ifindex, kind, id } => queues(engine, ifindex, kind, id),
-        Asked::Napis { id, ifindex } => napis(engine, id, ifindex),
-        Asked::Stats { ifindex, by_queue } => stats(engine, ifindex, by_queue),
-        Asked::SetNapi { id, change } => {
-            engine.change(id, &change)?;
-            Ok(Vec::new())
+pub(super) fn carry_out(engine: &Engine, asked: Asked) -> Result<Answer, Refusal> {
+    let found = |records| Answer { records, warnings: Vec::new() };
+    let done = |warnings| Answer { records: Vec::new(), warnings };
+    Ok(match asked {
+        // Those of the whole engine: this verb is asked once, where others are asked every second.
+        Asked::Devices { ifindex } => {
+            Answer { records: devices(engine, ifindex)?, warnings: engine.warnings() }
         }
+        Asked::Queues { ifindex, kind, id } => found(queues(engine, ifindex, kind, id)?),
+        Asked::Napis { id, ifindex } => found(napis(engine, id, ifindex)?),
+        Asked::Stats { ifindex, by_queue } => found(stats(engine, ifindex, by_queue)?),
+        Asked::SetNapi { id, change } => done(engine.change(id, &change)?),
         Asked::SetDevice { ifindex, change } => {
-            engine.change_device(&device(engine, ifindex)?, &change)?;
-            Ok(Vec::new())
+            done(engine.change_device(&device(engine, ifindex)?, &change)?)
         }
-    }
+    })
 }
 
 fn no_device(engine: &Engine, ifindex: u32) -> Refusal {
@@ -139,6 +141,7 @@ fn queues(
                 ("ifindex", napi.ifindex.into()),
                 ("type", kind.to_string().into()),
                 ("napi-id", napi.id.into()),
+                ("gone", napi.gone.into()),
             ])
         })
         .collect();
@@ -191,6 +194,7 @@ fn napi_record(napi: &NapiInfo, cpus: &[usize]) -> Record {
         ("timer-polls", counts.timer_polls.into()),
         ("handovers", counts.handovers.into()),
         ("line-calls", napi.line_calls.into()),
+        ("gone", napi.gone.into()),
     ]);
     // Absent where there is none, as in the kernel.
     if let Some(pid) = napi.pid {

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::error::Refusal;
 use super::listener::address;
-use super::message::{MAX_ANSWER, Record, Reply, Request, VERSION};
+use super::message::{Answer, MAX_ANSWER, Reply, Request, VERSION};
 use super::path::Running;
 
 /// How long a client waits for an answer.
@@ -86,7 +86,7 @@ fn choices(running: &[Running]) -> String {
 ///
 /// # Errors
 /// If nobody answers within ten seconds, or what was asked is refused.
-pub fn request(path: &Path, request: &Request) -> Result<Vec<Record>, ClientError> {
+pub fn request(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     let mut stream = connect(path)?;
     let broken = |source| ClientError::Broken { path: path.to_owned(), source };
     // Whoever is refused is told so, and may find the connection closed before he has asked.
@@ -99,7 +99,7 @@ pub fn request(path: &Path, request: &Request) -> Result<Vec<Record>, ClientErro
             Err(wrong(format!("it speaks version {version}, not {VERSION}")))
         }
         Reply { error: Some(refusal), .. } => Err(refusal.into()),
-        Reply { result: Some(records), .. } => Ok(records),
+        Reply { result: Some(records), warnings, .. } => Ok(Answer { records, warnings }),
         _ => Err(wrong("neither a result nor an error".into())),
     }
 }

@@ -47,7 +47,16 @@ impl Request {
     }
 }
 
-/// An answer.
+/// What a request that was carried out comes to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Answer {
+    /// What was asked for; empty after a set.
+    pub records: Vec<Record>,
+    /// What was done, or is so, and yet not as it seems; in sentences.
+    pub warnings: Vec<String>,
+}
+
+/// An answer's line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
     /// The server's version.
@@ -55,18 +64,21 @@ pub struct Reply {
     /// What was asked for; empty after a set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Vec<Record>>,
+    /// What is to be known beside it, in sentences; absent if there is nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Why it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Refusal>,
 }
 
 impl Reply {
-    pub(super) fn line(result: Result<Vec<Record>, Refusal>) -> Vec<u8> {
-        let (result, error) = match result {
-            Ok(records) => (Some(records), None),
-            Err(refusal) => (None, Some(refusal)),
+    pub(super) fn line(result: Result<Answer, Refusal>) -> Vec<u8> {
+        let (result, warnings, error) = match result {
+            Ok(Answer { records, warnings }) => (Some(records), warnings, None),
+            Err(refusal) => (None, Vec::new(), Some(refusal)),
         };
-        line(&Reply { version: VERSION, result, error })
+        line(&Reply { version: VERSION, result, warnings, error })
     }
 }
 
@@ -90,7 +102,11 @@ mod tests {
 
     #[test]
     fn an_answer_has_a_result_or_an_error() {
-        assert_eq!(Reply::line(Ok(Vec::new())), b"{\"version\":1,\"result\":[]}\n");
+        let done = Reply::line(Ok(Answer::default()));
+        assert_eq!(done, b"{\"version\":1,\"result\":[]}\n");
+        let warnings = vec!["but".to_owned()];
+        let warned = Reply::line(Ok(Answer { warnings, ..Answer::default() }));
+        assert_eq!(warned, b"{\"version\":1,\"result\":[],\"warnings\":[\"but\"]}\n");
         let refused = Reply::line(Err(Refusal::new(crate::control::Code::INVAL, "no")));
         let reply: Reply = serde_json::from_slice(&refused).unwrap();
         assert_eq!((reply.result, reply.error.unwrap().message.as_str()), (None, "no"));

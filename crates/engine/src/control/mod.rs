@@ -6,6 +6,8 @@
 //! ```text
 //! > {"version":1,"verb":"napi-set","attributes":{"id":3,"threaded":"busy-poll"}}
 //! < {"version":1,"result":[]}
+//! > {"version":1,"verb":"napi-set","attributes":{"id":3,"defer-hard-irqs":100}}
+//! < {"version":1,"result":[],"warnings":["defer-hard-irqs does nothing without ..."]}
 //! > {"version":1,"verb":"napi-get","attributes":{"id":30}}
 //! < {"version":1,"error":{"code":"ENOENT","errno":2,"attribute":"id","message":"no NAPI ..."}}
 //! ```
@@ -15,9 +17,9 @@
 //! | `dev-get` | `ifindex` | devices |
 //! | `queue-get` | `ifindex`, `type` (`rx`, `tx`), `id` | queues, each with its `napi-id` |
 //! | `napi-get` | `id`, `ifindex` | instances with their settings |
-//! | `napi-set` | `id` and the settings to change | nothing |
+//! | `napi-set` | `id` and the settings to change | nothing but warnings |
 //! | `qstats-get` | `ifindex`, `scope` (`device`, `queue`) | counters |
-//! | `dev-set` | `ifindex` and the settings to change | nothing |
+//! | `dev-set` | `ifindex` and the settings to change | nothing but warnings |
 //!
 //! `dev-set` is ours: where it writes all instances of a device, the kernel has files in sysfs. Ours
 //! are also the settings `hold`, `feedback` and `weight`, the value `workqueue` of `threaded`, and in
@@ -25,8 +27,14 @@
 //! Times are in nanoseconds, as on the kernel's netlink.
 //!
 //! The socket is the owner's alone (mode 0600), and a peer of another user, root excepted, is
-//! refused. Nothing that a peer sends, or fails to send, holds more than one of [`MAX_CLIENTS`]
-//! places for longer than [`PATIENCE`], or makes the engine keep more than a line of it.
+//! refused. Of [`MAX_CLIENTS`] places a connection has one: for [`PATIENCE`] at most without a
+//! request, or without taking its answer; and for as long as it goes on asking, but when all are
+//! taken and somebody waits, the oldest connection is closed once it has had its [`TURN`]. So nobody
+//! keeps others out, and nothing that a peer sends makes the engine keep more than a line of it.
+//!
+//! `warnings`, in an answer, are sentences: after a set, what of the settings now in force does not
+//! do what it seems to say, and which threads have not the priority that they should have; after
+//! `dev-get` all of the latter.
 
 mod answer;
 mod client;
@@ -41,7 +49,7 @@ mod server;
 pub use answer::OURS;
 pub use client::{ClientError, request};
 pub use error::{Code, ControlError, Refusal};
-pub use message::{MAX_ANSWER, MAX_LINE, Record, Reply, Request, VERSION};
+pub use message::{Answer, MAX_ANSWER, MAX_LINE, Record, Reply, Request, VERSION};
 pub use path::{Running, choose, default_path, running};
 pub use request::{Kind, Verb};
-pub use server::{Control, MAX_CLIENTS, PATIENCE};
+pub use server::{Control, MAX_CLIENTS, PATIENCE, TURN};

@@ -2,7 +2,8 @@
 //!
 //! It serves every client without ever waiting for one. A client has room for one request and one
 //! answer; it is read from only while it has nothing to be told, and a deadline that it cannot put
-//! off by sending, or by reading, a little at a time ends it.
+//! off by sending, or by reading, a little at a time ends it. One that goes on asking and reading
+//! may stay, until all places are taken and another waits: then the oldest one has to go.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,11 +25,16 @@ use super::message::{MAX_LINE, Reply};
 use super::request::{self, Wrong};
 use crate::Engine;
 
-/// Clients that are served at a time; more wait to be accepted.
+/// Clients that are served at a time; one more takes the place of the oldest, once that has had its
+/// [`TURN`], and waits until then.
 pub const MAX_CLIENTS: usize = 32;
 
 /// How long a client may take for a request, and then for its answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a client keeps its place while others wait for one. Enough for a request and its answer;
+/// without it, many that come at once would drive each other out unheard.
+pub const TURN: Duration = Duration::from_millis(500);
 
 /// How long no connection is accepted when the operating system has no descriptor for it.
 const RESPITE: Duration = Duration::from_millis(200);
@@ -93,6 +99,7 @@ struct Server {
     engine: Arc<Engine>,
     listener: Arc<Listener>,
     stop: Arc<Stop>,
+    /// In the order in which they came.
     clients: Vec<Client>,
     /// When connections may be accepted again.
     respite: Option<Instant>,
@@ -118,7 +125,8 @@ impl Server {
 
     /// Sleeps until something is to be done.
     fn wait(&self) -> Ready {
-        let accepting = self.clients.len() < MAX_CLIENTS && self.respite.is_none();
+        let full = self.full_until().filter(|until| *until > Instant::now());
+        let accepting = full.is_none() && self.respite.is_none();
         let listening = if accepting { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = vec![
             PollFd::new(&self.stop.wake, PollFlags::IN),
@@ -126,7 +134,7 @@ impl Server {
         ];
         fds.extend(self.clients.iter().map(Client::interest));
         let deadlines = self.clients.iter().map(|client| client.deadline);
-        let timeout = deadlines.chain(self.respite).min().map(|deadline| {
+        let timeout = deadlines.chain(self.respite).chain(full).min().map(|deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
             // Up to a whole millisecond more, so that it is not woken a moment too early.
             let left = left + Duration::from_millis(1);
@@ -139,11 +147,22 @@ impl Server {
         Ready { listener: accepting && listener.unwrap_or(false), clients: ready.collect() }
     }
 
+    /// When the oldest client's turn is over, if all places are taken.
+    fn full_until(&self) -> Option<Instant> {
+        let oldest = self.clients.first().filter(|_| self.clients.len() >= MAX_CLIENTS);
+        oldest.map(|client| client.came + TURN)
+    }
+
     fn accept(&mut self, now: Instant) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while self.clients.len() < MAX_CLIENTS {
+        while self.full_until().is_none_or(|until| until <= now) {
             match accept_with(&self.listener.socket, flags) {
-                Ok(socket) => self.clients.push(Client::new(socket, now)),
+                Ok(socket) => {
+                    if self.clients.len() >= MAX_CLIENTS {
+                        self.clients.remove(0);
+                    }
+                    self.clients.push(Client::new(socket, now));
+                }
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
                 Err(_) => {
                     self.respite = Some(now + RESPITE);
@@ -167,6 +186,7 @@ struct Client {
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
+    came: Instant,
     deadline: Instant,
     /// To be closed once the answer is sent.
     last: bool,
@@ -181,6 +201,7 @@ impl Client {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
+            came: now,
             deadline: now + PATIENCE,
             last: false,
             over: false,

@@ -97,7 +97,7 @@ pub struct Setup {
     pub count: u64,
     pub per_second: f64,
     pub seed: u64,
-    /// Queues, and CPUs to serve them in turn.
+    /// Queues, and CPUs to serve them in turn; fewer if the machine has fewer.
     pub queues: u32,
     pub cpus: u16,
     /// Ports, from [`PORT`] on, that get datagrams in turn.
@@ -169,6 +169,7 @@ pub fn start(policy: &Policy, setup: &Setup) -> (Engine, Source) {
         flows: Flows { count: 64, ..Flows::default() },
         ..SyntheticConfig::default()
     };
+    let cpus: Vec<usize> = sched::usable_cpus().into_iter().take(setup.cpus.into()).collect();
     let pool = Pool::new(1_024 + 1_024 * setup.queues as usize);
     let mut source = Source { controls: Vec::new(), sent: Arc::default() };
     let mut queues: Vec<(Box<dyn napkin_nic::PacketQueue>, u16)> = Vec::new();
@@ -178,7 +179,7 @@ pub fn start(policy: &Policy, setup: &Setup) -> (Engine, Source) {
         let queue = SyntheticQueue::new(config, template, pool.clone(), Some(observer));
         let queue = queue.expect("a sound configuration");
         source.controls.push(queue.control());
-        queues.push((Box::new(queue), index as u16 % setup.cpus));
+        queues.push((Box::new(queue), (index % cpus.len()) as u16));
     }
     let device = DeviceConfig {
         name: "syn0".into(),
@@ -187,8 +188,6 @@ pub fn start(policy: &Policy, setup: &Setup) -> (Engine, Source) {
         delivery_cost: setup.delivery_cost,
         settings: policy.instance,
     };
-    let cpus: Vec<usize> =
-        sched::usable_cpus().into_iter().cycle().take(setup.cpus.into()).collect();
     let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
     (Engine::start(config).expect("the engine starts"), source)
 }

@@ -1,0 +1,216 @@
+//! What a running engine has counted, and a window over its threads.
+//!
+//! The one place where an engine's counters get the names under which they are reported, and where
+//! its threads' own account of their time meets the operating system's. `bench` and `serve` both
+//! measure with this. What the application counts, and how anything is shown, is not here.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use napkin_core::{Counts, CpuId, NEVER};
+use napkin_engine::{Activity, Engine, Role};
+use napkin_nic::QueueCounts;
+
+use super::cpu::ThreadMeter;
+use super::usage::ThreadUsage;
+use super::window::{CpuWindow, WindowUsage};
+
+/// What an engine has counted: since its start, or over a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineTotals {
+    /// The instances'.
+    pub counts: Counts,
+    /// The queues'.
+    pub queues: QueueCounts,
+    /// Every drop by the name of its counter, of devices and stacks; no zeros.
+    pub drops: BTreeMap<&'static str, u64>,
+    /// Times that a softirq ended with work left (`time_squeeze`), on all CPUs.
+    pub squeezes: u64,
+}
+
+impl EngineTotals {
+    /// Reads everything, one after the other: the counts need not be of the same moment.
+    pub fn read(engine: &Engine) -> EngineTotals {
+        let mut counts = Counts { idle_gap_min: NEVER, ..Counts::default() };
+        let mut queues = QueueCounts::default();
+        for napi in engine.napis() {
+            counts.add(&napi.counts);
+            queues.add(&napi.queue_counts);
+        }
+        let mut drops: BTreeMap<&'static str, u64> = device_drops(&queues).into_iter().collect();
+        for stack in engine.devices().iter().filter_map(|device| engine.stack(device).ok()) {
+            for (name, count) in stack.counters().drops() {
+                *drops.entry(name).or_default() += count;
+            }
+        }
+        drops.retain(|_, count| *count != 0);
+        let squeezes = |cpu: usize| engine.cpu_counts(CpuId(cpu as u16)).time_squeeze;
+        let squeezes = (0..engine.cpus().len()).map(squeezes).sum();
+        EngineTotals { counts, queues, drops, squeezes }
+    }
+
+    /// What was counted since an earlier reading of the same engine. The shortest idle gap is no
+    /// count: see [`Engine::restart_idle_gaps`].
+    #[must_use]
+    pub fn since(&self, earlier: &EngineTotals) -> EngineTotals {
+        EngineTotals {
+            counts: self.counts.since(&earlier.counts),
+            queues: self.queues.since(&earlier.queues),
+            drops: grown(&self.drops, &earlier.drops),
+            squeezes: self.squeezes.saturating_sub(earlier.squeezes),
+        }
+    }
+}
+
+/// The drops of a device, named as its counters are.
+fn device_drops(counts: &QueueCounts) -> [(&'static str, u64); 5] {
+    [
+        (RING_DROPS, counts.rx_dropped_ring),
+        ("rx_oversized", counts.rx_oversized),
+        ("rx_truncated", counts.rx_truncated),
+        ("rx_no_buffer", counts.rx_no_buffer),
+        ("tx_dropped", counts.tx_dropped),
+    ]
+}
+
+/// The name of the drops that cost the CPU nothing: frames that found the receive ring full.
+pub const RING_DROPS: &str = "rx_dropped_ring";
+
+/// The counts that grew, by as much as they did.
+pub fn grown(
+    now: &BTreeMap<&'static str, u64>,
+    then: &BTreeMap<&'static str, u64>,
+) -> BTreeMap<&'static str, u64> {
+    let growth = now
+        .iter()
+        .map(|(name, count)| (*name, count.saturating_sub(then.get(name).copied().unwrap_or(0))));
+    growth.filter(|(_, count)| *count != 0).collect()
+}
+
+/// A window over the threads that serve an engine's traffic, those of the application included, and
+/// over the CPUs that they run on.
+#[derive(Debug)]
+pub struct EngineWindow {
+    cpus: CpuWindow,
+    threads: Vec<Served>,
+}
+
+/// A thread, with its own account of its time as it was at the beginning.
+#[derive(Debug)]
+struct Served {
+    activity: Arc<Activity>,
+    tid: u32,
+    work: u64,
+    poll: u64,
+}
+
+impl EngineWindow {
+    /// Begins one. Threads that register later, as an application's does with its first wait, are
+    /// part of it from its beginning, or from their start.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn begin(engine: &Engine, cpus: Vec<u32>) -> io::Result<EngineWindow> {
+        // Every thread of the process: which of them serve is only known at the end.
+        let mut cpus = CpuWindow::new(ThreadMeter::of_self(|_, _| true)?, cpus)?;
+        let threads = engine.activities().into_iter().map(|activity| Served {
+            tid: tid(&activity),
+            work: activity.work(),
+            poll: activity.poll(),
+            activity,
+        });
+        let threads = threads.collect();
+        cpus.begin()?;
+        Ok(EngineWindow { cpus, threads })
+    }
+
+    /// Ends it. `looking` is the time that an application's own looks at its sockets took and found
+    /// nothing, in nanoseconds.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn end(mut self, engine: &Engine, looking: u64) -> io::Result<WindowUsage> {
+        for activity in engine.activities() {
+            match self.threads.iter_mut().find(|it| Arc::ptr_eq(&it.activity, &activity)) {
+                // Where it has ended by now the id that it had.
+                Some(known) if known.tid != 0 => {}
+                Some(known) => known.tid = tid(&activity),
+                None => {
+                    let tid = tid(&activity);
+                    self.threads.push(Served { activity, tid, work: 0, poll: 0 });
+                }
+            }
+        }
+        let threads = &self.threads;
+        let serves = |tid: u32| tid != 0 && threads.iter().any(|it| it.tid == tid);
+        let polls = |used: &[ThreadUsage]| {
+            let polls: u64 = used.iter().map(|thread| poll_time(threads, thread)).sum();
+            polls.saturating_add(looking)
+        };
+        self.cpus.end_of(serves, polls)
+    }
+}
+
+fn tid(activity: &Activity) -> u32 {
+    u32::try_from(activity.tid()).unwrap_or(0)
+}
+
+/// The part of a thread's CPU time that went into polls that found nothing. Its own account is of
+/// wall time, so it is scaled to the CPU time.
+fn poll_time(threads: &[Served], used: &ThreadUsage) -> u64 {
+    let (mut work, mut poll, mut application) = (0, 0, false);
+    // An application's thread that waits in two places has an account for each.
+    for it in threads.iter().filter(|it| it.tid == used.tid) {
+        work += it.activity.work().saturating_sub(it.work);
+        poll += it.activity.poll().saturating_sub(it.poll);
+        application |= it.activity.role == Role::Application;
+    }
+    share(used.cpu_ns, work, poll, application)
+}
+
+fn share(cpu_ns: u64, work: u64, poll: u64, application: bool) -> u64 {
+    if application {
+        // What it does between its waits is counted only at the next one.
+        return cpu_ns.min(poll);
+    }
+    match work.saturating_add(poll) {
+        0 => 0,
+        all => (u128::from(cpu_ns) * u128::from(poll) / u128::from(all)) as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_grew_is_named() {
+        let then = BTreeMap::from([("socket_full", 1), ("tx_dropped", 1)]);
+        let now = BTreeMap::from([("socket_full", 1), ("tx_dropped", 3), ("rx_oversized", 2)]);
+        let grown = grown(&now, &then);
+        assert_eq!(grown, BTreeMap::from([("tx_dropped", 2), ("rx_oversized", 2)]));
+    }
+
+    #[test]
+    fn every_drop_of_a_device_is_there_under_its_counter_s_name() {
+        let counts = QueueCounts {
+            rx_dropped_ring: 1,
+            rx_truncated: 2,
+            tx_dropped: 3,
+            ..Default::default()
+        };
+        let drops = BTreeMap::from(device_drops(&counts));
+        assert_eq!((drops[RING_DROPS], drops["rx_truncated"], drops["tx_dropped"]), (1, 2, 3));
+        assert_eq!(drops.values().sum::<u64>(), 6);
+    }
+
+    #[test]
+    fn a_context_s_time_is_shared_and_an_application_s_polls_are_taken_as_they_are() {
+        // Of 100 ns by the wall clock, 40 in vain; preempted for half of them.
+        assert_eq!(share(50, 60, 40, false), 20);
+        assert_eq!(share(50, 0, 0, false), 0);
+        assert_eq!(share(50, 0, 40, true), 40, "its work is not counted yet");
+        assert_eq!(share(30, 0, 40, true), 30);
+    }
+}

@@ -1,0 +1,154 @@
+//! The threads that come and go with the settings: instances' own, and the workers of the shared
+//! pool.
+//!
+//! They change under the engine's lock of changes, which is held for as long as a change takes, the
+//! end of a thread included. What others read of an instance is in its [`Seat`], so that reading
+//! does not wait for a change.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use napkin_core::Id;
+use napkin_core::policy::Threaded;
+use napkin_nic::QueueCounters;
+
+use crate::activity::{Activity, Role};
+use crate::config::{Contexts, EngineError};
+use crate::contexts;
+use crate::refusals::Refusals;
+use crate::shared::Shared;
+use crate::thread::{join, spawn};
+
+/// What is read of an instance at any time.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    /// The id of its thread; 0 for none.
+    tid: AtomicI32,
+    /// Its present queue's.
+    queue: Mutex<Arc<QueueCounters>>,
+}
+
+impl Seat {
+    pub(crate) fn new(queue: Arc<QueueCounters>) -> Seat {
+        Seat { tid: AtomicI32::new(0), queue: Mutex::new(queue) }
+    }
+
+    /// The id of the instance's thread, if it has one.
+    pub(crate) fn tid(&self) -> Option<i32> {
+        Some(self.tid.load(Ordering::Relaxed)).filter(|tid| *tid != 0)
+    }
+
+    /// Whether the device of its queue has gone for good.
+    pub(crate) fn gone(&self) -> bool {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).gone()
+    }
+
+    /// Another queue takes the place of the one before.
+    pub(crate) fn succeed(&self, queue: Arc<QueueCounters>) {
+        *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = queue;
+    }
+}
+
+/// Who has a thread for as long as its mode says so.
+pub(crate) const fn has_thread(mode: Threaded) -> bool {
+    matches!(mode, Threaded::Enabled | Threaded::BusyPoll)
+}
+
+/// The name of an instance's thread.
+fn napi_name(shared: &Shared, id: Id) -> String {
+    let device = &shared.devices[shared.napi(id).device].name;
+    format!("napi/{device}-{}", Shared::napi_id(id))
+}
+
+/// What a change of threads needs beside the threads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needs<'e> {
+    pub(crate) shared: &'e Arc<Shared>,
+    pub(crate) contexts: &'e Contexts,
+    pub(crate) refusals: &'e Refusals,
+}
+
+/// What was refused to the threads that poll instances in a mode, in sentences.
+pub(crate) fn refused(needs: Needs<'_>, napis: &[Id], mode: Threaded) -> Vec<String> {
+    let own = if has_thread(mode) { napis } else { &[] };
+    let names: BTreeSet<String> = own.iter().map(|id| napi_name(needs.shared, *id)).collect();
+    needs.refusals.sentences(|role, thread| match role {
+        Role::Napi => names.contains(thread),
+        Role::Worker => mode == Threaded::Workqueue,
+        _ => false,
+    })
+}
+
+/// The threads.
+#[derive(Debug, Default)]
+pub(crate) struct Crew {
+    napi: Vec<Option<(Arc<Activity>, JoinHandle<()>)>>,
+    workers: Vec<JoinHandle<()>>,
+    /// The engine is stopping: there will be no more.
+    pub(crate) stopped: bool,
+}
+
+impl Crew {
+    pub(crate) fn new(instances: usize) -> Crew {
+        Crew { napi: (0..instances).map(|_| None).collect(), ..Crew::default() }
+    }
+
+    /// Starts what a mode needs and is not there.
+    pub(crate) fn prepare(
+        &mut self,
+        needs: Needs<'_>,
+        (id, seat): (Id, &Seat),
+        mode: Threaded,
+    ) -> Result<(), EngineError> {
+        let place = &mut self.napi[usize::from(id.0)];
+        if has_thread(mode) && place.is_none() {
+            let name = napi_name(needs.shared, id);
+            let placement = &needs.contexts.napi;
+            let (activity, handle, refused) =
+                spawn(needs.shared, Role::Napi, name.clone(), placement, move |shared, meter| {
+                    contexts::napi(shared, id, meter);
+                })?;
+            needs.refusals.note(Role::Napi, &name, refused);
+            seat.tid.store(activity.tid(), Ordering::Relaxed);
+            *place = Some((activity, handle));
+        }
+        if mode == Threaded::Workqueue {
+            // Those that are missing: an earlier call may have got only some of them.
+            for index in self.workers.len()..needs.shared.workers.parkers.len() {
+                let name = format!("kworker/u:{index}");
+                let placement = &needs.contexts.worker;
+                let body = move |shared: &Shared, meter: &mut _| {
+                    contexts::worker(shared, index, meter);
+                };
+                let (_, handle, refused) =
+                    spawn(needs.shared, Role::Worker, name.clone(), placement, body)?;
+                needs.refusals.note(Role::Worker, &name, refused);
+                self.workers.push(handle);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of an instance's thread, whose mode is another's by now: it sees that after
+    /// its poll, hands the instance over and ends.
+    pub(crate) fn retire(&mut self, needs: Needs<'_>, (id, seat): (Id, &Seat)) {
+        let Some((activity, handle)) = self.napi[usize::from(id.0)].take() else { return };
+        let napi = needs.shared.napi(id);
+        napi.leaving.store(true, Ordering::Release);
+        napi.parker.unpark();
+        join(handle);
+        napi.leaving.store(false, Ordering::Release);
+        activity.set_tid(0);
+        seat.tid.store(0, Ordering::Relaxed);
+        needs.refusals.forget(&napi_name(needs.shared, id));
+    }
+
+    /// All of them, to be joined.
+    pub(crate) fn disband(&mut self) -> Vec<JoinHandle<()>> {
+        let napi = self.napi.iter_mut().filter_map(Option::take).map(|(_, handle)| handle);
+        let all = napi.chain(std::mem::take(&mut self.workers));
+        all.collect()
+    }
+}

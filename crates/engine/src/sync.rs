@@ -1,0 +1,10 @@
+//! The atomics of what contexts decide together without a lock: sleeping and waking, kicks, timers.
+//!
+//! A file that takes its atomics from here, and the operating system's part from [`os`](crate::os),
+//! is compiled a second time by `tests/loom`, with loom's atomics and stand-ins, so that the very
+//! code that ships is the code that is model-checked.
+
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+/// A number that is counted, and that no schedule depends on.
+pub(crate) use std::sync::atomic::AtomicU64 as Count;

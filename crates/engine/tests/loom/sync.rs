@@ -1,0 +1,74 @@
+//! loom's atomics in the place of the processor's (`src/sync.rs`).
+//!
+//! loom 0.7 remembers one last access of an atomic, so a thread that loads before it swaps hides the
+//! loads of the others from its own search. Here each access first writes to a companion, relaxed,
+//! so that every order of accesses is tried; the access itself follows with its own ordering, and
+//! loads may still find old values.
+
+use loom::sync::atomic::AtomicUsize;
+use loom::sync::{Condvar, Mutex};
+
+pub(crate) use loom::sync::atomic::{Ordering, fence};
+pub(crate) use std::sync::atomic::AtomicU64 as Count;
+
+macro_rules! word {
+    ($name:ident, $atomic:ty, $int:ty) => {
+        #[derive(Debug)]
+        pub(crate) struct $name {
+            value: $atomic,
+            turn: AtomicUsize,
+            pub(crate) bucket: Bucket,
+        }
+
+        impl $name {
+            pub(crate) fn new(value: $int) -> Self {
+                let bucket = Bucket::default();
+                $name { value: <$atomic>::new(value), turn: AtomicUsize::new(0), bucket }
+            }
+
+            fn turn(&self) -> &$atomic {
+                self.turn.fetch_add(1, Ordering::Relaxed);
+                &self.value
+            }
+
+            pub(crate) fn load(&self, order: Ordering) -> $int {
+                self.turn().load(order)
+            }
+
+            pub(crate) fn store(&self, value: $int, order: Ordering) {
+                self.turn().store(value, order);
+            }
+
+            pub(crate) fn swap(&self, value: $int, order: Ordering) -> $int {
+                self.turn().swap(value, order)
+            }
+
+            pub(crate) fn compare_exchange(
+                &self,
+                old: $int,
+                new: $int,
+                order: Ordering,
+                failed: Ordering,
+            ) -> Result<$int, $int> {
+                self.turn().compare_exchange(old, new, order, failed)
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                $name::new(Default::default())
+            }
+        }
+    };
+}
+
+word!(AtomicBool, loom::sync::atomic::AtomicBool, bool);
+word!(AtomicU32, loom::sync::atomic::AtomicU32, u32);
+word!(AtomicU64, loom::sync::atomic::AtomicU64, u64);
+
+/// Where those sleep who wait for a word, as in the kernel's table of futexes.
+#[derive(Debug, Default)]
+pub(crate) struct Bucket {
+    pub(crate) lock: Mutex<()>,
+    pub(crate) sleepers: Condvar,
+}
