@@ -196,9 +196,9 @@ impl Workload for UdpSink {
             Policy,
             Offered,
             Achieved,
-            Extra("polled_per_received".into()),
+            Extra("polled_ratio".into()),
             Drops,
-            Extra("drops_in_ring".into()),
+            Extra("ring_share".into()),
             InterruptsPerPacket,
             Work,
             Poll,
@@ -230,10 +230,10 @@ impl Workload for UdpSink {
 fn set_ratios(figures: &mut Figures) {
     let received = figures.extra.get("received").and_then(Value::as_u64).unwrap_or(0);
     let polled = figures.packets.unwrap_or(0);
-    set_ratio(&mut figures.extra, "polled_per_received", polled, received);
+    set_ratio(&mut figures.extra, "polled_ratio", polled, received);
     let in_ring = figures.drops.get(RING_DROPS).copied().unwrap_or(0);
     let dropped = figures.dropped();
-    set_ratio(&mut figures.extra, "drops_in_ring", in_ring, dropped);
+    set_ratio(&mut figures.extra, "ring_share", in_ring, dropped);
 }
 
 /// What a policy received up to saturation, and beyond it.
@@ -451,16 +451,16 @@ mod tests {
             figures
         };
         let starved = figures(0, 0, 0);
-        assert!(!starved.extra.contains_key("polled_per_received"), "of nothing, no ratio");
-        assert!(!starved.extra.contains_key("drops_in_ring"));
-        assert_eq!(figures(5, 3, 1).extra["drops_in_ring"], 0.75);
+        assert!(!starved.extra.contains_key("polled_ratio"), "of nothing, no ratio");
+        assert!(!starved.extra.contains_key("ring_share"));
+        assert_eq!(figures(5, 3, 1).extra["ring_share"], 0.75);
         // Two repetitions dropped nothing, so the row dropped nothing, wherever the third did.
         let repetitions = [figures(5, 0, 0), figures(5, 0, 2), figures(5, 0, 0)]
             .map(|figures| Repetition { step: 0, figures });
         let mut row = Row::from_repetitions("base", Map::new(), repetitions.to_vec(), Vec::new());
         set_ratios(&mut row.figures);
-        assert!(!row.figures.extra.contains_key("drops_in_ring"), "{row:?}");
-        assert_eq!(row.figures.extra["polled_per_received"], 2.0);
+        assert!(!row.figures.extra.contains_key("ring_share"), "{row:?}");
+        assert_eq!(row.figures.extra["polled_ratio"], 2.0);
     }
 
     #[test]

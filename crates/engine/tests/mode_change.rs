@@ -59,6 +59,19 @@ fn rules(engine: &Engine, way: Way) {
     engine.set_cpu_policy(policy(rules).cpu);
 }
 
+/// What a change took: `change` does it and counts the old owner's polls.
+///
+/// They are counted from a moment before the new mode is stored, since none can be had that is the
+/// same: where the operating system takes the CPU away in between, the count is too high. Hence some
+/// tries. An owner that does not look at its mode polls a saturated queue for ever, in each of them.
+fn at_most_two(case: &str, mut change: impl FnMut() -> u64) {
+    let mut late = Vec::new();
+    while late.last().is_none_or(|late| *late > 2) {
+        assert!(late.len() < 5, "{case}: {late:?} polls by the old owner");
+        late.push(change());
+    }
+}
+
 /// Changes every mode into every other one; `more` polls of each owner are awaited.
 fn changes(what: &str, with: impl Fn(InstancePolicy) -> InstancePolicy, more: u64) {
     let setup = Setup { per_second: 1e8, ..Setup::default() };
@@ -68,26 +81,30 @@ fn changes(what: &str, with: impl Fn(InstancePolicy) -> InstancePolicy, more: u6
     // Never sleeps here, and so wants the CPU all the time.
     let _rival = Epoll::new(&engine, CpuId(0), EpollPolicy::default()).expect("parameters");
     let counts = || engine.napi(1).expect("the instance").counts;
+    let change = |case: &str, old: Way, new: Way| {
+        // Only one of the two depends on the CPU's rules.
+        rules(&engine, if old.mode() == Threaded::Disabled { old } else { new });
+        engine.change(1, &with(mode(old.mode())).into()).expect("sound settings");
+        let settled = counts();
+        eventually(&format!("{case}: the old owner polls"), || {
+            polls(&counts(), old) >= polls(&settled, old) + more
+        });
+        let before = engine.set_counting(1, &with(mode(new.mode()))).expect("sound settings");
+        // Whatever the old owner had left to do is done when the new one is at it.
+        eventually(case, || polls(&counts(), new) >= polls(&before, new) + more + 2);
+        let after = counts().since(&before);
+        if new == Way::Ksoftirqd {
+            assert_eq!(of(&after, Owner::Softirq), 0, "{case}: {after:?}");
+        }
+        polls(&after, old)
+    };
     for old in WAYS {
         for new in WAYS.into_iter().filter(|new| new.mode() != old.mode()) {
             let case = format!("{what}: {old:?} -> {new:?}");
-            // Only one of the two depends on the CPU's rules.
-            rules(&engine, if old.mode() == Threaded::Disabled { old } else { new });
-            engine.change(1, &with(mode(old.mode())).into()).expect("sound settings");
-            let settled = counts();
-            eventually(&format!("{case}: the old owner polls"), || {
-                polls(&counts(), old) >= polls(&settled, old) + more
-            });
-            let before = engine.set_counting(1, &with(mode(new.mode()))).expect("sound settings");
-            // Whatever the old owner had left to do is done when the new one is at it.
-            eventually(&case, || polls(&counts(), new) >= polls(&before, new) + more + 2);
-            let after = counts().since(&before);
-            if old.owners() != new.owners() {
-                let late = polls(&after, old);
-                assert!(late <= 2, "{case}: {late} polls by the old owner: {after:?}");
-            }
-            if new == Way::Ksoftirqd {
-                assert_eq!(of(&after, Owner::Softirq), 0, "{case}: {after:?}");
+            if old.owners() == new.owners() {
+                change(&case, old, new);
+            } else {
+                at_most_two(&case, || change(&case, old, new));
             }
         }
     }
@@ -126,9 +143,9 @@ fn of_a_saturated_queue_whose_receiver_is_full() {
 }
 
 /// An application busy polls, for as long as nothing comes for it, a saturated queue of mode `old`,
-/// when the mode becomes `new`; then it has an event, and lets go.
-fn under_a_session(old: Way, new: Way) {
-    let case = format!("a session on {old:?} -> {new:?}");
+/// when the mode becomes `new`; then it has an event, and lets go. Returns its polls after the
+/// change, if it was to end them.
+fn under_a_session(case: &str, old: Way, new: Way) -> u64 {
     let fullbusy = Policy::FULLBUSY;
     let settings = |way: Way| InstancePolicy { threaded: way.mode(), ..fullbusy.instance };
     let setup = Setup { per_second: 1e8, ..Setup::default() };
@@ -160,17 +177,16 @@ fn under_a_session(old: Way, new: Way) {
     let begun = session(&counts());
     eventually(&format!("{case}: it polls"), || session(&counts()) >= begun + 200);
     let before = engine.set_counting(1, &settings(new)).expect("sound settings");
-    if new == Way::BusyThread {
-        eventually(&case, || polls(&counts(), new) >= polls(&before, new) + 200);
-        let after = counts().since(&before);
-        assert!(session(&after) <= 2, "{case}: {after:?}");
-        // It has nothing to poll any more, but it goes on trying. Its event ends that.
+    let late = if new == Way::BusyThread {
+        eventually(case, || polls(&counts(), new) >= polls(&before, new) + 200);
+        session(&counts().since(&before))
     } else {
         eventually(&format!("{case}: a guest"), || session(&counts()) >= session(&before) + 200);
         let after = counts().since(&before);
         let others = after.all_polls() - session(&after);
         assert_eq!(others, 0, "{case}: while it owns the queue, nobody else polls: {after:?}");
-    }
+        0
+    };
     drop(quiet);
     assert!(app.join().expect("it waits") <= 1, "{case}");
     let before = counts();
@@ -181,8 +197,8 @@ fn under_a_session(old: Way, new: Way) {
     assert_eq!(session(&after), 0, "{case}: it has gone: {after:?}");
     let strangers = after.all_polls() - polls(&after, new);
     assert_eq!(strangers, 0, "{case}: the queue is its mode's: {after:?}");
-    drop(stack);
     engine.stop();
+    late
 }
 
 #[test]
@@ -190,7 +206,8 @@ fn of_a_saturated_queue_that_an_application_busy_polls() {
     let _alone = alone();
     for old in WAYS.into_iter().filter(|old| *old != Way::BusyThread) {
         for new in WAYS.into_iter().filter(|new| new.mode() != old.mode()) {
-            under_a_session(old, new);
+            let case = format!("a session on {old:?} -> {new:?}");
+            at_most_two(&case, || under_a_session(&case, old, new));
         }
     }
 }

@@ -148,7 +148,7 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
             if !options.policies.is_empty() {
                 of_its_own.policies.clone_from(&options.policies);
             }
-            one(&*workload, &of_its_own, of_each(&*workload).as_deref())?;
+            one(&*workload, &of_its_own, of_each(&*workload).as_deref(), false)?;
         }
         return Ok(());
     };
@@ -157,7 +157,7 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
         options.policies = story(which);
     }
     check(json)?;
-    one(&*workload, &options, json)
+    one(&*workload, &options, json, true)
 }
 
 /// The file of one workload of the short round.
@@ -259,13 +259,19 @@ fn story(which: &Which) -> Vec<Policy> {
     }
 }
 
-fn one(workload: &dyn Workload, options: &Options, json: Option<&Path>) -> Result<(), Failure> {
+/// Runs one workload; `whole` shows what goes on for pages, too.
+fn one(
+    workload: &dyn Workload,
+    options: &Options,
+    json: Option<&Path>,
+    whole: bool,
+) -> Result<(), Failure> {
     match run(workload, options) {
-        Ok(report) => show(workload, &report, json),
+        Ok(report) => show(workload, &report, json, whole),
         Err(Stopped { error, report }) => {
             // What was measured is not lost by what came after it.
             if let Some(report) = report {
-                show(workload, &report, json)?;
+                show(workload, &report, json, whole)?;
             }
             Err(match error {
                 BenchError::Option(text) => Failure::Usage(text),
@@ -276,14 +282,19 @@ fn one(workload: &dyn Workload, options: &Options, json: Option<&Path>) -> Resul
 }
 
 /// Prints a report, and writes it to its file.
-fn show(workload: &dyn Workload, report: &Report, json: Option<&Path>) -> Result<(), Failure> {
+fn show(
+    workload: &dyn Workload,
+    report: &Report,
+    json: Option<&Path>,
+    whole: bool,
+) -> Result<(), Failure> {
     let columns = workload.columns();
     let mut text = format!("{}\n{}", workload.name(), table::render(&report.rows, &columns));
     for note in &report.notes {
         text.push_str(&format!("note: {note}\n"));
     }
     let times = table::receive_times(&report.rows, &columns);
-    if !times.is_empty() {
+    if whole && !times.is_empty() {
         text.push_str(&format!("\n{}", times.trim_end_matches('\n')));
         text.push('\n');
     }
