@@ -25,7 +25,7 @@ pub enum BenchError {
     #[error(transparent)]
     Synthetic(#[from] napkin_nic::synthetic::ConfigError),
     /// The TAP device could not be had.
-    #[error(transparent)]
+    #[error("{0}; or flood without a TAP device: --device synthetic")]
     Tap(#[from] napkin_nic::tap::TapError),
     /// A placement was refused.
     #[error(transparent)]

@@ -97,16 +97,16 @@ impl Workload for FloodPing {
     }
 
     fn load(&self, index: usize) -> Map<String, Value> {
-        let (client, rate) = match self.clients[index] {
-            Client::Synthetic { .. } => ("flood", None),
-            Client::Ping => ("ping -f", None),
-            Client::Extreme { per_second, .. } => ("extreme", Some(per_second)),
+        let load = match self.clients[index] {
+            Client::Synthetic { turnaround } => {
+                json!({ "client": "flood", "turnaround_ns": turnaround })
+            }
+            Client::Ping => json!({ "client": "ping -f" }),
+            Client::Extreme { per_second, cost } => {
+                json!({ "client": "extreme", "rate": per_second, "cost_ns": cost })
+            }
         };
-        let mut load = Map::from_iter([("client".to_owned(), json!(client))]);
-        if let Some(rate) = rate {
-            load.insert("rate".into(), rate.into());
-        }
-        load
+        load.as_object().cloned().unwrap_or_default()
     }
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
@@ -156,15 +156,16 @@ impl Workload for FloodPing {
             _ => None,
         };
         let tx = figures.interrupts_tx.unwrap_or(0);
-        set_ratio(&mut figures.extra, "tx_irqs_per_pkt", tx, answered);
+        let polled = figures.polled_packets.unwrap_or(0);
+        set_ratio(&mut figures.extra, "interrupts_tx_per_packet", tx, polled);
         serving.engine.stop();
         Ok(figures)
     }
 
     fn columns(&self) -> Vec<Column> {
         use Column::{
-            Achieved, Asleep, Extra, Interrupts, InterruptsPerPacket, Load, Packets, Policy, Poll,
-            Polls, Waiting, Work,
+            Achieved, Asleep, Extra, Interrupts, InterruptsPerPacket, InterruptsTxPerPacket, Load,
+            Packets, Policy, Poll, Polls, Waiting, Work,
         };
         vec![
             Policy,
@@ -173,13 +174,13 @@ impl Workload for FloodPing {
             Packets,
             Interrupts,
             InterruptsPerPacket,
-            Extra("tx_irqs_per_pkt".into()),
+            InterruptsTxPerPacket,
             Polls,
             Work,
             Poll,
             Waiting,
             Asleep,
-            // Of those that won the instance, how many came after its hold: with hold, all.
+            // Of those of either kind that won the instance, how many came after its hold: with hold, all.
             Extra("interrupts_won".into()),
             Extra("interrupts_after_hold".into()),
             Extra("idle_gap_min_ns".into()),
@@ -187,7 +188,16 @@ impl Workload for FloodPing {
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {
-        let mut notes = Vec::new();
+        let mut notes = vec![
+            "no request's latency is measured here: the client keeps it to itself".to_owned(),
+            "interrupts_won and interrupts_after_hold count both kinds, receive and transmit"
+                .into(),
+        ];
+        if self.clients.iter().any(|client| !matches!(client, Client::Extreme { .. })) {
+            notes.push(
+                "closed loop (every client but extreme): nothing is offered at a rate".into(),
+            );
+        }
         if self.clients.contains(&Client::Ping) {
             notes.push(
                 "tap: a transmission ends within the call that makes it, so there are no transmit \
@@ -275,11 +285,10 @@ mod tests {
         let names = ["base", "napibusy", "fullbusy", "busypoll", "busypoll-separate", "suspend20"];
         let policies = names.iter().map(|name| name.parse().expect(name)).collect();
         let notes = FloodPing::synthetic().notes(&Options { policies, ..Options::default() });
-        let [note] = &notes[..] else { panic!("{notes:?}") };
+        let [.., note] = &notes[..] else { panic!("there are notes") };
         assert!(note.ends_with(&names[1..].join(", ")), "{note}");
         let policies = vec![Policy::BASE, Policy::THREADED_BUSY_POLL, Policy::FEEDBACK];
-        assert!(
-            FloodPing::synthetic().notes(&Options { policies, ..Options::default() }).is_empty()
-        );
+        let notes = FloodPing::synthetic().notes(&Options { policies, ..Options::default() });
+        assert!(!notes.iter().any(|note| note.starts_with("no application")), "{notes:?}");
     }
 }

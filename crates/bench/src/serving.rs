@@ -79,6 +79,7 @@ impl Serving {
 #[derive(Debug)]
 pub struct Window<'a> {
     serving: &'a Serving,
+    cpus: Vec<usize>,
     threads: EngineWindow,
     before: EngineTotals,
 }
@@ -90,10 +91,13 @@ impl<'a> Window<'a> {
     /// If `/proc` cannot be read.
     pub fn begin(serving: &'a Serving, cpus: &[usize]) -> Result<Window<'a>, BenchError> {
         let engine = &serving.engine;
-        let cpus = cpus.iter().map(|cpu| *cpu as u32).collect();
-        let threads = EngineWindow::begin(engine, cpus).map_err(BenchError::Proc)?;
+        let mut cpus = cpus.to_vec();
+        cpus.sort_unstable();
+        cpus.dedup();
+        let measured = cpus.iter().map(|cpu| *cpu as u32).collect();
+        let threads = EngineWindow::begin(engine, measured).map_err(BenchError::Proc)?;
         engine.restart_idle_gaps();
-        Ok(Window { serving, threads, before: EngineTotals::read(engine) })
+        Ok(Window { serving, cpus, threads, before: EngineTotals::read(engine) })
     }
 
     /// Ends it: everything but what the application itself counts. `looking` is the time that an
@@ -107,18 +111,22 @@ impl<'a> Window<'a> {
         let EngineTotals { counts, queues, drops, squeezes } =
             EngineTotals::read(engine).since(&self.before);
         let holds = engine.napis().iter().all(|napi| napi.settings.hold > 0);
+        let mut extra = extras(&counts, &queues, squeezes, holds);
+        extra.insert("serving_cpus".into(), self.cpus.into());
         Ok(Figures {
             window_ns: Some(usage.wall_ns),
             cpu: usage.split,
-            interrupts: Some(counts.interrupts.saturating_sub(queues.interrupts_tx)),
+            // The device counts those that were acknowledged: those that won the instance.
+            interrupts: Some(queues.interrupts_rx),
             interrupts_tx: Some(queues.interrupts_tx),
             polls: Some(counts.all_polls()),
             empty_polls: Some(counts.all_empty_polls()),
             packets: Some(queues.rx_packets),
+            polled_packets: Some(queues.rx_packets),
             drops: drops.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
             context_switches: Some(usage.totals.context_switches),
             wakeups: Some(usage.totals.wakeups),
-            extra: extras(&counts, &queues, squeezes, holds),
+            extra,
             ..Figures::default()
         })
     }
@@ -130,7 +138,7 @@ fn extras(counts: &Counts, queues: &QueueCounts, squeezes: u64, holds: bool) -> 
         ("timer_polls", counts.timer_polls),
         ("parks", counts.parks),
         ("interrupts_missed", counts.interrupts_missed),
-        // The others found the instance owned, so no idle gap came before them.
+        // Of either kind. The missed found the instance owned, so no idle gap came before them.
         ("interrupts_won", counts.interrupts.saturating_sub(counts.interrupts_missed)),
         ("tx_packets", queues.tx_packets),
         ("tx_completions", queues.tx_completions),

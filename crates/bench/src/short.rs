@@ -10,12 +10,13 @@ use crate::udp_sink::{Offered, UdpSink};
 use crate::workload::{Options, Workload};
 use crate::xsk_rr::{PACES, XskRr};
 
-/// The workloads of the short round, with the policies that each is run under.
-pub fn round(options: &Options) -> Vec<(Box<dyn Workload>, Options)> {
-    let with = |policies: Vec<Policy>, window: u64| Options {
+/// The workloads of the short round, with the policies that each is run under. Without a `window` asked
+/// for, each has a short one of its own; that of the options is not used.
+pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Workload>, Options)> {
+    let with = |policies: Vec<Policy>, short: u64| Options {
         policies,
         repetitions: options.repetitions,
-        window: options.window.min(Duration::from_millis(window)),
+        window: window.unwrap_or(Duration::from_millis(short)),
         warm_up: options.warm_up.min(Duration::from_millis(150)),
         ..options.clone()
     };
@@ -59,4 +60,19 @@ pub fn round(options: &Options) -> Vec<(Box<dyn Workload>, Options)> {
             ),
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_that_was_asked_for_is_kept_and_without_one_they_are_short() {
+        let windows = |asked| {
+            let round = round(&Options::default(), asked);
+            round.into_iter().map(|(_, options)| options.window.as_millis()).collect::<Vec<_>>()
+        };
+        assert_eq!(windows(Some(Duration::from_secs(2))), [2_000; 3]);
+        assert_eq!(windows(None), [500, 500, 700]);
+    }
 }

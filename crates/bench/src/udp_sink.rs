@@ -31,7 +31,8 @@ const RING: u32 = 512;
 const SOCKET: usize = 256;
 
 /// How the application waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Waits {
     /// In a blocking receive call, as the document's sink did.
     #[default]
@@ -59,7 +60,7 @@ pub struct UdpSink {
     /// Nanoseconds to deliver a packet.
     pub delivery: u64,
     /// Nanoseconds to consume one.
-    pub application: u64,
+    pub consume: u64,
 }
 
 impl Default for UdpSink {
@@ -69,7 +70,7 @@ impl Default for UdpSink {
             offered: times.into_iter().map(Offered::TimesPeak).collect(),
             waits: Waits::Blocking,
             delivery: 20 * MICROSECOND,
-            application: 20 * MICROSECOND,
+            consume: 20 * MICROSECOND,
         }
     }
 }
@@ -77,7 +78,7 @@ impl Default for UdpSink {
 impl UdpSink {
     /// Packets a second at which a CPU that does nothing else is full.
     pub fn peak(&self) -> f64 {
-        1e9 / (self.delivery + self.application).max(1) as f64
+        1e9 / self.delivery.saturating_add(self.consume).max(1) as f64
     }
 
     fn queue(&self, index: usize, seed: u64) -> Result<SyntheticQueue, BenchError> {
@@ -126,7 +127,8 @@ impl Workload for UdpSink {
         Map::from_iter([
             (load.0.to_owned(), load.1),
             ("delivery_ns".to_owned(), json!(self.delivery)),
-            ("application_ns".to_owned(), json!(self.application)),
+            ("consume_ns".to_owned(), json!(self.consume)),
+            ("waits".to_owned(), json!(self.waits)),
         ])
     }
 
@@ -145,7 +147,7 @@ impl Workload for UdpSink {
         let application = Application {
             policy: *trial.policy,
             waits: self.waits,
-            work: Spin::new(self.application),
+            work: Spin::new(self.consume),
             received: Arc::clone(&received),
             stop: Arc::clone(&stop),
         };
@@ -174,7 +176,7 @@ impl Workload for UdpSink {
                 Offered::TimesPeak(times) => self.peak() * times,
                 Offered::AfterSoftirq => (offered_end - offered) as f64 / seconds,
             });
-            figures.extra.insert("received".into(), (last - first).into());
+            figures.packets = Some(last - first);
             set_ratios(&mut figures);
             Ok::<_, BenchError>(figures)
         })?;
@@ -215,21 +217,33 @@ impl Workload for UdpSink {
         report.extra.insert("beyond_peak".into(), json!(beyond));
     }
 
-    fn notes(&self, _: &Options) -> Vec<String> {
-        vec![format!(
-            "peak: {} ns of delivery and {} ns of application a packet fill the CPU at {:.0}/s",
-            self.delivery,
-            self.application,
-            self.peak()
-        )]
+    fn notes(&self, options: &Options) -> Vec<String> {
+        let mut notes = vec![
+            format!(
+                "peak: {} ns of delivery and {} ns of application a packet fill the CPU at {:.0}/s",
+                self.delivery,
+                self.consume,
+                self.peak()
+            ),
+            "no request's latency is measured here: nothing is answered".to_owned(),
+        ];
+        let epoll = options.policies.iter().filter(|policy| policy.epoll.enabled());
+        let epoll: Vec<String> = epoll.map(Policy::to_string).collect();
+        if self.waits == Waits::Blocking && !epoll.is_empty() {
+            notes.push(format!(
+                "these wait in epoll, whatever the load says, since they are about it: {}",
+                epoll.join(", ")
+            ));
+        }
+        notes
     }
 }
 
 /// What was polled for each datagram that the application received, and the part of the drops that
 /// cost nothing.
 fn set_ratios(figures: &mut Figures) {
-    let received = figures.extra.get("received").and_then(Value::as_u64).unwrap_or(0);
-    let polled = figures.packets.unwrap_or(0);
+    let received = figures.packets.unwrap_or(0);
+    let polled = figures.polled_packets.unwrap_or(0);
     set_ratio(&mut figures.extra, "polled_ratio", polled, received);
     let in_ring = figures.drops.get(RING_DROPS).copied().unwrap_or(0);
     let dropped = figures.dropped();
@@ -442,9 +456,9 @@ mod tests {
             let drops = [(RING_DROPS, in_ring), ("socket_full", in_socket)];
             let drops = drops.into_iter().filter(|(_, count)| *count != 0);
             let mut figures = Figures {
-                packets: Some(10),
+                packets: Some(received),
+                polled_packets: Some(10),
                 drops: drops.map(|(name, count)| (name.to_owned(), count)).collect(),
-                extra: Map::from_iter([("received".to_owned(), received.into())]),
                 ..Figures::default()
             };
             set_ratios(&mut figures);

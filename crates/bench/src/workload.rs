@@ -6,7 +6,7 @@ use napkin_core::Policy;
 use serde_json::{Map, Value};
 
 use crate::error::{BenchError, Stopped};
-use crate::measure::{Host, Plan};
+use crate::measure::{Host, Plan, ProcStat};
 use crate::report::{Column, Figures, Progress, Repetition, Report, Row};
 
 /// What is common to the runs of all workloads.
@@ -132,6 +132,10 @@ pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, Stopped
     let mut progress =
         if options.progress { Progress::new(steps) } else { Progress::hidden(steps) };
     let mut host = Host::gather();
+    let Placement { queue, other, poller } = options.placement();
+    let cpus = [queue, other, poller].map(|cpu| cpu as u32);
+    let mut stat = ProcStat::open().map_err(BenchError::Proc)?;
+    let times = stat.read(&cpus).map_err(BenchError::Proc)?;
     let mut repetitions: Vec<Vec<Repetition>> = vec![Vec::new(); plan.subjects];
     // By policy: what it may not do here, it may not do under any load.
     let mut refused: Vec<Option<String>> = vec![None; policies];
@@ -160,6 +164,10 @@ pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, Stopped
         }
     }
     drop(progress);
+    // What was measured is not given up for this.
+    if let Ok(now) = stat.read(&cpus) {
+        host.note_steal(now.since(times));
+    }
     let mut notes = workload.notes(options);
     if options.placement().shared() {
         notes

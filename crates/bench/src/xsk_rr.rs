@@ -99,7 +99,7 @@ impl Workload for XskRr {
         Map::from_iter([
             ("rate".to_owned(), json!(name)),
             ("period_ns".to_owned(), json!(period)),
-            ("delay_us".to_owned(), json!(delay / MICROSECOND)),
+            ("delay_ns".to_owned(), json!(delay)),
         ])
     }
 
@@ -166,7 +166,7 @@ impl Workload for XskRr {
         };
         vec![
             Load("rate".into()),
-            Load("delay_us".into()),
+            Load("delay_ns".into()),
             Policy,
             P5,
             P50,
@@ -193,9 +193,24 @@ impl Workload for XskRr {
              are the 2025 document's estimator (a truncating mean of the fastest p %)"
                 .to_owned(),
         ];
-        if self.paces.iter().any(|pace| pace.delay * 10 > pace.period * 7) {
+        let published = || self.paces.iter().filter(|pace| PACES.contains(pace));
+        let mut named: Vec<String> = Vec::new();
+        for pace in published() {
+            // Its period is not what its name says.
+            let actual = (1e9 / pace.period as f64).round();
+            let note = format!(
+                "{}/s is the document's name for a period of {} us ({actual}/s)",
+                pace.name,
+                pace.period / MICROSECOND
+            );
+            if actual != f64::from(pace.name) && !named.contains(&note) {
+                named.push(note);
+            }
+        }
+        notes.extend(named);
+        if published().any(|pace| pace.delay > 0) {
             notes.push(
-                "rows with a delay run at 75-97 % load: this machine's own gaps exceed their slack, \
+                "the document's rows with a delay run at 75-97 % load: this machine's own gaps exceed their slack, \
                  so they are reported and not judged"
                     .into(),
             );
@@ -358,7 +373,7 @@ impl<'a> Application<'a> {
                 seen.published.record(latency);
             }
             if self.delay > 0 {
-                busy_until = now + self.delay;
+                busy_until = now.saturating_add(self.delay);
             }
         }
         Ok(())
@@ -372,5 +387,25 @@ impl Seen {
             published: PublishedEstimator::new(),
             calls: Pow2::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_whose_name_is_not_its_rate_says_so() {
+        let notes = |paces: &[Pace]| {
+            XskRr { paces: paces.to_vec() }.notes(&Options::default())[1..].join("\n")
+        };
+        assert_eq!(
+            notes(&PACES[..1]),
+            "12000/s is the document's name for a period of 80 us (12500/s)"
+        );
+        assert_eq!(notes(&PACES).matches("12000/s is").count(), 1, "once for both");
+        assert!(notes(&PACES[1..2]).contains("75-97 % load"));
+        let own = Pace { name: 12_000, period: 83_333, delay: u64::MAX };
+        assert_eq!(notes(&[own]), "", "as it was asked for");
     }
 }

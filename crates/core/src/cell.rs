@@ -47,9 +47,4 @@ impl<T> OwnedCell<T> {
         // SAFETY: the caller's promise, above.
         unsafe { &mut *pointer }
     }
-
-    /// The contents of a cell that nobody shares.
-    pub(crate) fn into_inner(self) -> T {
-        self.0.into_inner()
-    }
 }

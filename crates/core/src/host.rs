@@ -242,9 +242,4 @@ impl<Q> Host<Q> {
         self.cpu(cpu).list.push(&self.instances, id);
         self.cpu(cpu).raise(Vector::NetRx.bit());
     }
-
-    /// The queues, of a host that nobody uses any more.
-    pub fn into_queues(self) -> impl Iterator<Item = Q> {
-        self.instances.into_iter().map(|instance| instance.owned.into_inner().queue)
-    }
 }

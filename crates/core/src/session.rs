@@ -10,7 +10,7 @@ use crate::claim::Claim;
 use crate::counters::Owner;
 use crate::host::{From, Host};
 use crate::instance::Id;
-use crate::policy::DEFAULT_BUDGET;
+use crate::policy::effective_budget;
 use crate::race::{self, Race};
 use crate::state::{IN_BUSY_POLL, MISSED};
 use crate::step::{Did, Op};
@@ -47,7 +47,7 @@ pub(crate) struct Session<'a, Q> {
 
 impl<'a, Q> Session<'a, Q> {
     pub(crate) fn new(host: &'a Host<Q>, id: Id, prefer: bool, budget: u16) -> Self {
-        let budget = if budget == 0 { DEFAULT_BUDGET } else { budget };
+        let budget = effective_budget(budget);
         Session { host, id, prefer, budget, turn: Turn::idle(), at: At::Passing }
     }
 

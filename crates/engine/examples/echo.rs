@@ -15,6 +15,7 @@ use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, now, sched};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
 use napkin_nic::tap::{Tap, TapConfig};
 use napkin_nic::{PacketQueue, Pool};
+use napkin_service::{Echo, Service};
 use napkin_stack::{Address, FrameBuilder};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -53,24 +54,27 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cpus = sched::usable_cpus().into_iter().take(1).collect();
     let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
     let engine = Engine::start(config)?;
+    for warning in engine.warnings() {
+        eprintln!("warning: {warning}");
+    }
 
-    // An application: it waits as the policy says, and sends back what has come.
-    let socket = engine.stack(&name)?.bind_udp(7, 512)?;
+    // An application: it waits in an epoll as the policy says, and sends back what has come. (What a
+    // policy asks of the socket itself, as `busypoll` does, takes a `Blocking` instead.)
+    let mut echo = Echo::new(engine.stack(&name)?.bind_udp(7, 512)?);
     let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll)?;
     epoll.set_spin(policy.application.spin);
-    epoll.add(&socket, 0)?;
-    let (start, mut events, mut echoed) = (Instant::now(), Vec::new(), 0_u64);
+    epoll.add(echo.socket(), 0)?;
+    let (start, mut events) = (Instant::now(), Vec::new());
     while tap.is_some() || start.elapsed() < Duration::from_secs(2) {
         epoll.wait(&mut events, 1, Some(Duration::from_millis(100)))?;
         // A batch, then another wait: in between, the policy decides who polls.
-        for datagram in std::iter::from_fn(|| socket.try_recv()).take(64) {
-            socket.echo(datagram, now())?;
-            echoed += 1;
-        }
+        echo.serve_ready(now(), 64);
     }
     let counts = engine.napi(1)?.counts;
     println!(
-        "{policy}: {echoed} echoes, {} interrupts, {} polls",
+        "{policy}: {} echoes ({} failed), {} interrupts, {} polls",
+        echo.answered(),
+        echo.failed(),
         counts.interrupts,
         counts.all_polls()
     );

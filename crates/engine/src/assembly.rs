@@ -1,4 +1,6 @@
 //! An engine's parts, put together: instances of its devices' queues, on its CPUs.
+//!
+//! Nothing runs yet: no thread is started here, no interrupt unmasked and no setting applied.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +12,6 @@ use napkin_stack::{Input, Stack};
 
 use crate::config::{DeviceConfig, EngineConfig, EngineError};
 use crate::cpu::EngineCpu;
-use crate::crew::Seat;
 use crate::port::Port;
 use crate::sched;
 use crate::shared::{Device, Napi, Shared};
@@ -66,8 +67,6 @@ pub(crate) struct Parts {
     pub(crate) shared: Shared,
     /// What each instance is to be set to.
     pub(crate) settings: Vec<InstancePolicy>,
-    /// What is read of each.
-    pub(crate) seats: Vec<Seat>,
 }
 
 /// Makes instances of the devices' queues, each with its line and its way into the stack.
@@ -76,8 +75,8 @@ pub(crate) fn assemble(
     configs: Vec<DeviceConfig>,
     cpus: Vec<EngineCpu>,
 ) -> Result<Parts, EngineError> {
-    let (mut settings, mut seats) = (Vec::new(), Vec::new());
-    let (mut napis, mut devices, mut ports) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut settings, mut napis) = (Vec::new(), Vec::new());
+    let (mut devices, mut ports) = (Vec::new(), Vec::new());
     for (device, config) in configs.into_iter().enumerate() {
         let stack = Stack::new(config.address);
         let cost = Spin::new(config.delivery_cost);
@@ -85,7 +84,6 @@ pub(crate) fn assemble(
         for (queue, (nic, cpu)) in config.queues.into_iter().enumerate() {
             let id = Id(napis.len() as u16);
             let napi = Napi::new(device, queue, nic.counters());
-            seats.push(Seat::new(nic.counters()));
             let port = port(&stack, nic, cost, &napi, (id, &cpus[usize::from(cpu)]))?;
             ports.push((port, CpuId(cpu)));
             napis.push(napi);
@@ -96,7 +94,7 @@ pub(crate) fn assemble(
     }
     let host = Host::new(os_cpus.len() as u16, ports);
     let shared = Shared::new(host, cpus.into(), napis.into(), devices.into());
-    Ok(Parts { shared, settings, seats })
+    Ok(Parts { shared, settings })
 }
 
 /// A device's queue as an instance's port, on the CPU that serves it.

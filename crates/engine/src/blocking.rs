@@ -34,8 +34,8 @@ pub enum SocketError {
 
 /// A socket and the thread that receives from it.
 ///
-/// The thread that polls separately (2025, "separate") has a `Blocking` of its own on the same
-/// socket's queue: see [`Blocking::poller`].
+/// The thread that polls separately (2025, "separate") has a [`Poller`] of the same socket's queue:
+/// see [`Blocking::poller`].
 pub struct Blocking<S> {
     socket: S,
     receiver: Arc<Receiver>,

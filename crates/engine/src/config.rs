@@ -1,4 +1,7 @@
 //! What an engine is made of.
+//!
+//! Only its description: whether it makes sense is judged in `assembly`, and what changes while the
+//! engine runs is a [`NapiChange`](crate::NapiChange).
 
 use napkin_core::policy::{CpuPolicy, InstancePolicy};
 use napkin_core::{Limits, Ns, SettingError};

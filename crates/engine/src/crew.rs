@@ -2,17 +2,16 @@
 //! pool.
 //!
 //! They change under the engine's lock of changes, which is held for as long as a change takes, the
-//! end of a thread included. What others read of an instance is in its [`Seat`], so that reading
-//! does not wait for a change.
+//! end of a thread included. What others read of an instance's thread is in its [`Seat`], so that
+//! reading does not wait for a change.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use napkin_core::Id;
 use napkin_core::policy::Threaded;
-use napkin_nic::QueueCounters;
 
 use crate::activity::{Activity, Role};
 use crate::config::{Contexts, EngineError};
@@ -21,33 +20,17 @@ use crate::refusals::Refusals;
 use crate::shared::Shared;
 use crate::thread::{join, spawn};
 
-/// What is read of an instance at any time.
-#[derive(Debug)]
+/// What is read of an instance's thread at any time.
+#[derive(Debug, Default)]
 pub(crate) struct Seat {
     /// The id of its thread; 0 for none.
     tid: AtomicI32,
-    /// Its present queue's.
-    queue: Mutex<Arc<QueueCounters>>,
 }
 
 impl Seat {
-    pub(crate) fn new(queue: Arc<QueueCounters>) -> Seat {
-        Seat { tid: AtomicI32::new(0), queue: Mutex::new(queue) }
-    }
-
     /// The id of the instance's thread, if it has one.
     pub(crate) fn tid(&self) -> Option<i32> {
         Some(self.tid.load(Ordering::Relaxed)).filter(|tid| *tid != 0)
-    }
-
-    /// Whether the device of its queue has gone for good.
-    pub(crate) fn gone(&self) -> bool {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).gone()
-    }
-
-    /// Another queue takes the place of the one before.
-    pub(crate) fn succeed(&self, queue: Arc<QueueCounters>) {
-        *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = queue;
     }
 }
 

@@ -1,4 +1,7 @@
 //! Taking the core's steps on real queues: the same few lines for every context.
+//!
+//! Nothing is decided here: which step comes next is the core's, when a context begins and where it
+//! sleeps is its own.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;

@@ -83,8 +83,8 @@ impl Engine {
         let mut engine = Engine {
             contexts: config.contexts,
             fixed: Vec::new(),
-            changes: Mutex::new(Crew::new(parts.seats.len())),
-            seats: parts.seats.into(),
+            changes: Mutex::new(Crew::new(parts.settings.len())),
+            seats: parts.settings.iter().map(|_| Seat::default()).collect(),
             refusals: Refusals::default(),
             shared: Arc::new(parts.shared),
         };
@@ -156,14 +156,6 @@ impl Engine {
         for id in self.shared.host.ids() {
             self.shared.host.instance(id).restart_idle_gap();
         }
-    }
-
-    /// How often a CPU's timer was set: each is a system call.
-    ///
-    /// # Panics
-    /// If the engine has no such CPU.
-    pub fn timer_settings(&self, cpu: CpuId) -> u64 {
-        self.shared.cpu(cpu).timer.settings()
     }
 
     /// Every thread that serves, or has served, traffic; those of the application from their first
@@ -247,13 +239,6 @@ impl Engine {
         self.shared.host.cpu(cpu).set_policy(policy);
     }
 
-    /// Changes the rules of all CPUs.
-    pub fn set_cpu_policy(&self, policy: CpuPolicy) {
-        for index in 0..self.shared.host.cpus() {
-            self.shared.host.cpu(CpuId(index)).set_policy(policy);
-        }
-    }
-
     /// Gives an instance another queue: its device was re-created, or went away and came back. The
     /// instance keeps its id, its settings, its thread and its counts; what the old queue still
     /// held is lost with it.
@@ -281,8 +266,7 @@ impl Engine {
         }
         let replaced = shared.host.change_queue(id, |old| *old = port);
         debug_assert!(replaced.is_ok(), "{napi_id} was not disabled");
-        napi.succeed(Arc::clone(&counters));
-        self.seats[usize::from(id.0)].succeed(counters);
+        napi.succeed(counters);
         if let Ok(mut enable) = Enable::new(&shared.host, id) {
             drive::control(shared, &mut enable);
         }
@@ -308,15 +292,14 @@ impl Engine {
     fn info(&self, id: Id) -> NapiInfo {
         let napi = self.shared.napi(id);
         let instance = self.shared.host.instance(id);
-        let seat = &self.seats[usize::from(id.0)];
         NapiInfo {
             id: Shared::napi_id(id),
             device: self.shared.devices[napi.device].name.clone(),
             ifindex: napi.device as u32 + 1,
             queue: napi.queue,
             cpu: instance.cpu().0,
-            pid: seat.tid(),
-            gone: seat.gone(),
+            pid: self.seats[usize::from(id.0)].tid(),
+            gone: napi.gone(),
             settings: instance.settings(),
             weight: instance.weight(),
             suspending: instance.suspending_contexts(),

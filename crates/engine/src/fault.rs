@@ -46,11 +46,13 @@ impl Faults {
 impl Engine {
     /// Whichever context of that role passes the `points`-th fault point from now on panics, once;
     /// 0 takes it back.
+    #[doc(hidden)]
     pub fn inject_panic(&self, role: Role, points: u64) {
         self.shared().faults.0[role as usize].store(points, Ordering::Relaxed);
     }
 
     /// Whether an injected panic is still to come.
+    #[doc(hidden)]
     pub fn panic_pending(&self, role: Role) -> bool {
         self.shared().faults.0[role as usize].load(Ordering::Relaxed) != 0
     }
@@ -60,6 +62,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::change`].
+    #[doc(hidden)]
     pub fn set_counting(
         &self,
         napi_id: u32,

@@ -1,4 +1,7 @@
 //! A device's queue as the core sees it: frames in from the device, out to the stack.
+//!
+//! When it is polled and when it is masked is the core's decision; what is in a frame is the stack's
+//! business.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,7 @@
 //! What this process may do.
+//!
+//! Only the right that the kernel asks for busy polling; whether a thread may have its class is found
+//! out by asking for it (`sched`).
 
 use rustix::thread::{CapabilitySet, capabilities};
 

@@ -157,9 +157,12 @@ pub(crate) fn exact_timers() {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
 }
 
-/// The calling thread's id.
+/// The calling thread's id: a system call the first time, because waits ask for it again and again.
 pub(crate) fn current_tid() -> i32 {
-    rustix::thread::gettid().as_raw_nonzero().get()
+    thread_local! {
+        static TID: i32 = rustix::thread::gettid().as_raw_nonzero().get();
+    }
+    TID.with(|tid| *tid)
 }
 
 #[cfg(test)]

@@ -1,4 +1,8 @@
 //! What every context of one engine sees.
+//!
+//! Not what the contexts do with it (`contexts`, `drive`), and nothing that a change holds for its
+//! whole length (`crew`): the locks here are held for a few instructions, and none on the way of a
+//! packet.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -50,9 +54,18 @@ impl Napi {
         }
     }
 
+    fn device_counts(&self) -> MutexGuard<'_, DeviceCounts> {
+        self.device_counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the device of the present queue has gone for good.
+    pub(crate) fn gone(&self) -> bool {
+        self.device_counts().present.gone()
+    }
+
     /// What the device has counted, over all of the instance's queues.
     pub(crate) fn queue_counts(&self) -> QueueCounts {
-        let counts = self.device_counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.device_counts();
         let mut sum = counts.before;
         sum.add(&counts.present.read());
         sum
@@ -60,7 +73,7 @@ impl Napi {
 
     /// Another queue counts from now on.
     pub(crate) fn succeed(&self, counters: Arc<QueueCounters>) {
-        let mut counts = self.device_counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.device_counts();
         let last = counts.present.read();
         counts.before.add(&last);
         counts.present = counters;

@@ -5,6 +5,3 @@
 //! code that ships is the code that is model-checked.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-
-/// A number that is counted, and that no schedule depends on.
-pub(crate) use std::sync::atomic::AtomicU64 as Count;

@@ -1,4 +1,7 @@
 //! Starting the engine's threads: named, in their place, in their class.
+//!
+//! Not what they do (`contexts`), nor which of them there are (`engine` for those of the CPUs, `crew`
+//! for those that come and go).
 
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;

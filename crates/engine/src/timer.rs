@@ -7,7 +7,7 @@
 use napkin_core::{NEVER, Ns};
 
 use crate::os::Alarm;
-use crate::sync::{AtomicU64, Count, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The timer of one CPU.
 #[derive(Debug)]
@@ -15,22 +15,16 @@ pub(crate) struct Timer {
     alarm: Alarm,
     /// For when the alarm is set, or is about to be.
     armed: AtomicU64,
-    settings: Count,
 }
 
 impl Timer {
     pub(crate) fn new(alarm: Alarm) -> Timer {
-        Timer { alarm, armed: AtomicU64::new(NEVER), settings: Count::new(0) }
+        Timer { alarm, armed: AtomicU64::new(NEVER) }
     }
 
     /// What the interrupt thread waits for.
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
-    }
-
-    /// How often the operating system was asked to set the timer.
-    pub(crate) fn settings(&self) -> u64 {
-        self.settings.load(Ordering::Relaxed)
     }
 
     /// Sees to it that the timer fires at `at` or before. The deadline behind it has been stored.
@@ -52,7 +46,7 @@ impl Timer {
         // whoever finds that his is not the one entered sets the one that is.
         let mut set = at;
         loop {
-            self.set(set);
+            self.alarm.set(set);
             let entered = self.armed.load(Ordering::Acquire);
             if entered == set || entered == NEVER {
                 return;
@@ -66,10 +60,5 @@ impl Timer {
     pub(crate) fn fired(&self) {
         self.armed.swap(NEVER, Ordering::AcqRel);
         fence(Ordering::SeqCst);
-    }
-
-    fn set(&self, at: Ns) {
-        self.settings.fetch_add(1, Ordering::Relaxed);
-        self.alarm.set(at);
     }
 }

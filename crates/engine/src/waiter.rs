@@ -82,6 +82,11 @@ impl Waiter {
         let (_, meter) = match &mut *slot {
             Some(entry) if entry.0 == tid => entry,
             slot => {
+                // Another thread waited here before: its time is in the books no longer than
+                // somebody looks at it. Let go of first, so that entering the new one forgets it.
+                if let Some((_, before)) = slot.take() {
+                    before.activity.set_tid(0);
+                }
                 let name = std::thread::current().name().unwrap_or("application").to_owned();
                 let activity = self.shared.register(Role::Application, name);
                 activity.set_tid(tid);

@@ -52,7 +52,7 @@ fn balances(seed: u64, name: &str, per_second: f64, count: u64) {
         let settings = any_settings(&mut rng);
         if rng.below(8) == 0 {
             engine.change_device("syn0", &settings.into()).expect("sound settings");
-            engine.set_cpu_policy(any_cpu_policy(&mut rng));
+            common::set_cpu_policy(&engine, any_cpu_policy(&mut rng));
         } else {
             engine.change(1 + rng.below(4) as u32, &settings.into()).expect("sound settings");
         }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::{PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
-use napkin_engine::{Blocking, Epoll};
+use napkin_core::policy::EpollPolicy;
+use napkin_engine::{Blocking, Epoll, EpollError};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("procfs").count()
@@ -87,5 +88,34 @@ fn sockets_may_come_and_go_without_a_wait_between() {
     let mut events = Vec::new();
     epoll.wait(&mut events, 8, Some(Duration::from_secs(1))).expect("a wait");
     assert_eq!(events.len(), 1);
+    engine.stop();
+}
+
+#[test]
+fn an_epoll_that_moves_through_many_threads_leaves_no_trail() {
+    let _alone = alone();
+    let (engine, _source) = start(&policy("base"), &Setup::default());
+    let fixed = engine.activities().len();
+    let epoll = Epoll::new(&engine, CpuId(0), EpollPolicy::default()).expect("parameters");
+    for _ in 0..1_000 {
+        let look = || epoll.wait(&mut Vec::new(), 1, Some(Duration::ZERO)).expect("a wait");
+        std::thread::scope(|scope| scope.spawn(look).join().expect("no panic"));
+    }
+    assert_eq!(engine.activities().len(), fixed + 1, "the last thread's, and no other's");
+    drop(epoll);
+    engine.stop();
+}
+
+#[test]
+fn an_epoll_s_parameters_are_read_as_they_were_set() {
+    let _alone = alone();
+    let (engine, _source) = start(&policy("base"), &Setup::default());
+    let epoll = Epoll::new(&engine, CpuId(0), EpollPolicy::default()).expect("parameters");
+    let params = EpollPolicy { busy_poll_usecs: 50, busy_poll_budget: 64, prefer_busy_poll: true };
+    epoll.set_params(params).expect("within the limits");
+    assert_eq!(epoll.params(), params);
+    let longer = EpollPolicy { busy_poll_usecs: 1 << 31, ..params };
+    assert_eq!(epoll.set_params(longer), Err(EpollError::Usecs(1 << 31)));
+    assert_eq!(epoll.params(), params, "what is refused changes nothing");
     engine.stop();
 }

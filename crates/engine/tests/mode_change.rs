@@ -56,7 +56,7 @@ fn polls(counts: &Counts, way: Way) -> u64 {
 /// The rules of the CPU under which an owner is this one.
 fn rules(engine: &Engine, way: Way) {
     let rules = if way == Way::Ksoftirqd { "ksoftirqd" } else { "base" };
-    engine.set_cpu_policy(policy(rules).cpu);
+    common::set_cpu_policy(engine, policy(rules).cpu);
 }
 
 /// What a change took: `change` does it and counts the old owner's polls.

@@ -1,4 +1,6 @@
-//! Arguments.
+//! Arguments: their names, their help, and what can be told of a value without an engine.
+//!
+//! Not the limits of settings: the engine knows them and says them, so that they stand in one place.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -166,7 +168,7 @@ hold, feedback, weight and the counts are napkin's own; all else is named as in 
 Examples:
   napkin napi-get --id 1
   napkin napi-get --ifindex 1 --counts
-  taskset -pc 1 $(napkin napi-get --id 1 --json | jq '.[0].pid')")]
+  taskset -pc 1 $(napkin napi-get --id 1 --json | jq '.[0].pid')    of a threaded instance")]
 pub(crate) struct NapiGet {
     /// Only this instance.
     #[arg(long)]

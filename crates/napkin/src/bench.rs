@@ -13,7 +13,7 @@ use napkin_bench::{BenchError, Options, Stopped, Workload, run, short};
 use napkin_core::Policy;
 use napkin_core::policy::PolicyError;
 
-use crate::failure::{Failure, print};
+use crate::failure::{Failure, print, say};
 use crate::policies::warn;
 use crate::units;
 
@@ -63,7 +63,7 @@ struct Common {
     #[arg(long, value_name = "LIST", global = true)]
     cpus: Option<CpuList>,
     /// Write the figures, with every repetition, to this file (FILE.flood-ping.json and so on in the
-    /// short round).
+    /// short round). If it is no regular file (/dev/stdout, a pipe), the table goes to standard error.
     #[arg(long, value_name = "FILE", global = true)]
     json: Option<PathBuf>,
     /// Show no progress.
@@ -97,11 +97,11 @@ enum Which {
         /// How the application waits.
         #[arg(long, value_enum, default_value_t = Application::Blocking)]
         application: Application,
-        /// What it costs to deliver a packet, as in 20us.
-        #[arg(long, value_name = "TIME", value_parser = units::nanoseconds, default_value = "20us")]
+        /// What it costs to deliver a packet, as in 20us; at most 1s.
+        #[arg(long, value_name = "TIME", value_parser = cost, default_value = "20us")]
         delivery: u64,
-        /// What it costs the application to consume one.
-        #[arg(long, value_name = "TIME", value_parser = units::nanoseconds, default_value = "20us")]
+        /// What it costs the application to consume one; at most 1s.
+        #[arg(long, value_name = "TIME", value_parser = cost, default_value = "20us")]
         consume: u64,
     },
     /// 2025: packets at a fixed rate, answered inline by a busy application. How low, how steady?
@@ -111,9 +111,9 @@ enum Which {
         /// Packets a second. [default: the document's five workloads, each with its delay]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
         rate: Option<u32>,
-        /// For how long the application does not receive after a reply; goes with --rate.
+        /// For how long the application does not receive after a reply, at most 1s; goes with --rate.
         /// [default: 0us]
-        #[arg(long, value_name = "TIME", value_parser = units::nanoseconds, requires = "rate")]
+        #[arg(long, value_name = "TIME", value_parser = cost, requires = "rate")]
         delay: Option<u64>,
     },
 }
@@ -140,7 +140,7 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
     let json = args.common.json.as_deref();
     let Some(which) = &args.workload else {
         let of_each = |workload: &dyn Workload| json.map(|path| json_of(path, workload.name()));
-        let round = short::round(&options);
+        let round = short::round(&options, args.common.window);
         for (workload, _) in &round {
             check(of_each(&**workload).as_deref())?;
         }
@@ -158,6 +158,14 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
     }
     check(json)?;
     one(&*workload, &options, json, true)
+}
+
+/// A cost for each packet; beyond a second nothing would be measured in any window.
+fn cost(text: &str) -> Result<u64, String> {
+    match units::nanoseconds(text)? {
+        cost if cost <= 1_000_000_000 => Ok(cost),
+        _ => Err("a packet may cost at most 1s".into()),
+    }
 }
 
 /// The file of one workload of the short round.
@@ -232,7 +240,7 @@ fn workload(which: &Which) -> Result<Box<dyn Workload>, Failure> {
                     Application::Epoll => Waits::Epoll,
                 },
                 delivery: *delivery,
-                application: *consume,
+                consume: *consume,
             })
         }
         Which::XskRr { rate: None, .. } => Box::new(XskRr::default()),
@@ -300,8 +308,14 @@ fn show(
     }
     text.push('\n');
     // First the file: whoever closes the pipe has asked for it all the same.
+    let device = json.is_some_and(|path| std::fs::metadata(path).is_ok_and(|it| !it.is_file()));
     let written = json.map_or(Ok(()), |path| report.write(path).map_err(Failure::of));
-    print(&text)?;
+    if device {
+        // Nothing between the braces, if it is standard output.
+        say(text.trim_end());
+    } else {
+        print(&text)?;
+    }
     written
 }
 
@@ -364,6 +378,13 @@ mod tests {
         let parse = |line: &str| crate::args::Args::command().try_get_matches_from(line.split(' '));
         assert!(parse("napkin bench udp-sink --corner").is_ok());
         assert!(parse("napkin bench udp-sink --corner --offered 2").is_err());
+        for huge in
+            ["udp-sink --consume 2s", "udp-sink --delivery 2s", "xsk-rr --rate 1 --delay 2s"]
+        {
+            let error = parse(&format!("napkin bench {huge}")).unwrap_err().to_string();
+            assert!(error.contains("at most 1s"), "{error}");
+        }
+        assert!(parse("napkin bench udp-sink --consume 1s").is_ok());
         assert!(parse("napkin bench xsk-rr").is_ok());
         assert!(parse("napkin bench xsk-rr --delay 1us").is_err(), "a delay goes with a rate");
     }

@@ -1,5 +1,6 @@
 //! The verbs that ask and change a running engine.
 
+use napkin_bench::report::table::time as measured;
 use napkin_core::policy::Time;
 use napkin_engine::control::{Answer, ClientError, Record, Request, Verb, choose, request};
 use serde_json::Value;
@@ -10,6 +11,9 @@ use crate::table;
 
 /// Of a device that somebody removed; a column only where there is one.
 const GONE: &str = "gone";
+
+/// The one time that is measured and not set.
+const IDLE_GAP: &str = "idle-gap-min";
 
 pub(crate) fn dev_get(args: &DevGet) -> Result<(), Failure> {
     let asked = Request::new(Verb::DevGet).with("ifindex", args.ifindex);
@@ -53,7 +57,7 @@ pub(crate) fn napi_get(args: &NapiGet) -> Result<(), Failure> {
         "timer-polls",
         "parks",
         "handovers",
-        "idle-gap-min",
+        IDLE_GAP,
     ];
     show(&args.target, &asked, if args.counts { counts } else { settings })
 }
@@ -144,14 +148,16 @@ fn show(target: &Target, asked: &Request, columns: &[&str]) -> Result<(), Failur
 
 /// A value as people read it; what is absent is a dash.
 fn cell(name: &str, value: Option<&Value>) -> String {
-    const TIMES: [&str; 4] = ["gro-flush-timeout", "irq-suspend-timeout", "hold", "idle-gap-min"];
+    const TIMES: [&str; 3] = ["gro-flush-timeout", "irq-suspend-timeout", "hold"];
     match value {
         None | Some(Value::Null) => "-".into(),
         Some(Value::Bool(gone)) if name == GONE => if *gone { "yes" } else { "no" }.into(),
         Some(Value::Bool(on)) => if *on { "on" } else { "off" }.into(),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Number(number)) => match number.as_u64() {
+            // A setting is shown as it would be written; what was measured, to three digits.
             Some(time) if TIMES.contains(&name) => Time(time).to_string(),
+            Some(time) if name == IDLE_GAP => measured(time as f64),
             _ => number.to_string(),
         },
         Some(Value::Array(items)) => {
@@ -176,6 +182,7 @@ mod tests {
     fn a_cell_is_for_people() {
         assert_eq!(cell("pid", None), "-");
         assert_eq!(cell("hold", Some(&json!(1_000_000))), "1ms");
+        assert_eq!(cell("idle-gap-min", Some(&json!(103_981_881))), "104 ms");
         assert_eq!(cell("weight", Some(&json!(64))), "64");
         assert_eq!(cell("feedback", Some(&json!(true))), "on");
         assert_eq!(cell("gone", Some(&json!(true))), "yes");

@@ -1,4 +1,7 @@
 //! Tables for people.
+//!
+//! Not the tables of `napkin bench`, whose columns know units and absences: those are the bench
+//! crate's.
 
 use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
 

@@ -1,4 +1,6 @@
 //! Times on the command line.
+//!
+//! Not those in a policy's text, which the core reads.
 
 use std::time::Duration;
 

@@ -72,14 +72,6 @@ impl ThreadMeter {
         ThreadMeter::under(Path::new("/proc/self"), wanted)
     }
 
-    /// The same for another process.
-    ///
-    /// # Errors
-    /// If there is no such process, or this one may not look at it.
-    pub fn of_process(pid: u32, wanted: impl Fn(u32, &str) -> bool) -> io::Result<ThreadMeter> {
-        ThreadMeter::under(&PathBuf::from(format!("/proc/{pid}")), wanted)
-    }
-
     fn under(process: &Path, wanted: impl Fn(u32, &str) -> bool) -> io::Result<ThreadMeter> {
         let source =
             if process.join("schedstat").exists() { CpuSource::Schedstat } else { CpuSource::Stat };

@@ -1,9 +1,8 @@
 //! The machine under a measurement: what a reader needs to judge its figures.
 //!
 //! Gathered from `/proc` and `/sys`, with the overshoot of this machine's timers measured once.
-//! What cannot be read is `None`. Which threads really got real-time priority, and how much time
-//! the hypervisor stole, is known only during and after a run: [`Host::note_realtime`] and
-//! [`Host::note_steal`] add it.
+//! What cannot be read is `None`. What is known only after a run is added then: `realtime_priority`, and
+//! with [`Host::note_steal`] how much time the hypervisor stole.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -32,9 +31,9 @@ pub struct Host {
     pub virtual_machine: Option<bool>,
     /// Clock source of the kernel.
     pub clocksource: Option<String>,
-    /// Whether the threads that ask for real-time priority have it; `None` if none asked.
+    /// Whether this process may give its interrupts real-time priority, and so does.
     pub realtime_priority: Option<bool>,
-    /// Share of the CPUs' time that the hypervisor took during the run, 0 to 1.
+    /// Share of the time of the CPUs under test that the hypervisor took during the run, 0 to 1.
     pub steal: Option<f64>,
     /// How much longer than asked a sleep takes here.
     pub timer: Option<TimerOvershoot>,
@@ -80,27 +79,11 @@ impl Host {
         }
     }
 
-    /// Notes whether all of the given threads of this process run at real-time priority.
-    pub fn note_realtime(&mut self, tids: &[u32]) {
-        self.realtime_priority = (!tids.is_empty())
-            .then(|| tids.iter().all(|&tid| realtime_priority_of(tid).is_some_and(|p| p > 0)));
-    }
-
     /// Notes how much the hypervisor stole over the run, from a difference of two readings.
     pub fn note_steal(&mut self, window: CpuTimes) {
         self.steal =
             (window.total_ns != 0).then(|| window.steal_ns as f64 / window.total_ns as f64);
     }
-}
-
-/// The real-time priority of a thread of this process, 0 for a fair thread; `None` if it is gone.
-pub fn realtime_priority_of(tid: u32) -> Option<u32> {
-    parse_rt_priority(&fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?)
-}
-
-/// Field 40 of proc(5)'s stat, counted from the end of the name, which may hold anything.
-fn parse_rt_priority(stat: &str) -> Option<u32> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(37)?.parse().ok()
 }
 
 /// Sleeps `sleeps` times for `asked` and tells by how much it was late, with the timer slack that
@@ -168,14 +151,6 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_is_found_after_any_name() {
-        let stat = "7 (x) 1 2) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 \
-                    25 26 27 28 29 30 31 32 33 34 35 3 50 1 0";
-        assert_eq!(parse_rt_priority(stat), Some(50));
-        assert_eq!(parse_rt_priority("7 (x) S"), None);
-    }
-
-    #[test]
     fn this_host_has_a_kernel_and_late_timers() {
         let mut host = Host::gather();
         assert!(host.kernel.is_some());
@@ -184,10 +159,6 @@ mod tests {
         assert_eq!((timer.asked_ns, timer.sleeps), (20_000, 100));
         assert!(timer.p50_ns <= timer.p99_ns && timer.p99_ns <= timer.max_ns);
 
-        host.note_realtime(&[]);
-        assert_eq!(host.realtime_priority, None, "no thread asked");
-        host.note_realtime(&[u32::MAX]);
-        assert_eq!(host.realtime_priority, Some(false), "no such thread");
         host.note_steal(CpuTimes { steal_ns: 1, total_ns: 4, idle_ns: 0 });
         assert_eq!(host.steal, Some(0.25));
         host.note_steal(CpuTimes::default());

@@ -5,6 +5,11 @@
 //! traffic, and counts cover the measured window. A figure of the contract that could not be
 //! measured is `null`, with the reason among the `notes`; figures that only some workloads have are
 //! left out where there are none.
+//!
+//! Among the further figures of every workload are `interrupts_won` and `interrupts_missed`: interrupts
+//! of either kind, receive and transmit, that found the instance free, or owned by a poll that then
+//! looked once more. `interrupts` and `interrupts_tx` count the won ones, each its kind.
+//! `serving_cpus` are the operating system's numbers of the CPUs that `cpu` is of.
 
 use std::collections::BTreeMap;
 
@@ -73,13 +78,14 @@ pub struct Figures {
     pub latency_ns: Option<LatencyNs>,
     /// Where the serving CPUs' time went.
     pub cpu: Option<CpuSplit>,
-    /// Receive interrupts.
+    /// Receive interrupts that won the instance; a missed one, which found it owned, is not among them.
     pub interrupts: Option<u64>,
     /// Polls, empty ones included.
     pub polls: Option<u64>,
     /// Polls that found nothing.
     pub empty_polls: Option<u64>,
-    /// Packets delivered.
+    /// Packets served: echo requests answered (`flood-ping`), datagrams that the application received
+    /// (`udp-sink`), packets replied to (`xsk-rr`).
     pub packets: Option<u64>,
     /// Packets lost, by the counter that counted them.
     pub drops: BTreeMap<String, u64>,
@@ -87,16 +93,19 @@ pub struct Figures {
     /// Length of the measured window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_ns: Option<u64>,
-    /// Transmit interrupts.
+    /// Packets polled from the receive ring, whatever became of them then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polled_packets: Option<u64>,
+    /// Transmit interrupts that won the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts_tx: Option<u64>,
-    /// Receive interrupts for each packet.
+    /// Receive interrupts for each packet polled from the ring.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts_per_packet: Option<f64>,
     /// Context switches of the serving threads, of either kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_switches: Option<u64>,
-    /// Context switches for each packet.
+    /// Context switches for each packet served (`packets`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_switches_per_packet: Option<f64>,
     /// Voluntary context switches of the serving threads.
@@ -125,7 +134,7 @@ impl Figures {
             _ => None,
         };
         self.interrupts_per_packet =
-            self.interrupts_per_packet.or(per(self.interrupts, self.packets));
+            self.interrupts_per_packet.or(per(self.interrupts, self.polled_packets));
         self.context_switches_per_packet =
             self.context_switches_per_packet.or(per(self.context_switches, self.packets));
         self.wakeups_per_s =
@@ -233,6 +242,7 @@ mod tests {
         let mut figures = Figures {
             interrupts: Some(500),
             packets: Some(1000),
+            polled_packets: Some(1000),
             context_switches: Some(3000),
             wakeups: Some(10),
             window_ns: Some(2_000_000_000),
@@ -243,7 +253,8 @@ mod tests {
         assert_eq!(figures.context_switches_per_packet, Some(3.0));
         assert_eq!(figures.wakeups_per_s, Some(5.0));
 
-        let mut idle = Figures { interrupts: Some(1), packets: Some(0), ..Figures::default() };
+        let mut idle =
+            Figures { interrupts: Some(1), polled_packets: Some(0), ..Figures::default() };
         idle.derive();
         assert_eq!(idle.interrupts_per_packet, None, "no packet, no ratio");
         assert_eq!(row().figures.dropped(), 5);

@@ -47,6 +47,7 @@ fn combine(all: &[&Figures]) -> Figures {
         packets: count(|f| f.packets),
         drops: drops(all),
         window_ns: count(|f| f.window_ns),
+        polled_packets: count(|f| f.polled_packets),
         interrupts_tx: count(|f| f.interrupts_tx),
         interrupts_per_packet: real(|f| f.interrupts_per_packet),
         context_switches: count(|f| f.context_switches),
@@ -177,7 +178,8 @@ mod tests {
             latency_ns: latency.summary(),
             cpu: Some(CpuSplit { work, poll: 0.1, waiting: 0.1, asleep: 0.8 - work }),
             interrupts: Some(step * 10),
-            packets: Some(100),
+            packets: Some(90),
+            polled_packets: Some(100),
             drops: BTreeMap::from([("ring_full".into(), step)]),
             receive_time_histogram: Some(receive),
             extra: Map::from_iter([

@@ -12,6 +12,9 @@ use crate::measure::{LatencyNs, Published};
 /// Widest table in characters.
 pub const WIDTH: usize = 120;
 
+/// How the names of the report's times end.
+const TIME: &str = "_ns";
+
 /// What is shown for a figure that a row does not have.
 const ABSENT: &str = "-";
 
@@ -20,18 +23,15 @@ const ABSENT: &str = "-";
 #[allow(missing_docs, reason = "each shows the report's field of the same name")]
 pub enum Column {
     Policy,
-    /// A field of the row's `load`.
+    /// A field of the row's `load`; one in nanoseconds is shown with its unit.
     Load(String),
     Offered,
     Achieved,
-    Mean,
     P5,
     P50,
-    P90,
     P95,
     P99,
     P999,
-    Max,
     /// The 2025 document's estimator, which is no percentile, under its published name.
     PublishedP5,
     /// See [`Column::PublishedP5`].
@@ -45,46 +45,30 @@ pub enum Column {
     Waiting,
     Asleep,
     Interrupts,
-    InterruptsTx,
+    InterruptsTxPerPacket,
     InterruptsPerPacket,
     Polls,
-    EmptyPolls,
     Packets,
     /// All drop counters added up.
     Drops,
     ContextSwitchesPerPacket,
-    WakeupsPerS,
     /// A further figure of the workload, as it stands in the report.
     Extra(String),
 }
 
 impl Column {
-    /// The columns that every workload has, in the usual order.
-    pub fn standard() -> Vec<Column> {
-        use Column::{
-            Achieved, Asleep, Interrupts, Max, Mean, P50, P99, P999, Policy, Poll, Polls, Waiting,
-            Work,
-        };
-        vec![
-            Policy, Achieved, Mean, P50, P99, P999, Max, Work, Poll, Waiting, Asleep, Interrupts,
-            Polls,
-        ]
-    }
-
     fn header(&self) -> &str {
         match self {
             Column::Policy => "policy",
-            Column::Load(name) | Column::Extra(name) => name,
+            Column::Load(name) => name.strip_suffix(TIME).unwrap_or(name),
+            Column::Extra(name) => name,
             Column::Offered => "offered",
             Column::Achieved => "achieved",
-            Column::Mean => "mean",
             Column::P5 => "p5",
             Column::P50 => "p50",
-            Column::P90 => "p90",
             Column::P95 => "p95",
             Column::P99 => "p99",
             Column::P999 => "p99.9",
-            Column::Max => "max",
             Column::PublishedP5 => "\"p5\"",
             Column::PublishedP50 => "\"p50\"",
             Column::PublishedP95 => "\"p95\"",
@@ -94,14 +78,12 @@ impl Column {
             Column::Waiting => "waiting",
             Column::Asleep => "asleep",
             Column::Interrupts => "irqs",
-            Column::InterruptsTx => "tx irqs",
+            Column::InterruptsTxPerPacket => "tx irqs/pkt",
             Column::InterruptsPerPacket => "irqs/pkt",
             Column::Polls => "polls",
-            Column::EmptyPolls => "empty",
             Column::Packets => "packets",
             Column::Drops => "drops",
             Column::ContextSwitchesPerPacket => "switches/pkt",
-            Column::WakeupsPerS => "wake-ups",
         }
     }
 
@@ -130,17 +112,17 @@ impl Column {
         };
         let shown = match self {
             Column::Policy => Some(row.policy.clone()),
-            Column::Load(name) => row.load.get(name).map(plain),
+            Column::Load(name) => row.load.get(name).map(|value| match value.as_f64() {
+                Some(ns) if name.ends_with(TIME) => time(ns),
+                _ => plain(value),
+            }),
             Column::Offered => f.offered_per_s.map(rate),
             Column::Achieved => f.achieved_per_s.map(rate),
-            Column::Mean => f.latency_ns.map(|l| time(l.mean)),
             Column::P5 => latency(|l| l.p5),
             Column::P50 => latency(|l| l.p50),
-            Column::P90 => latency(|l| l.p90),
             Column::P95 => latency(|l| l.p95),
             Column::P99 => latency(|l| l.p99),
             Column::P999 => latency(|l| l.p999),
-            Column::Max => latency(|l| l.max),
             Column::PublishedP5 => published(|p| p.p5),
             Column::PublishedP50 => published(|p| p.p50),
             Column::PublishedP95 => published(|p| p.p95),
@@ -150,15 +132,13 @@ impl Column {
             Column::Waiting => f.cpu.map(|c| percent(c.waiting)),
             Column::Asleep => f.cpu.map(|c| percent(c.asleep)),
             Column::Interrupts => f.interrupts.map(count),
-            Column::InterruptsTx => f.interrupts_tx.map(count),
+            Column::InterruptsTxPerPacket => f.extra.get("interrupts_tx_per_packet").map(plain),
             Column::InterruptsPerPacket => f.interrupts_per_packet.map(ratio),
             Column::Polls => f.polls.map(count),
-            Column::EmptyPolls => f.empty_polls.map(count),
             Column::Packets => f.packets.map(count),
             // What a window did not name was not dropped in it.
             Column::Drops => f.window_ns.map(|_| count(f.dropped())),
             Column::ContextSwitchesPerPacket => f.context_switches_per_packet.map(ratio),
-            Column::WakeupsPerS => f.wakeups_per_s.map(rate),
             Column::Extra(name) => f.extra.get(name).map(plain),
         };
         shown.unwrap_or_else(|| ABSENT.to_owned())
@@ -190,7 +170,7 @@ pub fn receive_times(rows: &[Row], columns: &[Column]) -> String {
     for row in rows {
         let Some(histogram) = &row.figures.receive_time_histogram else { continue };
         let names = columns.iter().filter_map(|column| match column {
-            Column::Load(name) => Some(format!(", {name} {}", column.cell(row))),
+            Column::Load(_) => Some(format!(", {} {}", column.header(), column.cell(row))),
             _ => None,
         });
         let names: String = names.collect();
@@ -331,6 +311,7 @@ mod tests {
             cpu: Some(CpuSplit { work: 0.251, poll: 0.5, waiting: 0.0, asleep: 0.249 }),
             interrupts: Some(rate),
             packets: Some(2 * rate),
+            polled_packets: Some(2 * rate),
             published_estimator_ns: published.take(),
             extra: Map::from_iter([("hits".into(), Value::from("most"))]),
             ..Figures::default()
@@ -350,12 +331,12 @@ mod tests {
             Column::PublishedP99,
             Column::Poll,
             Column::InterruptsPerPacket,
-            Column::EmptyPolls,
+            Column::Drops,
             Column::Extra("hits".into()),
         ];
         let text = render(&rows, &columns);
         let want = "\
-policy              connections  achieved      p50    \"p99\"    poll  irqs/pkt  empty  hits
+policy              connections  achieved      p50    \"p99\"    poll  irqs/pkt  drops  hits
 ------------------------------------------------------------------------------------------
 softirq                       4  12.5 k/s  13.0 us  13.0 us  50.0 %     0.500      -  most
 threaded-busy-poll            4  1.20 M/s  1.30 ms  1.30 ms  50.0 %     0.500      -  most
@@ -366,12 +347,16 @@ threaded-busy-poll            4  1.20 M/s  1.30 ms  1.30 ms  50.0 %     0.500   
     #[test]
     fn a_wide_table_is_continued_below_and_never_wider_than_promised() {
         let rows = [row("a policy with a rather long name indeed", 12_500, 13)];
-        let mut columns = Column::standard();
-        columns.insert(1, Column::Load("connections".into()));
-        columns.extend([Column::P90, Column::P95, Column::Packets, Column::WakeupsPerS]);
+        use Column::{
+            Achieved, Asleep, Interrupts, Load, P5, P50, P95, P99, P999, Packets, Policy, Poll,
+            Polls, PublishedP50, PublishedP99, Waiting, Work,
+        };
+        let mut columns = vec![Policy, Load("connections".into()), Achieved, P5, P50, P95, P99];
+        columns.extend([P999, PublishedP50, PublishedP99, Work, Poll, Waiting, Asleep]);
+        columns.extend([Interrupts, Polls, Packets]);
         let text = render(&rows, &columns);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
-        assert_eq!(text.matches("a policy with").count(), 3, "the row is named again:\n{text}");
+        assert_eq!(text.matches("a policy with").count(), 2, "the row is named again:\n{text}");
         for column in &columns {
             assert!(text.contains(column.header()), "{column:?}");
         }
@@ -397,6 +382,14 @@ threaded-busy-poll            4  1.20 M/s  1.30 ms  1.30 ms  50.0 %     0.500   
     }
 
     #[test]
+    fn a_load_in_nanoseconds_is_shown_with_its_unit() {
+        let mut row = row("base", 1, 1);
+        row.load.insert("delay_ns".into(), Value::from(78_000));
+        let text = render(&[row], &[Column::Policy, Column::Load("delay_ns".into())]);
+        assert!(text.starts_with("policy    delay\n") && text.ends_with("  78.0 us\n"), "{text}");
+    }
+
+    #[test]
     fn receive_times_are_shown_for_the_rows_that_have_them() {
         let mut rows = [row("interrupts", 1, 1), row("busypoll", 1, 1)];
         let columns = [Column::Policy, Column::Load("connections".into())];
@@ -416,7 +409,7 @@ threaded-busy-poll            4  1.20 M/s  1.30 ms  1.30 ms  50.0 %     0.500   
 
     #[test]
     fn no_rows_is_a_header_and_no_columns_is_no_panic() {
-        assert!(render(&[], &Column::standard()).starts_with("policy"));
+        assert!(render(&[], &[Column::Policy, Column::Packets]).starts_with("policy"));
         let _ = render(&[row("x", 1, 1)], &[]);
     }
 

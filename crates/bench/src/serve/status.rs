@@ -115,7 +115,7 @@ impl fmt::Display for Status {
         let counts = &self.counts;
         write!(f, "{:.0} s: {} packets/s, ", self.at, rate(counts.packets))?;
         write!(f, "{} received/s, {} replies/s, ", rate(counts.received), rate(counts.replies))?;
-        write!(f, "{} irqs/s, {} polls/s ", rate(counts.interrupts), rate(counts.polls))?;
+        write!(f, "{} interrupts/s, {} polls/s ", rate(counts.interrupts), rate(counts.polls))?;
         write!(f, "({} empty), drops/s:", rate(counts.empty_polls))?;
         list(f, counts.drops.iter().map(|(name, count)| (*name, rate(*count))))?;
         match self.cpu {
@@ -197,7 +197,7 @@ mod tests {
         let status = Status { at: 4.0, seconds: 2.0, counts: counts.clone(), cpu };
         assert_eq!(
             status.to_string(),
-            "4 s: 10 packets/s, 9 received/s, 9 replies/s, 3 irqs/s, 5 polls/s (1 empty), \
+            "4 s: 10 packets/s, 9 received/s, 9 replies/s, 3 interrupts/s, 5 polls/s (1 empty), \
              drops/s: socket_full 1, work 25.0 %, poll 0.0 %, waiting 5.0 %, asleep 70.0 %"
         );
         assert!(counts.to_string().ends_with("drops: socket_full 2"));

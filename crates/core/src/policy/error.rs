@@ -129,7 +129,10 @@ impl fmt::Display for PolicyError {
             ),
             PolicyError::UnknownKey { key, nearest } => {
                 write!(f, "no key is called '{key}'")?;
-                did_you_mean(f, *nearest)
+                did_you_mean(f, *nearest)?;
+                // Said after a suggestion, too: the nearest name need not be the one that was meant.
+                let mark = if nearest.is_some() { "" } else { ";" };
+                write!(f, "{mark} 'napkin policies' lists the keys")
             }
             PolicyError::MissingValue { key, takes } => {
                 write!(f, "'{key}' has no value; write {key}={takes}")
@@ -176,7 +179,8 @@ mod tests {
         assert_eq!(says("suspnd20"), "no policy is called 'suspnd20'; did you mean 'suspend20'?");
         assert_eq!(
             says("gro-flush-timeuot=1us"),
-            "no key is called 'gro-flush-timeuot'; did you mean 'gro-flush-timeout'?"
+            "no key is called 'gro-flush-timeuot'; did you mean 'gro-flush-timeout'? 'napkin \
+             policies' lists the keys"
         );
         assert_eq!(
             says("threaded=enable"),
@@ -191,6 +195,7 @@ mod tests {
             says("xyzzy"),
             "no policy is called 'xyzzy'; 'napkin policies' lists those that exist"
         );
+        assert_eq!(says("xyzzy=1"), "no key is called 'xyzzy'; 'napkin policies' lists the keys");
     }
 
     #[test]

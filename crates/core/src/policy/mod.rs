@@ -157,11 +157,12 @@ impl EpollPolicy {
 
     /// Frames a pass, with the default in the place of 0.
     pub const fn effective_budget(&self) -> u16 {
-        or_default(self.busy_poll_budget)
+        effective_budget(self.busy_poll_budget)
     }
 }
 
-const fn or_default(budget: u16) -> u16 {
+/// Frames a pass, with the default in the place of 0.
+pub(crate) const fn effective_budget(budget: u16) -> u16 {
     if budget == 0 { DEFAULT_BUDGET } else { budget }
 }
 
@@ -200,7 +201,7 @@ impl ApplicationPolicy {
 
     /// Frames a pass of a receive call, with the default in the place of 0.
     pub const fn effective_socket_budget(&self) -> u16 {
-        or_default(self.socket_busy_poll_budget)
+        effective_budget(self.socket_busy_poll_budget)
     }
 }
 

@@ -279,3 +279,89 @@ fn fates(engine: &Engine, device: &str) -> Result<Value, Refusal> {
     }
     Ok(json!(fates))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceConfig, EngineConfig, sched};
+    use napkin_core::Policy;
+    use napkin_nic::Pool;
+    use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
+    use napkin_stack::Address;
+    use std::collections::BTreeSet;
+    use std::net::Ipv4Addr;
+
+    /// What the answers have of the kernel's attributes (netdev.yaml).
+    const KERNELS: &[(&str, &[&str])] = &[
+        ("dev-get", &["ifindex"]),
+        ("queue-get", &["id", "ifindex", "type", "napi-id"]),
+        (
+            "napi-get",
+            &[
+                "ifindex",
+                "id",
+                "pid",
+                "threaded",
+                "defer-hard-irqs",
+                "gro-flush-timeout",
+                "irq-suspend-timeout",
+            ],
+        ),
+        (
+            "qstats-get",
+            &[
+                "ifindex",
+                "queue-type",
+                "queue-id",
+                "rx-packets",
+                "rx-bytes",
+                "rx-alloc-fail",
+                "rx-hw-drops",
+                "rx-hw-drop-overruns",
+                "tx-packets",
+                "tx-bytes",
+                "tx-hw-drops",
+            ],
+        ),
+    ];
+
+    fn engine() -> Engine {
+        let silent = SyntheticConfig { arrivals: Arrivals::Silent, ..SyntheticConfig::default() };
+        let template = Box::new(|_: u32, _: u64, _: &mut [u8]| 0);
+        let queue = SyntheticQueue::new(&silent, template, Pool::new(8), None).expect("sound");
+        let device = DeviceConfig {
+            name: "syn0".into(),
+            address: Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 },
+            queues: vec![(Box::new(queue), 0)],
+            delivery_cost: 0,
+            settings: Policy::BASE.instance,
+        };
+        let config = EngineConfig::new(sched::usable_cpus()[..1].to_vec(), vec![device]);
+        Engine::start(config).expect("it starts")
+    }
+
+    #[test]
+    fn whatever_an_answer_holds_is_the_kernel_s_or_listed_as_ours() {
+        let engine = engine();
+        // An instance with all that may be absent.
+        let mut napi = engine.napi(1).expect("it is there");
+        napi.pid = Some(1);
+        napi.counts.idle_gap_min = 1;
+        let stats = |by_queue| stats(&engine, None, by_queue).expect("counters");
+        let answers = [
+            ("dev-get", devices(&engine, None).expect("a device")),
+            ("queue-get", queues(&engine, None, None, None).expect("queues")),
+            ("napi-get", vec![napi_record(&napi, &engine.cpus())]),
+            ("qstats-get", [stats(false), stats(true)].concat()),
+        ];
+        assert_eq!(OURS.len(), answers.len());
+        for (verb, records) in answers {
+            let held: BTreeSet<&str> =
+                records.iter().flat_map(|record| record.keys().map(String::as_str)).collect();
+            let listed = [KERNELS, OURS].into_iter().flatten().filter(|(of, _)| *of == verb);
+            let listed: BTreeSet<&str> =
+                listed.flat_map(|(_, names)| names.iter().copied()).collect();
+            assert_eq!(held, listed, "{verb}");
+        }
+    }
+}

@@ -14,7 +14,7 @@ use super::listener::address;
 use super::message::{Answer, MAX_ANSWER, Reply, Request, VERSION};
 use super::path::Running;
 
-/// How long a client waits for an answer.
+/// How long a client waits for an answer, connecting and asking included.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why there is no answer.
@@ -87,11 +87,15 @@ fn choices(running: &[Running]) -> String {
 /// # Errors
 /// If nobody answers within ten seconds, or what was asked is refused.
 pub fn request(path: &Path, request: &Request) -> Result<Answer, ClientError> {
+    let deadline = Instant::now() + PATIENCE;
     let mut stream = connect(path)?;
     let broken = |source| ClientError::Broken { path: path.to_owned(), source };
     // Whoever is refused is told so, and may find the connection closed before he has asked.
-    let asked = stream.write_all(&request.line());
-    let line = read_line(&mut stream).map_err(|error| broken(asked.err().unwrap_or(error)))?;
+    let asked = left(deadline)
+        .and_then(|left| stream.set_write_timeout(Some(left)))
+        .and_then(|()| stream.write_all(&request.line()));
+    let line =
+        read_line(&mut stream, deadline).map_err(|error| broken(asked.err().unwrap_or(error)))?;
     let wrong = |what: String| ClientError::NotAnEngine { path: path.to_owned(), what };
     let reply: Reply = serde_json::from_slice(&line).map_err(|error| wrong(error.to_string()))?;
     match reply {
@@ -110,11 +114,9 @@ fn connect(path: &Path) -> Result<UnixStream, ClientError> {
         address(path).map_err(|error| broken(std::io::Error::other(error.to_string())))?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|errno| broken(errno.into()))?;
-    // Bounds connecting as well: it waits while the engine has no room for another connection.
-    for timeout in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
-        sockopt::set_socket_timeout(&socket, timeout, Some(PATIENCE))
-            .map_err(|errno| broken(errno.into()))?;
-    }
+    // Bounds connecting, too: it waits while the engine has no room for another connection.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))
+        .map_err(|errno| broken(errno.into()))?;
     rustix::net::connect(&socket, &address).map_err(|errno| match errno {
         Errno::CONNREFUSED | Errno::NOENT => ClientError::Nobody { path: path.to_owned() },
         Errno::ACCESS | Errno::PERM => ClientError::Forbidden { path: path.to_owned() },
@@ -124,16 +126,16 @@ fn connect(path: &Path) -> Result<UnixStream, ClientError> {
 }
 
 /// One line, its newline excluded.
-fn read_line(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
+fn read_line(stream: &mut UnixStream, deadline: Instant) -> std::io::Result<Vec<u8>> {
     let (mut line, mut chunk) = (Vec::new(), [0; 16_384]);
-    // A peer that sends byte after byte never runs into a timeout of a single read.
-    let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    loop {
+        // A peer that sends byte after byte never runs into a timeout of a single read.
+        stream.set_read_timeout(Some(left(deadline)?))?;
         let read = match stream.read(&mut chunk) {
             Ok(0) => return Err(std::io::Error::other("it was closed before the answer")),
             Ok(read) => read,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(late()),
             Err(error) => return Err(error),
         };
         let chunk = chunk.get(..read).unwrap_or_default();
@@ -146,7 +148,17 @@ fn read_line(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
             return Err(std::io::Error::other("the answer does not end"));
         }
     }
-    Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "there was no answer within 10 s"))
+}
+
+/// The time that is left, which is not nothing.
+fn left(deadline: Instant) -> std::io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(late()) } else { Ok(left) }
+}
+
+fn late() -> std::io::Error {
+    let what = format!("there was no answer within {} s", PATIENCE.as_secs());
+    std::io::Error::new(std::io::ErrorKind::TimedOut, what)
 }
 
 #[cfg(test)]
@@ -166,12 +178,24 @@ mod tests {
         for nonsense in ["HTTP/1.1 400\n", "{\"version\":9}\n", "{\"version\":1}\n"] {
             let (mut ours, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(nonsense.as_bytes()).unwrap();
-            let line = read_line(&mut ours).unwrap();
+            let line = read_line(&mut ours, Instant::now() + PATIENCE).unwrap();
             let reply: Result<Reply, _> = serde_json::from_slice(&line);
             let usable =
                 reply.is_ok_and(|reply| reply.version == VERSION && reply.result.is_some());
             assert!(!usable, "{nonsense}");
         }
+    }
+
+    #[test]
+    fn whoever_has_had_his_time_is_not_read_any_more() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"half an ans").unwrap();
+        let error = read_line(&mut ours, Instant::now()).expect_err("too late");
+        assert_eq!(error.to_string(), "there was no answer within 10 s");
+        // What is read before the end does not make the end come later.
+        let soon = Instant::now() + Duration::from_millis(20);
+        let error = read_line(&mut ours, soon).expect_err("no end of line");
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     }
 
     #[test]

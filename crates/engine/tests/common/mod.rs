@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use napkin_core::policy::InstancePolicy;
+use napkin_core::policy::{CpuPolicy, InstancePolicy};
 use napkin_core::{CpuId, Policy};
 use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, sched};
 use napkin_nic::Pool;
@@ -46,6 +46,13 @@ pub const POLICIES: [&str; 14] = [
 
 pub fn policy(text: &str) -> Policy {
     text.parse().expect(text)
+}
+
+/// The rules of all CPUs.
+pub fn set_cpu_policy(engine: &Engine, policy: CpuPolicy) {
+    for cpu in 0..engine.cpus().len() as u16 {
+        engine.set_cpu_policy_of(CpuId(cpu), policy);
+    }
 }
 
 /// The tests of one file run one after the other: their engines share CPUs and priorities.

@@ -9,7 +9,6 @@ use loom::sync::atomic::AtomicUsize;
 use loom::sync::{Condvar, Mutex};
 
 pub(crate) use loom::sync::atomic::{Ordering, fence};
-pub(crate) use std::sync::atomic::AtomicU64 as Count;
 
 macro_rules! word {
     ($name:ident, $atomic:ty, $int:ty) => {
