@@ -23,24 +23,24 @@ impl<T> OwnedCell<T> {
         OwnedCell(UnsafeCell::new(contents))
     }
 
+    #[cfg(not(loom))]
+    #[inline]
+    #[allow(clippy::mut_from_ref, reason = "the token, not the borrow, is what excludes others")]
     /// The contents, for as long as the claim is borrowed.
     ///
     /// # Safety
     /// The caller holds the instance's token, and no other reference to the contents lives.
-    #[cfg(not(loom))]
-    #[inline]
-    #[allow(clippy::mut_from_ref, reason = "the token, not the borrow, is what excludes others")]
     pub(crate) unsafe fn open(&self) -> &mut T {
         // SAFETY: the caller's promise, above.
         unsafe { &mut *self.0.get() }
     }
 
+    #[cfg(loom)]
+    #[allow(clippy::mut_from_ref, reason = "the token, not the borrow, is what excludes others")]
     /// The contents, for as long as the claim is borrowed.
     ///
     /// # Safety
     /// The caller holds the instance's token, and no other reference to the contents lives.
-    #[cfg(loom)]
-    #[allow(clippy::mut_from_ref, reason = "the token, not the borrow, is what excludes others")]
     pub(crate) unsafe fn open(&self) -> &mut T {
         // loom checks, at this point of the schedule, that no other access overlaps.
         let pointer = self.0.with_mut(|pointer| pointer);
