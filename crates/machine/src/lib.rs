@@ -1,4 +1,43 @@
 //! A deterministic model of packet delivery on a host, in virtual time.
+//!
+//! Discrete events in nanoseconds, driven by one seed. Every decision of delivery is made by
+//! `napkin-core`'s own code, step by step, so that interrupts, arrivals, timers and preemption fall
+//! inside polls; the machine supplies what the steps cost and what they happen to: CPUs, their
+//! scheduler, the NIC, the link, clients and applications. A [profile](profile) holds the numbers.
+//!
+//! The machine never decides who polls, never reads a real clock, and uses no random number that
+//! does not come from the seed. The same seed gives the same run.
 #![forbid(unsafe_code)]
 
+mod client;
+mod config;
+mod counts;
+mod cpu;
+mod events;
+mod histogram;
+mod machine;
+mod nic;
+mod packet;
+mod perform;
 pub mod profile;
+pub mod program;
+mod rng;
+mod run;
+pub mod scenario;
+mod sched;
+mod snapshot;
+mod socket;
+mod thread;
+mod trace;
+
+pub use client::{Client, Nobody};
+pub use config::{Config, Costs, Fair, Kernel, Link, Locality, NicConfig, Preemption, Processor};
+pub use counts::{QueueCounts, Seen, Who};
+pub use cpu::{USES, Use};
+pub use histogram::Histogram;
+pub use machine::{Machine, Placement};
+pub use packet::{Kind, Packet};
+pub use rng::Rng;
+pub use snapshot::{CpuUse, EpollUse, QueueUse, Snapshot};
+pub use thread::{Act, Affinity, Class, Program, Role, ThreadId};
+pub use trace::Trace;

@@ -1,1 +1,340 @@
-//! Host profiles.
+//! Host profiles: the constants of one testbed, each with its unit and where it is from.
+//!
+//! A profile is a TOML file (`docs/profiles.md` tells how to write one). It supplies costs and
+//! sizes, never policies: what the host does with a packet is decided by `napkin-core`. Names and
+//! kinds of all constants are one table (`key.rs`); the other files read texts (`parse`, `unit`),
+//! hold the values to their limits (`check`), write fitted values back (`write`), and say what is
+//! wrong (`error`). The machine looks its constants up once, when it is set up.
+
+mod built_in;
+mod check;
+mod error;
+mod key;
+mod parse;
+mod unit;
+mod write;
+
+use std::io::Read;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use napkin_core::Ns;
+use napkin_core::policy::nearest;
+
+pub use error::{Fault, Problem, ProfileError};
+pub use key::{KEYS, Key, MAX_TIME, SECTIONS, Section, Takes};
+pub use unit::{Scale, Unit};
+
+use error::quote;
+use unit::Amount;
+
+/// A testbed's constants, all checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    name: String,
+    about: String,
+    origin: String,
+    /// In the order of [`KEYS`]; `None` only in sections that the profile does not have.
+    constants: Vec<Option<Constant>>,
+}
+
+/// One constant as the profile has it.
+#[derive(Debug, Clone, PartialEq)]
+struct Constant {
+    amount: Amount,
+    basis: Basis,
+    note: Option<String>,
+    /// Changed since it was read.
+    set: bool,
+}
+
+/// Where a value is from.
+#[derive(Debug, Clone, PartialEq)]
+enum Basis {
+    Source(String),
+    Fitted { low: Amount, high: Amount },
+    Default,
+}
+
+/// A constant, as [`Profile::constants`] shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stated<'a> {
+    /// Which it is.
+    pub key: &'static Key,
+    /// Its value in the base unit of what the key takes.
+    pub value: f64,
+    /// Where the profile has it from.
+    pub origin: Origin<'a>,
+    /// What the profile's author adds.
+    pub note: Option<&'a str>,
+    /// Whether the value was changed after the profile was read, so that it is no longer the one
+    /// that `origin` speaks of.
+    pub set: bool,
+}
+
+/// Where a constant is from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Origin<'a> {
+    /// A document or a measurement.
+    Source(&'a str),
+    /// A fit within these bounds, in the base unit.
+    Fitted(RangeInclusive<f64>),
+    /// The key's default.
+    Default,
+}
+
+impl Profile {
+    /// The built-in profile of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileError::UnknownName`], which lists those that exist.
+    pub fn named(name: &str) -> Result<Profile, ProfileError> {
+        match Profile::built_in_text(name) {
+            Some(text) => Profile::parse(text, &format!("{name}.toml")),
+            None => Err(ProfileError::UnknownName {
+                name: quote(name),
+                nearest: nearest(name, Profile::names()),
+                known: Profile::names().collect(),
+            }),
+        }
+    }
+
+    /// The built-in profile of this name, or else the file at this path. A word without `/` and
+    /// `.toml` that is no file is taken for a misspelt name.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Profile::named`] and [`Profile::parse`], and [`ProfileError::Unreadable`] for a
+    /// file that cannot be read, is none, is longer than 1 MiB or is not UTF-8.
+    pub fn load(name_or_path: &str) -> Result<Profile, ProfileError> {
+        let path = Path::new(name_or_path);
+        let named = Profile::built_in_text(name_or_path).is_some();
+        let like_a_path = name_or_path.contains('/') || name_or_path.ends_with(".toml");
+        if named || !(like_a_path || path.is_file()) {
+            return Profile::named(name_or_path);
+        }
+        let unreadable =
+            |reason: String| ProfileError::Unreadable { path: path.display().to_string(), reason };
+        // A pipe or a device could block or never end.
+        let about = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
+        if !about.is_file() {
+            return Err(unreadable("it is not a file".to_string()));
+        }
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
+        file.take(parse::LONGEST as u64 + 1)
+            .read_to_string(&mut text)
+            .map_err(|error| unreadable(error.to_string()))?;
+        Profile::parse(&text, name_or_path)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What testbed it describes.
+    pub fn about(&self) -> &str {
+        &self.about
+    }
+
+    /// Whether the profile has this section.
+    pub fn has(&self, section: &str) -> bool {
+        let mut keys = KEYS.iter().zip(&self.constants);
+        keys.any(|(key, constant)| key.section == section && constant.is_some())
+    }
+
+    /// Demands a workload's section, before its keys are looked up.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileError::Invalid`] naming the section if the profile does not have it.
+    pub fn require(&self, section: &str) -> Result<(), ProfileError> {
+        if self.has(section) {
+            return Ok(());
+        }
+        Err(ProfileError::setting(&self.origin, section.to_string(), Problem::NoWorkload))
+    }
+
+    /// A value in the base unit of what its key takes: nanoseconds, hertz, bits a second, bytes, a
+    /// plain number, or the place of a word.
+    ///
+    /// # Panics
+    ///
+    /// If [`KEYS`] has no such key, or the profile lacks its section ([`Profile::require`] asks
+    /// first): errors of the program, not of the profile.
+    pub fn get(&self, path: &str) -> f64 {
+        let place = Key::place(path).unwrap_or_else(|| panic!("no key is called '{path}'"));
+        self.value(place).unwrap_or_else(|| panic!("'{}' has no '{path}'", self.name))
+    }
+
+    /// A time, rounded to whole nanoseconds.
+    ///
+    /// # Panics
+    ///
+    /// As [`Profile::get`], and if the key takes no time.
+    pub fn time(&self, path: &str) -> Ns {
+        self.expect(path, "time", |takes| matches!(takes, Takes::Time { .. }));
+        libm::round(self.get(path)) as Ns
+    }
+
+    /// A count.
+    ///
+    /// # Panics
+    ///
+    /// As [`Profile::get`], and if the key takes no count.
+    pub fn count(&self, path: &str) -> u64 {
+        self.expect(path, "count", |takes| matches!(takes, Takes::Count { .. }));
+        self.get(path) as u64
+    }
+
+    /// A ratio.
+    ///
+    /// # Panics
+    ///
+    /// As [`Profile::get`], and if the key takes no ratio.
+    pub fn ratio(&self, path: &str) -> f64 {
+        self.expect(path, "ratio", |takes| matches!(takes, Takes::Ratio { .. }));
+        self.get(path)
+    }
+
+    /// Whether a switch is on.
+    ///
+    /// # Panics
+    ///
+    /// As [`Profile::get`], and if the key is not one of `off` and `on`.
+    pub fn on(&self, path: &str) -> bool {
+        self.expect(path, "switch", |takes| takes == Takes::Choice(&["off", "on"]));
+        self.get(path) != 0.0
+    }
+
+    /// The word that was chosen.
+    ///
+    /// # Panics
+    ///
+    /// As [`Profile::get`], and if the key takes no word.
+    pub fn choice(&self, path: &str) -> &'static str {
+        match Key::find(path).map(|key| key.takes) {
+            Some(Takes::Choice(words)) => words[self.get(path) as usize],
+            _ => panic!("no choice is called '{path}'"),
+        }
+    }
+
+    fn expect(&self, path: &str, kind: &str, fits: fn(Takes) -> bool) {
+        assert!(Key::find(path).is_some_and(|key| fits(key.takes)), "no {kind} is called '{path}'");
+    }
+
+    /// Changes one value, given in the base unit, under the rules of a file: the limits of its key,
+    /// its range if it is fitted, and queues against CPUs. On an error nothing has changed.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileError::Invalid`] for a key that does not exist or that the profile lacks, and for
+    /// whatever the new value breaks.
+    pub fn set(&mut self, path: &str, value: f64) -> Result<(), ProfileError> {
+        let (place, key) = self.known(path)?;
+        self.change(&[(place, Amount::base(key.takes, value))])
+    }
+
+    /// Changes one value from text, as in `cost.poll=400ns`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Profile::set`], and for a text that is no value of that key.
+    pub fn set_text(&mut self, setting: &str) -> Result<(), ProfileError> {
+        self.set_texts([setting])
+    }
+
+    /// Changes several values at once, so that they are only checked together: fewer CPUs with fewer
+    /// queues are not refused for their order. A key that stands twice has its last value. On an
+    /// error nothing has changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Profile::set_text`].
+    pub fn set_texts<'a>(
+        &mut self,
+        settings: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), ProfileError> {
+        let mut changes = Vec::new();
+        for setting in settings {
+            let Some((path, value)) = setting.split_once('=') else {
+                let problem = Problem::NoEquals;
+                return Err(ProfileError::setting(&self.origin, quote(setting), problem));
+            };
+            let (place, key) = self.known(path.trim())?;
+            let amount = Amount::read(key.takes, value)
+                .map_err(|problem| ProfileError::setting(&self.origin, key.path(), problem))?;
+            changes.push((place, amount));
+        }
+        self.change(&changes)
+    }
+
+    /// The fitted constants with their bounds in the base unit.
+    pub fn fitted(&self) -> impl Iterator<Item = (&'static Key, RangeInclusive<f64>)> {
+        self.constants().filter_map(|constant| match constant.origin {
+            Origin::Fitted(range) => Some((constant.key, range)),
+            Origin::Source(_) | Origin::Default => None,
+        })
+    }
+
+    /// Every constant of the profile in the order of [`KEYS`].
+    pub fn constants(&self) -> impl Iterator<Item = Stated<'_>> {
+        let frequency = self.frequency();
+        KEYS.iter().zip(&self.constants).filter_map(move |(key, constant)| {
+            let Constant { amount, basis, note, set } = constant.as_ref()?;
+            let origin = match basis {
+                Basis::Source(source) => Origin::Source(source),
+                Basis::Default => Origin::Default,
+                Basis::Fitted { low, high } => {
+                    Origin::Fitted(low.value(frequency)?..=high.value(frequency)?)
+                }
+            };
+            let value = amount.value(frequency)?;
+            Some(Stated { key, value, origin, note: note.as_deref(), set: *set })
+        })
+    }
+
+    /// What cycles are worth, in hertz.
+    fn frequency(&self) -> Option<f64> {
+        check::frequency(&self.constants)
+    }
+
+    fn value(&self, place: usize) -> Option<f64> {
+        self.constants.get(place)?.as_ref()?.amount.value(self.frequency())
+    }
+
+    /// A key that a caller named, if the profile has it.
+    fn known(&self, path: &str) -> Result<(usize, &'static Key), ProfileError> {
+        let place = Key::place(path);
+        let Some((place, key)) = place.and_then(|place| Some((place, KEYS.get(place)?))) else {
+            let problem = Problem::UnknownKey { nearest: parse::similar(path) };
+            return Err(ProfileError::setting(&self.origin, quote(path), problem));
+        };
+        self.require(key.section)?;
+        Ok((place, key))
+    }
+
+    /// Makes all of these changes if the result is valid, and otherwise none.
+    fn change(&mut self, changes: &[(usize, Amount)]) -> Result<(), ProfileError> {
+        let mut constants = self.constants.clone();
+        for (place, amount) in changes {
+            if let Some(Some(constant)) = constants.get_mut(*place) {
+                constant.amount = *amount;
+                constant.set = true;
+            }
+        }
+        let faults: Vec<Fault> = check::problems(&constants)
+            .into_iter()
+            .filter_map(|(place, _, problem)| {
+                Some(Fault { line: None, key: KEYS.get(place)?.path(), problem })
+            })
+            .collect();
+        if !faults.is_empty() {
+            return Err(ProfileError::Invalid { origin: self.origin.clone(), faults });
+        }
+        self.constants = constants;
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+//! A profile's numbers in the form in which the machine uses them: whole nanoseconds, resolved
+//! once. Costs, never policies.
+
+use napkin_core::{MILLISECOND, Ns};
+
+use crate::profile::Profile;
+
+macro_rules! times {
+    ($(#[$doc:meta])* $name:ident, $section:literal, $($(#[$field_doc:meta])* $field:ident = $key:literal,)*) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct $name { $($(#[$field_doc])* #[doc = concat!("`", $section, ".", $key, "` of the profile.")] pub $field: Ns,)* }
+
+        impl $name {
+            fn of(profile: &Profile) -> Self {
+                $name { $($field: profile.time(concat!($section, ".", $key)),)* }
+            }
+        }
+    };
+}
+
+times! {
+    /// What each step costs the CPU that takes it; the profile's schema says what each covers.
+    Costs, "cost",
+    interrupt_entry = "interrupt-entry",
+    interrupt_exit = "interrupt-exit",
+    nic_handler = "nic-handler",
+    tick = "tick",
+    timer_expiry = "timer-expiry",
+    timer_arm = "timer-arm",
+    ipi = "ipi",
+    softirq_entry = "softirq-entry",
+    softirq_exit = "softirq-exit",
+    poll = "poll",
+    poll_frame = "poll-frame",
+    poll_completion = "poll-completion",
+    deliver = "deliver",
+    deliver_frame = "deliver-frame",
+    deliver_ack = "deliver-ack",
+    wake = "wake",
+    mask = "mask",
+    unmask = "unmask",
+    switch = "switch",
+    switch_idle = "switch-idle",
+    claim = "claim",
+    look = "look",
+    epoll_enter = "epoll-enter",
+    epoll_event = "epoll-event",
+    epoll_return = "epoll-return",
+    recv = "recv",
+    recv_empty = "recv-empty",
+    send = "send",
+    send_frame = "send-frame",
+    vector = "vector",
+    ksoftirqd_loop = "ksoftirqd-loop",
+    kthread_loop = "kthread-loop",
+    worker_loop = "worker-loop",
+    migrate = "migrate",
+}
+
+/// How much dearer a frame gets that one context leaves for another.
+///
+/// The cost of a frame that was delivered `n` frames ago on this CPU is `frame * n / (n + half)`:
+/// nothing for the last one, all of it for one that the caches have forgotten.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Locality {
+    /// The most that a frame's state costs to fetch again.
+    pub frame: f64,
+    /// Frames in between at which half of it is paid.
+    pub half: f64,
+    /// What a frame costs that another CPU has delivered.
+    pub cross_cpu: Ns,
+}
+
+/// When a kernel lets another thread have the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preemption {
+    /// Only on the way to user space.
+    None,
+    /// There and at points chosen by hand; for what the machine models, as `None`.
+    Voluntary,
+    /// On the way to user space for fair threads, at once for real-time ones.
+    Lazy,
+    /// Wherever no lock is held.
+    Full,
+}
+
+/// Which fair scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fair {
+    /// Completely fair, to 6.5: least virtual time first.
+    Cfs,
+    /// Earliest eligible virtual deadline first, since 6.6.
+    Eevdf,
+}
+
+/// The processor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Processor {
+    /// Logical CPUs.
+    pub cpus: u16,
+    /// Threads a core.
+    pub smt: u16,
+    /// A thread's time for a piece of work while its sibling is busy, in thousandths of its own.
+    pub smt_dilation: u64,
+    /// All CPUs advance one clock in turn.
+    pub shared_clock: bool,
+    /// Latency of leaving idleness.
+    pub idle_exit: Ns,
+    /// Idleness after which it becomes deep.
+    pub idle_deep_after: Ns,
+    /// Latency of leaving deep idleness.
+    pub idle_exit_deep: Ns,
+}
+
+/// The kernel's configuration, as far as it decides when who runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kernel {
+    /// Time between two ticks.
+    pub tick: Ns,
+    /// Preemption model.
+    pub preemption: Preemption,
+    /// Fair scheduler.
+    pub fair: Fair,
+    /// EEVDF's slice; CFS's smallest granularity.
+    pub slice: Ns,
+    /// CFS's latency: a period in which everybody runs once.
+    pub sched_latency: Ns,
+    /// CFS: how far behind a thread must be to preempt when it wakes.
+    pub wakeup_granularity: Ns,
+    /// Slices end by a timer of their own, not by the tick.
+    pub hrtick: bool,
+    /// Time between two looks for an imbalance.
+    pub balance_interval: Ns,
+    /// Whether a thread that another wakes in passing (a socket's) may preempt it.
+    pub sync_wake_preempts: bool,
+    /// Whether softirqs run inline while ksoftirqd is runnable.
+    pub inline_while_ksoftirqd: bool,
+    /// Whether interrupts and softirqs are taken out of the time that threads are charged for.
+    pub irq_time: bool,
+}
+
+use napkin_core::Order;
+
+/// The NIC and its driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NicConfig {
+    /// Receive queues.
+    pub queues: u16,
+    /// Frames a ring holds.
+    pub ring: u32,
+    /// Completion order of the driver.
+    pub order: Order,
+    /// Frames that are handed to the stack together while a poll is under way; 0: all at its end.
+    pub gro_batch: u16,
+    /// From the wire to the ring.
+    pub dma: Ns,
+    /// From the ring to the CPU's interrupt.
+    pub interrupt_latency: Ns,
+    /// From the doorbell to the wire.
+    pub transmit: Ns,
+    /// Interrupt moderation: time.
+    pub coalesce: Ns,
+    /// Interrupt moderation: frames; 0: time alone.
+    pub coalesce_frames: u32,
+    /// Whether the NIC's driver adapts them.
+    pub adaptive: bool,
+    /// Whether finished transmissions raise interrupts.
+    pub tx_interrupts: bool,
+}
+
+/// The link to the other side.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// Bits a nanosecond.
+    pub bits_per_ns: f64,
+    /// One way.
+    pub latency: Ns,
+}
+
+/// All of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Config {
+    /// The processor.
+    pub processor: Processor,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Costs.
+    pub cost: Costs,
+    /// Locality.
+    pub locality: Locality,
+    /// The NIC.
+    pub nic: NicConfig,
+    /// The link.
+    pub link: Link,
+}
+
+impl Config {
+    /// A profile's.
+    pub fn of(profile: &Profile) -> Config {
+        let p = profile;
+        let smt_speed = p.ratio("processor.smt-speed").max(0.001);
+        Config {
+            processor: Processor {
+                cpus: p.count("processor.cpus") as u16,
+                smt: p.count("processor.smt").max(1) as u16,
+                smt_dilation: (1000.0 / smt_speed) as u64,
+                shared_clock: p.on("processor.shared-clock"),
+                idle_exit: p.time("processor.idle-exit"),
+                idle_deep_after: p.time("processor.idle-deep-after"),
+                idle_exit_deep: p.time("processor.idle-exit-deep"),
+            },
+            kernel: Kernel {
+                tick: 1000 * MILLISECOND / p.count("kernel.hz").max(1),
+                preemption: match p.choice("kernel.preemption") {
+                    "none" => Preemption::None,
+                    "voluntary" => Preemption::Voluntary,
+                    "lazy" => Preemption::Lazy,
+                    _ => Preemption::Full,
+                },
+                fair: match p.choice("kernel.scheduler") {
+                    "cfs" => Fair::Cfs,
+                    _ => Fair::Eevdf,
+                },
+                slice: p.time("kernel.slice"),
+                sched_latency: p.time("kernel.sched-latency"),
+                wakeup_granularity: p.time("kernel.wakeup-granularity"),
+                hrtick: p.on("kernel.hrtick"),
+                balance_interval: p.time("kernel.balance-interval"),
+                sync_wake_preempts: p.on("kernel.sync-wake-preempts"),
+                inline_while_ksoftirqd: p.on("kernel.inline-while-ksoftirqd"),
+                irq_time: p.on("kernel.irq-time"),
+            },
+            cost: Costs::of(p),
+            locality: Locality {
+                frame: p.get("locality.frame"),
+                half: p.get("locality.half").max(1.0),
+                cross_cpu: p.time("locality.cross-cpu"),
+            },
+            nic: NicConfig {
+                queues: p.count("nic.queues") as u16,
+                ring: p.count("nic.ring") as u32,
+                order: match p.choice("nic.order") {
+                    "unmask-first" => Order::UnmaskFirst,
+                    _ => Order::DeliverFirst,
+                },
+                gro_batch: p.count("nic.gro-batch") as u16,
+                dma: p.time("nic.dma"),
+                interrupt_latency: p.time("nic.interrupt-latency"),
+                transmit: p.time("nic.transmit"),
+                coalesce: p.time("nic.coalesce-usecs"),
+                coalesce_frames: p.count("nic.coalesce-frames") as u32,
+                adaptive: p.on("nic.adaptive"),
+                tx_interrupts: p.on("nic.tx-interrupts"),
+            },
+            link: Link {
+                bits_per_ns: p.get("link.rate") / 1e9,
+                latency: p.time("link.latency"),
+            },
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What the machine counts on top of the core's own counts.
+
+use std::collections::BTreeMap;
+
+/// Counts of one NIC queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueCounts {
+    /// Frames that reached the queue.
+    pub arrived: u64,
+    /// Of them: lost because the ring was full.
+    pub ring_drops: u64,
+    /// Frames handed to the stack.
+    pub delivered: u64,
+    /// Of them: lost because the socket was full.
+    pub socket_drops: u64,
+    /// Frames sent.
+    pub sent: u64,
+    /// Interrupts raised.
+    pub interrupts: u64,
+    /// Timers started.
+    pub timer_starts: u64,
+    /// Timers expired.
+    pub timer_expiries: u64,
+}
+
+/// Who was current on the CPU when a poll was made, as the kernel's tracer names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    /// Nobody.
+    Idle,
+    /// An application.
+    App,
+    /// ksoftirqd.
+    Ksoftirqd,
+    /// An instance's own thread.
+    Kthread,
+    /// A worker of the pool.
+    Worker,
+}
+
+/// What only a watcher counts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// Polls by who was current, by budget and work.
+    pub polls: BTreeMap<(Who, u16, u16), u64>,
+    /// Waits that returned events, by how many.
+    pub returns: BTreeMap<u32, u64>,
+    /// Network softirqs.
+    pub net_rx: u64,
+    /// Whether polls and returns are counted one by one.
+    pub detailed: bool,
+}

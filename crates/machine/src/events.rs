@@ -1,0 +1,72 @@
+//! The queue of what is going to happen, in order of time and, at one time, of asking.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use napkin_core::Ns;
+
+/// What happens. Small, because the queue moves it about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Event {
+    /// The piece of work that a CPU is at ends; void if the CPU has moved on (generation).
+    Segment { cpu: u16, generation: u32 },
+    /// A frame reaches a queue of the host's NIC; a place in the store.
+    Arrive { packet: u32 },
+    /// A frame of the host reaches the other side.
+    Leave { packet: u32 },
+    /// A transmission has finished.
+    Transmitted { queue: u16 },
+    /// The NIC's moderation lets an interrupt go; void if another went first (generation).
+    Moderated { queue: u16, generation: u32 },
+    /// A queue's interrupt reaches its CPU.
+    Line { queue: u16 },
+    /// An instance's timer.
+    Timer { queue: u16 },
+    /// The periodic tick of a CPU.
+    Tick { cpu: u16 },
+    /// The end of a slice, where the scheduler has a timer for it.
+    SliceEnd { cpu: u16, generation: u32 },
+    /// One CPU tells another to look at its run queue.
+    Reschedule { cpu: u16 },
+    /// A thread's own timer; void if it slept again since (generation).
+    Wake { thread: u32, generation: u32 },
+    /// A timer of the other side.
+    Client { token: u64 },
+    /// A timer of the driver that looks for lost interrupts.
+    Watchdog,
+    /// Something a test or a swarm asked for.
+    Fault { token: u64 },
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    heap: BinaryHeap<Reverse<(Ns, u64, Event)>>,
+    asked: u64,
+}
+
+impl Events {
+    /// Something will happen.
+    #[inline]
+    pub(crate) fn at(&mut self, time: Ns, event: Event) {
+        self.asked += 1;
+        self.heap.push(Reverse((time, self.asked, event)));
+    }
+
+    /// When the next thing happens.
+    #[inline]
+    pub(crate) fn next_time(&self) -> Option<Ns> {
+        self.heap.peek().map(|Reverse((time, ..))| *time)
+    }
+
+    /// The next thing.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<(Ns, Event)> {
+        self.heap.pop().map(|Reverse((time, _, event))| (time, event))
+    }
+
+    /// How many things are to happen: it must not grow with virtual time.
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+}

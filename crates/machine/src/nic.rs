@@ -1,0 +1,236 @@
+//! The NIC: rings, interrupts and their moderation, transmission.
+
+use std::collections::VecDeque;
+
+use napkin_core::{CpuId, From, Id, NEVER, Ns, Op, Pressure};
+
+use crate::config::NicConfig;
+use crate::counts::QueueCounts;
+use crate::events::Event;
+use crate::machine::Machine;
+use crate::packet::{Kind, Packet};
+use crate::thread::{State, ThreadId};
+
+/// One receive queue with its transmissions.
+#[derive(Debug)]
+pub(crate) struct NicQueue {
+    pub(crate) ring: VecDeque<Packet>,
+    pub(crate) size: usize,
+    /// Taken by a poll and not delivered yet.
+    pub(crate) batch: VecDeque<Packet>,
+    pub(crate) completions: u16,
+    /// Interrupts are allowed: the next frame raises one, and it masks itself.
+    pub(crate) armed: bool,
+    /// An interrupt is on its way to the CPU.
+    pub(crate) line: bool,
+    /// Moderation: frames since the last interrupt, and the timer under way.
+    pub(crate) held: u32,
+    pub(crate) moderating: bool,
+    pub(crate) moderation: u32,
+    pub(crate) coalesce: Ns,
+    pub(crate) coalesce_frames: u32,
+    /// The earliest look at the instance's deadline that is under way.
+    pub(crate) timer_at: Ns,
+    pub(crate) pressure: Pressure,
+    /// Sockets that get frames from here, for the pressure.
+    pub(crate) receivers: Vec<u32>,
+    pub(crate) counts: QueueCounts,
+}
+
+impl NicQueue {
+    pub(crate) fn new(config: &NicConfig) -> Self {
+        NicQueue {
+            ring: VecDeque::new(),
+            size: config.ring as usize,
+            batch: VecDeque::new(),
+            completions: 0,
+            armed: false,
+            line: false,
+            held: 0,
+            moderating: false,
+            moderation: 0,
+            coalesce: config.coalesce,
+            coalesce_frames: config.coalesce_frames,
+            timer_at: NEVER,
+            pressure: Pressure::Room,
+            receivers: Vec::new(),
+            counts: QueueCounts::default(),
+        }
+    }
+
+    /// Something waits that an interrupt is for.
+    fn waits(&self) -> bool {
+        !self.ring.is_empty() || self.completions > 0
+    }
+
+    /// Allows interrupts; says whether something waits already.
+    pub(crate) fn unmask(&mut self) -> bool {
+        self.armed = true;
+        !self.ring.is_empty()
+    }
+
+    /// Forbids them. One that is on its way still comes.
+    pub(crate) fn mask(&mut self) {
+        self.armed = false;
+        self.moderating = false;
+        self.moderation = self.moderation.wrapping_add(1);
+    }
+}
+
+impl Machine<'_> {
+    /// A frame reaches the ring.
+    pub(crate) fn arrive(&mut self, packet: Packet) {
+        let index = self.flows[packet.flow as usize].queue as usize;
+        let queue = &mut self.queues[index];
+        queue.counts.arrived += 1;
+        if queue.ring.len() >= queue.size {
+            queue.counts.ring_drops += 1;
+            return;
+        }
+        queue.ring.push_back(packet);
+        queue.held += 1;
+        let depth = queue.ring.len();
+        if let Some(trace) = &mut self.trace {
+            trace.depth(index as u16, self.now, depth);
+        }
+        self.moderate(index);
+    }
+
+    /// Something happened on a queue that an interrupt may be for.
+    pub(crate) fn moderate(&mut self, index: usize) {
+        let queue = &mut self.queues[index];
+        if !queue.armed || queue.line {
+            return;
+        }
+        let enough = queue.coalesce_frames > 0 && queue.held >= queue.coalesce_frames;
+        if queue.coalesce == 0 || enough {
+            self.raise_line(index);
+        } else if !queue.moderating {
+            queue.moderating = true;
+            let at = self.now + queue.coalesce;
+            let generation = queue.moderation;
+            self.events.at(at, Event::Moderated { queue: index as u16, generation });
+        }
+    }
+
+    pub(crate) fn moderated(&mut self, index: usize, generation: u32) {
+        let queue = &mut self.queues[index];
+        if queue.moderation == generation && queue.moderating && queue.armed && queue.waits() {
+            self.raise_line(index);
+        }
+    }
+
+    fn raise_line(&mut self, index: usize) {
+        let queue = &mut self.queues[index];
+        queue.armed = false;
+        queue.moderating = false;
+        queue.moderation = queue.moderation.wrapping_add(1);
+        queue.held = 0;
+        queue.line = true;
+        queue.counts.interrupts += 1;
+        let at = self.now + self.config.nic.interrupt_latency;
+        self.events.at(at, Event::Line { queue: index as u16 });
+    }
+
+    /// Sends a frame of the host on a queue: it leaves now.
+    pub fn transmit(&mut self, queue: u16, packet: Packet) {
+        self.queues[usize::from(queue)].counts.sent += 1;
+        let begin = (self.now + self.config.nic.transmit).max(self.link_out);
+        let wire = (f64::from(packet.bytes) * 8.0 / self.config.link.bits_per_ns) as Ns;
+        self.link_out = begin + wire;
+        let packet = self.store(packet);
+        self.events.at(begin + wire + self.config.link.latency, Event::Leave { packet });
+        self.events.at(begin + wire, Event::Transmitted { queue });
+    }
+
+    pub(crate) fn transmitted(&mut self, index: usize) {
+        let queue = &mut self.queues[index];
+        queue.completions = queue.completions.saturating_add(1);
+        if self.config.nic.tx_interrupts {
+            self.moderate(index);
+        }
+    }
+
+    /// Hands one frame to the stack; says whom that wakes.
+    pub(crate) fn deliver_one(&mut self, index: usize, cpu: usize) -> Option<ThreadId> {
+        let mut packet = self.queues[index].batch.pop_front()?;
+        self.queues[index].counts.delivered += 1;
+        let this = &mut self.cpus[cpu];
+        this.delivered += 1;
+        packet.delivered = this.delivered;
+        packet.cpu = cpu as u16;
+        if packet.kind == Kind::Ack {
+            return None;
+        }
+        let place = self.flows[packet.flow as usize].socket?;
+        let socket = &mut self.sockets[place as usize];
+        if socket.frames.len() >= socket.capacity as usize || !socket.open {
+            socket.dropped += 1;
+            self.queues[index].counts.socket_drops += 1;
+            return None;
+        }
+        let id = Id(index as u16);
+        socket.frames.push_back(packet);
+        if socket.napi != Some(id) {
+            socket.napi = Some(id);
+            self.queues[index].receivers.push(place);
+        }
+        let waiter = match socket.epoll {
+            Some(epoll) => {
+                self.contexts[epoll as usize].follow(id);
+                let ready = &mut self.ready[epoll as usize];
+                if !socket.ready {
+                    socket.ready = true;
+                    ready.list.push_back(place);
+                }
+                ready.waiter
+            }
+            None => socket.waiter,
+        }?;
+        let thread = &self.threads[waiter.0 as usize];
+        (thread.state == State::Sleeping && thread.pass.is_some() && !thread.woken)
+            .then_some(waiter)
+    }
+
+    /// The pressure on the receivers of a queue; only *feedback* asks.
+    pub(crate) fn pressure(&mut self, index: usize) -> Pressure {
+        if !self.policy.instance.feedback {
+            return Pressure::Room;
+        }
+        let queue = &mut self.queues[index];
+        let sockets = &mut self.sockets;
+        let mut open = queue.receivers.iter().filter(|&&it| sockets[it as usize].open).peekable();
+        let full = open.peek().is_some() && open.all(|&it| sockets[it as usize].full());
+        queue.pressure = if full { Pressure::Full } else { Pressure::Room };
+        if full {
+            for &it in &queue.receivers {
+                sockets[it as usize].parked = true;
+            }
+        }
+        queue.pressure
+    }
+
+    /// A receiver was read: if it has drained, its parked queue is polled again.
+    pub(crate) fn drained(&mut self, place: u32) {
+        let socket = &mut self.sockets[place as usize];
+        if !socket.parked || !socket.drained() {
+            return;
+        }
+        socket.parked = false;
+        let Some(id) = socket.napi else { return };
+        let cpu = usize::from(self.running_cpu);
+        match self.host.schedule(id, From::Application) {
+            Some(Op::Wake(task)) => {
+                self.wake_task(cpu, task);
+            }
+            // The softirq runs when bottom halves are enabled again, before the call returns.
+            Some(Op::RunHere(CpuId(target)) | Op::Raise(CpuId(target))) => {
+                self.cpus[usize::from(target)].raised = true;
+                if usize::from(target) != cpu {
+                    self.events.at(self.now, Event::Reschedule { cpu: target });
+                }
+            }
+            _ => {}
+        }
+    }
+}

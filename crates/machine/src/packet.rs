@@ -1,0 +1,38 @@
+//! What travels: a frame as the machine sees it, without its bytes.
+
+use napkin_core::Ns;
+
+/// What the receiving side makes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// For a socket: a request, a datagram, a reply.
+    Data,
+    /// A bare acknowledgement: the stack consumes it and no socket sees it.
+    Ack,
+}
+
+/// One frame, or a burst of segments that the NIC or the stack merges into one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet {
+    /// Which flow it belongs to: an index into the machine's flows.
+    pub flow: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// Its length on the wire in bytes, framing included.
+    pub bytes: u32,
+    /// Whatever the sender wants to find again in the answer: a sequence number, a connection.
+    pub tag: u64,
+    /// When the sender says that it was sent: the start of a latency.
+    pub stamp: Ns,
+    /// Frames delivered on the CPU that delivered this one, at that moment (see `Locality`).
+    pub(crate) delivered: u64,
+    /// The CPU that delivered it.
+    pub(crate) cpu: u16,
+}
+
+impl Packet {
+    /// A frame of a flow.
+    pub fn new(flow: u32, kind: Kind, bytes: u32, tag: u64, stamp: Ns) -> Self {
+        Packet { flow, kind, bytes, tag, stamp, delivered: 0, cpu: 0 }
+    }
+}

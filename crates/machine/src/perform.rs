@@ -1,0 +1,409 @@
+//! The deeds: what each step of a pass costs, and what it does to the world.
+//!
+//! A step has parts. Each part is paid first and done then, so that whatever happens meanwhile
+//! (a frame that arrives during a poll, an interrupt between two frames) finds the world as it
+//! would be.
+
+use napkin_core::policy::ApplicationPolicy;
+use napkin_core::{CpuId, Did, EpollWait, Id, Ns, Op, SocketWait, Work};
+
+use crate::cpu::Use;
+use crate::events::Event;
+use crate::counts::Who;
+use crate::machine::Machine;
+use crate::packet::Kind;
+use crate::thread::{Role, State, ThreadId, ThreadPass};
+
+/// Whose step it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Context {
+    /// The innermost context on top of the thread.
+    Frame,
+    Thread(ThreadId),
+}
+
+/// How a step goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Pay for the next part.
+    Spend(Ns, Use),
+    /// It is done.
+    Did(Did),
+    /// It is done, and somebody else may run.
+    Yielded,
+    /// The thread sleeps.
+    Blocked,
+    /// A softirq runs in between.
+    Nested(CpuId),
+    /// It was the pass's last.
+    Ended,
+}
+
+// Parts of a poll and of a delivery.
+const FRAMES: u8 = 2;
+const TAKEN: u8 = 3;
+const HAND_UP: u8 = 4;
+const HANDED: u8 = 5;
+const WAKE: u8 = 6;
+
+impl Machine<'_> {
+    /// Takes the step under way one part further.
+    pub(crate) fn perform(&mut self, cpu: usize, at: Context) -> Next {
+        let class = self.class(cpu, at);
+        let cost = self.config.cost;
+        let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
+        let Some(op) = exec.op else { return Next::Ended };
+        let stage = exec.stage;
+        match op {
+            Op::Poll { id, budget } => self.poll(cpu, at, id, budget, class),
+            Op::Deliver(id) => self.deliver(cpu, at, id, class),
+            Op::Mask(id) => match stage {
+                0 => self.pay(cpu, at, cost.mask, class),
+                _ => {
+                    self.queues[usize::from(id.0)].mask();
+                    if let Some(trace) = &mut self.trace {
+                        trace.masked(id.0, self.now, true);
+                    }
+                    Next::Did(Did::Ok)
+                }
+            },
+            Op::Unmask(id) => match stage {
+                0 => self.pay(cpu, at, cost.unmask, class),
+                _ => {
+                    let waits = self.queues[usize::from(id.0)].unmask();
+                    if let Some(trace) = &mut self.trace {
+                        trace.masked(id.0, self.now, false);
+                    }
+                    if self.config.nic.tx_interrupts
+                        && self.queues[usize::from(id.0)].completions > 0
+                    {
+                        self.moderate(usize::from(id.0));
+                    }
+                    Next::Did(Did::Unmasked(waits))
+                }
+            },
+            Op::Arm { id, at: deadline } => match stage {
+                0 => {
+                    // The deadline counts from the moment of the start, which is now.
+                    self.queues[usize::from(id.0)].counts.timer_starts += 1;
+                    self.arm(usize::from(id.0), deadline);
+                    self.pay(cpu, at, cost.timer_arm, class)
+                }
+                _ => Next::Did(Did::Ok),
+            },
+            Op::Wake(task) => match stage {
+                0 => self.pay(cpu, at, cost.wake, class),
+                _ => {
+                    self.wake_task(cpu, task);
+                    Next::Did(Did::Ok)
+                }
+            },
+            Op::Raise(target) => {
+                let target = usize::from(target.0);
+                self.cpus[target].raised = true;
+                if target != cpu {
+                    let at = self.now + cost.ipi;
+                    let event = Event::Reschedule { cpu: target as u16 };
+                    self.events.at(at, event);
+                }
+                Next::Did(Did::Ok)
+            }
+            Op::RunHere(target) => Next::Nested(target),
+            Op::Vector(..) => match stage {
+                0 => self.pay(cpu, at, cost.vector, class),
+                _ => Next::Did(Did::Ok),
+            },
+            Op::Look => match stage {
+                0 => {
+                    self.enable_bh(at);
+                    self.pay(cpu, at, cost.look, class)
+                }
+                _ => self.look(at),
+            },
+            Op::Resched | Op::Yield | Op::Pause => match stage {
+                0 => {
+                    self.enable_bh(at);
+                    let time = match self.role(at) {
+                        Some(Role::Ksoftirqd(_)) => cost.ksoftirqd_loop,
+                        Some(Role::Worker) => cost.worker_loop,
+                        Some(Role::Napi(_)) => cost.kthread_loop,
+                        _ => 0,
+                    };
+                    self.pay(cpu, at, time, class)
+                }
+                _ => {
+                    let this = &self.cpus[cpu];
+                    let others = !this.queued.is_empty();
+                    let wanted = this.need_resched || (op == Op::Yield && others);
+                    if wanted { Next::Yielded } else { Next::Did(Did::Ok) }
+                }
+            },
+            Op::Sleep(until) => self.sleep(cpu, at, until),
+            Op::Done => {
+                self.enable_bh(at);
+                Next::Ended
+            }
+        }
+    }
+
+    /// What the time of a context goes into.
+    fn class(&self, cpu: usize, at: Context) -> Use {
+        match at {
+            Context::Thread(_) => Use::System,
+            Context::Frame if self.cpus[cpu].in_hard() => Use::Interrupt,
+            Context::Frame => Use::Softirq,
+        }
+    }
+
+    fn role(&self, at: Context) -> Option<Role> {
+        match at {
+            Context::Frame => None,
+            Context::Thread(me) => Some(self.threads[me.0 as usize].role),
+        }
+    }
+
+    fn pay(&mut self, cpu: usize, at: Context, time: Ns, class: Use) -> Next {
+        if let Some(exec) = self.exec(cpu, at) {
+            exec.stage += 1;
+        }
+        Next::Spend(time, class)
+    }
+
+    fn enable_bh(&mut self, at: Context) {
+        if let Context::Thread(me) = at {
+            self.threads[me.0 as usize].exec.bh_disabled = false;
+        }
+    }
+
+    fn poll(&mut self, cpu: usize, at: Context, id: Id, budget: u16, class: Use) -> Next {
+        let cost = self.config.cost;
+        let index = usize::from(id.0);
+        let gro_batch = self.config.nic.gro_batch;
+        let application = self.role(at) == Some(Role::Application);
+        let waiting = self.queues[index].batch.len();
+        let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
+        match exec.stage {
+            0 => {
+                (exec.rx, exec.tx) = (0, 0);
+                exec.bh_disabled = true;
+                exec.stage = 1;
+                let claim = if application && !exec.claimed { cost.claim } else { 0 };
+                exec.claimed = true;
+                Next::Spend(cost.poll + claim, class)
+            }
+            1 => {
+                exec.stage = FRAMES;
+                let done = std::mem::take(&mut self.queues[index].completions);
+                if let Some(exec) = self.exec(cpu, at) {
+                    exec.tx = done;
+                }
+                Next::Spend(Ns::from(done) * cost.poll_completion, class)
+            }
+            FRAMES => {
+                let rx = exec.rx;
+                if rx < budget
+                    && let Some(packet) = self.queues[index].ring.pop_front()
+                {
+                    let queue = &mut self.queues[index];
+                    queue.batch.push_back(packet);
+                    let depth = queue.ring.len();
+                    if let Some(trace) = &mut self.trace {
+                        trace.depth(id.0, self.now, depth);
+                    }
+                    if let Some(exec) = self.exec(cpu, at) {
+                        exec.rx += 1;
+                        exec.stage = TAKEN;
+                    }
+                    return Next::Spend(cost.poll_frame, class);
+                }
+                self.polled(cpu, at, id, budget)
+            }
+            TAKEN => {
+                let full = gro_batch > 0 && waiting >= usize::from(gro_batch);
+                exec.stage = if full { HAND_UP } else { FRAMES };
+                if full { Next::Spend(cost.deliver, class) } else { Next::Spend(0, class) }
+            }
+            _ => match self.hand_up(cpu, at, index, class) {
+                Some(next) => next,
+                None => {
+                    if let Some(exec) = self.exec(cpu, at) {
+                        exec.stage = FRAMES;
+                    }
+                    Next::Spend(0, class)
+                }
+            },
+        }
+    }
+
+    /// A poll has found the ring empty, or used its budget.
+    fn polled(&mut self, cpu: usize, at: Context, id: Id, budget: u16) -> Next {
+        let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
+        let work = Work { rx: exec.rx, tx: exec.tx };
+        if !work.any() {
+            self.cpus[cpu].polled_in_vain += self.config.cost.poll;
+        }
+        if self.seen.detailed {
+            let who = self.who(cpu);
+            *self.seen.polls.entry((who, budget, work.rx)).or_insert(0) += 1;
+        }
+        let _ = id;
+        Next::Did(Did::Polled(work))
+    }
+
+    /// Who is current on a CPU.
+    fn who(&self, cpu: usize) -> Who {
+        let Some(curr) = self.cpus[cpu].curr else { return Who::Idle };
+        match self.threads[curr.0 as usize].role {
+            Role::Ksoftirqd(_) => Who::Ksoftirqd,
+            Role::Napi(_) => Who::Kthread,
+            Role::Worker => Who::Worker,
+            Role::Application => Who::App,
+        }
+    }
+
+    /// Hands the batch to the stack, frame by frame; `None` once it is empty.
+    fn hand_up(&mut self, cpu: usize, at: Context, index: usize, class: Use) -> Option<Next> {
+        let cost = self.config.cost;
+        let front = self.queues[index].batch.front().map(|packet| packet.kind);
+        let exec = self.exec(cpu, at)?;
+        match exec.stage {
+            HAND_UP => {
+                let kind = front?;
+                exec.stage = HANDED;
+                let time = if kind == Kind::Ack { cost.deliver_ack } else { cost.deliver_frame };
+                Some(Next::Spend(time, class))
+            }
+            HANDED => {
+                let wakes = self.deliver_one(index, cpu);
+                let exec = self.exec(cpu, at)?;
+                exec.wakes = wakes;
+                exec.stage = if wakes.is_some() { WAKE } else { HAND_UP };
+                Some(Next::Spend(if wakes.is_some() { cost.wake } else { 0 }, class))
+            }
+            _ => {
+                exec.stage = HAND_UP;
+                if let Some(thread) = exec.wakes.take() {
+                    self.wake_from(cpu, thread);
+                }
+                Some(Next::Spend(0, class))
+            }
+        }
+    }
+
+    fn deliver(&mut self, cpu: usize, at: Context, id: Id, class: Use) -> Next {
+        let index = usize::from(id.0);
+        let empty = self.queues[index].batch.is_empty();
+        let cost = self.config.cost;
+        let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
+        if exec.stage == 0 {
+            exec.stage = HAND_UP;
+            return Next::Spend(if empty { 0 } else { cost.deliver }, class);
+        }
+        match self.hand_up(cpu, at, index, class) {
+            Some(next) => next,
+            None => Next::Did(Did::Delivered(self.pressure(index))),
+        }
+    }
+
+    /// What the application's wait finds.
+    fn look(&mut self, at: Context) -> Next {
+        let Context::Thread(me) = at else { return Next::Did(Did::Events(0)) };
+        if std::mem::take(&mut self.threads[me.0 as usize].interrupted) {
+            return Next::Did(Did::Interrupted);
+        }
+        Next::Did(Did::Events(self.found(me)))
+    }
+
+    fn found(&self, me: ThreadId) -> u32 {
+        let thread = &self.threads[me.0 as usize];
+        match (thread.epoll, thread.socket) {
+            (Some(epoll), _) => {
+                (self.ready[epoll as usize].list.len() as u32).min(thread.max_events)
+            }
+            (None, Some(socket)) => self.waiting(socket),
+            (None, None) => 0,
+        }
+    }
+
+    fn sleep(&mut self, cpu: usize, at: Context, until: Ns) -> Next {
+        let Context::Thread(me) = at else { return Next::Did(Did::Ok) };
+        self.enable_bh(at);
+        if self.cpus[cpu].raised && !self.cpus[cpu].in_softirq() {
+            // Bottom halves are enabled again: what is pending runs before the thread sleeps.
+            self.cpus[cpu].raised = false;
+            return Next::Nested(CpuId(cpu as u16));
+        }
+        let thread = &mut self.threads[me.0 as usize];
+        let mut ready = std::mem::take(&mut thread.woken);
+        match thread.role {
+            Role::Application => ready |= self.found(me) > 0,
+            Role::Worker => ready |= self.host.work_waits(),
+            _ => {}
+        }
+        if ready || until <= self.now {
+            return Next::Did(Did::Ok);
+        }
+        let exec = &mut self.threads[me.0 as usize].exec;
+        (exec.op, exec.did) = (None, Did::Ok);
+        self.block(cpu, me, until);
+        // Woken by itself from now on: the mark of this sleep's end is of no use to the next.
+        Next::Blocked
+    }
+
+    pub(crate) fn begin_epoll(&mut self, me: ThreadId, timeout: Option<Ns>, max_events: u32) {
+        let slot = me.0 as usize;
+        let Some(epoll) = self.threads[slot].epoll else { return };
+        let context = &self.contexts[epoll as usize];
+        let spin = self.policy.application.spin;
+        let thread = &mut self.threads[slot];
+        thread.max_events = max_events;
+        thread.woken = false;
+        thread.pass =
+            Some(ThreadPass::Epoll(EpollWait::new(self.host, context, timeout, spin)));
+    }
+
+    pub(crate) fn begin_receive(&mut self, me: ThreadId, timeout: Option<Ns>) {
+        let slot = me.0 as usize;
+        let policy: ApplicationPolicy = self.policy.application;
+        let napi = self.threads[slot].socket.and_then(|socket| self.incoming_napi(socket));
+        let thread = &mut self.threads[slot];
+        thread.woken = false;
+        thread.pass = Some(ThreadPass::Socket(SocketWait::new(self.host, policy, napi, timeout)));
+    }
+
+    pub(crate) fn epoll_returned(&mut self, me: ThreadId) {
+        let thread = &self.threads[me.0 as usize];
+        let (events, epoll) = (thread.events, thread.epoll);
+        if events == 0 {
+            return;
+        }
+        if let Some(epoll) = epoll {
+            let ready = &mut self.ready[epoll as usize];
+            ready.returns += 1;
+            ready.events += u64::from(events);
+        }
+        if self.seen.detailed {
+            *self.seen.returns.entry(events).or_insert(0) += 1;
+        }
+    }
+
+    /// A softirq that waits for its CPU, raised from outside.
+    pub(crate) fn raise_from_outside(&mut self, op: Option<Op>) {
+        match op {
+            Some(Op::Raise(cpu) | Op::RunHere(cpu)) => {
+                self.cpus[usize::from(cpu.0)].raised = true;
+                self.events.at(self.now, Event::Reschedule { cpu: cpu.0 });
+            }
+            Some(Op::Wake(task)) => {
+                let cpu = usize::from(self.running_cpu);
+                self.wake_task(cpu, task);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a thread sleeps.
+    pub fn asleep(&self, thread: ThreadId) -> bool {
+        self.state_of(thread) == State::Sleeping
+    }
+}

@@ -1,0 +1,26 @@
+//! The profiles that come with napkin, embedded so that a result does not depend on where the
+//! program stands.
+
+use super::Profile;
+
+/// Name and text of each file in `profiles/`, by its name without `.toml`.
+macro_rules! embedded {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../profiles/", $name, ".toml")))),*]
+    };
+}
+
+/// Every built-in profile. A file in `profiles/` that is not listed here fails a test.
+const BUILT_IN: &[(&str, &str)] = embedded!["emulator-7.2"];
+
+impl Profile {
+    /// The names of the built-in profiles.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// The text of a built-in profile, comments included.
+    pub fn built_in_text(name: &str) -> Option<&'static str> {
+        BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+    }
+}

@@ -1,0 +1,105 @@
+//! What must hold of a profile's values, whether they come from a file, a sweep or a fit.
+//!
+//! Reading has already made sure that each value is of the right kind. Here are the limits of each
+//! key, the ranges of fitted constants, and what two keys must not say together.
+
+use super::error::Problem;
+use super::key::{KEYS, Key, Takes};
+use super::unit::Amount;
+use super::{Basis, Constant};
+
+/// Where in a constant a problem is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Value,
+    Range,
+}
+
+/// Everything that is wrong with these constants, which stand in the order of [`KEYS`]: the place of
+/// the key, the part and the problem.
+pub(super) fn problems(constants: &[Option<Constant>]) -> Vec<(usize, Part, Problem)> {
+    let frequency = frequency(constants);
+    let mut found = Vec::new();
+    for (place, (key, constant)) in KEYS.iter().zip(constants).enumerate() {
+        let Some(constant) = constant else { continue };
+        if let Err(problem) = limits(key.takes, &constant.amount, frequency) {
+            found.push((place, Part::Value, problem));
+        } else if let Err((part, problem)) = range(key.takes, constant, frequency) {
+            found.push((place, part, problem));
+        }
+    }
+    found.extend(queues_beyond_cpus(constants));
+    found
+}
+
+/// The processor's frequency in hertz, if there is a valid one: what cycles are worth.
+pub(super) fn frequency(constants: &[Option<Constant>]) -> Option<f64> {
+    let amount = &constant(constants, "processor.frequency")?.amount;
+    limits(Takes::Frequency, amount, None).ok()?;
+    amount.value(None)
+}
+
+fn constant<'a>(constants: &'a [Option<Constant>], path: &str) -> Option<&'a Constant> {
+    constants.get(Key::place(path)?)?.as_ref()
+}
+
+/// Holds a value to the limits of its kind. Cycles of an unknown frequency are only held to being a
+/// number, as that the frequency is wrong is said already.
+fn limits(takes: Takes, amount: &Amount, frequency: Option<f64>) -> Result<(), Problem> {
+    let given = || match takes {
+        // The place of a word that there is; any other number is shown as it is.
+        Takes::Choice(_) if amount.number.fract() == 0.0 => takes.show(amount.number),
+        _ => amount.to_string(),
+    };
+    let value = amount.value(frequency).unwrap_or(amount.number);
+    if !value.is_finite() {
+        return Err(Problem::NotFinite { given: given() });
+    }
+    if value < 0.0 {
+        return Err(Problem::Negative { given: amount.to_string() });
+    }
+    if amount.value(frequency).is_none() {
+        return Ok(());
+    }
+    let (least, most) = takes.limits();
+    if value < least {
+        return Err(Problem::TooSmall { given: given(), least: takes.show(least) });
+    }
+    if value > most {
+        return Err(Problem::TooLarge { given: given(), most: takes.show(most) });
+    }
+    if takes.whole() && value.fract() != 0.0 {
+        return Err(Problem::NotWhole { given: given() });
+    }
+    Ok(())
+}
+
+/// Holds a fitted value to its range, and the range to the limits of the key.
+fn range(takes: Takes, constant: &Constant, frequency: Option<f64>) -> Result<(), (Part, Problem)> {
+    let Basis::Fitted { low, high } = &constant.basis else { return Ok(()) };
+    for end in [low, high] {
+        limits(takes, end, frequency).map_err(|problem| (Part::Range, problem))?;
+    }
+    let values = (low.value(frequency), constant.amount.value(frequency), high.value(frequency));
+    let (Some(least), Some(value), Some(most)) = values else { return Ok(()) };
+    if least > most {
+        return Err((Part::Range, Problem::Reversed));
+    }
+    if value < least || value > most {
+        let show = |amount: &Amount| match takes {
+            Takes::Choice(_) => takes.show(amount.number),
+            _ => amount.to_string(),
+        };
+        let (given, low, high) = (show(&constant.amount), show(low), show(high));
+        return Err((Part::Value, Problem::OutOfRange { given, low, high }));
+    }
+    Ok(())
+}
+
+/// A queue that no CPU of its own could poll is a mistake in every published setup.
+fn queues_beyond_cpus(constants: &[Option<Constant>]) -> Option<(usize, Part, Problem)> {
+    let queues = constant(constants, "nic.queues")?.amount.value(None)?;
+    let cpus = constant(constants, "processor.cpus")?.amount.value(None)?;
+    let place = Key::place("nic.queues")?;
+    (queues > cpus).then_some((place, Part::Value, Problem::QueuesBeyondCpus { queues, cpus }))
+}

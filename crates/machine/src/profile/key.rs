@@ -1,0 +1,309 @@
+//! The keys of a host profile: one line for each constant that the machine knows.
+//!
+//! Parser, checks, sweeps and `docs/profiles.md` all read this one table. Every value is carried as
+//! an `f64` in the base unit of its kind: nanoseconds, hertz, bits a second, bytes, a plain number,
+//! or the place of a word among the key's choices. A key describes a host. None belongs to one
+//! policy, one load or one row of a published table, or the machine would give back what it was
+//! told; `tests/profile.rs` refuses a key that carries a policy's name. What a constant makes the
+//! machine do is not decided here.
+
+use std::fmt;
+
+use super::unit::{self, Unit};
+
+/// Longest time a profile may name, in nanoseconds: an hour. It keeps sums of times far from an
+/// overflow.
+pub const MAX_TIME: f64 = 3_600e9;
+
+/// The largest number of frames that a key takes where nothing else bounds it.
+const MANY: u32 = 1_000_000;
+
+/// A section of a profile.
+#[derive(Debug, Clone, Copy)]
+pub struct Section {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether every profile has it; the others describe the program of one workload each.
+    pub required: bool,
+    /// What it holds.
+    pub what: &'static str,
+}
+
+impl Section {
+    /// Looks a section up by its exact name.
+    pub fn find(name: &str) -> Option<&'static Section> {
+        SECTIONS.iter().find(|section| section.name == name)
+    }
+}
+
+/// Every section, in the order in which a profile is usually written.
+pub const SECTIONS: &[Section] = &[
+    always("processor", "the CPUs, their threads and idle states"),
+    always("kernel", "how the kernel was built and how its scheduler is tuned"),
+    always("cost", "CPU time of each step of delivery"),
+    always("locality", "what it costs to touch state that has gone cold"),
+    always("nic", "the network card and its driver"),
+    always("link", "the wire between the hosts"),
+    workload("memcached", "the memcached workers and their clients"),
+    workload("tcp-rr", "the request-response program and its peers"),
+    workload("ssd", "the block service and its clients"),
+    workload("udp-sink", "the datagram sink and its sender"),
+    workload("flood-ping", "the answering host and the pinging one"),
+    workload("xsk-rr", "the AF_XDP program and its sender"),
+    workload("oracle", "the sink and the generator of the emulated machine"),
+];
+
+/// What a key takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Takes {
+    /// A length of time from `min` nanoseconds to [`MAX_TIME`], with a unit; `cycles` are those of
+    /// `processor.frequency`.
+    Time {
+        /// The shortest, in nanoseconds.
+        min: f64,
+    },
+    /// A whole number.
+    Count {
+        /// The smallest.
+        min: u32,
+        /// The largest.
+        max: u32,
+    },
+    /// A plain number.
+    Ratio {
+        /// The smallest.
+        min: f64,
+        /// The largest.
+        max: f64,
+    },
+    /// A clock's frequency, 1 Hz to 1000 GHz.
+    Frequency,
+    /// Bits a second, 1 bit/s to 1 000 000 Gbit/s.
+    Rate,
+    /// Bytes, up to 1024 GiB.
+    Size,
+    /// One of these words, carried as its place among them.
+    Choice(&'static [&'static str]),
+}
+
+impl Takes {
+    /// The units that fit, the base unit first; one without a name where a plain number is meant.
+    pub fn units(self) -> &'static [Unit] {
+        match self {
+            Takes::Time { .. } => unit::TIME,
+            Takes::Count { .. } | Takes::Ratio { .. } | Takes::Choice(_) => unit::PLAIN,
+            Takes::Frequency => unit::FREQUENCY,
+            Takes::Rate => unit::RATE,
+            Takes::Size => unit::SIZE,
+        }
+    }
+
+    /// The smallest and the largest value, in the base unit.
+    pub fn limits(self) -> (f64, f64) {
+        match self {
+            Takes::Time { min } => (min, MAX_TIME),
+            Takes::Count { min, max } => (f64::from(min), f64::from(max)),
+            Takes::Ratio { min, max } => (min, max),
+            Takes::Frequency => (1.0, 1e12),
+            Takes::Rate => (1.0, 1e15),
+            Takes::Size => (0.0, 1_024.0 * unit::GIB),
+            Takes::Choice(words) => (0.0, words.len().saturating_sub(1) as f64),
+        }
+    }
+
+    /// Whether a value must be a whole number: counts, and the places of words.
+    pub fn whole(self) -> bool {
+        matches!(self, Takes::Count { .. } | Takes::Choice(_))
+    }
+
+    /// A value as a profile would show it, in the base unit: `350 ns`, `8`, `off`.
+    pub fn show(self, value: f64) -> String {
+        if let Takes::Choice(words) = self
+            && let Some(word) = words.get(value as usize)
+        {
+            return (*word).to_string();
+        }
+        match self.units() {
+            [base, ..] if !base.name.is_empty() => format!("{value} {}", base.name),
+            _ => format!("{value}"),
+        }
+    }
+}
+
+impl fmt::Display for Takes {
+    /// As help and errors show it: `time`, `count 1..=1024`, `off or on`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Takes::Time { .. } => f.write_str("time"),
+            Takes::Count { min, max } => write!(f, "count {min}..={max}"),
+            Takes::Ratio { min, max } => write!(f, "ratio {min}..={max}"),
+            Takes::Frequency => f.write_str("frequency"),
+            Takes::Rate => f.write_str("rate"),
+            Takes::Size => f.write_str("size"),
+            Takes::Choice(words) => f.write_str(&words.join(" or ")),
+        }
+    }
+}
+
+/// One key of a profile.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Key {
+    /// The section that it stands in.
+    pub section: &'static str,
+    /// Its name within the section.
+    pub name: &'static str,
+    /// What it takes.
+    pub takes: Takes,
+    /// Its value in the base unit where a profile leaves it out; without one, leaving it out is an
+    /// error.
+    pub default: Option<f64>,
+    /// What it means, in one line.
+    pub what: &'static str,
+}
+
+impl Key {
+    /// Looks a key up by its full name, such as `cost.poll`.
+    pub fn find(path: &str) -> Option<&'static Key> {
+        Key::place(path).and_then(|place| KEYS.get(place))
+    }
+
+    /// The place of a key in [`KEYS`].
+    pub(super) fn place(path: &str) -> Option<usize> {
+        let (section, name) = path.split_once('.')?;
+        KEYS.iter().position(|key| key.section == section && key.name == name)
+    }
+
+    /// Its full name.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+
+    /// Gives the key a default, in the base unit.
+    const fn or(self, default: f64) -> Key {
+        Key { default: Some(default), ..self }
+    }
+}
+
+const fn always(name: &'static str, what: &'static str) -> Section {
+    Section { name, required: true, what }
+}
+
+const fn workload(name: &'static str, what: &'static str) -> Section {
+    Section { name, required: false, what }
+}
+
+const fn key(section: &'static str, name: &'static str, takes: Takes, what: &'static str) -> Key {
+    Key { section, name, takes, default: None, what }
+}
+
+const fn count(min: u32, max: u32) -> Takes {
+    Takes::Count { min, max }
+}
+
+const fn ratio(min: f64, max: f64) -> Takes {
+    Takes::Ratio { min, max }
+}
+
+/// A time that may be 0: the step is free, or does not exist on this host.
+const TIME: Takes = Takes::Time { min: 0.0 };
+
+/// A time that something repeats after, which therefore cannot be 0.
+const PERIOD: Takes = Takes::Time { min: 1.0 };
+
+const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
+const PREEMPTION: Takes = Takes::Choice(&["none", "voluntary", "lazy", "full"]);
+const SCHEDULER: Takes = Takes::Choice(&["cfs", "eevdf"]);
+const ORDER: Takes = Takes::Choice(&["deliver-first", "unmask-first"]);
+
+/// Every key. A line is all that a new one takes, and its row in `docs/profiles.md`.
+#[rustfmt::skip] // One key, one line.
+pub const KEYS: &[Key] = &[
+    key("processor", "cpus", count(1, 1024), "CPUs that the kernel sees: cores times threads a core"),
+    key("processor", "frequency", Takes::Frequency, "clock of every CPU; turns `cycles` into time"),
+    key("processor", "smt", count(1, 8), "threads a core"),
+    key("processor", "smt-speed", ratio(0.1, 1.0), "speed of each thread while its sibling is busy; alone it is 1"),
+    key("processor", "shared-clock", OFF_ON, "CPUs of an emulator advance one clock in turn: each runs at half speed while both work").or(0.0),
+    key("processor", "idle-exit", TIME, "from an interrupt to the first instruction on a CPU that has just gone idle"),
+    key("processor", "idle-deep-after", TIME, "how long a CPU is idle before it enters its deep state"),
+    key("processor", "idle-exit-deep", TIME, "from an interrupt to the first instruction on a CPU in its deep state"),
+
+    key("kernel", "hz", count(1, 10_000), "ticks a second; a jiffy is one tick"),
+    key("kernel", "preemption", PREEMPTION, "where a thread in the kernel gives way to another"),
+    key("kernel", "scheduler", SCHEDULER, "the fair scheduler: cfs up to Linux 6.5, eevdf since 6.6"),
+    key("kernel", "slice", PERIOD, "least time that a fair thread runs before the tick takes its CPU away"),
+    key("kernel", "sched-latency", PERIOD, "time in which cfs gives every runnable thread its turn"),
+    key("kernel", "wakeup-granularity", TIME, "lead in virtual run time that a woken thread needs to preempt under cfs"),
+    key("kernel", "hrtick", OFF_ON, "a slice ends by its own timer instead of at the next tick").or(0.0),
+    key("kernel", "balance-interval", PERIOD, "time from one look at the other CPUs' run queues to the next"),
+    key("kernel", "sync-wake-preempts", OFF_ON, "a thread woken by one that is about to sleep may preempt it").or(0.0),
+    key("kernel", "irq-time", OFF_ON, "whether interrupts and softirqs are taken out of the time that threads are charged for (IRQ_TIME_ACCOUNTING)"),
+    key("kernel", "inline-while-ksoftirqd", OFF_ON, "what this kernel does by itself with softirqs raised while ksoftirqd is runnable: on since Linux 6.5"),
+
+    key("cost", "interrupt-entry", TIME, "from the interrupted instruction to the handler"),
+    key("cost", "interrupt-exit", TIME, "from the handler's end back, without softirqs"),
+    key("cost", "nic-handler", TIME, "the driver's interrupt handler: find the queue and schedule it"),
+    key("cost", "tick", TIME, "the scheduler's tick"),
+    key("cost", "timer-expiry", TIME, "one expiry of a high-resolution timer, without what it starts"),
+    key("cost", "timer-arm", TIME, "setting a high-resolution timer"),
+    key("cost", "ipi", TIME, "from waking a thread of another CPU to the interrupt that tells that CPU"),
+    key("cost", "softirq-entry", TIME, "entering softirq context"),
+    key("cost", "softirq-exit", TIME, "leaving softirq context"),
+    key("cost", "poll", TIME, "one poll of a queue, with frames or without"),
+    key("cost", "poll-frame", TIME, "each frame that a poll takes from its ring"),
+    key("cost", "poll-completion", TIME, "each transmit completion that a poll takes"),
+    key("cost", "deliver", TIME, "handing one poll's batch to the stack"),
+    key("cost", "deliver-frame", TIME, "each frame from the stack's entry into its socket"),
+    key("cost", "deliver-ack", TIME, "each pure acknowledgement through the stack"),
+    key("cost", "wake", TIME, "waking a thread on the same CPU, without the switch to it"),
+    key("cost", "mask", TIME, "masking a queue's interrupt"),
+    key("cost", "unmask", TIME, "unmasking a queue's interrupt and looking at the ring again"),
+    key("cost", "switch", TIME, "switching from one thread to another"),
+    key("cost", "switch-idle", TIME, "going idle: from the last thread to the idle loop"),
+    key("cost", "claim", TIME, "an application's attempt to win a queue for its own polling"),
+    key("cost", "look", TIME, "one look of a waiting application at its ready list"),
+    key("cost", "epoll-enter", TIME, "entering epoll_wait, system call included"),
+    key("cost", "epoll-event", TIME, "each event that epoll_wait returns"),
+    key("cost", "epoll-return", TIME, "leaving epoll_wait"),
+    key("cost", "recv", TIME, "one receive call that finds something"),
+    key("cost", "recv-empty", TIME, "one receive call that finds nothing"),
+    key("cost", "send", TIME, "one send call down to the driver"),
+    key("cost", "send-frame", TIME, "each frame of a send call in the driver"),
+    key("cost", "vector", TIME, "running one softirq vector that is not the network's"),
+    key("cost", "ksoftirqd-loop", TIME, "one round of ksoftirqd around its softirqs"),
+    key("cost", "kthread-loop", TIME, "one round of a NAPI thread around its poll"),
+    key("cost", "worker-loop", TIME, "one item of a workqueue's worker around its poll"),
+    key("cost", "migrate", TIME, "moving a thread to another CPU, caches included"),
+
+    key("locality", "frame", TIME, "most that fetching one frame's state again costs"),
+    key("locality", "half", count(1, MANY), "frames handled in between at which half of `locality.frame` is paid"),
+    key("locality", "cross-cpu", TIME, "fetching one frame's state from another CPU's cache"),
+
+    key("nic", "queues", count(1, 1024), "receive queues; at most one a CPU"),
+    key("nic", "ring", count(1, 65_536), "descriptors of a receive ring"),
+    key("nic", "order", ORDER, "whether the driver hands its frames up before or after it unmasks"),
+    key("nic", "gro-batch", count(0, 65_535), "frames that go up the stack together while a poll is under way; 0 keeps all to its end").or(0.0),
+    key("nic", "dma", TIME, "from a frame's last bit to its descriptor in memory"),
+    key("nic", "interrupt-latency", TIME, "from the card's decision to the CPU's interrupt"),
+    key("nic", "transmit", TIME, "from the doorbell to the first bit on the wire"),
+    key("nic", "coalesce-usecs", TIME, "longest that the card holds an interrupt back; where it adapts, the start value"),
+    key("nic", "coalesce-frames", count(0, MANY), "frames after which it does not hold it back; where it adapts, the start value"),
+    key("nic", "adaptive", OFF_ON, "the driver adapts its coalescing to the traffic"),
+    key("nic", "tx-interrupts", OFF_ON, "transmit completions raise interrupts of their own"),
+
+    key("link", "rate", Takes::Rate, "bits a second in each direction"),
+    key("link", "latency", TIME, "one way, switches and cables included"),
+
+    key("memcached", "work", TIME, "the program's own work on one request, without system calls"),
+    key("memcached", "client-delay", TIME, "a request's time outside of the server and the link"),
+    key("tcp-rr", "work", TIME, "the program's own work on one request, without system calls"),
+    key("tcp-rr", "client-delay", TIME, "a request's time outside of the server and the link"),
+    key("ssd", "work", TIME, "the program's own work on one request, without system calls"),
+    key("ssd", "device", TIME, "the storage device's time for one request"),
+    key("udp-sink", "work", TIME, "the program's own work on one datagram, without system calls"),
+    key("flood-ping", "reply", TIME, "the stack's work on one echo request, from its frame to the reply's"),
+    key("flood-ping", "client-delay", TIME, "a round's time outside of the answering host and the link"),
+    key("xsk-rr", "work", TIME, "the program's own work on one descriptor, without system calls"),
+    key("xsk-rr", "kick", TIME, "one receive call that only makes the kernel poll"),
+    key("oracle", "work", TIME, "the sink's own work on one datagram beside the scenario's"),
+    key("oracle", "send", TIME, "the generator's time from a frame's stamp to its descriptor"),
+];

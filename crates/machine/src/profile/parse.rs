@@ -1,0 +1,339 @@
+//! Reads a profile's text.
+//!
+//! `toml_edit` rather than `toml`: both are one project on one parser, but `toml` gives the places of
+//! values only through serde types, and there stops at the first mistake; the document of
+//! `toml_edit` has the place of every key and value, so that all mistakes are found, each with its
+//! line, and a fitted value can be replaced where it stands (`write.rs`). Only the first mistake
+//! is said where the text is not TOML at all.
+
+use napkin_core::policy::nearest;
+use toml_edit::{Document, Item, TableLike, Value};
+
+use super::check::{self, Part};
+use super::error::{Fault, Problem, ProfileError, quote};
+use super::key::{KEYS, Key, SECTIONS, Section, Takes};
+use super::unit::Amount;
+use super::{Basis, Constant, Profile};
+
+/// What a constant may have.
+const FIELDS: [&str; 5] = ["value", "source", "fitted", "range", "note"];
+
+/// Longest text that is read as a profile, in bytes.
+pub(super) const LONGEST: usize = 1 << 20;
+
+impl Profile {
+    /// Reads a profile. `origin` is what errors call the text: a file's name, or a built-in's.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileError::Invalid`] with every fault and its line: text that is not TOML, sections,
+    /// keys and fields that do not exist or are missing, values that are no number, without their
+    /// unit, with one of another kind or beyond their limits, a constant without exactly one of
+    /// `source` and `fitted`, and more queues than CPUs.
+    pub fn parse(text: &str, origin: &str) -> Result<Profile, ProfileError> {
+        let mut reader = Reader::new(text);
+        let (name, about) = match document(text) {
+            Ok(document) => reader.root(document.as_table()),
+            Err(fault) => {
+                reader.faults.push(fault);
+                Default::default()
+            }
+        };
+        let Reader { constants, places, mut faults, .. } = reader;
+        for (place, part, problem) in check::problems(&constants) {
+            let (Some(key), Some((value, range))) = (KEYS.get(place), places.get(place)) else {
+                continue;
+            };
+            let (line, field) = match part {
+                Part::Value => (*value, ""),
+                Part::Range => (*range, ".range"),
+            };
+            faults.push(Fault { line: Some(line), key: key.path() + field, problem });
+        }
+        if faults.is_empty() {
+            return Ok(Profile { name, about, origin: origin.to_string(), constants });
+        }
+        faults.sort_by_key(|fault| fault.line);
+        Err(ProfileError::Invalid { origin: origin.to_string(), faults })
+    }
+}
+
+/// The text as TOML, or the one fault that says why it is not.
+pub(super) fn document(text: &str) -> Result<Document<&str>, Fault> {
+    let fault = |at, message: &str| Fault {
+        line: Some(line(text, at)),
+        key: String::new(),
+        problem: Problem::Syntax(quote(message)),
+    };
+    if text.len() > LONGEST {
+        return Err(fault(0, "longer than 1 MiB"));
+    }
+    Document::parse(text)
+        .map_err(|error| fault(error.span().map_or(0, |span| span.start), error.message()))
+}
+
+/// The line, from 1, on which the byte at `at` stands.
+fn line(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
+}
+
+/// A text being read, and what was found so far.
+struct Reader<'a> {
+    text: &'a str,
+    /// Where each line starts, but the first.
+    starts: Vec<usize>,
+    /// In the order of `KEYS`.
+    constants: Vec<Option<Constant>>,
+    /// The lines of each constant's value and range, in the same order.
+    places: Vec<(usize, usize)>,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(text: &'a str) -> Reader<'a> {
+        let bytes = text.bytes().enumerate();
+        Reader {
+            text,
+            starts: bytes.filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1).collect(),
+            constants: vec![None; KEYS.len()],
+            places: vec![(1, 1); KEYS.len()],
+            faults: Vec::new(),
+        }
+    }
+
+    fn fault(&mut self, line: usize, key: impl Into<String>, problem: Problem) {
+        self.faults.push(Fault { line: Some(line), key: key.into(), problem });
+    }
+
+    /// The line on which a key of a table stands.
+    fn line_of(&self, table: &dyn TableLike, name: &str) -> usize {
+        let (key, item) = (table.key(name), table.get(name));
+        let span = key.and_then(|key| key.span()).or_else(|| item.and_then(Item::span));
+        span.map_or(1, |span| 1 + self.starts.partition_point(|start| *start <= span.start))
+    }
+
+    /// The text of an item, for errors.
+    fn given(&self, item: Option<std::ops::Range<usize>>) -> String {
+        quote(item.and_then(|span| self.text.get(span)).unwrap_or_default())
+    }
+
+    /// Reads the whole text; returns its name and what it is about.
+    fn root(&mut self, root: &dyn TableLike) -> (String, String) {
+        for (name, item) in root.iter() {
+            let line = self.line_of(root, name);
+            if matches!(name, "name" | "about") {
+                continue;
+            }
+            let Some(section) = Section::find(name) else {
+                let known = SECTIONS.iter().map(|section| section.name);
+                let problem = Problem::UnknownSection {
+                    nearest: nearest(name, known.chain(["name", "about"])),
+                };
+                self.fault(line, quote(name), problem);
+                continue;
+            };
+            match item.as_table_like() {
+                Some(table) => self.section(section, table, line),
+                None => self.fault(line, section.name, Problem::NotASection),
+            }
+        }
+        for section in SECTIONS.iter().filter(|section| section.required) {
+            if !root.contains_key(section.name) {
+                self.fault(1, section.name, Problem::MissingSection);
+            }
+        }
+        (self.headline(root, "name"), self.headline(root, "about"))
+    }
+
+    /// Reads one of the texts above the sections.
+    fn headline(&mut self, root: &dyn TableLike, name: &str) -> String {
+        match root.get(name) {
+            None => {
+                self.fault(1, name, Problem::MissingText);
+                String::new()
+            }
+            Some(item) => self.words(root, name, name, item).unwrap_or_default(),
+        }
+    }
+
+    /// Reads a text that must not be empty; `path` is what errors call it.
+    fn words(
+        &mut self,
+        table: &dyn TableLike,
+        name: &str,
+        path: &str,
+        item: &Item,
+    ) -> Option<String> {
+        match item.as_str() {
+            Some(text) if !text.trim().is_empty() => Some(text.to_string()),
+            _ => {
+                self.fault(self.line_of(table, name), path, Problem::NotText);
+                None
+            }
+        }
+    }
+
+    /// Reads a section that starts on `line`.
+    fn section(&mut self, section: &Section, table: &dyn TableLike, line: usize) {
+        for (name, _) in table.iter() {
+            let path = format!("{}.{name}", section.name);
+            if Key::find(&path).is_none() {
+                let line = self.line_of(table, name);
+                self.fault(line, quote(&path), Problem::UnknownKey { nearest: similar(&path) });
+            }
+        }
+        for (place, key) in KEYS.iter().enumerate().filter(|(_, key)| key.section == section.name) {
+            let constant = match (table.get(key.name), key.default) {
+                (Some(item), _) => {
+                    let line = self.line_of(table, key.name);
+                    self.constant(place, key, item, line)
+                }
+                (None, Some(default)) => Some(Constant {
+                    amount: Amount::base(key.takes, default),
+                    basis: Basis::Default,
+                    note: None,
+                    set: false,
+                }),
+                (None, None) => {
+                    self.fault(line, key.path(), Problem::MissingKey { takes: key.takes });
+                    None
+                }
+            };
+            if let Some(slot) = self.constants.get_mut(place) {
+                *slot = constant;
+            }
+        }
+    }
+
+    /// Reads one constant, which starts on `line`. `None` if there is nothing to check further; then
+    /// the reason is among the faults.
+    fn constant(&mut self, place: usize, key: &Key, item: &Item, line: usize) -> Option<Constant> {
+        let path = key.path();
+        let Some(table) = item.as_table_like() else {
+            self.fault(line, path, Problem::NotAConstant);
+            return None;
+        };
+        for (field, _) in table.iter().filter(|(field, _)| !FIELDS.contains(field)) {
+            let problem = Problem::UnknownField { nearest: nearest(field, FIELDS) };
+            self.fault(self.line_of(table, field), format!("{path}.{}", quote(field)), problem);
+        }
+        let note = table.get("note").and_then(|item| {
+            let path = format!("{path}.note");
+            self.words(table, "note", &path, item)
+        });
+        let basis = self.basis(key, &path, table, line);
+        let amount = match table.get("value") {
+            None => {
+                self.fault(line, path, Problem::NoValue { takes: key.takes });
+                None
+            }
+            Some(item) => {
+                let [at, range] = ["value", "range"].map(|field| self.line_of(table, field));
+                if let Some(places) = self.places.get_mut(place) {
+                    *places = (at, range);
+                }
+                match self.amount(key.takes, item.as_value()) {
+                    Ok(amount) => Some(amount),
+                    Err(problem) => {
+                        self.fault(at, path, problem);
+                        None
+                    }
+                }
+            }
+        };
+        Some(Constant { amount: amount?, basis: basis?, note, set: false })
+    }
+
+    /// Reads where a value comes from: exactly one of `source` and `fitted`.
+    fn basis(
+        &mut self,
+        key: &Key,
+        path: &str,
+        table: &dyn TableLike,
+        line: usize,
+    ) -> Option<Basis> {
+        let (source, fitted) = (table.get("source"), table.get("fitted"));
+        let range = table.get("range");
+        if range.is_some() && fitted.is_none() {
+            let line = self.line_of(table, "range");
+            self.fault(line, format!("{path}.range"), Problem::StrayRange);
+        }
+        match (source, fitted) {
+            (None, None) => {
+                self.fault(line, path, Problem::NoBasis);
+                None
+            }
+            (Some(_), Some(_)) => {
+                self.fault(line, path, Problem::TwoBases);
+                None
+            }
+            (Some(source), None) => {
+                let source = self.words(table, "source", &format!("{path}.source"), source)?;
+                Some(Basis::Source(source))
+            }
+            (None, Some(fitted)) => {
+                if fitted.as_bool() != Some(true) {
+                    let line = self.line_of(table, "fitted");
+                    self.fault(line, format!("{path}.fitted"), Problem::NotTrue);
+                }
+                let Some(range) = range else {
+                    self.fault(line, path, Problem::NoRange);
+                    return None;
+                };
+                self.range(key.takes, &format!("{path}.range"), range, self.line_of(table, "range"))
+            }
+        }
+    }
+
+    /// Reads the bounds of a fitted constant.
+    fn range(&mut self, takes: Takes, path: &str, item: &Item, line: usize) -> Option<Basis> {
+        let ends: Vec<&Value> =
+            item.as_array().map(|ends| ends.iter().collect()).unwrap_or_default();
+        let [low, high] = ends[..] else {
+            self.fault(line, path, Problem::NotARange);
+            return None;
+        };
+        let [low, high] = [low, high].map(|end| match self.amount(takes, Some(end)) {
+            Ok(amount) => Some(amount),
+            Err(problem) => {
+                self.fault(line, path, problem);
+                None
+            }
+        });
+        Some(Basis::Fitted { low: low?, high: high? })
+    }
+
+    /// Reads a value. Plain numbers may stand without quotes; what has a unit cannot.
+    fn amount(&self, takes: Takes, value: Option<&Value>) -> Result<Amount, Problem> {
+        let given = || self.given(value.and_then(Value::span));
+        let number = match value {
+            Some(Value::String(text)) => return Amount::read(takes, text.value()),
+            Some(Value::Integer(number)) => *number.value() as f64,
+            Some(Value::Float(number)) => *number.value(),
+            _ => return Err(not_a_value(takes, given())),
+        };
+        match takes {
+            Takes::Count { .. } | Takes::Ratio { .. } => Ok(Amount::base(takes, number)),
+            Takes::Choice(_) => Err(not_a_value(takes, given())),
+            _ => Err(Problem::NoUnit { given: given(), takes }),
+        }
+    }
+}
+
+fn not_a_value(takes: Takes, given: String) -> Problem {
+    match takes {
+        Takes::Choice(words) => Problem::NotAChoice { given, words, nearest: None },
+        _ => Problem::NotANumber { given, takes },
+    }
+}
+
+/// The full name of the key that was probably meant: the same name in another section, or the
+/// nearest.
+pub(super) fn similar(path: &str) -> Option<String> {
+    let name = path.split_once('.').map_or(path, |(_, name)| name);
+    if let Some(key) = KEYS.iter().find(|key| key.name == name) {
+        return Some(key.path());
+    }
+    let paths: Vec<String> = KEYS.iter().map(Key::path).collect();
+    nearest(path, paths.iter().map(String::as_str)).map(str::to_string)
+}

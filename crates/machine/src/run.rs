@@ -1,0 +1,601 @@
+//! What a CPU does from moment to moment: interrupts on top of softirqs on top of threads.
+//!
+//! The CPU is always at one piece of work, or idle. When the piece ends, the innermost context
+//! says what comes next; when an interrupt comes, the piece is put aside. A piece that ends before
+//! anything else happens is not put into the queue of events.
+
+use napkin_core::{Context, CpuId, Did, Interrupt, NEVER, Ns, Op, Pass, Softirq, Vector};
+
+use crate::config::Preemption;
+use crate::cpu::{Body, Frame, Hard, Segment, Source, Use};
+use crate::events::Event;
+use crate::machine::Machine;
+use crate::perform::{Context as Where, Next};
+use crate::thread::{Act, Class, Exec, State, ThreadId, ThreadPass};
+
+impl Machine<'_> {
+    /// Accounts a CPU's time up to now.
+    pub(crate) fn account(&mut self, cpu: usize) {
+        let this = &mut self.cpus[cpu];
+        let elapsed = self.now - this.started;
+        if elapsed == 0 {
+            return;
+        }
+        let from = this.started;
+        this.started = self.now;
+        let class = match &mut this.segment {
+            Some(segment) => {
+                let work = if this.dilation == 1000 { elapsed } else { elapsed * 1000 / this.dilation };
+                segment.left = segment.left.saturating_sub(work);
+                segment.class
+            }
+            None => Use::Idle,
+        };
+        this.used[class as usize] += elapsed;
+        self.charge_thread(cpu, elapsed);
+        if self.trace.is_some() && class != Use::Idle {
+            self.trace_ran(cpu, class, from);
+        }
+    }
+
+    fn trace_ran(&mut self, cpu: usize, class: Use, from: Ns) {
+        let this = &self.cpus[cpu];
+        let what = match (this.frames.last(), this.curr) {
+            (Some(Frame { body: Body::Hard(_), .. }), _) => "irq",
+            (Some(Frame { body: Body::Softirq(_), .. }), _) => "softirq",
+            (None, Some(curr)) => &self.threads[curr.0 as usize].name,
+            (None, None) => "idle",
+        };
+        if let Some(trace) = &mut self.trace {
+            trace.ran(cpu as u16, what, class, from, self.now);
+        }
+    }
+
+    /// Brings a CPU's accounts up to date, for a reader.
+    pub(crate) fn settle(&mut self, cpu: usize) {
+        self.account(cpu);
+    }
+
+    /// Begins a piece of work.
+    pub(crate) fn begin(&mut self, cpu: usize, segment: Segment) {
+        self.account(cpu);
+        self.set_busy(cpu, true);
+        let this = &mut self.cpus[cpu];
+        this.segment = Some(segment);
+        this.started = self.now;
+        this.generation = this.generation.wrapping_add(1);
+        let at = self.now + this.wall(segment.left);
+        let generation = this.generation;
+        self.events.at(at, Event::Segment { cpu: cpu as u16, generation });
+    }
+
+    /// The piece of work has ended.
+    pub(crate) fn segment_ended(&mut self, cpu: usize) {
+        self.account(cpu);
+        let this = &mut self.cpus[cpu];
+        this.segment = None;
+        this.generation = this.generation.wrapping_add(1);
+    }
+
+    /// A piece of work that nothing comes into is over at once: `true`. Otherwise it has begun.
+    #[inline]
+    fn spend(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
+        if left == 0 {
+            return true;
+        }
+        let end = self.now + self.cpus[cpu].wall(left);
+        if end <= self.end && self.events.next_time().is_none_or(|next| end < next) {
+            self.account(cpu);
+            self.set_busy(cpu, true);
+            self.cpus[cpu].segment = Some(Segment { left, class, preemptible });
+            self.now = end;
+            self.steps += 1;
+            self.account(cpu);
+            self.cpus[cpu].segment = None;
+            return true;
+        }
+        self.begin(cpu, Segment { left, class, preemptible });
+        false
+    }
+
+    /// CPUs that share a core, or a clock, slow each other down.
+    fn set_busy(&mut self, cpu: usize, busy: bool) {
+        if self.cpus[cpu].busy == busy {
+            return;
+        }
+        self.cpus[cpu].busy = busy;
+        if busy {
+            self.busy_cpus += 1;
+        } else {
+            self.busy_cpus -= 1;
+        }
+        if self.config.processor.shared_clock {
+            self.share_clock();
+        } else if let Some(sibling) = self.sibling(cpu) {
+            let both = self.cpus[sibling].busy && busy;
+            let dilation = if both { self.config.processor.smt_dilation } else { 1000 };
+            self.dilate(sibling, dilation);
+            self.dilate(cpu, dilation);
+        }
+    }
+
+    /// On an emulator that runs its CPUs in turn each gets its share of the one clock.
+    fn share_clock(&mut self) {
+        let dilation = 1000 * u64::from(self.busy_cpus.max(1));
+        for cpu in 0..self.cpus.len() {
+            self.dilate(cpu, dilation);
+        }
+    }
+
+    fn dilate(&mut self, cpu: usize, dilation: u64) {
+        if self.cpus[cpu].dilation == dilation {
+            return;
+        }
+        self.account(cpu);
+        self.cpus[cpu].dilation = dilation;
+        if let Some(segment) = self.cpus[cpu].segment {
+            self.begin(cpu, segment);
+        }
+    }
+
+    /// Work from outside of the model lies on a CPU, or no longer does: a generator that shares an
+    /// emulator's clock.
+    pub fn outside_work(&mut self, cpu: u16, busy: bool) {
+        self.cpus[usize::from(cpu)].outside = busy;
+        self.set_busy(usize::from(cpu), busy);
+    }
+
+    /// Something interrupts a CPU.
+    pub(crate) fn interrupt(&mut self, cpu: usize, source: Source) {
+        let hard = self.cpus[cpu].in_hard();
+        self.cpus[cpu].pending.push_back(source);
+        if !hard {
+            self.running_cpu = cpu as u16;
+            self.enter_hard(cpu);
+            self.go(cpu);
+        }
+    }
+
+    /// Takes the next pending interrupt: what the CPU was at is put aside.
+    fn enter_hard(&mut self, cpu: usize) {
+        let Some(source) = self.cpus[cpu].pending.pop_front() else { return };
+        self.account(cpu);
+        let (now, processor) = (self.now, self.config.processor);
+        let this = &mut self.cpus[cpu];
+        let idle = this.segment.is_none() && this.frames.is_empty() && this.curr.is_none();
+        if idle {
+            let deep = now - this.idle_since >= processor.idle_deep_after;
+            this.exit_latency = if deep { processor.idle_exit_deep } else { processor.idle_exit };
+        }
+        this.generation = this.generation.wrapping_add(1);
+        this.interrupts += 1;
+        let interrupted = this.segment.take();
+        this.frames.push(Frame {
+            body: Body::Hard(Hard::Entered(source)),
+            exec: Exec::START,
+            interrupted,
+        });
+        self.arm_tick(cpu);
+    }
+
+    /// Runs a CPU on until it is at a piece of work that takes time, or idle.
+    pub(crate) fn go(&mut self, cpu: usize) {
+        self.running_cpu = cpu as u16;
+        loop {
+            if self.cpus[cpu].segment.is_some() {
+                return;
+            }
+            let goes_on = match self.cpus[cpu].frames.last() {
+                Some(Frame { body: Body::Hard(_), .. }) => self.go_hard(cpu),
+                Some(Frame { body: Body::Softirq(_), .. }) => self.go_softirq(cpu),
+                None => self.go_thread(cpu),
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// A context on top has ended: back to what it interrupted.
+    fn leave_frame(&mut self, cpu: usize) -> bool {
+        let Some(frame) = self.cpus[cpu].frames.pop() else { return true };
+        if !self.cpus[cpu].pending.is_empty() {
+            // The next interrupt comes before anything else; it interrupts the same.
+            self.resume_segment(cpu, frame.interrupted);
+            self.enter_hard(cpu);
+            return true;
+        }
+        if self.runs_softirq(cpu) {
+            self.push_softirq(cpu, frame.interrupted);
+            return true;
+        }
+        self.resume_segment(cpu, frame.interrupted);
+        if self.cpus[cpu].frames.is_empty() {
+            return self.back_in_thread(cpu);
+        }
+        self.restart_segment(cpu)
+    }
+
+    fn resume_segment(&mut self, cpu: usize, segment: Option<Segment>) {
+        self.account(cpu);
+        self.cpus[cpu].segment = segment;
+    }
+
+    /// The piece of work that was put aside goes on.
+    fn restart_segment(&mut self, cpu: usize) -> bool {
+        match self.cpus[cpu].segment.take() {
+            Some(segment) => self.spend(cpu, segment.left, segment.class, segment.preemptible),
+            None => true,
+        }
+    }
+
+    /// Whether the softirq that was raised runs here and now.
+    fn runs_softirq(&self, cpu: usize) -> bool {
+        let this = &self.cpus[cpu];
+        this.raised && !this.in_softirq() && !this.in_hard() && !self.bh_disabled(cpu)
+    }
+
+    /// Whether the thread on the CPU has disabled bottom halves.
+    fn bh_disabled(&self, cpu: usize) -> bool {
+        self.cpus[cpu].curr.is_some_and(|id| self.threads[id.0 as usize].exec.bh_disabled)
+    }
+
+    fn push_softirq(&mut self, cpu: usize, interrupted: Option<Segment>) {
+        self.cpus[cpu].raised = false;
+        let competition = self.competition(cpu);
+        let body = Softirq::new(self.host, CpuId(cpu as u16), Context::Interrupt { competition });
+        self.cpus[cpu].frames.push(Frame {
+            body: Body::Softirq(body),
+            exec: Exec::START,
+            interrupted,
+        });
+    }
+
+    /// Whether a thread other than ksoftirqd wants this CPU.
+    fn competition(&self, cpu: usize) -> bool {
+        let this = &self.cpus[cpu];
+        let ksoftirqd = self.ksoftirqds[cpu];
+        this.curr.iter().chain(&this.queued).any(|id| *id != ksoftirqd)
+    }
+
+    /// The last interrupt has returned to the thread, or to idleness.
+    fn back_in_thread(&mut self, cpu: usize) -> bool {
+        let this = &self.cpus[cpu];
+        let Some(curr) = this.curr else {
+            if this.need_resched || !this.queued.is_empty() {
+                self.cpus[cpu].segment = None;
+                self.reschedule(cpu, false);
+                return false;
+            }
+            return self.restart_segment(cpu);
+        };
+        let user = this.segment.is_none_or(|segment| segment.preemptible);
+        let wanted = this.need_resched || (this.lazy_resched && user);
+        let may = user
+            || match self.config.kernel.preemption {
+                Preemption::Full => true,
+                Preemption::Lazy => this.need_resched,
+                Preemption::None | Preemption::Voluntary => false,
+            };
+        if wanted && may && !self.threads[curr.0 as usize].exec.bh_disabled {
+            if self.reschedule(cpu, false) {
+                return false;
+            }
+        }
+        self.restart_segment(cpu)
+    }
+
+    fn go_hard(&mut self, cpu: usize) -> bool {
+        let cost = self.config.cost;
+        let now = self.now;
+        let Some(Frame { body: Body::Hard(hard), exec, .. }) = self.cpus[cpu].frames.last_mut()
+        else {
+            return true;
+        };
+        match hard {
+            Hard::Entered(source) => {
+                let source = *source;
+                match exec.stage {
+                    0 => {
+                        exec.stage = 1;
+                        let exit = std::mem::take(&mut self.cpus[cpu].exit_latency);
+                        let handler = match source {
+                            Source::Queue(_) => cost.nic_handler,
+                            Source::Timer(_) | Source::SliceEnd => cost.timer_expiry,
+                            Source::Tick => cost.tick,
+                            Source::Reschedule => 0,
+                        };
+                        self.spend(cpu, exit + cost.interrupt_entry + handler, Use::Interrupt, false)
+                    }
+                    _ => {
+                        *exec = Exec::START;
+                        self.handle(cpu, source, now);
+                        true
+                    }
+                }
+            }
+            Hard::Handling(pass) => {
+                if exec.op.is_none() {
+                    let op = pass.next(now, exec.did);
+                    exec.op = Some(op);
+                    exec.stage = 0;
+                }
+                self.step(cpu, Where::Frame)
+            }
+            Hard::Step(op) => {
+                if let Some(op) = op.take() {
+                    exec.op = Some(op);
+                } else if exec.op.is_none() {
+                    *hard = Hard::Leaving;
+                    return true;
+                }
+                self.step(cpu, Where::Frame)
+            }
+            Hard::Leaving => {
+                *hard = Hard::Left;
+                self.spend(cpu, cost.interrupt_exit, Use::Interrupt, false)
+            }
+            Hard::Left => self.leave_frame(cpu),
+        }
+    }
+
+    /// What an interrupt is for.
+    fn handle(&mut self, cpu: usize, source: Source, now: Ns) {
+        let next = match source {
+            Source::Queue(id) => {
+                if let Some(trace) = &mut self.trace {
+                    trace.mark(cpu as u16, now, "interrupt");
+                }
+                Hard::Handling(Interrupt::new(self.host, id))
+            }
+            Source::Timer(id) => {
+                self.queues[usize::from(id.0)].counts.timer_expiries += 1;
+                if let Some(trace) = &mut self.trace {
+                    trace.mark(cpu as u16, now, "timer");
+                }
+                match self.host.timer(id, now) {
+                    Some(op) => Hard::Step(Some(op)),
+                    None => Hard::Leaving,
+                }
+            }
+            Source::Tick => {
+                self.cpus[cpu].ticks += 1;
+                self.tick(cpu);
+                let from = napkin_core::From::Interrupt;
+                match self.host.raise_vectors(CpuId(cpu as u16), Vector::Timer.bit(), from) {
+                    Some(op) => Hard::Step(Some(op)),
+                    None => Hard::Leaving,
+                }
+            }
+            Source::SliceEnd => {
+                self.slice_ended(cpu);
+                Hard::Leaving
+            }
+            Source::Reschedule => Hard::Leaving,
+        };
+        if let Some(Frame { body, .. }) = self.cpus[cpu].frames.last_mut() {
+            *body = Body::Hard(next);
+        }
+    }
+
+    fn go_softirq(&mut self, cpu: usize) -> bool {
+        let need_resched = self.cpus[cpu].need_resched;
+        let now = self.now;
+        let cost = self.config.cost;
+        let Some(Frame { body: Body::Softirq(pass), exec, .. }) = self.cpus[cpu].frames.last_mut()
+        else {
+            return true;
+        };
+        if exec.op.is_none() {
+            if need_resched {
+                pass.need_resched();
+            }
+            let first = exec.did == Did::Start;
+            let op = pass.next(now, exec.did);
+            exec.op = Some(op);
+            exec.stage = 0;
+            if first && op != Op::Done {
+                if let Some(trace) = &mut self.trace {
+                    trace.mark(cpu as u16, now, "softirq");
+                }
+                return self.spend(cpu, cost.softirq_entry, Use::Softirq, false);
+            }
+        }
+        self.step(cpu, Where::Frame)
+    }
+
+    /// The thread on the CPU goes on; or nobody is there.
+    fn go_thread(&mut self, cpu: usize) -> bool {
+        if self.runs_softirq(cpu) {
+            self.push_softirq(cpu, None);
+            return true;
+        }
+        let this = &self.cpus[cpu];
+        let Some(me) = this.curr else {
+            if !this.queued.is_empty() {
+                self.reschedule(cpu, false);
+                return false;
+            }
+            self.account(cpu);
+            self.cpus[cpu].idle_since = self.now;
+            if !self.cpus[cpu].outside {
+                self.set_busy(cpu, false);
+            }
+            return false;
+        };
+        let wanted = this.need_resched || this.lazy_resched;
+        let thread = &mut self.threads[me.0 as usize];
+        let Some(pass) = &mut thread.pass else {
+            if wanted && self.reschedule(cpu, false) {
+                return false;
+            }
+            return self.go_program(cpu, me);
+        };
+        if thread.exec.op.is_none() {
+            let full = self.config.kernel.preemption == Preemption::Full;
+            if self.cpus[cpu].need_resched && !thread.exec.bh_disabled && full {
+                if self.reschedule(cpu, false) {
+                    return false;
+                }
+                return true;
+            }
+            if let ThreadPass::Softirq(pass) = pass
+                && self.cpus[cpu].need_resched
+            {
+                pass.need_resched();
+            }
+            let op = pass.next(self.now, thread.exec.did);
+            thread.exec.op = Some(op);
+            thread.exec.stage = 0;
+        }
+        self.step(cpu, Where::Thread(me))
+    }
+
+    /// An application's own code.
+    fn go_program(&mut self, cpu: usize, me: ThreadId) -> bool {
+        let slot = me.0 as usize;
+        let Some(mut program) = self.threads[slot].program.take() else {
+            self.threads[slot].state = State::Ended;
+            self.reschedule(cpu, true);
+            return false;
+        };
+        let act = program.resume(self, me);
+        self.threads[slot].program = Some(program);
+        let cost = self.config.cost;
+        match act {
+            Act::User(time) => self.spend(cpu, time, Use::User, true),
+            Act::Kernel(time) => self.spend(cpu, time, Use::System, false),
+            Act::Epoll { timeout, max_events } => {
+                self.begin_epoll(me, timeout, max_events);
+                self.spend(cpu, cost.epoll_enter, Use::System, false)
+            }
+            Act::Receive { timeout } => {
+                self.begin_receive(me, timeout);
+                true
+            }
+            Act::Sleep(until) => {
+                if std::mem::take(&mut self.threads[slot].woken) || until <= self.now {
+                    return true;
+                }
+                self.block(cpu, me, until);
+                false
+            }
+            Act::Exit => {
+                self.threads[slot].program = None;
+                true
+            }
+        }
+    }
+
+    /// A thread goes to sleep.
+    pub(crate) fn block(&mut self, cpu: usize, me: ThreadId, until: Ns) {
+        let thread = &mut self.threads[me.0 as usize];
+        thread.state = State::Sleeping;
+        thread.wake_generation = thread.wake_generation.wrapping_add(1);
+        if until != NEVER {
+            let generation = thread.wake_generation;
+            self.events.at(until.max(self.now), Event::Wake { thread: me.0, generation });
+        }
+        self.reschedule(cpu, true);
+        self.threads[me.0 as usize].saved = None;
+    }
+
+    /// Takes the step of a context a part further.
+    fn step(&mut self, cpu: usize, at: Where) -> bool {
+        match self.perform(cpu, at) {
+            Next::Spend(time, class) => self.spend(cpu, time, class, false),
+            Next::Did(did) => {
+                if let Some(exec) = self.exec(cpu, at) {
+                    exec.op = None;
+                    exec.did = did;
+                }
+                true
+            }
+            Next::Yielded => {
+                if let Some(exec) = self.exec(cpu, at) {
+                    exec.op = None;
+                    exec.did = Did::Resched;
+                }
+                !self.reschedule(cpu, false)
+            }
+            Next::Blocked => false,
+            Next::Nested(target) => {
+                if let Some(exec) = self.exec(cpu, at) {
+                    exec.op = None;
+                    exec.did = Did::Ok;
+                }
+                let body = Softirq::new(self.host, target, Context::Application);
+                self.cpus[cpu].frames.push(Frame {
+                    body: Body::Softirq(body),
+                    exec: Exec::START,
+                    interrupted: None,
+                });
+                true
+            }
+            Next::Ended => self.pass_ended(cpu, at),
+        }
+    }
+
+    pub(crate) fn exec(&mut self, cpu: usize, at: Where) -> Option<&mut Exec> {
+        match at {
+            Where::Frame => self.cpus[cpu].frames.last_mut().map(|frame| &mut frame.exec),
+            Where::Thread(me) => Some(&mut self.threads[me.0 as usize].exec),
+        }
+    }
+
+    fn pass_ended(&mut self, cpu: usize, at: Where) -> bool {
+        let cost = self.config.cost;
+        match at {
+            Where::Frame => {
+                let Some(frame) = self.cpus[cpu].frames.last_mut() else { return true };
+                match &mut frame.body {
+                    Body::Hard(hard) => {
+                        *hard = Hard::Leaving;
+                        true
+                    }
+                    Body::Softirq(_) if frame.exec.stage < 2 => {
+                        let ran = frame.exec.did != Did::Start;
+                        frame.exec.stage = 2;
+                        let exit = if ran { cost.softirq_exit } else { 0 };
+                        self.spend(cpu, exit, Use::Softirq, false)
+                    }
+                    Body::Softirq(_) => self.leave_frame(cpu),
+                }
+            }
+            Where::Thread(me) => {
+                let thread = &mut self.threads[me.0 as usize];
+                match thread.pass.take() {
+                    Some(ThreadPass::Epoll(wait)) => {
+                        thread.events = wait.events();
+                        self.epoll_returned(me)
+                    }
+                    Some(ThreadPass::Socket(wait)) => thread.events = wait.frames(),
+                    // A thread of the kernel's whose mode is gone: it waits to be needed again.
+                    other => {
+                        drop(other);
+                        thread.pass = crate::thread::Thread::loops(thread.role, self.host);
+                        thread.exec = Exec::START;
+                        thread.woken = false;
+                        self.block(cpu, me, NEVER);
+                        return false;
+                    }
+                }
+                let thread = &mut self.threads[me.0 as usize];
+                thread.exec = Exec::START;
+                let events = u64::from(thread.events);
+                let returns = match thread.epoll {
+                    Some(_) => cost.epoll_return + events * cost.epoll_event,
+                    None => 0,
+                };
+                self.spend(cpu, returns, Use::System, false)
+            }
+        }
+    }
+
+    /// Whether a real-time thread runs on a CPU.
+    pub(crate) fn realtime(&self, cpu: usize) -> bool {
+        self.cpus[cpu]
+            .curr
+            .is_some_and(|id| matches!(self.threads[id.0 as usize].class, Class::Fifo(_)))
+    }
+}

@@ -1,0 +1,89 @@
+//! Experiments: a host, its applications and its other side, built from a profile and run.
+//!
+//! One file each. A scenario knows how its experiment was set up and how it was measured, and
+//! nothing of what was published: comparing is the reader's.
+
+use std::collections::BTreeMap;
+
+use napkin_core::policy::Policy;
+use napkin_core::{MILLISECOND, Ns};
+
+use crate::histogram::Histogram;
+use crate::machine::Machine;
+use crate::profile::Profile;
+use crate::snapshot::Snapshot;
+use crate::trace::Trace;
+
+/// What every scenario is run with.
+#[derive(Debug)]
+pub struct Run<'p> {
+    /// The host, its NIC, its link and the workload's constants.
+    pub profile: &'p Profile,
+    /// The policy.
+    pub policy: Policy,
+    /// Where all randomness comes from.
+    pub seed: u64,
+    /// Virtual time before the window.
+    pub warm_up: Ns,
+    /// The measured virtual time.
+    pub window: Ns,
+    /// Who watches, if anybody does: told of the window only.
+    pub trace: Option<Box<dyn Trace>>,
+}
+
+impl<'p> Run<'p> {
+    /// A run of a second after 200 ms of warm-up, with seed 1.
+    pub fn new(profile: &'p Profile, policy: Policy) -> Self {
+        let (warm_up, window) = (200 * MILLISECOND, 1000 * MILLISECOND);
+        Run { profile, policy, seed: 1, warm_up, window, trace: None }
+    }
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outcome {
+    /// The measured virtual time.
+    pub window: Ns,
+    /// What was asked for, a second; `None` in a closed loop.
+    pub offered_per_s: Option<f64>,
+    /// What was achieved, a second, as the experiment counts it.
+    pub achieved_per_s: f64,
+    /// Latencies, as the experiment's own stamps say.
+    pub latency: Histogram,
+    /// Figures that the publication's own estimator gives where it is not what its name says, and
+    /// whatever else only this scenario has; by name, in the unit that the name ends in.
+    pub figures: BTreeMap<String, f64>,
+    /// The growth of all counts over the window.
+    pub counts: Snapshot,
+    /// The CPUs that serve the traffic: what a figure of CPU load is of.
+    pub serving: Vec<u16>,
+    /// Events and steps of the model, warm-up included.
+    pub steps: u64,
+}
+
+impl Outcome {
+    /// The share of the serving CPUs' time that was not idle, in percent.
+    pub fn cpu_percent(&self) -> f64 {
+        let mut busy = 0u64;
+        let mut all = 0u64;
+        for cpu in &self.serving {
+            let used = &self.counts.cpus[usize::from(*cpu)].used;
+            all += used.iter().sum::<u64>();
+            busy += used[1..].iter().sum::<u64>();
+        }
+        if all == 0 { 0.0 } else { busy as f64 * 100.0 / all as f64 }
+    }
+}
+
+/// Lets a machine run through its warm-up and its window; the growth of all counts over the
+/// window. Latencies recorded during the warm-up are forgotten.
+pub fn measure(machine: &mut Machine<'_>, run: &mut Run<'_>) -> Snapshot {
+    machine.run(run.warm_up);
+    machine.restart_latency();
+    if let Some(trace) = run.trace.take() {
+        machine.set_trace(trace);
+    }
+    let before = machine.snapshot();
+    machine.run(run.warm_up + run.window);
+    machine.snapshot().since(&before)
+}

@@ -1,0 +1,505 @@
+//! The scheduler: who runs on a CPU, who preempts whom, where a thread wakes and moves to.
+//!
+//! Two fair classes, of which a profile names one: CFS (least virtual time first, sleepers are
+//! credited half a latency, a waking thread preempts when it is a granularity behind) and EEVDF
+//! (the eligible thread with the earliest virtual deadline; a waking thread that is eligible
+//! preempts, unless the thread that runs wakes it in passing). Real-time threads go first. All
+//! fair threads are nice 0, so virtual time is time.
+
+use napkin_core::{NEVER, Ns, Task};
+
+use crate::config::{Fair, Preemption};
+use crate::cpu::{Segment, Source, Use};
+use crate::events::Event;
+use crate::machine::Machine;
+use crate::thread::{Class, State, ThreadId};
+
+impl Machine<'_> {
+    /// Makes a thread runnable. Returns the CPU that has to be told, if it is not the one that
+    /// wakes: `by` is that one, unless nobody in particular does.
+    pub(crate) fn wake(&mut self, id: ThreadId, by: Option<usize>) -> Option<usize> {
+        let thread = &mut self.threads[id.0 as usize];
+        thread.woken = true;
+        if thread.state != State::Sleeping {
+            return None;
+        }
+        let cpu = self.select_cpu(id, by);
+        let thread = &mut self.threads[id.0 as usize];
+        if usize::from(thread.cpu) != cpu {
+            thread.migrations += 1;
+            thread.cpu = cpu as u16;
+        }
+        thread.state = State::Queued;
+        self.place(id, cpu);
+        self.cpus[cpu].queued.push(id);
+        if let Some(trace) = &mut self.trace {
+            trace.mark(by.unwrap_or(cpu) as u16, self.now, "wake");
+        }
+        // In passing: by the thread that runs, not by an interrupt on top of it.
+        let in_passing = by == Some(cpu) && self.cpus[cpu].frames.is_empty();
+        let preempts = self.check_preempt(cpu, id, in_passing);
+        (preempts && by != Some(cpu)).then_some(cpu)
+    }
+
+    /// Wakes a task of the core's, from a context of a CPU.
+    pub(crate) fn wake_task(&mut self, by: usize, task: Task) {
+        let id = match task {
+            Task::Napi(id) => self.napi_threads[usize::from(id.0)],
+            Task::Ksoftirqd(cpu) => Some(self.ksoftirqds[usize::from(cpu.0)]),
+            Task::Worker => self.idle_worker(by),
+        };
+        if let Some(id) = id {
+            self.wake_from(by, id);
+        }
+    }
+
+    /// Wakes a thread from a context of a CPU, which tells the thread's CPU if that is another.
+    pub(crate) fn wake_from(&mut self, by: usize, id: ThreadId) {
+        if let Some(cpu) = self.wake(id, Some(by)) {
+            let at = self.now + self.config.cost.ipi;
+            self.events.at(at, Event::Reschedule { cpu: cpu as u16 });
+        }
+    }
+
+    /// A worker that sleeps, best one that last ran here; without one the item waits for the next
+    /// that goes round.
+    fn idle_worker(&self, by: usize) -> Option<ThreadId> {
+        let asleep = |id: &&ThreadId| {
+            let thread = &self.threads[id.0 as usize];
+            thread.state == State::Sleeping && !thread.woken
+        };
+        let here = |id: &&ThreadId| usize::from(self.threads[id.0 as usize].cpu) == by;
+        let workers = &self.workers;
+        workers.iter().filter(asleep).find(here).or_else(|| workers.iter().find(asleep)).copied()
+    }
+
+    /// Where a waking thread goes: where it was if that CPU is idle, else an idle one near it, else
+    /// where it was or is woken, whichever has fewer waiting. Interrupts and softirqs do not make
+    /// a CPU look busy, which is what the 2020 proposal complains about.
+    fn select_cpu(&mut self, id: ThreadId, by: Option<usize>) -> usize {
+        let thread = &self.threads[id.0 as usize];
+        let affinity = thread.affinity;
+        if affinity.one() {
+            return usize::from(affinity.first);
+        }
+        let last = usize::from(thread.cpu);
+        let here = by.filter(|&cpu| affinity.allows(cpu as u16));
+        let previous = if affinity.allows(thread.cpu) { last } else { usize::from(affinity.first) };
+        if self.cpus[previous].available() {
+            return previous;
+        }
+        if let Some(here) = here
+            && self.cpus[here].available()
+        {
+            return here;
+        }
+        let (first, end) = (usize::from(affinity.first), usize::from(affinity.last) + 1);
+        let smt = usize::from(self.config.processor.smt);
+        let span = end - first;
+        let mut second = None;
+        for step in 1..span {
+            let cpu = first + (previous - first + step) % span;
+            if !self.cpus[cpu].available() {
+                continue;
+            }
+            // A whole idle core is better than a thread of a busy one.
+            if smt == 1 || self.sibling(cpu).is_none_or(|it| self.cpus[it].available()) {
+                return cpu;
+            }
+            second = second.or(Some(cpu));
+        }
+        if let Some(cpu) = second {
+            return cpu;
+        }
+        match here {
+            Some(here) if self.cpus[here].queued.len() < self.cpus[previous].queued.len() => here,
+            _ => previous,
+        }
+    }
+
+    /// The other thread of a CPU's core: siblings are half the machine apart, as Linux numbers them.
+    pub(crate) fn sibling(&self, cpu: usize) -> Option<usize> {
+        let cpus = self.cpus.len();
+        (self.config.processor.smt == 2 && cpus.is_multiple_of(2)).then(|| (cpu + cpus / 2) % cpus)
+    }
+
+    /// The mean virtual time of a CPU's fair threads.
+    fn average(&self, cpu: usize) -> Option<i64> {
+        let this = &self.cpus[cpu];
+        let fair = |id: &ThreadId| {
+            let thread = &self.threads[id.0 as usize];
+            (thread.class == Class::Fair).then_some(thread.vruntime)
+        };
+        let (mut sum, mut count) = (0i128, 0i128);
+        for vruntime in this.curr.iter().chain(&this.queued).filter_map(fair) {
+            sum += i128::from(vruntime);
+            count += 1;
+        }
+        (count > 0).then(|| (sum / count) as i64)
+    }
+
+    /// Gives a waking thread its place in virtual time.
+    fn place(&mut self, id: ThreadId, cpu: usize) {
+        self.charge(cpu);
+        let kernel = self.config.kernel;
+        let average = self.average(cpu);
+        let others = self.cpus[cpu].queued.len() as i64 + i64::from(self.cpus[cpu].curr.is_some());
+        let min = self.cpus[cpu].min_vruntime;
+        let thread = &mut self.threads[id.0 as usize];
+        match kernel.fair {
+            Fair::Cfs => {
+                let credit = kernel.sched_latency as i64 / 2;
+                thread.vruntime = thread.vruntime.max(min - credit);
+            }
+            Fair::Eevdf => {
+                let lag = if others > 0 { thread.lag * (others + 1) / others } else { 0 };
+                thread.vruntime = average.unwrap_or(min) - lag;
+                thread.deadline = thread.vruntime + kernel.slice as i64;
+            }
+        }
+    }
+
+    /// Whether a thread that has become runnable takes the CPU from who has it; says so to the CPU.
+    fn check_preempt(&mut self, cpu: usize, id: ThreadId, in_passing: bool) -> bool {
+        let kernel = self.config.kernel;
+        let Some(curr) = self.cpus[cpu].curr else {
+            self.cpus[cpu].need_resched = true;
+            return true;
+        };
+        let (mine, theirs) = (&self.threads[id.0 as usize], &self.threads[curr.0 as usize]);
+        let urgent = match (mine.class, theirs.class) {
+            (Class::Fifo(mine), Class::Fifo(theirs)) => mine > theirs,
+            (Class::Fifo(_), Class::Fair) => true,
+            (Class::Fair, Class::Fifo(_)) => false,
+            (Class::Fair, Class::Fair) => {
+                let preempts = if in_passing && !kernel.sync_wake_preempts {
+                    false
+                } else {
+                    match kernel.fair {
+                        Fair::Cfs => {
+                            theirs.vruntime - mine.vruntime > kernel.wakeup_granularity as i64
+                        }
+                        Fair::Eevdf => {
+                            let average = self.average(cpu).unwrap_or(0);
+                            mine.vruntime <= average && theirs.vruntime > mine.vruntime
+                        }
+                    }
+                };
+                if !preempts {
+                    self.arm_slice(cpu);
+                    return false;
+                }
+                kernel.preemption != Preemption::Lazy
+            }
+        };
+        let fair = self.threads[id.0 as usize].class == Class::Fair;
+        if urgent {
+            self.cpus[cpu].need_resched = true;
+        } else if fair && self.threads[curr.0 as usize].class == Class::Fair {
+            self.cpus[cpu].lazy_resched = true;
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Where slices end by a timer: sees to it.
+    fn arm_slice(&mut self, cpu: usize) {
+        let kernel = self.config.kernel;
+        if !kernel.hrtick || self.cpus[cpu].slice_armed || self.cpus[cpu].queued.is_empty() {
+            return;
+        }
+        let Some(curr) = self.cpus[cpu].curr else { return };
+        let thread = &mut self.threads[curr.0 as usize];
+        if thread.class != Class::Fair {
+            return;
+        }
+        // A thread that was alone gets a new slice when competition comes.
+        if thread.vruntime >= thread.deadline {
+            thread.deadline = thread.vruntime + kernel.slice as i64;
+        }
+        let left = (thread.deadline - thread.vruntime) as Ns;
+        let this = &mut self.cpus[cpu];
+        this.slice_armed = true;
+        this.slice_generation = this.slice_generation.wrapping_add(1);
+        let generation = this.slice_generation;
+        let at = self.now + this.wall(left);
+        self.events.at(at, Event::SliceEnd { cpu: cpu as u16, generation });
+    }
+
+    /// The thread that runs has used its slice, perhaps.
+    pub(crate) fn slice_ended(&mut self, cpu: usize) {
+        self.charge(cpu);
+        let kernel = self.config.kernel;
+        let this = &self.cpus[cpu];
+        let (Some(curr), false) = (this.curr, this.queued.is_empty()) else { return };
+        let waiting = this.queued.len() as u64;
+        let thread = &mut self.threads[curr.0 as usize];
+        if thread.class != Class::Fair {
+            return;
+        }
+        let over = match kernel.fair {
+            Fair::Cfs => {
+                let ideal = (kernel.sched_latency / (waiting + 1)).max(kernel.slice);
+                thread.ran_since_pick >= ideal
+            }
+            Fair::Eevdf => {
+                let over = thread.vruntime >= thread.deadline;
+                if over {
+                    thread.deadline = thread.vruntime + kernel.slice as i64;
+                }
+                over
+            }
+        };
+        if over {
+            self.cpus[cpu].need_resched = true;
+        } else {
+            self.arm_slice(cpu);
+        }
+    }
+
+    /// The tick: slices, and the way from a lazy wish to a real one.
+    pub(crate) fn tick(&mut self, cpu: usize) {
+        if self.cpus[cpu].lazy_resched {
+            self.cpus[cpu].need_resched = true;
+        }
+        self.slice_ended(cpu);
+        if self.now >= self.cpus[cpu].next_balance {
+            self.cpus[cpu].next_balance = self.now + self.config.kernel.balance_interval;
+            self.push_waiting(cpu);
+        }
+    }
+
+    /// A thread that waits here goes to a CPU that is idle.
+    fn push_waiting(&mut self, cpu: usize) {
+        if self.cpus[cpu].queued.is_empty() {
+            return;
+        }
+        let Some(place) = self.cpus[cpu].queued.iter().position(|id| self.may_move(*id)) else {
+            return;
+        };
+        let id = self.cpus[cpu].queued[place];
+        let affinity = self.threads[id.0 as usize].affinity;
+        let idle = (usize::from(affinity.first)..=usize::from(affinity.last))
+            .find(|&other| other != cpu && self.cpus[other].available());
+        if let Some(idle) = idle {
+            self.move_waiting(cpu, place, idle);
+            let at = self.now + self.config.cost.ipi;
+            self.events.at(at, Event::Reschedule { cpu: idle as u16 });
+        }
+    }
+
+    fn may_move(&self, id: ThreadId) -> bool {
+        let thread = &self.threads[id.0 as usize];
+        !thread.affinity.one() && thread.class == Class::Fair
+    }
+
+    fn move_waiting(&mut self, from: usize, place: usize, to: usize) {
+        let id = self.cpus[from].queued.remove(place);
+        let (old, new) = (self.average(from), self.average(to));
+        let base = new.unwrap_or(self.cpus[to].min_vruntime);
+        let old = old.unwrap_or(self.cpus[from].min_vruntime);
+        let thread = &mut self.threads[id.0 as usize];
+        let ahead = thread.vruntime - old;
+        thread.vruntime = base + ahead;
+        thread.deadline = thread.vruntime + self.config.kernel.slice as i64;
+        thread.cpu = to as u16;
+        thread.migrations += 1;
+        self.cpus[to].queued.push(id);
+        self.cpus[to].need_resched = true;
+    }
+
+    /// A CPU about to idle takes a thread that waits elsewhere.
+    fn pull(&mut self, cpu: usize) -> bool {
+        let mut best: Option<(usize, usize)> = None;
+        for (other, this) in self.cpus.iter().enumerate() {
+            let waiting = this.queued.len();
+            // One that waits for an idle CPU to come out of idleness is about to run.
+            if other == cpu || waiting == 0 || this.curr.is_none() {
+                continue;
+            }
+            if best.is_none_or(|(most, _)| waiting > most) {
+                let movable = this.queued.iter().any(|id| {
+                    self.may_move(*id)
+                        && self.threads[id.0 as usize].affinity.allows(cpu as u16)
+                });
+                if movable {
+                    best = Some((waiting, other));
+                }
+            }
+        }
+        let Some((_, from)) = best else { return false };
+        let place = self.cpus[from].queued.iter().position(|id| {
+            self.may_move(*id) && self.threads[id.0 as usize].affinity.allows(cpu as u16)
+        });
+        if let Some(place) = place {
+            self.move_waiting(from, place, cpu);
+            return true;
+        }
+        false
+    }
+
+    /// Picks who runs next on a CPU that no interrupt is on, and lets it begin: `true` if that is
+    /// somebody else than before.
+    pub(crate) fn reschedule(&mut self, cpu: usize, goes_to_sleep: bool) -> bool {
+        self.charge(cpu);
+        let old = self.cpus[cpu].curr;
+        if let Some(old) = old {
+            if goes_to_sleep {
+                self.leave_virtual_time(cpu, old);
+            } else {
+                self.cpus[cpu].queued.push(old);
+                self.threads[old.0 as usize].state = State::Queued;
+            }
+        }
+        let this = &mut self.cpus[cpu];
+        this.curr = None;
+        this.need_resched = false;
+        this.lazy_resched = false;
+        let mut moved = false;
+        if this.queued.is_empty() && self.config.kernel.balance_interval < NEVER {
+            moved = self.pull(cpu);
+            self.cpus[cpu].need_resched = false;
+        }
+        let next = self.pick(cpu);
+        if let Some(next) = next {
+            let this = &mut self.cpus[cpu];
+            this.queued.retain(|id| *id != next);
+            this.curr = Some(next);
+            let thread = &mut self.threads[next.0 as usize];
+            thread.state = State::Running;
+            if old != Some(next) {
+                thread.picked_at = self.now;
+                thread.ran_since_pick = 0;
+            }
+        }
+        if old == next {
+            self.arm_slice_anew(cpu);
+            return false;
+        }
+        if let Some(old) = old {
+            let thread = &mut self.threads[old.0 as usize];
+            if goes_to_sleep {
+                thread.voluntary += 1;
+            } else {
+                thread.involuntary += 1;
+            }
+            thread.saved = self.cpus[cpu].segment.take();
+        }
+        self.cpus[cpu].switches += 1;
+        self.arm_slice_anew(cpu);
+        let cost = &self.config.cost;
+        let segment = match next {
+            Some(next) => {
+                let extra = cost.switch + if moved { cost.migrate } else { 0 };
+                match self.threads[next.0 as usize].saved.take() {
+                    Some(saved) => Segment { left: saved.left + extra, ..saved },
+                    None => Segment { left: extra, class: Use::System, preemptible: false },
+                }
+            }
+            None => Segment { left: cost.switch_idle, class: Use::System, preemptible: true },
+        };
+        self.begin(cpu, segment);
+        true
+    }
+
+    fn arm_slice_anew(&mut self, cpu: usize) {
+        let this = &mut self.cpus[cpu];
+        this.slice_armed = false;
+        this.slice_generation = this.slice_generation.wrapping_add(1);
+        self.arm_slice(cpu);
+    }
+
+    fn leave_virtual_time(&mut self, cpu: usize, id: ThreadId) {
+        let slice = self.config.kernel.slice as i64;
+        if let Some(average) = self.average(cpu) {
+            let thread = &mut self.threads[id.0 as usize];
+            // A thread that is ahead stays on the queue until it is not (delayed dequeue).
+            thread.lag = (average - thread.vruntime).clamp(0, 2 * slice);
+        }
+    }
+
+    fn pick(&self, cpu: usize) -> Option<ThreadId> {
+        let this = &self.cpus[cpu];
+        let priority = |id: &ThreadId| match self.threads[id.0 as usize].class {
+            Class::Fifo(priority) => Some(priority),
+            Class::Fair => None,
+        };
+        // The first in line of the highest priority.
+        let mut best: Option<(u8, ThreadId)> = None;
+        for id in &this.queued {
+            if let Some(priority) = priority(id)
+                && best.is_none_or(|(most, _)| priority > most)
+            {
+                best = Some((priority, *id));
+            }
+        }
+        if let Some((_, id)) = best {
+            return Some(id);
+        }
+        let thread = |id: &ThreadId| &self.threads[id.0 as usize];
+        match self.config.kernel.fair {
+            Fair::Cfs => this.queued.iter().min_by_key(|id| thread(id).vruntime).copied(),
+            Fair::Eevdf => {
+                let average = self.average(cpu)?;
+                let eligible = this.queued.iter().filter(|id| thread(id).vruntime <= average);
+                eligible
+                    .min_by_key(|id| thread(id).deadline)
+                    .or_else(|| this.queued.iter().min_by_key(|id| thread(id).vruntime))
+                    .copied()
+            }
+        }
+    }
+
+    /// Charges the thread that runs with the time since it was last charged.
+    pub(crate) fn charge(&mut self, cpu: usize) {
+        self.account(cpu);
+        let Some(curr) = self.cpus[cpu].curr else { return };
+        let v = self.threads[curr.0 as usize].vruntime;
+        let queued = self.cpus[cpu].queued.iter().map(|id| self.threads[id.0 as usize].vruntime);
+        let least = queued.fold(v, i64::min);
+        let this = &mut self.cpus[cpu];
+        this.min_vruntime = this.min_vruntime.max(least);
+    }
+
+    /// Time that a thread has had: interrupts and softirqs on top of it count only in kernels that
+    /// do not tell them apart.
+    pub(crate) fn charge_thread(&mut self, cpu: usize, elapsed: Ns) {
+        let this = &self.cpus[cpu];
+        if let Some(curr) = this.curr
+            && (this.frames.is_empty() || !self.config.kernel.irq_time)
+        {
+            let thread = &mut self.threads[curr.0 as usize];
+            thread.vruntime += elapsed as i64;
+            thread.cpu_time += elapsed;
+            thread.ran_since_pick += elapsed;
+        }
+    }
+
+    /// A CPU's tick, while it is not idle.
+    pub(crate) fn tick_fires(&mut self, cpu: usize) {
+        let this = &mut self.cpus[cpu];
+        if this.curr.is_none() && this.queued.is_empty() && this.frames.is_empty() {
+            this.tick_armed = false;
+            return;
+        }
+        let at = self.now + self.config.kernel.tick;
+        self.events.at(at, Event::Tick { cpu: cpu as u16 });
+        self.interrupt(cpu, Source::Tick);
+    }
+
+    /// A CPU that leaves idleness has its tick again.
+    pub(crate) fn arm_tick(&mut self, cpu: usize) {
+        let this = &mut self.cpus[cpu];
+        if this.tick_armed {
+            return;
+        }
+        this.tick_armed = true;
+        let tick = self.config.kernel.tick;
+        // Ticks of different CPUs do not coincide.
+        let skew = tick / 8 * (cpu as Ns % 8);
+        let at = (self.now + tick - skew) / tick * tick + skew;
+        let at = if at <= self.now { at + tick } else { at };
+        self.events.at(at, Event::Tick { cpu: cpu as u16 });
+    }
+}

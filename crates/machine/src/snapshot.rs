@@ -1,0 +1,120 @@
+//! All counts of a machine at one moment, and their growth over a window.
+
+use napkin_core::{CpuCounts, CpuId, Counts, Id, Ns};
+
+use crate::counts::QueueCounts;
+use crate::cpu::USES;
+use crate::machine::Machine;
+
+/// One CPU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuUse {
+    /// Nanoseconds by [`Use`](crate::Use).
+    pub used: [Ns; USES],
+    /// Of them: in polls that found nothing.
+    pub polled_in_vain: Ns,
+    /// Hard interrupts of any kind.
+    pub interrupts: u64,
+    /// Context switches.
+    pub switches: u64,
+    /// The core's counts of its softirqs.
+    pub softirq: CpuCounts,
+}
+
+/// One queue's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueUse {
+    /// The core's counts of its instance.
+    pub napi: Counts,
+    /// The NIC's.
+    pub nic: QueueCounts,
+}
+
+/// One epoll context's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EpollUse {
+    /// Waits that returned events.
+    pub returns: u64,
+    /// Events they returned.
+    pub events: u64,
+}
+
+/// Everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// When.
+    pub at: Ns,
+    /// By CPU.
+    pub cpus: Vec<CpuUse>,
+    /// By queue.
+    pub queues: Vec<QueueUse>,
+    /// By epoll context.
+    pub epolls: Vec<EpollUse>,
+}
+
+impl Machine<'_> {
+    /// All counts as they are now.
+    pub fn snapshot(&mut self) -> Snapshot {
+        for cpu in 0..self.cpus.len() {
+            self.settle(cpu);
+        }
+        Snapshot {
+            at: self.now,
+            cpus: (0..)
+                .zip(&self.cpus)
+                .map(|(id, cpu)| CpuUse {
+                    used: cpu.used,
+                    polled_in_vain: cpu.polled_in_vain,
+                    interrupts: cpu.interrupts,
+                    switches: cpu.switches,
+                    softirq: self.host.cpu(CpuId(id)).counts(),
+                })
+                .collect(),
+            queues: (0..)
+                .zip(&self.queues)
+                .map(|(id, queue)| QueueUse {
+                    napi: self.host.instance(Id(id)).counts(),
+                    nic: queue.counts,
+                })
+                .collect(),
+            epolls: self
+                .ready
+                .iter()
+                .map(|it| EpollUse { returns: it.returns, events: it.events })
+                .collect(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// The growth since an earlier snapshot of the same machine; `at` is the time between them.
+    #[must_use]
+    pub fn since(&self, earlier: &Snapshot) -> Snapshot {
+        let cpus = self.cpus.iter().zip(&earlier.cpus).map(|(now, then)| CpuUse {
+            used: std::array::from_fn(|i| now.used[i] - then.used[i]),
+            polled_in_vain: now.polled_in_vain - then.polled_in_vain,
+            interrupts: now.interrupts - then.interrupts,
+            switches: now.switches - then.switches,
+            softirq: CpuCounts {
+                net_rx: now.softirq.net_rx - then.softirq.net_rx,
+                time_squeeze: now.softirq.time_squeeze - then.softirq.time_squeeze,
+                dispatches: now.softirq.dispatches - then.softirq.dispatches,
+                ksoftirqd_wakes: now.softirq.ksoftirqd_wakes - then.softirq.ksoftirqd_wakes,
+            },
+        });
+        let queues = self.queues.iter().zip(&earlier.queues).map(|(now, then)| QueueUse {
+            napi: now.napi.since(&then.napi),
+            nic: now.nic.since(&then.nic),
+        });
+        let epolls = self.epolls.iter().zip(&earlier.epolls).map(|(now, then)| EpollUse {
+            returns: now.returns - then.returns,
+            events: now.events - then.events,
+        });
+        Snapshot {
+            at: self.at - earlier.at,
+            cpus: cpus.collect(),
+            queues: queues.collect(),
+            epolls: epolls.collect(),
+        }
+    }
+}

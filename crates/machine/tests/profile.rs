@@ -1,0 +1,630 @@
+//! Host profiles as their authors meet them: what is read, and what every mistake gets to hear.
+
+use napkin_core::policy::{FAMILIES, PRESETS};
+use napkin_machine::profile::{
+    KEYS, Key, Origin, Problem, Profile, ProfileError, SECTIONS, Section, Takes,
+};
+use proptest::prelude::*;
+
+/// Keys that carry a preset's name, and why they may: each word was the kernel's before it was a
+/// policy's.
+const SHARED_WORDS: [(&str, &str); 3] = [
+    ("kernel.inline-while-ksoftirqd", "a rule of the kernel's version; the thread exists in all"),
+    ("cost.ksoftirqd-loop", "the thread runs under every policy"),
+    ("nic.tx-interrupts", "a property of the driver"),
+];
+
+/// A valid value for a key, as a profile spells it.
+fn valid(key: &Key) -> String {
+    match (key.name, key.takes) {
+        ("cpus", _) => "64".to_string(),
+        ("queues", _) => "8".to_string(),
+        (_, Takes::Time { .. }) => "\"350 ns\"".to_string(),
+        (_, Takes::Count { min, .. }) => min.to_string(),
+        (_, Takes::Ratio { max, .. }) => max.to_string(),
+        (_, Takes::Frequency) => "\"2 GHz\"".to_string(),
+        (_, Takes::Rate) => "\"100 Gbit/s\"".to_string(),
+        (_, Takes::Size) => "\"8 MiB\"".to_string(),
+        (_, Takes::Choice(words)) => format!("\"{}\"", words[0]),
+    }
+}
+
+/// A valid profile with every section and key, built from the table. Line 1 is the name's.
+fn sample() -> String {
+    let mut text = "name = \"sample\"\nabout = \"for tests\"\n".to_string();
+    for section in SECTIONS {
+        text += &format!("\n[{}]\n", section.name);
+        for key in KEYS.iter().filter(|key| key.section == section.name) {
+            text += &format!("{} = {{ value = {}, source = \"test\" }}\n", key.name, valid(key));
+        }
+    }
+    text
+}
+
+/// The sample with one key's line replaced; `constant` is what stands after the `=`.
+fn with(path: &str, constant: &str) -> (String, usize) {
+    let (section, name) = path.split_once('.').expect("a full name");
+    let mut lines: Vec<String> = sample().lines().map(str::to_string).collect();
+    let header = format!("[{section}]");
+    let start = lines.iter().position(|line| *line == header).expect("the section");
+    let prefix = format!("{name} = ");
+    let at = start + lines[start..].iter().position(|l| l.starts_with(&prefix)).expect("the key");
+    lines[at] = format!("{prefix}{constant}");
+    (lines.join("\n") + "\n", at + 1)
+}
+
+fn read(text: &str) -> Profile {
+    Profile::parse(text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What a text gets to hear.
+fn says(text: &str) -> String {
+    Profile::parse(text, "test.toml").expect_err("a mistake").to_string()
+}
+
+/// What one constant of the sample gets to hear; its line is checked, and left out.
+fn about(path: &str, constant: &str) -> String {
+    let (text, line) = with(path, constant);
+    let error = says(&text);
+    let place = format!("test.toml:{line}: {path}");
+    let rest = error.strip_prefix(&place).unwrap_or_else(|| panic!("{place} ... is not {error:?}"));
+    assert!(!rest.contains('\n'), "one mistake, one message: {error}");
+    rest.strip_prefix(": ").unwrap_or(rest).to_string()
+}
+
+#[test]
+fn a_valid_profile_says_what_was_written() {
+    let profile = read(&sample());
+    assert_eq!((profile.name(), profile.about()), ("sample", "for tests"));
+    assert_eq!(profile.time("cost.poll"), 350);
+    assert_eq!(profile.count("processor.cpus"), 64);
+    assert_eq!(profile.get("processor.frequency"), 2e9);
+    assert_eq!(profile.get("link.rate"), 1e11);
+    assert_eq!(profile.ratio("processor.smt-speed"), 1.0);
+    assert_eq!(profile.choice("kernel.preemption"), "none");
+    assert!(!profile.on("nic.adaptive"));
+    assert_eq!(profile.constants().count(), KEYS.len());
+    assert!(profile.constants().all(|stated| stated.origin == Origin::Source("test")));
+    assert_eq!(profile.fitted().count(), 0);
+}
+
+#[test]
+fn a_constant_may_be_a_table_of_its_own_and_carry_a_note() {
+    let (text, _) = with(
+        "oracle.send",
+        "{ value = \"5us\", source = \"tables\", note = \"includes the copy\" }",
+    );
+    let stated = |path: &str| {
+        let profile = read(&text);
+        let found = profile.constants().find(|stated| stated.key.path() == path).expect("a key");
+        (found.value, found.note.map(str::to_string))
+    };
+    assert_eq!(stated("oracle.send"), (5_000.0, Some("includes the copy".to_string())));
+    let (text, _) = with("oracle.send", "{}");
+    let apart = text.replace("send = {}\n", "[oracle.send]\nvalue = \"5us\"\nsource = \"x\"\n");
+    assert_eq!(read(&apart).time("oracle.send"), 5_000);
+}
+
+#[test]
+fn cycles_follow_the_frequency() {
+    let mut profile = read(&with("cost.poll", "{ value = \"1000 cycles\", source = \"x\" }").0);
+    assert_eq!(profile.time("cost.poll"), 500);
+    profile.set_text("processor.frequency=4GHz").expect("a frequency");
+    assert_eq!(profile.time("cost.poll"), 250);
+    assert_eq!(profile.time("cost.look"), 350);
+}
+
+#[test]
+fn a_default_stands_in_for_a_key_that_is_left_out() {
+    let key = KEYS.iter().find(|key| key.default.is_some()).expect("some key has a default");
+    let line = format!("{} = {{ value = {}, source = \"test\" }}\n", key.name, valid(key));
+    let profile = read(&sample().replacen(&line, "", 1));
+    assert_eq!(Some(profile.get(&key.path())), key.default);
+    let origins: Vec<_> = profile.constants().filter(|s| s.origin == Origin::Default).collect();
+    assert_eq!(origins.len(), 1);
+    assert_eq!(origins[0].key.path(), key.path());
+}
+
+#[test]
+fn an_unknown_key_gets_the_nearest_one() {
+    let text = sample().replace("\npoll = ", "\npol = ");
+    assert!(says(&text).contains("cost.pol: no key is called so; did you mean 'cost.poll'?"));
+    let elsewhere =
+        sample().replace("[link]\n", "[link]\nqueues = { value = 8, source = \"x\" }\n");
+    let error = says(&elsewhere);
+    assert!(
+        error.contains("link.queues: no key is called so; did you mean 'nic.queues'?"),
+        "{error}"
+    );
+    let error = says(&sample().replace("[locality]", "[localty]"));
+    assert!(error.contains("localty: a profile has no such section; did you mean 'locality'?"));
+    assert_eq!(
+        about("cost.poll", "{ value = \"1 ns\", sorce = \"x\", source = \"x\" }"),
+        ".sorce: a constant has no such field; did you mean 'source'? it has value, source, fitted, \
+         range and note"
+    );
+}
+
+#[test]
+fn a_missing_key_is_named_with_the_line_of_its_section() {
+    let text = sample();
+    let header = 1 + text.lines().position(|line| line == "[link]").expect("the section");
+    let without: String = text
+        .lines()
+        .filter(|line| !line.starts_with("rate = "))
+        .map(|l| format!("{l}\n"))
+        .collect();
+    assert_eq!(
+        says(&without),
+        format!(
+            "test.toml:{header}: link.rate: the key is missing; give it a number with bit/s, kbit/s, \
+             Mbit/s or Gbit/s, with its source"
+        )
+    );
+}
+
+#[test]
+fn every_required_section_and_both_headlines_are_missed() {
+    let error = says("");
+    for section in SECTIONS {
+        let line = format!("{}: the section is missing; every profile has it", section.name);
+        assert_eq!(error.contains(&line), section.required, "{}", section.name);
+    }
+    assert!(error.contains("test.toml:1: name: it is missing"), "{error}");
+    assert!(error.contains("test.toml:1: about: it is missing"), "{error}");
+    assert!(
+        says(&sample().replace("\"for tests\"", "\" \"")).contains("about: this has to be a text")
+    );
+}
+
+#[test]
+fn a_workload_may_be_left_out_but_not_half() {
+    let text = sample();
+    let (before, _) = text.split_once("[memcached]").expect("the section");
+    let mut profile = read(before);
+    assert!(profile.has("cost") && !profile.has("memcached"));
+    let error = profile.require("memcached").expect_err("not there").to_string();
+    assert!(error.starts_with("test.toml: memcached: this profile does not describe"), "{error}");
+    assert!(profile.set("memcached.work", 1.0).is_err());
+    let error = says(&format!("{before}[memcached]\n"));
+    assert!(error.contains("memcached.work: the key is missing"), "{error}");
+}
+
+#[test]
+fn a_unit_that_does_not_fit_is_told_which_do() {
+    let sourced = |value: &str| format!("{{ value = {value}, source = \"x\" }}");
+    let said = |path, value: &str| about(path, &sourced(value));
+    assert_eq!(
+        said("cost.poll", "\"3 GHz\""),
+        "the unit 'GHz' does not fit; write a number with ns, us, ms, s or cycles"
+    );
+    assert_eq!(
+        said("cost.poll", "350"),
+        "'350' has no unit; write it as a text with ns, us, ms, s or cycles"
+    );
+    assert_eq!(
+        said("nic.queues", "\"8 us\""),
+        "the unit 'us' does not fit; write a plain number (count 1..=1024)"
+    );
+    assert_eq!(
+        said("processor.frequency", "\"3.2\""),
+        "'3.2' has no unit; write it as a text with Hz, kHz, MHz or GHz"
+    );
+    assert_eq!(
+        said("kernel.scheduler", "\"efvdf\""),
+        "'efvdf' is not one of cfs, eevdf; did you mean 'eevdf'?"
+    );
+    assert_eq!(said("kernel.hrtick", "true"), "'true' is not one of off, on");
+    assert_eq!(
+        said("cost.poll", "[1]"),
+        "'[1]' is not a value; write a number with ns, us, ms, s or cycles"
+    );
+}
+
+#[test]
+fn a_value_beyond_its_limits_is_shown_with_them() {
+    let said = |path, value: &str| about(path, &format!("{{ value = {value}, source = \"x\" }}"));
+    assert_eq!(said("cost.poll", "\"-5 us\""), "-5 us is negative; write 0 or more");
+    assert_eq!(said("cost.poll", "\"-5 cycles\""), "-5 cycles is negative; write 0 or more");
+    assert_eq!(said("cost.poll", "\"inf ns\""), "inf ns is not a finite number; write one");
+    assert_eq!(said("cost.poll", "\"1e400 ns\""), "inf ns is not a finite number; write one");
+    assert_eq!(said("processor.smt-speed", "nan"), "NaN is not a finite number; write one");
+    assert_eq!(
+        said("cost.poll", "\"2e4 s\""),
+        "20000 s is too large; at most 3600000000000 ns is allowed"
+    );
+    assert_eq!(said("nic.queues", "2.5"), "2.5 is not a whole number; round it");
+    assert_eq!(
+        said("nic.queues", "65"),
+        "65 queues are more than the 64 CPUs of processor.cpus; at most one queue a CPU"
+    );
+}
+
+#[test]
+fn zero_is_refused_where_it_cannot_be() {
+    let zero = |path: &str| {
+        let value = match Key::find(path).expect(path).takes {
+            Takes::Frequency => "\"0 Hz\"",
+            Takes::Rate => "\"0 bit/s\"",
+            Takes::Time { .. } => "\"0 ns\"",
+            _ => "0",
+        };
+        with(path, &format!("{{ value = {value}, source = \"x\" }}")).0
+    };
+    for path in [
+        "processor.cpus",
+        "processor.frequency",
+        "processor.smt",
+        "processor.smt-speed",
+        "kernel.hz",
+        "kernel.slice",
+        "nic.queues",
+        "nic.ring",
+        "locality.half",
+        "link.rate",
+    ] {
+        let error = says(&zero(path));
+        assert!(error.contains(&format!("{path}: 0")) && error.contains("too small"), "{error}");
+    }
+    for path in ["cost.poll", "nic.dma", "link.latency"] {
+        assert_eq!(read(&zero(path)).get(path), 0.0);
+    }
+}
+
+#[test]
+fn a_constant_says_where_it_is_from_exactly_once() {
+    let said = |constant: &str| about("cost.poll", constant);
+    assert_eq!(
+        said("{ value = \"1 ns\" }"),
+        "neither source nor fitted; say where the value comes from, or that it was fitted"
+    );
+    let both = "{ value = \"1 ns\", source = \"x\", fitted = true, range = [\"1 ns\", \"2 ns\"] }";
+    assert_eq!(said(both), "both source and fitted; a constant has one of them");
+    assert_eq!(
+        said("{ value = \"1 ns\", source = \"\" }"),
+        ".source: this has to be a text that says something"
+    );
+    assert_eq!(
+        said("{ value = \"1 ns\", source = \"x\", range = [\"1 ns\", \"2 ns\"] }"),
+        ".range: only a fitted constant has a range; take it away"
+    );
+    assert_eq!(
+        said("{ value = \"1 ns\", fitted = true }"),
+        "a fitted constant needs range = [..., ...], the bounds of the fit"
+    );
+    assert_eq!(
+        said("{ value = \"1 ns\", fitted = false, range = [\"1 ns\", \"2 ns\"] }"),
+        ".fitted: write fitted = true, or leave it out"
+    );
+    assert!(said("\"350 ns\"").starts_with("a constant is written as {"));
+    assert!(
+        said("{ source = \"x\" }").starts_with("the value is missing; give it a number with ns")
+    );
+}
+
+#[test]
+fn a_fitted_value_lies_in_its_range() {
+    let said = |value: &str, range: &str| {
+        about("cost.poll", &format!("{{ value = \"{value}\", fitted = true, range = [{range}] }}"))
+    };
+    assert_eq!(
+        said("1 us", "\"100 ns\", \"900 ns\""),
+        "1 us is outside of its range, 100 ns to 900 ns; change the value or the range"
+    );
+    assert!(said("99 ns", "\"100 ns\", \"900 ns\"").starts_with("99 ns is outside"));
+    assert_eq!(
+        said("1 ns", "\"2 ns\", \"1 ns\""),
+        ".range: the larger end stands first; swap them"
+    );
+    assert_eq!(
+        said("1 ns", "\"1 ns\""),
+        ".range: a range is a list of two values, the smaller one first"
+    );
+    assert!(said("1 ns", "\"-1 ns\", \"2 ns\"").starts_with(".range: -1 ns is negative"));
+    assert!(said("1 ns", "\"0 ns\", \"2 B\"").starts_with(".range: the unit 'B' does not fit"));
+    let edges = "{ value = \"900 ns\", fitted = true, range = [\"0.1 us\", \"900 ns\"] }";
+    let profile = read(&with("cost.poll", edges).0);
+    let fitted: Vec<_> = profile.fitted().map(|(key, range)| (key.path(), range)).collect();
+    assert_eq!(fitted, [("cost.poll".to_string(), 100.0..=900.0)]);
+}
+
+#[test]
+fn all_mistakes_are_said_in_the_order_of_their_lines() {
+    let text = sample()
+        .replace("[nic]\n", "[nic]\ncolour = 1\n")
+        .replace("poll-frame = { value = \"350 ns\"", "poll-frame = { value = \"350\"")
+        .replace("hz = { value = 1,", "hz = { value = 0,");
+    let error = Profile::parse(&text, "test.toml").expect_err("three mistakes");
+    let keys: Vec<&str> = error.faults().iter().map(|fault| fault.key.as_str()).collect();
+    assert_eq!(keys, ["kernel.hz", "cost.poll-frame", "nic.colour"]);
+    assert_eq!(error.to_string().lines().count(), 3, "{error}");
+    // A wrong frequency is one mistake, not one for each constant in cycles.
+    let (text, _) = with("cost.poll", "{ value = \"9 cycles\", source = \"x\" }");
+    let error = says(&text.replace("\"2 GHz\"", "\"0 GHz\""));
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+#[test]
+fn what_is_not_toml_is_said_with_its_line() {
+    assert!(says("name = \"x\"\n[cost\n").starts_with("test.toml:2: this is not TOML: "));
+    let twice = sample().replace("[link]\n", "[link]\nrate = 1\n");
+    assert!(says(&twice).contains("this is not TOML: duplicate key"), "{}", says(&twice));
+    assert!(says(&"#".repeat(2 << 20)).contains("longer than 1 MiB"));
+}
+
+#[test]
+fn a_sweep_is_held_to_the_rules_of_a_file() {
+    let fitted = "{ value = \"350 ns\", fitted = true, range = [\"100 ns\", \"900 ns\"] }";
+    let mut profile = read(&with("cost.poll", fitted).0);
+    profile.set_text("cost.poll = 0.4us").expect("within the range");
+    assert_eq!(profile.time("cost.poll"), 400);
+    let before = profile.clone();
+    let refused = |profile: &mut Profile, setting: &str| {
+        profile.set_text(setting).expect_err(setting).to_string()
+    };
+    assert!(refused(&mut profile, "cost.poll=1us").contains("outside of its range"));
+    assert!(refused(&mut profile, "cost.pol=1us").contains("did you mean 'cost.poll'?"));
+    assert!(refused(&mut profile, "cost.poll").contains("written as section.key=value"));
+    assert!(refused(&mut profile, "cost.poll=1").contains("cost.poll: '1' has no unit"));
+    assert!(refused(&mut profile, "nic.queues=65").contains("more than the 64 CPUs"));
+    assert!(profile.set("kernel.scheduler", 2.0).is_err());
+    for value in [f64::NAN, f64::INFINITY, -1.0] {
+        assert!(profile.set("cost.look", value).is_err(), "{value}");
+    }
+    assert_eq!(profile, before, "what was refused changed nothing");
+    assert!(profile.set_text("processor.cpus=4").is_err(), "8 queues");
+    profile.set_texts(["processor.cpus=4", "nic.queues=4"]).expect("together they fit");
+    profile.set_text("kernel.scheduler=eevdf").expect("a word");
+    assert_eq!(profile.choice("kernel.scheduler"), "eevdf");
+    let set: Vec<String> =
+        profile.constants().filter(|stated| stated.set).map(|stated| stated.key.path()).collect();
+    assert_eq!(set, ["processor.cpus", "kernel.scheduler", "cost.poll", "nic.queues"]);
+}
+
+#[test]
+fn a_fit_is_written_back_into_the_text_and_touches_nothing_else() {
+    let fitted = "{ value = \"0.35 us\", fitted = true, range = [\"100 ns\", \"900 ns\"] } # why";
+    let (text, _) = with("cost.poll", fitted);
+    let text = text.replace(
+        "look = { value = \"350 ns\", source = \"test\" }",
+        "look = { fitted = true,   range = ['0 ns', '5 us'], value = '100 cycles' }",
+    );
+    let mut profile = read(&text);
+    assert_eq!(profile.write_fitted(&text).as_deref(), Ok(text.as_str()), "nothing has changed");
+    profile.set("cost.poll", 400.0).expect("in range");
+    profile.set("cost.look", 100.0).expect("in range");
+    profile.set("cost.send", 100.0).expect("not fitted, so not written");
+    let expected =
+        text.replace("\"0.35 us\"", "\"0.4 us\"").replace("'100 cycles'", "\"200 cycles\"");
+    assert_eq!(profile.write_fitted(&text), Ok(expected));
+    let other = profile.write_fitted("name = \"other\"").expect_err("another profile's text");
+    assert!(other.to_string().contains("cost.poll: the value is missing"), "{other}");
+}
+
+#[test]
+#[should_panic(expected = "no key is called 'cost.pol'")]
+fn a_look_up_of_no_key_is_a_mistake_of_the_program() {
+    read(&sample()).get("cost.pol");
+}
+
+#[test]
+#[should_panic(expected = "no count is called 'cost.poll'")]
+fn a_look_up_of_the_wrong_kind_is_a_mistake_of_the_program() {
+    read(&sample()).count("cost.poll");
+}
+
+#[test]
+fn the_table_is_in_order() {
+    let kebab = |name: &str| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+    for (place, key) in KEYS.iter().enumerate() {
+        let path = key.path();
+        assert!(Section::find(key.section).is_some(), "{path} stands in no known section");
+        assert!(
+            kebab(key.name),
+            "{path}: lower-case letters and hyphens; a number would be a row's"
+        );
+        assert!(
+            KEYS[place + 1..].iter().all(|other| other.path() != path),
+            "{path} is there twice"
+        );
+        assert!(!key.what.is_empty() && !key.what.ends_with('.'), "{path}");
+        let (least, most) = key.takes.limits();
+        assert!(key.default.is_none_or(|value| (least..=most).contains(&value)), "{path}");
+    }
+    for section in SECTIONS {
+        assert!(KEYS.iter().any(|key| key.section == section.name), "[{}] is empty", section.name);
+    }
+}
+
+#[test]
+fn no_key_belongs_to_a_policy() {
+    let policies = PRESETS.iter().map(|p| p.name).chain(FAMILIES.iter().map(|f| f.prefix));
+    for policy in policies {
+        for path in KEYS.iter().map(Key::path).filter(|path| path.contains(policy)) {
+            let excused = SHARED_WORDS.iter().any(|(shared, _)| *shared == path);
+            assert!(excused, "{path} carries the name of the policy '{policy}'");
+        }
+    }
+    for (shared, why) in SHARED_WORDS {
+        assert!(Key::find(shared).is_some(), "{shared} ({why}) is gone; take it off the list");
+    }
+}
+
+#[test]
+fn every_key_has_its_row_in_the_manual() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/profiles.md");
+    let manual = std::fs::read_to_string(path).expect("docs/profiles.md");
+    let row = |key: &Key| {
+        let default = key.default.map_or("-".to_string(), |value| key.takes.show(value));
+        format!("| `{}` | {} | {default} | {} |", key.path(), key.takes, key.what)
+    };
+    let missing: Vec<String> =
+        KEYS.iter().map(row).filter(|row| !manual.lines().any(|line| line == row)).collect();
+    assert!(missing.is_empty(), "docs/profiles.md lacks:\n{}", missing.join("\n"));
+    let rows = manual.lines().filter(|line| line.starts_with("| `")).count();
+    assert_eq!(rows, KEYS.len(), "docs/profiles.md has rows of keys that do not exist");
+}
+
+#[test]
+fn every_built_in_profile_is_valid_and_none_is_forgotten() {
+    for name in Profile::names() {
+        let profile = Profile::named(name).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(profile.name(), name);
+        assert_eq!(Profile::load(name), Ok(profile));
+    }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/profiles");
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for file in files.map(|file| file.file_name().to_string_lossy().into_owned()) {
+        let stem = file.strip_suffix(".toml").unwrap_or_else(|| panic!("profiles/{file}"));
+        assert!(Profile::names().any(|name| name == stem), "profiles/{file} is not embedded");
+    }
+}
+
+#[test]
+fn a_profile_that_is_not_there_is_said_to_be_so() {
+    let error = Profile::named("no such\u{1b}[2J").expect_err("unknown").to_string();
+    assert!(error.starts_with("no profile is called 'no such\\u{1b}[2J'; "), "{error}");
+    assert!(error.ends_with("write the path of a TOML file"), "{error}");
+    for name in Profile::names() {
+        let error = Profile::load(&format!("{name}x")).expect_err("misspelt").to_string();
+        assert!(error.contains(&format!("did you mean '{name}'?")), "{error}");
+    }
+    let unreadable = |path: &str| match Profile::load(path) {
+        Err(ProfileError::Unreadable { path: named, reason }) => (named, reason),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(unreadable("./nowhere.toml").0, "./nowhere.toml");
+    assert_eq!(unreadable("/dev/zero").1, "it is not a file");
+}
+
+#[test]
+fn a_file_is_read_and_named_in_its_errors() {
+    let path = std::env::temp_dir().join(format!("napkin-profile-{}.toml", std::process::id()));
+    let name = path.to_str().expect("a path in UTF-8");
+    std::fs::write(&path, sample()).expect("a file");
+    let good = Profile::load(name);
+    std::fs::write(&path, sample().replace("hz = { value = 1,", "hz = { value = 0,")).expect("it");
+    let bad = Profile::load(name);
+    std::fs::remove_file(&path).expect("it");
+    assert_eq!(good.expect("valid").count("processor.cpus"), 64);
+    assert!(bad.expect_err("0 Hz").to_string().starts_with(&format!("{name}:")));
+}
+
+/// Whatever the text was: errors say something and point into it, and what was read can be used.
+fn holds(text: &str) -> Result<(), TestCaseError> {
+    match Profile::parse(text, "x") {
+        Err(error) => {
+            prop_assert!(!error.to_string().is_empty() && !error.faults().is_empty());
+            let lines = 1 + text.matches('\n').count();
+            for fault in error.faults() {
+                prop_assert!(
+                    fault.line.is_some_and(|line| (1..=lines).contains(&line)),
+                    "{}",
+                    fault
+                );
+                prop_assert!(!fault.to_string().contains(char::is_control));
+            }
+        }
+        Ok(profile) => {
+            for stated in profile.constants() {
+                let (least, most) = stated.key.takes.limits();
+                prop_assert!((least..=most).contains(&stated.value), "{:?}", stated);
+                prop_assert_eq!(profile.get(&stated.key.path()), stated.value);
+            }
+            prop_assert_eq!(profile.write_fitted(text), Ok(text.to_string()));
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn no_text_panics(text in any::<String>()) {
+        holds(&text)?;
+    }
+
+    #[test]
+    fn no_text_of_our_own_words_panics(
+        text in "((name|about|cost|nic|poll|queues|value|source|fitted|range|note)?\
+                 ( = |\\.|\n|\\[|\\]\n|\\{|\\}|, |\"|'|true|-?[0-9]{1,3}|1e999|inf| ns| cycles)){0,24}",
+    ) {
+        holds(&text)?;
+    }
+
+    #[test]
+    fn a_valid_profile_with_a_few_changes_never_panics(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0..4_u8, any::<char>()), 1..6),
+    ) {
+        let mut text: Vec<char> = sample().chars().collect();
+        for (at, how, new) in changes {
+            let at = at.index(text.len());
+            match how {
+                0 => text[at] = new,
+                1 => text.insert(at, new),
+                2 => { text.remove(at); }
+                _ => { let from = at.saturating_sub(20); text.drain(from..at); }
+            }
+        }
+        holds(&text.into_iter().collect::<String>())?;
+    }
+
+    #[test]
+    fn no_value_panics(
+        place in 0..KEYS.len(),
+        value in prop_oneof![
+            any::<f64>().prop_map(|number| number.to_string()),
+            any::<i64>().prop_map(|number| number.to_string()),
+            ("-?[0-9]{1,4}(\\.[0-9]{1,3})?(e-?[0-9]{1,3})?", " ?(ns|us|ms|s|cycles|Hz|GHz|B|MiB|Gbit/s|)")
+                .prop_map(|(number, unit)| format!("\"{number}{unit}\"")),
+            "\"[a-z0-9 ./-]{0,12}\"",
+        ],
+        fitted in any::<bool>(),
+    ) {
+        let basis = match fitted {
+            true => format!("fitted = true, range = [{value}, {value}]"),
+            false => "source = \"x\"".to_string(),
+        };
+        let constant = format!("{{ value = {value}, {basis} }}");
+        holds(&with(&KEYS[place].path(), &constant).0)?;
+    }
+
+    #[test]
+    fn no_setting_panics_and_what_is_refused_changes_nothing(
+        place in 0..KEYS.len(), number in any::<f64>(), text in any::<String>(),
+    ) {
+        let mut profile = read(&sample());
+        let path = KEYS[place].path();
+        for setting in [text.clone(), format!("{path}={text}"), format!("{path}={number} ns")] {
+            let before = profile.clone();
+            if profile.set_text(&setting).is_err() {
+                prop_assert_eq!(&profile, &before);
+            }
+        }
+        if profile.set(&path, number).is_ok() {
+            prop_assert_eq!(profile.get(&path), number);
+        }
+    }
+
+    #[test]
+    fn a_fitted_value_reads_back_as_exactly_the_number_that_was_found(
+        value in 100.0..900.0_f64, unit in prop_oneof!["ns", "us", "ms", "s", "cycles"],
+    ) {
+        let fitted =
+            format!("{{ value = \"0 {unit}\", fitted = true, range = [\"0 ns\", \"900 ns\"] }}");
+        let (text, _) = with("cost.poll", &fitted);
+        let mut profile = read(&text);
+        profile.set("cost.poll", value).expect("in range");
+        let written = profile.write_fitted(&text).expect("its own text");
+        prop_assert_eq!(read(&written).get("cost.poll"), value);
+    }
+}
+
+#[test]
+fn problems_can_be_told_apart_by_a_program() {
+    let error = Profile::parse(&sample().replace("[link]", "[lnk]"), "x").expect_err("a slip");
+    let problems: Vec<&Problem> = error.faults().iter().map(|fault| &fault.problem).collect();
+    assert!(problems.contains(&&Problem::MissingSection));
+    assert!(problems.contains(&&Problem::UnknownSection { nearest: Some("link") }));
+}
