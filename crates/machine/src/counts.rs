@@ -23,6 +23,23 @@ pub struct QueueCounts {
     pub timer_expiries: u64,
 }
 
+impl QueueCounts {
+    /// The growth since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &QueueCounts) -> QueueCounts {
+        QueueCounts {
+            arrived: self.arrived - earlier.arrived,
+            ring_drops: self.ring_drops - earlier.ring_drops,
+            delivered: self.delivered - earlier.delivered,
+            socket_drops: self.socket_drops - earlier.socket_drops,
+            sent: self.sent - earlier.sent,
+            interrupts: self.interrupts - earlier.interrupts,
+            timer_starts: self.timer_starts - earlier.timer_starts,
+            timer_expiries: self.timer_expiries - earlier.timer_expiries,
+        }
+    }
+}
+
 /// Who was current on the CPU when a poll was made, as the kernel's tracer names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {

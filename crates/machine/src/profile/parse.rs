@@ -63,7 +63,7 @@ pub(super) fn document(text: &str) -> Result<Document<&str>, Fault> {
     let fault = |at, message: &str| Fault {
         line: Some(line(text, at)),
         key: String::new(),
-        problem: Problem::Syntax(quote(message)),
+        problem: Problem::Syntax(message.chars().filter(|c| !c.is_control()).take(200).collect()),
     };
     if text.len() > LONGEST {
         return Err(fault(0, "longer than 1 MiB"));
