@@ -21,6 +21,8 @@ pub struct QueueCounts {
     pub timer_starts: u64,
     /// Timers expired.
     pub timer_expiries: u64,
+    /// Times the watchdog found frames that nobody served.
+    pub watchdog: u64,
 }
 
 impl QueueCounts {
@@ -36,6 +38,7 @@ impl QueueCounts {
             interrupts: self.interrupts - earlier.interrupts,
             timer_starts: self.timer_starts - earlier.timer_starts,
             timer_expiries: self.timer_expiries - earlier.timer_expiries,
+            watchdog: self.watchdog - earlier.watchdog,
         }
     }
 }

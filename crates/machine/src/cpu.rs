@@ -105,6 +105,9 @@ pub(crate) struct Cpu<'a> {
     pub(crate) switches: u64,
     /// Frames that were delivered here.
     pub(crate) delivered: u64,
+    /// The network softirq's round that is checked, and its frames.
+    pub(crate) round: u64,
+    pub(crate) round_frames: u32,
     /// A fixed load of work that lies on it from elsewhere (a generator on an emulated machine).
     pub(crate) outside: bool,
 }
@@ -137,6 +140,8 @@ impl Cpu<'_> {
             ticks: 0,
             switches: 0,
             delivered: 0,
+            round: 0,
+            round_frames: 0,
             outside: false,
         }
     }
@@ -148,6 +153,12 @@ impl Cpu<'_> {
 
     pub(crate) fn in_hard(&self) -> bool {
         matches!(self.frames.last(), Some(Frame { body: Body::Hard(_), .. }))
+    }
+
+    /// Whether an interrupt of that source waits to be taken here, or is being taken.
+    pub(crate) fn hard_for(&self, source: Source) -> bool {
+        let entered = |frame: &Frame<'_>| matches!(&frame.body, Body::Hard(Hard::Entered(it)) if *it == source);
+        self.pending.contains(&source) || self.frames.iter().any(entered)
     }
 
     pub(crate) fn in_softirq(&self) -> bool {

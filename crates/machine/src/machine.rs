@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::counts::{QueueCounts, Seen};
 use crate::cpu::{Cpu, Source};
 use crate::events::{Event, Events};
+use crate::fault::Fault;
 use crate::histogram::Histogram;
 use crate::nic::NicQueue;
 use crate::packet::Packet;
@@ -59,6 +60,15 @@ pub struct Machine<'a> {
     pub(crate) seen: Seen,
     /// The CPU that is being run.
     pub(crate) running_cpu: u16,
+    /// The first invariant that did not hold.
+    pub(crate) broken: Option<String>,
+    pub(crate) checks_all: bool,
+    /// The longest timeout that was in force before the present settings.
+    pub(crate) longest_timeout: Ns,
+    pub(crate) faults: Vec<Fault>,
+    /// Period of the watchdog; 0: there is none.
+    pub(crate) watchdog: Ns,
+    pub(crate) link_down_until: Ns,
 }
 
 /// Where a host's queues and threads are.
@@ -135,6 +145,12 @@ impl<'a> Machine<'a> {
             latency: Histogram::default(),
             seen: Seen::default(),
             running_cpu: 0,
+            broken: None,
+            checks_all: false,
+            longest_timeout: 0,
+            faults: Vec::new(),
+            watchdog: 0,
+            link_down_until: 0,
         };
         machine.set_policy(&policy);
         for cpu in 0..cpus {
@@ -338,6 +354,9 @@ impl<'a> Machine<'a> {
 
     /// A frame of the other side, put on the wire at a time not before now.
     pub fn send_to_host_at(&mut self, time: Ns, packet: Packet) {
+        if self.now < self.link_down_until {
+            return;
+        }
         let begin = time.max(self.link_in).max(self.now);
         let wire = (f64::from(packet.bytes) * 8.0 / self.config.link.bits_per_ns) as Ns;
         self.link_in = begin + wire;
@@ -374,6 +393,10 @@ impl<'a> Machine<'a> {
             self.now = self.now.max(time);
             self.steps += 1;
             self.happen(event);
+            self.check();
+            if self.broken.is_some() {
+                return;
+            }
         }
         self.now = self.now.max(end);
         for cpu in 0..self.cpus.len() {
@@ -427,7 +450,8 @@ impl<'a> Machine<'a> {
             Event::Client { token } => {
                 self.with_client(|client, machine| client.timer(machine, token));
             }
-            Event::Watchdog | Event::Fault { .. } => {}
+            Event::Watchdog => self.watchdog(),
+            Event::Fault { token } => self.fault(token),
         }
     }
 
@@ -555,6 +579,12 @@ impl<'a> Machine<'a> {
     /// Whether a thread is in the pass of a wait.
     pub(crate) fn state_of(&self, thread: ThreadId) -> State {
         self.threads[thread.0 as usize].state
+    }
+
+    /// Frames that wait in a queue's ring, or between a poll and its delivery.
+    pub fn ring_depth(&self, queue: u16) -> usize {
+        let queue = &self.queues[usize::from(queue)];
+        queue.ring.len() + queue.batch.len()
     }
 
     /// A queue's counts.

@@ -34,6 +34,15 @@ pub(crate) struct NicQueue {
     pub(crate) pressure: Pressure,
     /// Sockets that get frames from here, for the pressure.
     pub(crate) receivers: Vec<u32>,
+    /// The next interrupt gets lost, or late: a fault.
+    pub(crate) lose_next: bool,
+    pub(crate) late_by: Ns,
+    /// An interrupt was lost, and nobody knows yet.
+    pub(crate) lost: bool,
+    /// Since when the ring has waited for a poll.
+    pub(crate) waiting_since: Ns,
+    /// Polls that the watchdog saw when it last looked.
+    pub(crate) polls_seen: u64,
     pub(crate) counts: QueueCounts,
 }
 
@@ -54,12 +63,17 @@ impl NicQueue {
             timer_at: NEVER,
             pressure: Pressure::Room,
             receivers: Vec::new(),
+            lose_next: false,
+            late_by: 0,
+            lost: false,
+            waiting_since: 0,
+            polls_seen: 0,
             counts: QueueCounts::default(),
         }
     }
 
     /// Something waits that an interrupt is for.
-    fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         !self.ring.is_empty() || self.completions > 0
     }
 
@@ -83,6 +97,9 @@ impl Machine<'_> {
         let index = self.flows[packet.flow as usize].queue as usize;
         let queue = &mut self.queues[index];
         queue.counts.arrived += 1;
+        if queue.ring.is_empty() {
+            queue.waiting_since = self.now;
+        }
         if queue.ring.len() >= queue.size {
             queue.counts.ring_drops += 1;
             return;
@@ -126,9 +143,14 @@ impl Machine<'_> {
         queue.moderating = false;
         queue.moderation = queue.moderation.wrapping_add(1);
         queue.held = 0;
+        if std::mem::take(&mut queue.lose_next) {
+            queue.lost = true;
+            return;
+        }
         queue.line = true;
         queue.counts.interrupts += 1;
-        let at = self.now + self.config.nic.interrupt_latency;
+        let late = std::mem::take(&mut queue.late_by);
+        let at = self.now + self.config.nic.interrupt_latency + late;
         self.events.at(at, Event::Line { queue: index as u16 });
     }
 
@@ -194,7 +216,7 @@ impl Machine<'_> {
 
     /// The pressure on the receivers of a queue; only *feedback* asks.
     pub(crate) fn pressure(&mut self, index: usize) -> Pressure {
-        if !self.policy.instance.feedback {
+        if !self.host.instance(Id(index as u16)).settings().feedback {
             return Pressure::Room;
         }
         let queue = &mut self.queues[index];

@@ -239,6 +239,8 @@ impl Machine<'_> {
     fn polled(&mut self, cpu: usize, at: Context, id: Id, budget: u16) -> Next {
         let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
         let work = Work { rx: exec.rx, tx: exec.tx };
+        self.queues[usize::from(id.0)].waiting_since = self.now;
+        self.check_round_of(cpu, at, id, work.rx, budget);
         if !work.any() {
             self.cpus[cpu].polled_in_vain += self.config.cost.poll;
         }
@@ -246,8 +248,18 @@ impl Machine<'_> {
             let who = self.who(cpu);
             *self.seen.polls.entry((who, budget, work.rx)).or_insert(0) += 1;
         }
-        let _ = id;
         Next::Did(Did::Polled(work))
+    }
+
+    /// Checks the round of a softirq that a poll belongs to.
+    fn check_round_of(&mut self, cpu: usize, at: Context, id: Id, rx: u16, budget: u16) {
+        let softirq = match at {
+            Context::Frame => true,
+            Context::Thread(_) => matches!(self.role(at), Some(Role::Ksoftirqd(_))),
+        };
+        if softirq && self.host.instance(id).cpu() == CpuId(cpu as u16) {
+            self.check_round(cpu, id, rx, budget);
+        }
     }
 
     /// Who is current on a CPU.

@@ -454,6 +454,10 @@ impl Machine<'_> {
     /// An application's own code.
     fn go_program(&mut self, cpu: usize, me: ThreadId) -> bool {
         let slot = me.0 as usize;
+        let stall = std::mem::take(&mut self.threads[slot].stall);
+        if stall > 0 {
+            return self.spend(cpu, stall, Use::User, true);
+        }
         let Some(mut program) = self.threads[slot].program.take() else {
             self.threads[slot].state = State::Ended;
             self.reschedule(cpu, true);

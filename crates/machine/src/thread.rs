@@ -173,6 +173,8 @@ pub(crate) struct Thread<'a> {
     /// What its last wait found.
     pub(crate) events: u32,
     pub(crate) interrupted: bool,
+    /// It computes for so long when it next runs: a fault.
+    pub(crate) stall: Ns,
     /// Virtual run time, its deadline, and its lag while it sleeps.
     pub(crate) vruntime: i64,
     pub(crate) deadline: i64,
@@ -205,6 +207,7 @@ impl<'a> Thread<'a> {
             max_events: 0,
             events: 0,
             interrupted: false,
+            stall: 0,
             vruntime: 0,
             deadline: 0,
             lag: 0,

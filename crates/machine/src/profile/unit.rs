@@ -209,8 +209,8 @@ mod tests {
         let us = TIME[1];
         let written = |value| Amount::like(TIMES, value, us, None).to_string();
         assert_eq!(written(350.0), "0.35 us");
-        // 0.0123 us times 1000 is not 12.3 in binary, so nanoseconds it is, or not: either reads
-        // back as the same number.
+        // A thousandth of this, times a thousand, is another number.
+        assert_eq!(written(255.269_178_307_453_7), "255.2691783074537 ns");
         for value in [12.3, 412.333_333, 1.0 / 3.0, 1e-9, 0.1 + 0.2] {
             assert_eq!(time(&written(value)), Some(value), "{}", written(value));
         }

@@ -1,0 +1,111 @@
+//! What may go wrong, or be changed, while a machine runs: asked for at a virtual time.
+//!
+//! Faults are how a swarm shakes the core: interrupts that are lost or late, applications that
+//! stall, epoll contexts that vanish, modes that change under load, a link that flaps. A lost
+//! interrupt is found by a slow watchdog, as drivers have; it schedules a queue that has frames,
+//! no owner and no progress since it last looked.
+
+use napkin_core::policy::InstancePolicy;
+use napkin_core::state::SCHED;
+use napkin_core::{From, Id, Ns};
+
+use crate::events::Event;
+use crate::machine::Machine;
+use crate::thread::ThreadId;
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The queue's next interrupt never reaches its CPU.
+    LoseInterrupt(u16),
+    /// The queue's next interrupt is late by so much.
+    DelayInterrupt(u16, Ns),
+    /// The thread does nothing but compute for so long when it next runs.
+    Stall(ThreadId, Ns),
+    /// The epoll context goes away: its application has exited, or closed it.
+    CloseEpoll(u32),
+    /// The instance's settings change.
+    Set(u16, InstancePolicy),
+    /// A signal reaches the thread: its wait ends without events.
+    Signal(ThreadId),
+    /// Frames to the host are lost for so long.
+    LinkDown(Ns),
+}
+
+impl Machine<'_> {
+    /// Asks for a fault.
+    pub fn fault_at(&mut self, at: Ns, fault: Fault) {
+        self.faults.push(fault);
+        let token = self.faults.len() as u64 - 1;
+        self.events.at(at.max(self.now), Event::Fault { token });
+    }
+
+    /// Starts the watchdog that finds what a lost interrupt was for.
+    pub fn set_watchdog(&mut self, period: Ns) {
+        self.watchdog = period;
+        self.events.at(self.now + period, Event::Watchdog);
+    }
+
+    pub(crate) fn fault(&mut self, token: u64) {
+        let Some(fault) = self.faults.get(token as usize).copied() else { return };
+        match fault {
+            Fault::LoseInterrupt(queue) => self.queues[usize::from(queue)].lose_next = true,
+            Fault::DelayInterrupt(queue, by) => self.queues[usize::from(queue)].late_by = by,
+            Fault::Stall(thread, time) => self.threads[thread.0 as usize].stall = time,
+            Fault::CloseEpoll(epoll) => self.close_epoll(epoll),
+            Fault::Set(queue, settings) => {
+                let id = Id(queue);
+                // A timeout in force now may outlast a shorter one that replaces it.
+                let old = self.host.instance(id).settings();
+                self.longest_timeout = self
+                    .longest_timeout
+                    .max(old.irq_suspend_timeout)
+                    .max(old.gro_flush_timeout)
+                    .max(old.park_timeout());
+                let set = self.host.set(id, &settings);
+                debug_assert!(set.is_ok(), "{set:?}");
+            }
+            Fault::Signal(thread) => {
+                self.threads[thread.0 as usize].interrupted = true;
+                if self.threads[thread.0 as usize].pass.is_some() {
+                    self.wake_thread(thread);
+                }
+            }
+            Fault::LinkDown(time) => self.link_down_until = self.now + time,
+        }
+    }
+
+    /// An epoll context goes away: nobody waits on it any more, and what it suspends resumes at
+    /// once (invariant 6).
+    pub fn close_epoll(&mut self, epoll: u32) {
+        let ready = &mut self.ready[epoll as usize];
+        ready.waiter = None;
+        for socket in &mut self.sockets {
+            if socket.epoll == Some(epoll) {
+                socket.open = false;
+            }
+        }
+        let op = self.contexts[epoll as usize].close(self.host, From::Application);
+        self.raise_from_outside(op);
+    }
+
+    /// Looks for queues that nobody will ever serve.
+    pub(crate) fn watchdog(&mut self) {
+        for index in 0..self.queues.len() {
+            let id = Id(index as u16);
+            let state = self.host.instance(id).state();
+            let queue = &mut self.queues[index];
+            let polls = self.host.instance(id).counts().all_polls();
+            let stuck = queue.waits() && !state.has(SCHED) && queue.polls_seen == polls;
+            queue.polls_seen = polls;
+            if stuck {
+                queue.lost = false;
+                queue.counts.watchdog += 1;
+                let op = self.host.schedule(id, From::Interrupt);
+                self.raise_from_outside(op);
+            }
+        }
+        let at = self.now + self.watchdog;
+        self.events.at(at, Event::Watchdog);
+    }
+}

@@ -1,0 +1,130 @@
+//! The invariants of the design, as the machine can see them: after every event.
+//!
+//! One owner at a time (1) is the core's type system and its own assertions; that a mode change
+//! takes effect within two polls (4) and that contexts which go away end their suspension (6) are
+//! checked where those happen (`fault.rs`). The rest is here. A run of an experiment looks at one
+//! queue after each event, in turn; a swarm looks at all of them.
+
+use napkin_core::state::SCHED;
+use napkin_core::{Id, NEVER, Ns};
+
+use crate::cpu::Source;
+use crate::machine::Machine;
+
+/// How late the machine may be in doing what a deadline asks: interrupts and softirqs that are
+/// under way, a CPU in deep idleness, ticks.
+const SLACK: Ns = 30 * napkin_core::MILLISECOND;
+
+impl Machine<'_> {
+    /// Checks after an event; the first thing that is broken stops the run.
+    pub(crate) fn check(&mut self) {
+        let queues = self.queues.len();
+        if queues == 0 || self.broken.is_some() {
+            return;
+        }
+        let broken = if self.checks_all {
+            (0..queues).find_map(|queue| self.check_queue(queue))
+        } else {
+            self.check_queue(self.steps as usize % queues)
+        };
+        if let Some(what) = broken {
+            self.broken = Some(format!("at {} ns (step {}): {what}", self.now, self.steps));
+        }
+    }
+
+    /// What is broken, if anything is.
+    pub fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    /// Looks at every queue after every event, not at one of them in turn.
+    pub fn check_everything(&mut self) {
+        self.checks_all = true;
+    }
+
+    fn check_queue(&self, index: usize) -> Option<String> {
+        let queue = &self.queues[index];
+        let counts = &queue.counts;
+        let here = (queue.ring.len() + queue.batch.len()) as u64;
+        if counts.arrived != counts.ring_drops + counts.delivered + here {
+            return Some(format!(
+                "invariant 8: queue {index} got {} frames; {} dropped, {} delivered and {here} \
+                 here do not add up to that",
+                counts.arrived, counts.ring_drops, counts.delivered
+            ));
+        }
+        if queue.ring.len() > queue.size {
+            return Some(format!("queue {index}'s ring holds {} frames", queue.ring.len()));
+        }
+        let id = Id(index as u16);
+        let instance = self.host.instance(id);
+        let state = instance.state();
+        // Owned, or disabled, or an interrupt that a fault has lost: the watchdog's business.
+        if state.has(SCHED) || queue.lost {
+            return None;
+        }
+        let cpu = usize::from(instance.cpu().0);
+        let coming = queue.line
+            || self.cpus[cpu].hard_for(Source::Queue(id))
+            || self.cpus[cpu].hard_for(Source::Timer(id));
+        if coming {
+            return None;
+        }
+        let deadline = instance.deadline();
+        let timer = deadline != NEVER && queue.timer_at != NEVER;
+        if !queue.armed && !timer {
+            return Some(format!(
+                "invariant 3: queue {index} is masked, nobody owns it, and no timer is armed \
+                 (deadline {deadline}, looked at {})",
+                queue.timer_at
+            ));
+        }
+        let promised = queue.armed && (queue.moderating || queue.ring.is_empty());
+        if !queue.ring.is_empty() && !promised && !timer {
+            return Some(format!(
+                "invariant 2: {} frames in the ring of queue {index}, nobody owns it, and neither \
+                 an interrupt nor a timer will come",
+                queue.ring.len()
+            ));
+        }
+        if timer && queue.timer_at > deadline.max(self.now) {
+            return Some(format!(
+                "invariant 2: the timer of queue {index} is looked at {} ns after its deadline",
+                queue.timer_at - deadline
+            ));
+        }
+        let settings = instance.settings();
+        let longest = settings
+            .irq_suspend_timeout
+            .max(settings.gro_flush_timeout)
+            .max(settings.park_timeout())
+            .max(self.longest_timeout);
+        let waiting = self.now.saturating_sub(queue.waiting_since);
+        if !queue.ring.is_empty() && waiting > longest + SLACK {
+            return Some(format!(
+                "invariant 7: a frame waits in queue {index} for {waiting} ns, and nobody owns it"
+            ));
+        }
+        None
+    }
+
+    /// A poll by softirq or ksoftirqd took frames: its round may not exceed its budget by more
+    /// than a weight (invariant 5).
+    pub(crate) fn check_round(&mut self, cpu: usize, id: Id, rx: u16, budget: u16) {
+        let counts = self.host.cpu(napkin_core::CpuId(cpu as u16)).counts();
+        let limits = self.host.cpu(napkin_core::CpuId(cpu as u16)).limits();
+        let this = &mut self.cpus[cpu];
+        if this.round != counts.net_rx {
+            this.round = counts.net_rx;
+            this.round_frames = 0;
+        }
+        this.round_frames += u32::from(rx);
+        let weight = self.host.instance(id).weight();
+        if rx > budget || this.round_frames > u32::from(limits.budget) + u32::from(weight) {
+            let frames = this.round_frames;
+            self.broken.get_or_insert_with(|| {
+                format!("invariant 5: a poll took {rx} of {budget} frames, its round {frames}")
+            });
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Random machines under random policies, loads and faults, from seeds.
+//!
+//! A seed says everything: how many CPUs and queues, what every step costs, which scheduler and
+//! which driver, who sends what, and which faults fall when. All invariants are checked after every
+//! event, and at the end, when nothing has been sent for a while, that nothing is left anywhere. A
+//! seed that breaks something replays exactly: the run is a function of it.
+
+use std::fmt::Write as _;
+
+use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
+use napkin_core::{EpollContext, Id, MICROSECOND, MILLISECOND, Ns, Order};
+
+use crate::client::Client;
+use crate::config::{Config, Fair, Preemption};
+use crate::fault::Fault;
+use crate::machine::{Machine, Placement};
+use crate::packet::{Kind, Packet};
+use crate::profile::Profile;
+use crate::program::UdpSink;
+use crate::rng::Rng;
+use crate::thread::{Affinity, Class, ThreadId};
+
+/// Virtual time of traffic and faults in one run.
+pub const TRAFFIC: Ns = 60 * MILLISECOND;
+
+/// Virtual time after it, in which everything has to come to rest: longer than any timeout that a
+/// swarm uses and the watchdog together.
+pub const REST: Ns = 400 * MILLISECOND;
+
+/// What came of one seed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Virtual time.
+    pub virtual_ns: Ns,
+    /// Events and steps.
+    pub steps: u64,
+    /// Frames that were sent.
+    pub frames: u64,
+    /// Faults that fell.
+    pub faults: u64,
+    /// Everything that was counted, as text: two runs of a seed give the same bytes.
+    pub transcript: String,
+}
+
+/// A seed broke something.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("seed {seed}: {what}")]
+pub struct Broken {
+    /// The seed.
+    pub seed: u64,
+    /// What, and when.
+    pub what: String,
+}
+
+/// Sends bursts, trickles, silences and floods to every queue.
+#[derive(Debug)]
+struct Storm {
+    rng: Rng,
+    flows: u32,
+    sent: u64,
+}
+
+impl Client for Storm {
+    fn start(&mut self, machine: &mut Machine<'_>) {
+        for flow in 0..self.flows {
+            machine.client_timer(self.rng.below(MILLISECOND), u64::from(flow));
+        }
+    }
+
+    fn timer(&mut self, machine: &mut Machine<'_>, token: u64) {
+        let now = machine.now();
+        if now >= TRAFFIC {
+            return;
+        }
+        let burst = [1, 1, 1, 2, 8, 70][self.rng.below(6) as usize];
+        for _ in 0..burst {
+            self.sent += 1;
+            let kind = if self.rng.below(8) == 0 { Kind::Ack } else { Kind::Data };
+            machine.send_to_host(Packet::new(token as u32, kind, 64, self.sent, now));
+        }
+        let gap = [500, 5_000, 30_000, 200_000, 3_000_000][self.rng.below(5) as usize];
+        machine.client_timer(now + self.rng.below(gap), token);
+    }
+
+    fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The first invariant that did not hold.
+pub fn run(seed: u64) -> Result<Report, Broken> {
+    let mut rng = Rng::new(seed);
+    let broken = |what: String| Broken { seed, what };
+    let config = config(&mut rng).map_err(broken)?;
+    let policy = policy(&mut rng);
+    let (cpus, queues) = (config.processor.cpus, config.nic.queues);
+    let mut placement = Placement::aligned(queues, cpus);
+    if rng.below(3) == 0 {
+        placement.napi_threads.clear();
+    }
+    if rng.below(4) == 0 {
+        placement.napi_class = Class::Fifo(50);
+    }
+    let host = placement.host(cpus);
+    let apps = 1 + rng.below(u64::from(queues) + 1) as u16;
+    let contexts: Vec<_> = (0..apps).map(|_| EpollContext::new(policy.epoll, 0)).collect();
+    let flows = u32::from(queues) * 2;
+    let storm = Storm { rng: rng.split(), flows, sent: 0 };
+    let mut machine =
+        Machine::new(config, policy, &placement, &host, &contexts, Box::new(storm), seed);
+    machine.check_everything();
+    machine.set_watchdog(50 * MILLISECOND);
+    let threads = applications(&mut rng, &mut machine, apps, flows);
+    let faults = faults(&mut rng, &mut machine, &threads, queues, apps);
+    machine.run(TRAFFIC + REST);
+    if let Some(what) = machine.broken() {
+        return Err(broken(what.to_owned()));
+    }
+    at_rest(&machine, queues).map_err(broken)?;
+    let snapshot = machine.snapshot();
+    let mut transcript = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(transcript, "{config:?}\n{snapshot:#?}\n{:?}", machine.latency());
+    Ok(Report {
+        virtual_ns: machine.now(),
+        steps: machine.steps(),
+        frames: snapshot.queues.iter().map(|queue| queue.nic.arrived).sum(),
+        faults,
+        transcript,
+    })
+}
+
+/// Whether nothing is left anywhere once nobody has sent for long.
+fn at_rest(machine: &Machine<'_>, queues: u16) -> Result<(), String> {
+    for queue in 0..queues {
+        let here = machine.ring_depth(queue);
+        if here != 0 {
+            return Err(format!("{here} frames are left in queue {queue} at rest"));
+        }
+    }
+    Ok(())
+}
+
+fn config(rng: &mut Rng) -> Result<Config, String> {
+    let profile = Profile::named("emulator-7.2").map_err(|error| error.to_string())?;
+    let mut config = Config::of(&profile);
+    config.processor.cpus = 1 + rng.below(6) as u16;
+    config.processor.smt = 1 + rng.below(2) as u16;
+    config.processor.smt_dilation = 1_500;
+    config.processor.shared_clock = rng.below(8) == 0;
+    config.processor.idle_exit = rng.below(3_000);
+    config.processor.idle_deep_after = 200 * MICROSECOND;
+    config.processor.idle_exit_deep = 20 * MICROSECOND;
+    config.kernel.fair = if rng.below(2) == 0 { Fair::Cfs } else { Fair::Eevdf };
+    config.kernel.preemption =
+        [Preemption::None, Preemption::Voluntary, Preemption::Lazy, Preemption::Full]
+            [rng.below(4) as usize];
+    config.kernel.tick = [1, 4, 10][rng.below(3) as usize] * MILLISECOND;
+    config.kernel.hrtick = rng.below(2) == 0;
+    config.kernel.irq_time = rng.below(2) == 0;
+    config.nic.queues = 1 + rng.below(u64::from(config.processor.cpus).min(4)) as u16;
+    config.nic.ring = [4, 64, 1024][rng.below(3) as usize];
+    config.nic.order = if rng.below(2) == 0 { Order::DeliverFirst } else { Order::UnmaskFirst };
+    config.nic.gro_batch = [0, 1, 8][rng.below(3) as usize];
+    config.nic.interrupt_latency = rng.below(2_000);
+    config.nic.coalesce = [0, 0, 8_000, 100_000][rng.below(4) as usize];
+    config.nic.coalesce_frames = [0, 8, 128][rng.below(3) as usize];
+    config.nic.tx_interrupts = rng.below(2) == 0;
+    config.link.latency = rng.below(10_000);
+    let cost = &mut config.cost;
+    // Every step is much cheaper, or dearer, than it was.
+    let steps: [&mut Ns; 12] = [
+        &mut cost.interrupt_entry,
+        &mut cost.nic_handler,
+        &mut cost.softirq_entry,
+        &mut cost.poll,
+        &mut cost.poll_frame,
+        &mut cost.deliver_frame,
+        &mut cost.wake,
+        &mut cost.unmask,
+        &mut cost.mask,
+        &mut cost.timer_arm,
+        &mut cost.switch,
+        &mut cost.recv,
+    ];
+    for step in steps {
+        *step = (*step * (1 + rng.below(40)) / 10).max(1);
+    }
+    Ok(config)
+}
+
+fn instance(rng: &mut Rng) -> InstancePolicy {
+    let pick = |rng: &mut Rng, of: &[Ns]| of[rng.below(of.len() as u64) as usize];
+    InstancePolicy {
+        threaded: [
+            Threaded::Disabled,
+            Threaded::Disabled,
+            Threaded::Enabled,
+            Threaded::BusyPoll,
+            Threaded::Workqueue,
+        ][rng.below(5) as usize],
+        defer_hard_irqs: pick(rng, &[0, 0, 1, 10, 100]) as u32,
+        gro_flush_timeout: pick(rng, &[0, 10_000, 50_000, 200_000, 1_000_000]),
+        irq_suspend_timeout: pick(rng, &[0, 0, 1_000_000, 20_000_000]),
+        hold: pick(rng, &[0, 0, 0, 50_000, 1_000_000]),
+        feedback: rng.below(6) == 0,
+        ..InstancePolicy::default()
+    }
+}
+
+fn policy(rng: &mut Rng) -> Policy {
+    let mut policy = Policy { instance: instance(rng), ..Policy::BASE };
+    policy.epoll = EpollPolicy {
+        busy_poll_usecs: [0, 0, 20, 200][rng.below(4) as usize],
+        busy_poll_budget: [0, 1, 8, 64][rng.below(4) as usize],
+        prefer_busy_poll: rng.below(2) == 0,
+    };
+    policy.application.spin = rng.below(8) == 0;
+    policy.application.socket_busy_poll_usecs = [0, 50][rng.below(2) as usize];
+    policy.cpu = match rng.below(5) {
+        0 => Policy::BASE_6_4.cpu,
+        1 => Policy::KSOFTIRQD.cpu,
+        2 => Policy::KSOFTIRQD_AS_POSTED.cpu,
+        _ => Policy::BASE.cpu,
+    };
+    policy
+}
+
+/// Applications, each with its sockets, some without epoll.
+fn applications(
+    rng: &mut Rng,
+    machine: &mut Machine<'_>,
+    apps: u16,
+    flows: u32,
+) -> Vec<ThreadId> {
+    let cpus = machine.config().processor.cpus;
+    let mut threads = Vec::new();
+    for app in 0..apps {
+        let affinity = if rng.below(2) == 0 {
+            Affinity::pinned(app % cpus)
+        } else {
+            Affinity { first: 0, last: cpus - 1 }
+        };
+        let mut sink = UdpSink::new([0, 2_000, 30_000][rng.below(3) as usize], rng.below(3) == 0);
+        sink.max_events = [1, 4, 64][rng.below(3) as usize];
+        let socket = machine.add_socket([4, 64, 1000][rng.below(3) as usize]);
+        let blocking = rng.below(4) == 0;
+        if blocking {
+            sink.blocking = Some(socket);
+        }
+        let thread = machine.add_thread(&format!("app{app}"), affinity, Class::Fair, Box::new(sink));
+        if blocking {
+            machine.own(thread, socket);
+        } else {
+            machine.watch(thread, u32::from(app), socket);
+        }
+        threads.push((thread, socket));
+    }
+    for flow in 0..flows {
+        let queue = (flow % u32::from(machine.config().nic.queues)) as u16;
+        let (_, socket) = threads[flow as usize % threads.len()];
+        machine.add_flow(queue, Some(socket));
+    }
+    for (thread, _) in &threads {
+        machine.wake_thread(*thread);
+    }
+    threads.into_iter().map(|(thread, _)| thread).collect()
+}
+
+fn faults(
+    rng: &mut Rng,
+    machine: &mut Machine<'_>,
+    threads: &[ThreadId],
+    queues: u16,
+    apps: u16,
+) -> u64 {
+    let count = rng.below(12);
+    for _ in 0..count {
+        let at = rng.below(TRAFFIC);
+        let queue = rng.below(u64::from(queues)) as u16;
+        let thread = threads[rng.below(threads.len() as u64) as usize];
+        let fault = match rng.below(8) {
+            0 => Fault::LoseInterrupt(queue),
+            1 => Fault::DelayInterrupt(queue, rng.below(2 * MILLISECOND)),
+            2 => Fault::Stall(thread, rng.below(30 * MILLISECOND)),
+            3 => Fault::CloseEpoll(rng.below(u64::from(apps)) as u32),
+            4 | 5 => Fault::Set(queue, instance(rng)),
+            6 => Fault::Signal(thread),
+            _ => Fault::LinkDown(rng.below(5 * MILLISECOND)),
+        };
+        machine.fault_at(at, fault);
+    }
+    // At the end no thread may spin for ever, or the run would not come to rest.
+    for queue in 0..queues {
+        let id = Id(queue);
+        let quiet = InstancePolicy { threaded: Threaded::Disabled, ..InstancePolicy::default() };
+        let _ = id;
+        machine.fault_at(TRAFFIC + 100 * MILLISECOND, Fault::Set(queue, quiet));
+    }
+    count
+}
