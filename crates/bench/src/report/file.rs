@@ -8,7 +8,7 @@ use super::json::Report;
 
 /// A report could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the JSON report to {}: {source}", path.display())]
+#[error("cannot write the report to {}: {source}", path.display())]
 pub struct WriteError {
     /// The file asked for.
     pub path: PathBuf,
@@ -52,15 +52,27 @@ impl Report {
     fn try_write(&self, path: &Path) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
-        match fs::metadata(path) {
-            Ok(old) if old.is_file() => {
-                // Through a symbolic link, to what it names: renaming would replace the link itself.
-                replace(&fs::canonicalize(path)?, &text, Some(old.permissions()))
-            }
-            Ok(_) => OpenOptions::new().write(true).open(path)?.write_all(&text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => replace(path, &text, None),
-            Err(error) => Err(error),
+        put(path, &text)
+    }
+}
+
+/// Writes the text of any other report (a page, another JSON form) in the same way.
+///
+/// # Errors
+/// If the file, or its neighbour while it grows, cannot be written; the error names the path.
+pub fn write(path: &Path, text: &str) -> Result<(), WriteError> {
+    put(path, text.as_bytes()).map_err(|source| WriteError { path: path.to_owned(), source })
+}
+
+fn put(path: &Path, text: &[u8]) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(old) if old.is_file() => {
+            // Through a symbolic link, to what it names: renaming would replace the link itself.
+            replace(&fs::canonicalize(path)?, text, Some(old.permissions()))
         }
+        Ok(_) => OpenOptions::new().write(true).open(path)?.write_all(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => replace(path, text, None),
+        Err(error) => Err(error),
     }
 }
 
@@ -171,6 +183,16 @@ mod tests {
             assert!(check(&wrong).is_err(), "{}", wrong.display());
         }
         assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_text_of_a_page_replaces_the_old_one_whole() {
+        let folder = Folder::new("page");
+        let path = folder.0.join("run.html");
+        fs::write(&path, "an old and longer page").unwrap();
+        write(&path, "<p>").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "<p>");
+        assert!(write(&folder.0, "<p>").is_err(), "a folder is no file");
     }
 
     #[test]

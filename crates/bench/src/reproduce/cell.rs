@@ -1,0 +1,335 @@
+//! One figure: published beside modelled, with its error.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a figure counts in. Published and modelled are always in the same unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unit {
+    /// Nanoseconds.
+    #[serde(rename = "ns")]
+    Ns,
+    /// Microseconds.
+    #[serde(rename = "us")]
+    Us,
+    /// Percent; differences are in points.
+    #[serde(rename = "%")]
+    Percent,
+    /// A rate a second.
+    #[serde(rename = "/s")]
+    PerS,
+    /// Events.
+    #[serde(rename = "count")]
+    Count,
+    /// A quotient of two figures.
+    #[serde(rename = "ratio")]
+    Ratio,
+}
+
+impl Unit {
+    /// What stands behind a number; empty where nothing does.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Unit::Ns => "ns",
+            Unit::Us => "us",
+            Unit::Percent => "%",
+            Unit::PerS => "/s",
+            Unit::Count | Unit::Ratio => "",
+        }
+    }
+}
+
+/// What the machine says of a figure, over its seeds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// The mean of the runs.
+    pub value: f64,
+    /// Lower end of the 95 % confidence interval of that mean; `None` for a single run.
+    pub low: Option<f64>,
+    /// Upper end.
+    pub high: Option<f64>,
+    /// Runs.
+    pub runs: usize,
+}
+
+/// Two-sided 95 % quantiles of Student's distribution for 1 to 30 degrees of freedom.
+const STUDENT: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+];
+
+/// The same for more than 30: the largest that any of them has, so that no interval is too narrow.
+const STUDENT_BEYOND: f64 = 2.040;
+
+impl Estimate {
+    /// The estimate that some runs give; `None` without a run, or if one is not finite.
+    pub fn of(runs: &[f64]) -> Option<Estimate> {
+        if runs.is_empty() || runs.iter().any(|run| !run.is_finite()) {
+            return None;
+        }
+        let n = runs.len() as f64;
+        let value = runs.iter().sum::<f64>() / n;
+        let interval = runs.len().checked_sub(2).map(|index| {
+            let squares: f64 = runs.iter().map(|run| (run - value) * (run - value)).sum();
+            let quantile = STUDENT.get(index).copied().unwrap_or(STUDENT_BEYOND);
+            quantile * (squares / (n - 1.0) / n).sqrt()
+        });
+        let (low, high) = (interval.map(|half| value - half), interval.map(|half| value + half));
+        Some(Estimate { value, low, high, runs: runs.len() })
+    }
+}
+
+/// What the machine says of a figure, or why it says nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Modelled {
+    /// A value.
+    Value(Estimate),
+    /// None, and why.
+    Absent {
+        /// The reason, in a few words.
+        why: String,
+    },
+}
+
+impl Modelled {
+    /// The estimate of some runs, or the reason where there is none.
+    pub fn of(runs: &[f64], why_not: &str) -> Modelled {
+        match Estimate::of(runs) {
+            Some(estimate) => Modelled::Value(estimate),
+            None => Modelled::absent(why_not),
+        }
+    }
+
+    /// No value.
+    pub fn absent(why: &str) -> Modelled {
+        Modelled::Absent { why: why.to_owned() }
+    }
+
+    /// The estimate, if there is one.
+    pub fn estimate(&self) -> Option<Estimate> {
+        match self {
+            Modelled::Value(estimate) => Some(*estimate),
+            Modelled::Absent { .. } => None,
+        }
+    }
+}
+
+/// One figure of one row of a published table. Start from [`Cell::new`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// The experiment: `2007`, `2018`, `2020`, `2024`, `2025` or `kernel`.
+    pub experiment: String,
+    /// The table, where the experiment has several.
+    pub table: String,
+    /// Whose row it is: the policy, mode, configuration or scenario, by the table's own name.
+    pub config: String,
+    /// Under which load, as a reader would say it; empty where the table has one load.
+    pub load: String,
+    /// The load as a number, for the axis of a plot; `None` for one that is none (`MAX`).
+    pub load_value: Option<f64>,
+    /// What the figure is: `p99`, `achieved`, `CPU`.
+    pub quantity: String,
+    /// Its unit.
+    pub unit: Unit,
+    /// As published; `None` for a prediction that nobody has published.
+    pub published: Option<f64>,
+    /// As modelled, taken as the publication took it.
+    pub modelled: Modelled,
+    /// What the quantity's name promises, modelled, where the publication's estimator is something else.
+    pub true_value: Option<f64>,
+    /// Whether this figure was among those that the profile was fitted to.
+    pub fitted: bool,
+    /// Shown, and not judged: for example the empty polls of something that spins.
+    pub exempt: bool,
+    /// What a reader should know of it: why it is exempt, or which invariant it departs for.
+    pub note: Option<String>,
+}
+
+impl Cell {
+    /// A figure that nobody has published or modelled yet.
+    pub fn new(experiment: &str, config: &str, load: &str, quantity: &str, unit: Unit) -> Cell {
+        Cell {
+            experiment: experiment.to_owned(),
+            table: String::new(),
+            config: config.to_owned(),
+            load: load.to_owned(),
+            load_value: None,
+            quantity: quantity.to_owned(),
+            unit,
+            published: None,
+            modelled: Modelled::absent("it was not run"),
+            true_value: None,
+            fitted: false,
+            exempt: false,
+            note: None,
+        }
+    }
+
+    /// The modelled value, if there is one.
+    pub fn model(&self) -> Option<f64> {
+        self.modelled.estimate().map(|estimate| estimate.value)
+    }
+
+    /// Modelled less published, in the cell's unit; `None` unless both are known.
+    pub fn difference(&self) -> Option<f64> {
+        Some(self.model()? - self.published?)
+    }
+
+    /// The difference as a fraction of the published value; `None` unless both are known, or if the
+    /// published value is zero and the modelled one is not.
+    pub fn relative(&self) -> Option<f64> {
+        relative(self.model()?, self.published?)
+    }
+
+    /// Whether it counts in a verdict: it was published, and is not exempt.
+    pub fn is_judged(&self) -> bool {
+        self.published.is_some() && !self.exempt
+    }
+
+    /// Which row it stands in, in words.
+    pub fn row(&self) -> String {
+        let mut row = String::new();
+        for part in [&self.table, &self.config, &self.load] {
+            if !part.is_empty() {
+                let gap = if row.is_empty() { "" } else { ", " };
+                row.push_str(gap);
+                row.push_str(part);
+            }
+        }
+        row
+    }
+}
+
+/// How far a value is from the one meant, as a fraction of it; 0 where both are zero, and `None` where
+/// only the one meant is.
+pub fn relative(value: f64, meant: f64) -> Option<f64> {
+    match (value, meant) {
+        (0.0, 0.0) => Some(0.0),
+        (_, 0.0) => None,
+        _ => Some((value - meant) / meant.abs()),
+    }
+}
+
+/// A figure for people: whole numbers as they are, others with enough digits to compare.
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    let digits = match size {
+        // Whole but for the rounding of binary fractions counts as whole.
+        _ if size >= 1000.0 || (value - value.round()).abs() <= size * 1e-12 => 0,
+        _ if size >= 10.0 => 1,
+        _ if size >= 0.1 => 2,
+        _ => 4,
+    };
+    format!("{value:.digits$}")
+}
+
+/// A number with its unit.
+pub fn with_unit(value: f64, unit: Unit) -> String {
+    let gap = if matches!(unit, Unit::PerS | Unit::Count | Unit::Ratio) { "" } else { " " };
+    format!("{}{gap}{}", number(value), unit.suffix())
+}
+
+impl fmt::Display for Cell {
+    /// The figure in one sentence, as a list of misses shows it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.row(), self.quantity)?;
+        match self.published {
+            Some(published) => write!(f, " published {}", with_unit(published, self.unit))?,
+            None => f.write_str(" not published")?,
+        }
+        match &self.modelled {
+            Modelled::Value(estimate) => {
+                write!(f, ", modelled {}", with_unit(estimate.value, self.unit))?;
+            }
+            Modelled::Absent { why } => write!(f, ", not modelled ({why})")?,
+        }
+        let error = error(self);
+        if error.is_empty() { Ok(()) } else { write!(f, " ({error})") }
+    }
+}
+
+/// A cell's error as people read it: in points for percentages, in events where nothing was published to
+/// divide by, and otherwise in percent; empty where there is none.
+pub fn error(cell: &Cell) -> String {
+    let Some(difference) = cell.difference() else { return String::new() };
+    match (cell.unit, cell.relative()) {
+        (Unit::Percent, _) => format!("{difference:+.1} pt"),
+        (_, Some(relative)) => format!("{:+.1} %", relative * 100.0),
+        (_, None) => {
+            let sign = if difference > 0.0 { "+" } else { "" };
+            format!("{sign}{}", number(difference))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(published: f64, modelled: &[f64], unit: Unit) -> Cell {
+        Cell {
+            published: Some(published),
+            modelled: Modelled::of(modelled, "no run"),
+            ..Cell::new("2024", "suspend20", "200000/s", "p99", unit)
+        }
+    }
+
+    #[test]
+    fn the_interval_of_two_and_of_many_runs_is_student_s() {
+        let two = Estimate::of(&[9.0, 11.0]).unwrap();
+        assert_eq!((two.value, two.low, two.high), (10.0, Some(10.0 - 12.706), Some(22.706)));
+        let many: Vec<f64> = (0..40).map(|i| f64::from(i % 2)).collect();
+        let many = Estimate::of(&many).unwrap();
+        let half = 2.040 * (40.0 * 0.25 / 39.0_f64 / 40.0).sqrt();
+        assert!((many.high.unwrap() - 0.5 - half).abs() < 1e-12, "{many:?}");
+    }
+
+    #[test]
+    fn one_run_has_no_interval_and_no_run_or_a_broken_one_no_estimate() {
+        assert_eq!(Estimate::of(&[5.0]).map(|e| (e.low, e.runs)), Some((None, 1)));
+        assert_eq!(Estimate::of(&[]), None);
+        assert_eq!(Estimate::of(&[1.0, f64::NAN]), None);
+        assert_eq!(Modelled::of(&[], "too quick"), Modelled::absent("too quick"));
+    }
+
+    #[test]
+    fn errors_are_said_as_their_unit_wants_it() {
+        assert_eq!(error(&cell(200.0, &[250.0], Unit::Us)), "+25.0 %");
+        assert_eq!(error(&cell(28.0, &[25.5], Unit::Percent)), "-2.5 pt");
+        assert_eq!(error(&cell(0.0, &[3.0], Unit::Count)), "+3");
+        assert_eq!(error(&cell(0.0, &[0.0], Unit::Count)), "+0.0 %");
+        assert_eq!(error(&cell(1.0, &[], Unit::Count)), "", "no model, no error");
+    }
+
+    #[test]
+    fn a_cell_says_itself_in_one_sentence() {
+        let mut cell = cell(146.0, &[180.0, 180.0], Unit::Us);
+        let want = "suspend20, 200000/s: p99 published 146 us, modelled 180 us (+23.3 %)";
+        assert_eq!(cell.to_string(), want);
+        cell.modelled = Modelled::absent("the run failed");
+        let want = "suspend20, 200000/s: p99 published 146 us, not modelled (the run failed)";
+        assert_eq!(cell.to_string(), want);
+        cell.published = None;
+        assert!(!cell.is_judged() && cell.to_string().contains("not published"));
+    }
+
+    #[test]
+    fn numbers_keep_the_digits_that_matter() {
+        let values = [0.0, 1.0 + 1e-15, 982_241.0, 4999.7, 20247.5, 117.53, 9.876, 0.0312, -2.5];
+        let shown: Vec<_> = values.into_iter().map(number).collect();
+        let want = ["0", "1", "982241", "5000", "20248", "117.5", "9.88", "0.0312", "-2.50"];
+        assert_eq!(shown, want);
+    }
+
+    #[test]
+    fn a_cell_is_read_back_from_json_as_it_was_with_or_without_a_model() {
+        for modelled in [Modelled::of(&[1.0, 2.0], ""), Modelled::absent("not run")] {
+            let cell = Cell { modelled, ..cell(1.5, &[], Unit::PerS) };
+            let text = serde_json::to_string(&cell).unwrap();
+            assert_eq!(serde_json::from_str::<Cell>(&text).unwrap(), cell, "{text}");
+        }
+    }
+}

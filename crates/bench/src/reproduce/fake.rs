@@ -1,0 +1,123 @@
+//! An invented experiment, for the tests of what all experiments share.
+
+use serde::Serialize;
+
+use super::cell::{Cell, Modelled, Unit};
+use super::experiment::{Experiment, Options, Reproduce, ReproduceError, Run, Task};
+use super::json::Reproduction;
+use super::plot::{self, Figure, X};
+use super::verdict::{self, Verdict};
+use crate::report::Progress;
+
+/// Two configurations at two loads; its machine is off by an eighth and a little by its seed.
+#[derive(Debug, Default)]
+pub(super) struct Fake {
+    /// The task that has no outcome.
+    pub(super) fails: Option<&'static str>,
+    /// The task that panics.
+    pub(super) panics: Option<&'static str>,
+    /// A name for it; empty for `x`.
+    pub(super) title: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    p99_us: f64,
+    interrupts: u64,
+}
+
+const ROWS: [(&str, f64, f64); 4] =
+    [("a", 1.0, 100.0), ("a", 2.0, 200.0), ("b", 1.0, 150.0), ("b", 2.0, 1500.0)];
+
+impl Fake {
+    /// Runs it as it is.
+    pub(super) fn run(&self) -> Reproduction {
+        self.reproduce(&Options::default(), Progress::hidden).expect("a fake has no table to fail")
+    }
+}
+
+impl Experiment for Fake {
+    type Task = (&'static str, f64, f64);
+    type Outcome = Outcome;
+
+    fn name(&self) -> &str {
+        "fake"
+    }
+
+    fn title(&self) -> &str {
+        if self.title.is_empty() { "An invented experiment" } else { self.title }
+    }
+
+    fn about(&self) -> &str {
+        "Nothing was measured.\n\nEverything is invented."
+    }
+
+    fn profiles(&self) -> Vec<String> {
+        vec!["nowhere".into()]
+    }
+
+    fn plan(&self, options: &Options) -> Result<Vec<Task<Self::Task>>, ReproduceError> {
+        let task = |what: Self::Task, seed| Task {
+            label: format!("{} at {}", what.0, what.1),
+            seed,
+            what,
+        };
+        Ok(ROWS.iter().flat_map(|row| options.seeds().map(move |seed| task(*row, seed))).collect())
+    }
+
+    fn run(&self, task: &Task<Self::Task>) -> Result<Outcome, String> {
+        if self.fails == Some(task.label.as_str()) {
+            return Err("no such load".into());
+        }
+        assert!(self.panics != Some(task.label.as_str()), "two owners");
+        Ok(Outcome { p99_us: task.what.2 * 1.125 + task.seed as f64, interrupts: 7 })
+    }
+
+    fn cells(&self, runs: &[Run<Self::Task, Outcome>]) -> Vec<Cell> {
+        let cell = |row: &Self::Task| {
+            let of_row = runs.iter().filter(|run| run.task.what == *row);
+            let values: Result<Vec<f64>, &String> =
+                of_row.map(|run| run.outcome.as_ref().map(|outcome| outcome.p99_us)).collect();
+            let modelled = match values {
+                Ok(values) => Modelled::of(&values, "no run"),
+                Err(why) => Modelled::absent(why),
+            };
+            Cell {
+                load_value: Some(row.1),
+                published: Some(row.2),
+                true_value: modelled.estimate().map(|e| e.value * 2.0),
+                modelled,
+                fitted: *row == ROWS[0],
+                ..Cell::new("fake", row.0, &format!("{}/s", row.1), "\"p99\"", Unit::Us)
+            }
+        };
+        ROWS.iter().map(cell).collect()
+    }
+
+    fn verdicts(&self, cells: &[Cell]) -> Vec<Verdict> {
+        let cells: Vec<&Cell> = cells.iter().collect();
+        vec![
+            verdict::median_error("p99", &cells, 0.2),
+            verdict::share_within("p99", &cells, verdict::Tolerance::Relative(0.1), 0.9),
+        ]
+    }
+
+    fn figures(&self, cells: &[Cell]) -> Vec<Figure> {
+        let cells: Vec<&Cell> = cells.iter().collect();
+        vec![
+            plot::lines(
+                "Latency <p99>",
+                "What it shows.",
+                &cells,
+                X::Load("packets/s"),
+                "\"p99\"",
+                true,
+            ),
+            plot::bars("Bars & more", "What it shows.", &cells, plot::Group::Load, true),
+        ]
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec!["Fitted to one row.".into()]
+    }
+}

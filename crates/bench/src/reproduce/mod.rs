@@ -1,0 +1,32 @@
+//! Published experiments, reproduced: published beside modelled, cell by cell.
+//!
+//! - [`published`] reads the tables of the five proposals, [`oracle`] and [`costs`] those of the real
+//!   kernel; [`sheet`] is the CSV file below all of them.
+//! - [`experiment`] runs an experiment's tasks on all cores; the experiments themselves stand beside it.
+//! - [`cell`] is one figure with its error, [`verdict`] what was asked of many, [`null`] the model that
+//!   knows a table's mean row and nothing else.
+//! - [`json`], [`text`], [`plot`] and [`page`] show the result.
+//!
+//! Nothing here models anything, and nothing is filled in: a figure without a modelled value says why.
+
+pub mod cell;
+pub mod costs;
+pub mod experiment;
+#[cfg(test)]
+mod fake;
+pub mod json;
+pub mod null;
+pub mod oracle;
+pub mod page;
+pub mod plot;
+pub mod published;
+pub mod sheet;
+pub mod text;
+pub mod verdict;
+
+pub use cell::{Cell, Estimate, Modelled, Unit};
+pub use experiment::{Experiment, Options, Reproduce, ReproduceError, Run, Task};
+pub use json::{Document, Reproduction, RunRecord};
+pub use null::NullModel;
+pub use plot::Figure;
+pub use verdict::{Tolerance, Verdict};

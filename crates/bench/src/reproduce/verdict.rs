@@ -1,0 +1,401 @@
+//! What a reproduction is asked to show, and whether it did.
+//!
+//! Each function takes the cells that one criterion is about and judges those of them that were published
+//! and are not exempt. A figure that should have been modelled and was not is a miss: leaving it out would
+//! make a failed run look good. A criterion without a figure is not met, for the same reason. What was
+//! missed is listed, the worst first, and never explained away here.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::cell::{Cell, Modelled, Unit, number, with_unit};
+use crate::measure::interleave::median;
+
+/// The outcome of one criterion.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What is judged.
+    pub what: String,
+    /// What was asked for.
+    pub asked: String,
+    /// What came out.
+    pub got: String,
+    /// Whether that is what was asked for.
+    pub met: bool,
+    /// What missed, in words, the worst first; empty where the criterion is about no single figures.
+    pub misses: Vec<String>,
+}
+
+/// How far a figure may be off.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Tolerance {
+    /// As a fraction of the published figure.
+    Relative(f64),
+    /// In the figure's own unit; for percentages in points.
+    Absolute(f64),
+    /// Either as a fraction, or as a number of events.
+    RelativeOr(f64, f64),
+}
+
+impl Tolerance {
+    /// How far a figure is off in units of the tolerance: up to 1 is within it. Infinite where the figure
+    /// was not modelled.
+    fn used(self, cell: &Cell) -> f64 {
+        let Some(difference) = cell.difference().map(f64::abs) else { return f64::INFINITY };
+        let fraction = |limit| match cell.relative() {
+            Some(relative) => ratio(relative.abs(), limit),
+            None => f64::INFINITY,
+        };
+        match self {
+            Tolerance::Relative(limit) => fraction(limit),
+            Tolerance::Absolute(limit) => ratio(difference, limit),
+            Tolerance::RelativeOr(limit, events) => fraction(limit).min(ratio(difference, events)),
+        }
+    }
+
+    fn words(self, unit: Unit) -> String {
+        match self {
+            Tolerance::Relative(limit) => percent(limit),
+            Tolerance::Absolute(limit) if unit == Unit::Percent => {
+                format!("{} points", number(limit))
+            }
+            Tolerance::Absolute(limit) => with_unit(limit, unit),
+            Tolerance::RelativeOr(limit, events) => {
+                format!("{} or {} events", percent(limit), number(events))
+            }
+        }
+    }
+}
+
+/// A quotient for which nothing of nothing is nothing.
+fn ratio(value: f64, limit: f64) -> f64 {
+    if value == 0.0 { 0.0 } else { value / limit }
+}
+
+/// Slack for the rounding of a comparison: a figure that is off by exactly the tolerance is within it.
+const ROUNDING: f64 = 1e-9;
+
+/// At least a share of the figures within a tolerance.
+pub fn share_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f64) -> Verdict {
+    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
+    let missed = worst_first(&judged, |cell| tolerance.used(cell));
+    let unit = judged.first().map_or(Unit::Count, |cell| cell.unit);
+    let within = judged.len() - missed.len();
+    Verdict {
+        what: what.to_owned(),
+        asked: format!(
+            "within {} in at least {} of the figures",
+            tolerance.words(unit),
+            percent(share)
+        ),
+        got: of(within, judged.len()),
+        met: enough(within, judged.len(), share),
+        misses: missed.into_iter().map(Cell::to_string).collect(),
+    }
+}
+
+/// The median of the absolute relative errors at most so large.
+pub fn median_error(what: &str, cells: &[&Cell], at_most: f64) -> Verdict {
+    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
+    let used = |cell: &Cell| Tolerance::Relative(at_most).used(cell);
+    // Errors without a limit are taken as the largest number, since a median takes finite ones only.
+    let errors = judged.iter().map(|cell| cell.relative().map_or(f64::MAX, f64::abs));
+    let middle = median(errors).filter(|error| *error < f64::MAX / 4.0);
+    Verdict {
+        what: format!("{what}, {} figures", judged.len()),
+        asked: format!("median error at most {}", percent(at_most)),
+        got: middle.map_or("none to be had: too few figures were modelled".to_owned(), percent),
+        met: middle.is_some_and(|error| error <= at_most * (1.0 + ROUNDING)),
+        misses: worst_first(&judged, used).into_iter().map(Cell::to_string).collect(),
+    }
+}
+
+/// Of all pairs of configurations under one load, in one table and quantity, whose published figures
+/// differ by more than `gap` (the larger against the smaller), at least a share in the published order.
+pub fn pair_order(what: &str, cells: &[&Cell], gap: f64, share: f64) -> Verdict {
+    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
+    let mut pairs = 0;
+    let mut misses = Vec::new();
+    for (i, one) in judged.iter().enumerate() {
+        for other in &judged[i + 1..] {
+            let beside = one.table == other.table
+                && one.load == other.load
+                && one.quantity == other.quantity
+                && one.config != other.config;
+            let Some((low, high)) = beside.then(|| apart(one, other, gap)).flatten() else {
+                continue;
+            };
+            pairs += 1;
+            let right = matches!((low.model(), high.model()), (Some(l), Some(h)) if l < h);
+            if !right {
+                misses.push(wrong_order(low, high));
+            }
+        }
+    }
+    let right = pairs - misses.len();
+    Verdict {
+        what: what.to_owned(),
+        asked: format!(
+            "at least {} of the pairs more than {} apart in the published order",
+            percent(share),
+            percent(gap)
+        ),
+        got: of(right, pairs),
+        met: enough(right, pairs, share),
+        misses,
+    }
+}
+
+/// The right winner of every pair of configurations whose published figures differ by more than `gap`.
+pub fn winner(what: &str, cells: &[&Cell], gap: f64) -> Verdict {
+    Verdict {
+        asked: format!("the right winner of every pair more than {} apart", percent(gap)),
+        ..pair_order(what, cells, gap, 1.0)
+    }
+}
+
+/// The two in their published order, if they are further apart than the gap.
+fn apart<'a>(one: &'a Cell, other: &'a Cell, gap: f64) -> Option<(&'a Cell, &'a Cell)> {
+    let (a, b) = (one.published?, other.published?);
+    let (low, high) = if a <= b { (one, other) } else { (other, one) };
+    (a.max(b) > a.min(b) * (1.0 + gap)).then_some((low, high))
+}
+
+fn wrong_order(low: &Cell, high: &Cell) -> String {
+    let published =
+        |cell: &Cell| cell.published.map_or("-".to_owned(), |v| with_unit(v, cell.unit));
+    let modelled = |cell: &Cell| {
+        cell.model().map_or("not modelled".to_owned(), |value| with_unit(value, cell.unit))
+    };
+    let at = if low.load.is_empty() { String::new() } else { format!(", {}", low.load) };
+    format!(
+        "{}{at}: {} is published below {} ({} and {}), modelled {} and {}",
+        low.quantity,
+        low.config,
+        high.config,
+        published(low),
+        published(high),
+        modelled(low),
+        modelled(high)
+    )
+}
+
+/// The same figures as quotients by one configuration's, in the same table, load and quantity; that
+/// configuration itself is left out. A quotient counts as fitted only if both of its figures were.
+pub fn ratios_to(cells: &[&Cell], base: &str) -> Vec<Cell> {
+    let quotient = |cell: &&Cell| {
+        let below = cells.iter().find(|other| {
+            other.config == base
+                && other.table == cell.table
+                && other.load == cell.load
+                && other.quantity == cell.quantity
+        })?;
+        let divided = |a: Option<f64>, b: Option<f64>| Some(a? / b.filter(|b| *b != 0.0)?);
+        let model = divided(cell.model(), below.model());
+        let why =
+            [&cell.modelled, &below.modelled].into_iter().find_map(|modelled| match modelled {
+                Modelled::Absent { why } => Some(why.as_str()),
+                Modelled::Value(_) => None,
+            });
+        Some(Cell {
+            config: format!("{}/{base}", cell.config),
+            unit: Unit::Ratio,
+            published: divided(cell.published, below.published),
+            modelled: Modelled::of(model.as_slice(), why.unwrap_or("the divisor is zero")),
+            true_value: None,
+            fitted: cell.fitted && below.fitted,
+            exempt: cell.exempt || below.exempt,
+            note: None,
+            ..(*cell).clone()
+        })
+    };
+    cells.iter().filter(|cell| cell.config != base).filter_map(quotient).collect()
+}
+
+/// Where a delivered rate collapses under load.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Collapse {
+    /// The first load at which the rate is below 90 % of its running maximum.
+    pub at: f64,
+    /// The first load from there on at which it is back above that; `None` if it does not come back.
+    pub recovered: Option<f64>,
+}
+
+/// The share of the running maximum below which a curve has collapsed.
+const COLLAPSED: f64 = 0.9;
+
+/// The first collapse of a curve of (load, delivered) points; `None` if it never falls that far. Loads are
+/// taken in rising order whatever the order of the points.
+pub fn collapse(curve: &[(f64, f64)]) -> Option<Collapse> {
+    let mut curve = curve.to_vec();
+    curve.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut best = f64::NEG_INFINITY;
+    let mut fallen = None;
+    for (load, delivered) in curve {
+        // Until it is back, the maximum is the one that it fell from.
+        let below = delivered < best * COLLAPSED;
+        match fallen {
+            None if below => fallen = Some(load),
+            Some(at) if !below => return Some(Collapse { at, recovered: Some(load) }),
+            _ => {}
+        }
+        best = best.max(delivered);
+    }
+    fallen.map(|at| Collapse { at, recovered: None })
+}
+
+/// Collapse and recovery of one column's curve within so many packets a second of the published ones;
+/// where the published curve does not collapse, the modelled one must not either.
+pub fn collapse_points(what: &str, cells: &[&Cell], within: f64) -> Verdict {
+    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
+    let curve = |value: fn(&Cell) -> Option<f64>| -> Vec<(f64, f64)> {
+        judged.iter().filter_map(|cell| Some((cell.load_value?, value(cell)?))).collect()
+    };
+    let (published, modelled) = (curve(|cell| cell.published), curve(Cell::model));
+    let missing = published.len() - modelled.len();
+    let (want, got) = (collapse(&published), collapse(&modelled));
+    let near = |a: f64, b: f64| (a - b).abs() <= within * (1.0 + ROUNDING);
+    let agree = match (want, got) {
+        (None, None) => true,
+        (Some(want), Some(got)) => {
+            near(want.at, got.at)
+                && match (want.recovered, got.recovered) {
+                    (Some(a), Some(b)) => near(a, b),
+                    (None, None) => true,
+                    _ => false,
+                }
+        }
+        _ => false,
+    };
+    let mut said = points(got);
+    if missing > 0 {
+        said.push_str(&format!("; {missing} of {} loads were not modelled", published.len()));
+    }
+    Verdict {
+        what: what.to_owned(),
+        asked: format!("as published within {}/s: {}", number(within), points(want)),
+        got: said,
+        met: agree && missing == 0 && !published.is_empty(),
+        misses: Vec::new(),
+    }
+}
+
+fn points(collapse: Option<Collapse>) -> String {
+    match collapse {
+        None => "no collapse".to_owned(),
+        Some(Collapse { at, recovered: None }) => {
+            format!("collapse at {}/s and no recovery", number(at))
+        }
+        Some(Collapse { at, recovered: Some(back) }) => {
+            format!("collapse at {}/s, recovery at {}/s", number(at), number(back))
+        }
+    }
+}
+
+/// What each row has above its configuration's figure at the idle load, within a tolerance in the
+/// figures' unit, in at least `needed` figures. The idle rows count, too, if they were modelled.
+pub fn excess_over_idle(
+    what: &str,
+    cells: &[&Cell],
+    idle: &str,
+    within: f64,
+    needed: usize,
+) -> Verdict {
+    let excess = |cell: &&Cell| {
+        let base = cells.iter().find(|other| {
+            other.load == idle
+                && other.config == cell.config
+                && other.table == cell.table
+                && other.quantity == cell.quantity
+        })?;
+        let less = |a: Option<f64>, b: Option<f64>| Some(a? - b?);
+        let model = less(cell.model(), base.model());
+        Some(Cell {
+            quantity: format!("excess of {} over the idle row", cell.quantity),
+            published: less(cell.published, base.published),
+            modelled: Modelled::of(model.as_slice(), "the row or its idle row was not modelled"),
+            ..(*cell).clone()
+        })
+    };
+    let judged = cells.iter().filter(|cell| cell.is_judged());
+    let excesses: Vec<Cell> = judged.clone().filter_map(excess).collect();
+    let unit = excesses.first().map_or(Unit::Count, |cell| cell.unit);
+    let all: Vec<&Cell> = excesses.iter().collect();
+    let missed = worst_first(&all, |cell| Tolerance::Absolute(within).used(cell));
+    let total = judged.count();
+    let good = excesses.len() - missed.len();
+    Verdict {
+        what: what.to_owned(),
+        asked: format!("within {} in at least {needed} of {total}", with_unit(within, unit)),
+        got: of(good, total),
+        met: good >= needed && total > 0,
+        misses: missed.into_iter().map(Cell::to_string).collect(),
+    }
+}
+
+/// At least `needed` rows (scenarios) of which every judged count is within a tolerance.
+pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, needed: usize) -> Verdict {
+    let mut rows: BTreeMap<String, Vec<&Cell>> = BTreeMap::new();
+    for cell in cells.iter().copied().filter(|cell| cell.is_judged()) {
+        rows.entry(cell.row()).or_default().push(cell);
+    }
+    let mut misses = Vec::new();
+    for (row, counts) in &rows {
+        let wrong = worst_first(counts, |cell| tolerance.used(cell));
+        let Some(first) = wrong.first() else { continue };
+        let more = match wrong.len() - 1 {
+            0 => String::new(),
+            more => format!(", and {more} more of its {} counts", counts.len()),
+        };
+        // A row may say itself why it is off: the reader should not have to search for it.
+        let note = wrong.iter().find_map(|cell| cell.note.as_deref());
+        let note = note.map_or("; not explained".to_owned(), |note| format!("; {note}"));
+        debug_assert_eq!(first.row(), *row);
+        misses.push(format!("{first}{more}{note}"));
+    }
+    let good = rows.len() - misses.len();
+    Verdict {
+        what: what.to_owned(),
+        asked: format!(
+            "every count within {} in at least {needed} of {} rows",
+            tolerance.words(Unit::Count),
+            rows.len()
+        ),
+        got: of(good, rows.len()),
+        met: good >= needed && !rows.is_empty(),
+        misses,
+    }
+}
+
+/// The figures that used up more than their tolerance, the worst first; equal ones in their order.
+fn worst_first<'a>(cells: &[&'a Cell], used: impl Fn(&Cell) -> f64) -> Vec<&'a Cell> {
+    let mut missed: Vec<(f64, &Cell)> = cells
+        .iter()
+        .map(|cell| (used(cell), *cell))
+        .filter(|(used, _)| *used > 1.0 + ROUNDING)
+        .collect();
+    missed.sort_by(|a, b| b.0.total_cmp(&a.0));
+    missed.into_iter().map(|(_, cell)| cell).collect()
+}
+
+/// Whether so many are a share of all; none of none never is.
+fn enough(some: usize, all: usize, share: f64) -> bool {
+    all > 0 && some as f64 >= share * all as f64 - ROUNDING
+}
+
+fn of(some: usize, all: usize) -> String {
+    match all {
+        0 => "nothing to judge".to_owned(),
+        _ => format!("{some} of {all} ({})", percent(some as f64 / all as f64)),
+    }
+}
+
+/// A fraction in percent, without a useless decimal.
+pub(super) fn percent(fraction: f64) -> String {
+    let text = format!("{:.1}", fraction * 100.0);
+    format!("{} %", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+#[cfg(test)]
+mod tests;
