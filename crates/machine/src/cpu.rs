@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use napkin_core::{Id, Interrupt, Ns, Op, Softirq};
 
+use crate::idle::IdleHistory;
 use crate::thread::{Exec, ThreadId};
 
 /// What a CPU's time goes into.
@@ -90,6 +91,9 @@ pub(crate) struct Cpu<'a> {
     pub(crate) dilation: u64,
     pub(crate) busy: bool,
     pub(crate) idle_since: Ns,
+    /// Its last idle intervals, and whether the present one was guessed to be long.
+    pub(crate) idles: IdleHistory,
+    pub(crate) idle_deep: bool,
     /// Latency of leaving idleness that the next context pays.
     pub(crate) exit_latency: Ns,
     pub(crate) tick_armed: bool,
@@ -128,6 +132,8 @@ impl Cpu<'_> {
             dilation: 1000,
             busy: false,
             idle_since: 0,
+            idles: IdleHistory::default(),
+            idle_deep: false,
             exit_latency: 0,
             tick_armed: false,
             slice_generation: 0,

@@ -5,7 +5,7 @@
 //! interrupt is found by a slow watchdog, as drivers have; it schedules a queue that has frames,
 //! no owner and no progress since it last looked.
 
-use napkin_core::policy::InstancePolicy;
+use napkin_core::policy::{InstancePolicy, Threaded};
 use napkin_core::state::SCHED;
 use napkin_core::{From, Id, Ns};
 
@@ -30,6 +30,11 @@ pub enum Fault {
     Signal(ThreadId),
     /// Frames to the host are lost for so long.
     LinkDown(Ns),
+}
+
+/// Who polls in a mode.
+fn owner(mode: Threaded) -> Threaded {
+    if mode == Threaded::BusyPoll { Threaded::Enabled } else { mode }
 }
 
 impl Machine<'_> {
@@ -64,6 +69,11 @@ impl Machine<'_> {
                     .max(old.park_timeout());
                 let set = self.host.set(id, &settings);
                 debug_assert!(set.is_ok(), "{set:?}");
+                let polls = self.polls_by(id, old.threaded);
+                self.queues[usize::from(queue)].changed =
+                    // With or without busy polling, the thread is the same owner.
+                    (owner(settings.threaded) != owner(old.threaded))
+                        .then_some((old.threaded, polls));
             }
             Fault::Signal(thread) => {
                 self.threads[thread.0 as usize].interrupted = true;
@@ -86,6 +96,10 @@ impl Machine<'_> {
             }
         }
         let op = self.contexts[epoll as usize].close(self.host, From::Application);
+        // Of this context's part; others may go on with theirs.
+        if let Some(id) = self.contexts[epoll as usize].follows() {
+            self.broken.get_or_insert(format!("invariant 6: closed, and follows {id:?} still"));
+        }
         self.raise_from_outside(op);
     }
 

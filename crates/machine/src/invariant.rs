@@ -5,8 +5,9 @@
 //! checked where those happen (`fault.rs`). The rest is here. A run of an experiment looks at one
 //! queue after each event, in turn; a swarm looks at all of them.
 
+use napkin_core::policy::Threaded;
 use napkin_core::state::SCHED;
-use napkin_core::{Id, NEVER, Ns};
+use napkin_core::{Id, NEVER, Ns, Owner};
 
 use crate::cpu::Source;
 use crate::machine::Machine;
@@ -42,6 +43,35 @@ impl Machine<'_> {
         self.checks_all = true;
     }
 
+    /// A queue and its instance in one line, for whoever looks for a fault.
+    pub fn describe(&self, queue: u16) -> String {
+        let this = &self.queues[usize::from(queue)];
+        let instance = self.host.instance(Id(queue));
+        let cpu = &self.cpus[usize::from(instance.cpu().0)];
+        format!(
+            "queue {queue}: {} in the ring, armed {}, line {}, moderating {}, lost {}, state {:#x}, \
+             deadline {}, looked at {}; its CPU {}: current {:?}, {} queued, {} contexts, raised {}, \
+             at work {}; softirqs pending {:#x}, running {}, ksoftirqd runnable {}",
+            this.ring.len(),
+            this.armed,
+            this.line,
+            this.moderating,
+            this.lost,
+            instance.state().0,
+            instance.deadline(),
+            this.timer_at,
+            instance.cpu().0,
+            cpu.curr.map(|id| &self.threads[id.0 as usize].name),
+            cpu.queued.len(),
+            cpu.frames.len(),
+            cpu.raised,
+            cpu.segment.is_some(),
+            self.host.cpu(instance.cpu()).pending(),
+            self.host.cpu(instance.cpu()).running(),
+            self.host.cpu(instance.cpu()).ksoftirqd_runnable(),
+        )
+    }
+
     fn check_queue(&self, index: usize) -> Option<String> {
         let queue = &self.queues[index];
         let counts = &queue.counts;
@@ -57,6 +87,15 @@ impl Machine<'_> {
             return Some(format!("queue {index}'s ring holds {} frames", queue.ring.len()));
         }
         let id = Id(index as u16);
+        if let Some((old, before)) = queue.changed {
+            let since = self.polls_by(id, old) - before;
+            if since > 2 {
+                return Some(format!(
+                    "invariant 4: {since} polls of queue {index} by {old:?}'s owner after the \
+                     change of mode"
+                ));
+            }
+        }
         let instance = self.host.instance(id);
         let state = instance.state();
         // Owned, or disabled, or an interrupt that a fault has lost: the watchdog's business.
@@ -102,10 +141,26 @@ impl Machine<'_> {
         let waiting = self.now.saturating_sub(queue.waiting_since);
         if !queue.ring.is_empty() && waiting > longest + SLACK {
             return Some(format!(
-                "invariant 7: a frame waits in queue {index} for {waiting} ns, and nobody owns it"
+                "invariant 7: {} frames in queue {index}, the first for {waiting} ns, and nobody owns \
+                 it (armed {}, moderating {}, deadline {deadline}, looked at {})",
+                queue.ring.len(),
+                queue.armed,
+                queue.moderating,
+                queue.timer_at
             ));
         }
         None
+    }
+
+    /// Polls of an instance by whoever polls it in a mode.
+    pub(crate) fn polls_by(&self, id: Id, mode: Threaded) -> u64 {
+        let counts = self.host.instance(id).counts();
+        let of = |owner: Owner| counts.polls[owner as usize] + counts.empty_polls[owner as usize];
+        match mode {
+            Threaded::Disabled => of(Owner::Softirq) + of(Owner::Ksoftirqd),
+            Threaded::Enabled | Threaded::BusyPoll => of(Owner::Thread),
+            Threaded::Workqueue => of(Owner::Worker),
+        }
     }
 
     /// A poll by softirq or ksoftirqd took frames: its round may not exceed its budget by more

@@ -276,6 +276,11 @@ impl<'a> Machine<'a> {
         self.sockets[socket as usize].waiter = Some(thread);
     }
 
+    /// Binds a socket to a queue (AF_XDP): its receive calls busy poll that queue from the first.
+    pub fn bind(&mut self, socket: u32, queue: u16) {
+        self.sockets[socket as usize].napi = Some(Id(queue));
+    }
+
     /// Adds a flow that arrives at a queue; without a socket its frames are counted and dropped.
     pub fn add_flow(&mut self, queue: u16, socket: Option<u32>) -> u32 {
         self.flows.push(Flow { queue, socket });
@@ -361,6 +366,18 @@ impl<'a> Machine<'a> {
         let wire = (f64::from(packet.bytes) * 8.0 / self.config.link.bits_per_ns) as Ns;
         self.link_in = begin + wire;
         let arrives = begin + wire + self.config.link.latency + self.config.nic.dma;
+        let packet = self.store(packet);
+        self.events.at(arrives, Event::Arrive { packet });
+    }
+
+    /// A frame of the other side, put on the wire at a later time than now. It does not queue for the
+    /// link, which those that are sent meanwhile share: right only where the link is mostly idle.
+    pub fn send_to_host_later(&mut self, time: Ns, packet: Packet) {
+        if self.now < self.link_down_until {
+            return;
+        }
+        let wire = (f64::from(packet.bytes) * 8.0 / self.config.link.bits_per_ns) as Ns;
+        let arrives = time.max(self.now) + wire + self.config.link.latency + self.config.nic.dma;
         let packet = self.store(packet);
         self.events.at(arrives, Event::Arrive { packet });
     }

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 
+use napkin_core::policy::Threaded;
 use napkin_core::{CpuId, From, Id, NEVER, Ns, Op, Pressure};
 
 use crate::config::NicConfig;
 use crate::counts::QueueCounts;
 use crate::events::Event;
 use crate::machine::Machine;
+use crate::moderation::{Adaptive, Sample};
 use crate::packet::{Kind, Packet};
 use crate::thread::{State, ThreadId};
 
@@ -19,6 +21,10 @@ pub(crate) struct NicQueue {
     /// Taken by a poll and not delivered yet.
     pub(crate) batch: VecDeque<Packet>,
     pub(crate) completions: u16,
+    /// Descriptors of an AF_XDP transmit ring: the next poll sends them.
+    pub(crate) outgoing: VecDeque<Packet>,
+    /// The CPU that polled last.
+    pub(crate) polled_on: u16,
     /// Interrupts are allowed: the next frame raises one, and it masks itself.
     pub(crate) armed: bool,
     /// An interrupt is on its way to the CPU.
@@ -29,6 +35,11 @@ pub(crate) struct NicQueue {
     pub(crate) moderation: u32,
     pub(crate) coalesce: Ns,
     pub(crate) coalesce_frames: u32,
+    /// When the timer under way is due by now: frames may have moved it.
+    pub(crate) moderate_at: Ns,
+    pub(crate) adaptive: Option<Adaptive>,
+    /// Bytes that have arrived.
+    pub(crate) bytes: u64,
     /// The earliest look at the instance's deadline that is under way.
     pub(crate) timer_at: Ns,
     pub(crate) pressure: Pressure,
@@ -41,6 +52,8 @@ pub(crate) struct NicQueue {
     pub(crate) lost: bool,
     /// Since when the ring has waited for a poll.
     pub(crate) waiting_since: Ns,
+    /// The last change of mode: the old one, and the polls its owners had made by then.
+    pub(crate) changed: Option<(Threaded, u64)>,
     /// Polls that the watchdog saw when it last looked.
     pub(crate) polls_seen: u64,
     pub(crate) counts: QueueCounts,
@@ -53,6 +66,8 @@ impl NicQueue {
             size: config.ring as usize,
             batch: VecDeque::new(),
             completions: 0,
+            outgoing: VecDeque::new(),
+            polled_on: u16::MAX,
             armed: false,
             line: false,
             held: 0,
@@ -60,6 +75,9 @@ impl NicQueue {
             moderation: 0,
             coalesce: config.coalesce,
             coalesce_frames: config.coalesce_frames,
+            moderate_at: 0,
+            adaptive: config.adaptive.then(|| Adaptive::new(config.coalesce_restarts)),
+            bytes: 0,
             timer_at: NEVER,
             pressure: Pressure::Room,
             receivers: Vec::new(),
@@ -67,6 +85,7 @@ impl NicQueue {
             late_by: 0,
             lost: false,
             waiting_since: 0,
+            changed: None,
             polls_seen: 0,
             counts: QueueCounts::default(),
         }
@@ -80,6 +99,8 @@ impl NicQueue {
     /// Allows interrupts; says whether something waits already.
     pub(crate) fn unmask(&mut self) -> bool {
         self.armed = true;
+        // What a poll has taken is not what the next interrupt is for.
+        self.held = self.ring.len() as u32;
         !self.ring.is_empty()
     }
 
@@ -97,6 +118,7 @@ impl Machine<'_> {
         let index = self.flows[packet.flow as usize].queue as usize;
         let queue = &mut self.queues[index];
         queue.counts.arrived += 1;
+        queue.bytes += u64::from(packet.bytes);
         if queue.ring.is_empty() {
             queue.waiting_since = self.now;
         }
@@ -122,9 +144,14 @@ impl Machine<'_> {
         let enough = queue.coalesce_frames > 0 && queue.held >= queue.coalesce_frames;
         if queue.coalesce == 0 || enough {
             self.raise_line(index);
-        } else if !queue.moderating {
+            return;
+        }
+        let at = self.now + queue.coalesce;
+        if !queue.moderating || self.config.nic.coalesce_restarts {
+            queue.moderate_at = at;
+        }
+        if !queue.moderating {
             queue.moderating = true;
-            let at = self.now + queue.coalesce;
             let generation = queue.moderation;
             self.events.at(at, Event::Moderated { queue: index as u16, generation });
         }
@@ -132,8 +159,34 @@ impl Machine<'_> {
 
     pub(crate) fn moderated(&mut self, index: usize, generation: u32) {
         let queue = &mut self.queues[index];
-        if queue.moderation == generation && queue.moderating && queue.armed && queue.waits() {
+        if queue.moderation != generation || !queue.moderating {
+            return;
+        }
+        if queue.moderate_at > self.now {
+            let at = queue.moderate_at;
+            self.events.at(at, Event::Moderated { queue: index as u16, generation });
+            return;
+        }
+        queue.moderating = false;
+        // Who polls without an interrupt may have taken what it was for.
+        if queue.armed && queue.waits() {
             self.raise_line(index);
+        }
+    }
+
+    /// The interrupt is allowed again: a driver that adapts its moderation takes its sample.
+    pub(crate) fn adapt(&mut self, index: usize) {
+        let queue = &mut self.queues[index];
+        let Some(adaptive) = &mut queue.adaptive else { return };
+        let sample = Sample {
+            at: self.now,
+            packets: queue.counts.arrived,
+            bytes: queue.bytes,
+            events: queue.counts.interrupts,
+        };
+        if let Some((time, frames)) = adaptive.sample(sample) {
+            queue.coalesce = time;
+            queue.coalesce_frames = frames;
         }
     }
 
@@ -163,6 +216,27 @@ impl Machine<'_> {
         let packet = self.store(packet);
         self.events.at(begin + wire + self.config.link.latency, Event::Leave { packet });
         self.events.at(begin + wire, Event::Transmitted { queue });
+    }
+
+    /// Puts a frame into a queue's transmit ring (AF_XDP): whoever polls the queue next sends it.
+    pub fn submit(&mut self, queue: u16, packet: Packet) {
+        self.queues[usize::from(queue)].outgoing.push_back(packet);
+    }
+
+    /// A thread's call that makes the driver poll a queue (AF_XDP's wake-up): schedules its instance.
+    pub fn kick(&mut self, queue: u16) {
+        let cpu = usize::from(self.running_cpu);
+        match self.host.schedule(Id(queue), From::Application) {
+            Some(Op::Wake(task)) => self.wake_task(cpu, task),
+            Some(Op::RunHere(CpuId(target)) | Op::Raise(CpuId(target))) => {
+                self.cpus[usize::from(target)].raised = true;
+                if usize::from(target) != cpu {
+                    let at = self.now + self.config.cost.ipi;
+                    self.events.at(at, Event::Reschedule { cpu: target });
+                }
+            }
+            _ => {}
+        }
     }
 
     pub(crate) fn transmitted(&mut self, index: usize) {

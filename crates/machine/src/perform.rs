@@ -7,9 +7,9 @@
 use napkin_core::policy::ApplicationPolicy;
 use napkin_core::{CpuId, Did, EpollWait, Id, Ns, Op, SocketWait, Work};
 
+use crate::counts::Who;
 use crate::cpu::Use;
 use crate::events::Event;
-use crate::counts::Who;
 use crate::machine::Machine;
 use crate::packet::Kind;
 use crate::thread::{Role, State, ThreadId, ThreadPass};
@@ -45,6 +45,7 @@ const TAKEN: u8 = 3;
 const HAND_UP: u8 = 4;
 const HANDED: u8 = 5;
 const WAKE: u8 = 6;
+const SEND: u8 = 7;
 
 impl Machine<'_> {
     /// Takes the step under way one part further.
@@ -71,6 +72,7 @@ impl Machine<'_> {
                 0 => self.pay(cpu, at, cost.unmask, class),
                 _ => {
                     let waits = self.queues[usize::from(id.0)].unmask();
+                    self.adapt(usize::from(id.0));
                     if let Some(trace) = &mut self.trace {
                         trace.masked(id.0, self.now, false);
                     }
@@ -189,15 +191,32 @@ impl Machine<'_> {
                 exec.stage = 1;
                 let claim = if application && !exec.claimed { cost.claim } else { 0 };
                 exec.claimed = true;
-                Next::Spend(cost.poll + claim, class)
+                let moved = std::mem::replace(&mut self.queues[index].polled_on, cpu as u16);
+                let cold = if moved == cpu as u16 { 0 } else { self.config.locality.queue };
+                Next::Spend(cost.poll + claim + cold, class)
             }
             1 => {
-                exec.stage = FRAMES;
-                let done = std::mem::take(&mut self.queues[index].completions);
+                let queue = &mut self.queues[index];
+                let done = std::mem::take(&mut queue.completions);
+                let sends = !queue.outgoing.is_empty();
                 if let Some(exec) = self.exec(cpu, at) {
                     exec.tx = done;
+                    exec.stage = if sends { SEND } else { FRAMES };
                 }
-                Next::Spend(Ns::from(done) * cost.poll_completion, class)
+                let first = if sends { cost.send_frame } else { 0 };
+                Next::Spend(Ns::from(done) * cost.poll_completion + first, class)
+            }
+            SEND => {
+                if let Some(packet) = self.queues[index].outgoing.pop_front() {
+                    self.transmit(id.0, packet);
+                }
+                if !self.queues[index].outgoing.is_empty() {
+                    return Next::Spend(cost.send_frame, class);
+                }
+                if let Some(exec) = self.exec(cpu, at) {
+                    exec.stage = FRAMES;
+                }
+                Next::Spend(0, class)
             }
             FRAMES => {
                 let rx = exec.rx;
@@ -370,8 +389,7 @@ impl Machine<'_> {
         let thread = &mut self.threads[slot];
         thread.max_events = max_events;
         thread.woken = false;
-        thread.pass =
-            Some(ThreadPass::Epoll(EpollWait::new(self.host, context, timeout, spin)));
+        thread.pass = Some(ThreadPass::Epoll(EpollWait::new(self.host, context, timeout, spin)));
     }
 
     pub(crate) fn begin_receive(&mut self, me: ThreadId, timeout: Option<Ns>) {
@@ -407,8 +425,9 @@ impl Machine<'_> {
                 self.events.at(self.now, Event::Reschedule { cpu: cpu.0 });
             }
             Some(Op::Wake(task)) => {
-                let cpu = usize::from(self.running_cpu);
-                self.wake_task(cpu, task);
+                if let Some(thread) = self.thread_of(0, task) {
+                    self.wake_thread(thread);
+                }
             }
             _ => {}
         }

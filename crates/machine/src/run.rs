@@ -25,7 +25,8 @@ impl Machine<'_> {
         this.started = self.now;
         let class = match &mut this.segment {
             Some(segment) => {
-                let work = if this.dilation == 1000 { elapsed } else { elapsed * 1000 / this.dilation };
+                let work =
+                    if this.dilation == 1000 { elapsed } else { elapsed * 1000 / this.dilation };
                 segment.left = segment.left.saturating_sub(work);
                 segment.class
             }
@@ -164,7 +165,12 @@ impl Machine<'_> {
         let this = &mut self.cpus[cpu];
         let idle = this.segment.is_none() && this.frames.is_empty() && this.curr.is_none();
         if idle {
-            let deep = now - this.idle_since >= processor.idle_deep_after;
+            let idle = now - this.idle_since;
+            let deep = match processor.idle_menu {
+                true => this.idle_deep,
+                false => idle >= processor.idle_deep_after,
+            };
+            this.idles.add(idle);
             this.exit_latency = if deep { processor.idle_exit_deep } else { processor.idle_exit };
         }
         this.generation = this.generation.wrapping_add(1);
@@ -305,7 +311,12 @@ impl Machine<'_> {
                             Source::Tick => cost.tick,
                             Source::Reschedule => 0,
                         };
-                        self.spend(cpu, exit + cost.interrupt_entry + handler, Use::Interrupt, false)
+                        self.spend(
+                            cpu,
+                            exit + cost.interrupt_entry + handler,
+                            Use::Interrupt,
+                            false,
+                        )
                     }
                     _ => {
                         *exec = Exec::START;
@@ -417,7 +428,11 @@ impl Machine<'_> {
                 return false;
             }
             self.account(cpu);
-            self.cpus[cpu].idle_since = self.now;
+            let processor = self.config.processor;
+            let this = &mut self.cpus[cpu];
+            this.idle_since = self.now;
+            this.idle_deep =
+                processor.idle_menu && this.idles.typical() >= processor.idle_deep_after;
             if !self.cpus[cpu].outside {
                 self.set_busy(cpu, false);
             }

@@ -6,7 +6,7 @@
 //! preempts, unless the thread that runs wakes it in passing). Real-time threads go first. All
 //! fair threads are nice 0, so virtual time is time.
 
-use napkin_core::{NEVER, Ns, Task};
+use napkin_core::{MICROSECOND, NEVER, Ns, Task};
 
 use crate::config::{Fair, Preemption};
 use crate::cpu::{Segment, Source, Use};
@@ -43,13 +43,17 @@ impl Machine<'_> {
 
     /// Wakes a task of the core's, from a context of a CPU.
     pub(crate) fn wake_task(&mut self, by: usize, task: Task) {
-        let id = match task {
+        if let Some(id) = self.thread_of(by, task) {
+            self.wake_from(by, id);
+        }
+    }
+
+    /// The thread that a task of the core's is.
+    pub(crate) fn thread_of(&self, near: usize, task: Task) -> Option<ThreadId> {
+        match task {
             Task::Napi(id) => self.napi_threads[usize::from(id.0)],
             Task::Ksoftirqd(cpu) => Some(self.ksoftirqds[usize::from(cpu.0)]),
-            Task::Worker => self.idle_worker(by),
-        };
-        if let Some(id) = id {
-            self.wake_from(by, id);
+            Task::Worker => self.idle_worker(near),
         }
     }
 
@@ -218,7 +222,8 @@ impl Machine<'_> {
         if thread.vruntime >= thread.deadline {
             thread.deadline = thread.vruntime + kernel.slice as i64;
         }
-        let left = (thread.deadline - thread.vruntime) as Ns;
+        // Not less than the kernel's least, or the timer's own interrupts would eat the rest.
+        let left = ((thread.deadline - thread.vruntime) as Ns).max(10 * MICROSECOND);
         let this = &mut self.cpus[cpu];
         this.slice_armed = true;
         this.slice_generation = this.slice_generation.wrapping_add(1);
@@ -320,8 +325,7 @@ impl Machine<'_> {
             }
             if best.is_none_or(|(most, _)| waiting > most) {
                 let movable = this.queued.iter().any(|id| {
-                    self.may_move(*id)
-                        && self.threads[id.0 as usize].affinity.allows(cpu as u16)
+                    self.may_move(*id) && self.threads[id.0 as usize].affinity.allows(cpu as u16)
                 });
                 if movable {
                     best = Some((waiting, other));

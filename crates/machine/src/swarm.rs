@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 
 use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
-use napkin_core::{EpollContext, Id, MICROSECOND, MILLISECOND, Ns, Order};
+use napkin_core::{EpollContext, MICROSECOND, MILLISECOND, Ns, Order};
 
 use crate::client::Client;
 use crate::config::{Config, Fair, Preemption};
@@ -136,7 +136,7 @@ fn at_rest(machine: &Machine<'_>, queues: u16) -> Result<(), String> {
     for queue in 0..queues {
         let here = machine.ring_depth(queue);
         if here != 0 {
-            return Err(format!("{here} frames are left in queue {queue} at rest"));
+            return Err(format!("{here} frames are left at rest: {}", machine.describe(queue)));
         }
     }
     Ok(())
@@ -228,12 +228,7 @@ fn policy(rng: &mut Rng) -> Policy {
 }
 
 /// Applications, each with its sockets, some without epoll.
-fn applications(
-    rng: &mut Rng,
-    machine: &mut Machine<'_>,
-    apps: u16,
-    flows: u32,
-) -> Vec<ThreadId> {
+fn applications(rng: &mut Rng, machine: &mut Machine<'_>, apps: u16, flows: u32) -> Vec<ThreadId> {
     let cpus = machine.config().processor.cpus;
     let mut threads = Vec::new();
     for app in 0..apps {
@@ -249,7 +244,8 @@ fn applications(
         if blocking {
             sink.blocking = Some(socket);
         }
-        let thread = machine.add_thread(&format!("app{app}"), affinity, Class::Fair, Box::new(sink));
+        let thread =
+            machine.add_thread(&format!("app{app}"), affinity, Class::Fair, Box::new(sink));
         if blocking {
             machine.own(thread, socket);
         } else {
@@ -293,9 +289,7 @@ fn faults(
     }
     // At the end no thread may spin for ever, or the run would not come to rest.
     for queue in 0..queues {
-        let id = Id(queue);
         let quiet = InstancePolicy { threaded: Threaded::Disabled, ..InstancePolicy::default() };
-        let _ = id;
         machine.fault_at(TRAFFIC + 100 * MILLISECOND, Fault::Set(queue, quiet));
     }
     count

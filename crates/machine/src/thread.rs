@@ -1,6 +1,8 @@
 //! Threads: what they are, how they are scheduled, what they run.
 
-use napkin_core::{CpuId, Did, EpollWait, Id, Kthread, NEVER, Ns, Op, Pass, Softirq, SocketWait, Worker};
+use napkin_core::{
+    CpuId, Did, EpollWait, Id, Kthread, NEVER, Ns, Op, Pass, SocketWait, Softirq, Worker,
+};
 
 use crate::cpu::Segment;
 use crate::machine::Machine;
@@ -223,11 +225,9 @@ impl<'a> Thread<'a> {
     /// The pass that a thread of the kernel's own runs for ever.
     pub(crate) fn loops(role: Role, host: &'a napkin_core::Host<()>) -> Option<ThreadPass<'a>> {
         Some(match role {
-            Role::Ksoftirqd(cpu) => ThreadPass::Softirq(Softirq::new(
-                host,
-                CpuId(cpu),
-                napkin_core::Context::Ksoftirqd,
-            )),
+            Role::Ksoftirqd(cpu) => {
+                ThreadPass::Softirq(Softirq::new(host, CpuId(cpu), napkin_core::Context::Ksoftirqd))
+            }
             Role::Napi(id) => ThreadPass::Kthread(Kthread::new(host, Id(id))),
             Role::Worker => ThreadPass::Worker(Worker::new(host)),
             Role::Application => return None,
