@@ -1,6 +1,7 @@
 //! The loop around a busy-poll session: until something came, or the time is up.
 
 use crate::host::Host;
+use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::session::{Session, SessionNext};
 use crate::step::{Did, Op, unexpected};
@@ -79,6 +80,14 @@ impl<'a, Q> BusyLoop<'a, Q> {
             }
             SessionNext::Stopped if self.interrupted => LoopNext::Interrupted,
             SessionNext::Stopped => LoopNext::Ended,
+        }
+    }
+
+    /// What it repeats until its end; `None` where it makes a single pass.
+    pub(crate) fn idle_cycle(&self) -> Option<IdleCycle> {
+        match self.at {
+            At::Session if self.until > 0 => self.session.idle_cycle(self.until),
+            At::Session | At::Looking => None,
         }
     }
 

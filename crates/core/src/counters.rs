@@ -174,6 +174,11 @@ impl Counters {
         }
     }
 
+    /// Polls that found nothing and that nobody made one by one, for the instance's owner.
+    pub(crate) fn empty_polls(&self, owner: Owner, n: u64) {
+        Self::own(&self.empty_polls[owner as usize], n);
+    }
+
     /// A deferral, by the instance's owner.
     #[inline]
     pub(crate) fn own_deferral(&self) {

@@ -6,6 +6,7 @@
 
 use crate::busy_loop::{BusyLoop, LoopNext, deadline};
 use crate::host::{From, Host};
+use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::policy::EpollPolicy;
 use crate::race::{self, Race};
@@ -190,6 +191,16 @@ impl<'a, Q> EpollWait<'a, Q> {
     /// How many events the wait found; after [`Op::Done`].
     pub fn events(&self) -> u32 {
         self.events
+    }
+
+    /// The cycle that this pass repeats while nothing arrives. `Some` only when `next` has just
+    /// returned [`Op::Poll`] as its first step; so never for a session that somebody else keeps from
+    /// owning the instance, nor for one that makes a single pass.
+    pub fn idle_cycle(&self) -> Option<IdleCycle> {
+        match &self.at {
+            At::Busy(busy) => busy.idle_cycle(),
+            _ => None,
+        }
     }
 
     fn looked(&mut self, now: Ns, did: Did) -> Option<Op> {

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crate::claim::Claim;
 use crate::cpu::{Cpu, Raised, Vector};
 use crate::instance::{CpuId, Id, Instance};
+use crate::order::Order;
 use crate::policy::{InstancePolicy, Threaded};
 use crate::race::{self, Race};
 use crate::settings::{self, SettingError};
@@ -122,6 +123,12 @@ impl<Q> Host<Q> {
     /// A weight of 0.
     pub fn set_weight(&self, id: Id, weight: u16) -> Result<(), SettingError> {
         self.instance(id).settings.set_weight(weight)
+    }
+
+    /// Says in which order the instance's driver ends a poll ([`Order::DeliverFirst`] unless told).
+    /// Meant for set-up; under traffic it holds from the owner's next poll on.
+    pub fn set_order(&self, id: Id, order: Order) {
+        self.instance(id).settings.set_order(order);
     }
 
     /// Moves an instance's interrupt, softirq and timer to another CPU, from its next schedule on.

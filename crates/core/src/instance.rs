@@ -1,7 +1,8 @@
 //! One NAPI instance: a queue, its state word, its settings, its timer's deadline and its counts.
 
 use crate::cell::OwnedCell;
-use crate::counters::{Counters, Counts};
+use crate::counters::{Counters, Counts, Owner};
+use crate::order::Order;
 use crate::policy::InstancePolicy;
 use crate::settings::Settings;
 use crate::state::{State, StateWord};
@@ -73,9 +74,21 @@ impl<Q> Instance<Q> {
         self.settings.weight()
     }
 
+    /// The order in which the driver ends a poll.
+    pub fn order(&self) -> Order {
+        self.settings.order()
+    }
+
     /// The counts as they were a moment ago.
     pub fn counts(&self) -> Counts {
         self.counters.snapshot()
+    }
+
+    /// Counts polls that were not made: `n` whole cycles of an [`IdleCycle`](crate::IdleCycle) that a
+    /// world skipped. Called in the place of the skipped steps, by whoever drives the pass that owns
+    /// the instance: owners' counts are no atomic sums.
+    pub fn count_empty_polls(&self, owner: Owner, n: u64) {
+        self.counters.empty_polls(owner, n);
     }
 
     /// Forgets the shortest idle gap ([`Counts::idle_gap_min`]), so that a measured window has its

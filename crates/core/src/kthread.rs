@@ -3,6 +3,7 @@
 use crate::claim::Claim;
 use crate::counters::Owner;
 use crate::host::{From, Host};
+use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::policy::Threaded;
 use crate::race::{self, Race};
@@ -32,6 +33,12 @@ impl<'a, Q> Kthread<'a, Q> {
         let _ = host.instance(id);
         Kthread { host, id, turn: Turn::idle() }
     }
+
+    /// The cycle that the thread repeats in threaded busy poll while nothing arrives. `Some` only
+    /// when `next` has just returned [`Op::Poll`] as its first step.
+    pub fn idle_cycle(&self) -> Option<IdleCycle> {
+        self.turn.idle_cycle(Owner::Thread, NEVER, Op::Pause)
+    }
 }
 
 impl<Q> Pass<Q> for Kthread<'_, Q> {
@@ -58,11 +65,11 @@ impl<Q> Pass<Q> for Kthread<'_, Q> {
             };
             match end {
                 End::Released => {}
-                End::Again if self.turn.work().any() => {
+                End::Again | End::Scheduled if self.turn.work().any() => {
                     self.turn.again();
                     return Op::Resched;
                 }
-                End::Again => {
+                End::Again | End::Scheduled => {
                     self.turn.again();
                     let spins =
                         self.host.instance(self.id).state.load().mode() == Threaded::BusyPoll;
@@ -124,7 +131,7 @@ impl<Q> Pass<Q> for Worker<'_, Q> {
             let Some(claim) = self.turn.take_claim() else { continue };
             match end {
                 End::Released => {}
-                End::Again | End::Held => {
+                End::Again | End::Scheduled | End::Held => {
                     self.host.queue_work(claim);
                     return if end == End::Held { Op::Yield } else { Op::Resched };
                 }

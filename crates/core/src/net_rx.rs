@@ -103,6 +103,11 @@ impl<'a, Q> NetRx<'a, Q> {
             claim.instance().counters.handovers();
             return self.host.route(claim, self.context.from());
         }
+        if end == End::Scheduled {
+            // This round looks at the CPU's list again before it ends.
+            self.cpu.list.push(self.host.instances(), claim.into_token());
+            return None;
+        }
         self.wanting |= end != End::Held;
         self.repoll.push(self.host.instances(), claim.into_token());
         None

@@ -9,6 +9,7 @@ use crate::Ns;
 use crate::claim::Claim;
 use crate::counters::Owner;
 use crate::host::{From, Host};
+use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::policy::effective_budget;
 use crate::race::{self, Race};
@@ -99,7 +100,7 @@ impl<'a, Q> Session<'a, Q> {
             (End::Again, At::Passing) => return SessionNext::Pass,
             // Letting go, and an interrupt was missed meanwhile, or the ring did not drain and no
             // timer is there to look after it: whose turn it is anyway goes on.
-            (End::Again | End::Held | End::HandOver, _) => {
+            (End::Again | End::Scheduled | End::Held | End::HandOver, _) => {
                 self.at = At::Stopping;
                 if let Some(claim) = self.turn.take_claim()
                     && let Some(op) = self.host.route(claim, From::Application)
@@ -111,6 +112,15 @@ impl<'a, Q> Session<'a, Q> {
         }
         self.at = At::Stopped;
         SessionNext::Stopped
+    }
+
+    /// What its passes and the looks between them repeat; the caller knows that no look is under
+    /// way.
+    pub(crate) fn idle_cycle(&self, until: Ns) -> Option<IdleCycle> {
+        match self.at {
+            At::Passing => self.turn.idle_cycle(Owner::Application, until, Op::Look),
+            At::Stopping | At::Stopped => None,
+        }
     }
 
     pub(crate) fn queue(&mut self) -> &mut Q {

@@ -7,6 +7,7 @@
 use core::fmt;
 
 use crate::Ns;
+use crate::order::Order;
 use crate::policy::{InstancePolicy, Threaded};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -60,6 +61,7 @@ pub fn check(policy: &InstancePolicy) -> Result<(), SettingError> {
         ("gro-flush-timeout", policy.gro_flush_timeout),
         ("irq-suspend-timeout", policy.irq_suspend_timeout),
         ("hold", policy.hold),
+        ("hold-tick", policy.hold_tick),
     ] {
         if value > TIMEOUT_MAX {
             return Err(SettingError::Timeout(name, value));
@@ -76,8 +78,10 @@ pub(crate) struct Settings {
     gro_flush_timeout: AtomicU64,
     irq_suspend_timeout: AtomicU64,
     hold: AtomicU64,
+    hold_tick: AtomicU64,
     feedback: AtomicBool,
     weight: AtomicU32,
+    unmask_first: AtomicBool,
 }
 
 impl Settings {
@@ -88,8 +92,10 @@ impl Settings {
             gro_flush_timeout: AtomicU64::new(0),
             irq_suspend_timeout: AtomicU64::new(0),
             hold: AtomicU64::new(0),
+            hold_tick: AtomicU64::new(0),
             feedback: AtomicBool::new(false),
             weight: AtomicU32::new(u32::from(WEIGHT)),
+            unmask_first: AtomicBool::new(false),
         }
     }
 
@@ -100,6 +106,7 @@ impl Settings {
         self.gro_flush_timeout.store(policy.gro_flush_timeout, Ordering::Relaxed);
         self.irq_suspend_timeout.store(policy.irq_suspend_timeout, Ordering::Relaxed);
         self.hold.store(policy.hold, Ordering::Relaxed);
+        self.hold_tick.store(policy.hold_tick, Ordering::Relaxed);
         self.feedback.store(policy.feedback, Ordering::Relaxed);
     }
 
@@ -115,6 +122,7 @@ impl Settings {
             gro_flush_timeout: self.gro_flush_timeout(),
             irq_suspend_timeout: self.irq_suspend_timeout(),
             hold: self.hold(),
+            hold_tick: self.hold_tick.load(Ordering::Relaxed),
             feedback: self.feedback(),
         }
     }
@@ -139,6 +147,15 @@ impl Settings {
         self.hold.load(Ordering::Relaxed)
     }
 
+    /// When a hold of `hold` ends that begins now: after it, or at the first tick after it.
+    pub(crate) fn hold_end(&self, now: Ns, hold: Ns) -> Ns {
+        let end = now + hold;
+        match self.hold_tick.load(Ordering::Relaxed) {
+            0 => end,
+            tick => (end / tick + 1).saturating_mul(tick),
+        }
+    }
+
     #[inline]
     pub(crate) fn feedback(&self) -> bool {
         self.feedback.load(Ordering::Relaxed)
@@ -147,6 +164,20 @@ impl Settings {
     #[inline]
     pub(crate) fn weight(&self) -> u16 {
         self.weight.load(Ordering::Relaxed) as u16
+    }
+
+    /// Whether the driver's order is [`Order::UnmaskFirst`].
+    #[inline]
+    pub(crate) fn unmasks_first(&self) -> bool {
+        self.unmask_first.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn order(&self) -> Order {
+        if self.unmasks_first() { Order::UnmaskFirst } else { Order::DeliverFirst }
+    }
+
+    pub(crate) fn set_order(&self, order: Order) {
+        self.unmask_first.store(order == Order::UnmaskFirst, Ordering::Relaxed);
     }
 
     pub(crate) fn set_weight(&self, weight: u16) -> Result<(), SettingError> {

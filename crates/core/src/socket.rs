@@ -3,6 +3,7 @@
 
 use crate::busy_loop::{BusyLoop, LoopNext, deadline};
 use crate::host::Host;
+use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::policy::ApplicationPolicy;
 use crate::step::{Did, Op, Pass};
@@ -47,6 +48,16 @@ impl<'a, Q> SocketWait<'a, Q> {
     /// How many frames were waiting; after [`Op::Done`]. 0: the time is up, or a signal came.
     pub fn frames(&self) -> u32 {
         self.frames
+    }
+
+    /// The cycle that this pass repeats while nothing arrives. `Some` only when `next` has just
+    /// returned [`Op::Poll`] as its first step; so never for a session that somebody else keeps from
+    /// owning the instance, nor for one that makes a single pass.
+    pub fn idle_cycle(&self) -> Option<IdleCycle> {
+        match &self.at {
+            At::Busy(busy) => busy.idle_cycle(),
+            _ => None,
+        }
     }
 
     fn looked(&mut self, now: Ns, did: Did, polled: bool) -> Op {

@@ -81,6 +81,12 @@ impl<'a, Q> Softirq<'a, Q> {
         self.stopping = true;
     }
 
+    /// Tells the dispatch that another thread wants the CPU, as [`Did::Resched`] does where a step's
+    /// answer has room for it: it does not restart.
+    pub fn need_resched(&mut self) {
+        self.resched = true;
+    }
+
     /// What may run here, by the rules of the CPU; and whether ksoftirqd is to be woken for the
     /// rest.
     #[inline]

@@ -109,6 +109,41 @@ fn hold_stays_in_polled_mode_until_the_gap_is_long_enough() {
 }
 
 #[test]
+fn hold_by_ticks_ends_two_to_three_jiffies_after_the_first_idle_poll() {
+    // 2007 as posted, at HZ=250: it remembers the second jiffy from now, and that one counts.
+    let policy = Policy::hold_ticks(250);
+    for (first_idle, end) in [(0, 12), (1, 12), (3, 12), (4, 16), (7, 16), (8, 20)] {
+        let talk = Talk::new(&policy.to_string());
+        let ms = |n: Ns| n * MILLISECOND;
+        talk.at(ms(first_idle));
+        talk.arrive(1);
+        talk.interrupt(ID);
+        assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, poll 64 -> 0, wake ksoftirqd");
+        let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
+        talk.at(ms(end) - 1);
+        assert_eq!(ksoftirqd.says_next(2), "poll 64 -> 0, yield", "idle since {first_idle} ms");
+        talk.at(ms(end));
+        assert_eq!(ksoftirqd.says(), "poll 64 -> 0, unmask, sleep", "idle since {first_idle} ms");
+    }
+}
+
+#[test]
+fn hold_that_is_shortened_ends_sooner_and_one_that_is_lengthened_as_it_was() {
+    let talk = Talk::new("hold100");
+    talk.arrive(1);
+    talk.interrupt(ID);
+    talk.softirq();
+    let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
+    talk.set(|policy| policy.hold = 500 * US);
+    talk.at(10 * US);
+    assert_eq!(ksoftirqd.says_next(2), "poll 64 -> 0, yield");
+    talk.set(|policy| policy.hold = 20 * US);
+    assert_eq!(ksoftirqd.says_next(2), "poll 64 -> 0, yield");
+    talk.at(30 * US);
+    assert_eq!(ksoftirqd.says(), "poll 64 -> 0, unmask, sleep");
+}
+
+#[test]
 fn hold_that_has_ended_leaves_deferred_polls_alone() {
     let talk = Talk::new("hold50,defer-hard-irqs=2,gro-flush-timeout=20us");
     talk.arrive(1);

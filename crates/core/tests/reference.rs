@@ -145,22 +145,23 @@ fn model_happens(model: &mut Model, what: &Happens) {
 }
 
 /// Runs both; the first difference is an error.
-fn compare(settings: InstancePolicy, story: &[Happens]) -> Result<Seen, String> {
+fn compare(settings: InstancePolicy, order: Order, story: &[Happens]) -> Result<Seen, String> {
     let talk = Talk::new("base");
     talk.sockets.borrow_mut()[0].capacity = SOCKET;
     // The model has one loop where a kernel has softirq and ksoftirqd: let it be one.
     let limits = Limits { dispatch_passes: u8::MAX, ..Limits::default() };
     talk.host.cpu(CPU).set_limits(limits);
     talk.host.set(ID, &settings).map_err(|e| e.to_string())?;
+    talk.host.set_order(ID, order);
     let mut real = Real::new(&talk);
-    let mut model = Model::new(settings);
+    let mut model = Model::new(settings, order);
     for (place, what) in story.iter().enumerate() {
         real.happens(what);
         model_happens(&mut model, what);
         let (seen, expected) = (real.seen(), model.observe());
         if seen != expected {
             return Err(format!(
-                "{settings:?}\nafter {:?}\ncore:  {seen:?}\nmodel: {expected:?}",
+                "{settings:?} {order:?}\nafter {:?}\ncore:  {seen:?}\nmodel: {expected:?}",
                 &story[..=place]
             ));
         }
@@ -174,14 +175,16 @@ fn settings() -> impl Strategy<Value = InstancePolicy> {
         prop::sample::select(&[0u32, 1, 2, 3, 100][..]),
         times(&[0, 5_000, 20_000, 20_000]),
         times(&[0, 50_000, 200_000, 1_000_000]),
-        times(&[0, 0, 0, 10_000]),
+        times(&[0, 0, 0, 10_000, 30_000]),
+        times(&[0, 0, 4_000]),
         prop::bool::weighted(0.2),
     )
-        .prop_map(|(n, period, suspend, hold, feedback)| InstancePolicy {
+        .prop_map(|(n, period, suspend, hold, hold_tick, feedback)| InstancePolicy {
             defer_hard_irqs: n,
             gro_flush_timeout: period,
             irq_suspend_timeout: suspend,
             hold,
+            hold_tick,
             feedback,
             ..InstancePolicy::default()
         })
@@ -218,7 +221,9 @@ proptest! {
         settings in settings(),
         story in prop::collection::vec(happens(), 1..120),
     ) {
-        compare(settings, &story).map_err(TestCaseError::fail)?;
+        for order in [Order::DeliverFirst, Order::UnmaskFirst] {
+            compare(settings, order, &story).map_err(TestCaseError::fail)?;
+        }
     }
 
     /// The interrupt returns N periods after the last packet, whatever came before.
@@ -261,9 +266,10 @@ fn a_hundred_times_twenty_microseconds_are_two_milliseconds() {
     let preset: Policy = "defer20".parse().expect("a preset");
     let settings = preset.instance;
     let story = |rest| [Happens::Arrive(1), Happens::Advance(rest)];
-    let seen = compare(settings, &story(2 * MILLISECOND - 1)).expect("the model agrees");
+    let order = Order::DeliverFirst;
+    let seen = compare(settings, order, &story(2 * MILLISECOND - 1)).expect("the model agrees");
     assert!(seen.masked);
-    let seen = compare(settings, &story(2 * MILLISECOND)).expect("the model agrees");
+    let seen = compare(settings, order, &story(2 * MILLISECOND)).expect("the model agrees");
     assert!(!seen.masked);
     assert_eq!((seen.timer_polls, seen.deferrals, seen.empty_polls), (100, 100, 100));
 }

@@ -18,6 +18,8 @@ pub struct NapiChange {
     pub irq_suspend_timeout: Option<Ns>,
     /// Nanoseconds in polled mode after the last work.
     pub hold: Option<Ns>,
+    /// The tick at which alone a hold ends, in nanoseconds; 0: to the nanosecond.
+    pub hold_tick: Option<Ns>,
     /// Whether a full receiver stops its queue's polling.
     pub feedback: Option<bool>,
     /// Frames that a poll outside busy polling may take.
@@ -50,6 +52,7 @@ impl NapiChange {
             gro_flush_timeout: self.gro_flush_timeout.unwrap_or(settings.gro_flush_timeout),
             irq_suspend_timeout: self.irq_suspend_timeout.unwrap_or(settings.irq_suspend_timeout),
             hold: self.hold.unwrap_or(settings.hold),
+            hold_tick: self.hold_tick.unwrap_or(settings.hold_tick),
             feedback: self.feedback.unwrap_or(settings.feedback),
         }
     }
@@ -64,6 +67,7 @@ impl From<InstancePolicy> for NapiChange {
             gro_flush_timeout: Some(settings.gro_flush_timeout),
             irq_suspend_timeout: Some(settings.irq_suspend_timeout),
             hold: Some(settings.hold),
+            hold_tick: Some(settings.hold_tick),
             feedback: Some(settings.feedback),
             weight: None,
         }
@@ -82,6 +86,7 @@ pub(crate) fn warnings(settings: InstancePolicy) -> Vec<Warning> {
                 | Warning::SuspensionWithoutDeferral
                 | Warning::SuspensionShorterThanPeriod { .. }
                 | Warning::HoldBeforeDeferral { .. }
+                | Warning::TickWithoutHold
                 | Warning::OverruledByThreadedBusyPoll
                 | Warning::ParkTimeoutCapped { .. }
         )

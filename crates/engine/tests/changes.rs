@@ -25,6 +25,7 @@ fn any_settings(rng: &mut Rng) -> InstancePolicy {
         gro_flush_timeout: one_of(rng, &[0, 20 * MICROSECOND, 200 * MICROSECOND]),
         irq_suspend_timeout: one_of(rng, &[0, MILLISECOND, 20 * MILLISECOND]),
         hold: one_of(rng, &[0, 0, 50 * MICROSECOND, MILLISECOND]),
+        hold_tick: one_of(rng, &[0, 0, 200 * MICROSECOND]),
         feedback: one_of(rng, &[false, true]),
     }
 }

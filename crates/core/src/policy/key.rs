@@ -187,6 +187,13 @@ pub const KEYS: &[Key] = &[
         set: |p, v| p.instance.hold = v,
     },
     Key {
+        name: "hold-tick",
+        takes: Takes::Time,
+        what: "a hold ends only at a multiple of this time, as in a kernel that counts jiffies",
+        get: |p| p.instance.hold_tick,
+        set: |p, v| p.instance.hold_tick = v,
+    },
+    Key {
         name: "feedback",
         takes: OFF_ON,
         what: "stop polling a queue whose receivers are full",

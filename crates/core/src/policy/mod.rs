@@ -71,6 +71,10 @@ pub struct InstancePolicy {
     pub irq_suspend_timeout: Ns,
     /// How long an instance stays in polled mode without work (2007); 0 is off.
     pub hold: Ns,
+    /// The tick of the clock at which alone a hold may end, as in a kernel that counts jiffies: it
+    /// then ends at the first multiple of this time after `hold` has passed. 0 is off: a hold ends
+    /// to the nanosecond.
+    pub hold_tick: Ns,
     /// Whether a full receiver stops its queue's polling.
     pub feedback: bool,
 }

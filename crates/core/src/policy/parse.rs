@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn every_key_is_read() {
         let text = "threaded=workqueue,defer-hard-irqs=1,gro-flush-timeout=2,\
-                    irq-suspend-timeout=3us,hold=4ms,feedback=on,net-softirq=ksoftirqd,\
+                    irq-suspend-timeout=3us,hold=4ms,hold-tick=9us,feedback=on,net-softirq=ksoftirqd,\
                     inline-while-ksoftirqd=off,epoll-busy-poll-usecs=5,epoll-busy-poll-budget=6,\
                     epoll-prefer-busy-poll=on,application=spin,socket-busy-poll-usecs=7,\
                     socket-busy-poll-budget=8,socket-prefer-busy-poll=on,socket-poller=separate";
@@ -184,6 +184,7 @@ mod tests {
         assert_eq!((instance.defer_hard_irqs, instance.gro_flush_timeout), (1, 2));
         assert_eq!(instance.irq_suspend_timeout, 3 * MICROSECOND);
         assert_eq!(instance.hold, 4 * MILLISECOND);
+        assert_eq!(instance.hold_tick, 9 * MICROSECOND);
         assert!(instance.feedback);
         assert_eq!(cpu.net_softirq, NetSoftirq::Ksoftirqd);
         assert!(!cpu.inline_while_ksoftirqd);
@@ -228,6 +229,7 @@ mod tests {
             ("gro-flush-timeout", "10s", "10000000001"),
             ("irq-suspend-timeout", "10000ms", "99999999999999999999s"),
             ("hold", "10000000us", "18446744073709551615s"),
+            ("hold-tick", "10s", "10001ms"),
         ];
         for (key, last, beyond) in largest {
             assert!(read(&alloc::format!("{key}={last}")).is_ok(), "{key}={last}");

@@ -39,6 +39,7 @@ impl Policy {
             gro_flush_timeout: 0,
             irq_suspend_timeout: 0,
             hold: 0,
+            hold_tick: 0,
             feedback: false,
         },
         cpu: CpuPolicy { net_softirq: NetSoftirq::Inline, inline_while_ksoftirqd: true },
@@ -61,6 +62,19 @@ impl Policy {
     /// `hold`, `holdN`: poll on for `time` after the last work.
     pub const fn hold(time: Ns) -> Policy {
         Policy { instance: InstancePolicy { hold: time, ..Policy::BASE.instance }, ..Policy::BASE }
+    }
+
+    /// The 2007 patch as posted, on a kernel of `hz` ticks a second: it remembers the second jiffy
+    /// from now and leaves when that one is over, so it holds for two to three jiffies. It has no
+    /// name, as it depends on how a kernel was built.
+    ///
+    /// # Panics
+    /// If `hz` is 0, or more than there are nanoseconds in a second.
+    pub const fn hold_ticks(hz: u32) -> Policy {
+        let tick = 1_000 * MILLISECOND / hz as Ns;
+        assert!(tick > 0, "a tick shorter than a nanosecond");
+        let hold = Policy::hold(2 * tick);
+        Policy { instance: InstancePolicy { hold_tick: tick, ..hold.instance }, ..hold }
     }
 
     /// `ksoftirqd`: the 2018 proposal with the mask that it meant.
@@ -254,6 +268,14 @@ mod tests {
     fn hold_without_a_number_holds_for_a_hundred_microseconds() {
         assert_eq!(preset("hold").instance.hold, 100 * MICROSECOND);
         assert_eq!(preset("hold"), preset("hold100"));
+    }
+
+    #[test]
+    fn the_2007_patch_counts_jiffies() {
+        let posted = Policy::hold_ticks(250);
+        assert_eq!(posted.to_string(), "hold=8ms,hold-tick=4ms");
+        assert_eq!("hold8000,hold-tick=4ms".parse(), Ok(posted));
+        assert_eq!(Policy::hold_ticks(1_000).instance.hold, 2 * MILLISECOND);
     }
 
     #[test]

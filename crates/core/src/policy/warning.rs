@@ -37,6 +37,8 @@ pub enum Warning {
         /// `hold`.
         hold: Ns,
     },
+    /// `hold-tick` without `hold`.
+    TickWithoutHold,
     /// Threaded busy poll with settings that only matter once the instance is released.
     OverruledByThreadedBusyPoll,
     /// A softirq's place for instances that are not polled in softirq.
@@ -70,7 +72,8 @@ impl Policy {
 
         // While a thread polls without end nothing below is reached: only its own warning helps.
         if instance.threaded == Threaded::BusyPoll {
-            let overruled = instance.defers() || suspension != 0 || hold != 0;
+            let overruled =
+                instance.defers() || suspension != 0 || hold != 0 || instance.hold_tick != 0;
             let polled = epoll.enabled() || application.socket_busy_poll_usecs != 0;
             warn(overruled || polled, Warning::OverruledByThreadedBusyPoll);
         } else {
@@ -91,6 +94,7 @@ impl Policy {
             // Where suspension was meant the lack of deferral has been said already.
             warn(!meant && polls_first && !instance.defers(), Warning::PreferWithoutDeferral);
             warn(hold != 0 && instance.defers(), Warning::HoldBeforeDeferral { hold });
+            warn(hold == 0 && instance.hold_tick != 0, Warning::TickWithoutHold);
             warn(application.spin && epoll.busy_poll_usecs == 0, Warning::SpinWithoutBusyPoll);
         }
 
@@ -145,6 +149,10 @@ impl fmt::Display for Warning {
                 "hold and deferral are both on: hold comes first, for {} after the last work, and \
                  then deferral",
                 Time(hold)
+            ),
+            Warning::TickWithoutHold => f.write_str(
+                "hold-tick does nothing without hold: it says at which times a hold may end; set \
+                 hold",
             ),
             Warning::OverruledByThreadedBusyPoll => f.write_str(
                 "threaded=busy-poll never releases its instance: hold, deferral, suspension and \
@@ -256,6 +264,14 @@ mod tests {
     #[test]
     fn hold_comes_before_deferral() {
         assert_eq!(warnings("defer20,hold=50us"), [Warning::HoldBeforeDeferral { hold: 50_000 }]);
+    }
+
+    #[test]
+    fn a_tick_needs_a_hold_to_end() {
+        assert_eq!(warnings("hold-tick=4ms"), [Warning::TickWithoutHold]);
+        assert_eq!(warnings("hold=8ms,hold-tick=4ms"), []);
+        let text = "hold-tick=4ms,threaded=busy-poll";
+        assert_eq!(warnings(text), [Warning::OverruledByThreadedBusyPoll]);
     }
 
     #[test]

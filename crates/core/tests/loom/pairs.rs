@@ -212,6 +212,54 @@ fn three_at_once() {
     ]);
 }
 
+/// The owner's turn under a driver that unmasks before it delivers, beside everything that can fall
+/// into the window; every outcome that masks again is among them.
+#[test]
+fn unmasked_first_owned() {
+    let scene = |policy, act| Scene::new(policy, Start::Taken, &[Act::Owner, act]).unmask_first();
+    let mut scenes = vec![];
+    for policy in [SOFTIRQ, DEFER, THREAD, WORKER] {
+        for act in [Act::Packet, Act::Stray, Act::Schedule, Act::Disable] {
+            scenes.push(scene(policy, act));
+        }
+        scenes.push(scene(policy, Act::Packet).one_shot());
+    }
+    scenes.extend([
+        scene(SOFTIRQ, Act::Busy(false)),
+        scene(DEFER, Act::Busy(true)),
+        scene(DEFER, Act::Timer),
+        scene(SOFTIRQ, Act::Set(Threaded::Enabled)),
+        scene(THREAD, Act::Set(Threaded::Disabled)),
+        scene(DEFER, Act::Set(Threaded::Workqueue)),
+        scene(HOLD, Act::Packet),
+        scene(HOLD, Act::Disable),
+        scene(SOFTIRQ, Act::Packet).rules(Rules::Squeezed),
+        scene(SOFTIRQ, Act::Abandon).shallow(),
+    ]);
+    all(scenes);
+}
+
+/// A session's passes and its last poll under such a driver, a busy thread that is left, and three
+/// at once.
+#[test]
+fn unmasked_first_in_sessions_and_busy_threads() {
+    let scene = |policy, start, acts: &[Act]| Scene::new(policy, start, acts).unmask_first();
+    let (idle, taken, served) = (Start::Idle, Start::Taken, Start::Served);
+    all([
+        scene(SOFTIRQ, idle, &[Act::Busy(false), Act::Packet]),
+        scene(SOFTIRQ, idle, &[Act::Busy(true), Act::Packet]).one_shot(),
+        scene(DEFER, served, &[Act::Busy(true), Act::Packet]),
+        scene(DEFER, served, &[Act::Busy(true), Act::Timer]),
+        scene(DEFER, served, &[Act::Busy(true), Act::Disable]),
+        scene(THREAD, idle, &[Act::Busy(true), Act::Packet]),
+        scene(BUSY_THREAD, taken, &[Act::Owner, Act::Set(Threaded::Disabled)]),
+        scene(BUSY_THREAD, taken, &[Act::Owner, Act::Disable]),
+        scene(SOFTIRQ, taken, &[Act::Owner, Act::Packet, Act::Disable]).shallow(),
+        scene(DEFER, taken, &[Act::Owner, Act::Packet, Act::Timer]).shallow(),
+        scene(DEFER, served, &[Act::Busy(true), Act::Timer, Act::Packet]).shallow(),
+    ]);
+}
+
 /// Whatever the number of preemptions.
 #[test]
 fn the_smallest_exhaustively() {

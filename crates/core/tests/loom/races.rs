@@ -37,6 +37,12 @@ fn r1_an_interrupt_before_the_release_is_remembered() {
 }
 
 #[test]
+fn r1_an_interrupt_while_a_poll_is_delivered_is_remembered() {
+    let scene = Scene::new(SOFTIRQ, Start::Taken, &[Act::Owner, Act::Packet]).unmask_first();
+    bites(Race::LostInterrupt, &scene, &LEFT);
+}
+
+#[test]
 fn r2_a_timer_that_finds_the_instance_owned_leaves_a_mark() {
     let scene = Scene::new(DEFER, Start::Served, &[Act::Busy(true), Act::Timer]);
     bites(Race::EarlyTimer, &scene, &["without a timer"]);
@@ -116,6 +122,12 @@ fn r8_leaving_threaded_busy_poll_leaves_all_of_it() {
 #[test]
 fn r11_unmasking_looks_at_the_ring_again() {
     let scene = Scene::new(SOFTIRQ, Start::Taken, &[Act::Owner, Act::Packet]);
+    bites(Race::UnmaskWithoutLook, &scene, &LEFT);
+}
+
+#[test]
+fn r11_unmasking_before_the_delivery_looks_at_the_ring_again() {
+    let scene = Scene::new(SOFTIRQ, Start::Taken, &[Act::Owner, Act::Packet]).unmask_first();
     bites(Race::UnmaskWithoutLook, &scene, &LEFT);
 }
 

@@ -66,6 +66,7 @@ pub(crate) const SOFTIRQ: InstancePolicy = InstancePolicy {
     gro_flush_timeout: 0,
     irq_suspend_timeout: 0,
     hold: 0,
+    hold_tick: 0,
     feedback: false,
 };
 pub(crate) const DEFER: InstancePolicy =
@@ -98,6 +99,7 @@ pub(crate) struct Scene {
     pub(crate) acts: Vec<Act>,
     pub(crate) one_shot: bool,
     pub(crate) rules: Rules,
+    pub(crate) order: Order,
     pub(crate) depth: Depth,
 }
 
@@ -126,11 +128,17 @@ impl Scene {
     pub(crate) fn new(policy: InstancePolicy, start: Start, acts: &[Act]) -> Self {
         let acts = acts.to_vec();
         let (rules, depth) = (Rules::Inline, Depth::Usual);
-        Scene { policy, start, acts, one_shot: false, rules, depth }
+        let order = Order::DeliverFirst;
+        Scene { policy, start, acts, one_shot: false, rules, order, depth }
     }
 
     pub(crate) fn rules(self, rules: Rules) -> Self {
         Scene { rules, ..self }
+    }
+
+    /// The driver unmasks before it delivers.
+    pub(crate) fn unmask_first(self) -> Self {
+        Scene { order: Order::UnmaskFirst, ..self }
     }
 
     /// One preemption: for scenes that have many schedules.
@@ -150,6 +158,7 @@ impl Scene {
     /// One run of it, under loom.
     fn play(&self) {
         let world = World::new(&self.policy, self.one_shot);
+        world.host.set_order(ID, self.order);
         let mut main = Actor::new(&world);
         let squeezed =
             Limits { budget: 1, budget_time: LATE, dispatch_time: LATE, dispatch_passes: 1 };
@@ -254,8 +263,8 @@ impl fmt::Display for Scene {
             _ => "other settings",
         };
         let line = if self.one_shot { ", one-shot" } else { "" };
-        let Scene { start, acts, rules, depth, .. } = self;
-        write!(f, "{policy}{line}, {rules:?}, {depth:?}, {start:?}: {acts:?}")
+        let Scene { start, acts, rules, order, depth, .. } = self;
+        write!(f, "{policy}{line}, {order:?}, {rules:?}, {depth:?}, {start:?}: {acts:?}")
     }
 }
 

@@ -6,7 +6,7 @@
 //! fast.
 
 use napkin_core::policy::{InstancePolicy, PARK_TIMEOUT};
-use napkin_core::{NEVER, Ns, WEIGHT};
+use napkin_core::{NEVER, Ns, Order, WEIGHT};
 
 /// Frames a socket keeps.
 pub(crate) const SOCKET: u32 = 100;
@@ -35,8 +35,10 @@ pub(crate) struct Seen {
 
 /// How a poll left the instance.
 enum Left {
-    /// Polled again at once.
+    /// Polled again at once, in the next round of the softirq.
     More,
+    /// Polled again in this round, because it was wanted meanwhile.
+    Wanted,
     /// Kept, without work, until the hold ends.
     Holding,
     /// Given back.
@@ -48,6 +50,9 @@ pub(crate) struct Model {
     pub(crate) now: Ns,
     pub(crate) seen: Seen,
     pub(crate) settings: InstancePolicy,
+    order: Order,
+    /// The interrupt was allowed before the poll was delivered.
+    open: bool,
     /// Transmissions that have completed.
     pub(crate) done: u16,
     /// Empty polls until the interrupt is allowed.
@@ -68,11 +73,13 @@ pub(crate) struct Model {
 
 impl Model {
     /// An instance that has just been enabled.
-    pub(crate) fn new(settings: InstancePolicy) -> Self {
+    pub(crate) fn new(settings: InstancePolicy, order: Order) -> Self {
         Model {
             now: 0,
             seen: Seen { deadline: NEVER, unmasks: 1, ..Seen::default() },
             settings,
+            order,
+            open: false,
             done: 0,
             count: 0,
             hold_until: None,
@@ -179,17 +186,22 @@ impl Model {
         let (frames, any, full) = self.take(budget);
         match self.complete(frames, any, full, budget, true) {
             Left::Free => {}
-            Left::More | Left::Holding => self.softirq(),
+            Left::More | Left::Wanted | Left::Holding => self.softirq(),
         }
         found
     }
 
     /// The softirq polls until the instance is given back or only held.
     fn softirq(&mut self) {
+        let mut worked = false;
         loop {
             let (frames, any, full) = self.take(WEIGHT);
+            worked |= any;
             match self.complete(frames, any, full, WEIGHT, false) {
-                Left::More => {}
+                Left::More => worked = false,
+                Left::Wanted => {}
+                // A round with work is followed by another.
+                Left::Holding if worked => worked = false,
                 Left::Holding => {
                     self.holding = true;
                     return;
@@ -213,6 +225,12 @@ impl Model {
     fn take(&mut self, budget: u16) -> (usize, bool, bool) {
         let frames = self.seen.ring.min(usize::from(budget));
         let done = std::mem::take(&mut self.done);
+        self.open = self.order == Order::UnmaskFirst && frames < usize::from(budget);
+        if self.open {
+            // Whatever follows; where the interrupt is not to come it is masked again.
+            self.seen.unmasks += 1;
+            self.seen.masked = true;
+        }
         self.seen.ring -= frames;
         self.seen.packets += frames as u64;
         self.seen.completions += u64::from(done);
@@ -238,7 +256,8 @@ impl Model {
     ) -> Left {
         let settings = self.settings;
         if full && settings.feedback {
-            self.seen.parks += 1;
+            // Who is wanted already prepares nothing for the time after.
+            self.seen.parks += u64::from(!self.called_back());
             let park = match settings.irq_suspend_timeout {
                 0 => PARK_TIMEOUT,
                 timeout => timeout.min(PARK_TIMEOUT),
@@ -262,7 +281,13 @@ impl Model {
             if any {
                 return Left::More;
             }
-            let until = *self.hold_until.get_or_insert(self.now + settings.hold);
+            let mut end = self.now + settings.hold;
+            if let Some(over) = end.checked_rem(settings.hold_tick) {
+                // The tick that comes next, also for a hold that ends with one.
+                end += settings.hold_tick - over;
+            }
+            let until = end.min(self.hold_until.unwrap_or(NEVER));
+            self.hold_until = Some(until);
             if self.now < until {
                 return Left::Holding;
             }
@@ -274,16 +299,21 @@ impl Model {
                 return self.defer();
             }
         }
-        self.seen.unmasks += 1;
+        self.seen.unmasks += u64::from(self.order == Order::DeliverFirst);
         self.free(None)
     }
 
     fn defer(&mut self) -> Left {
-        self.seen.deferrals += 1;
+        self.seen.deferrals += u64::from(!self.called_back());
         let period = self.now + self.settings.gro_flush_timeout;
         let suspended = if self.suspends == [false; 2] { 0 } else { self.until };
         let longest = self.now + self.settings.irq_suspend_timeout;
         self.free(Some(period.max(suspended.min(longest))))
+    }
+
+    /// Whether it is known before the release that it will not be one.
+    fn called_back(&self) -> bool {
+        self.open && self.wanted
     }
 
     /// Gives the instance back: to a timer, or with its interrupt allowed.
@@ -293,7 +323,7 @@ impl Model {
             self.seen.repolls += 1;
             self.seen.masked |= timer.is_none();
             self.seen.deadline = NEVER;
-            return Left::More;
+            return if self.order == Order::UnmaskFirst { Left::Wanted } else { Left::More };
         }
         self.seen.masked &= timer.is_some();
         self.seen.deadline = timer.unwrap_or(NEVER);

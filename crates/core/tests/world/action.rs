@@ -17,6 +17,7 @@ pub(crate) fn random_policy(random: &mut Random) -> InstancePolicy {
         gro_flush_timeout: random.pick(&[0, 1_000, 5_000, 20_000, 50_000]),
         irq_suspend_timeout: random.pick(&[0, 0, 20_000, 200_000, 1_000_000, 20_000_000]),
         hold: random.pick(&[0, 0, 0, 5_000, 50_000]),
+        hold_tick: random.pick(&[0, 0, 7_000, 40_000]),
         feedback: random.once_in(4),
     }
 }
@@ -90,7 +91,9 @@ impl World<'_> {
                 self.host.set_weight(id, weight).map_err(|e| e.to_string())?;
                 let allowed = !self.random.once_in(4);
                 self.host.allow_busy_poll(id, allowed);
-                self.act_note(format!("{id:?}: weight {weight}, busy poll {allowed}"));
+                let order = self.random.pick(&[Order::DeliverFirst, Order::UnmaskFirst]);
+                self.host.set_order(id, order);
+                self.act_note(format!("{id:?}: weight {weight}, busy poll {allowed}, {order:?}"));
             }
             13 if self.plan.abandons => {
                 let task = self.random.index(self.tasks.len());

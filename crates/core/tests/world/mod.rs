@@ -178,6 +178,9 @@ pub(crate) fn run(plan: Plan) -> Result<Outcome, String> {
         .map(|device| (Port(Rc::clone(device)), CpuId(random.below(u64::from(plan.cpus)) as u16)))
         .collect();
     let host = Host::new(plan.cpus, queues);
+    for id in host.ids() {
+        host.set_order(id, random.pick(&[Order::DeliverFirst, Order::UnmaskFirst]));
+    }
     let contexts: Vec<_> =
         (0..plan.apps).map(|_| EpollContext::new(EpollPolicy::default(), 0)).collect();
     let mut world = World::new(plan, random, &host, &contexts, devices, sockets);

@@ -255,6 +255,8 @@ impl Attributes<'_> {
             gro_flush_timeout: self.time("gro-flush-timeout")?,
             irq_suspend_timeout: self.time("irq-suspend-timeout")?,
             hold: self.time("hold")?,
+            // A policy's alone: it is there to repeat what a kernel's clock did.
+            hold_tick: None,
             feedback: self.switch("feedback")?,
             weight: self.number("weight", 1, u64::from(u16::MAX))?.map(|it| it as u16),
         };
