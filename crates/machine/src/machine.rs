@@ -312,6 +312,14 @@ impl<'a> Machine<'a> {
         &mut self.rng
     }
 
+    /// What the machine keeps at this moment: events to come, frames in flight and room for
+    /// frames. It must not grow with virtual time.
+    pub fn kept(&self) -> usize {
+        let rings: usize = self.queues.iter().map(|it| it.ring.capacity()).sum();
+        let sockets: usize = self.sockets.iter().map(|it| it.frames.capacity()).sum();
+        self.events.len() + self.packets.len() + rings + sockets
+    }
+
     /// Events and steps handled so far.
     pub fn steps(&self) -> u64 {
         self.steps
@@ -332,8 +340,12 @@ impl<'a> Machine<'a> {
         self.latency.clear();
     }
 
-    /// Lets somebody watch.
-    pub fn set_trace(&mut self, trace: Box<dyn Trace>) {
+    /// Lets somebody watch from now on.
+    pub fn set_trace(&mut self, mut trace: Box<dyn Trace>) {
+        for (index, queue) in (0..).zip(&self.queues) {
+            trace.depth(index, self.now, queue.ring.len());
+            trace.masked(index, self.now, !queue.armed);
+        }
         self.trace = Some(trace);
     }
 
@@ -441,6 +453,9 @@ impl<'a> Machine<'a> {
             Event::Transmitted { queue } => self.transmitted(usize::from(queue)),
             Event::Moderated { queue, generation } => {
                 self.moderated(usize::from(queue), generation);
+            }
+            Event::ModeratedTx { queue, generation } => {
+                self.moderated_tx(usize::from(queue), generation);
             }
             Event::Line { queue } => {
                 let id = Id(queue);

@@ -164,3 +164,31 @@ fn a_cpu_with_a_backlog_is_never_idle_and_no_packet_gets_lost_on_the_way() {
         assert_eq!(all, ran.growth.at, "{policy}: every nanosecond is accounted");
     }
 }
+
+#[test]
+fn a_machine_keeps_no_more_later_than_it_did_before() {
+    for policy in ["base", "threaded", "suspend20", "defer200", "hold"] {
+        let config = costly();
+        let policy: Policy = policy.parse().expect("a policy");
+        let placement = Placement::aligned(1, 1);
+        let host = placement.host(config.processor.cpus);
+        let contexts = [EpollContext::new(policy.epoll, 0)];
+        let client = Poisson { mean_gap: 60_000.0, rng: Rng::new(9), until: 90 * SECOND };
+        let client = Box::new(client);
+        let mut machine = Machine::new(config, policy, &placement, &host, &contexts, client, 3);
+        let socket = machine.add_socket(1_000);
+        machine.add_flow(0, Some(socket));
+        let sink = UdpSink::new(5 * MICROSECOND, true);
+        let thread = machine.add_thread("app", Affinity::pinned(0), Class::Fair, Box::new(sink));
+        machine.watch(thread, 0, socket);
+        machine.wake_thread(thread);
+        let mut most = [0, 0];
+        for second in 0..20 {
+            machine.run((second + 1) * SECOND);
+            let half = usize::from(second >= 10);
+            most[half] = most[half].max(machine.kept());
+        }
+        println!("{policy}: at most {} things kept, later {}", most[0], most[1]);
+        assert!(most[1] <= most[0] * 2 + 64, "{policy}: {most:?}");
+    }
+}
