@@ -9,11 +9,14 @@
 
 pub mod error;
 pub mod flood_ping;
+pub mod machine;
 pub mod measure;
 pub mod report;
+pub mod reproduce;
 pub mod serve;
 pub mod serving;
 pub mod short;
+pub mod sweep;
 pub mod udp_sink;
 pub mod workload;
 pub mod xsk_rr;

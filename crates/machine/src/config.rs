@@ -33,6 +33,8 @@ times! {
     softirq_exit = "softirq-exit",
     poll = "poll",
     poll_frame = "poll-frame",
+    segment = "segment",
+    copy = "copy",
     poll_completion = "poll-completion",
     deliver = "deliver",
     deliver_frame = "deliver-frame",
@@ -70,6 +72,10 @@ pub struct Locality {
     pub half: f64,
     /// What a frame costs that another CPU has delivered.
     pub cross_cpu: Ns,
+    /// What a thread pays for its caches after frames were handled on top of it.
+    pub interrupted: Ns,
+    /// What a poll costs on top where another CPU made the last one.
+    pub queue: Ns,
 }
 
 /// When a kernel lets another thread have the CPU.
@@ -105,12 +111,16 @@ pub struct Processor {
     pub smt_dilation: u64,
     /// All CPUs advance one clock in turn.
     pub shared_clock: bool,
+    /// The first CPU's share of it while another works.
+    pub shared_clock_first: f64,
     /// Latency of leaving idleness.
     pub idle_exit: Ns,
     /// Idleness after which it becomes deep.
     pub idle_deep_after: Ns,
     /// Latency of leaving deep idleness.
     pub idle_exit_deep: Ns,
+    /// The depth is guessed when idleness begins (Linux's menu governor), not reached after a time.
+    pub idle_menu: bool,
 }
 
 /// The kernel's configuration, as far as it decides when who runs.
@@ -132,6 +142,12 @@ pub struct Kernel {
     pub hrtick: bool,
     /// Time between two looks for an imbalance.
     pub balance_interval: Ns,
+    /// A CPU that is idle for less than this on average does not pull as it goes idle.
+    pub migration_cost: Ns,
+    /// CPUs that a wake-up looks at for an idle one where no core is idle.
+    pub idle_scan: u16,
+    /// A thread woken by a kernel thread bound to the CPU that it last ran on stays there.
+    pub stacks_on_bound: bool,
     /// Whether a thread that another wakes in passing (a socket's) may preempt it.
     pub sync_wake_preempts: bool,
     /// Whether softirqs run inline while ksoftirqd is runnable.
@@ -163,6 +179,8 @@ pub struct NicConfig {
     pub coalesce: Ns,
     /// Interrupt moderation: frames; 0: time alone.
     pub coalesce_frames: u32,
+    /// Each frame begins the time anew, instead of the first one only.
+    pub coalesce_restarts: bool,
     /// Whether the NIC's driver adapts them.
     pub adaptive: bool,
     /// Whether finished transmissions raise interrupts.
@@ -206,9 +224,11 @@ impl Config {
                 smt: p.count("processor.smt").max(1) as u16,
                 smt_dilation: (1000.0 / smt_speed) as u64,
                 shared_clock: p.on("processor.shared-clock"),
+                shared_clock_first: p.ratio("processor.shared-clock-first"),
                 idle_exit: p.time("processor.idle-exit"),
                 idle_deep_after: p.time("processor.idle-deep-after"),
                 idle_exit_deep: p.time("processor.idle-exit-deep"),
+                idle_menu: p.choice("processor.idle-governor") == "menu",
             },
             kernel: Kernel {
                 tick: 1000 * MILLISECOND / p.count("kernel.hz").max(1),
@@ -227,6 +247,9 @@ impl Config {
                 wakeup_granularity: p.time("kernel.wakeup-granularity"),
                 hrtick: p.on("kernel.hrtick"),
                 balance_interval: p.time("kernel.balance-interval"),
+                migration_cost: p.time("kernel.migration-cost"),
+                idle_scan: p.count("kernel.idle-scan") as u16,
+                stacks_on_bound: p.on("kernel.stacks-on-bound"),
                 sync_wake_preempts: p.on("kernel.sync-wake-preempts"),
                 inline_while_ksoftirqd: p.on("kernel.inline-while-ksoftirqd"),
                 irq_time: p.on("kernel.irq-time"),
@@ -236,6 +259,8 @@ impl Config {
                 frame: p.get("locality.frame"),
                 half: p.get("locality.half").max(1.0),
                 cross_cpu: p.time("locality.cross-cpu"),
+                interrupted: p.time("locality.interrupted"),
+                queue: p.time("locality.queue"),
             },
             nic: NicConfig {
                 queues: p.count("nic.queues") as u16,
@@ -250,13 +275,11 @@ impl Config {
                 transmit: p.time("nic.transmit"),
                 coalesce: p.time("nic.coalesce-usecs"),
                 coalesce_frames: p.count("nic.coalesce-frames") as u32,
+                coalesce_restarts: p.on("nic.coalesce-restarts"),
                 adaptive: p.on("nic.adaptive"),
                 tx_interrupts: p.on("nic.tx-interrupts"),
             },
-            link: Link {
-                bits_per_ns: p.get("link.rate") / 1e9,
-                latency: p.time("link.latency"),
-            },
+            link: Link { bits_per_ns: p.get("link.rate") / 1e9, latency: p.time("link.latency") },
         }
     }
 }

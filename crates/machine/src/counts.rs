@@ -67,6 +67,8 @@ pub struct Seen {
     pub returns: BTreeMap<u32, u64>,
     /// Network softirqs.
     pub net_rx: u64,
+    /// The queue whose polls are counted one by one; `None`: all.
+    pub queue: Option<u16>,
     /// Whether polls and returns are counted one by one.
     pub detailed: bool,
 }

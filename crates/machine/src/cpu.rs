@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use napkin_core::{Id, Interrupt, Ns, Op, Softirq};
 
 use crate::idle::IdleHistory;
+use crate::spin::Spin;
 use crate::thread::{Exec, ThreadId};
 
 /// What a CPU's time goes into.
@@ -85,12 +86,16 @@ pub(crate) struct Cpu<'a> {
     /// A softirq was raised that nobody runs yet.
     pub(crate) raised: bool,
     pub(crate) segment: Option<Segment>,
+    /// The piece of work is a thread's that polls in vain.
+    pub(crate) spin: Option<Spin>,
     pub(crate) started: Ns,
     pub(crate) generation: u32,
     /// Time for a piece of work in thousandths of its own length.
     pub(crate) dilation: u64,
     pub(crate) busy: bool,
     pub(crate) idle_since: Ns,
+    /// It has gone idle and nothing has come since.
+    pub(crate) asleep: bool,
     /// Its last idle intervals, and whether the present one was guessed to be long.
     pub(crate) idles: IdleHistory,
     pub(crate) idle_deep: bool,
@@ -100,10 +105,23 @@ pub(crate) struct Cpu<'a> {
     pub(crate) slice_generation: u32,
     pub(crate) slice_armed: bool,
     pub(crate) next_balance: Ns,
+    /// What interrupts and softirqs had taken at the last look for an imbalance, when that was, and
+    /// their share as the scheduler remembers it.
+    pub(crate) stolen: Ns,
+    pub(crate) balanced_at: Ns,
+    pub(crate) stolen_share: f64,
+    /// The thread that runs is to go on there.
+    pub(crate) evicts_to: Option<usize>,
+    /// When the last thread left it.
+    pub(crate) no_thread_since: Ns,
+    /// Mean length of its idle periods, as far as the scheduler keeps it.
+    pub(crate) idle_mean: Ns,
     pub(crate) min_vruntime: i64,
     pub(crate) used: [Ns; USES],
     /// Of it: polls that found nothing.
     pub(crate) polled_in_vain: Ns,
+    /// Time that threads have waited here for the CPU, added up.
+    pub(crate) waited: Ns,
     pub(crate) interrupts: u64,
     pub(crate) ticks: u64,
     pub(crate) switches: u64,
@@ -127,6 +145,7 @@ impl Cpu<'_> {
             pending: VecDeque::with_capacity(8),
             raised: false,
             segment: None,
+            spin: None,
             started: 0,
             generation: 0,
             dilation: 1000,
@@ -134,14 +153,22 @@ impl Cpu<'_> {
             idle_since: 0,
             idles: IdleHistory::default(),
             idle_deep: false,
+            asleep: true,
             exit_latency: 0,
             tick_armed: false,
             slice_generation: 0,
             slice_armed: false,
             next_balance: 0,
+            stolen: 0,
+            balanced_at: 0,
+            stolen_share: 0.0,
+            evicts_to: None,
+            no_thread_since: 0,
+            idle_mean: 0,
             min_vruntime: 0,
             used: [0; USES],
             polled_in_vain: 0,
+            waited: 0,
             interrupts: 0,
             ticks: 0,
             switches: 0,

@@ -18,6 +18,8 @@ pub(crate) enum Event {
     Transmitted { queue: u16 },
     /// The NIC's moderation lets an interrupt go; void if another went first (generation).
     Moderated { queue: u16, generation: u32 },
+    /// The same for finished transmissions.
+    ModeratedTx { queue: u16, generation: u32 },
     /// A queue's interrupt reaches its CPU.
     Line { queue: u16 },
     /// An instance's timer.
@@ -43,6 +45,10 @@ pub(crate) enum Event {
 pub(crate) struct Events {
     heap: BinaryHeap<Reverse<(Ns, u64, Event)>>,
     asked: u64,
+    /// How many had been asked for when time came to where it is, and which of them happens.
+    before_now: u64,
+    happening: u64,
+    time: Ns,
 }
 
 impl Events {
@@ -62,7 +68,22 @@ impl Events {
     /// The next thing.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Ns, Event)> {
-        self.heap.pop().map(|Reverse((time, _, event))| (time, event))
+        let Reverse((time, happening, event)) = self.heap.pop()?;
+        if time != self.time {
+            (self.time, self.before_now) = (time, self.asked);
+        }
+        self.happening = happening;
+        Some((time, event))
+    }
+
+    /// Time goes on to where nothing more happens: all that ends there has ended.
+    pub(crate) fn all_over(&mut self) {
+        self.happening = u64::MAX;
+    }
+
+    /// Whether what happens now was asked for at this very moment, and not before.
+    pub(crate) fn asked_now(&self) -> bool {
+        self.happening > self.before_now
     }
 
     /// How many things are to happen: it must not grow with virtual time.

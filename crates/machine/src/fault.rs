@@ -103,6 +103,13 @@ impl Machine<'_> {
         self.raise_from_outside(op);
     }
 
+    /// The epoll context that a thread waits on goes away, if it has one: the thread exits.
+    pub fn close_epoll_of(&mut self, thread: ThreadId) {
+        if let Some(epoll) = self.threads[thread.0 as usize].epoll.take() {
+            self.close_epoll(epoll);
+        }
+    }
+
     /// Looks for queues that nobody will ever serve.
     pub(crate) fn watchdog(&mut self) {
         for index in 0..self.queues.len() {

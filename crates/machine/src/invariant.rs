@@ -105,7 +105,7 @@ impl Machine<'_> {
         let cpu = usize::from(instance.cpu().0);
         let coming = queue.line
             || self.cpus[cpu].hard_for(Source::Queue(id))
-            || self.cpus[cpu].hard_for(Source::Timer(id));
+            || self.cpus[usize::from(queue.timer_cpu)].hard_for(Source::Timer(id));
         if coming {
             return None;
         }

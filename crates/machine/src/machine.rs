@@ -53,6 +53,8 @@ pub struct Machine<'a> {
     pub(crate) busy_cpus: u16,
     pub(crate) rng: Rng,
     pub(crate) steps: u64,
+    /// Threads that poll in vain are skipped in bulk.
+    pub(crate) skip: bool,
     pub(crate) started: bool,
     pub(crate) trace: Option<Box<dyn Trace>>,
     /// Latencies that the client or a program recorded.
@@ -140,6 +142,7 @@ impl<'a> Machine<'a> {
             busy_cpus: 0,
             rng: rng.split(),
             steps: 0,
+            skip: true,
             started: false,
             trace: None,
             latency: Histogram::default(),
@@ -342,6 +345,7 @@ impl<'a> Machine<'a> {
 
     /// Lets somebody watch from now on.
     pub fn set_trace(&mut self, mut trace: Box<dyn Trace>) {
+        self.catch_up_all();
         for (index, queue) in (0..).zip(&self.queues) {
             trace.depth(index, self.now, queue.ring.len());
             trace.masked(index, self.now, !queue.armed);
@@ -428,6 +432,7 @@ impl<'a> Machine<'a> {
             }
         }
         self.now = self.now.max(end);
+        self.events.all_over();
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
         }
@@ -438,7 +443,11 @@ impl<'a> Machine<'a> {
             Event::Segment { cpu, generation } => {
                 let cpu = usize::from(cpu);
                 if self.cpus[cpu].generation == generation {
-                    self.segment_ended(cpu);
+                    if self.cpus[cpu].spin.is_some() {
+                        self.catch_up(cpu);
+                    } else {
+                        self.segment_ended(cpu);
+                    }
                     self.go(cpu);
                 }
             }
@@ -482,8 +491,14 @@ impl<'a> Machine<'a> {
             Event::Client { token } => {
                 self.with_client(|client, machine| client.timer(machine, token));
             }
-            Event::Watchdog => self.watchdog(),
-            Event::Fault { token } => self.fault(token),
+            Event::Watchdog => {
+                self.catch_up_all();
+                self.watchdog();
+            }
+            Event::Fault { token } => {
+                self.catch_up_all();
+                self.fault(token);
+            }
         }
     }
 
@@ -498,7 +513,7 @@ impl<'a> Machine<'a> {
         *slot = NEVER;
         let deadline = self.host.instance(id).deadline();
         if deadline <= self.now {
-            let cpu = usize::from(self.host.instance(id).cpu().0);
+            let cpu = usize::from(self.queues[queue].timer_cpu);
             self.interrupt(cpu, Source::Timer(id));
         } else if deadline != NEVER {
             self.arm(queue, deadline);

@@ -9,7 +9,7 @@ use crate::config::NicConfig;
 use crate::counts::QueueCounts;
 use crate::events::Event;
 use crate::machine::Machine;
-use crate::moderation::{Adaptive, Sample};
+use crate::moderation::{Adaptive, Sample, Transmissions};
 use crate::packet::{Kind, Packet};
 use crate::thread::{State, ThreadId};
 
@@ -38,10 +38,16 @@ pub(crate) struct NicQueue {
     /// When the timer under way is due by now: frames may have moved it.
     pub(crate) moderate_at: Ns,
     pub(crate) adaptive: Option<Adaptive>,
+    /// Interrupts that received frames have raised.
+    pub(crate) rx_events: u64,
+    /// Moderation of finished transmissions, where it is apart.
+    pub(crate) transmissions: Option<Transmissions>,
     /// Bytes that have arrived.
     pub(crate) bytes: u64,
     /// The earliest look at the instance's deadline that is under way.
     pub(crate) timer_at: Ns,
+    /// The CPU that started it, where it fires (the kernel pins it).
+    pub(crate) timer_cpu: u16,
     pub(crate) pressure: Pressure,
     /// Sockets that get frames from here, for the pressure.
     pub(crate) receivers: Vec<u32>,
@@ -56,6 +62,8 @@ pub(crate) struct NicQueue {
     pub(crate) changed: Option<(Threaded, u64)>,
     /// Polls that the watchdog saw when it last looked.
     pub(crate) polls_seen: u64,
+    /// The CPU of a thread that polls this queue in vain, in bulk.
+    pub(crate) spinner: Option<u16>,
     pub(crate) counts: QueueCounts,
 }
 
@@ -76,9 +84,12 @@ impl NicQueue {
             coalesce: config.coalesce,
             coalesce_frames: config.coalesce_frames,
             moderate_at: 0,
-            adaptive: config.adaptive.then(|| Adaptive::new(config.coalesce_restarts)),
+            adaptive: config.adaptive.then(|| Adaptive::receive(config.coalesce_restarts)),
+            rx_events: 0,
+            transmissions: (config.adaptive && config.tx_interrupts).then(Transmissions::new),
             bytes: 0,
             timer_at: NEVER,
+            timer_cpu: 0,
             pressure: Pressure::Room,
             receivers: Vec::new(),
             lose_next: false,
@@ -87,6 +98,7 @@ impl NicQueue {
             waiting_since: 0,
             changed: None,
             polls_seen: 0,
+            spinner: None,
             counts: QueueCounts::default(),
         }
     }
@@ -99,16 +111,22 @@ impl NicQueue {
     /// Allows interrupts; says whether something waits already.
     pub(crate) fn unmask(&mut self) -> bool {
         self.armed = true;
-        // What a poll has taken is not what the next interrupt is for.
-        self.held = self.ring.len() as u32;
         !self.ring.is_empty()
     }
 
     /// Forbids them. One that is on its way still comes.
     pub(crate) fn mask(&mut self) {
         self.armed = false;
+        self.void_moderation();
+    }
+
+    /// The moderation's timers under way are of no use any more.
+    fn void_moderation(&mut self) {
         self.moderating = false;
         self.moderation = self.moderation.wrapping_add(1);
+        if let Some(tx) = &mut self.transmissions {
+            tx.waits = false;
+        }
     }
 }
 
@@ -116,6 +134,7 @@ impl Machine<'_> {
     /// A frame reaches the ring.
     pub(crate) fn arrive(&mut self, packet: Packet) {
         let index = self.flows[packet.flow as usize].queue as usize;
+        self.catch_up_queue(index);
         let queue = &mut self.queues[index];
         queue.counts.arrived += 1;
         queue.bytes += u64::from(packet.bytes);
@@ -143,6 +162,8 @@ impl Machine<'_> {
         }
         let enough = queue.coalesce_frames > 0 && queue.held >= queue.coalesce_frames;
         if queue.coalesce == 0 || enough {
+            queue.rx_events += 1;
+            queue.held = 0;
             self.raise_line(index);
             return;
         }
@@ -170,6 +191,38 @@ impl Machine<'_> {
         queue.moderating = false;
         // Who polls without an interrupt may have taken what it was for.
         if queue.armed && queue.waits() {
+            queue.rx_events += 1;
+            queue.held = 0;
+            self.raise_line(index);
+        }
+    }
+
+    /// A transmission has finished, or had while the interrupt was forbidden.
+    pub(crate) fn moderate_completions(&mut self, index: usize) {
+        let now = self.now;
+        let queue = &mut self.queues[index];
+        let Some(tx) = &mut queue.transmissions else { return self.moderate(index) };
+        if !queue.armed || queue.line {
+            return;
+        }
+        let due = tx.finished(now);
+        if due <= now {
+            tx.raised(now);
+            self.raise_line(index);
+        } else if !tx.waits {
+            tx.waits = true;
+            let generation = queue.moderation;
+            self.events.at(due, Event::ModeratedTx { queue: index as u16, generation });
+        }
+    }
+
+    pub(crate) fn moderated_tx(&mut self, index: usize, generation: u32) {
+        let queue = &mut self.queues[index];
+        if queue.moderation != generation || !queue.armed || queue.completions == 0 {
+            return;
+        }
+        if let Some(tx) = &mut queue.transmissions {
+            tx.raised(self.now);
             self.raise_line(index);
         }
     }
@@ -182,20 +235,25 @@ impl Machine<'_> {
             at: self.now,
             packets: queue.counts.arrived,
             bytes: queue.bytes,
-            events: queue.counts.interrupts,
+            events: queue.rx_events,
         };
         if let Some((time, frames)) = adaptive.sample(sample) {
             queue.coalesce = time;
             queue.coalesce_frames = frames;
+        }
+        if let Some(tx) = &mut queue.transmissions {
+            tx.sample(self.now);
         }
     }
 
     fn raise_line(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         queue.armed = false;
-        queue.moderating = false;
-        queue.moderation = queue.moderation.wrapping_add(1);
-        queue.held = 0;
+        queue.void_moderation();
+        if let Some(trace) = &mut self.trace {
+            // A queue that has raised its interrupt masks itself.
+            trace.masked(index as u16, self.now, true);
+        }
         if std::mem::take(&mut queue.lose_next) {
             queue.lost = true;
             return;
@@ -209,7 +267,12 @@ impl Machine<'_> {
 
     /// Sends a frame of the host on a queue: it leaves now.
     pub fn transmit(&mut self, queue: u16, packet: Packet) {
-        self.queues[usize::from(queue)].counts.sent += 1;
+        let this = &mut self.queues[usize::from(queue)];
+        this.counts.sent += 1;
+        if let Some(tx) = &mut this.transmissions {
+            tx.packets += 1;
+            tx.bytes += u64::from(packet.bytes);
+        }
         let begin = (self.now + self.config.nic.transmit).max(self.link_out);
         let wire = (f64::from(packet.bytes) * 8.0 / self.config.link.bits_per_ns) as Ns;
         self.link_out = begin + wire;
@@ -220,6 +283,7 @@ impl Machine<'_> {
 
     /// Puts a frame into a queue's transmit ring (AF_XDP): whoever polls the queue next sends it.
     pub fn submit(&mut self, queue: u16, packet: Packet) {
+        self.catch_up_queue(usize::from(queue));
         self.queues[usize::from(queue)].outgoing.push_back(packet);
     }
 
@@ -229,6 +293,7 @@ impl Machine<'_> {
         match self.host.schedule(Id(queue), From::Application) {
             Some(Op::Wake(task)) => self.wake_task(cpu, task),
             Some(Op::RunHere(CpuId(target)) | Op::Raise(CpuId(target))) => {
+                self.catch_up(usize::from(target));
                 self.cpus[usize::from(target)].raised = true;
                 if usize::from(target) != cpu {
                     let at = self.now + self.config.cost.ipi;
@@ -240,11 +305,21 @@ impl Machine<'_> {
     }
 
     pub(crate) fn transmitted(&mut self, index: usize) {
+        self.catch_up_queue(index);
         let queue = &mut self.queues[index];
         queue.completions = queue.completions.saturating_add(1);
         if self.config.nic.tx_interrupts {
-            self.moderate(index);
+            self.moderate_completions(index);
         }
+    }
+
+    /// What it costs to have a flow's state here: nothing if its last frame was delivered on this
+    /// CPU.
+    pub(crate) fn fetch_flow(&mut self, flow: u32, cpu: usize) -> Ns {
+        let Some(place) = self.flows[flow as usize].socket else { return 0 };
+        let here = Some(cpu as u16);
+        let last = std::mem::replace(&mut self.sockets[place as usize].delivered_on, here);
+        if last.is_none() || last == here { 0 } else { self.config.locality.cross_cpu }
     }
 
     /// Hands one frame to the stack; says whom that wakes.
@@ -284,6 +359,11 @@ impl Machine<'_> {
             None => socket.waiter,
         }?;
         let thread = &self.threads[waiter.0 as usize];
+        let (state, at) = (thread.state, usize::from(thread.cpu));
+        if state == State::Running && at != cpu {
+            self.catch_up(at);
+        }
+        let thread = &self.threads[waiter.0 as usize];
         (thread.state == State::Sleeping && thread.pass.is_some() && !thread.woken)
             .then_some(waiter)
     }
@@ -321,6 +401,7 @@ impl Machine<'_> {
             }
             // The softirq runs when bottom halves are enabled again, before the call returns.
             Some(Op::RunHere(CpuId(target)) | Op::Raise(CpuId(target))) => {
+                self.catch_up(usize::from(target));
                 self.cpus[usize::from(target)].raised = true;
                 if usize::from(target) != cpu {
                     self.events.at(self.now, Event::Reschedule { cpu: target });

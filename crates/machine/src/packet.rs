@@ -35,4 +35,20 @@ impl Packet {
     pub fn new(flow: u32, kind: Kind, bytes: u32, tag: u64, stamp: Ns) -> Self {
         Packet { flow, kind, bytes, tag, stamp, delivered: 0, cpu: 0 }
     }
+
+    /// Segments that it was on the wire.
+    pub fn segments(&self) -> u32 {
+        if self.bytes <= SEGMENT { 1 } else { self.bytes.div_ceil(SEGMENT) }
+    }
+
+    /// The length on the wire of so many bytes of a TCP stream that travel together.
+    pub fn wire_bytes(payload: u32) -> u32 {
+        payload + payload.div_ceil(PAYLOAD).max(1) * (SEGMENT - PAYLOAD)
+    }
 }
+
+/// Bytes of a full segment on the wire: 1500, Ethernet's header and checksum, preamble and gap.
+const SEGMENT: u32 = 1_538;
+
+/// Bytes of a full segment that are the stream's: headers of IP and of TCP with time stamps go off.
+pub(crate) const PAYLOAD: u32 = 1_448;

@@ -5,7 +5,7 @@
 //! would be.
 
 use napkin_core::policy::ApplicationPolicy;
-use napkin_core::{CpuId, Did, EpollWait, Id, Ns, Op, SocketWait, Work};
+use napkin_core::{CpuId, Did, EpollWait, Id, Ns, Op, SocketWait, Task, Work};
 
 use crate::counts::Who;
 use crate::cpu::Use;
@@ -13,6 +13,7 @@ use crate::events::Event;
 use crate::machine::Machine;
 use crate::packet::Kind;
 use crate::thread::{Role, State, ThreadId, ThreadPass};
+use crate::trace::Mark;
 
 /// Whose step it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +80,7 @@ impl Machine<'_> {
                     if self.config.nic.tx_interrupts
                         && self.queues[usize::from(id.0)].completions > 0
                     {
-                        self.moderate(usize::from(id.0));
+                        self.moderate_completions(usize::from(id.0));
                     }
                     Next::Did(Did::Unmasked(waits))
                 }
@@ -88,6 +89,10 @@ impl Machine<'_> {
                 0 => {
                     // The deadline counts from the moment of the start, which is now.
                     self.queues[usize::from(id.0)].counts.timer_starts += 1;
+                    self.queues[usize::from(id.0)].timer_cpu = cpu as u16;
+                    if let Some(trace) = &mut self.trace {
+                        trace.mark(cpu as u16, self.now, Mark::TimerArmed(id.0, deadline));
+                    }
                     self.arm(usize::from(id.0), deadline);
                     self.pay(cpu, at, cost.timer_arm, class)
                 }
@@ -102,6 +107,7 @@ impl Machine<'_> {
             },
             Op::Raise(target) => {
                 let target = usize::from(target.0);
+                self.catch_up(target);
                 self.cpus[target].raised = true;
                 if target != cpu {
                     let at = self.now + cost.ipi;
@@ -127,6 +133,12 @@ impl Machine<'_> {
                     self.enable_bh(at);
                     let time = match self.role(at) {
                         Some(Role::Ksoftirqd(_)) => cost.ksoftirqd_loop,
+                        Some(Role::Worker) if self.host.work_waits() => {
+                            // An unbound pool does not count who of it runs: each item that is
+                            // queued wakes an idle worker, though this one goes on.
+                            self.wake_task(cpu, Task::Worker);
+                            cost.worker_loop + cost.wake
+                        }
                         Some(Role::Worker) => cost.worker_loop,
                         Some(Role::Napi(_)) => cost.kthread_loop,
                         _ => 0,
@@ -233,7 +245,8 @@ impl Machine<'_> {
                         exec.rx += 1;
                         exec.stage = TAKEN;
                     }
-                    return Next::Spend(cost.poll_frame, class);
+                    let merged = Ns::from(packet.segments() - 1) * cost.segment;
+                    return Next::Spend(cost.poll_frame + merged, class);
                 }
                 self.polled(cpu, at, id, budget)
             }
@@ -263,7 +276,7 @@ impl Machine<'_> {
         if !work.any() {
             self.cpus[cpu].polled_in_vain += self.config.cost.poll;
         }
-        if self.seen.detailed {
+        if self.seen.detailed && self.seen.queue.is_none_or(|only| only == id.0) {
             let who = self.who(cpu);
             *self.seen.polls.entry((who, budget, work.rx)).or_insert(0) += 1;
         }
@@ -282,7 +295,7 @@ impl Machine<'_> {
     }
 
     /// Who is current on a CPU.
-    fn who(&self, cpu: usize) -> Who {
+    pub(crate) fn who(&self, cpu: usize) -> Who {
         let Some(curr) = self.cpus[cpu].curr else { return Who::Idle };
         match self.threads[curr.0 as usize].role {
             Role::Ksoftirqd(_) => Who::Ksoftirqd,
@@ -295,14 +308,14 @@ impl Machine<'_> {
     /// Hands the batch to the stack, frame by frame; `None` once it is empty.
     fn hand_up(&mut self, cpu: usize, at: Context, index: usize, class: Use) -> Option<Next> {
         let cost = self.config.cost;
-        let front = self.queues[index].batch.front().map(|packet| packet.kind);
+        let front = self.queues[index].batch.front().map(|packet| (packet.kind, packet.flow));
         let exec = self.exec(cpu, at)?;
         match exec.stage {
             HAND_UP => {
-                let kind = front?;
+                let (kind, flow) = front?;
                 exec.stage = HANDED;
                 let time = if kind == Kind::Ack { cost.deliver_ack } else { cost.deliver_frame };
-                Some(Next::Spend(time, class))
+                Some(Next::Spend(time + self.fetch_flow(flow, cpu), class))
             }
             HANDED => {
                 let wakes = self.deliver_one(index, cpu);
@@ -345,7 +358,7 @@ impl Machine<'_> {
         Next::Did(Did::Events(self.found(me)))
     }
 
-    fn found(&self, me: ThreadId) -> u32 {
+    pub(crate) fn found(&self, me: ThreadId) -> u32 {
         let thread = &self.threads[me.0 as usize];
         match (thread.epoll, thread.socket) {
             (Some(epoll), _) => {
@@ -421,6 +434,7 @@ impl Machine<'_> {
     pub(crate) fn raise_from_outside(&mut self, op: Option<Op>) {
         match op {
             Some(Op::Raise(cpu) | Op::RunHere(cpu)) => {
+                self.catch_up(usize::from(cpu.0));
                 self.cpus[usize::from(cpu.0)].raised = true;
                 self.events.at(self.now, Event::Reschedule { cpu: cpu.0 });
             }

@@ -12,6 +12,7 @@ use crate::events::Event;
 use crate::machine::Machine;
 use crate::perform::{Context as Where, Next};
 use crate::thread::{Act, Class, Exec, State, ThreadId, ThreadPass};
+use crate::trace::Mark;
 
 impl Machine<'_> {
     /// Accounts a CPU's time up to now.
@@ -33,6 +34,7 @@ impl Machine<'_> {
             None => Use::Idle,
         };
         this.used[class as usize] += elapsed;
+        this.waited += elapsed * this.queued.len() as Ns;
         self.charge_thread(cpu, elapsed);
         if self.trace.is_some() && class != Use::Idle {
             self.trace_ran(cpu, class, from);
@@ -54,6 +56,7 @@ impl Machine<'_> {
 
     /// Brings a CPU's accounts up to date, for a reader.
     pub(crate) fn settle(&mut self, cpu: usize) {
+        self.catch_up(cpu);
         self.account(cpu);
     }
 
@@ -100,7 +103,7 @@ impl Machine<'_> {
     }
 
     /// CPUs that share a core, or a clock, slow each other down.
-    fn set_busy(&mut self, cpu: usize, busy: bool) {
+    pub(crate) fn set_busy(&mut self, cpu: usize, busy: bool) {
         if self.cpus[cpu].busy == busy {
             return;
         }
@@ -122,8 +125,15 @@ impl Machine<'_> {
 
     /// On an emulator that runs its CPUs in turn each gets its share of the one clock.
     fn share_clock(&mut self) {
-        let dilation = 1000 * u64::from(self.busy_cpus.max(1));
+        let working = u64::from(self.busy_cpus);
+        let first = self.config.processor.shared_clock_first;
         for cpu in 0..self.cpus.len() {
+            let dilation = match (self.cpus[0].busy, cpu) {
+                (_, _) if working < 2 => 1000,
+                (true, 0) => (1000.0 / first) as u64,
+                (true, _) => ((working - 1) as f64 * 1000.0 / (1.0 - first)) as u64,
+                (false, _) => 1000 * working,
+            };
             self.dilate(cpu, dilation);
         }
     }
@@ -132,6 +142,7 @@ impl Machine<'_> {
         if self.cpus[cpu].dilation == dilation {
             return;
         }
+        self.catch_up(cpu);
         self.account(cpu);
         self.cpus[cpu].dilation = dilation;
         if let Some(segment) = self.cpus[cpu].segment {
@@ -148,6 +159,7 @@ impl Machine<'_> {
 
     /// Something interrupts a CPU.
     pub(crate) fn interrupt(&mut self, cpu: usize, source: Source) {
+        self.catch_up(cpu);
         let hard = self.cpus[cpu].in_hard();
         self.cpus[cpu].pending.push_back(source);
         if !hard {
@@ -163,7 +175,8 @@ impl Machine<'_> {
         self.account(cpu);
         let (now, processor) = (self.now, self.config.processor);
         let this = &mut self.cpus[cpu];
-        let idle = this.segment.is_none() && this.frames.is_empty() && this.curr.is_none();
+        // Not for the next of several that came together: it is awake.
+        let idle = this.segment.is_none() && std::mem::take(&mut this.asleep);
         if idle {
             let idle = now - this.idle_since;
             let deep = match processor.idle_menu {
@@ -355,16 +368,21 @@ impl Machine<'_> {
         let next = match source {
             Source::Queue(id) => {
                 if let Some(trace) = &mut self.trace {
-                    trace.mark(cpu as u16, now, "interrupt");
+                    trace.mark(cpu as u16, now, Mark::Interrupt(id.0));
                 }
                 Hard::Handling(Interrupt::new(self.host, id))
             }
             Source::Timer(id) => {
                 self.queues[usize::from(id.0)].counts.timer_expiries += 1;
                 if let Some(trace) = &mut self.trace {
-                    trace.mark(cpu as u16, now, "timer");
+                    trace.mark(cpu as u16, now, Mark::TimerExpired(id.0));
                 }
-                match self.host.timer(id, now) {
+                // Scheduled on the CPU where it fires, whatever the interrupt's affinity.
+                let home = self.host.instance(id).cpu();
+                self.host.set_cpu(id, CpuId(cpu as u16));
+                let op = self.host.timer(id, now);
+                self.host.set_cpu(id, home);
+                match op {
                     Some(op) => Hard::Step(Some(op)),
                     None => Hard::Leaving,
                 }
@@ -407,7 +425,7 @@ impl Machine<'_> {
             exec.stage = 0;
             if first && op != Op::Done {
                 if let Some(trace) = &mut self.trace {
-                    trace.mark(cpu as u16, now, "softirq");
+                    trace.mark(cpu as u16, now, Mark::Softirq);
                 }
                 return self.spend(cpu, cost.softirq_entry, Use::Softirq, false);
             }
@@ -431,6 +449,7 @@ impl Machine<'_> {
             let processor = self.config.processor;
             let this = &mut self.cpus[cpu];
             this.idle_since = self.now;
+            this.asleep = true;
             this.idle_deep =
                 processor.idle_menu && this.idles.typical() >= processor.idle_deep_after;
             if !self.cpus[cpu].outside {
@@ -462,6 +481,9 @@ impl Machine<'_> {
             let op = pass.next(self.now, thread.exec.did);
             thread.exec.op = Some(op);
             thread.exec.stage = 0;
+            if matches!(op, Op::Poll { .. }) && self.spin(cpu, me) {
+                return false;
+            }
         }
         self.step(cpu, Where::Thread(me))
     }
@@ -576,6 +598,10 @@ impl Machine<'_> {
                         let ran = frame.exec.did != Did::Start;
                         frame.exec.stage = 2;
                         let exit = if ran { cost.softirq_exit } else { 0 };
+                        // Frames that were handled on top of a thread have taken its caches.
+                        let took = frame.exec.rx > 0 && frame.interrupted.is_some();
+                        let took = took && self.cpus[cpu].curr.is_some();
+                        let exit = exit + if took { self.config.locality.interrupted } else { 0 };
                         self.spend(cpu, exit, Use::Softirq, false)
                     }
                     Body::Softirq(_) => self.leave_frame(cpu),

@@ -13,6 +13,14 @@ use crate::cpu::{Segment, Source, Use};
 use crate::events::Event;
 use crate::machine::Machine;
 use crate::thread::{Class, State, ThreadId};
+use crate::trace::Mark;
+
+/// Time over which the scheduler forgets what interrupts took: PELT's 32 ms.
+const STOLEN_MEMORY: f64 = 32e6;
+
+/// What a thread that is alone on its CPU may lose to interrupts before it is moved: a domain's
+/// `imbalance_pct` is 117.
+const STOLEN_MUCH: f64 = 1.0 - 100.0 / 117.0;
 
 impl Machine<'_> {
     /// Makes a thread runnable. Returns the CPU that has to be told, if it is not the one that
@@ -24,6 +32,7 @@ impl Machine<'_> {
             return None;
         }
         let cpu = self.select_cpu(id, by);
+        self.catch_up(cpu);
         let thread = &mut self.threads[id.0 as usize];
         if usize::from(thread.cpu) != cpu {
             thread.migrations += 1;
@@ -33,7 +42,8 @@ impl Machine<'_> {
         self.place(id, cpu);
         self.cpus[cpu].queued.push(id);
         if let Some(trace) = &mut self.trace {
-            trace.mark(by.unwrap_or(cpu) as u16, self.now, "wake");
+            let name = &self.threads[id.0 as usize].name;
+            trace.mark(by.unwrap_or(cpu) as u16, self.now, Mark::Wake(name));
         }
         // In passing: by the thread that runs, not by an interrupt on top of it.
         let in_passing = by == Some(cpu) && self.cpus[cpu].frames.is_empty();
@@ -92,6 +102,9 @@ impl Machine<'_> {
         if self.cpus[previous].available() {
             return previous;
         }
+        if self.config.kernel.stacks_on_bound && here == Some(previous) && self.alone(previous) {
+            return previous;
+        }
         if let Some(here) = here
             && self.cpus[here].available()
         {
@@ -110,15 +123,26 @@ impl Machine<'_> {
             if smt == 1 || self.sibling(cpu).is_none_or(|it| self.cpus[it].available()) {
                 return cpu;
             }
-            second = second.or(Some(cpu));
+            if step < usize::from(self.config.kernel.idle_scan) {
+                second = second.or(Some(cpu));
+            }
         }
-        if let Some(cpu) = second {
+        let beside = self.sibling(previous).filter(|&cpu| {
+            affinity.allows(cpu as u16) && self.cpus[cpu].available()
+        });
+        if let Some(cpu) = second.or(beside) {
             return cpu;
         }
         match here {
             Some(here) if self.cpus[here].queued.len() < self.cpus[previous].queued.len() => here,
             _ => previous,
         }
+    }
+
+    /// Whether all that a CPU has to run is its own ksoftirqd.
+    fn alone(&self, cpu: usize) -> bool {
+        let this = &self.cpus[cpu];
+        this.curr == Some(self.ksoftirqds[cpu]) && this.queued.is_empty()
     }
 
     /// The other thread of a CPU's core: siblings are half the machine apart, as Linux numbers them.
@@ -272,7 +296,35 @@ impl Machine<'_> {
         if self.now >= self.cpus[cpu].next_balance {
             self.cpus[cpu].next_balance = self.now + self.config.kernel.balance_interval;
             self.push_waiting(cpu);
+            self.push_running(cpu);
         }
+    }
+
+    /// Where the scheduler knows what interrupts and softirqs take, a thread that runs alone on a
+    /// CPU much slowed by them goes to a whole idle core (active balance by `check_cpu_capacity`).
+    fn push_running(&mut self, cpu: usize) {
+        if !self.config.kernel.irq_time {
+            return;
+        }
+        let this = &mut self.cpus[cpu];
+        let stolen = this.used[Use::Interrupt as usize] + this.used[Use::Softirq as usize];
+        let elapsed = (self.now - this.balanced_at).max(1) as f64;
+        let share = (stolen - this.stolen) as f64 / elapsed;
+        (this.stolen, this.balanced_at) = (stolen, self.now);
+        this.stolen_share += (share - this.stolen_share) * (elapsed / STOLEN_MEMORY).min(1.0);
+        let slowed = this.stolen_share > STOLEN_MUCH;
+        let (Some(curr), true, true) = (this.curr, this.queued.is_empty(), slowed) else { return };
+        if !self.may_move(curr) {
+            return;
+        }
+        let affinity = self.threads[curr.0 as usize].affinity;
+        let to = (usize::from(affinity.first)..=usize::from(affinity.last)).find(|&to| {
+            let idle = |it: usize| self.cpus[it].available() && !self.cpus[it].busy;
+            to != cpu && idle(to) && self.sibling(to).is_none_or(idle)
+        });
+        let this = &mut self.cpus[cpu];
+        this.evicts_to = to;
+        this.need_resched |= to.is_some();
     }
 
     /// A thread that waits here goes to a CPU that is idle.
@@ -300,6 +352,10 @@ impl Machine<'_> {
     }
 
     fn move_waiting(&mut self, from: usize, place: usize, to: usize) {
+        // Until now it has waited there.
+        self.catch_up(from);
+        self.account(from);
+        self.account(to);
         let id = self.cpus[from].queued.remove(place);
         let (old, new) = (self.average(from), self.average(to));
         let base = new.unwrap_or(self.cpus[to].min_vruntime);
@@ -348,12 +404,20 @@ impl Machine<'_> {
     pub(crate) fn reschedule(&mut self, cpu: usize, goes_to_sleep: bool) -> bool {
         self.charge(cpu);
         let old = self.cpus[cpu].curr;
+        let evicts_to = self.cpus[cpu].evicts_to.take();
         if let Some(old) = old {
             if goes_to_sleep {
                 self.leave_virtual_time(cpu, old);
             } else {
                 self.cpus[cpu].queued.push(old);
                 self.threads[old.0 as usize].state = State::Queued;
+                if let Some(to) = evicts_to
+                    && self.cpus[to].available()
+                {
+                    self.move_waiting(cpu, self.cpus[cpu].queued.len() - 1, to);
+                    let at = self.now + self.config.cost.ipi;
+                    self.events.at(at, Event::Reschedule { cpu: to as u16 });
+                }
             }
         }
         let this = &mut self.cpus[cpu];
@@ -361,11 +425,13 @@ impl Machine<'_> {
         this.need_resched = false;
         this.lazy_resched = false;
         let mut moved = false;
-        if this.queued.is_empty() && self.config.kernel.balance_interval < NEVER {
+        let settled = this.idle_mean >= self.config.kernel.migration_cost;
+        if this.queued.is_empty() && settled && self.config.kernel.balance_interval < NEVER {
             moved = self.pull(cpu);
             self.cpus[cpu].need_resched = false;
         }
         let next = self.pick(cpu);
+        self.learn_idleness(cpu, old.is_none(), next.is_none());
         if let Some(next) = next {
             let this = &mut self.cpus[cpu];
             this.queued.retain(|id| *id != next);
@@ -405,6 +471,20 @@ impl Machine<'_> {
         };
         self.begin(cpu, segment);
         true
+    }
+
+    /// Keeps the mean length of a CPU's idle periods, an eighth of each new one (`avg_idle`).
+    fn learn_idleness(&mut self, cpu: usize, was_idle: bool, is_idle: bool) {
+        let most = 2 * self.config.kernel.migration_cost;
+        let this = &mut self.cpus[cpu];
+        match (was_idle, is_idle) {
+            (false, true) => this.no_thread_since = self.now,
+            (true, false) => {
+                let period = self.now - this.no_thread_since;
+                this.idle_mean = (this.idle_mean - this.idle_mean / 8 + period / 8).min(most);
+            }
+            _ => {}
+        }
     }
 
     fn arm_slice_anew(&mut self, cpu: usize) {

@@ -1,6 +1,6 @@
 //! All counts of a machine at one moment, and their growth over a window.
 
-use napkin_core::{CpuCounts, CpuId, Counts, Id, Ns};
+use napkin_core::{Counts, CpuCounts, CpuId, Id, Ns};
 
 use crate::counts::QueueCounts;
 use crate::cpu::USES;
@@ -13,6 +13,8 @@ pub struct CpuUse {
     pub used: [Ns; USES],
     /// Of them: in polls that found nothing.
     pub polled_in_vain: Ns,
+    /// Time that runnable threads have waited for it, added up (run-queue delay).
+    pub waited: Ns,
     /// Hard interrupts of any kind.
     pub interrupts: u64,
     /// Context switches.
@@ -65,6 +67,7 @@ impl Machine<'_> {
                 .map(|(id, cpu)| CpuUse {
                     used: cpu.used,
                     polled_in_vain: cpu.polled_in_vain,
+                    waited: cpu.waited,
                     interrupts: cpu.interrupts,
                     switches: cpu.switches,
                     softirq: self.host.cpu(CpuId(id)).counts(),
@@ -93,6 +96,7 @@ impl Snapshot {
         let cpus = self.cpus.iter().zip(&earlier.cpus).map(|(now, then)| CpuUse {
             used: std::array::from_fn(|i| now.used[i] - then.used[i]),
             polled_in_vain: now.polled_in_vain - then.polled_in_vain,
+            waited: now.waited - then.waited,
             interrupts: now.interrupts - then.interrupts,
             switches: now.switches - then.switches,
             softirq: CpuCounts {

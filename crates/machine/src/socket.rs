@@ -19,6 +19,8 @@ pub(crate) struct Socket {
     pub(crate) ready: bool,
     /// The thread that waits on it without epoll.
     pub(crate) waiter: Option<ThreadId>,
+    /// The CPU on which something was last delivered to it.
+    pub(crate) delivered_on: Option<u16>,
     /// The instance that last delivered to it.
     pub(crate) napi: Option<Id>,
     pub(crate) open: bool,
@@ -36,6 +38,7 @@ impl Socket {
             epoll,
             ready: false,
             waiter,
+            delivered_on: None,
             napi: None,
             open: true,
             dropped: 0,

@@ -6,19 +6,26 @@ mod args;
 mod bench;
 mod control;
 mod failure;
+mod machine;
 mod policies;
+mod profile;
+mod reproduce;
 mod serve;
+mod swarm;
+mod sweep;
 mod table;
 mod units;
 
 use std::process::ExitCode;
 
 use args::{Args, Command};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 fn main() -> ExitCode {
-    let result = match Args::parse().command {
-        Command::Bench(args) => bench::bench(&args),
+    let matches = Args::command().get_matches();
+    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let result = match args.command {
+        Command::Bench(args) => bench::bench(&args, matches.subcommand_matches("bench")),
         Command::Policies(args) => policies::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::DevGet(args) => control::dev_get(&args),
@@ -27,6 +34,10 @@ fn main() -> ExitCode {
         Command::NapiSet(args) => control::napi_set(&args),
         Command::QstatsGet(args) => control::qstats_get(&args),
         Command::DevSet(args) => control::dev_set(&args),
+        Command::Reproduce(args) => reproduce::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
+        Command::Profile(args) => profile::run(&args),
+        Command::Swarm(args) => swarm::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

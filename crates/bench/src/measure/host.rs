@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
 use super::stat::CpuTimes;
+use crate::machine::host::Testbed;
 
 /// The host block of a report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +38,9 @@ pub struct Host {
     pub steal: Option<f64>,
     /// How much longer than asked a sleep takes here.
     pub timer: Option<TimerOvershoot>,
+    /// The testbed, where it was modelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Testbed>,
 }
 
 /// How much longer than asked sleeps took.
@@ -76,6 +80,7 @@ impl Host {
             realtime_priority: None,
             steal: None,
             timer: timer_overshoot(Duration::from_micros(20), 100),
+            profile: None,
         }
     }
 

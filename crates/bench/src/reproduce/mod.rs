@@ -9,12 +9,16 @@
 //!
 //! Nothing here models anything, and nothing is filled in: a figure without a modelled value says why.
 
+pub mod busy_poll;
+pub mod all;
 pub mod cell;
 pub mod costs;
 pub mod experiment;
 #[cfg(test)]
 mod fake;
+pub mod hold;
 pub mod json;
+pub mod ksoftirqd;
 pub mod null;
 pub mod oracle;
 pub mod page;
@@ -22,6 +26,7 @@ pub mod plot;
 pub mod published;
 pub mod sheet;
 pub mod text;
+pub mod threaded;
 pub mod verdict;
 
 pub use cell::{Cell, Estimate, Modelled, Unit};

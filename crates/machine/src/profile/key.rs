@@ -48,7 +48,7 @@ pub const SECTIONS: &[Section] = &[
     workload("tcp-rr", "the request-response program and its peers"),
     workload("ssd", "the block service and its clients"),
     workload("udp-sink", "the datagram sink and its sender"),
-    workload("flood-ping", "the answering host and the pinging one"),
+    workload("flood-ping", "the pinging program and the host that answers it"),
     workload("xsk-rr", "the AF_XDP program and its sender"),
     workload("oracle", "the sink and the generator of the emulated machine"),
 ];
@@ -213,6 +213,7 @@ const PERIOD: Takes = Takes::Time { min: 1.0 };
 const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
 const PREEMPTION: Takes = Takes::Choice(&["none", "voluntary", "lazy", "full"]);
 const SCHEDULER: Takes = Takes::Choice(&["cfs", "eevdf"]);
+const GOVERNOR: Takes = Takes::Choice(&["timer", "menu"]);
 const ORDER: Takes = Takes::Choice(&["deliver-first", "unmask-first"]);
 
 /// Every key. A line is all that a new one takes, and its row in `docs/profiles.md`.
@@ -222,10 +223,12 @@ pub const KEYS: &[Key] = &[
     key("processor", "frequency", Takes::Frequency, "clock of every CPU; turns `cycles` into time"),
     key("processor", "smt", count(1, 8), "threads a core"),
     key("processor", "smt-speed", ratio(0.1, 1.0), "speed of each thread while its sibling is busy; alone it is 1"),
-    key("processor", "shared-clock", OFF_ON, "CPUs of an emulator advance one clock in turn: each runs at half speed while both work").or(0.0),
+    key("processor", "shared-clock", OFF_ON, "CPUs of an emulator advance one clock in turn: those that work share its speed").or(0.0),
+    key("processor", "shared-clock-first", ratio(0.1, 0.9), "share of that clock which the first CPU gets while both work; the others share the rest").or(0.5),
     key("processor", "idle-exit", TIME, "from an interrupt to the first instruction on a CPU that has just gone idle"),
     key("processor", "idle-deep-after", TIME, "how long a CPU is idle before it enters its deep state"),
     key("processor", "idle-exit-deep", TIME, "from an interrupt to the first instruction on a CPU in its deep state"),
+    key("processor", "idle-governor", GOVERNOR, "when a CPU is in its deep state: idle for `idle-deep-after` (timer), or guessed from its last intervals to become so (menu)").or(0.0),
 
     key("kernel", "hz", count(1, 10_000), "ticks a second; a jiffy is one tick"),
     key("kernel", "preemption", PREEMPTION, "where a thread in the kernel gives way to another"),
@@ -235,6 +238,9 @@ pub const KEYS: &[Key] = &[
     key("kernel", "wakeup-granularity", TIME, "lead in virtual run time that a woken thread needs to preempt under cfs"),
     key("kernel", "hrtick", OFF_ON, "a slice ends by its own timer instead of at the next tick").or(0.0),
     key("kernel", "balance-interval", PERIOD, "time from one look at the other CPUs' run queues to the next"),
+    key("kernel", "migration-cost", TIME, "a CPU whose idle periods are shorter on average takes no waiting thread from another as it goes idle").or(0.0),
+    key("kernel", "idle-scan", count(1, 1024), "CPUs that a wake-up looks at for an idle one once no whole core is idle").or(1024.0),
+    key("kernel", "stacks-on-bound", OFF_ON, "a thread woken by a kernel thread bound to the CPU that it last ran on stays there (Linux 5.6 to 5.15)").or(0.0),
     key("kernel", "sync-wake-preempts", OFF_ON, "a thread woken by one that is about to sleep may preempt it").or(0.0),
     key("kernel", "irq-time", OFF_ON, "whether interrupts and softirqs are taken out of the time that threads are charged for (IRQ_TIME_ACCOUNTING)"),
     key("kernel", "inline-while-ksoftirqd", OFF_ON, "what this kernel does by itself with softirqs raised while ksoftirqd is runnable: on since Linux 6.5"),
@@ -250,6 +256,8 @@ pub const KEYS: &[Key] = &[
     key("cost", "softirq-exit", TIME, "leaving softirq context"),
     key("cost", "poll", TIME, "one poll of a queue, with frames or without"),
     key("cost", "poll-frame", TIME, "each frame that a poll takes from its ring"),
+    key("cost", "segment", TIME, "each further segment that a poll merges into a frame").or(0.0),
+    key("cost", "copy", TIME, "copying a kibibyte between the kernel and a program").or(0.0),
     key("cost", "poll-completion", TIME, "each transmit completion that a poll takes"),
     key("cost", "deliver", TIME, "handing one poll's batch to the stack"),
     key("cost", "deliver-frame", TIME, "each frame from the stack's entry into its socket"),
@@ -277,6 +285,8 @@ pub const KEYS: &[Key] = &[
     key("locality", "frame", TIME, "most that fetching one frame's state again costs"),
     key("locality", "half", count(1, MANY), "frames handled in between at which half of `locality.frame` is paid"),
     key("locality", "cross-cpu", TIME, "fetching one frame's state from another CPU's cache"),
+    key("locality", "interrupted", TIME, "what a thread pays for its caches after a softirq has handled frames on top of it").or(0.0),
+    key("locality", "queue", TIME, "fetching a queue's state, in a poll by another CPU than the last").or(0.0),
 
     key("nic", "queues", count(1, 1024), "receive queues; at most one a CPU"),
     key("nic", "ring", count(1, 65_536), "descriptors of a receive ring"),
@@ -287,6 +297,7 @@ pub const KEYS: &[Key] = &[
     key("nic", "transmit", TIME, "from the doorbell to the first bit on the wire"),
     key("nic", "coalesce-usecs", TIME, "longest that the card holds an interrupt back; where it adapts, the start value"),
     key("nic", "coalesce-frames", count(0, MANY), "frames after which it does not hold it back; where it adapts, the start value"),
+    key("nic", "coalesce-restarts", OFF_ON, "each frame begins the coalescing time anew, instead of the first after an interrupt").or(0.0),
     key("nic", "adaptive", OFF_ON, "the driver adapts its coalescing to the traffic"),
     key("nic", "tx-interrupts", OFF_ON, "transmit completions raise interrupts of their own"),
 
@@ -295,15 +306,36 @@ pub const KEYS: &[Key] = &[
 
     key("memcached", "work", TIME, "the program's own work on one request, without system calls"),
     key("memcached", "client-delay", TIME, "a request's time outside of the server and the link"),
+    key("memcached", "client-moderation", TIME, "least time between two interrupts of a client's receive queue").or(0.0),
+    key("memcached", "client-queues", count(1, 1024), "receive queues of a client machine").or(1.0),
+    key("memcached", "client-slow", ratio(0.0, 1.0), "share of a client's receive queues that interrupt at that period only, busy or not").or(0.0),
     key("tcp-rr", "work", TIME, "the program's own work on one request, without system calls"),
     key("tcp-rr", "client-delay", TIME, "a request's time outside of the server and the link"),
+    key("tcp-rr", "client-frame", TIME, "the client host's time for a request on the CPU of its receive queue").or(0.0),
+    key("tcp-rr", "threads", count(1, 1024), "threads of the program, each with an epoll of its own").or(1.0),
+    key("tcp-rr", "share-spread", ratio(0.0, 10.0), "deviation of the logarithm of the wire's share that one long transfer gets").or(0.0),
     key("ssd", "work", TIME, "the program's own work on one request, without system calls"),
+    key("ssd", "work-kib", TIME, "the program's own work on each kibibyte of a request").or(0.0),
+    key("ssd", "threads", count(1, 1024), "threads of the program, each with an epoll of its own").or(1.0),
+    key("ssd", "polling-cpus", count(1, 1024), "CPUs to which whatever threads poll the queues are pinned").or(1.0),
+    key("ssd", "client-delay", TIME, "a request's time outside of the server and the link").or(0.0),
     key("ssd", "device", TIME, "the storage device's time for one request"),
+    key("ssd", "device-root", TIME, "its further time for one kibibyte; larger requests use more dies at once, and take the square root of their kibibytes times that").or(0.0),
+    key("ssd", "device-spread", ratio(0.0, 10.0), "deviation of the logarithm of its time").or(0.0),
+    key("ssd", "slow-share", ratio(0.0, 1.0), "share of requests that meet the device at a program or an erase").or(0.0),
+    key("ssd", "slow", TIME, "mean further time of those").or(0.0),
     key("udp-sink", "work", TIME, "the program's own work on one datagram, without system calls"),
-    key("flood-ping", "reply", TIME, "the stack's work on one echo request, from its frame to the reply's"),
-    key("flood-ping", "client-delay", TIME, "a round's time outside of the answering host and the link"),
+    key("udp-sink", "buffer", count(1, MANY), "datagrams that the socket's receive buffer holds"),
+    key("udp-sink", "jitter", TIME, "mean of the random delay of each frame on the sender's side").or(0.0),
+    key("flood-ping", "work", TIME, "the pinging program's own work on one round, without system calls"),
+    key("flood-ping", "client-delay", TIME, "a round's time outside of the pinging host and the link"),
     key("xsk-rr", "work", TIME, "the program's own work on one descriptor, without system calls"),
     key("xsk-rr", "kick", TIME, "one receive call that only makes the kernel poll"),
+    key("xsk-rr", "look", TIME, "one look at an empty ring and at the clock"),
+    key("xsk-rr", "send", TIME, "from a frame's stamp to its descriptor in the ring"),
     key("oracle", "work", TIME, "the sink's own work on one datagram beside the scenario's"),
     key("oracle", "send", TIME, "the generator's time from a frame's stamp to its descriptor"),
+    key("oracle", "send-rest", TIME, "the generator's time from there to its next frame's stamp"),
+    key("oracle", "exit", TIME, "the sink's exit until its descriptors are closed"),
+    key("oracle", "truesize", count(1, 65_536), "bytes of a receive buffer that one frame takes"),
 ];

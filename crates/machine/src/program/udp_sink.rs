@@ -12,10 +12,13 @@ const MOST: u32 = 64;
 #[derive(Debug, Clone, Copy)]
 enum At {
     Waiting,
+    Woken,
     Ready,
     Receiving { socket: u32, received: u32 },
     Working { socket: u32, received: u32, packet: Packet },
     Sending { socket: u32, received: u32, packet: Packet },
+    Sent { socket: u32, received: u32, packet: Packet },
+    Exiting,
 }
 
 /// The program.
@@ -29,13 +32,43 @@ pub struct UdpSink {
     pub max_events: u32,
     /// It waits in a receive call on this socket instead of in epoll.
     pub blocking: Option<u32>,
+    /// The queue through which it answers; `None`: the one that its frames come by.
+    pub answers_by: Option<u16>,
+    /// After so many datagrams it computes for so long, once.
+    pub stall: Option<(u64, Ns)>,
+    /// After so many datagrams it exits, which takes so long before its descriptors are closed.
+    pub exit: Option<(u64, Ns)>,
+    received: u64,
+    /// Sockets that the last wait named and that are still to be read.
+    unread: u32,
     at: At,
 }
 
 impl UdpSink {
     /// A sink that waits in epoll.
     pub fn new(work: Ns, echo: bool) -> Self {
-        UdpSink { work, echo, max_events: 64, blocking: None, at: At::Waiting }
+        UdpSink {
+            work,
+            echo,
+            max_events: 64,
+            blocking: None,
+            answers_by: None,
+            stall: None,
+            exit: None,
+            received: 0,
+            unread: 0,
+            at: At::Waiting,
+        }
+    }
+
+    /// The next socket to read: the one that it owns, if something waits there, or one that the last
+    /// wait named.
+    fn next_socket(&self, machine: &mut Machine<'_>, me: ThreadId) -> Option<u32> {
+        match self.blocking {
+            Some(socket) => (machine.waiting(socket) > 0).then_some(socket),
+            None if self.unread > 0 => machine.next_ready(me),
+            None => None,
+        }
     }
 
     fn receive(&mut self, machine: &mut Machine<'_>, me: ThreadId, socket: u32, n: u32) -> Act {
@@ -43,6 +76,7 @@ impl UdpSink {
         if n == MOST {
             machine.still_ready(socket);
             self.at = At::Ready;
+            self.unread = self.unread.saturating_sub(1);
             return Act::Kernel(0);
         }
         match machine.receive(me, socket) {
@@ -52,6 +86,7 @@ impl UdpSink {
             }
             None => {
                 self.at = At::Ready;
+                self.unread = self.unread.saturating_sub(1);
                 Act::Kernel(cost.recv_empty)
             }
         }
@@ -62,38 +97,67 @@ impl Program for UdpSink {
     fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
         match self.at {
             At::Waiting => {
-                self.at = At::Ready;
+                self.at = At::Woken;
                 match self.blocking {
                     None => Act::Epoll { timeout: None, max_events: self.max_events },
                     Some(_) => Act::Receive { timeout: None },
                 }
             }
-            At::Ready => match self.blocking.or_else(|| machine.next_ready(me)) {
-                Some(socket) if machine.waiting(socket) > 0 || self.blocking.is_none() => {
-                    self.receive(machine, me, socket, 0)
-                }
-                _ => {
+            At::Woken => {
+                self.unread = machine.events(me);
+                self.at = At::Ready;
+                Act::Kernel(0)
+            }
+            At::Ready => match self.next_socket(machine, me) {
+                Some(socket) => self.receive(machine, me, socket, 0),
+                None => {
                     self.at = At::Waiting;
                     Act::Kernel(0)
                 }
             },
+            // A blocking call that finds nothing is the one that sleeps.
+            At::Receiving { socket, .. }
+                if self.blocking.is_some() && machine.waiting(socket) == 0 =>
+            {
+                self.at = At::Ready;
+                Act::Receive { timeout: None }
+            }
             At::Receiving { socket, received } => self.receive(machine, me, socket, received),
             At::Working { socket, received, packet } => {
                 let now = machine.now();
                 machine.record(now - packet.stamp);
+                self.received += 1;
+                let after = |event: Option<(u64, Ns)>| {
+                    event.filter(|(count, _)| *count == self.received).map(|(_, time)| time)
+                };
+                let stall = after(self.stall).unwrap_or(0);
+                if let Some(time) = after(self.exit) {
+                    self.at = At::Exiting;
+                    return Act::Kernel(self.work + time);
+                }
                 self.at = if self.echo {
                     At::Sending { socket, received, packet }
                 } else {
                     At::Receiving { socket, received }
                 };
-                Act::User(self.work)
+                Act::User(self.work + stall)
             }
             At::Sending { socket, received, packet } => {
-                let queue = machine.queue_of(packet.flow);
-                machine.transmit(queue, Packet::new(packet.flow, Kind::Data, packet.bytes, packet.tag, packet.stamp));
-                self.at = At::Receiving { socket, received };
+                self.at = At::Sent { socket, received, packet };
                 let cost = machine.config().cost;
                 Act::Kernel(cost.send + cost.send_frame)
+            }
+            // The doorbell is the end of a send call.
+            At::Sent { socket, received, packet } => {
+                let Packet { flow, bytes, tag, stamp, .. } = packet;
+                let queue = self.answers_by.unwrap_or_else(|| machine.queue_of(flow));
+                machine.transmit(queue, Packet::new(flow, Kind::Data, bytes, tag, stamp));
+                self.at = At::Receiving { socket, received };
+                Act::Kernel(0)
+            }
+            At::Exiting => {
+                machine.close_epoll_of(me);
+                Act::Exit
             }
         }
     }

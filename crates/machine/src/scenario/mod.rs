@@ -3,6 +3,14 @@
 //! One file each. A scenario knows how its experiment was set up and how it was measured, and
 //! nothing of what was published: comparing is the reader's.
 
+pub mod flood_ping;
+pub mod memcached;
+pub mod oracle;
+pub mod ssd;
+pub mod tcp_rr;
+pub mod udp_sink;
+pub mod xsk_rr;
+
 use std::collections::BTreeMap;
 
 use napkin_core::policy::Policy;
@@ -27,6 +35,8 @@ pub struct Run<'p> {
     pub warm_up: Ns,
     /// The measured virtual time.
     pub window: Ns,
+    /// Threads that poll in vain are skipped in bulk ([`Machine::set_skip`]).
+    pub skip: bool,
     /// Who watches, if anybody does: told of the window only.
     pub trace: Option<Box<dyn Trace>>,
 }
@@ -35,7 +45,7 @@ impl<'p> Run<'p> {
     /// A run of a second after 200 ms of warm-up, with seed 1.
     pub fn new(profile: &'p Profile, policy: Policy) -> Self {
         let (warm_up, window) = (200 * MILLISECOND, 1000 * MILLISECOND);
-        Run { profile, policy, seed: 1, warm_up, window, trace: None }
+        Run { profile, policy, seed: 1, warm_up, window, skip: true, trace: None }
     }
 }
 
@@ -77,7 +87,11 @@ impl Outcome {
 
 /// Lets a machine run through its warm-up and its window; the growth of all counts over the
 /// window. Latencies recorded during the warm-up are forgotten.
+///
+/// # Panics
+/// If an invariant did not hold: the figures of such a run would be untrue.
 pub fn measure(machine: &mut Machine<'_>, run: &mut Run<'_>) -> Snapshot {
+    machine.set_skip(run.skip);
     machine.run(run.warm_up);
     machine.restart_latency();
     if let Some(trace) = run.trace.take() {
@@ -85,5 +99,8 @@ pub fn measure(machine: &mut Machine<'_>, run: &mut Run<'_>) -> Snapshot {
     }
     let before = machine.snapshot();
     machine.run(run.warm_up + run.window);
+    if let Some(what) = machine.broken() {
+        panic!("{what}");
+    }
     machine.snapshot().since(&before)
 }

@@ -1,0 +1,360 @@
+//! A table of runs: policies under loads on one modelled host, several seeds each.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+
+use napkin_core::{MILLISECOND, Ns, Policy};
+use napkin_machine::Trace;
+use napkin_machine::profile::{Profile, ProfileError};
+use napkin_machine::scenario::{Outcome, Run};
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use super::perfetto::{MOST_EVENTS, Recorder, Timeline, TraceError};
+use super::scenario::{LoadError, Scenario};
+use super::{figures, host, pool};
+use crate::report::{Column, Progress, Repetition, Report, Row};
+
+/// Longest virtual time of one run, warm-up included: an hour.
+pub const LONGEST: Ns = 3_600_000 * MILLISECOND;
+
+/// Why a table was not run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The profile is wrong, or not for this workload.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A load makes no sense.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// There is nothing to run.
+    #[error("nothing to run: give at least one {0}")]
+    Nothing(&'static str),
+    /// The window makes no sense.
+    #[error("a run of {0} ns of virtual time: give a window above 0 and at most an hour in all")]
+    Window(Ns),
+    /// The timeline would be too large.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A run failed.
+    #[error("{what}: {why}")]
+    Run {
+        /// Which.
+        what: String,
+        /// Why.
+        why: String,
+    },
+}
+
+impl PlanError {
+    /// Whether what was asked makes no sense, rather than went wrong.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, PlanError::Run { .. })
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy)]
+pub struct Point<'a> {
+    /// The workload.
+    pub scenario: &'a dyn Scenario,
+    /// The host.
+    pub profile: &'a Profile,
+    /// The policy.
+    pub policy: Policy,
+    /// The load.
+    pub load: &'a str,
+    /// Where all randomness comes from.
+    pub seed: u64,
+    /// Virtual time before the window.
+    pub warm_up: Ns,
+    /// The measured virtual time.
+    pub window: Ns,
+}
+
+impl Point<'_> {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Those of [`Scenario::run`].
+    pub fn run(&self, trace: Option<Box<dyn Trace>>) -> Result<Outcome, String> {
+        let Point { scenario, profile, policy, load, seed, warm_up, window } = *self;
+        // Who watches wants to see each empty poll; whether they are skipped changes nothing else.
+        let skip = trace.is_none();
+        scenario.run(load, Run { profile, policy, seed, warm_up, window, skip, trace })
+    }
+}
+
+/// A table.
+#[derive(Debug, Clone)]
+pub struct Plan<'a> {
+    /// The workload.
+    pub scenario: &'a dyn Scenario,
+    /// The host.
+    pub profile: Profile,
+    /// Where the profile was read: `built-in`, or a path.
+    pub source: String,
+    /// The policies to compare.
+    pub policies: Vec<Policy>,
+    /// The loads, each in the scenario's form.
+    pub loads: Vec<String>,
+    /// Seeds of each policy under each load.
+    pub repetitions: u64,
+    /// The first seed; the others follow it. All policies have the same ones.
+    pub seed: u64,
+    /// Virtual time before the window.
+    pub warm_up: Ns,
+    /// The measured virtual time.
+    pub window: Ns,
+    /// Runs at a time; `None` for as many as there are CPUs.
+    pub jobs: Option<NonZeroUsize>,
+}
+
+impl Plan<'_> {
+    /// Refuses what makes no sense, before anything runs.
+    ///
+    /// # Errors
+    /// What is wrong first.
+    pub fn check(&self) -> Result<(), PlanError> {
+        self.profile.require(self.scenario.section())?;
+        for (none, what) in [
+            (self.policies.is_empty(), "policy"),
+            (self.loads.is_empty(), "load"),
+            (self.repetitions == 0, "repetition"),
+        ] {
+            if none {
+                return Err(PlanError::Nothing(what));
+            }
+        }
+        if self.window == 0 || self.window.saturating_add(self.warm_up) > LONGEST {
+            return Err(PlanError::Window(self.window.saturating_add(self.warm_up)));
+        }
+        for load in &self.loads {
+            self.scenario.load(load, &self.profile)?;
+        }
+        Ok(())
+    }
+
+    /// Rows: loads outside, policies inside, as in the other worlds.
+    fn rows(&self) -> usize {
+        self.loads.len() * self.policies.len()
+    }
+
+    fn point(&self, row: usize, repetition: u64) -> Point<'_> {
+        Point {
+            scenario: self.scenario,
+            profile: &self.profile,
+            policy: self.policies[row % self.policies.len()],
+            load: &self.loads[row / self.policies.len()],
+            seed: self.seed.wrapping_add(repetition),
+            warm_up: self.warm_up,
+            window: self.window,
+        }
+    }
+
+    fn name(&self, row: usize) -> String {
+        let point = self.point(row, 0);
+        format!("{} {} at {}", self.scenario.name(), point.policy, point.load)
+    }
+
+    /// Runs the table. A run that fails leaves a note in its row, and no figures.
+    ///
+    /// # Errors
+    /// Those of [`Plan::check`], or the first failure if every run failed.
+    pub fn run(&self, progress: fn(u64) -> Progress) -> Result<Report, PlanError> {
+        self.check()?;
+        let rows = self.rows() as u64;
+        let count = rows.saturating_mul(self.repetitions);
+        let mut progress = progress(count);
+        let mut results: Vec<Vec<(u64, Result<_, String>)>> = vec![Vec::new(); rows as usize];
+        pool::each(
+            pool::jobs(self.jobs),
+            0..count,
+            |place| {
+                let (row, repetition) = ((place % rows) as usize, place / rows);
+                self.point(row, repetition).run(None).map(|outcome| figures::figures(&outcome))
+            },
+            |place, result| {
+                let row = (place % rows) as usize;
+                progress.step(&self.name(row));
+                results[row].push((place, result.and_then(|result| result)));
+                ControlFlow::Continue(())
+            },
+        );
+        drop(progress);
+        let mut failure = None;
+        let mut table = Vec::new();
+        for (row, mut results) in results.into_iter().enumerate() {
+            results.sort_by_key(|(place, _)| *place);
+            let (mut repetitions, mut notes) = (Vec::new(), Vec::new());
+            for (step, result) in results {
+                match result {
+                    Ok(figures) => repetitions.push(Repetition { step, figures }),
+                    Err(why) => {
+                        let seed = self.seed.wrapping_add(step / rows);
+                        failure.get_or_insert((self.name(row), format!("seed {seed}: {why}")));
+                        notes.push(format!("seed {seed}: {why}"));
+                    }
+                }
+            }
+            let point = self.point(row, 0);
+            let load = self.scenario.load(point.load, &self.profile)?;
+            table.push(Row::from_repetitions(point.policy.to_string(), load, repetitions, notes));
+        }
+        if let (Some((what, why)), true) = (failure, table.iter().all(|it| it.repetitions.is_empty()))
+        {
+            return Err(PlanError::Run { what, why });
+        }
+        Ok(Report {
+            workload: self.scenario.name().to_owned(),
+            world: "machine".to_owned(),
+            host: host::host(&self.profile, &self.source),
+            rows: table,
+            notes: Vec::new(),
+            extra: Map::from_iter([
+                ("seed".to_owned(), Value::from(self.seed)),
+                ("window_ns".to_owned(), Value::from(self.window)),
+                ("warm_up_ns".to_owned(), Value::from(self.warm_up)),
+            ]),
+        })
+    }
+
+    /// Records the first part of the measured window of each row, with its first seed: what
+    /// [`Plan::run`] will run is the same up to there.
+    ///
+    /// # Errors
+    /// Those of [`Plan::check`], a window whose timeline would be too large, or the first run that
+    /// failed.
+    pub fn timelines(&self, window: Ns) -> Result<Vec<Timeline>, PlanError> {
+        self.check()?;
+        let window = window.min(self.window);
+        if window == 0 {
+            return Err(PlanError::Window(window));
+        }
+        let rows = self.rows();
+        let most = MOST_EVENTS / rows.max(1);
+        let mut found: Vec<Option<Result<Timeline, PlanError>>> = (0..rows).map(|_| None).collect();
+        let record = |place: u64| {
+            let row = place as usize;
+            let point = Point { window, ..self.point(row, 0) };
+            let begin = self.warm_up;
+            let recorder = Recorder::new(&self.name(row), begin, begin + window, most);
+            let timeline = recorder.timeline();
+            let failed = |why| PlanError::Run { what: self.name(row), why };
+            let outcome = point.run(Some(Box::new(recorder))).map_err(failed)?;
+            drop(outcome);
+            let timeline = timeline.take();
+            timeline.check()?;
+            Ok(timeline)
+        };
+        pool::each(pool::jobs(self.jobs), 0..rows as u64, record, |place, result| {
+            let row = place as usize;
+            let panicked = |why| Err(PlanError::Run { what: self.name(row), why });
+            found[row] = Some(result.unwrap_or_else(panicked));
+            ControlFlow::Continue(())
+        });
+        found.into_iter().flatten().collect()
+    }
+
+    /// The columns of its table for people.
+    pub fn columns(&self) -> Vec<Column> {
+        let first = self.loads.first().and_then(|it| self.scenario.load(it, &self.profile).ok());
+        let load = first.unwrap_or_default();
+        let mut columns = vec![Column::Policy];
+        columns.extend(load.keys().cloned().map(Column::Load));
+        columns.extend([
+            Column::Offered,
+            Column::Achieved,
+            Column::P50,
+            Column::P99,
+            Column::P999,
+            Column::Work,
+            Column::Poll,
+            Column::Waiting,
+            Column::Asleep,
+            Column::InterruptsPerPacket,
+            Column::Polls,
+            Column::Drops,
+            Column::ContextSwitchesPerPacket,
+        ]);
+        columns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::stand_in::StandIn;
+
+    pub(super) fn plan() -> Plan<'static> {
+        Plan {
+            scenario: &StandIn,
+            profile: Profile::named(StandIn.profile()).unwrap(),
+            source: "built-in".to_owned(),
+            policies: StandIn.policies(),
+            loads: StandIn.loads(),
+            repetitions: 2,
+            seed: 1,
+            warm_up: 5_000_000,
+            window: 50_000_000,
+            jobs: None,
+        }
+    }
+
+    fn json(plan: &Plan<'_>) -> Value {
+        serde_json::to_value(plan.run(Progress::hidden).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_table_has_the_other_worlds_json() {
+        let report = json(&plan());
+        assert_eq!((&report["world"], &report["workload"]), (&"machine".into(), &"stand-in".into()));
+        assert_eq!(report["host"]["profile"]["name"], "emulator-7.2");
+        let rows = report["rows"].as_array().unwrap();
+        let names: Vec<_> =
+            rows.iter().map(|row| (row["policy"].clone(), row["load"]["frames_per_s"].clone())).collect();
+        let want = [("base", 5e3), ("threaded", 5e3), ("base", 2e4), ("threaded", 2e4)];
+        assert_eq!(names, want.map(|(policy, load)| (policy.into(), load.into())));
+        for row in rows {
+            assert_eq!(row["repetitions"].as_array().unwrap().len(), 2);
+            assert!(row["latency_ns"]["p50"].as_u64().unwrap() > 0);
+            assert!(row["cpu"]["work"].as_f64().unwrap() > 0.0);
+            assert!(row["repetitions"][0]["per_queue"][0]["polls_per_s"].is_f64());
+        }
+    }
+
+    #[test]
+    fn the_same_seeds_give_the_same_bytes_on_any_number_of_threads() {
+        let one = json(&Plan { jobs: NonZeroUsize::new(1), ..plan() }).to_string();
+        assert_eq!(json(&Plan { jobs: NonZeroUsize::new(4), ..plan() }).to_string(), one);
+        assert_ne!(json(&Plan { seed: 7, ..plan() }).to_string(), one);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_before_anything_runs() {
+        let refused = |plan: Plan<'_>| {
+            let error = plan.run(Progress::hidden).unwrap_err();
+            assert!(error.is_usage(), "{error}");
+            error.to_string()
+        };
+        assert!(refused(Plan { policies: Vec::new(), ..plan() }).ends_with("one policy"));
+        assert!(refused(Plan { loads: Vec::new(), ..plan() }).ends_with("one load"));
+        assert!(refused(Plan { repetitions: 0, ..plan() }).ends_with("one repetition"));
+        assert!(refused(Plan { window: 0, ..plan() }).contains("above 0"));
+        assert!(refused(Plan { warm_up: LONGEST, ..plan() }).contains("at most an hour"));
+        let zero = refused(Plan { loads: vec!["0".into()], ..plan() });
+        assert!(zero.contains("a load of 0"), "{zero}");
+        let beyond = refused(Plan { loads: vec!["4000000000000".into()], ..plan() });
+        assert!(beyond.contains("link.rate"), "{beyond}");
+    }
+
+    #[test]
+    fn a_timeline_that_would_be_too_large_is_refused_with_the_window_that_fits() {
+        let error = Timeline::new("base at 5000", 0, 1_000, 0).check();
+        assert!(error.is_ok(), "nothing was recorded");
+        let plan = Plan { loads: vec!["20000".into()], ..plan() };
+        assert_eq!(plan.timelines(20_000_000).unwrap().len(), 2);
+        assert!(matches!(plan.timelines(0), Err(PlanError::Window(0))));
+    }
+}

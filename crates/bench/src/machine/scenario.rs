@@ -1,0 +1,454 @@
+//! The bench workloads as the machine has them: their loads, policies and published testbeds.
+//!
+//! A scenario itself (host, programs, client) is `napkin-machine`'s. Here is only what the command
+//! line needs to run any of them: names, defaults, and the form of a load, which is one word.
+
+use std::fmt;
+
+use napkin_core::{MILLISECOND, Ns, Policy};
+use napkin_machine::load::Rate;
+use napkin_machine::profile::{Profile, Takes};
+use napkin_machine::scenario::{self, Outcome, Run};
+use serde_json::{Map, Value};
+
+/// A workload in this world.
+pub trait Scenario: fmt::Debug + Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// The profile of the published testbed.
+    fn profile(&self) -> &'static str;
+
+    /// The section that a profile needs for it.
+    fn section(&self) -> &'static str;
+
+    /// The policies that tell its story.
+    fn policies(&self) -> Vec<Policy>;
+
+    /// The loads of the publication, or some of them.
+    fn loads(&self) -> Vec<String>;
+
+    /// What a load may be, for a help text and for an error.
+    fn load_form(&self) -> &'static str;
+
+    /// A load in the workload's own terms, for the report.
+    ///
+    /// # Errors
+    /// A load that is none, is zero, or does not fit through the profile's link.
+    fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError>;
+
+    /// Runs it under a load that [`Scenario::load`] has let through.
+    ///
+    /// # Errors
+    /// Whatever keeps the scenario from being built, or the first invariant that did not hold.
+    fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String>;
+}
+
+/// What is wrong with a load.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// Not a load of this workload.
+    #[error("a load of '{given}' is none: give {form}")]
+    Form {
+        /// What was given.
+        given: String,
+        /// What it may be.
+        form: &'static str,
+    },
+    /// Nothing would be sent.
+    #[error("a load of 0 sends nothing: give {form}")]
+    Zero {
+        /// What it may be.
+        form: &'static str,
+    },
+    /// More than the link carries.
+    #[error(
+        "a load of {given} is beyond the wire: {frames:.0} frames of at least {bytes} bytes a second \
+         need {needed}, and link.rate of '{profile}' is {rate}; give at most {most:.0}"
+    )]
+    BeyondWire {
+        /// What was given.
+        given: String,
+        /// Frames a second that it means.
+        frames: f64,
+        /// Bytes of each on the wire.
+        bytes: u32,
+        /// The rate that it needs.
+        needed: String,
+        /// The profile.
+        profile: String,
+        /// The link's rate.
+        rate: String,
+        /// Frames a second that the link carries.
+        most: f64,
+    },
+}
+
+/// The form of a plain rate.
+const RATE_FORM: &str = "a whole number a second above 0, as in 200000, 200k or 1M";
+
+/// The form of a rate that may be unlimited.
+const RATE_OR_MAX: &str = "requests a second above 0, as in 200000, 200k or 1M, or max";
+
+/// Bytes that the smallest Ethernet frame takes on the wire, with preamble and gap.
+const LEAST_FRAME: u32 = 84;
+
+/// Reads a rate and holds it to the link, given the least that one of its frames takes there.
+///
+/// # Errors
+/// A text that is no rate, a rate of zero, and one beyond `link.rate`.
+pub fn per_second(text: &str, profile: &Profile, bytes: u32) -> Result<f64, LoadError> {
+    rate_of(text, profile, bytes, RATE_FORM)
+}
+
+fn rate_of(
+    text: &str,
+    profile: &Profile,
+    bytes: u32,
+    form: &'static str,
+) -> Result<f64, LoadError> {
+    let number = text.trim();
+    let (digits, scale) = match number.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1_000),
+        None => number.strip_suffix('M').map_or((number, 1), |digits| (digits, 1_000_000)),
+    };
+    let no_load = || LoadError::Form { given: shorten(text), form };
+    let whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let rate = digits.parse::<u64>().ok().filter(|_| whole);
+    let rate = rate.and_then(|rate| rate.checked_mul(scale)).ok_or_else(no_load)?;
+    if rate == 0 {
+        return Err(LoadError::Zero { form });
+    }
+    let link = profile.get("link.rate");
+    let most = link / 8.0 / f64::from(bytes);
+    if rate as f64 > most {
+        let show = |bits: f64| Takes::Rate.show(bits);
+        return Err(LoadError::BeyondWire {
+            given: shorten(text),
+            frames: rate as f64,
+            bytes,
+            needed: show(rate as f64 * 8.0 * f64::from(bytes)),
+            profile: profile.name().to_owned(),
+            rate: show(link),
+            most: most.floor(),
+        });
+    }
+    Ok(rate as f64)
+}
+
+/// An error quotes little of what was given.
+fn shorten(text: &str) -> String {
+    let mut short: String = text.chars().take(24).flat_map(char::escape_debug).collect();
+    if text.chars().count() > 24 {
+        short.push_str("...");
+    }
+    short
+}
+
+fn field(name: &str, value: impl Into<Value>) -> Map<String, Value> {
+    Map::from_iter([(name.to_owned(), value.into())])
+}
+
+/// Whole rates are shown without a fraction.
+fn whole(rate: f64) -> Value {
+    Value::from(rate as u64)
+}
+
+/// 2007: a flood ping.
+#[derive(Debug)]
+struct FloodPing;
+
+/// The form of a pace of pings.
+const PINGS: &str = "flood, or echo requests a second above 0, as in 100 or 10k";
+
+impl FloodPing {
+    fn pace(text: &str, profile: &Profile) -> Result<Option<f64>, LoadError> {
+        if text == "flood" {
+            return Ok(None);
+        }
+        rate_of(text, profile, LEAST_FRAME, PINGS).map(Some)
+    }
+}
+
+impl Scenario for FloodPing {
+    fn name(&self) -> &'static str {
+        "flood-ping"
+    }
+
+    fn profile(&self) -> &'static str {
+        "desktop-2007"
+    }
+
+    fn section(&self) -> &'static str {
+        "flood-ping"
+    }
+
+    fn policies(&self) -> Vec<Policy> {
+        vec![Policy::BASE, Policy::hold(MILLISECOND)]
+    }
+
+    fn loads(&self) -> Vec<String> {
+        vec!["flood".to_owned()]
+    }
+
+    fn load_form(&self) -> &'static str {
+        PINGS
+    }
+
+    fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
+        Ok(match Self::pace(text, profile)? {
+            None => field("requests_per_s", "flood"),
+            Some(rate) => field("requests_per_s", whole(rate)),
+        })
+    }
+
+    fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
+        let pace = Self::pace(load, run.profile).map_err(|error| error.to_string())?;
+        scenario::flood_ping::run(run, pace)
+    }
+}
+
+/// 2018: a datagram sink under a generator that does not care.
+#[derive(Debug)]
+struct UdpSink;
+
+impl Scenario for UdpSink {
+    fn name(&self) -> &'static str {
+        "udp-sink"
+    }
+
+    fn profile(&self) -> &'static str {
+        "qemu-2018"
+    }
+
+    fn section(&self) -> &'static str {
+        "udp-sink"
+    }
+
+    fn policies(&self) -> Vec<Policy> {
+        vec![Policy::BASE_6_4, Policy::KSOFTIRQD_AS_POSTED, Policy::KSOFTIRQD, Policy::FEEDBACK]
+    }
+
+    fn loads(&self) -> Vec<String> {
+        ["5000", "13000", "21000", "30000", "60000"].map(str::to_owned).to_vec()
+    }
+
+    fn load_form(&self) -> &'static str {
+        RATE_FORM
+    }
+
+    fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
+        per_second(text, profile, LEAST_FRAME).map(|rate| field("packets_per_s", whole(rate)))
+    }
+
+    fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
+        let rate = per_second(load, run.profile, LEAST_FRAME).map_err(|error| error.to_string())?;
+        scenario::udp_sink::run(run, rate)
+    }
+}
+
+/// 2024: memcached under mutilate.
+#[derive(Debug)]
+struct Memcached;
+
+impl Memcached {
+    fn rate(text: &str, profile: &Profile) -> Result<Rate, LoadError> {
+        if text == "max" {
+            return Ok(Rate::Max);
+        }
+        rate_of(text, profile, LEAST_FRAME, RATE_OR_MAX).map(Rate::PerS)
+    }
+}
+
+impl Scenario for Memcached {
+    fn name(&self) -> &'static str {
+        "memcached"
+    }
+
+    fn profile(&self) -> &'static str {
+        "epyc-7662"
+    }
+
+    fn section(&self) -> &'static str {
+        "memcached"
+    }
+
+    fn policies(&self) -> Vec<Policy> {
+        let us = napkin_core::MICROSECOND;
+        vec![
+            Policy::BASE,
+            Policy::defer(20 * us),
+            Policy::NAPIBUSY,
+            Policy::FULLBUSY,
+            Policy::suspend(20 * us),
+        ]
+    }
+
+    fn loads(&self) -> Vec<String> {
+        ["200000", "600000", "1000000", "max"].map(str::to_owned).to_vec()
+    }
+
+    fn load_form(&self) -> &'static str {
+        RATE_OR_MAX
+    }
+
+    fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
+        Ok(match Self::rate(text, profile)? {
+            Rate::Max => field("requests_per_s", "max"),
+            Rate::PerS(rate) => field("requests_per_s", whole(rate)),
+        })
+    }
+
+    fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
+        let rate = Self::rate(load, run.profile).map_err(|error| error.to_string())?;
+        let queues = run.profile.count("nic.queues") as u16;
+        let setup = scenario::memcached::Setup::published(rate);
+        scenario::memcached::run(run, scenario::memcached::Setup { queues, ..setup })
+    }
+}
+
+/// 2025: xsk_rr over AF_XDP.
+#[derive(Debug)]
+struct XskRr;
+
+/// The form of a pace.
+const PACE: &str = "frames a second, and after a colon for how long the application is busy with \
+                    each, as in 12000 or 60000:2us";
+
+/// Longest delay after a reply.
+const LONGEST_DELAY: Ns = 1_000 * MILLISECOND;
+
+impl XskRr {
+    fn pace(text: &str, profile: &Profile) -> Result<scenario::xsk_rr::Pace, LoadError> {
+        let (rate, delay) = text.split_once(':').unwrap_or((text, "0ns"));
+        let rate = rate_of(rate, profile, LEAST_FRAME, PACE)?;
+        let delay = time(delay).filter(|delay| *delay <= LONGEST_DELAY);
+        let delay = delay.ok_or_else(|| LoadError::Form { given: shorten(text), form: PACE })?;
+        Ok(scenario::xsk_rr::Pace { period: (1e9 / rate) as Ns, delay })
+    }
+}
+
+/// A whole number of nanoseconds, microseconds or milliseconds.
+fn time(text: &str) -> Option<Ns> {
+    let end = text.find(|c: char| !c.is_ascii_digit())?;
+    let (digits, unit) = text.split_at(end);
+    let scale: Ns = match unit {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => MILLISECOND,
+        _ => return None,
+    };
+    digits.parse::<Ns>().ok()?.checked_mul(scale)
+}
+
+impl Scenario for XskRr {
+    fn name(&self) -> &'static str {
+        "xsk-rr"
+    }
+
+    fn profile(&self) -> &'static str {
+        "xsk-2025"
+    }
+
+    fn section(&self) -> &'static str {
+        "xsk-rr"
+    }
+
+    fn policies(&self) -> Vec<Policy> {
+        vec![
+            Policy::INTERRUPTS,
+            Policy::BUSYPOLL,
+            Policy::BUSYPOLL_SEPARATE,
+            Policy::THREADED_BUSY_POLL,
+        ]
+    }
+
+    fn loads(&self) -> Vec<String> {
+        ["12000", "32000:30us", "125000:6us"].map(str::to_owned).to_vec()
+    }
+
+    fn load_form(&self) -> &'static str {
+        PACE
+    }
+
+    fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
+        let pace = Self::pace(text, profile)?;
+        let rate = text.split(':').next().unwrap_or(text);
+        let mut load = field("frames_per_s", whole(rate_of(rate, profile, LEAST_FRAME, PACE)?));
+        load.insert("delay_ns".to_owned(), pace.delay.into());
+        Ok(load)
+    }
+
+    fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
+        let pace = Self::pace(load, run.profile).map_err(|error| error.to_string())?;
+        let ran = scenario::xsk_rr::run(run, pace).map_err(|error| error.to_string())?;
+        Ok(ran.outcome)
+    }
+}
+
+/// Every workload of this world.
+pub const SCENARIOS: &[&dyn Scenario] = &[&FloodPing, &UdpSink, &Memcached, &XskRr];
+
+/// The workload of that name.
+pub fn find(name: &str) -> Option<&'static dyn Scenario> {
+    SCENARIOS.iter().find(|it| it.name() == name).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn emulator() -> Profile {
+        Profile::named("emulator-7.2").unwrap()
+    }
+
+    #[test]
+    fn a_rate_is_a_whole_number_with_or_without_a_scale() {
+        let read = |text| per_second(text, &emulator(), LEAST_FRAME);
+        assert_eq!(read("200000"), Ok(200_000.0));
+        assert_eq!((read("200k"), read("1M")), (Ok(200_000.0), Ok(1_000_000.0)));
+        for wrong in ["", "k", "-5", "1.5k", "1e5", "99999999999999999999", "many"] {
+            let error = read(wrong).unwrap_err();
+            assert!(error.to_string().contains("200000, 200k or 1M"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_load_of_zero_or_beyond_the_wire_is_refused_and_the_key_is_named() {
+        let mut profile = emulator();
+        profile.set_text("link.rate=1 Gbit/s").unwrap();
+        let zero = per_second("0", &profile, LEAST_FRAME).unwrap_err();
+        assert!(zero.to_string().starts_with("a load of 0 sends nothing"), "{zero}");
+        assert!(per_second("1488095", &profile, LEAST_FRAME).is_ok(), "the wire's limit");
+        let beyond = per_second("1488096", &profile, LEAST_FRAME).unwrap_err().to_string();
+        assert!(beyond.contains("link.rate of 'emulator-7.2' is 1"), "{beyond}");
+        assert!(beyond.ends_with("give at most 1488095"), "{beyond}");
+    }
+
+    #[test]
+    fn every_scenario_s_defaults_are_loads_of_its_own_profile() {
+        for scenario in SCENARIOS {
+            let name = scenario.name();
+            assert!(find(name).is_some());
+            let profile = Profile::named(scenario.profile()).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(profile.has(scenario.section()), "{name}");
+            assert!(!scenario.policies().is_empty() && !scenario.loads().is_empty(), "{name}");
+            for load in scenario.loads() {
+                scenario.load(&load, &profile).unwrap_or_else(|e| panic!("{name}: {e}"));
+            }
+            assert!(scenario.load("0", &profile).is_err(), "{name}");
+            assert!(scenario.load("nonsense", &profile).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_pace_may_have_a_delay() {
+        let pace = |text| XskRr::pace(text, &emulator());
+        assert_eq!(pace("12000").unwrap(), scenario::xsk_rr::Pace { period: 83_333, delay: 0 });
+        assert_eq!(pace("125000:6us").unwrap().delay, 6_000);
+        for wrong in ["12000:", "12000:6", "12000:6m", "12000:2000ms", ":6us"] {
+            assert!(pace(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! One parameter of a sweep and its values.
+//!
+//! `policy=base,suspend20` is a list of names; a policy that is spelled out has commas of its own, so
+//! a value with a second `=` is one policy. Any other parameter takes a list; `seed=1..5` is the
+//! five seeds from 1 to 5.
+
+use std::fmt;
+
+use napkin_core::policy::{KEYS as POLICY_KEYS, nearest};
+use napkin_machine::profile::KEYS as CONSTANTS;
+use thiserror::Error;
+
+/// What a parameter changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parameter {
+    /// The policy as a whole.
+    Policy,
+    /// One key of the policy, on top of it.
+    PolicyKey(&'static str),
+    /// The load, in the workload's form.
+    Load,
+    /// The seed.
+    Seed,
+    /// A constant of the profile: section and name.
+    Constant(&'static str, &'static str),
+}
+
+/// The names of the parameters that are neither a policy's key nor a profile's.
+const NAMES: [(&str, Parameter); 3] =
+    [("policy", Parameter::Policy), ("load", Parameter::Load), ("seed", Parameter::Seed)];
+
+impl Parameter {
+    /// The parameter of that name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn find(name: &str) -> Result<Parameter, AxisError> {
+        if let Some((_, parameter)) = NAMES.iter().find(|(known, _)| *known == name) {
+            return Ok(*parameter);
+        }
+        if let Some(key) = POLICY_KEYS.iter().find(|key| key.name == name) {
+            return Ok(Parameter::PolicyKey(key.name));
+        }
+        if let Some(key) = CONSTANTS.iter().find(|key| key.path() == name) {
+            return Ok(Parameter::Constant(key.section, key.name));
+        }
+        let constants: Vec<String> = CONSTANTS.iter().map(|key| key.path()).collect();
+        let names = NAMES.iter().map(|(name, _)| *name);
+        let policy_keys = POLICY_KEYS.iter().map(|key| key.name);
+        let all = names.chain(policy_keys).chain(constants.iter().map(String::as_str));
+        let nearest = nearest(name, all).map(str::to_owned);
+        Err(AxisError::Unknown { name: shorten(name), nearest })
+    }
+}
+
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Parameter::Policy => f.write_str("policy"),
+            Parameter::PolicyKey(key) => f.write_str(key),
+            Parameter::Load => f.write_str("load"),
+            Parameter::Seed => f.write_str("seed"),
+            Parameter::Constant(section, name) => write!(f, "{section}.{name}"),
+        }
+    }
+}
+
+/// What is wrong with a `--vary`.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AxisError {
+    /// Without `=`.
+    #[error("--vary '{0}' has no '=': give NAME=VALUE,VALUE, as in load=200000,400000")]
+    NoEquals(String),
+    /// Without a value, or with an empty one.
+    #[error("--vary {0} has an empty value: give NAME=VALUE,VALUE, as in load=200000,400000")]
+    Empty(String),
+    /// No parameter.
+    #[error(
+        "--vary {name}: nothing is called so{}; it is policy, load, seed, a key of a policy \
+         (napkin policies) or a constant of the profile (napkin profile show)",
+        nearest.as_ref().map_or(String::new(), |nearest| format!("; did you mean '{nearest}'?"))
+    )]
+    Unknown {
+        /// What was given.
+        name: String,
+        /// The nearest that exists.
+        nearest: Option<String>,
+    },
+    /// No seed.
+    #[error("--vary seed: '{0}' is no seed: give numbers and ranges, as in 1..5 (both ends included)")]
+    Seed(String),
+    /// A value stands twice.
+    #[error("--vary {name}: '{value}' stands twice")]
+    Twice {
+        /// The parameter.
+        name: String,
+        /// The value.
+        value: String,
+    },
+}
+
+/// One value, or a range of seeds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Item {
+    Text(String),
+    Seeds { first: u64, last: u64 },
+}
+
+impl Item {
+    fn len(&self) -> u128 {
+        match self {
+            Item::Text(_) => 1,
+            Item::Seeds { first, last } => u128::from(last - first) + 1,
+        }
+    }
+}
+
+/// A parameter and its values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Axis {
+    /// Which.
+    pub parameter: Parameter,
+    items: Vec<Item>,
+}
+
+impl Axis {
+    /// Reads `NAME=VALUES`.
+    ///
+    /// # Errors
+    /// A name that nothing has, or values that are none.
+    pub fn parse(text: &str) -> Result<Axis, AxisError> {
+        let Some((name, values)) = text.split_once('=') else {
+            return Err(AxisError::NoEquals(shorten(text)));
+        };
+        let parameter = Parameter::find(name.trim())?;
+        let values: Vec<&str> = match parameter {
+            Parameter::Policy if values.contains('=') => vec![values],
+            _ => values.split(',').collect(),
+        };
+        let mut items = Vec::new();
+        for value in values {
+            let value = value.trim();
+            if value.is_empty() {
+                return Err(AxisError::Empty(parameter.to_string()));
+            }
+            items.push(match parameter {
+                Parameter::Seed => seeds(value)?,
+                _ => Item::Text(value.to_owned()),
+            });
+        }
+        Ok(Axis { parameter, items })
+    }
+
+    /// Reads several; a parameter that stands twice has the values of both.
+    ///
+    /// # Errors
+    /// Those of [`Axis::parse`], and a value that stands twice.
+    pub fn parse_all<'a>(
+        texts: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Vec<Axis>, AxisError> {
+        let mut axes: Vec<Axis> = Vec::new();
+        for text in texts {
+            let axis = Axis::parse(text)?;
+            match axes.iter_mut().find(|it| it.parameter == axis.parameter) {
+                Some(known) => known.items.extend(axis.items),
+                None => axes.push(axis),
+            }
+        }
+        for axis in &axes {
+            for (place, item) in axis.items.iter().enumerate() {
+                if let (Item::Text(value), true) = (item, axis.items[..place].contains(item)) {
+                    let (name, value) = (axis.parameter.to_string(), shorten(value));
+                    return Err(AxisError::Twice { name, value });
+                }
+            }
+        }
+        Ok(axes)
+    }
+
+    /// How many values it has.
+    pub fn len(&self) -> u128 {
+        self.items.iter().map(Item::len).sum()
+    }
+
+    /// Whether it has none: never, if it was parsed.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The value at a place below [`Axis::len`].
+    pub fn value(&self, mut place: u128) -> Option<String> {
+        for item in &self.items {
+            if place < item.len() {
+                return Some(match item {
+                    Item::Text(text) => text.clone(),
+                    Item::Seeds { first, .. } => (u128::from(*first) + place).to_string(),
+                });
+            }
+            place -= item.len();
+        }
+        None
+    }
+
+    /// The values that are written out, for a check of each before anything runs.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Text(text) => Some(text.as_str()),
+            Item::Seeds { .. } => None,
+        })
+    }
+}
+
+impl fmt::Display for Axis {
+    /// The form that [`Axis::parse`] reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=", self.parameter)?;
+        for (place, item) in self.items.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            match item {
+                Item::Text(text) => write!(f, "{comma}{text}")?,
+                Item::Seeds { first, last } if first == last => write!(f, "{comma}{first}")?,
+                Item::Seeds { first, last } => write!(f, "{comma}{first}..{last}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn seeds(text: &str) -> Result<Item, AxisError> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => Ok(Item::Seeds { first, last }),
+        _ => Err(AxisError::Seed(shorten(text))),
+    }
+}
+
+/// An error quotes little of what was given.
+fn shorten(text: &str) -> String {
+    let mut short: String = text.chars().take(40).flat_map(char::escape_debug).collect();
+    if text.chars().count() > 40 {
+        short.push_str("...");
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(text: &str) -> Vec<String> {
+        let axis = Axis::parse(text).unwrap();
+        (0..axis.len()).map(|place| axis.value(place).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_parameter_has_a_list_of_values() {
+        assert_eq!(values("load=200000,400000"), ["200000", "400000"]);
+        assert_eq!(values("cost.poll=400ns, 1us"), ["400ns", "1us"]);
+        assert_eq!(values("gro-flush-timeout=20us"), ["20us"]);
+        assert_eq!(values("policy=base,suspend20"), ["base", "suspend20"]);
+        assert_eq!(values("policy=suspend20,hold=50us"), ["suspend20,hold=50us"], "one policy");
+    }
+
+    #[test]
+    fn seeds_are_numbers_and_ranges_with_both_ends() {
+        assert_eq!(values("seed=1..3,7"), ["1", "2", "3", "7"]);
+        assert_eq!(Axis::parse("seed=0..18446744073709551615").unwrap().len(), 1 << 64);
+        for wrong in ["seed=a", "seed=3..1", "seed=1..", "seed=-1"] {
+            assert!(matches!(Axis::parse(wrong), Err(AxisError::Seed(_))), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_parameter_is_named_with_the_nearest() {
+        let says = |text: &str| Axis::parse(text).unwrap_err().to_string();
+        assert!(says("cost.pol=1us").contains("did you mean 'cost.poll'?"), "{}", says("cost.pol=1us"));
+        assert!(says("gro-flush-timeot=1us").contains("did you mean 'gro-flush-timeout'?"));
+        assert!(says("load").contains("has no '='"));
+        for empty in ["load=", "load=1,,2", "policy="] {
+            assert!(says(empty).contains("empty value"), "{empty}");
+        }
+    }
+
+    #[test]
+    fn values_of_one_parameter_come_together_and_none_stands_twice() {
+        let axes = Axis::parse_all(["policy=base", "load=1", "policy=suspend20,hold=1us"]).unwrap();
+        assert_eq!(axes.iter().map(Axis::len).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(axes[1].to_string(), "load=1");
+        let twice = Axis::parse_all(["load=1,2", "load=1"]).unwrap_err();
+        assert_eq!(twice.to_string(), "--vary load: '1' stands twice");
+    }
+}

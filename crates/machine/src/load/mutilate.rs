@@ -1,0 +1,323 @@
+//! mutilate: several client machines that load a memcached server, one of which measures.
+//!
+//! Each connection has one request outstanding at most. It draws the times of its requests from a
+//! generalised Pareto distribution whatever the server does, but sends one that is due only when the
+//! answer to the last has been read, and stamps it then: what a late request has waited is not
+//! charged (coordinated omission). The true figure, from the time that was drawn, is kept beside it.
+//! Without a rate a connection sends its next request as soon as it has read an answer.
+//!
+//! A client's own network card interrupts at most once in a while, and for some of its queues at that
+//! period only, so that answers wait on the client, too. Its threads spin, and its network stack
+//! acknowledges every answer at once.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use napkin_core::{MILLISECOND, Ns};
+
+use crate::client::Client;
+use crate::histogram::Histogram;
+use crate::machine::Machine;
+use crate::packet::{Kind, Packet};
+use crate::rng::Rng;
+
+/// Shape of the distribution of times between two requests of a connection.
+const ARRIVAL_SHAPE: f64 = 0.154_971;
+/// Sizes of keys: generalised extreme values, at least so many bytes.
+const KEY: (f64, f64, f64) = (30.7984, 8.20449, 0.078_688);
+const KEY_MIN: f64 = 7.0;
+/// Sizes of values: generalised Pareto.
+const VALUE: (f64, f64, f64) = (15.0, 214.476, 0.348_238);
+const VALUE_MAX: f64 = 1_400.0;
+/// Share of requests that write.
+const SETS: f64 = 0.03;
+/// Records of the store.
+const RECORDS: usize = 10_000;
+/// Bytes of a frame that are no payload: preamble, headers with time stamps, gap.
+const FRAME: u32 = 90;
+/// Bytes of a request and of an answer beside the key and the value.
+const REQUEST: u32 = 6;
+const STORED: u32 = 38;
+const ANSWER: u32 = 28;
+
+/// How much is asked of the server.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rate {
+    /// So many requests a second, of all connections together.
+    PerS(f64),
+    /// As many as it answers.
+    Max,
+}
+
+/// Where the connections are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clients {
+    /// Connections, dealt out to the machines in turn.
+    pub connections: u32,
+    /// The server's queues.
+    pub queues: u16,
+    /// Client machines; the first measures.
+    pub machines: u32,
+}
+
+impl Clients {
+    /// The server's queue of each connection: a hash of its addresses and ports, which is as good as
+    /// chance, so that some queues have more connections than others.
+    pub fn spread(&self, seed: u64) -> Vec<u16> {
+        let mut rng = Rng::new(seed);
+        (0..self.connections).map(|_| rng.below(u64::from(self.queues)) as u16).collect()
+    }
+}
+
+/// mutilate's histogram: bins of microseconds, each a tenth wider than the last.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LogBins {
+    bins: Vec<u64>,
+    count: u64,
+}
+
+impl LogBins {
+    const RATIO: f64 = 1.1;
+
+    /// Counts a latency.
+    pub fn add(&mut self, nanoseconds: Ns) {
+        let microseconds = (nanoseconds as f64 / 1000.0).max(1.0);
+        let place = (libm::log(microseconds) / libm::log(Self::RATIO)) as usize;
+        if place >= self.bins.len() {
+            self.bins.resize(place + 1, 0);
+        }
+        self.bins[place] += 1;
+        self.count += 1;
+    }
+
+    /// The percentile in nanoseconds, interpolated within its bin; 0 without a sample.
+    pub fn percentile(&self, percent: f64) -> f64 {
+        let wanted = self.count as f64 * percent / 100.0;
+        let mut before = 0u64;
+        for (place, &count) in self.bins.iter().enumerate() {
+            if (before + count) as f64 > wanted {
+                let low = libm::pow(Self::RATIO, place as f64);
+                let inside = (wanted - before as f64) / count as f64;
+                return (low + inside * low * (Self::RATIO - 1.0)) * 1000.0;
+            }
+            before += count;
+        }
+        0.0
+    }
+}
+
+/// What the clients have measured.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Measured {
+    /// Answers that were read, on all machines.
+    pub answers: u64,
+    /// The first machine's latencies as it stamps them.
+    pub stamped: Histogram,
+    /// The same in its own bins.
+    pub bins: LogBins,
+    /// The first machine's latencies from the time when a request was meant to be sent.
+    pub intended: Histogram,
+}
+
+/// The percentiles of a window are those of the samples whose answers were read in it.
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    flow: u32,
+    /// Its queue on its client machine.
+    rx: u32,
+    measures: bool,
+    /// When the request outstanding was meant to be sent.
+    meant: Ns,
+    /// When the next one is.
+    next: f64,
+}
+
+/// A receive queue of a client.
+#[derive(Debug, Clone, Copy)]
+struct Receive {
+    /// When it interrupts next, or last did.
+    interrupt: Ns,
+    /// Where in the period it interrupts, if it does so at that period only.
+    phase: Option<Ns>,
+}
+
+impl Receive {
+    /// When a frame that has come now is handed up.
+    fn handed_up(&mut self, now: Ns, moderation: Ns) -> Ns {
+        if let Some(phase) = self.phase {
+            return now + moderation - (now + phase) % moderation;
+        }
+        if self.interrupt <= now {
+            self.interrupt = now.max(self.interrupt + moderation);
+        }
+        self.interrupt
+    }
+}
+
+/// The clients.
+#[derive(Debug)]
+pub struct Mutilate {
+    connections: Vec<Connection>,
+    /// Mean time between two requests of a connection; 0 without a rate.
+    mean: f64,
+    /// The receive queues of all machines.
+    interrupts: Vec<Receive>,
+    moderation: Ns,
+    /// One way through a client, without waiting.
+    delay: Ns,
+    records: Vec<(u16, u16)>,
+    rng: Rng,
+    /// From when on it counts.
+    from: Ns,
+    measured: Rc<RefCell<Measured>>,
+}
+
+impl Mutilate {
+    /// Clients whose connection `i` is flow `i` of the machine. Answers read before `from` are not
+    /// counted.
+    pub fn new(
+        profile: &crate::profile::Profile,
+        clients: Clients,
+        rate: Rate,
+        from: Ns,
+        seed: u64,
+    ) -> (Self, Rc<RefCell<Measured>>) {
+        let mut rng = Rng::new(seed);
+        let rx_queues = profile.count("memcached.client-queues").max(1) as u32;
+        let machines = clients.machines.max(1);
+        let connections: Vec<_> = (0..clients.connections).map(|i| {
+            let machine = i % machines;
+            let place = rng.below(u64::from(rx_queues)) as u32;
+            Connection {
+                flow: i,
+                rx: machine * rx_queues + place,
+                measures: machine == 0,
+                meant: 0,
+                next: 0.0,
+            }
+        }).collect();
+        let mean = match rate {
+            Rate::PerS(rate) => f64::from(clients.connections) * 1e9 / rate,
+            Rate::Max => 0.0,
+        };
+        let records: Vec<_> = (0..RECORDS).map(|_| {
+            let (location, scale, shape) = KEY;
+            let key = rng.extreme(location, scale, shape).clamp(KEY_MIN, 250.0);
+            let (location, scale, shape) = VALUE;
+            let value = rng.pareto(location, scale, shape).min(VALUE_MAX);
+            (key as u16, value as u16)
+        }).collect();
+        let moderation = profile.time("memcached.client-moderation");
+        let slow = profile.ratio("memcached.client-slow") * f64::from(rx_queues);
+        let receive: Vec<_> = (0..machines * rx_queues).map(|queue| {
+            let slow = f64::from(queue % rx_queues) < slow && moderation > 0;
+            Receive { interrupt: 0, phase: slow.then(|| rng.below(moderation)) }
+        }).collect();
+        let measured = Rc::new(RefCell::new(Measured::default()));
+        let client = Mutilate {
+            connections,
+            mean,
+            interrupts: receive,
+            moderation,
+            delay: profile.time("memcached.client-delay") / 2,
+            records,
+            rng: rng.split(),
+            from,
+            measured: Rc::clone(&measured),
+        };
+        (client, measured)
+    }
+
+    /// Time to the next request of a connection.
+    fn gap(&mut self) -> f64 {
+        if self.mean == 0.0 {
+            return 0.0;
+        }
+        self.rng.pareto(0.0, (1.0 - ARRIVAL_SHAPE) * self.mean, ARRIVAL_SHAPE)
+    }
+
+    /// Sends a connection's next request when it is due, but not before `free`.
+    fn issue(&mut self, machine: &mut Machine<'_>, index: usize, free: Ns) {
+        let gap = self.gap();
+        let sets = self.rng.unit() < SETS;
+        let (key, value) = self.records[self.rng.below(RECORDS as u64) as usize];
+        let bytes =
+            FRAME + REQUEST + u32::from(key) + if sets { STORED + u32::from(value) } else { 0 };
+        let answer =
+            FRAME + if sets { REQUEST } else { ANSWER + u32::from(key) + u32::from(value) };
+        let connection = &mut self.connections[index];
+        let meant = if self.mean == 0.0 { free } else { connection.next as Ns };
+        connection.meant = meant;
+        connection.next += gap;
+        let at = meant.max(free);
+        let tag = index as u64 | u64::from(answer) << 32;
+        let packet = Packet::new(connection.flow, Kind::Data, bytes, tag, at);
+        machine.send_to_host_later(at + self.delay, packet);
+    }
+}
+
+/// How many bytes the answer to a request has.
+pub(crate) fn answer_bytes(tag: u64) -> u32 {
+    (tag >> 32) as u32
+}
+
+impl Client for Mutilate {
+    fn start(&mut self, machine: &mut Machine<'_>) {
+        for index in 0..self.connections.len() {
+            // A connection is somewhere in its time between two requests.
+            let spread = if self.mean == 0.0 { MILLISECOND as f64 } else { self.mean };
+            let first = self.rng.unit() * spread;
+            self.connections[index].next = first;
+            self.issue(machine, index, if self.mean == 0.0 { first as Ns } else { 0 });
+        }
+    }
+
+    fn timer(&mut self, _: &mut Machine<'_>, _: u64) {}
+
+    fn receive(&mut self, machine: &mut Machine<'_>, packet: Packet) {
+        let now = machine.now();
+        let index = (packet.tag & u64::from(u32::MAX)) as usize;
+        let connection = self.connections[index];
+        let queue = &mut self.interrupts[connection.rx as usize];
+        let interrupt = queue.handed_up(now, self.moderation);
+        let ack = Packet::new(connection.flow, Kind::Ack, FRAME, 0, interrupt);
+        machine.send_to_host_later(interrupt, ack);
+        let read = interrupt + self.delay;
+        if now >= self.from {
+            let mut measured = self.measured.borrow_mut();
+            measured.answers += 1;
+            if connection.measures {
+                let latency = read.saturating_sub(packet.stamp);
+                measured.stamped.add(latency);
+                measured.bins.add(latency);
+                measured.intended.add(read.saturating_sub(connection.meant));
+            }
+        }
+        self.issue(machine, index, read);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_lies_within_its_bin() {
+        let mut bins = LogBins::default();
+        (1..=1000u64).for_each(|i| bins.add(i * 1000));
+        for percent in [50.0, 95.0, 99.0] {
+            let found = bins.percentile(percent) / 1000.0;
+            let true_one = percent * 10.0;
+            assert!((found / true_one - 1.0).abs() < 0.1, "{percent}: {found}");
+        }
+        assert_eq!(LogBins::default().percentile(50.0), 0.0);
+    }
+
+    #[test]
+    fn all_in_one_bin_are_spread_over_it() {
+        let mut bins = LogBins::default();
+        (0..100).for_each(|_| bins.add(1_000));
+        // The first bin is that from 1 to 1.1 us.
+        assert!((bins.percentile(50.0) - 1_050.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,336 @@
+//! Adaptive interrupt moderation, as Linux's dynamic interrupt moderation library (DIM) decides it.
+//!
+//! A driver samples its queue whenever it allows the interrupt again. Every 64 interrupts it compares
+//! the rates of bytes, packets and interrupts with those before, and climbs along five pairs of a time
+//! and a number of frames: on while it gets better, back when it does not, still when it has found a
+//! top or is tired. Rates within 10 % of each other are the same. Nothing here knows what a policy is:
+//! where interrupts are deferred there are few samples, and it adapts seldom.
+
+use napkin_core::Ns;
+
+/// Interrupts from one decision to the next.
+const EVENTS: u64 = 64;
+
+/// The steps after which a climb gives up for a while.
+const TIRED: u8 = 10;
+
+/// Time in microseconds and frames, where the time begins anew with each frame.
+const FROM_FRAME: [(Ns, u32); 5] = [(2, 256), (8, 128), (16, 64), (32, 64), (64, 64)];
+
+/// The same, where the time begins with an interrupt.
+const FROM_EVENT: [(Ns, u32); 5] = [(1, 256), (8, 256), (64, 256), (128, 256), (256, 256)];
+
+/// For finished transmissions, from the interrupt.
+const TRANSMIT: [(Ns, u32); 5] = [(1, 128), (8, 128), (32, 128), (64, 128), (128, 128)];
+
+/// Counts of a queue at one moment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sample {
+    pub(crate) at: Ns,
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) events: u64,
+}
+
+/// Rates a millisecond.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rates {
+    bytes: u64,
+    packets: u64,
+    events: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Worse,
+    Same,
+    Better,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Climb {
+    OnTop,
+    Tired,
+    Right,
+    Left,
+}
+
+/// One queue's climb.
+#[derive(Debug)]
+pub(crate) struct Adaptive {
+    steps: &'static [(Ns, u32); 5],
+    at: usize,
+    climb: Climb,
+    left: u8,
+    right: u8,
+    tired: u8,
+    /// Where the sample under way began; `None` after a change, until the next one begins.
+    start: Option<Sample>,
+    before: Rates,
+}
+
+impl Adaptive {
+    /// A receive queue's that has the library's start values; `restarts` says when the time begins.
+    pub(crate) fn receive(restarts: bool) -> Self {
+        Adaptive::new(if restarts { &FROM_FRAME } else { &FROM_EVENT })
+    }
+
+    fn new(steps: &'static [(Ns, u32); 5]) -> Self {
+        Adaptive {
+            steps,
+            at: 1,
+            climb: Climb::OnTop,
+            left: 0,
+            right: 0,
+            tired: 0,
+            start: None,
+            before: Rates::default(),
+        }
+    }
+
+    /// The queue's counts as its interrupt is allowed again: the new time and number of frames, if
+    /// they change.
+    pub(crate) fn sample(&mut self, now: Sample) -> Option<(Ns, u32)> {
+        let Some(start) = self.start else {
+            self.start = Some(now);
+            return None;
+        };
+        if now.events - start.events < EVENTS {
+            return None;
+        }
+        let microseconds = (now.at - start.at) / 1000;
+        if microseconds == 0 {
+            return None;
+        }
+        let rate = |count: u64| (count * 1000).div_ceil(microseconds);
+        let rates = Rates {
+            bytes: rate(now.bytes - start.bytes),
+            packets: rate(now.packets - start.packets),
+            events: rate(EVENTS),
+        };
+        let was = self.at;
+        self.decide(rates);
+        if self.at == was {
+            self.start = Some(now);
+            return None;
+        }
+        self.start = None;
+        let (microseconds, frames) = self.steps[self.at];
+        Some((microseconds * 1000, frames))
+    }
+
+    fn decide(&mut self, rates: Rates) {
+        let parked = self.climb == Climb::OnTop;
+        match self.climb {
+            Climb::OnTop => {
+                if compare(rates, self.before) != Verdict::Same {
+                    self.set_out();
+                }
+            }
+            Climb::Tired => {
+                self.tired = self.tired.saturating_sub(1);
+                if self.tired == 0 {
+                    self.set_out();
+                }
+            }
+            Climb::Right | Climb::Left => {
+                if compare(rates, self.before) != Verdict::Better {
+                    self.turn();
+                }
+                if self.on_top() {
+                    self.park();
+                } else if self.tired == TIRED {
+                    (self.left, self.right) = (0, 0);
+                    self.climb = Climb::Tired;
+                } else if !self.step() {
+                    self.park();
+                }
+            }
+        }
+        if !parked || self.climb != Climb::OnTop {
+            self.before = rates;
+        }
+    }
+
+    fn set_out(&mut self) {
+        self.climb = if self.at == 0 { Climb::Right } else { Climb::Left };
+        if self.tired < TIRED {
+            self.step();
+        }
+    }
+
+    fn turn(&mut self) {
+        if self.climb == Climb::Right {
+            self.climb = Climb::Left;
+            self.left = 0;
+        } else {
+            self.climb = Climb::Right;
+            self.right = 0;
+        }
+    }
+
+    /// A step there and one back again.
+    fn on_top(&self) -> bool {
+        match self.climb {
+            Climb::Right => self.left > 1 && self.right == 1,
+            _ => self.right > 1 && self.left == 1,
+        }
+    }
+
+    fn park(&mut self) {
+        (self.left, self.right, self.tired) = (0, 0, 0);
+        self.climb = Climb::OnTop;
+    }
+
+    /// One step on; `false` at the edge.
+    fn step(&mut self) -> bool {
+        if self.climb == Climb::Right {
+            if self.at + 1 == self.steps.len() {
+                return false;
+            }
+            self.at += 1;
+            self.right += 1;
+        } else {
+            if self.at == 0 {
+                return false;
+            }
+            self.at -= 1;
+            self.left += 1;
+        }
+        self.tired += 1;
+        true
+    }
+}
+
+fn compare(now: Rates, before: Rates) -> Verdict {
+    let differs = |a: u64, b: u64| b > 0 && a.abs_diff(b) * 100 / b > 10;
+    let more = |yes: bool| if yes { Verdict::Better } else { Verdict::Worse };
+    for (now, before) in [(now.bytes, before.bytes), (now.packets, before.packets)] {
+        if before == 0 {
+            return if now > 0 { Verdict::Better } else { Verdict::Same };
+        }
+        if differs(now, before) {
+            return more(now > before);
+        }
+    }
+    if differs(now.events, before.events) {
+        more(now.events < before.events)
+    } else {
+        Verdict::Same
+    }
+}
+
+/// The moderation of a queue's finished transmissions, where the driver adapts it: an interrupt at
+/// once, unless the last one for them was not long ago.
+#[derive(Debug)]
+pub(crate) struct Transmissions {
+    adaptive: Adaptive,
+    time: Ns,
+    frames: u32,
+    /// Finished since the last interrupt for them.
+    held: u32,
+    last: Ns,
+    /// A timer is under way.
+    pub(crate) waits: bool,
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    events: u64,
+}
+
+impl Transmissions {
+    pub(crate) fn new() -> Self {
+        let (time, frames) = TRANSMIT[1];
+        Transmissions {
+            adaptive: Adaptive::new(&TRANSMIT),
+            time: time * 1000,
+            frames,
+            held: 0,
+            last: 0,
+            waits: false,
+            packets: 0,
+            bytes: 0,
+            events: 0,
+        }
+    }
+
+    /// One has finished: when the interrupt is due.
+    pub(crate) fn finished(&mut self, now: Ns) -> Ns {
+        self.held += 1;
+        if self.held >= self.frames { now } else { now.max(self.last + self.time) }
+    }
+
+    /// The interrupt goes.
+    pub(crate) fn raised(&mut self, now: Ns) {
+        (self.held, self.last) = (0, now);
+        self.events += 1;
+    }
+
+    /// The interrupt is allowed again.
+    pub(crate) fn sample(&mut self, now: Ns) {
+        let (packets, bytes, events) = (self.packets, self.bytes, self.events);
+        if let Some(step) = self.adaptive.sample(Sample { at: now, packets, bytes, events }) {
+            (self.time, self.frames) = step;
+        }
+        self.held = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feeds samples of 64 interrupts each, `packets` and `bytes` long after `microseconds`.
+    fn feed(adaptive: &mut Adaptive, rounds: &[(Ns, u64)]) -> Vec<usize> {
+        let mut now = Sample::default();
+        adaptive.sample(now);
+        let mut places = Vec::new();
+        for &(microseconds, packets) in rounds {
+            now.at += microseconds * 1000;
+            now.packets += packets;
+            now.bytes += packets * 100;
+            now.events += EVENTS;
+            adaptive.sample(now);
+            places.push(adaptive.at);
+            if adaptive.start.is_none() {
+                adaptive.sample(now);
+            }
+        }
+        places
+    }
+
+    #[test]
+    fn a_steady_queue_is_left_alone() {
+        let mut adaptive = Adaptive::receive(true);
+        // The first sample differs from nothing at all, which is better; it looks around and parks.
+        let places = feed(&mut adaptive, &[(4000, 200); 30]);
+        assert_eq!(places[10..], [places[10]; 20], "{places:?}");
+    }
+
+    #[test]
+    fn fewer_interrupts_for_the_same_packets_are_better() {
+        let mut adaptive = Adaptive::receive(true);
+        // Each step to the right makes the 64 interrupts take twice as long.
+        let mut now = Sample::default();
+        let mut most = 0;
+        for _ in 0..40 {
+            adaptive.sample(now);
+            let length = 500 << adaptive.at;
+            now.at += length * 1000;
+            now.packets += length / 10;
+            now.bytes += length * 10;
+            now.events += EVENTS;
+            adaptive.sample(now);
+            most = most.max(adaptive.at);
+        }
+        assert!(most >= 3, "{most}");
+    }
+
+    #[test]
+    fn less_than_64_interrupts_decide_nothing() {
+        let mut adaptive = Adaptive::receive(false);
+        for i in 0..EVENTS {
+            let sample = Sample { at: i * 1_000_000, packets: i * i, bytes: i * i * i, events: i };
+            assert_eq!(adaptive.sample(sample), None);
+        }
+    }
+}

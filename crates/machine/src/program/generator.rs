@@ -1,0 +1,124 @@
+//! A sender of datagrams on a CPU of the modelled machine: it sleeps to absolute times and sends
+//! bursts.
+//!
+//! On an emulator whose CPUs share one clock the generator's own work slows the receiver down, so it
+//! is a thread like any other and not a client outside of time. What it sends reaches the receiving
+//! queue directly: the other side of its own card is not modelled.
+
+use napkin_core::Ns;
+
+use crate::machine::Machine;
+use crate::packet::{Kind, Packet};
+use crate::thread::{Act, Program, ThreadId};
+
+/// Bytes of a frame on the wire: 60 and its checksum.
+const FRAME: u32 = 64;
+
+/// When frames are sent: bursts at equal distances, perhaps in trains with silence in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Frames back to back; at least 1.
+    pub burst: u64,
+    /// From the begin of a burst to that of the next.
+    pub gap: Ns,
+    /// Bursts in a train; 0: the train does not end.
+    pub train_bursts: u64,
+    /// What a train is followed by, on top of the last gap.
+    pub off: Ns,
+}
+
+impl Arrivals {
+    /// When a frame is due, counted from the first one.
+    pub fn due(&self, frame: u64) -> Ns {
+        let burst = frame / self.burst.max(1);
+        let trains = burst.checked_div(self.train_bursts).unwrap_or(0);
+        burst * self.gap + trains * self.off
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum At {
+    Due,
+    Sending { stamp: Ns },
+}
+
+/// The program. It sends a few frames ahead (the receiver's warm-up), then what was asked for.
+#[derive(Debug)]
+pub struct Generator {
+    flow: u32,
+    /// From a frame's stamp to its arrival.
+    send: Ns,
+    /// From there to the return of the call.
+    rest: Ns,
+    /// When the frames that go ahead are sent.
+    ahead: Vec<Ns>,
+    /// When the first of the others is.
+    start: Ns,
+    arrivals: Arrivals,
+    total: u64,
+    sent: u64,
+    at: At,
+}
+
+impl Generator {
+    /// Sends to a flow: a frame at each of the times in `ahead`, and `total` frames from `start` on.
+    pub fn new(
+        flow: u32,
+        (send, rest): (Ns, Ns),
+        ahead: Vec<Ns>,
+        start: Ns,
+        arrivals: Arrivals,
+        total: u64,
+    ) -> Self {
+        let total = total + ahead.len() as u64;
+        Generator { flow, send, rest, ahead, start, arrivals, total, sent: 0, at: At::Due }
+    }
+
+    /// When the next frame is due.
+    fn due(&self) -> Ns {
+        match self.ahead.get(self.sent as usize) {
+            Some(time) => *time,
+            None => self.start + self.arrivals.due(self.sent - self.ahead.len() as u64),
+        }
+    }
+}
+
+impl Program for Generator {
+    fn resume(&mut self, machine: &mut Machine<'_>, _: ThreadId) -> Act {
+        let now = machine.now();
+        match self.at {
+            At::Due if self.sent == self.total => Act::Exit,
+            At::Due if now < self.due() => Act::Sleep(self.due()),
+            At::Due => {
+                self.at = At::Sending { stamp: now };
+                Act::Kernel(self.send)
+            }
+            At::Sending { stamp } => {
+                let frame = Packet::new(self.flow, Kind::Data, FRAME, self.sent, stamp);
+                machine.send_to_host(frame);
+                self.sent += 1;
+                self.at = At::Due;
+                Act::Kernel(self.rest)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_stand_a_gap_apart() {
+        let arrivals = Arrivals { burst: 16, gap: 1_000_000, train_bursts: 0, off: 0 };
+        let due: Vec<Ns> = [0, 15, 16, 47].map(|frame| arrivals.due(frame)).into();
+        assert_eq!(due, [0, 0, 1_000_000, 2_000_000]);
+    }
+
+    #[test]
+    fn a_train_is_followed_by_silence_after_its_last_gap() {
+        let arrivals = Arrivals { burst: 1, gap: 50_000, train_bursts: 100, off: 19_950_000 };
+        assert_eq!(arrivals.due(99), 4_950_000);
+        assert_eq!(arrivals.due(100), 24_950_000, "20 ms after the last one");
+    }
+}

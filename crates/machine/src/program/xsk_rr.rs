@@ -1,0 +1,352 @@
+//! The four threads of `xsk_rr`, a round-trip tool over AF_XDP sockets.
+//!
+//! Frames go into and come out of rings in memory. What makes somebody poll the queue behind them is
+//! a call ([`Kick`]), or nobody need be made to. A thread that finds its ring empty spins: it makes the
+//! call again, or looks again. What is not modelled: the fill and completion rings, which never run dry
+//! at these rates.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use napkin_core::policy::{Policy, SocketPoller, Threaded};
+use napkin_core::Ns;
+
+use crate::machine::Machine;
+use crate::packet::{Kind, Packet};
+use crate::profile::Profile;
+use crate::thread::{Act, Program, ThreadId};
+
+/// Bytes of a frame on the wire, preamble, check sum and gap included; the document names no size.
+pub const BYTES: u32 = 128;
+
+/// Width of a bucket of round-trip times in nanoseconds, as the tool counts them.
+pub const BUCKET_NS: u64 = 100;
+
+/// Number of these buckets; the last one takes all that is longer.
+pub const BUCKETS: usize = 20_000;
+
+/// Number of buckets of receive calls: the last begins at 2^31 ns.
+pub const CALL_BUCKETS: usize = 32;
+
+/// What a thread does so that its queue is polled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kick {
+    /// Nothing (the tool's `-n`): somebody polls anyway.
+    Never,
+    /// A non-blocking call that busy polls (`SO_BUSY_POLL`): one pass, in the caller's own thread.
+    Poll,
+    /// A call that wakes the driver: it schedules the queue's instance.
+    Wake,
+    /// A wait in epoll, for policies that busy poll there.
+    Epoll,
+}
+
+impl Kick {
+    /// What the thread that sends does under a policy.
+    pub fn sending(policy: &Policy) -> Kick {
+        match policy.instance.threaded {
+            Threaded::BusyPoll => Kick::Never,
+            _ if policy.application.socket_busy_polls() => Kick::Poll,
+            _ => Kick::Wake,
+        }
+    }
+
+    /// What the thread that receives does when its ring is empty.
+    pub fn receiving(policy: &Policy) -> Kick {
+        let separate = policy.application.socket_poller == SocketPoller::Separate;
+        match Kick::sending(policy) {
+            Kick::Poll if separate => Kick::Never,
+            Kick::Wake if policy.epoll.enabled() => Kick::Epoll,
+            kick => kick,
+        }
+    }
+}
+
+/// What each of the tool's steps costs, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Steps {
+    /// Reading one descriptor and its frame.
+    pub work: Ns,
+    /// One call that makes the queue be polled, without the poll.
+    pub kick: Ns,
+    /// One look at an empty ring and at the clock.
+    pub look: Ns,
+    /// From a frame's stamp to its descriptor in the ring.
+    pub send: Ns,
+}
+
+impl Steps {
+    /// Those of a profile, which must have the section `xsk-rr`.
+    pub fn of(profile: &Profile) -> Steps {
+        Steps {
+            work: profile.time("xsk-rr.work"),
+            kick: profile.time("xsk-rr.kick"),
+            look: profile.time("xsk-rr.look"),
+            send: profile.time("xsk-rr.send"),
+        }
+    }
+}
+
+/// What the tool, and a tracer of its receive calls, count from a moment on.
+#[derive(Debug)]
+pub struct Tally {
+    /// Nothing before it counts.
+    pub from: Ns,
+    /// Round trips by [`BUCKET_NS`].
+    pub round_trips: Vec<u64>,
+    /// Receive calls by powers of two of their nanoseconds, the entry into the kernel not included.
+    pub calls: [u64; CALL_BUCKETS],
+    /// Frames sent.
+    pub sent: u64,
+}
+
+impl Tally {
+    /// Nothing counted yet; shared by the programs that count.
+    pub fn new(from: Ns) -> Rc<RefCell<Tally>> {
+        let round_trips = vec![0; BUCKETS];
+        Rc::new(RefCell::new(Tally { from, round_trips, calls: [0; CALL_BUCKETS], sent: 0 }))
+    }
+
+    fn round_trip(&mut self, now: Ns, time: Ns) {
+        if now >= self.from {
+            self.round_trips[((time / BUCKET_NS) as usize).min(BUCKETS - 1)] += 1;
+        }
+    }
+
+    fn call(&mut self, begun: Ns, now: Ns) {
+        if begun >= self.from {
+            let place = (now - begun).max(1).ilog2() as usize;
+            self.calls[place.min(CALL_BUCKETS - 1)] += 1;
+        }
+    }
+}
+
+/// One end of the tool: its rings, and how it gets them polled.
+#[derive(Debug, Clone)]
+pub struct End {
+    /// The socket that is its receive ring.
+    pub ring: u32,
+    /// Its queue.
+    pub queue: u16,
+    /// The flow that leads to the other end.
+    pub to: u32,
+    /// What its steps cost.
+    pub steps: Steps,
+    /// Where the measured end counts.
+    pub tally: Option<Rc<RefCell<Tally>>>,
+}
+
+impl End {
+    fn submit(&self, machine: &mut Machine<'_>, tag: u64, stamp: Ns) {
+        machine.submit(self.queue, Packet::new(self.to, Kind::Data, BYTES, tag, stamp));
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Tally)) {
+        if let Some(tally) = &self.tally {
+            count(&mut tally.borrow_mut());
+        }
+    }
+}
+
+/// Where a thread is in its call.
+#[derive(Debug, Clone, Copy)]
+enum Call {
+    No,
+    Entered,
+    Polling(Ns),
+}
+
+/// A call under way: its next act, until it is over.
+fn call(end: &End, kick: Kick, at: &mut Call, machine: &mut Machine<'_>) -> Option<Act> {
+    match *at {
+        Call::No => None,
+        Call::Entered if kick == Kick::Poll => {
+            *at = Call::Polling(machine.now());
+            Some(Act::Receive { timeout: Some(0) })
+        }
+        Call::Entered => {
+            machine.kick(end.queue);
+            *at = Call::No;
+            None
+        }
+        Call::Polling(begun) => {
+            *at = Call::No;
+            end.count(|tally| tally.call(begun, machine.now()));
+            None
+        }
+    }
+}
+
+/// A part of a spin on the clock that has so long to go. Not all of it at once: what interrupts a
+/// spin does not make it longer, unless it outlasts it.
+fn spin(left: Ns, look: Ns) -> Act {
+    Act::User((left / 2).max(look).min(left))
+}
+
+/// The thread that receives: at the client it measures and is then busy for a while, at the server it
+/// answers.
+#[derive(Debug)]
+pub struct Receiver {
+    end: End,
+    kick: Kick,
+    /// What it does once it has answered; a client does not answer.
+    answers: Option<Kick>,
+    /// For how long it does not receive after a reply.
+    delay: Ns,
+    busy_until: Ns,
+    call: Call,
+    answering: Call,
+    /// The frame that it is working on.
+    working: Option<Packet>,
+    waited: bool,
+}
+
+impl Receiver {
+    /// A client's.
+    pub fn client(end: End, kick: Kick, delay: Ns) -> Receiver {
+        let (call, answering) = (Call::No, Call::No);
+        let (answers, working) = (None, None);
+        Receiver { end, kick, answers, delay, busy_until: 0, call, answering, working, waited: false }
+    }
+
+    /// A server's, which answers each frame and has the answer polled for as `answers` says.
+    pub fn server(end: End, kick: Kick, answers: Kick) -> Receiver {
+        Receiver { answers: Some(answers), ..Receiver::client(end, kick, 0) }
+    }
+
+    /// A frame has been read.
+    fn done(&mut self, machine: &mut Machine<'_>, packet: Packet) -> Option<Act> {
+        let now = machine.now();
+        let Some(kick) = self.answers else {
+            let time = now - packet.stamp;
+            machine.record(time);
+            self.end.count(|tally| tally.round_trip(now, time));
+            self.busy_until = now + self.delay;
+            return None;
+        };
+        self.end.submit(machine, packet.tag, packet.stamp);
+        if kick == Kick::Never {
+            return None;
+        }
+        self.answering = Call::Entered;
+        Some(Act::Kernel(self.end.steps.kick))
+    }
+}
+
+impl Program for Receiver {
+    fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
+        if let Some(packet) = self.working.take()
+            && let Some(act) = self.done(machine, packet)
+        {
+            return act;
+        }
+        let answers = self.answers.unwrap_or(Kick::Never);
+        if let Some(act) = call(&self.end, answers, &mut self.answering, machine) {
+            return act;
+        }
+        if let Some(act) = call(&self.end, self.kick, &mut self.call, machine) {
+            return act;
+        }
+        if std::mem::take(&mut self.waited) {
+            // Reading follows, whichever socket it is: there is one.
+            let _ = machine.next_ready(me);
+        }
+        let now = machine.now();
+        if now < self.busy_until {
+            return spin(self.busy_until - now, self.end.steps.look);
+        }
+        let Steps { work, kick, look, .. } = self.end.steps;
+        if let Some((packet, extra)) = machine.receive(me, self.end.ring) {
+            self.working = Some(packet);
+            return Act::User(look + work + extra);
+        }
+        match self.kick {
+            Kick::Never => Act::User(look),
+            Kick::Poll | Kick::Wake => {
+                self.call = Call::Entered;
+                Act::Kernel(look + kick)
+            }
+            Kick::Epoll => {
+                self.waited = true;
+                Act::Epoll { timeout: None, max_events: 1 }
+            }
+        }
+    }
+}
+
+/// The thread that sends: it spins on the clock, and a frame goes out once a period has passed since
+/// it saw that the one before was due.
+#[derive(Debug)]
+pub struct Sender {
+    end: End,
+    kick: Kick,
+    period: Ns,
+    due: Ns,
+    /// The stamp of the frame that is being written.
+    writing: Option<Ns>,
+    call: Call,
+    tag: u64,
+}
+
+impl Sender {
+    /// One that sends a frame each `period` from `start` on.
+    pub fn new(end: End, kick: Kick, period: Ns, start: Ns) -> Sender {
+        Sender { end, kick, period, due: start, writing: None, call: Call::No, tag: 0 }
+    }
+}
+
+impl Program for Sender {
+    fn resume(&mut self, machine: &mut Machine<'_>, _: ThreadId) -> Act {
+        let Steps { kick, look, send, .. } = self.end.steps;
+        if let Some(stamp) = self.writing.take() {
+            self.tag += 1;
+            self.end.submit(machine, self.tag, stamp);
+            self.end.count(|tally| tally.sent += u64::from(stamp >= tally.from));
+            if self.kick != Kick::Never {
+                self.call = Call::Entered;
+                return Act::Kernel(kick);
+            }
+        }
+        // Its calls are send calls, which nobody timed.
+        let unmeasured = End { tally: None, ..self.end.clone() };
+        if let Some(act) = call(&unmeasured, self.kick, &mut self.call, machine) {
+            return act;
+        }
+        let now = machine.now();
+        if now < self.due {
+            let left = self.due - now;
+            if left > look {
+                return spin(left, look);
+            }
+            // Where in a look the clock passes is anybody's guess.
+            return Act::User(left + machine.rng().below(look.max(1)));
+        }
+        self.due = now + self.period;
+        self.writing = Some(now);
+        Act::User(send)
+    }
+}
+
+/// A thread that does nothing but receive calls which poll (the tool's `-t`).
+#[derive(Debug)]
+pub struct Poller {
+    end: End,
+    call: Call,
+}
+
+impl Poller {
+    /// One for an end's queue.
+    pub fn new(end: End) -> Poller {
+        Poller { end, call: Call::No }
+    }
+}
+
+impl Program for Poller {
+    fn resume(&mut self, machine: &mut Machine<'_>, _: ThreadId) -> Act {
+        if let Some(act) = call(&self.end, Kick::Poll, &mut self.call, machine) {
+            return act;
+        }
+        self.call = Call::Entered;
+        Act::Kernel(self.end.steps.kick)
+    }
+}

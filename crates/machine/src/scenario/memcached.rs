@@ -1,0 +1,104 @@
+//! memcached under mutilate, as in the IRQ suspension experiment of 2024.
+//!
+//! A worker of memcached for each receive queue, and queue `i`, its interrupt and worker `i` on CPU
+//! `i`. Connections are dealt out to the queues, and a worker serves those of its queue. Client
+//! machines load the server; the first one's own stamps make the latencies, in the bins of its
+//! histogram.
+
+use napkin_core::EpollContext;
+
+use super::{Outcome, Run};
+use crate::config::Config;
+use crate::load::{Clients, Mutilate, Rate};
+use crate::machine::{Machine, Placement};
+use crate::program::Memcached;
+use crate::thread::{Affinity, Class};
+
+/// Frames that a connection's receive buffer holds: far more than one with a single request
+/// outstanding ever gets.
+const SOCKET: u32 = 16;
+
+/// The set-up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Setup {
+    /// Receive queues, and workers.
+    pub queues: u16,
+    /// Connections of all clients.
+    pub connections: u32,
+    /// Client machines; the first one measures.
+    pub machines: u32,
+    /// The load.
+    pub rate: Rate,
+}
+
+impl Setup {
+    /// The published one: 8 queues, 7 machines of 32 threads with 20 connections each.
+    pub fn published(rate: Rate) -> Self {
+        Setup { queues: 8, connections: 4480, machines: 7, rate }
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// If the profile has no `memcached` section, or fewer CPUs than there are queues.
+pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
+    run.profile.require("memcached").map_err(|error| error.to_string())?;
+    let config = Config::of(run.profile);
+    let cpus = config.processor.cpus;
+    if setup.queues == 0 || setup.queues > cpus {
+        return Err(format!(
+            "{} queues on {cpus} CPUs; each queue needs a CPU of its own, so give 1 to {cpus}",
+            setup.queues
+        ));
+    }
+    let placement = Placement::aligned(setup.queues, cpus);
+    let host = placement.host(cpus);
+    let contexts: Vec<_> =
+        (0..setup.queues).map(|_| EpollContext::new(run.policy.epoll, 0)).collect();
+    let clients =
+        Clients { connections: setup.connections, queues: setup.queues, machines: setup.machines };
+    let (client, measured) =
+        Mutilate::new(run.profile, clients, setup.rate, run.warm_up, run.seed.wrapping_mul(2));
+    let mut machine =
+        Machine::new(config, run.policy, &placement, &host, &contexts, Box::new(client), run.seed);
+    let work = run.profile.time("memcached.work");
+    let workers: Vec<_> = (0..setup.queues)
+        .map(|cpu| {
+            let program = Box::new(Memcached::new(work));
+            machine.add_thread("memcached", Affinity::pinned(cpu), Class::Fair, program)
+        })
+        .collect();
+    for queue in clients.spread(run.seed.wrapping_mul(2).wrapping_add(1)) {
+        let socket = machine.add_socket(SOCKET);
+        machine.add_flow(queue, Some(socket));
+        machine.watch(workers[usize::from(queue)], u32::from(queue), socket);
+    }
+    for worker in workers {
+        machine.wake_thread(worker);
+    }
+    let counts = super::measure(&mut machine, &mut run);
+    let measured = measured.borrow();
+    let mut outcome = Outcome {
+        window: run.window,
+        offered_per_s: match setup.rate {
+            Rate::PerS(rate) => Some(rate),
+            Rate::Max => None,
+        },
+        achieved_per_s: measured.answers as f64 * 1e9 / run.window as f64,
+        latency: measured.stamped.clone(),
+        counts,
+        serving: (0..setup.queues).collect(),
+        steps: machine.steps(),
+        ..Outcome::default()
+    };
+    let figures = [
+        ("published_p95_ns", measured.bins.percentile(95.0)),
+        ("published_p99_ns", measured.bins.percentile(99.0)),
+        ("true_mean_ns", measured.intended.mean()),
+        ("true_p95_ns", measured.intended.quantile(0.95) as f64),
+        ("true_p99_ns", measured.intended.quantile(0.99) as f64),
+    ];
+    outcome.figures.extend(figures.map(|(name, value)| (name.to_owned(), value)));
+    Ok(outcome)
+}

@@ -1,0 +1,240 @@
+//! The scenarios that the real kernel ran on an emulated machine: one queue, one sink and one
+//! generator, with all counts that the kernel's tracer took.
+//!
+//! CPU 0 has the queue's interrupt, its softirqs, its thread, ksoftirqd and the application; CPU 1 the
+//! generator. A second instance stands for the transmit side, which has an interrupt and softirqs of
+//! its own and none of the settings. What the emulated machine does now and then by itself (pauses of
+//! some 0.4 ms, other tasks) is not modelled.
+
+use std::collections::BTreeMap;
+
+use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy};
+use napkin_core::{EpollContext, Id, MICROSECOND, MILLISECOND, Ns};
+
+use super::Outcome;
+use crate::config::Config;
+use crate::counts::Who;
+use crate::machine::{Machine, Placement};
+use crate::profile::Profile;
+use crate::program::{Arrivals, Generator, UdpSink};
+use crate::thread::{Affinity, Class};
+
+/// Frames that teach the epoll context its instance, before the window.
+const AHEAD: u64 = 3;
+
+/// From the last of them to the first frame of the window.
+const SILENCE: Ns = 30 * MILLISECOND;
+
+/// How long before its first frame the window begins.
+const BEFORE: Ns = 5 * MILLISECOND;
+
+/// How long it goes on after the last frame.
+const AFTER: Ns = 37 * MILLISECOND;
+
+/// Receive buffer of the sink's socket where the scenario names none.
+const BUFFER: u64 = 8 << 20;
+
+/// The longest virtual time that sending may take in place of what was asked for.
+const LATE: Ns = 2_000 * MILLISECOND;
+
+/// What happens to the sink meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Event {
+    /// Nothing.
+    #[default]
+    None,
+    /// It computes for 50 ms after its 150th datagram.
+    Stall,
+    /// It exits at its 200th datagram.
+    Exit,
+}
+
+/// One scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scenario {
+    /// The receiving instance's settings.
+    pub instance: InstancePolicy,
+    /// The parameters of the sink's epoll context.
+    pub epoll: EpollPolicy,
+    /// The sink's work on a datagram.
+    pub spin: Ns,
+    /// Whether it sends each datagram back.
+    pub echo: bool,
+    /// Its socket's receive buffer in bytes; 0: 8 MiB.
+    pub buffer: u64,
+    /// When frames are due.
+    pub arrivals: Arrivals,
+    /// Frames in all; the warm-up's come on top.
+    pub frames: u64,
+    /// What happens to the sink.
+    pub event: Event,
+}
+
+/// What the kernel's tracer would have counted in the window.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Observed {
+    /// Latencies from stamp to receive call, the counts of queues and CPUs, and the window.
+    pub outcome: Outcome,
+    /// Polls of the receiving instance by who was current, budget and work.
+    pub polls: BTreeMap<(Who, u16, u16), u64>,
+    /// Returns of `epoll_wait`.
+    pub wait_returns: u64,
+    /// Returns by the number of events.
+    pub events: BTreeMap<u32, u64>,
+    /// Receive interrupts.
+    pub rx_interrupts: u64,
+    /// Transmit interrupts.
+    pub tx_interrupts: u64,
+    /// Runs of the network receive softirq.
+    pub net_rx: u64,
+    /// Softirqs cut short.
+    pub time_squeeze: u64,
+    /// The receiving instance's timer, expired.
+    pub timer_expiries: u64,
+    /// Its timer, started.
+    pub timer_starts: u64,
+    /// Frames that reached the queue.
+    pub nic_rx: u64,
+    /// Datagrams that the sink received.
+    pub received: u64,
+    /// Datagrams that its socket had no room for.
+    pub dropped: u64,
+    /// The sink's voluntary and involuntary switches, and its CPU time in ns.
+    pub app: (u64, u64, Ns),
+    /// ksoftirqd's switches and CPU time.
+    pub ksoftirqd: (u64, Ns),
+    /// The instance thread's switches and CPU time.
+    pub kthread: (u64, Ns),
+}
+
+impl Observed {
+    /// Polls by somebody: all, and those that found nothing.
+    pub fn polls_by(&self, who: Who) -> (u64, u64) {
+        let of = |empty: bool| -> u64 {
+            let kind = |(it, _, work): &(Who, u16, u16)| *it == who && (!empty || *work == 0);
+            self.polls.iter().filter(|(key, _)| kind(key)).map(|(_, count)| count).sum()
+        };
+        (of(false), of(true))
+    }
+
+    /// All polls, and those that found nothing.
+    pub fn all_polls(&self) -> (u64, u64) {
+        let empty = self.polls.iter().filter(|((.., work), _)| *work == 0).map(|(_, n)| n).sum();
+        (self.polls.values().sum(), empty)
+    }
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+///
+/// If the profile has no `[oracle]` or fewer than two CPUs, the scenario sends nothing, or a burst
+/// without frames, or the machine broke one of its invariants.
+pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed, String> {
+    profile.require("oracle").map_err(|error| error.to_string())?;
+    let mut config = Config::of(profile);
+    if config.processor.cpus < 2 {
+        return Err("the generator needs a CPU of its own: give processor.cpus at least 2".into());
+    }
+    if scenario.frames == 0 || scenario.arrivals.burst == 0 {
+        return Err("a scenario without frames: give it a burst and a number to send".into());
+    }
+    // The transmit side's interrupts; the receiving queue never transmits.
+    config.nic.tx_interrupts = true;
+    let policy =
+        Policy { instance: scenario.instance, epoll: scenario.epoll, ..Policy::default() };
+    let placement = Placement { queue_cpus: vec![0, 0], ..Placement::aligned(2, 1) };
+    let host = placement.host(config.processor.cpus);
+    let contexts = [EpollContext::new(scenario.epoll, 0)];
+    let client = Box::new(crate::client::Nobody);
+    let mut machine = Machine::new(config, policy, &placement, &host, &contexts, client, seed);
+    host.set(Id(1), &InstancePolicy::default()).map_err(|error| error.to_string())?;
+
+    let buffer = if scenario.buffer == 0 { BUFFER } else { scenario.buffer };
+    // The kernel takes a frame while those before it are within the limit: one more fits.
+    let capacity = buffer / profile.count("oracle.truesize").max(1) + 1;
+    let socket = machine.add_socket(capacity.min(u64::from(u32::MAX)) as u32);
+    let flow = machine.add_flow(0, Some(socket));
+    let mut sink = UdpSink::new(scenario.spin + profile.time("oracle.work"), scenario.echo);
+    sink.answers_by = Some(1);
+    match scenario.event {
+        Event::None => {}
+        Event::Stall => sink.stall = Some((150 + AHEAD, 50 * MILLISECOND)),
+        Event::Exit => sink.exit = Some((200 + AHEAD, profile.time("oracle.exit"))),
+    }
+    let app = machine.add_thread("sink", Affinity::pinned(0), Class::Fair, Box::new(sink));
+    machine.watch(app, 0, socket);
+    machine.wake_thread(app);
+
+    let ahead: Vec<Ns> = (1..=AHEAD).map(|i| i * MILLISECOND).collect();
+    let start = AHEAD * MILLISECOND + SILENCE;
+    let send = (profile.time("oracle.send"), profile.time("oracle.send-rest"));
+    let generator =
+        Generator::new(flow, send, ahead, start, scenario.arrivals, scenario.frames);
+    let generator =
+        machine.add_thread("generator", Affinity::pinned(1), Class::Fair, Box::new(generator));
+    machine.wake_thread(generator);
+
+    machine.run(start - BEFORE);
+    machine.restart_latency();
+    let seen = machine.seen();
+    (seen.detailed, seen.queue) = (true, Some(0));
+    let threads = [app, machine.ksoftirqd(0), machine.napi_thread(0).unwrap_or(app)];
+    let times = |machine: &Machine<'_>| {
+        threads.map(|it| (machine.thread_switches(it), machine.cpu_time(it)))
+    };
+    let before = machine.snapshot();
+    let times_before = times(&machine);
+    let drops_before = machine.socket_drops(socket);
+    let last = start + scenario.arrivals.due(scenario.frames - 1);
+    let mut end = last;
+    while machine.queue_counts(0).arrived < AHEAD + scenario.frames && end < last + LATE {
+        machine.run(end);
+        if let Some(broken) = machine.broken() {
+            return Err(broken.to_owned());
+        }
+        end += 100 * MICROSECOND;
+    }
+    machine.run(end + AFTER);
+    if let Some(broken) = machine.broken() {
+        return Err(broken.to_owned());
+    }
+    let counts = machine.snapshot().since(&before);
+    let grown = times(&machine);
+    let switches = |i: usize| {
+        let ((now, then), time) = ((grown[i].0, times_before[i].0), grown[i].1 - times_before[i].1);
+        (now.0 - then.0, now.1 - then.1, time)
+    };
+    let both = |(voluntary, involuntary, time): (u64, u64, Ns)| (voluntary + involuntary, time);
+    let received = machine.latency().count();
+    let (rx, tx) = (counts.queues[0].nic, counts.queues[1].nic);
+    let seen = machine.seen().clone();
+    let latency = machine.latency().clone();
+    let dropped = machine.socket_drops(socket) - drops_before;
+    Ok(Observed {
+        polls: seen.polls,
+        events: seen.returns,
+        wait_returns: counts.epolls[0].returns,
+        rx_interrupts: rx.interrupts,
+        tx_interrupts: tx.interrupts,
+        net_rx: counts.cpus[0].softirq.net_rx,
+        time_squeeze: counts.cpus[0].softirq.time_squeeze,
+        timer_expiries: rx.timer_expiries,
+        timer_starts: rx.timer_starts,
+        nic_rx: rx.arrived,
+        received,
+        dropped,
+        app: switches(0),
+        ksoftirqd: both(switches(1)),
+        kthread: both(switches(2)),
+        outcome: Outcome {
+            window: counts.at,
+            achieved_per_s: received as f64 * 1e9 / counts.at.max(1) as f64,
+            latency,
+            serving: vec![0],
+            steps: machine.steps(),
+            counts,
+            ..Outcome::default()
+        },
+    })
+}

@@ -1,0 +1,70 @@
+//! A blocking sink of datagrams under a generator that does not care: the 2018 experiment.
+//!
+//! pktgen sends to one socket through the first queue; the program receives one datagram a call, on
+//! the CPU of that queue, and sleeps when there is none. What counts is what the program receives a
+//! second. The publication's sink prints that rate itself, so its figure is what its name says.
+
+use napkin_core::EpollContext;
+
+use super::{Outcome, Run, measure};
+use crate::config::Config;
+use crate::load::{Pktgen, check_rate};
+use crate::machine::{Machine, Placement};
+use crate::program::UdpSink;
+use crate::rng::Rng;
+use crate::thread::{Affinity, Class};
+
+/// Runs it with so many datagrams a second offered.
+///
+/// # Errors
+///
+/// If the profile has no `[udp-sink]`, or the rate is not one.
+pub fn run(mut run: Run<'_>, offered_per_s: f64) -> Result<Outcome, String> {
+    let profile = run.profile;
+    profile.require("udp-sink").map_err(|error| error.to_string())?;
+    let config = Config::of(profile);
+    check_rate(offered_per_s, &config)?;
+    let placement = Placement::aligned(config.nic.queues, config.processor.cpus);
+    let host = placement.host(config.processor.cpus);
+    let contexts: [EpollContext; 0] = [];
+    let mut rng = Rng::new(run.seed);
+    let client = Pktgen::new(0, offered_per_s, profile.time("udp-sink.jitter"), rng.split());
+    let seed = rng.bits();
+    let mut machine = Machine::new(
+        config,
+        run.policy,
+        &placement,
+        &host,
+        &contexts,
+        Box::new(client),
+        seed,
+    );
+    let socket = machine.add_socket(profile.count("udp-sink.buffer") as u32);
+    machine.add_flow(0, Some(socket));
+    let mut program = UdpSink::new(profile.time("udp-sink.work"), false);
+    program.blocking = Some(socket);
+    let sink =
+        machine.add_thread("udp_sink", Affinity::pinned(0), Class::Fair, Box::new(program));
+    machine.own(sink, socket);
+    machine.wake_thread(sink);
+    let counts = measure(&mut machine, &mut run);
+    let mut outcome = Outcome {
+        window: counts.at,
+        offered_per_s: Some(offered_per_s),
+        achieved_per_s: machine.latency().count() as f64 * 1e9 / counts.at as f64,
+        latency: machine.latency().clone(),
+        serving: vec![0],
+        steps: machine.steps(),
+        counts,
+        ..Outcome::default()
+    };
+    let nic = outcome.counts.queues[0].nic;
+    let per_s = |count: u64| count as f64 * 1e9 / outcome.window as f64;
+    let figures = [
+        ("socket_drops_per_s", per_s(nic.socket_drops)),
+        ("ring_drops_per_s", per_s(nic.ring_drops)),
+        ("interrupts_per_s", per_s(nic.interrupts)),
+    ];
+    outcome.figures.extend(figures.map(|(name, value)| (name.to_owned(), value)));
+    Ok(outcome)
+}

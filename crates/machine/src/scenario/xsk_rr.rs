@@ -1,0 +1,179 @@
+//! `xsk_rr` (2025): round trips over AF_XDP at a fixed rate, with an application that is busy for a
+//! while after each reply.
+//!
+//! Two hosts of the same kind under the same policy, each with one queue and a CPU for each of its
+//! threads, as the document had it: one for the queue's interrupt or its polling thread, and one each
+//! for receiving, sending and, where the policy asks for it, separate polling, all real-time. The
+//! first host is the measured one; the second answers. Latency is the tool's: from the stamp that the
+//! sending thread writes into a frame to the moment the receiving thread has read the reply, so a reply
+//! that waits while the application is busy is charged for it.
+
+use napkin_core::policy::{Policy, SocketPoller};
+use napkin_core::{EpollContext, Ns};
+
+use super::{Outcome, Run, measure};
+use crate::config::Config;
+use crate::load::XskPeer;
+use crate::machine::{Machine, Placement};
+use crate::packet::{Kind, Packet};
+use crate::program::xsk_rr::{BYTES, CALL_BUCKETS, End, Kick, Poller, Receiver, Sender, Steps, Tally};
+use crate::thread::{Affinity, Class, Program};
+
+/// CPUs of each host: the queue's, the receiver's, the sender's, the poller's.
+const CPUS: u16 = 4;
+
+/// Frames that a receive ring holds; the document gives the NIC's ring as many.
+const RING: u32 = 1_024;
+
+/// The real-time priority of everything, as the document sets it.
+const PRIORITY: u8 = 50;
+
+/// When the first frame goes out: the threads are up by then.
+const START: Ns = 1_000_000;
+
+/// What is asked of the tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Nanoseconds between two frames.
+    pub period: Ns,
+    /// Nanoseconds for which the application does not receive after a reply.
+    pub delay: Ns,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct XskRr {
+    /// What all scenarios give.
+    pub outcome: Outcome,
+    /// Round trips in buckets of 100 ns, the last of which takes all that is longer: for the tool's
+    /// own estimator.
+    pub round_trips: Vec<u64>,
+    /// The measured host's receive calls by powers of two of their nanoseconds.
+    pub calls: [u64; CALL_BUCKETS],
+}
+
+/// Runs it.
+///
+/// # Errors
+/// If the profile does not describe the tool, the period is 0, or the model broke a rule of its own.
+pub fn run(mut run: Run<'_>, pace: Pace) -> Result<XskRr, String> {
+    run.profile.require("xsk-rr").map_err(|error| error.to_string())?;
+    if pace.period == 0 {
+        return Err("a period of 0 between two frames; give at least 1 ns".to_owned());
+    }
+    let policy = run.policy;
+    let mut config = Config::of(run.profile);
+    // Two hosts, whose threads share no core.
+    config.processor.cpus = 2 * CPUS;
+    config.processor.smt = 1;
+    // A frame crosses the machine's link twice: out of one host and into the other.
+    config.link.latency /= 2;
+    let queue_cpus = vec![0, CPUS];
+    let placement = Placement {
+        napi_threads: queue_cpus.iter().map(|&cpu| Affinity::pinned(cpu)).collect(),
+        queue_cpus,
+        napi_class: Class::Fifo(PRIORITY),
+        workers: Affinity { first: 0, last: 0 },
+    };
+    let host = placement.host(config.processor.cpus);
+    let contexts = [EpollContext::new(policy.epoll, 0), EpollContext::new(policy.epoll, 0)];
+    let peer = Box::new(XskPeer);
+    let mut machine =
+        Machine::new(config, policy, &placement, &host, &contexts, peer, run.seed);
+
+    let tally = Tally::new(run.warm_up);
+    let rings = [machine.add_socket(RING), machine.add_socket(RING)];
+    let flows = [machine.add_flow(0, Some(rings[0])), machine.add_flow(1, Some(rings[1]))];
+    let steps = Steps::of(run.profile);
+    let end = |host: u16| End {
+        ring: rings[usize::from(host)],
+        queue: host,
+        to: flows[usize::from(1 - host)],
+        steps,
+        tally: (host == 0).then(|| tally.clone()),
+    };
+    let (receiving, sending) = (Kick::receiving(&policy), Kick::sending(&policy));
+    let client = Box::new(Receiver::client(end(0), receiving, pace.delay));
+    let server = Box::new(Receiver::server(end(1), receiving, sending));
+    let sender = Box::new(Sender::new(end(0), sending, pace.period, START));
+    let mut threads = Threads { machine: &mut machine };
+    threads.add("receiver", 0, 1, client, Some(rings[0]));
+    threads.add("sender", 0, 2, sender, None);
+    threads.add("server", 1, 1, server, Some(rings[1]));
+    if separate(&policy) {
+        for host in [0, 1] {
+            threads.add("poller", host, 3, Box::new(Poller::new(end(host))), None);
+        }
+    }
+
+    for queue in [0, 1] {
+        // Earlier traffic, which lets a thread begin that is to poll without end.
+        let flow = machine.add_flow(queue, None);
+        machine.send_to_host(Packet::new(flow, Kind::Data, BYTES, 0, 0));
+    }
+
+    let mut counts = measure(&mut machine, &mut run);
+    if let Some(what) = machine.broken() {
+        return Err(what.to_owned());
+    }
+    // The measured host's alone.
+    counts.cpus.truncate(usize::from(CPUS));
+    counts.queues.truncate(1);
+    counts.epolls.truncate(1);
+    let tally = tally.borrow();
+    let seconds = run.window as f64 / 1e9;
+    let mut outcome = Outcome {
+        window: run.window,
+        offered_per_s: Some(tally.sent as f64 / seconds),
+        achieved_per_s: machine.latency().count() as f64 / seconds,
+        latency: machine.latency().clone(),
+        counts,
+        serving: if separate(&policy) { vec![0, 1, 2, 3] } else { vec![0, 1, 2] },
+        steps: machine.steps(),
+        ..Outcome::default()
+    };
+    let calls: u64 = tally.calls.iter().sum();
+    outcome.figures.insert("receive_calls_per_s".to_owned(), calls as f64 / seconds);
+    Ok(XskRr { outcome, round_trips: tally.round_trips.clone(), calls: tally.calls })
+}
+
+/// Whether a thread of its own polls.
+fn separate(policy: &Policy) -> bool {
+    let application = &policy.application;
+    application.socket_busy_polls() && application.socket_poller == SocketPoller::Separate
+}
+
+/// Where the tool's threads are added.
+struct Threads<'m, 'a> {
+    machine: &'m mut Machine<'a>,
+}
+
+impl Threads<'_, '_> {
+    /// Adds a thread and lets it begin. Its calls are on a socket of its own that is bound to the
+    /// host's queue and never gets a frame: a call on an AF_XDP socket polls whether or not the ring
+    /// holds something. One that receives may wait for its ring in epoll.
+    fn add(
+        &mut self,
+        name: &str,
+        host: u16,
+        cpu: u16,
+        program: Box<dyn Program>,
+        ring: Option<u32>,
+    ) {
+        let machine = &mut *self.machine;
+        let class = Class::Fifo(PRIORITY);
+        let name = if host == 0 { name.to_owned() } else { format!("{name}/peer") };
+        let thread =
+            machine.add_thread(&name, Affinity::pinned(host * CPUS + cpu), class, program);
+        let waits = machine.policy().epoll.enabled();
+        match ring.filter(|_| waits) {
+            Some(ring) => machine.watch(thread, u32::from(host), ring),
+            None => {
+                let calls_on = machine.add_socket(1);
+                machine.bind(calls_on, host);
+                machine.own(thread, calls_on);
+            }
+        }
+        machine.wake_thread(thread);
+    }
+}

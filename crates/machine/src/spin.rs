@@ -1,0 +1,236 @@
+//! Spinning in bulk: a thread that polls in vain goes round without its steps being taken one by one.
+//!
+//! A pass that has just asked for a poll may say that it goes round in a circle
+//! (`napkin_core::IdleCycle`). While nothing reaches its queue and nobody wants its CPU, each round
+//! is like the last: the CPU is then at one long piece of work. Whatever concerns it (a frame, a
+//! finished transmission, an interrupt, a thread that becomes runnable, a reader of the counts) first
+//! has it caught up: whole rounds are counted, and the CPU stands in the middle of the part of a round
+//! in which stepping would have it. A test holds the two against each other, byte for byte.
+
+use napkin_core::{Did, IdleCycle, NEVER, Ns, Op, Work};
+
+use crate::counts::Who;
+use crate::cpu::{Segment, Use};
+use crate::events::Event;
+use crate::machine::Machine;
+use crate::thread::{Role, ThreadId, ThreadPass};
+
+/// Rounds below which stepping is cheaper.
+const WORTH: u64 = 2;
+
+/// What a CPU goes round in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spin {
+    me: ThreadId,
+    cycle: IdleCycle,
+    /// When the first round began.
+    start: Ns,
+    /// A round's time on this CPU.
+    length: Ns,
+}
+
+impl Machine<'_> {
+    /// Whether threads that poll in vain are skipped in bulk. It is so from the start; stepping gives
+    /// the same counts and latencies, and takes longer.
+    pub fn set_skip(&mut self, skip: bool) {
+        self.catch_up_all();
+        self.skip = skip;
+    }
+
+    /// The thread on a CPU, whose pass has just asked for a poll, goes round from here on: `true`.
+    pub(crate) fn spin(&mut self, cpu: usize, me: ThreadId) -> bool {
+        if !self.skip || self.trace.is_some() {
+            return false;
+        }
+        let thread = &self.threads[me.0 as usize];
+        let cycle = match &thread.pass {
+            Some(ThreadPass::Epoll(pass)) => pass.idle_cycle(),
+            Some(ThreadPass::Socket(pass)) => pass.idle_cycle(),
+            Some(ThreadPass::Kthread(pass)) => pass.idle_cycle(),
+            _ => None,
+        };
+        let Some(cycle) = cycle else { return false };
+        let index = usize::from(cycle.id.0);
+        let this = &self.cpus[cpu];
+        // Others may wait: neither a look nor a pause gives way unless the scheduler has said so.
+        let alone = this.frames.is_empty()
+            && this.pending.is_empty()
+            && !this.need_resched
+            && !this.raised;
+        let queue = &self.queues[index];
+        let quiet = queue.ring.is_empty()
+            && queue.batch.is_empty()
+            && queue.outgoing.is_empty()
+            && queue.completions == 0
+            && usize::from(queue.polled_on) == cpu;
+        // A driver that samples its queue at each unmasking is not the same after a round.
+        let steady = queue.adaptive.is_none() || cycle.steps().len() == 2;
+        let unheard = !thread.interrupted && thread.exec.claimed && self.found(me) == 0;
+        if !(alone && quiet && steady && unheard) {
+            return false;
+        }
+        let role = thread.role;
+        let length = cycle.steps().iter().map(|&op| this.wall(self.step_cost(op, role))).sum();
+        let rounds = cycle.most(self.now, length);
+        if rounds < WORTH {
+            return false;
+        }
+        self.account(cpu);
+        self.set_busy(cpu, true);
+        let this = &mut self.cpus[cpu];
+        this.spin = Some(Spin { me, cycle, start: self.now, length });
+        this.segment = Some(Segment { left: NEVER, class: Use::System, preemptible: false });
+        this.started = self.now;
+        this.generation = this.generation.wrapping_add(1);
+        let generation = this.generation;
+        self.queues[index].spinner = Some(cpu as u16);
+        if let Some(time) = rounds.checked_mul(length)
+            && let Some(end) = self.now.checked_add(time)
+            && cycle.until != NEVER
+        {
+            self.events.at(end, Event::Segment { cpu: cpu as u16, generation });
+        }
+        true
+    }
+
+    /// What a step of a round costs.
+    fn step_cost(&self, op: Op, role: Role) -> Ns {
+        let cost = &self.config.cost;
+        match op {
+            Op::Poll { .. } => cost.poll,
+            Op::Unmask(_) => cost.unmask,
+            Op::Mask(_) => cost.mask,
+            Op::Look => cost.look,
+            _ if matches!(role, Role::Napi(_)) => cost.kthread_loop,
+            _ => 0,
+        }
+    }
+
+    /// Has a CPU caught up with what it goes round in, if it does: from now on it is stepped. A part
+    /// that ends at this very moment has ended only if what happens was asked for at this moment.
+    #[inline]
+    pub(crate) fn catch_up(&mut self, cpu: usize) {
+        if self.cpus[cpu].spin.is_some() {
+            self.stop_spinning(cpu);
+        }
+    }
+
+    /// The same for the CPU whose thread goes round with a queue.
+    #[inline]
+    pub(crate) fn catch_up_queue(&mut self, index: usize) {
+        if let Some(cpu) = self.queues[index].spinner {
+            self.catch_up(usize::from(cpu));
+        }
+    }
+
+    /// The same for all.
+    pub(crate) fn catch_up_all(&mut self) {
+        for cpu in 0..self.cpus.len() {
+            self.catch_up(cpu);
+        }
+    }
+
+    #[cold]
+    fn stop_spinning(&mut self, cpu: usize) {
+        let Some(spin) = self.cpus[cpu].spin.take() else { return };
+        let Spin { me, cycle, start, length } = spin;
+        let index = usize::from(cycle.id.0);
+        self.queues[index].spinner = None;
+        self.account(cpu);
+        let this = &mut self.cpus[cpu];
+        this.segment = None;
+        this.generation = this.generation.wrapping_add(1);
+
+        let over = self.events.asked_now();
+        let passed = self.now - start;
+        let mut rounds = passed / length;
+        if passed == rounds * length && rounds > 0 && !over {
+            rounds -= 1;
+        }
+        let begun = start + rounds * length;
+        self.count_rounds(cpu, &spin, rounds);
+
+        // The round under way, part by part.
+        let role = self.threads[me.0 as usize].role;
+        let mut at = begun;
+        for &op in cycle.steps() {
+            if over && at == self.now {
+                break;
+            }
+            let cost = self.step_cost(op, role);
+            let end = at + self.cpus[cpu].wall(cost);
+            self.begin_part(me, op);
+            if cost > 0 && (end > self.now || (end == self.now && !over)) {
+                let dilation = self.cpus[cpu].dilation;
+                let left = ((end - self.now) * 1000).div_ceil(dilation);
+                self.begin(cpu, Segment { left, class: Use::System, preemptible: false });
+                return;
+            }
+            at = end;
+            self.end_part(cpu, me, op, at);
+        }
+    }
+
+    /// Counts whole rounds.
+    fn count_rounds(&mut self, cpu: usize, spin: &Spin, rounds: u64) {
+        if rounds == 0 {
+            return;
+        }
+        let cycle = &spin.cycle;
+        let poll = self.config.cost.poll;
+        self.host.instance(cycle.id).count_empty_polls(cycle.owner, rounds);
+        self.cpus[cpu].polled_in_vain += rounds * poll;
+        let polled = spin.start + (rounds - 1) * spin.length + self.cpus[cpu].wall(poll);
+        self.queues[usize::from(cycle.id.0)].waiting_since = polled;
+        if self.seen.detailed
+            && let Some(&Op::Poll { budget, .. }) = cycle.steps().first()
+        {
+            let who = match self.threads[spin.me.0 as usize].role {
+                Role::Napi(_) => Who::Kthread,
+                _ => Who::App,
+            };
+            *self.seen.polls.entry((who, budget, 0)).or_insert(0) += rounds;
+        }
+    }
+
+    /// A part of a round is paid for.
+    fn begin_part(&mut self, me: ThreadId, op: Op) {
+        let exec = &mut self.threads[me.0 as usize].exec;
+        exec.op = Some(op);
+        exec.stage = 1;
+        match op {
+            Op::Poll { .. } => (exec.rx, exec.tx, exec.bh_disabled) = (0, 0, true),
+            Op::Look | Op::Pause => exec.bh_disabled = false,
+            _ => {}
+        }
+    }
+
+    /// It is over: the pass is told, and asks for the next.
+    fn end_part(&mut self, cpu: usize, me: ThreadId, op: Op, at: Ns) {
+        let did = match op {
+            Op::Poll { id, .. } => {
+                self.queues[usize::from(id.0)].waiting_since = at;
+                self.cpus[cpu].polled_in_vain += self.config.cost.poll;
+                if self.seen.detailed
+                    && let Op::Poll { budget, .. } = op
+                {
+                    let who = self.who(cpu);
+                    *self.seen.polls.entry((who, budget, 0)).or_insert(0) += 1;
+                }
+                Did::Polled(Work::NONE)
+            }
+            Op::Unmask(id) => Did::Unmasked(self.queues[usize::from(id.0)].unmask()),
+            Op::Mask(id) => {
+                self.queues[usize::from(id.0)].mask();
+                Did::Ok
+            }
+            Op::Look => Did::Events(0),
+            _ => Did::Ok,
+        };
+        let thread = &mut self.threads[me.0 as usize];
+        if let Some(pass) = &mut thread.pass {
+            thread.exec.op = Some(pass.next(at, did));
+            thread.exec.stage = 0;
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Skipping what a spinning thread repeats equals stepping it: the same counts, times and latencies.
+
+use napkin_core::policy::Policy;
+use napkin_core::{EpollContext, MILLISECOND, Ns};
+use napkin_machine::load::Rate;
+use napkin_machine::profile::Profile;
+use napkin_machine::program::UdpSink;
+use napkin_machine::scenario::{Outcome, Run, memcached};
+use napkin_machine::*;
+
+/// Frames at random times, to a sink on the CPU of their queue or on another.
+#[derive(Debug)]
+struct Random {
+    rng: Rng,
+    mean: f64,
+}
+
+impl Client for Random {
+    fn start(&mut self, machine: &mut Machine<'_>) {
+        machine.client_timer(MILLISECOND, 0);
+    }
+
+    fn timer(&mut self, machine: &mut Machine<'_>, _: u64) {
+        let now = machine.now();
+        machine.send_to_host(Packet::new(0, Kind::Data, 64, 0, now));
+        let gap = self.rng.exponential(self.mean) as Ns;
+        machine.client_timer(now + gap.max(1), 0);
+    }
+
+    fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
+}
+
+fn sink(profile: &str, policy: &str, cpu: u16, mean: f64, skip: bool) -> (String, u64) {
+    let profile = Profile::named(profile).unwrap_or_else(|error| panic!("{error}"));
+    let config = Config::of(&profile);
+    let policy: Policy = policy.parse().expect("a policy");
+    let placement = Placement::aligned(1, config.processor.cpus);
+    let host = placement.host(config.processor.cpus);
+    let contexts = [EpollContext::new(policy.epoll, 0)];
+    let client = Box::new(Random { rng: Rng::new(3), mean });
+    let mut machine = Machine::new(config, policy, &placement, &host, &contexts, client, 1);
+    machine.set_skip(skip);
+    let socket = machine.add_socket(10_000);
+    machine.add_flow(0, Some(socket));
+    let program = Box::new(UdpSink::new(700, false));
+    let app = machine.add_thread("sink", Affinity::pinned(cpu), Class::Fair, program);
+    machine.watch(app, 0, socket);
+    machine.wake_thread(app);
+    machine.seen().detailed = true;
+    let mut story = String::new();
+    // Readers in between, at moments that fall anywhere.
+    for moment in [7_777_777, 20_000_001, 33 * MILLISECOND] {
+        machine.run(moment);
+        story += &format!("{:?} {:?}\n", machine.snapshot(), machine.seen());
+    }
+    assert!(machine.latency().count() > 50, "{}", machine.latency().count());
+    (story + &format!("{:?}", machine.latency()), machine.steps())
+}
+
+#[test]
+fn a_sink_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
+    for policy in ["napibusy", "fullbusy", "threaded-busy-poll", "suspend20"] {
+        for cpu in [0, 1] {
+            for (profile, mean) in [("epyc-7662", 40e3), ("epyc-7662", 300e3), ("emulator-7.2", 200e3)] {
+                let (stepped, steps) = sink(profile, policy, cpu, mean, false);
+                let (skipped, fewer) = sink(profile, policy, cpu, mean, true);
+                assert_eq!(stepped, skipped, "{policy} on {profile}, sink on CPU {cpu}");
+                if policy == "threaded-busy-poll" {
+                    assert!(fewer * 2 < steps, "{policy} on {profile}: {fewer} of {steps} steps");
+                }
+            }
+        }
+    }
+}
+
+fn served(policy: &str, rate: Rate, skip: bool) -> Outcome {
+    let profile = Profile::named("epyc-7662").unwrap_or_else(|error| panic!("{error}"));
+    let mut run = Run::new(&profile, policy.parse().expect("a policy"));
+    (run.warm_up, run.window, run.skip) = (5 * MILLISECOND, 10 * MILLISECOND, skip);
+    let outcome = memcached::run(run, memcached::Setup::published(rate)).expect("a run");
+    Outcome { steps: 0, ..outcome }
+}
+
+#[test]
+fn memcached_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
+    for policy in ["fullbusy", "napibusy"] {
+        for rate in [Rate::PerS(100e3), Rate::PerS(900e3), Rate::Max] {
+            let (stepped, skipped) = (served(policy, rate, false), served(policy, rate, true));
+            assert_eq!(stepped, skipped, "{policy} at {rate:?}");
+        }
+    }
+}
