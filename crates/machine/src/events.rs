@@ -1,9 +1,8 @@
 //! The queue of what is going to happen, in order of time and, at one time, of asking.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use napkin_core::Ns;
+
+use crate::wheel::Wheel;
 
 /// What happens. Small, because the queue moves it about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,9 +40,9 @@ pub(crate) enum Event {
 }
 
 /// The queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Events {
-    heap: BinaryHeap<Reverse<(Ns, u64, Event)>>,
+    wheel: Wheel<Event>,
     asked: u64,
     /// How many had been asked for when time came to where it is, and which of them happens.
     before_now: u64,
@@ -52,23 +51,28 @@ pub(crate) struct Events {
 }
 
 impl Events {
+    /// Nothing will happen yet.
+    pub(crate) fn new() -> Self {
+        Events { wheel: Wheel::new(), asked: 0, before_now: 0, happening: 0, time: 0 }
+    }
+
     /// Something will happen.
     #[inline]
     pub(crate) fn at(&mut self, time: Ns, event: Event) {
         self.asked += 1;
-        self.heap.push(Reverse((time, self.asked, event)));
+        self.wheel.push(time, self.asked, event);
     }
 
     /// When the next thing happens.
     #[inline]
     pub(crate) fn next_time(&self) -> Option<Ns> {
-        self.heap.peek().map(|Reverse((time, ..))| *time)
+        self.wheel.next_time()
     }
 
     /// The next thing.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Ns, Event)> {
-        let Reverse((time, happening, event)) = self.heap.pop()?;
+        let (time, happening, event) = self.wheel.pop()?;
         if time != self.time {
             (self.time, self.before_now) = (time, self.asked);
         }
@@ -88,6 +92,6 @@ impl Events {
 
     /// How many things are to happen: it must not grow with virtual time.
     pub(crate) fn len(&self) -> usize {
-        self.heap.len()
+        self.wheel.len()
     }
 }

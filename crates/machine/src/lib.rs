@@ -36,6 +36,7 @@ mod spin;
 pub mod swarm;
 mod thread;
 mod trace;
+mod wheel;
 
 pub use client::{Client, Nobody};
 pub use config::{Config, Costs, Fair, Kernel, Link, Locality, NicConfig, Preemption, Processor};

@@ -124,7 +124,7 @@ impl<'a> Machine<'a> {
             contexts,
             now: 0,
             end: 0,
-            events: Events::default(),
+            events: Events::new(),
             cpus: (0..cpus).map(|_| Cpu::new()).collect(),
             threads: Vec::new(),
             queues: placement.queue_cpus.iter().map(|_| NicQueue::new(&config.nic)).collect(),
