@@ -72,6 +72,7 @@ impl Machine<'_> {
         )
     }
 
+    #[inline]
     fn check_queue(&self, index: usize) -> Option<String> {
         let queue = &self.queues[index];
         let counts = &queue.counts;
@@ -102,15 +103,18 @@ impl Machine<'_> {
         if state.has(SCHED) || queue.lost {
             return None;
         }
-        let cpu = usize::from(instance.cpu().0);
-        let coming = queue.line
-            || self.cpus[cpu].hard_for(Source::Queue(id))
-            || self.cpus[usize::from(queue.timer_cpu)].hard_for(Source::Timer(id));
-        if coming {
-            return None;
-        }
         let deadline = instance.deadline();
         let timer = deadline != NEVER && queue.timer_at != NEVER;
+        // The common cases first: this runs after every event.
+        if queue.armed && queue.ring.is_empty() && !timer || queue.line {
+            return None;
+        }
+        let cpu = usize::from(instance.cpu().0);
+        if self.cpus[cpu].hard_for(Source::Queue(id))
+            || self.cpus[usize::from(queue.timer_cpu)].hard_for(Source::Timer(id))
+        {
+            return None;
+        }
         if !queue.armed && !timer {
             return Some(format!(
                 "invariant 3: queue {index} is masked, nobody owns it, and no timer is armed \
@@ -132,14 +136,17 @@ impl Machine<'_> {
                 queue.timer_at - deadline
             ));
         }
+        let waiting = self.now.saturating_sub(queue.waiting_since);
+        if queue.ring.is_empty() || waiting <= SLACK {
+            return None;
+        }
         let settings = instance.settings();
         let longest = settings
             .irq_suspend_timeout
             .max(settings.gro_flush_timeout)
             .max(settings.park_timeout())
             .max(self.longest_timeout);
-        let waiting = self.now.saturating_sub(queue.waiting_since);
-        if !queue.ring.is_empty() && waiting > longest + SLACK {
+        if waiting > longest + SLACK {
             return Some(format!(
                 "invariant 7: {} frames in queue {index}, the first for {waiting} ns, and nobody owns \
                  it (armed {}, moderating {}, deadline {deadline}, looked at {})",
