@@ -58,22 +58,33 @@ impl<'a, Q> Session<'a, Q> {
         self.turn.again();
     }
 
-    /// Begins to let go.
+    /// Begins to let go. With `prefer` and deferral a timer looks after the ring, which stays masked;
+    /// otherwise one poll more completes, and may allow the interrupt again.
     pub(crate) fn stop(&mut self, now: Ns) {
         self.at = At::Stopping;
         self.turn.again_last();
         let prefer = self.prefer;
+        let mut leaves = false;
         if let Some(claim) = self.turn.claim_mut() {
             let instance = claim.instance();
-            // Safe to forget: the poll that follows sees whatever the mark stood for.
+            // Safe to forget: the poll that follows, now or at the timer, sees whatever the mark
+            // stood for.
             instance.state.clear(MISSED | IN_BUSY_POLL);
             if prefer {
-                claim.owned().defer_count = instance.settings.defer_hard_irqs();
-                let timeout = instance.settings.gro_flush_timeout();
-                if race::on(Race::EarlyTimer) && timeout != 0 {
-                    instance.arm(now + timeout);
+                let settings = &instance.settings;
+                let (count, timeout) = (settings.defer_hard_irqs(), settings.gro_flush_timeout());
+                claim.owned().defer_count = count;
+                if race::on(Race::EarlyTimer) {
+                    if timeout != 0 {
+                        claim.instance().arm(now + timeout);
+                    }
+                } else {
+                    leaves = count > 0 && timeout != 0;
                 }
             }
+        }
+        if leaves {
+            self.turn.leave_to_timer();
         }
     }
 

@@ -49,6 +49,8 @@ pub(crate) enum End {
 #[derive(Debug, Clone, Copy)]
 enum At {
     Start,
+    /// Lets go, with the timer armed.
+    Leaving,
     Polled,
     Delivered,
     Armed,
@@ -137,6 +139,12 @@ impl<'a, Q> Turn<'a, Q> {
         self.last = true;
     }
 
+    /// Lets go without another poll: the timer looks after the ring, which stays masked.
+    pub(crate) fn leave_to_timer(&mut self) {
+        self.at = At::Leaving;
+        self.last = true;
+    }
+
     /// What the turn's poll found.
     #[inline]
     pub(crate) fn work(&self) -> Work {
@@ -178,6 +186,11 @@ impl<'a, Q> Turn<'a, Q> {
             At::Start => {
                 self.at = At::Polled;
                 Next::Op(Op::Poll { id: claim.id(), budget: self.budget })
+            }
+            At::Leaving => {
+                let instance = claim.instance();
+                let (timeout, state) = (instance.settings.gro_flush_timeout(), instance.state.load());
+                self.defer::<false>(now, timeout, state)
             }
             At::Polled => {
                 let Did::Polled(work) = did else { unexpected("Poll", did) };

@@ -56,6 +56,7 @@ times! {
     vector = "vector",
     ksoftirqd_loop = "ksoftirqd-loop",
     kthread_loop = "kthread-loop",
+    kthread_sleep = "kthread-sleep",
     worker_loop = "worker-loop",
     migrate = "migrate",
 }
@@ -111,8 +112,8 @@ pub struct Processor {
     pub smt_dilation: u64,
     /// All CPUs advance one clock in turn.
     pub shared_clock: bool,
-    /// The first CPU's share of it while another works.
-    pub shared_clock_first: f64,
+    /// For how long a CPU has it while others work; 0: all at once, each at its share of the speed.
+    pub shared_clock_slice: Ns,
     /// Latency of leaving idleness.
     pub idle_exit: Ns,
     /// Idleness after which it becomes deep.
@@ -224,7 +225,7 @@ impl Config {
                 smt: p.count("processor.smt").max(1) as u16,
                 smt_dilation: (1000.0 / smt_speed) as u64,
                 shared_clock: p.on("processor.shared-clock"),
-                shared_clock_first: p.ratio("processor.shared-clock-first"),
+                shared_clock_slice: p.time("processor.shared-clock-slice"),
                 idle_exit: p.time("processor.idle-exit"),
                 idle_deep_after: p.time("processor.idle-deep-after"),
                 idle_exit_deep: p.time("processor.idle-exit-deep"),

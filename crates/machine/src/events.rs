@@ -33,6 +33,8 @@ pub(crate) enum Event {
     Wake { thread: u32, generation: u32 },
     /// A timer of the other side.
     Client { token: u64 },
+    /// A CPU's slice of the shared clock ends; void if it has ended already (generation).
+    Turn { generation: u32 },
     /// A timer of the driver that looks for lost interrupts.
     Watchdog,
     /// Something a test or a swarm asked for.

@@ -51,6 +51,9 @@ pub struct Machine<'a> {
     pub(crate) link_in: Ns,
     pub(crate) link_out: Ns,
     pub(crate) busy_cpus: u16,
+    /// The CPU that has the shared clock, and its slices so far.
+    pub(crate) clock_turn: usize,
+    pub(crate) clock_generation: u32,
     pub(crate) rng: Rng,
     pub(crate) steps: u64,
     /// Threads that poll in vain are skipped in bulk.
@@ -140,6 +143,8 @@ impl<'a> Machine<'a> {
             link_in: 0,
             link_out: 0,
             busy_cpus: 0,
+            clock_turn: 0,
+            clock_generation: 0,
             rng: rng.split(),
             steps: 0,
             skip: true,
@@ -373,6 +378,12 @@ impl<'a> Machine<'a> {
         self.send_to_host_at(self.now, packet);
     }
 
+    /// A frame of a program of this host, sent by the thread that asks: it reaches the host itself.
+    pub fn send_from(&mut self, thread: ThreadId, packet: Packet) {
+        self.send_to_host(packet);
+        self.touch_device(usize::from(self.threads[thread.0 as usize].cpu));
+    }
+
     /// A frame of the other side, put on the wire at a time not before now.
     pub fn send_to_host_at(&mut self, time: Ns, packet: Packet) {
         if self.now < self.link_down_until {
@@ -490,6 +501,11 @@ impl<'a> Machine<'a> {
             }
             Event::Client { token } => {
                 self.with_client(|client, machine| client.timer(machine, token));
+            }
+            Event::Turn { generation } => {
+                if self.clock_generation == generation {
+                    self.next_turn();
+                }
             }
             Event::Watchdog => {
                 self.catch_up_all();

@@ -299,11 +299,13 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_queue_is_left_alone() {
+    fn where_nothing_makes_a_difference_it_goes_to_and_fro_and_then_rests() {
         let mut adaptive = Adaptive::receive(true);
-        // The first sample differs from nothing at all, which is better; it looks around and parks.
         let places = feed(&mut adaptive, &[(4000, 200); 30]);
-        assert_eq!(places[10..], [places[10]; 20], "{places:?}");
+        let steps = |places: &[usize]| places.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert_eq!(steps(&places[..10]), 9, "{places:?}");
+        assert_eq!(steps(&places[10..20]), 0, "tired: {places:?}");
+        assert!(steps(&places[20..]) > 5 && places.iter().all(|&place| place <= 1), "{places:?}");
     }
 
     #[test]

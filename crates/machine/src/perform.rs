@@ -152,7 +152,10 @@ impl Machine<'_> {
                     if wanted { Next::Yielded } else { Next::Did(Did::Ok) }
                 }
             },
-            Op::Sleep(until) => self.sleep(cpu, at, until),
+            Op::Sleep(until) => match self.role(at) {
+                Some(Role::Napi(_)) if stage == 0 => self.pay(cpu, at, cost.kthread_sleep, class),
+                _ => self.sleep(cpu, at, until),
+            },
             Op::Done => {
                 self.enable_bh(at);
                 Next::Ended

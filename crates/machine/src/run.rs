@@ -14,6 +14,9 @@ use crate::perform::{Context as Where, Next};
 use crate::thread::{Act, Class, Exec, State, ThreadId, ThreadPass};
 use crate::trace::Mark;
 
+/// A stopped CPU's time for a piece of work, in thousandths of its own: it does not get on.
+const STOPPED: u64 = 10_000_000_000;
+
 impl Machine<'_> {
     /// Accounts a CPU's time up to now.
     pub(crate) fn account(&mut self, cpu: usize) {
@@ -87,6 +90,7 @@ impl Machine<'_> {
         if left == 0 {
             return true;
         }
+        self.set_busy(cpu, true);
         let end = self.now + self.cpus[cpu].wall(left);
         if end <= self.end && self.events.next_time().is_none_or(|next| end < next) {
             self.account(cpu);
@@ -114,7 +118,7 @@ impl Machine<'_> {
             self.busy_cpus -= 1;
         }
         if self.config.processor.shared_clock {
-            self.share_clock();
+            self.share_clock(cpu);
         } else if let Some(sibling) = self.sibling(cpu) {
             let both = self.cpus[sibling].busy && busy;
             let dilation = if both { self.config.processor.smt_dilation } else { 1000 };
@@ -123,18 +127,55 @@ impl Machine<'_> {
         }
     }
 
-    /// On an emulator that runs its CPUs in turn each gets its share of the one clock.
-    fn share_clock(&mut self) {
-        let working = u64::from(self.busy_cpus);
-        let first = self.config.processor.shared_clock_first;
+    /// An emulator that runs its CPUs in turn stops the others' work meanwhile; without slices each
+    /// that works gets an equal share at every moment.
+    fn share_clock(&mut self, changed: usize) {
+        if self.config.processor.shared_clock_slice == 0 {
+            let dilation = 1000 * u64::from(self.busy_cpus.max(1));
+            for cpu in 0..self.cpus.len() {
+                self.dilate(cpu, dilation);
+            }
+        } else if self.cpus[changed].busy && self.busy_cpus == 1 {
+            self.take_turn(changed);
+        } else if self.cpus[changed].busy {
+            // It waits for its turn; the slice under way is the last that is not divided.
+            self.dilate(changed, STOPPED);
+            self.end_slice_at(self.now + self.config.processor.shared_clock_slice);
+        } else if self.clock_turn == changed {
+            self.next_turn();
+        }
+    }
+
+    /// The next CPU that works has the clock.
+    pub(crate) fn next_turn(&mut self) {
+        let cpus = self.cpus.len();
+        let after = (1..=cpus).map(|step| (self.clock_turn + step) % cpus);
+        if let Some(next) = after.into_iter().find(|&cpu| self.cpus[cpu].busy) {
+            self.take_turn(next);
+        }
+    }
+
+    fn take_turn(&mut self, turn: usize) {
+        self.clock_turn = turn;
+        self.clock_generation = self.clock_generation.wrapping_add(1);
         for cpu in 0..self.cpus.len() {
-            let dilation = match (self.cpus[0].busy, cpu) {
-                (_, _) if working < 2 => 1000,
-                (true, 0) => (1000.0 / first) as u64,
-                (true, _) => ((working - 1) as f64 * 1000.0 / (1.0 - first)) as u64,
-                (false, _) => 1000 * working,
-            };
-            self.dilate(cpu, dilation);
+            self.dilate(cpu, if cpu == turn { 1000 } else { STOPPED });
+        }
+        if self.busy_cpus > 1 {
+            self.end_slice_at(self.now + self.config.processor.shared_clock_slice);
+        }
+    }
+
+    fn end_slice_at(&mut self, at: Ns) {
+        let generation = self.clock_generation;
+        self.events.at(at, Event::Turn { generation });
+    }
+
+    /// A CPU touches a device, which ends its slice where an emulator shares its clock.
+    pub(crate) fn touch_device(&mut self, cpu: usize) {
+        let processor = &self.config.processor;
+        if processor.shared_clock && processor.shared_clock_slice > 0 && self.clock_turn == cpu {
+            self.next_turn();
         }
     }
 

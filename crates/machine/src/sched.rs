@@ -127,9 +127,9 @@ impl Machine<'_> {
                 second = second.or(Some(cpu));
             }
         }
-        let beside = self.sibling(previous).filter(|&cpu| {
-            affinity.allows(cpu as u16) && self.cpus[cpu].available()
-        });
+        let beside = self
+            .sibling(previous)
+            .filter(|&cpu| affinity.allows(cpu as u16) && self.cpus[cpu].available());
         if let Some(cpu) = second.or(beside) {
             return cpu;
         }
@@ -252,7 +252,8 @@ impl Machine<'_> {
         this.slice_armed = true;
         this.slice_generation = this.slice_generation.wrapping_add(1);
         let generation = this.slice_generation;
-        let at = self.now + this.wall(left);
+        // Virtual run time is time on the clock, however fast the CPU gets on in it.
+        let at = self.now + left;
         self.events.at(at, Event::SliceEnd { cpu: cpu as u16, generation });
     }
 

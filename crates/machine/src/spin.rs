@@ -39,7 +39,8 @@ impl Machine<'_> {
 
     /// The thread on a CPU, whose pass has just asked for a poll, goes round from here on: `true`.
     pub(crate) fn spin(&mut self, cpu: usize, me: ThreadId) -> bool {
-        if !self.skip || self.trace.is_some() {
+        // Where CPUs share a clock, each change of what another does would have to break a round up.
+        if !self.skip || self.trace.is_some() || self.config.processor.shared_clock {
             return false;
         }
         let thread = &self.threads[me.0 as usize];
@@ -53,10 +54,8 @@ impl Machine<'_> {
         let index = usize::from(cycle.id.0);
         let this = &self.cpus[cpu];
         // Others may wait: neither a look nor a pause gives way unless the scheduler has said so.
-        let alone = this.frames.is_empty()
-            && this.pending.is_empty()
-            && !this.need_resched
-            && !this.raised;
+        let alone =
+            this.frames.is_empty() && this.pending.is_empty() && !this.need_resched && !this.raised;
         let queue = &self.queues[index];
         let quiet = queue.ring.is_empty()
             && queue.batch.is_empty()
@@ -162,7 +161,7 @@ impl Machine<'_> {
             self.begin_part(me, op);
             if cost > 0 && (end > self.now || (end == self.now && !over)) {
                 let dilation = self.cpus[cpu].dilation;
-                let left = ((end - self.now) * 1000).div_ceil(dilation);
+                let left = cost.saturating_sub((self.now - at) * 1000 / dilation);
                 self.begin(cpu, Segment { left, class: Use::System, preemptible: false });
                 return;
             }

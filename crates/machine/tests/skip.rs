@@ -31,7 +31,8 @@ impl Client for Random {
 }
 
 fn sink(profile: &str, policy: &str, cpu: u16, mean: f64, skip: bool) -> (String, u64) {
-    let profile = Profile::named(profile).unwrap_or_else(|error| panic!("{error}"));
+    let mut profile = Profile::named(profile).unwrap_or_else(|error| panic!("{error}"));
+    profile.set_text("processor.shared-clock=off").expect("a choice");
     let config = Config::of(&profile);
     let policy: Policy = policy.parse().expect("a policy");
     let placement = Placement::aligned(1, config.processor.cpus);
@@ -61,7 +62,9 @@ fn sink(profile: &str, policy: &str, cpu: u16, mean: f64, skip: bool) -> (String
 fn a_sink_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
     for policy in ["napibusy", "fullbusy", "threaded-busy-poll", "suspend20"] {
         for cpu in [0, 1] {
-            for (profile, mean) in [("epyc-7662", 40e3), ("epyc-7662", 300e3), ("emulator-7.2", 200e3)] {
+            for (profile, mean) in
+                [("epyc-7662", 40e3), ("epyc-7662", 300e3), ("emulator-7.2", 200e3)]
+            {
                 let (stepped, steps) = sink(profile, policy, cpu, mean, false);
                 let (skipped, fewer) = sink(profile, policy, cpu, mean, true);
                 assert_eq!(stepped, skipped, "{policy} on {profile}, sink on CPU {cpu}");

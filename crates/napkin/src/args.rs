@@ -23,7 +23,9 @@ Examples:
   sudo napkin serve echo --device tap:nk0 --policy suspend20
                                                     then: ping 10.99.0.1
   napkin napi-get                                   what a running engine's instances are set to
-  napkin napi-set --id 1 --threaded busy-poll       change one while traffic flows"
+  napkin napi-set --id 1 --threaded busy-poll       change one while traffic flows
+  napkin bench memcached --world machine            a host of 64 CPUs and 100 Gbit/s, in virtual time
+  napkin reproduce 2024                             a published table beside what the machine says"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -50,6 +52,14 @@ pub(crate) enum Command {
     QstatsGet(QstatsGet),
     /// Change the settings of all instances of a device (the kernel has sysfs for it).
     DevSet(DevSet),
+    /// Run the published experiments in virtual time: published beside modelled, cell by cell.
+    Reproduce(crate::reproduce::Reproduce),
+    /// Run a workload on a modelled host at every point of a cross product of parameters.
+    Sweep(crate::sweep::Sweep),
+    /// List, show, check and fit the profiles of modelled hosts.
+    Profile(crate::profile::ProfileArgs),
+    /// Run random machines under random policies and faults, and check every invariant.
+    Swarm(crate::swarm::Swarm),
 }
 
 #[derive(Debug, clap::Args)]

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Subcommand, ValueEnum};
 use napkin_bench::flood_ping::FloodPing;
-use napkin_bench::report::{Report, file, table};
+use napkin_bench::report::{Column, Report, file, table};
 use napkin_bench::serve::CpuList;
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, Pace, XskRr};
@@ -14,6 +15,7 @@ use napkin_core::Policy;
 use napkin_core::policy::PolicyError;
 
 use crate::failure::{Failure, print, say};
+use crate::machine::{self, Modelled};
 use crate::policies::warn;
 use crate::units;
 
@@ -25,6 +27,11 @@ Policies that are compared run interleaved (A B C A B C ...); the table shows me
 every repetition. On a shared machine trust ratios within one run, not microseconds.
 A policy that asks for a right which this user has not gets a row without figures, and the reason.
 
+Worlds: the engine runs real threads on real packets on this machine; the machine is a model in virtual
+time, of hosts that you need not have (napkin profile list). A workload that both have runs in the
+engine unless --world says otherwise. In the machine a window is virtual time, repetitions are seeds,
+runs use all cores, and the same seed gives the same bytes.
+
 A --policy value is a list of names, unless it contains a '=': then it is one policy, spelled out, to
 its end. So base,ksoftirqd are two, and suspend20,hold=50us is one: the preset with a change.
 
@@ -34,7 +41,10 @@ Examples:
   napkin bench flood-ping --policy base --policy hold1000
   sudo napkin bench flood-ping --device tap --policy base --policy hold1000 --json ping.json
   napkin bench udp-sink --policy base,ksoftirqd,feedback --offered 0.2,1,1.8,4
-  napkin bench xsk-rr --policy interrupts --policy threaded-busy-poll --rate 12000 --delay 0us")]
+  napkin bench xsk-rr --policy interrupts --policy threaded-busy-poll --rate 12000 --delay 0us
+  napkin bench memcached --policy base,suspend20 --load 200k,max --json memcached.json
+  napkin bench memcached --cpus 16 --queues 4 --set cost.poll=400ns --trace timeline.json
+  napkin bench udp-sink --world machine --load 5000,13000,21000 --seeds 5")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     workload: Option<Which>,
@@ -43,32 +53,51 @@ pub(crate) struct Bench {
 }
 
 #[derive(Debug, clap::Args)]
-struct Common {
+pub(crate) struct Common {
+    /// Where to run: on this machine, or in virtual time. [default: engine where it has the workload]
+    #[arg(long, value_enum, global = true)]
+    world: Option<World>,
+    #[command(flatten)]
+    pub(crate) modelled: Modelled,
     /// A policy to compare, or a list of names with commas; may be given several times. A value with
     /// a '=' is one policy, spelled out (see napkin policies). Without, those that tell the
     /// workload's story.
     #[arg(long = "policy", value_name = "POLICY", global = true)]
     policies: Vec<String>,
-    /// How often each policy runs under each load.
-    #[arg(long, default_value_t = 3, global = true)]
-    repetitions: usize,
+    /// How often each policy runs under each load; in the machine, each with a seed of its own.
+    #[arg(long, visible_alias = "seeds", value_name = "N", default_value_t = 3, global = true)]
+    pub(crate) repetitions: usize,
     /// The measured part of one run, as in 500ms or 2s. [default: 1s; 500-700ms in the short round]
-    #[arg(long, value_name = "TIME", value_parser = units::duration, global = true)]
-    window: Option<Duration>,
+    #[arg(
+        long,
+        visible_alias = "virtual",
+        value_name = "TIME",
+        value_parser = units::duration,
+        global = true
+    )]
+    pub(crate) window: Option<Duration>,
     /// Where all randomness comes from.
     #[arg(long, default_value_t = 1, global = true)]
-    seed: u64,
+    pub(crate) seed: u64,
     /// The CPUs to use; the first serves the queue, the second has the application or the client.
-    /// Without, the last two that this process may use.
+    /// Without, the last two that this process may use. In the machine: how many CPUs the host has.
     #[arg(long, value_name = "LIST", global = true)]
-    cpus: Option<CpuList>,
+    pub(crate) cpus: Option<CpuList>,
     /// Write the figures, with every repetition, to this file (FILE.flood-ping.json and so on in the
     /// short round). If it is no regular file (/dev/stdout, a pipe), the table goes to standard error.
     #[arg(long, value_name = "FILE", global = true)]
-    json: Option<PathBuf>,
+    pub(crate) json: Option<PathBuf>,
     /// Show no progress.
     #[arg(long, global = true)]
-    quiet: bool,
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum World {
+    /// Real threads and real packets, on this machine.
+    Engine,
+    /// A model in virtual time.
+    Machine,
 }
 
 /// What [`UdpSink`] is offered by default.
@@ -116,7 +145,41 @@ enum Which {
         #[arg(long, value_name = "TIME", value_parser = cost, requires = "rate")]
         delay: Option<u64>,
     },
+    /// 2024: memcached under mutilate, in the machine only. Who serves most at the least latency?
+    ///
+    /// Without --policy: base, defer20, napibusy, fullbusy, suspend20.
+    Memcached,
+    /// 2020: request and response over a thousand connections, in the machine only.
+    ///
+    /// Without --policy: base-6.4, threaded, workqueue.
+    TcpRr,
+    /// 2020: remote disk operations at a fixed rate, in the machine only.
+    ///
+    /// Without --policy: base-6.4, threaded, workqueue.
+    Ssd,
 }
+
+impl Which {
+    fn name(&self) -> &'static str {
+        match self {
+            Which::FloodPing { .. } => "flood-ping",
+            Which::UdpSink { .. } => "udp-sink",
+            Which::XskRr { .. } => "xsk-rr",
+            Which::Memcached => "memcached",
+            Which::TcpRr => "tcp-rr",
+            Which::Ssd => "ssd",
+        }
+    }
+
+    /// Whether only the machine has it.
+    fn modelled_only(&self) -> bool {
+        matches!(self, Which::Memcached | Which::TcpRr | Which::Ssd)
+    }
+}
+
+/// Options of single workloads that the engine has and the machine has not.
+const ENGINE_ONLY: [&str; 8] =
+    ["device", "offered", "corner", "application", "delivery", "consume", "rate", "delay"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Device {
@@ -134,8 +197,52 @@ enum Application {
     Epoll,
 }
 
+/// The world that a call means; options of the other one are refused.
+fn world(args: &Bench, matches: Option<&ArgMatches>) -> Result<World, Failure> {
+    let only = args.workload.as_ref().filter(|which| which.modelled_only());
+    let world = match (args.common.world, only) {
+        (Some(World::Engine), Some(which)) => {
+            let name = which.name();
+            let text =
+                format!("{name} runs in the machine only: napkin bench {name} --world machine");
+            return Err(Failure::Usage(text));
+        }
+        (Some(world), _) => world,
+        (None, Some(_)) => World::Machine,
+        (None, None) => World::Engine,
+    };
+    match (world, args.common.modelled.given()) {
+        (World::Engine, Some(option)) => {
+            Err(Failure::Usage(format!("--{option} is for a modelled host: add --world machine")))
+        }
+        (World::Engine, None) => Ok(world),
+        (World::Machine, _) => {
+            let chosen = matches.and_then(ArgMatches::subcommand).map(|(_, chosen)| chosen);
+            let given = |option: &&&str| {
+                let ids = chosen.filter(|chosen| chosen.try_contains_id(option).is_ok());
+                let source = ids.and_then(|chosen| chosen.value_source(option));
+                source == Some(ValueSource::CommandLine)
+            };
+            match ENGINE_ONLY.iter().find(given) {
+                Some(option) => Err(Failure::Usage(format!(
+                    "--{option} is for the engine; a modelled workload takes --load and --set (see \
+                     napkin bench --help)"
+                ))),
+                None => Ok(world),
+            }
+        }
+    }
+}
+
 /// Runs it.
-pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
+pub(crate) fn bench(args: &Bench, matches: Option<&ArgMatches>) -> Result<(), Failure> {
+    if world(args, matches)? == World::Machine {
+        let Some(which) = &args.workload else {
+            let text = "name a workload: napkin bench memcached --world machine";
+            return Err(Failure::Usage(text.to_owned()));
+        };
+        return machine::bench(which.name(), &args.common);
+    }
     let mut options = options(&args.common)?;
     let json = args.common.json.as_deref();
     let Some(which) = &args.workload else {
@@ -176,16 +283,22 @@ fn json_of(path: &Path, workload: &str) -> PathBuf {
 }
 
 /// Fails before anything runs if the figures could not be written afterwards.
-fn check(json: Option<&Path>) -> Result<(), Failure> {
+pub(crate) fn check(json: Option<&Path>) -> Result<(), Failure> {
     json.map_or(Ok(()), |path| file::check(path).map_err(Failure::of))
 }
 
-fn options(common: &Common) -> Result<Options, Failure> {
+/// The policies that were asked for, with what they will not do.
+pub(crate) fn policies(common: &Common) -> Result<Vec<Policy>, Failure> {
     let mut policies = Vec::new();
     for text in &common.policies {
         policies.extend(read(text).map_err(Failure::Usage)?);
     }
     warn(&policies);
+    Ok(policies)
+}
+
+fn options(common: &Common) -> Result<Options, Failure> {
+    let policies = policies(common)?;
     let default = Options::default();
     Ok(Options {
         policies,
@@ -243,6 +356,9 @@ fn workload(which: &Which) -> Result<Box<dyn Workload>, Failure> {
                 consume: *consume,
             })
         }
+        Which::Memcached | Which::TcpRr | Which::Ssd => {
+            return Err(Failure::Usage(format!("{} runs in the machine only", which.name())));
+        }
         Which::XskRr { rate: None, .. } => Box::new(XskRr::default()),
         Which::XskRr { rate: Some(rate), delay } => {
             let delay = delay.unwrap_or(0);
@@ -264,6 +380,8 @@ fn story(which: &Which) -> Vec<Policy> {
             Policy::BUSYPOLL_SEPARATE,
             Policy::THREADED_BUSY_POLL,
         ],
+        // The machine's scenarios have their own.
+        Which::Memcached | Which::TcpRr | Which::Ssd => Vec::new(),
     }
 }
 
@@ -296,12 +414,22 @@ fn show(
     json: Option<&Path>,
     whole: bool,
 ) -> Result<(), Failure> {
-    let columns = workload.columns();
-    let mut text = format!("{}\n{}", workload.name(), table::render(&report.rows, &columns));
+    print_report(workload.name(), &workload.columns(), report, json, whole)
+}
+
+/// Prints the rows of a report under a heading, and writes it to its file.
+pub(crate) fn print_report(
+    heading: &str,
+    columns: &[Column],
+    report: &Report,
+    json: Option<&Path>,
+    whole: bool,
+) -> Result<(), Failure> {
+    let mut text = format!("{heading}\n{}", table::render(&report.rows, columns));
     for note in &report.notes {
         text.push_str(&format!("note: {note}\n"));
     }
-    let times = table::receive_times(&report.rows, &columns);
+    let times = table::receive_times(&report.rows, columns);
     if whole && !times.is_empty() {
         text.push_str(&format!("\n{}", times.trim_end_matches('\n')));
         text.push('\n');

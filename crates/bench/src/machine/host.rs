@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_host_is_the_profile_s_and_says_what_was_changed() {
-        let mut profile = Profile::named("emulator-7.2").unwrap();
+        let mut profile = crate::machine::stand_in::profile();
         profile.set_text("cost.poll=400ns").unwrap();
         let host = host(&profile, "built-in");
         let testbed = host.profile.as_ref().unwrap();

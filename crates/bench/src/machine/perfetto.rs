@@ -296,17 +296,15 @@ impl Timeline {
 
 #[cfg(test)]
 mod tests {
-    use napkin_machine::profile::Profile;
     use serde_json::Value;
 
     use super::*;
     use crate::machine::plan::Point;
-    use crate::machine::scenario::Scenario;
-    use crate::machine::stand_in::StandIn;
+    use crate::machine::stand_in::{self, StandIn};
 
     /// A recorded run, and the time by CPU that the machine itself counted.
     fn recorded(policy: &str, most: usize) -> (Timeline, Vec<Ns>) {
-        let profile = Profile::named(StandIn.profile()).unwrap();
+        let profile = stand_in::profile();
         let (warm_up, window) = (5_000_000, 20_000_000);
         let policy = policy.parse().unwrap();
         let point = Point {
@@ -348,7 +346,10 @@ mod tests {
                 assert_eq!(sum, *busy, "{policy}, CPU {cpu}");
                 assert_eq!(timeline.busy(cpu as u16), *busy);
                 for pair in slices.windows(2) {
-                    assert!(ns(pair[0], "ts") + ns(pair[0], "dur") <= ns(pair[1], "ts"), "{pair:?}");
+                    assert!(
+                        ns(pair[0], "ts") + ns(pair[0], "dur") <= ns(pair[1], "ts"),
+                        "{pair:?}"
+                    );
                 }
             }
             assert!(busy[0] > 0, "{policy}");

@@ -202,7 +202,8 @@ impl Plan<'_> {
             let load = self.scenario.load(point.load, &self.profile)?;
             table.push(Row::from_repetitions(point.policy.to_string(), load, repetitions, notes));
         }
-        if let (Some((what, why)), true) = (failure, table.iter().all(|it| it.repetitions.is_empty()))
+        if let (Some((what, why)), true) =
+            (failure, table.iter().all(|it| it.repetitions.is_empty()))
         {
             return Err(PlanError::Run { what, why });
         }
@@ -285,12 +286,12 @@ impl Plan<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::stand_in::StandIn;
+    use crate::machine::stand_in::{self, StandIn};
 
     pub(super) fn plan() -> Plan<'static> {
         Plan {
             scenario: &StandIn,
-            profile: Profile::named(StandIn.profile()).unwrap(),
+            profile: stand_in::profile(),
             source: "built-in".to_owned(),
             policies: StandIn.policies(),
             loads: StandIn.loads(),
@@ -309,11 +310,16 @@ mod tests {
     #[test]
     fn the_table_has_the_other_worlds_json() {
         let report = json(&plan());
-        assert_eq!((&report["world"], &report["workload"]), (&"machine".into(), &"stand-in".into()));
+        assert_eq!(
+            (&report["world"], &report["workload"]),
+            (&"machine".into(), &"stand-in".into())
+        );
         assert_eq!(report["host"]["profile"]["name"], "emulator-7.2");
         let rows = report["rows"].as_array().unwrap();
-        let names: Vec<_> =
-            rows.iter().map(|row| (row["policy"].clone(), row["load"]["frames_per_s"].clone())).collect();
+        let names: Vec<_> = rows
+            .iter()
+            .map(|row| (row["policy"].clone(), row["load"]["frames_per_s"].clone()))
+            .collect();
         let want = [("base", 5e3), ("threaded", 5e3), ("base", 2e4), ("threaded", 2e4)];
         assert_eq!(names, want.map(|(policy, load)| (policy.into(), load.into())));
         for row in rows {

@@ -69,10 +69,15 @@ mod tests {
     fn all(jobs: usize, count: u64) -> Vec<(u64, Result<u64, String>)> {
         let mut results = Vec::new();
         let jobs = NonZeroUsize::new(jobs).unwrap();
-        each(jobs, 0..count, |place| place * place, |place, result| {
-            results.push((place, result));
-            ControlFlow::Continue(())
-        });
+        each(
+            jobs,
+            0..count,
+            |place| place * place,
+            |place, result| {
+                results.push((place, result));
+                ControlFlow::Continue(())
+            },
+        );
         results.sort_by_key(|(place, _)| *place);
         results
     }
@@ -102,10 +107,15 @@ mod tests {
     #[test]
     fn enough_is_enough() {
         let mut seen = 0;
-        each(NonZeroUsize::MIN, 0..u64::MAX, |_| (), |_, _| {
-            seen += 1;
-            if seen < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
+        each(
+            NonZeroUsize::MIN,
+            0..u64::MAX,
+            |_| (),
+            |_, _| {
+                seen += 1;
+                if seen < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            },
+        );
         assert!((3..1_000_000).contains(&seen), "{seen}");
     }
 }

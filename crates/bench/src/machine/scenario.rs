@@ -231,7 +231,7 @@ impl Scenario for UdpSink {
     }
 
     fn loads(&self) -> Vec<String> {
-        ["5000", "13000", "21000", "30000", "60000"].map(str::to_owned).to_vec()
+        Vec::from(["5000", "13000", "21000", "30000", "60000"].map(str::to_owned))
     }
 
     fn load_form(&self) -> &'static str {
@@ -286,7 +286,7 @@ impl Scenario for Memcached {
     }
 
     fn loads(&self) -> Vec<String> {
-        ["200000", "600000", "1000000", "max"].map(str::to_owned).to_vec()
+        Vec::from(["200000", "600000", "1000000", "max"].map(str::to_owned))
     }
 
     fn load_form(&self) -> &'static str {
@@ -365,7 +365,7 @@ impl Scenario for XskRr {
     }
 
     fn loads(&self) -> Vec<String> {
-        ["12000", "32000:30us", "125000:6us"].map(str::to_owned).to_vec()
+        Vec::from(["12000", "32000:30us", "125000:6us"].map(str::to_owned))
     }
 
     fn load_form(&self) -> &'static str {
@@ -387,8 +387,124 @@ impl Scenario for XskRr {
     }
 }
 
+/// 2020: request and response over a thousand connections.
+#[derive(Debug)]
+struct TcpRr;
+
+/// The form of a size.
+const SIZE: &str = "bytes of a request and of its response, from 1 to 16M, as in 1, 5K or 1M";
+
+/// The largest request, and the largest operation.
+const LARGEST: u64 = 16 << 20;
+
+/// Reads a size in bytes.
+fn size(text: &str, form: &'static str) -> Result<u32, LoadError> {
+    let number = text.trim().trim_end_matches(['B', 'b']);
+    let (digits, scale) = match number.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1 << 10),
+        None => number.strip_suffix('M').map_or((number, 1), |digits| (digits, 1 << 20)),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|bytes| bytes.checked_mul(scale));
+    match bytes {
+        Some(0) => Err(LoadError::Zero { form }),
+        Some(bytes) if bytes <= LARGEST => Ok(bytes as u32),
+        _ => Err(LoadError::Form { given: shorten(text), form }),
+    }
+}
+
+impl Scenario for TcpRr {
+    fn name(&self) -> &'static str {
+        "tcp-rr"
+    }
+
+    fn profile(&self) -> &'static str {
+        "xeon-56"
+    }
+
+    fn section(&self) -> &'static str {
+        "tcp-rr"
+    }
+
+    fn policies(&self) -> Vec<Policy> {
+        vec![Policy::BASE_6_4, Policy::THREADED, Policy::WORKQUEUE]
+    }
+
+    fn loads(&self) -> Vec<String> {
+        Vec::from(["1", "5K"].map(str::to_owned))
+    }
+
+    fn load_form(&self) -> &'static str {
+        SIZE
+    }
+
+    fn load(&self, text: &str, _: &Profile) -> Result<Map<String, Value>, LoadError> {
+        size(text, SIZE).map(|bytes| field("bytes", bytes))
+    }
+
+    fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
+        let bytes = size(load, SIZE).map_err(|error| error.to_string())?;
+        scenario::tcp_rr::run(run, scenario::tcp_rr::Setup::published(bytes))
+    }
+}
+
+/// 2020: remote disk operations at a fixed rate.
+#[derive(Debug)]
+struct Ssd;
+
+/// The form of a load of operations.
+const OPERATIONS: &str = "bytes of an operation, a colon and operations a second, as in 4K:50000";
+
+impl Ssd {
+    fn setup(text: &str, profile: &Profile) -> Result<scenario::ssd::Setup, LoadError> {
+        let form = OPERATIONS;
+        let none = || LoadError::Form { given: shorten(text), form };
+        let (bytes, rate) = text.split_once(':').ok_or_else(none)?;
+        let bytes = size(bytes, form)?;
+        let rate = rate_of(rate, profile, bytes.max(LEAST_FRAME), form)?;
+        Ok(scenario::ssd::Setup::published(bytes, rate))
+    }
+}
+
+impl Scenario for Ssd {
+    fn name(&self) -> &'static str {
+        "ssd"
+    }
+
+    fn profile(&self) -> &'static str {
+        "xeon-56"
+    }
+
+    fn section(&self) -> &'static str {
+        "ssd"
+    }
+
+    fn policies(&self) -> Vec<Policy> {
+        vec![Policy::BASE_6_4, Policy::THREADED, Policy::WORKQUEUE]
+    }
+
+    fn loads(&self) -> Vec<String> {
+        Vec::from(["4K:572600", "64K:157900", "1M:10980"].map(str::to_owned))
+    }
+
+    fn load_form(&self) -> &'static str {
+        OPERATIONS
+    }
+
+    fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
+        let setup = Self::setup(text, profile)?;
+        let mut load = field("bytes", setup.bytes);
+        load.insert("operations_per_s".to_owned(), whole(setup.per_second));
+        Ok(load)
+    }
+
+    fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
+        let setup = Self::setup(load, run.profile).map_err(|error| error.to_string())?;
+        scenario::ssd::run(run, setup)
+    }
+}
+
 /// Every workload of this world.
-pub const SCENARIOS: &[&dyn Scenario] = &[&FloodPing, &UdpSink, &Memcached, &XskRr];
+pub const SCENARIOS: &[&dyn Scenario] = &[&FloodPing, &UdpSink, &TcpRr, &Ssd, &Memcached, &XskRr];
 
 /// The workload of that name.
 pub fn find(name: &str) -> Option<&'static dyn Scenario> {
@@ -431,7 +547,8 @@ mod tests {
         for scenario in SCENARIOS {
             let name = scenario.name();
             assert!(find(name).is_some());
-            let profile = Profile::named(scenario.profile()).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let profile =
+                Profile::named(scenario.profile()).unwrap_or_else(|e| panic!("{name}: {e}"));
             assert!(profile.has(scenario.section()), "{name}");
             assert!(!scenario.policies().is_empty() && !scenario.loads().is_empty(), "{name}");
             for load in scenario.loads() {
@@ -440,6 +557,20 @@ mod tests {
             assert!(scenario.load("0", &profile).is_err(), "{name}");
             assert!(scenario.load("nonsense", &profile).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_size_is_in_bytes_and_its_scales_are_binary() {
+        let read = |text| size(text, SIZE);
+        assert_eq!((read("1"), read("1B"), read("5K")), (Ok(1), Ok(1), Ok(5 << 10)));
+        assert_eq!((read("5KB"), read("16M")), (Ok(5 << 10), Ok(16 << 20)));
+        for wrong in ["0", "17M", "K", "", "-1", "1.5K", "99999999999999999999"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let mut profile = Profile::named("xeon-56").unwrap();
+        profile.set_text("link.rate=1 Gbit/s").unwrap();
+        let beyond = Ssd::setup("1M:200", &profile).unwrap_err().to_string();
+        assert!(beyond.contains("link.rate"), "{beyond}");
     }
 
     #[test]

@@ -4,9 +4,7 @@ use napkin_core::{EpollContext, Ns, Policy};
 use napkin_machine::profile::Profile;
 use napkin_machine::program::UdpSink;
 use napkin_machine::scenario::{Outcome, Run, measure};
-use napkin_machine::{
-    Affinity, Class, Client, Config, Kind, Machine, Packet, Placement,
-};
+use napkin_machine::{Affinity, Class, Client, Config, Kind, Machine, Packet, Placement};
 use serde_json::{Map, Value};
 
 use super::scenario::{LoadError, Scenario, per_second};
@@ -101,9 +99,29 @@ impl Scenario for StandIn {
     }
 }
 
+/// The text of its profile, with every fitted constant made a given one, so that a test may set it
+/// to anything.
+pub(crate) fn text() -> String {
+    let text = Profile::built_in_text(StandIn.profile()).unwrap();
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let basis = line.find("fitted = true");
+        lines.push(match basis.and_then(|from| Some((from, from + line[from..].find(']')?))) {
+            Some((from, to)) => format!("{}source = \"test\"{}", &line[..from], &line[to + 1..]),
+            None => line.to_owned(),
+        });
+    }
+    lines.join("\n")
+}
+
+/// That profile.
+pub(crate) fn profile() -> Profile {
+    Profile::parse(&text(), "stand-in").unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// A tenth of a virtual second of it.
 pub(crate) fn outcome(policy: &str, load: &str) -> Outcome {
-    let profile = Profile::named(StandIn.profile()).unwrap();
+    let profile = profile();
     let mut run = Run::new(&profile, policy.parse().unwrap());
     (run.warm_up, run.window) = (10_000_000, 100_000_000);
     StandIn.run(load, run).unwrap()

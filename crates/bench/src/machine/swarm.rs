@@ -130,12 +130,16 @@ mod tests {
         assert_eq!((summary.seeds, told), (6, 6));
         assert!(summary.virtual_hours() > 0.0 && summary.steps > 0);
         let one = run(0..6, None, NonZeroUsize::new(1), 0, |_| ()).unwrap();
-        assert_eq!((one.steps, one.frames, one.faults), (summary.steps, summary.frames, summary.faults));
+        assert_eq!(
+            (one.steps, one.frames, one.faults),
+            (summary.steps, summary.frames, summary.faults)
+        );
     }
 
     #[test]
     fn no_seed_is_run_once_time_is_up() {
-        let summary = run(0..u64::MAX, Some(Duration::ZERO), NonZeroUsize::new(1), 0, |_| ()).unwrap();
+        let summary =
+            run(0..u64::MAX, Some(Duration::ZERO), NonZeroUsize::new(1), 0, |_| ()).unwrap();
         assert!((1..10).contains(&summary.seeds), "the one under way ends: {}", summary.seeds);
     }
 }

@@ -2,9 +2,12 @@
 
 use napkin_machine::profile::Profile;
 
+use super::busy_poll::{self, BusyPoll};
 use super::experiment::Reproduce;
 use super::hold::{self, Hold};
+use super::kernel::{self, Kernel};
 use super::ksoftirqd::{self, Ksoftirqd};
+use super::suspend::{self, Suspend};
 use super::threaded::{self, ThreadedPolling};
 
 /// An experiment that there is.
@@ -40,6 +43,24 @@ pub const ALL: &[Known] = &[
         make: || Box::new(ThreadedPolling),
         fit_error: Some(threaded::fit_error),
     },
+    Known {
+        name: "2024",
+        profile: suspend::PROFILE,
+        make: || Box::new(Suspend),
+        fit_error: Some(suspend::fit_error),
+    },
+    Known {
+        name: "2025",
+        profile: "xsk-2025",
+        make: || Box::new(BusyPoll),
+        fit_error: Some(busy_poll::fit_error),
+    },
+    Known {
+        name: "kernel",
+        profile: kernel::PROFILE,
+        make: || Box::new(Kernel),
+        fit_error: Some(kernel::fit_error),
+    },
 ];
 
 /// The experiment of that name.
@@ -56,7 +77,8 @@ mod tests {
         for known in ALL {
             assert_eq!((known.make)().name(), known.name);
             Profile::named(known.profile).unwrap_or_else(|error| panic!("{error}"));
-            assert!(find(known.name).is_some());
+            let of_that_name = ALL.iter().filter(|other| other.name == known.name);
+            assert_eq!(of_that_name.count(), 1, "{}", known.name);
         }
         assert!(find("1999").is_none());
     }

@@ -44,7 +44,7 @@ const TIMED: (&str, f64, f64) = ("so_busypoll_inline", 32_000.0, 30.0);
 
 /// Virtual seconds before the window, and of it. A CPU that spins is stepped through its spin, so that
 /// a second here is dear; a tenth holds 1250 round trips at least.
-const WARM_UP_S: f64 = 0.01;
+const WARM_UP_S: f64 = 0.04;
 const WINDOW_S: f64 = 0.1;
 const QUICK_S: f64 = 0.03;
 
@@ -101,7 +101,8 @@ pub struct BusyPoll;
 /// If the configuration or the rate is not the document's, or the profile does not describe the tool.
 fn outcome(point: &Point, seed: u64) -> Result<Figures, String> {
     let policy = CONFIGS.iter().find(|(name, _)| *name == point.config);
-    let (_, policy) = policy.ok_or_else(|| format!("no configuration is called {}", point.config))?;
+    let (_, policy) =
+        policy.ok_or_else(|| format!("no configuration is called {}", point.config))?;
     let delay = (point.delay_us * 1e3) as Ns;
     let pace = PACES
         .iter()
@@ -176,10 +177,7 @@ fn idle() -> String {
 }
 
 /// What came out of the runs of a row, or why nothing did.
-fn modelled(
-    runs: &[&Run<Point, Figures>],
-    value: impl Fn(&Figures) -> Option<f64>,
-) -> Modelled {
+fn modelled(runs: &[&Run<Point, Figures>], value: impl Fn(&Figures) -> Option<f64>) -> Modelled {
     let values: Result<Vec<f64>, &String> = runs
         .iter()
         .map(|run| run.outcome.as_ref().map(|figures| value(figures).unwrap_or(f64::NAN)))
@@ -339,9 +337,11 @@ impl Experiment for BusyPoll {
 
     fn notes(&self) -> Vec<String> {
         vec![
-            "Fitted: the link, the calls, the polls and what moving a queue's state between CPUs costs, to \
-             each configuration's idle row; and the latency of the deeper idle state, to interrupts at \
-             32000/s + 30 us."
+            "Fitted: the link, the calls, the polls and the loop of the polling thread, to each \
+             configuration's idle row; and the latency of the deeper idle state, to interrupts at 32000/s + \
+             30 us. Three constants that these rows hardly tell apart (the program's work, moving a queue's \
+             state between CPUs, leaving the shallow idle state) were chosen within plausible bounds with \
+             sight of other rows."
                 .to_owned(),
             "Inline polling under a delay is a prediction: a call that brings the reply costs more than the \
              slack, so the receiver falls behind until the deferral's timer (15 us after the send) or, at \

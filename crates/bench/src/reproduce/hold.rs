@@ -23,8 +23,7 @@ use crate::report::Figures;
 pub const PROFILE: &str = "desktop-2007";
 
 /// The figures that the profile was fitted to: a mode of the published table and a quantity.
-pub const FITTED: [(&str, &str); 3] =
-    [(BASELINE, PACKETS), (BASELINE, CPU), (BY_JIFFIES, PACKETS)];
+pub const FITTED: [(&str, &str); 3] = [(BASELINE, PACKETS), (BASELINE, CPU), (BY_JIFFIES, PACKETS)];
 
 /// The published table's modes.
 const BASELINE: &str = "baseline_napi";
@@ -151,8 +150,7 @@ pub fn fit_error(profile: &Profile) -> f64 {
         let profile = profile.clone();
         let point = Point { mode, hz: DEFAULT_HZ, paced: false, profile, window_s: WINDOW_S };
         let Ok(outcome) = outcome(&point, 1) else { return f64::INFINITY };
-        let modelled =
-            if quantity == CPU { outcome.cpu_percent() } else { outcome.achieved_per_s };
+        let modelled = if quantity == CPU { outcome.cpu_percent() } else { outcome.achieved_per_s };
         sum += (modelled / figure(row, quantity)).ln().abs();
     }
     sum / FITTED.len() as f64
@@ -285,9 +283,8 @@ impl Experiment for Hold {
                                 Ok(values) => Modelled::of(&values, "it was not run"),
                                 Err(why) => Modelled::absent(why),
                             },
-                            fitted: row.is_some_and(|row| {
-                                FITTED.contains(&(row.mode.as_str(), quantity))
-                            }),
+                            fitted: row
+                                .is_some_and(|row| FITTED.contains(&(row.mode.as_str(), quantity))),
                             ..Cell::new("2007", mode.name(), &load(hz), quantity, unit)
                         });
                     }

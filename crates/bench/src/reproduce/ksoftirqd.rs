@@ -240,15 +240,17 @@ impl Experiment for Ksoftirqd {
 
     fn notes(&self) -> Vec<String> {
         vec![
-            "Fitted: the receive call, the cost of completing a poll, the cost of a frame in a batch, and the \
-             sender's jitter, to the rows at 16000, 22000, 25000 and 100000/s."
+            "Fitted: the receive call, the entry of an interrupt, the completion of a poll, a frame in a batch, \
+             and the sender's jitter, to both columns at 16000, 22000, 25000 and 100000/s."
                 .to_owned(),
-            "The scheduler's granularities are those of tuned's virtual-guest profile, which Fedora applies \
-             in a guest by itself; the document does not say. With the kernel's own the proposal as posted \
-             would collapse as master does."
+            "The scheduler's granularities are those of tuned's virtual-guest profile, which Fedora is \
+             assumed to apply in a guest; the document does not say. With the kernel's own, ksoftirqd takes \
+             the CPU as soon as it wakes, batches stay short, the RFC as posted collapses as master does, and \
+             neither recovers."
                 .to_owned(),
-            "Not explained: the losses of up to 4 % from 9000/s on, where the CPU is not yet full. The model \
-             loses nothing there."
+            "Not explained: the losses of up to 4 % from 9000/s on, where the CPU is not yet full; the model \
+             loses nothing there. Above, it does not follow master's hump at 13000 and 14000/s, and recovers \
+             1000 to 2000/s early."
                 .to_owned(),
         ]
     }
@@ -284,15 +286,14 @@ mod tests {
 
     #[test]
     fn as_meant_the_curve_never_falls_far_and_as_posted_it_is_between() {
-        let [master, posted, meant] = Curve::ALL.map(|curve| delivered(curve, 19_000.0));
+        let [master, posted, meant] = Curve::ALL.map(|curve| delivered(curve, 22_000.0));
         assert!(master < posted && posted < meant, "{master}, {posted}, {meant}");
-        assert!(meant > 0.98 * 19_000.0, "{meant}");
+        assert!(meant > 0.98 * 22_000.0, "{meant}");
     }
 
     #[test]
     fn the_same_seed_gives_the_same_curve() {
-        let options =
-            Options { quick: true, virtual_s: Some(0.05), ..Options::default() };
+        let options = Options { quick: true, virtual_s: Some(0.05), ..Options::default() };
         let run = || Ksoftirqd.reproduce(&options, Progress::hidden).unwrap();
         let (one, two) = (run(), run());
         assert_eq!(serde_json::to_string(&one).unwrap(), serde_json::to_string(&two).unwrap());
@@ -303,8 +304,7 @@ mod tests {
     #[test]
     fn a_profile_without_a_sink_costs_its_cells_and_says_why() {
         let profile = Profile::named("emulator-7.2").unwrap();
-        let point =
-            Point { curve: Curve::Master, offered_per_s: 1.0, profile, window_s: 0.1 };
+        let point = Point { curve: Curve::Master, offered_per_s: 1.0, profile, window_s: 0.1 };
         assert!(outcome(&point, 1).unwrap_err().contains("udp-sink"));
     }
 }

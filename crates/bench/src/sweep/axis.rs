@@ -88,7 +88,9 @@ pub enum AxisError {
         nearest: Option<String>,
     },
     /// No seed.
-    #[error("--vary seed: '{0}' is no seed: give numbers and ranges, as in 1..5 (both ends included)")]
+    #[error(
+        "--vary seed: '{0}' is no seed: give numbers and ranges, as in 1..5 (both ends included)"
+    )]
     Seed(String),
     /// A value stands twice.
     #[error("--vary {name}: '{value}' stands twice")]
@@ -156,9 +158,7 @@ impl Axis {
     ///
     /// # Errors
     /// Those of [`Axis::parse`], and a value that stands twice.
-    pub fn parse_all<'a>(
-        texts: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Vec<Axis>, AxisError> {
+    pub fn parse_all<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Axis>, AxisError> {
         let mut axes: Vec<Axis> = Vec::new();
         for text in texts {
             let axis = Axis::parse(text)?;
@@ -275,7 +275,11 @@ mod tests {
     #[test]
     fn what_is_no_parameter_is_named_with_the_nearest() {
         let says = |text: &str| Axis::parse(text).unwrap_err().to_string();
-        assert!(says("cost.pol=1us").contains("did you mean 'cost.poll'?"), "{}", says("cost.pol=1us"));
+        assert!(
+            says("cost.pol=1us").contains("did you mean 'cost.poll'?"),
+            "{}",
+            says("cost.pol=1us")
+        );
         assert!(says("gro-flush-timeot=1us").contains("did you mean 'gro-flush-timeout'?"));
         assert!(says("load").contains("has no '='"));
         for empty in ["load=", "load=1,,2", "policy="] {

@@ -469,7 +469,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::machine::stand_in::StandIn;
+    use crate::machine::stand_in::{self, StandIn};
 
     struct Folder(PathBuf);
 
@@ -495,7 +495,7 @@ mod tests {
     fn sweep(vary: &[&str]) -> Sweep<'static> {
         Sweep {
             scenario: &StandIn,
-            profile: Profile::named(StandIn.profile()).unwrap(),
+            profile: stand_in::profile(),
             policy: "base".to_owned(),
             load: "5000".to_owned(),
             seed: 1,
@@ -570,9 +570,7 @@ mod tests {
     fn the_size_and_the_time_are_told_first() {
         let folder = Folder::new("size");
         let mut events = Vec::new();
-        sweep(&["load=5000,20000"])
-            .run(&folder.file(), false, |event| events.push(event))
-            .unwrap();
+        sweep(&["load=5000,20000"]).run(&folder.file(), false, |event| events.push(event)).unwrap();
         let Event::Size { text, left: 2 } = &events[0] else { panic!("{events:?}") };
         assert!(text.starts_with("2 points (2 load); one takes "), "{text}");
         assert_eq!(events.len(), 3, "and then each point");

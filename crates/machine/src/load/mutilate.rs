@@ -185,34 +185,40 @@ impl Mutilate {
         let mut rng = Rng::new(seed);
         let rx_queues = profile.count("memcached.client-queues").max(1) as u32;
         let machines = clients.machines.max(1);
-        let connections: Vec<_> = (0..clients.connections).map(|i| {
-            let machine = i % machines;
-            let place = rng.below(u64::from(rx_queues)) as u32;
-            Connection {
-                flow: i,
-                rx: machine * rx_queues + place,
-                measures: machine == 0,
-                meant: 0,
-                next: 0.0,
-            }
-        }).collect();
+        let connections: Vec<_> = (0..clients.connections)
+            .map(|i| {
+                let machine = i % machines;
+                let place = rng.below(u64::from(rx_queues)) as u32;
+                Connection {
+                    flow: i,
+                    rx: machine * rx_queues + place,
+                    measures: machine == 0,
+                    meant: 0,
+                    next: 0.0,
+                }
+            })
+            .collect();
         let mean = match rate {
             Rate::PerS(rate) => f64::from(clients.connections) * 1e9 / rate,
             Rate::Max => 0.0,
         };
-        let records: Vec<_> = (0..RECORDS).map(|_| {
-            let (location, scale, shape) = KEY;
-            let key = rng.extreme(location, scale, shape).clamp(KEY_MIN, 250.0);
-            let (location, scale, shape) = VALUE;
-            let value = rng.pareto(location, scale, shape).min(VALUE_MAX);
-            (key as u16, value as u16)
-        }).collect();
+        let records: Vec<_> = (0..RECORDS)
+            .map(|_| {
+                let (location, scale, shape) = KEY;
+                let key = rng.extreme(location, scale, shape).clamp(KEY_MIN, 250.0);
+                let (location, scale, shape) = VALUE;
+                let value = rng.pareto(location, scale, shape).min(VALUE_MAX);
+                (key as u16, value as u16)
+            })
+            .collect();
         let moderation = profile.time("memcached.client-moderation");
         let slow = profile.ratio("memcached.client-slow") * f64::from(rx_queues);
-        let receive: Vec<_> = (0..machines * rx_queues).map(|queue| {
-            let slow = f64::from(queue % rx_queues) < slow && moderation > 0;
-            Receive { interrupt: 0, phase: slow.then(|| rng.below(moderation)) }
-        }).collect();
+        let receive: Vec<_> = (0..machines * rx_queues)
+            .map(|queue| {
+                let slow = f64::from(queue % rx_queues) < slow && moderation > 0;
+                Receive { interrupt: 0, phase: slow.then(|| rng.below(moderation)) }
+            })
+            .collect();
         let measured = Rc::new(RefCell::new(Measured::default()));
         let client = Mutilate {
             connections,

@@ -39,6 +39,8 @@ impl Arrivals {
 #[derive(Debug, Clone, Copy)]
 enum At {
     Due,
+    Bed,
+    Slept,
     Sending { stamp: Ns },
 }
 
@@ -50,6 +52,10 @@ pub struct Generator {
     send: Ns,
     /// From there to the return of the call.
     rest: Ns,
+    /// Its way to bed.
+    sleep: Ns,
+    /// From its waking to its first stamp.
+    wake: Ns,
     /// When the frames that go ahead are sent.
     ahead: Vec<Ns>,
     /// When the first of the others is.
@@ -64,14 +70,14 @@ impl Generator {
     /// Sends to a flow: a frame at each of the times in `ahead`, and `total` frames from `start` on.
     pub fn new(
         flow: u32,
-        (send, rest): (Ns, Ns),
+        [send, rest, sleep, wake]: [Ns; 4],
         ahead: Vec<Ns>,
         start: Ns,
         arrivals: Arrivals,
         total: u64,
     ) -> Self {
         let total = total + ahead.len() as u64;
-        Generator { flow, send, rest, ahead, start, arrivals, total, sent: 0, at: At::Due }
+        Generator { flow, send, rest, sleep, wake, ahead, start, arrivals, total, sent: 0, at: At::Due }
     }
 
     /// When the next frame is due.
@@ -84,18 +90,30 @@ impl Generator {
 }
 
 impl Program for Generator {
-    fn resume(&mut self, machine: &mut Machine<'_>, _: ThreadId) -> Act {
+    fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
         let now = machine.now();
         match self.at {
             At::Due if self.sent == self.total => Act::Exit,
-            At::Due if now < self.due() => Act::Sleep(self.due()),
-            At::Due => {
+            At::Due if now < self.due() => {
+                self.at = At::Bed;
+                Act::Kernel(self.sleep)
+            }
+            // Whoever waits may be woken early.
+            At::Bed | At::Slept if now < self.due() => {
+                self.at = At::Slept;
+                Act::Sleep(self.due())
+            }
+            At::Slept => {
+                self.at = At::Due;
+                Act::Kernel(self.wake)
+            }
+            At::Due | At::Bed => {
                 self.at = At::Sending { stamp: now };
                 Act::Kernel(self.send)
             }
             At::Sending { stamp } => {
                 let frame = Packet::new(self.flow, Kind::Data, FRAME, self.sent, stamp);
-                machine.send_to_host(frame);
+                machine.send_from(me, frame);
                 self.sent += 1;
                 self.at = At::Due;
                 Act::Kernel(self.rest)

@@ -11,7 +11,7 @@ pub mod xsk_rr;
 pub use generator::{Arrivals, Generator};
 pub use memcached::Memcached;
 pub use ping::Ping;
-pub use ssd::{Device, Ssd};
+pub use ssd::Ssd;
 pub(crate) use ssd::{HEADER, MORE, WRITES, more, packets};
 pub(crate) use tcp_rr::BURST;
 pub use tcp_rr::TcpRr;

@@ -29,7 +29,7 @@ pub(crate) fn more(tag: u64) -> u64 {
 
 /// A flash device behind a queue that is never full: how long it takes for a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Device {
+struct Device {
     /// Median time for a request of the experiment's size.
     median: f64,
     spread: f64,
@@ -39,7 +39,7 @@ pub struct Device {
 
 impl Device {
     /// A profile's, for requests of so many bytes.
-    pub fn new(profile: &Profile, bytes: u32) -> Self {
+    fn new(profile: &Profile, bytes: u32) -> Self {
         let root = libm::sqrt(f64::from(bytes) / 1024.0);
         Device {
             median: profile.get("ssd.device") + profile.get("ssd.device-root") * root,
@@ -61,12 +61,20 @@ impl Device {
 enum At {
     Waiting,
     Ready,
-    Read { packet: Packet },
+    Read {
+        packet: Packet,
+    },
     /// The request is with the device.
-    Submitted { packet: Packet },
+    Submitted {
+        packet: Packet,
+    },
     /// The device has finished.
-    Finished { packet: Packet },
-    Answered { packet: Packet },
+    Finished {
+        packet: Packet,
+    },
+    Answered {
+        packet: Packet,
+    },
 }
 
 /// One thread of the service.

@@ -62,7 +62,8 @@ impl TcpRr {
             let part = left.min(BURST);
             left -= part;
             let (bytes, more) = (Packet::wire_bytes(part), u64::from(left.div_ceil(BURST)));
-            machine.transmit(queue, Packet::new(packet.flow, Kind::Data, bytes, more, packet.stamp));
+            machine
+                .transmit(queue, Packet::new(packet.flow, Kind::Data, bytes, more, packet.stamp));
         }
     }
 }

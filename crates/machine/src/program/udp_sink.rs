@@ -74,7 +74,10 @@ impl UdpSink {
     fn receive(&mut self, machine: &mut Machine<'_>, me: ThreadId, socket: u32, n: u32) -> Act {
         let cost = machine.config().cost;
         if n == MOST {
-            machine.still_ready(socket);
+            // Level-triggered: the next wait names it again if something is left.
+            if machine.waiting(socket) > 0 {
+                machine.still_ready(socket);
+            }
             self.at = At::Ready;
             self.unread = self.unread.saturating_sub(1);
             return Act::Kernel(0);

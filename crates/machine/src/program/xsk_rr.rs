@@ -8,8 +8,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use napkin_core::policy::{Policy, SocketPoller, Threaded};
 use napkin_core::Ns;
+use napkin_core::policy::{Policy, SocketPoller, Threaded};
 
 use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
@@ -42,20 +42,21 @@ pub enum Kick {
 }
 
 impl Kick {
-    /// What the thread that sends does under a policy.
+    /// What the thread that sends does under a policy. A thread that polls apart sends, too: with it,
+    /// as under a queue's own spinning thread, no call is needed.
     pub fn sending(policy: &Policy) -> Kick {
+        let separate = policy.application.socket_poller == SocketPoller::Separate;
         match policy.instance.threaded {
             Threaded::BusyPoll => Kick::Never,
-            _ if policy.application.socket_busy_polls() => Kick::Poll,
-            _ => Kick::Wake,
+            _ if !policy.application.socket_busy_polls() => Kick::Wake,
+            _ if separate => Kick::Never,
+            _ => Kick::Poll,
         }
     }
 
     /// What the thread that receives does when its ring is empty.
     pub fn receiving(policy: &Policy) -> Kick {
-        let separate = policy.application.socket_poller == SocketPoller::Separate;
         match Kick::sending(policy) {
-            Kick::Poll if separate => Kick::Never,
             Kick::Wake if policy.epoll.enabled() => Kick::Epoll,
             kick => kick,
         }
@@ -73,6 +74,9 @@ pub struct Steps {
     pub look: Ns,
     /// From a frame's stamp to its descriptor in the ring.
     pub send: Ns,
+    /// How much each of them varies either way, in thousandths: loops of fixed lengths would run in
+    /// step with each other, which no two CPUs do.
+    pub jitter: u64,
 }
 
 impl Steps {
@@ -83,7 +87,14 @@ impl Steps {
             kick: profile.time("xsk-rr.kick"),
             look: profile.time("xsk-rr.look"),
             send: profile.time("xsk-rr.send"),
+            jitter: (profile.ratio("xsk-rr.jitter") * 1e3) as u64,
         }
+    }
+
+    /// A step's time, this time.
+    fn vary(&self, machine: &mut Machine<'_>, time: Ns) -> Ns {
+        let most = time * self.jitter / 1000;
+        if most == 0 { time } else { time - most + machine.rng().below(2 * most + 1) }
     }
 }
 
@@ -206,7 +217,17 @@ impl Receiver {
     pub fn client(end: End, kick: Kick, delay: Ns) -> Receiver {
         let (call, answering) = (Call::No, Call::No);
         let (answers, working) = (None, None);
-        Receiver { end, kick, answers, delay, busy_until: 0, call, answering, working, waited: false }
+        Receiver {
+            end,
+            kick,
+            answers,
+            delay,
+            busy_until: 0,
+            call,
+            answering,
+            working,
+            waited: false,
+        }
     }
 
     /// A server's, which answers each frame and has the answer polled for as `answers` says.
@@ -229,7 +250,7 @@ impl Receiver {
             return None;
         }
         self.answering = Call::Entered;
-        Some(Act::Kernel(self.end.steps.kick))
+        Some(Act::Kernel(self.end.steps.vary(machine, self.end.steps.kick)))
     }
 }
 
@@ -255,16 +276,17 @@ impl Program for Receiver {
         if now < self.busy_until {
             return spin(self.busy_until - now, self.end.steps.look);
         }
-        let Steps { work, kick, look, .. } = self.end.steps;
+        let steps = self.end.steps;
+        let Steps { work, kick, look, .. } = steps;
         if let Some((packet, extra)) = machine.receive(me, self.end.ring) {
             self.working = Some(packet);
-            return Act::User(look + work + extra);
+            return Act::User(steps.vary(machine, look + work) + extra);
         }
         match self.kick {
-            Kick::Never => Act::User(look),
+            Kick::Never => Act::User(steps.vary(machine, look)),
             Kick::Poll | Kick::Wake => {
                 self.call = Call::Entered;
-                Act::Kernel(look + kick)
+                Act::Kernel(steps.vary(machine, look + kick))
             }
             Kick::Epoll => {
                 self.waited = true;
@@ -297,14 +319,15 @@ impl Sender {
 
 impl Program for Sender {
     fn resume(&mut self, machine: &mut Machine<'_>, _: ThreadId) -> Act {
-        let Steps { kick, look, send, .. } = self.end.steps;
+        let steps = self.end.steps;
+        let Steps { kick, look, send, .. } = steps;
         if let Some(stamp) = self.writing.take() {
             self.tag += 1;
             self.end.submit(machine, self.tag, stamp);
             self.end.count(|tally| tally.sent += u64::from(stamp >= tally.from));
             if self.kick != Kick::Never {
                 self.call = Call::Entered;
-                return Act::Kernel(kick);
+                return Act::Kernel(steps.vary(machine, kick));
             }
         }
         // Its calls are send calls, which nobody timed.
@@ -323,7 +346,7 @@ impl Program for Sender {
         }
         self.due = now + self.period;
         self.writing = Some(now);
-        Act::User(send)
+        Act::User(steps.vary(machine, send))
     }
 }
 
@@ -347,6 +370,6 @@ impl Program for Poller {
             return act;
         }
         self.call = Call::Entered;
-        Act::Kernel(self.end.steps.kick)
+        Act::Kernel(self.end.steps.vary(machine, self.end.steps.kick))
     }
 }

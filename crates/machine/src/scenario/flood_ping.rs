@@ -59,3 +59,43 @@ pub fn run(mut run: Run<'_>, paced_per_s: Option<f64>) -> Result<Outcome, String
     outcome.figures.insert("interrupts_per_s".to_owned(), per_s);
     Ok(outcome)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Profile;
+    use napkin_core::policy::Policy;
+
+    fn run_with(policy: Policy, paced_per_s: Option<f64>) -> Outcome {
+        let profile = Profile::named("desktop-2007").expect("built in");
+        let run = Run { window: 300_000_000, ..Run::new(&profile, policy) };
+        super::run(run, paced_per_s).expect("it runs")
+    }
+
+    #[test]
+    fn a_flood_has_one_request_under_way_and_an_interrupt_each_way() {
+        let outcome = run_with(Policy::BASE, None);
+        let nic = outcome.counts.queues[0].nic;
+        assert!(nic.sent.abs_diff(nic.arrived) <= 1, "{nic:?}");
+        let interrupts = nic.interrupts as f64 / nic.arrived as f64;
+        assert!((interrupts - 2.0).abs() < 0.05, "{interrupts} a ping");
+    }
+
+    #[test]
+    fn a_flood_waits_for_its_answers_and_a_pace_does_not() {
+        let flood = run_with(Policy::BASE, None);
+        let round = 1e9 / flood.achieved_per_s;
+        assert!(round > flood.latency.mean(), "a round has a request's whole time in it");
+        let paced = run_with(Policy::BASE, Some(1_000.0));
+        assert!((paced.achieved_per_s - 1_000.0).abs() <= 4.0, "{}", paced.achieved_per_s);
+    }
+
+    #[test]
+    fn a_hold_that_outlasts_the_gap_leaves_no_interrupts_and_no_idleness() {
+        let held = run_with(Policy::hold(2_000_000), Some(1_000.0));
+        assert_eq!(held.counts.queues[0].nic.interrupts, 0);
+        assert!(held.cpu_percent() > 99.0, "{}", held.cpu_percent());
+        let short = run_with(Policy::hold(100_000), Some(1_000.0));
+        assert!(short.cpu_percent() < 50.0, "{}", short.cpu_percent());
+    }
+}

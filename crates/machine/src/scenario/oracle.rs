@@ -168,7 +168,8 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
 
     let ahead: Vec<Ns> = (1..=AHEAD).map(|i| i * MILLISECOND).collect();
     let start = AHEAD * MILLISECOND + SILENCE;
-    let send = (profile.time("oracle.send"), profile.time("oracle.send-rest"));
+    let send = ["oracle.send", "oracle.send-rest", "oracle.sleep", "oracle.wake"];
+    let send = send.map(|it| profile.time(it));
     let generator =
         Generator::new(flow, send, ahead, start, scenario.arrivals, scenario.frames);
     let generator =

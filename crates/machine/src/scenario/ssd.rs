@@ -44,7 +44,9 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     run.profile.require("ssd").map_err(|error| error.to_string())?;
     let loaded = setup.per_second.is_finite() && setup.per_second > 0.0;
     if setup.connections == 0 || setup.bytes == 0 || !loaded {
-        return Err(format!("{setup:?}: connections, bytes and operations a second must be above 0"));
+        return Err(format!(
+            "{setup:?}: connections, bytes and operations a second must be above 0"
+        ));
     }
     let config = Config::of(run.profile);
     let cpus = config.processor.cpus;
@@ -53,16 +55,14 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     let placement = unpinned(config.nic.queues, Affinity { first: 0, last: polling - 1 });
     let host = placement.host(cpus);
     let threads = (run.profile.count("ssd.threads") as u32).min(setup.connections);
-    let contexts: Vec<_> =
-        (0..threads).map(|_| EpollContext::new(run.policy.epoll, 0)).collect();
+    let contexts: Vec<_> = (0..threads).map(|_| EpollContext::new(run.policy.epoll, 0)).collect();
     let mut rng = Rng::new(run.seed);
     // Sockets are numbered as they are added: one for each thread's completions, then the flows'.
     let completions = (0..setup.connections).map(|flow| flow % threads).collect();
     let load = Load::new(run.profile, completions, setup.bytes, setup.per_second, rng.bits());
     let seed = rng.bits();
     let client = Box::new(load);
-    let mut machine =
-        Machine::new(config, run.policy, &placement, &host, &contexts, client, seed);
+    let mut machine = Machine::new(config, run.policy, &placement, &host, &contexts, client, seed);
     let threads: Vec<_> = (0..threads)
         .map(|epoll| {
             let program = Box::new(Ssd::new(run.profile, setup.bytes, rng.split()));

@@ -6,7 +6,6 @@
 //! percentiles are those of all of its flows.
 
 use napkin_core::EpollContext;
-use napkin_core::policy::EpollPolicy;
 
 use super::{Outcome, Run};
 use crate::config::Config;
@@ -63,18 +62,11 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     let placement = unpinned(config.nic.queues, everywhere);
     let host = placement.host(cpus);
     let threads = (run.profile.count("tcp-rr.threads") as u32).min(setup.flows);
-    let contexts: Vec<_> = (0..threads).map(|_| context(run.policy.epoll)).collect();
+    let contexts: Vec<_> = (0..threads).map(|_| EpollContext::new(run.policy.epoll, 0)).collect();
     let mut rng = Rng::new(run.seed);
     let load = Load::new(run.profile, setup.flows, setup.request, rng.bits());
-    let mut machine = Machine::new(
-        config,
-        run.policy,
-        &placement,
-        &host,
-        &contexts,
-        Box::new(load),
-        rng.bits(),
-    );
+    let mut machine =
+        Machine::new(config, run.policy, &placement, &host, &contexts, Box::new(load), rng.bits());
     let work = run.profile.time("tcp-rr.work");
     let threads: Vec<_> = (0..threads)
         .map(|_| {
@@ -103,8 +95,4 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
         steps: machine.steps(),
         ..Outcome::default()
     })
-}
-
-fn context(policy: EpollPolicy) -> EpollContext {
-    EpollContext::new(policy, 0)
 }

@@ -30,21 +30,13 @@ pub fn run(mut run: Run<'_>, offered_per_s: f64) -> Result<Outcome, String> {
     let mut rng = Rng::new(run.seed);
     let client = Pktgen::new(0, offered_per_s, profile.time("udp-sink.jitter"), rng.split());
     let seed = rng.bits();
-    let mut machine = Machine::new(
-        config,
-        run.policy,
-        &placement,
-        &host,
-        &contexts,
-        Box::new(client),
-        seed,
-    );
+    let mut machine =
+        Machine::new(config, run.policy, &placement, &host, &contexts, Box::new(client), seed);
     let socket = machine.add_socket(profile.count("udp-sink.buffer") as u32);
     machine.add_flow(0, Some(socket));
     let mut program = UdpSink::new(profile.time("udp-sink.work"), false);
     program.blocking = Some(socket);
-    let sink =
-        machine.add_thread("udp_sink", Affinity::pinned(0), Class::Fair, Box::new(program));
+    let sink = machine.add_thread("udp_sink", Affinity::pinned(0), Class::Fair, Box::new(program));
     machine.own(sink, socket);
     machine.wake_thread(sink);
     let counts = measure(&mut machine, &mut run);
@@ -67,4 +59,51 @@ pub fn run(mut run: Run<'_>, offered_per_s: f64) -> Result<Outcome, String> {
     ];
     outcome.figures.extend(figures.map(|(name, value)| (name.to_owned(), value)));
     Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Profile;
+    use napkin_core::policy::Policy;
+
+    fn run_at(policy: Policy, offered_per_s: f64, seed: u64) -> Result<Outcome, String> {
+        let profile = Profile::named("qemu-2018").expect("built in");
+        let run = Run { seed, window: 300_000_000, ..Run::new(&profile, policy) };
+        super::run(run, offered_per_s)
+    }
+
+    #[test]
+    fn what_arrives_is_received_dropped_or_still_under_way() {
+        let outcome = run_at(Policy::BASE_6_4, 50_000.0, 1).expect("it runs");
+        let nic = outcome.counts.queues[0].nic;
+        let received = outcome.latency.count();
+        let gone = received + nic.ring_drops + nic.socket_drops;
+        // What the ring and the buffer held when the window began and when it ended may differ.
+        assert!(nic.arrived.abs_diff(gone) <= 256 + 277, "{nic:?}, received {received}");
+        assert!(nic.ring_drops > 0 && nic.socket_drops > 0, "{nic:?}");
+    }
+
+    #[test]
+    fn the_generator_offers_what_it_is_asked_for() {
+        let outcome = run_at(Policy::BASE_6_4, 20_000.0, 3).expect("it runs");
+        let arrived = outcome.counts.queues[0].nic.arrived;
+        assert!(arrived.abs_diff(6_000) <= 10, "{arrived} in 0.3 s");
+    }
+
+    #[test]
+    fn a_seed_replays() {
+        let [one, two, other] =
+            [5, 5, 6].map(|seed| run_at(Policy::BASE_6_4, 18_000.0, seed).expect("it runs"));
+        assert_eq!(one, two);
+        assert_ne!(one.latency, other.latency);
+    }
+
+    #[test]
+    fn a_rate_of_nothing_or_beyond_the_link_is_refused() {
+        for rate in [0.0, -1.0, f64::NAN, 1e9] {
+            let error = run_at(Policy::BASE, rate, 1).expect_err("no rate");
+            assert!(error.contains("name a rate above 0"), "{error}");
+        }
+    }
 }

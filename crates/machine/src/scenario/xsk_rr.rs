@@ -16,7 +16,9 @@ use crate::config::Config;
 use crate::load::XskPeer;
 use crate::machine::{Machine, Placement};
 use crate::packet::{Kind, Packet};
-use crate::program::xsk_rr::{BYTES, CALL_BUCKETS, End, Kick, Poller, Receiver, Sender, Steps, Tally};
+use crate::program::xsk_rr::{
+    BYTES, CALL_BUCKETS, End, Kick, Poller, Receiver, Sender, Steps, Tally,
+};
 use crate::thread::{Affinity, Class, Program};
 
 /// CPUs of each host: the queue's, the receiver's, the sender's, the poller's.
@@ -78,8 +80,7 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<XskRr, String> {
     let host = placement.host(config.processor.cpus);
     let contexts = [EpollContext::new(policy.epoll, 0), EpollContext::new(policy.epoll, 0)];
     let peer = Box::new(XskPeer);
-    let mut machine =
-        Machine::new(config, policy, &placement, &host, &contexts, peer, run.seed);
+    let mut machine = Machine::new(config, policy, &placement, &host, &contexts, peer, run.seed);
 
     let tally = Tally::new(run.warm_up);
     let rings = [machine.add_socket(RING), machine.add_socket(RING)];
@@ -163,8 +164,7 @@ impl Threads<'_, '_> {
         let machine = &mut *self.machine;
         let class = Class::Fifo(PRIORITY);
         let name = if host == 0 { name.to_owned() } else { format!("{name}/peer") };
-        let thread =
-            machine.add_thread(&name, Affinity::pinned(host * CPUS + cpu), class, program);
+        let thread = machine.add_thread(&name, Affinity::pinned(host * CPUS + cpu), class, program);
         let waits = machine.policy().epoll.enabled();
         match ring.filter(|_| waits) {
             Some(ring) => machine.watch(thread, u32::from(host), ring),
@@ -175,5 +175,92 @@ impl Threads<'_, '_> {
             }
         }
         machine.wake_thread(thread);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Profile;
+    use napkin_core::{MICROSECOND, MILLISECOND};
+
+    fn ran(policy: &str, pace: Pace) -> XskRr {
+        let profile = Profile::named("xsk-2025").unwrap();
+        let policy = policy.parse().unwrap();
+        // Longer than any timer of a policy: what begins masked has found its rhythm.
+        let (warm_up, window) = (12 * MILLISECOND, 8 * MILLISECOND);
+        run(Run { warm_up, window, ..Run::new(&profile, policy) }, pace).unwrap()
+    }
+
+    const IDLE: Pace = Pace { period: 80 * MICROSECOND, delay: 0 };
+
+    #[test]
+    fn every_frame_is_answered_whatever_the_policy() {
+        let policies = [
+            "base",
+            "interrupts",
+            "busypoll",
+            "busypoll-separate",
+            "threaded-busy-poll",
+            "threaded",
+            "workqueue",
+            "defer20",
+            "napibusy",
+            "suspend20",
+            "fullbusy",
+            "hold",
+            "ksoftirqd",
+        ];
+        for policy in policies {
+            let outcome = ran(policy, IDLE).outcome;
+            let round_trips = outcome.latency.count();
+            assert!((98..=101).contains(&round_trips), "{policy}: {round_trips} of 100");
+            let nic = outcome.counts.queues[0].nic;
+            assert_eq!((nic.ring_drops, nic.socket_drops), (0, 0), "{policy}");
+        }
+    }
+
+    #[test]
+    fn a_frame_takes_at_least_the_wire_both_ways() {
+        let wire = Profile::named("xsk-2025").unwrap().time("link.latency");
+        for policy in ["interrupts", "threaded-busy-poll"] {
+            assert!(ran(policy, IDLE).outcome.latency.min() > 2 * wire, "{policy}");
+        }
+    }
+
+    #[test]
+    fn an_application_that_is_busy_for_longer_than_a_period_falls_behind_and_says_so() {
+        let pace = Pace { period: 20 * MICROSECOND, delay: 30 * MICROSECOND };
+        let outcome = ran("threaded-busy-poll", pace).outcome;
+        assert!(outcome.achieved_per_s < 0.7 * outcome.offered_per_s.unwrap(), "{outcome:?}");
+    }
+
+    #[test]
+    fn the_tools_histogram_holds_the_same_round_trips() {
+        let ran = ran("busypoll", IDLE);
+        assert_eq!(ran.round_trips.iter().sum::<u64>(), ran.outcome.latency.count());
+        let calls: u64 = ran.calls.iter().sum();
+        assert!(calls > ran.outcome.latency.count(), "it calls while it waits: {calls}");
+    }
+
+    #[test]
+    fn who_never_kicks_has_no_calls_to_time() {
+        assert_eq!(ran("threaded-busy-poll", IDLE).calls.iter().sum::<u64>(), 0);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run() {
+        let pace = Pace { period: 8 * MICROSECOND, delay: 6 * MICROSECOND };
+        assert_eq!(ran("busypoll", pace), ran("busypoll", pace));
+    }
+
+    #[test]
+    fn a_profile_without_the_tool_and_a_period_of_nothing_are_refused() {
+        let profile = Profile::named("emulator-7.2").unwrap();
+        let error = run(Run::new(&profile, Policy::BASE), IDLE).unwrap_err();
+        assert!(error.contains("xsk-rr"), "{error}");
+        let profile = Profile::named("xsk-2025").unwrap();
+        let none = Pace { period: 0, ..IDLE };
+        assert!(run(Run::new(&profile, Policy::BASE), none).unwrap_err().contains("period"));
     }
 }

@@ -1,0 +1,387 @@
+//! 2024: IRQ suspension. memcached under mutilate, 11 policies at 6 loads.
+//!
+//! Each cell is taken as the publication took it: mutilate's own stamps on one of seven client machines,
+//! its bins of 10 % for the percentiles. The percentile from the time when a request was meant to be sent
+//! stands beside it. What nobody published and nobody fitted (interrupts, polls, packets a poll, returns
+//! of epoll, time for each request by context) is in the runs' JSON.
+
+use napkin_core::Policy;
+use napkin_machine::load::Rate;
+use napkin_machine::profile::Profile;
+use napkin_machine::scenario::{self, Outcome, memcached};
+
+use super::cell::{Cell, Modelled, Unit};
+use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
+use super::null::{self, NullModel};
+use super::plot::{self, Figure, X};
+use super::published::{self, IrqSuspendRow, TargetQps};
+use super::verdict::{self, Tolerance, Verdict};
+use crate::machine::figures::figures;
+use crate::report::Figures;
+
+/// The profile of the testbed.
+pub const PROFILE: &str = "epyc-7662";
+
+/// The rows that the profile was fitted to: a policy, and a rate; 0 is MAX. All else is prediction.
+pub const FITTED: [(&str, f64); 13] = [
+    ("fullbusy", 200_000.0),
+    ("fullbusy", 600_000.0),
+    ("fullbusy", 0.0),
+    ("base", 200_000.0),
+    ("base", 400_000.0),
+    ("base", 600_000.0),
+    ("base", 0.0),
+    ("defer10", 200_000.0),
+    ("defer10", 600_000.0),
+    ("defer10", 0.0),
+    ("defer200", 0.0),
+    ("suspend10", 800_000.0),
+    ("suspend10", 0.0),
+];
+
+/// Virtual seconds before the window, and of it.
+const WARM_UP_S: f64 = 0.5;
+const WINDOW_S: f64 = 1.0;
+const QUICK_S: f64 = 0.2;
+
+/// What a run of a fit lasts.
+const FIT_S: f64 = 0.2;
+
+/// What the figures are called.
+const ACHIEVED: &str = "achieved";
+const MEAN: &str = "mean";
+const P95: &str = "p95";
+const P99: &str = "p99";
+const CPU: &str = "CPU";
+
+/// A figure: its name, its unit, the published one, the one of a run, and what its name promises.
+type Quantity =
+    (&'static str, Unit, fn(&IrqSuspendRow) -> f64, fn(&Taken) -> f64, Option<fn(&Taken) -> f64>);
+
+const QUANTITIES: [Quantity; 5] = [
+    (ACHIEVED, Unit::PerS, |row| row.achieved_qps_mean, |it| it.achieved_per_s, None),
+    (MEAN, Unit::Us, |row| row.avg_lat_us_median, |it| it.mean_us, Some(|it| it.true_us[0])),
+    (P95, Unit::Us, |row| row.p95_lat_us_median, |it| it.p95_us, Some(|it| it.true_us[1])),
+    (P99, Unit::Us, |row| row.p99_lat_us_median, |it| it.p99_us, Some(|it| it.true_us[2])),
+    (CPU, Unit::Percent, |row| row.cpu_util_pct_mean, |it| it.cpu_percent, None),
+];
+
+/// The published figures of one run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Taken {
+    achieved_per_s: f64,
+    mean_us: f64,
+    p95_us: f64,
+    p99_us: f64,
+    cpu_percent: f64,
+    /// Mean, p95 and p99 from the time when a request was meant to be sent.
+    true_us: [f64; 3],
+}
+
+impl Taken {
+    fn of(outcome: &Outcome) -> Taken {
+        let us = |name: &str| outcome.figures.get(name).map_or(f64::NAN, |ns| ns / 1e3);
+        Taken {
+            achieved_per_s: outcome.achieved_per_s,
+            mean_us: outcome.latency.mean() / 1e3,
+            p95_us: us("published_p95_ns"),
+            p99_us: us("published_p99_ns"),
+            cpu_percent: outcome.cpu_percent(),
+            true_us: [us("true_mean_ns"), us("true_p95_ns"), us("true_p99_ns")],
+        }
+    }
+
+    /// The same from a run's figures.
+    fn from(figures: &Figures) -> Taken {
+        let us = |name: &str| {
+            let value = figures.extra.get(name).and_then(serde_json::Value::as_f64);
+            value.map_or(f64::NAN, |ns| ns / 1e3)
+        };
+        Taken {
+            achieved_per_s: figures.achieved_per_s.unwrap_or(f64::NAN),
+            mean_us: figures.latency_ns.as_ref().map_or(f64::NAN, |latency| latency.mean / 1e3),
+            p95_us: us("published_p95_ns"),
+            p99_us: us("published_p99_ns"),
+            cpu_percent: figures.cpu.map_or(f64::NAN, |cpu| cpu.busy() * 100.0),
+            true_us: [us("true_mean_ns"), us("true_p95_ns"), us("true_p99_ns")],
+        }
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    config: String,
+    target: TargetQps,
+    profile: Profile,
+    warm_up_s: f64,
+    window_s: f64,
+}
+
+/// The experiment.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Suspend;
+
+/// Runs one point.
+///
+/// # Errors
+/// If the policy is unknown, or the profile does not describe memcached.
+fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
+    let ns = |s: f64| (s * 1e9) as napkin_core::Ns;
+    // The document's names are the presets'.
+    let policy: Policy = point.config.parse().map_err(|error| format!("{error}"))?;
+    let rate = match point.target {
+        TargetQps::PerS(rate) => Rate::PerS(rate),
+        TargetQps::Max => Rate::Max,
+    };
+    let run = scenario::Run {
+        seed,
+        warm_up: ns(point.warm_up_s),
+        window: ns(point.window_s),
+        ..scenario::Run::new(&point.profile, policy)
+    };
+    memcached::run(run, memcached::Setup::published(rate))
+}
+
+/// How far a profile is from the rows of [`FITTED`]: the mean of each row's absolute errors of rate (times
+/// ten), mean latency, p95, and CPU (in units of ten points). Infinite where a run fails.
+pub fn fit_error(profile: &Profile) -> f64 {
+    let Ok(rows) = published::irq_suspend() else { return f64::INFINITY };
+    let (mut sum, mut count) = (0.0, 0.0);
+    for row in rows.into_iter().filter(is_fitted) {
+        let point = Point {
+            config: row.config.clone(),
+            target: row.target_qps,
+            profile: profile.clone(),
+            warm_up_s: FIT_S / 2.0,
+            window_s: FIT_S,
+        };
+        let Ok(outcome) = outcome(&point, 1) else { return f64::INFINITY };
+        let taken = Taken::of(&outcome);
+        let log = |modelled: f64, published: f64| (modelled / published).ln().abs();
+        sum += 10.0 * log(taken.achieved_per_s, row.achieved_qps_mean)
+            + log(taken.mean_us, row.avg_lat_us_median)
+            + log(taken.p95_us, row.p95_lat_us_median)
+            + (taken.cpu_percent - row.cpu_util_pct_mean).abs() / 10.0;
+        count += 1.0;
+    }
+    sum / count
+}
+
+fn is_fitted(row: &IrqSuspendRow) -> bool {
+    let rate = rate(row.target_qps).unwrap_or(0.0);
+    FITTED.contains(&(row.config.as_str(), rate))
+}
+
+fn rate(target: TargetQps) -> Option<f64> {
+    match target {
+        TargetQps::PerS(rate) => Some(rate),
+        TargetQps::Max => None,
+    }
+}
+
+fn load(target: TargetQps) -> String {
+    rate(target).map_or("MAX".to_owned(), |rate| format!("{:.0}K", rate / 1e3))
+}
+
+impl Experiment for Suspend {
+    type Task = Point;
+    type Outcome = Figures;
+
+    fn name(&self) -> &str {
+        "2024"
+    }
+
+    fn title(&self) -> &str {
+        "IRQ suspension (2024): memcached under mutilate"
+    }
+
+    fn about(&self) -> &str {
+        "Eight workers of memcached, each on the CPU of its receive queue, serve 4480 connections of seven \
+         client machines, each with one request outstanding at most. Up to 1000K a second the requests are \
+         drawn in time whatever the server does; at MAX each connection sends as soon as it has an answer.\n\n\
+         Latency is the first client's alone, stamped when a request is really sent: a late one is not \
+         charged for its lateness. Percentiles are interpolated in bins about 10 % wide. The true value is \
+         that from the time when the request was meant to be sent. At MAX the mean is the number of \
+         connections divided by the rate, and says nothing more than that.\n\n\
+         CPU is the share of the eight CPUs' time that is not idle. Published are means and medians of ten \
+         runs of 30 seconds."
+    }
+
+    fn profiles(&self) -> Vec<String> {
+        vec![PROFILE.to_owned()]
+    }
+
+    fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
+        let profile = match &options.profile {
+            Some(path) => Profile::load(&path.to_string_lossy()),
+            None => Profile::named(PROFILE),
+        };
+        let profile = profile.map_err(|error| ReproduceError::Setup(error.to_string()))?;
+        let window_s = options.virtual_s.unwrap_or(if options.quick { QUICK_S } else { WINDOW_S });
+        let mut rows = published::irq_suspend()?;
+        // The longest first: those with most requests.
+        rows.sort_by(|a, b| b.achieved_qps_mean.total_cmp(&a.achieved_qps_mean));
+        let tasks = rows.into_iter().flat_map(|row| {
+            let point = Point {
+                config: row.config,
+                target: row.target_qps,
+                profile: profile.clone(),
+                warm_up_s: WARM_UP_S.min(window_s),
+                window_s,
+            };
+            let label = format!("{} at {}", point.config, load(point.target));
+            options.seeds().map(move |seed| Task {
+                label: label.clone(),
+                seed,
+                what: point.clone(),
+            })
+        });
+        Ok(tasks.collect())
+    }
+
+    fn run(&self, task: &Task<Point>) -> Result<Figures, String> {
+        outcome(&task.what, task.seed).map(|outcome| figures(&outcome))
+    }
+
+    fn cells(&self, runs: &[Run<Point, Figures>]) -> Vec<Cell> {
+        let Ok(rows) = published::irq_suspend() else { return Vec::new() };
+        let mut cells = Vec::new();
+        for row in &rows {
+            let of_row = runs.iter().filter(|run| {
+                run.task.what.config == row.config && run.task.what.target == row.target_qps
+            });
+            let taken: Result<Vec<Taken>, &String> =
+                of_row.map(|run| run.outcome.as_ref().map(Taken::from)).collect();
+            for (name, unit, published, modelled, promised) in QUANTITIES {
+                let values = |get: fn(&Taken) -> f64| match &taken {
+                    Ok(taken) => {
+                        let values: Vec<f64> = taken.iter().map(get).collect();
+                        Modelled::of(&values, "it was not run")
+                    }
+                    Err(why) => Modelled::absent(why),
+                };
+                let little = name == MEAN && row.target_qps == TargetQps::Max;
+                cells.push(Cell {
+                    load_value: rate(row.target_qps),
+                    published: Some(published(row)),
+                    modelled: values(modelled),
+                    true_value: promised.and_then(|get| values(get).estimate()).map(|it| it.value),
+                    fitted: is_fitted(row),
+                    note: little.then(|| "Little's law: 4480 connections by the rate".to_owned()),
+                    ..Cell::new("2024", &row.config, &load(row.target_qps), name, unit)
+                });
+            }
+        }
+        cells
+    }
+
+    fn verdicts(&self, cells: &[Cell]) -> Vec<Verdict> {
+        let of = |quantity: &str| -> Vec<&Cell> {
+            cells.iter().filter(|cell| cell.quantity == quantity).collect()
+        };
+        let top: Vec<&Cell> = of(ACHIEVED)
+            .into_iter()
+            .filter(|cell| ["1000K", "MAX"].contains(&cell.load.as_str()))
+            .collect();
+        let mut verdicts = vec![
+            verdict::share_within(
+                "achieved rate at 1000K and MAX",
+                &top,
+                Tolerance::Relative(0.04),
+                1.0,
+            ),
+            verdict::share_within("CPU", &of(CPU), Tolerance::Absolute(6.0), 0.9),
+            verdict::median_error("mean latency", &of(MEAN), 0.15),
+            verdict::pair_order("p99 of pairs of policies at one load", &of(P99), 0.15, 0.9),
+        ];
+        verdicts.extend(
+            [ACHIEVED, MEAN, P95, P99, CPU]
+                .map(|quantity| null::beats(quantity, &of(quantity), NullModel::MeanOfLoad, "")),
+        );
+        verdicts
+    }
+
+    fn figures(&self, cells: &[Cell]) -> Vec<Figure> {
+        let cells: Vec<&Cell> = cells.iter().collect();
+        let line = |title: &str, caption: &str, quantity: &str, log: bool| {
+            plot::lines(title, caption, &cells, X::Load("requests/s"), quantity, log)
+        };
+        vec![
+            line(
+                "99th percentile against load",
+                "Suspension stays with the policy that never sleeps up to a million requests a second, where \
+                 interrupts and timers alone have left it far behind.",
+                P99,
+                true,
+            ),
+            line("Mean latency against load", "As the clients stamp it.", MEAN, true),
+            line(
+                "CPU against load",
+                "What a policy costs while there is little to do is the other half of the choice.",
+                CPU,
+                false,
+            ),
+        ]
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![
+            format!("Fitted to {} of the 66 rows; the profile says which constants.", FITTED.len()),
+            "The measured kernel lost a timer that fired while the queue was owned (race R2 of races.md); \
+             napkin keeps it. The rows are not corrected for that."
+                .to_owned(),
+            "Connections are spread over the queues as if by chance, as a hash does; the document does not \
+             say how evenly they were."
+                .to_owned(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Progress;
+    use crate::reproduce::Reproduce;
+
+    fn taken(config: &str, target: TargetQps) -> Taken {
+        let profile = Profile::named(PROFILE).unwrap();
+        let config = config.to_owned();
+        let point = Point { config, target, profile, warm_up_s: 0.05, window_s: 0.1 };
+        Taken::of(&outcome(&point, 1).unwrap())
+    }
+
+    #[test]
+    fn fewer_rows_were_fitted_than_a_fifth_and_all_of_them_exist() {
+        let rows = published::irq_suspend().unwrap();
+        let fitted = rows.iter().filter(|row| is_fitted(row)).count();
+        assert_eq!(fitted, FITTED.len());
+        assert!(fitted * 5 <= rows.len());
+    }
+
+    #[test]
+    fn at_max_the_mean_latency_is_little_s_law() {
+        let taken = taken("suspend20", TargetQps::Max);
+        let little = 4480.0 / taken.achieved_per_s * 1e6;
+        assert!((taken.mean_us / little - 1.0).abs() < 0.05, "{} and {little}", taken.mean_us);
+    }
+
+    #[test]
+    fn suspension_answers_more_than_interrupts_and_costs_less_than_spinning() {
+        let [base, suspend] =
+            ["base", "suspend20"].map(|config| taken(config, TargetQps::Max).achieved_per_s);
+        assert!(suspend > base * 1.1, "{suspend} and {base}");
+        let [busy, suspend] = ["fullbusy", "suspend20"]
+            .map(|config| taken(config, TargetQps::PerS(200e3)).cpu_percent);
+        assert!(busy > 99.0 && suspend < 40.0, "{busy} and {suspend}");
+    }
+
+    #[test]
+    fn every_published_figure_has_a_cell_and_the_same_seed_the_same_cells() {
+        let options = Options { quick: true, virtual_s: Some(0.002), ..Options::default() };
+        let run = || Suspend.reproduce(&options, Progress::hidden).unwrap();
+        let (one, two) = (run(), run());
+        assert_eq!(one.cells.len(), 66 * QUANTITIES.len());
+        assert_eq!(serde_json::to_string(&one).unwrap(), serde_json::to_string(&two).unwrap());
+    }
+}

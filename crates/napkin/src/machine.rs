@@ -1,0 +1,157 @@
+//! `napkin bench --world machine`: a modelled host, and options that every modelled run has.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use napkin_bench::machine::perfetto;
+use napkin_bench::machine::{Plan, PlanError, SCENARIOS, Scenario, find};
+use napkin_bench::report::{Progress, file};
+use napkin_machine::profile::Profile;
+
+use crate::bench::{Common, check, policies, print_report};
+use crate::failure::{Failure, say};
+use crate::units;
+
+/// Virtual nanoseconds before the window, unless another time is given.
+const WARM_UP: u64 = 200_000_000;
+
+/// Virtual nanoseconds of the window, unless another time is given.
+const WINDOW: u64 = 1_000_000_000;
+
+/// What is modelled.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Modelled host")]
+pub(crate) struct Modelled {
+    /// The host: a profile's name (napkin profile list) or a TOML file. [default: the testbed that the
+    /// workload was published with]
+    #[arg(long, value_name = "NAME|FILE", global = true)]
+    profile: Option<String>,
+    /// Receive queues of the host.
+    #[arg(long, value_name = "N", global = true)]
+    queues: Option<u16>,
+    /// Change a constant of the profile, as in cost.poll=400ns; may be given several times.
+    #[arg(long, value_name = "KEY=VALUE", global = true)]
+    set: Vec<String>,
+    /// Loads, with commas. memcached: requests a second, as in 200k, or max; udp-sink: packets a second;
+    /// flood-ping: flood, or requests a second; xsk-rr: RATE or RATE:DELAY, as in 60000:2us; tcp-rr:
+    /// bytes, as in 5K; ssd: BYTES:RATE, as in 4K:50000. [default: published ones]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', global = true)]
+    load: Vec<String>,
+    /// Virtual time before the window. [default: 200ms]
+    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds, global = true)]
+    warm_up: Option<u64>,
+    /// Runs at a time. [default: as many as there are CPUs]
+    #[arg(long, value_name = "N", global = true)]
+    jobs: Option<NonZeroUsize>,
+    /// Write a timeline of the first part of each row's window, for ui.perfetto.dev.
+    #[arg(long, value_name = "FILE", global = true)]
+    trace: Option<PathBuf>,
+    /// How much of the window the timeline shows. [default: 20ms]
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = units::nanoseconds,
+        requires = "trace",
+        global = true
+    )]
+    trace_window: Option<u64>,
+}
+
+impl Modelled {
+    /// The first option that was given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let options = [
+            ("profile", self.profile.is_some()),
+            ("queues", self.queues.is_some()),
+            ("set", !self.set.is_empty()),
+            ("load", !self.load.is_empty()),
+            ("warm-up", self.warm_up.is_some()),
+            ("jobs", self.jobs.is_some()),
+            ("trace", self.trace.is_some()),
+        ];
+        options.into_iter().find_map(|(name, given)| given.then_some(name))
+    }
+}
+
+/// A profile with changes to it, and where it was read.
+pub(crate) fn host(
+    name: &str,
+    set: &[String],
+    cpus: Option<u64>,
+    queues: Option<u16>,
+) -> Result<(Profile, String), Failure> {
+    let usage = |error: napkin_machine::profile::ProfileError| Failure::Usage(error.to_string());
+    let mut profile = Profile::load(name).map_err(usage)?;
+    let mut changes = set.to_vec();
+    changes.extend(cpus.map(|cpus| format!("processor.cpus={cpus}")));
+    changes.extend(queues.map(|queues| format!("nic.queues={queues}")));
+    // Together: fewer CPUs with fewer queues are not refused for their order.
+    profile.set_texts(changes.iter().map(String::as_str)).map_err(usage)?;
+    let built_in = Profile::built_in_text(name).is_some();
+    Ok((profile, if built_in { "built-in".to_owned() } else { name.to_owned() }))
+}
+
+/// The workload of that name, as the machine has it.
+pub(crate) fn scenario(name: &str) -> Result<&'static dyn Scenario, Failure> {
+    find(name).ok_or_else(|| {
+        let known: Vec<&str> = SCENARIOS.iter().map(|it| it.name()).collect();
+        Failure::Usage(format!("the machine has no {name} yet; it has {}", known.join(", ")))
+    })
+}
+
+fn failure(error: &PlanError) -> Failure {
+    if error.is_usage() { Failure::Usage(error.to_string()) } else { Failure::of(error) }
+}
+
+/// Runs one workload.
+pub(crate) fn bench(name: &str, common: &Common) -> Result<(), Failure> {
+    let modelled = &common.modelled;
+    let scenario = scenario(name)?;
+    let cpus = match common.cpus.as_ref().map(|list| list.0.as_slice()) {
+        None => None,
+        Some([number]) => Some(*number as u64),
+        Some(_) => {
+            let text = "--cpus of a modelled host is how many it has, as in --cpus 64";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+    };
+    let chosen = modelled.profile.as_deref().unwrap_or(scenario.profile());
+    let (profile, source) = host(chosen, &modelled.set, cpus, modelled.queues)?;
+    let mut chosen = policies(common)?;
+    if chosen.is_empty() {
+        chosen = scenario.policies();
+    }
+    let loads = if modelled.load.is_empty() { scenario.loads() } else { modelled.load.clone() };
+    let window = common.window.map(|window| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX));
+    let plan = Plan {
+        scenario,
+        profile,
+        source,
+        policies: chosen,
+        loads,
+        repetitions: common.repetitions as u64,
+        seed: common.seed,
+        warm_up: modelled.warm_up.unwrap_or(WARM_UP),
+        window: window.unwrap_or(WINDOW),
+        jobs: modelled.jobs,
+    };
+    plan.check().map_err(|error| failure(&error))?;
+    check(common.json.as_deref())?;
+    check(modelled.trace.as_deref())?;
+    if let Some(path) = &modelled.trace {
+        let window = modelled.trace_window.unwrap_or(perfetto::WINDOW);
+        let timelines = plan.timelines(window).map_err(|error| failure(&error))?;
+        file::write(path, &perfetto::json(&timelines)).map_err(Failure::of)?;
+        say(&format!("timeline: {} (open it in https://ui.perfetto.dev)", path.display()));
+    }
+    let progress = if common.quiet { Progress::hidden } else { Progress::new };
+    let report = plan.run(progress).map_err(|error| failure(&error))?;
+    let host = &plan.profile;
+    let heading = format!("{name}, modelled on {}: {}", host.name(), host.about());
+    print_report(&heading, &plan.columns(), &report, common.json.as_deref(), true)?;
+    let failed = report.rows.iter().map(|row| row.notes.len()).sum::<usize>();
+    if failed > 0 {
+        return Err(Failure::Failed(format!("{failed} runs failed; their rows say why")));
+    }
+    Ok(())
+}

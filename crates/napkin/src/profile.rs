@@ -1,0 +1,224 @@
+//! `napkin profile`: the hosts that can be modelled, and what their constants are worth.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use napkin_bench::machine::fit::{Options, fit};
+use napkin_bench::report::file;
+use napkin_bench::reproduce::all::{ALL, find};
+use napkin_machine::profile::{Origin, Profile, Stated};
+use serde_json::{Value, json};
+
+use crate::bench::check;
+use crate::failure::{Failure, print, print_json, say};
+use crate::table;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A profile is a TOML file with the constants of one host: its CPUs, kernel, NIC, link, and what each step
+of delivery costs. Each constant has a unit and either a source or the range in which it was fitted.
+docs/profiles.md tells how to write one.
+
+Examples:
+  napkin profile list
+  napkin profile show epyc-7662
+  napkin profile check mine.toml
+  napkin profile fit qemu-2018 --experiment 2018 --out qemu-2018.toml")]
+pub(crate) struct ProfileArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List the profiles that come with napkin.
+    List,
+    /// Show a profile's constants, each with its source.
+    Show {
+        /// A profile's name or a TOML file.
+        #[arg(value_name = "NAME|FILE")]
+        name: String,
+        /// Print JSON; values are in base units (ns, Hz, bit/s, bytes).
+        #[arg(long)]
+        json: bool,
+    },
+    /// Find all that is wrong with a profile, with the key and the line.
+    Check {
+        /// A profile's name or a TOML file.
+        #[arg(value_name = "NAME|FILE")]
+        name: String,
+    },
+    /// Find the fitted constants again, from the rows that an experiment names for it.
+    Fit {
+        /// A profile's name or a TOML file.
+        #[arg(value_name = "NAME|FILE")]
+        name: String,
+        /// The experiment. [default: the one whose testbed it is]
+        #[arg(long, value_name = "EXPERIMENT")]
+        experiment: Option<String>,
+        /// Write the profile with the values found to this file; without, to standard output.
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        /// Most evaluations of the error, each of which runs the experiment's rows.
+        #[arg(long, value_name = "N", default_value_t = 400)]
+        evaluations: usize,
+        /// Evaluations at a time. [default: as many as there are CPUs]
+        #[arg(long, value_name = "N")]
+        jobs: Option<NonZeroUsize>,
+        /// Show no progress.
+        #[arg(long)]
+        quiet: bool,
+    },
+}
+
+pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
+    match &args.what {
+        What::List => list(),
+        What::Show { name, json } => show(&load(name)?, *json),
+        What::Check { name } => check_one(name),
+        What::Fit { name, experiment, out, evaluations, jobs, quiet } => {
+            let options = Options { evaluations: *evaluations, jobs: *jobs };
+            find_constants(name, experiment.as_deref(), out.as_deref(), options, *quiet)
+        }
+    }
+}
+
+fn load(name: &str) -> Result<Profile, Failure> {
+    Profile::load(name).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+fn list() -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    for name in Profile::names() {
+        let profile = Profile::named(name).map_err(Failure::of)?;
+        let used: Vec<&str> =
+            ALL.iter().filter(|known| known.profile == name).map(|known| known.name).collect();
+        rows.push(vec![
+            name.to_owned(),
+            profile.count("processor.cpus").to_string(),
+            profile.count("nic.queues").to_string(),
+            used.join(" "),
+            profile.about().to_owned(),
+        ]);
+    }
+    print(&table::wrapped(&["profile", "CPUs", "queues", "experiment", "what it describes"], rows))
+}
+
+fn from(constant: &Stated<'_>) -> String {
+    let origin = match &constant.origin {
+        Origin::Source(source) => (*source).to_owned(),
+        Origin::Fitted(range) => {
+            let show = |end: &f64| constant.key.takes.show(*end);
+            format!("fitted within {} to {}", show(range.start()), show(range.end()))
+        }
+        Origin::Default => "the key's default".to_owned(),
+    };
+    match constant.note {
+        Some(note) => format!("{origin} ({note})"),
+        None => origin,
+    }
+}
+
+fn show(profile: &Profile, json: bool) -> Result<(), Failure> {
+    if json {
+        let constants: serde_json::Map<String, Value> = profile
+            .constants()
+            .map(|constant| {
+                let value = json!({
+                    "value": constant.value,
+                    "text": constant.key.takes.show(constant.value),
+                    "fitted": matches!(constant.origin, Origin::Fitted(_)),
+                    "from": from(&constant),
+                    "what": constant.key.what,
+                });
+                (constant.key.path(), value)
+            })
+            .collect();
+        let (name, about) = (profile.name(), profile.about());
+        return print_json(&json!({ "name": name, "about": about, "constants": constants }));
+    }
+    let rows = profile.constants().map(|constant| {
+        let value = constant.key.takes.show(constant.value);
+        vec![constant.key.path(), value, constant.key.what.to_owned(), from(&constant)]
+    });
+    let header = ["constant", "value", "what it is", "from"];
+    let table = table::wrapped(&header, rows.collect());
+    print(&format!("{}: {}\n\n{table}", profile.name(), profile.about()))
+}
+
+fn check_one(name: &str) -> Result<(), Failure> {
+    let profile = Profile::load(name).map_err(Failure::of)?;
+    let (all, fitted) = (profile.constants().count(), profile.fitted().count());
+    print(&format!(
+        "{}: nothing is wrong; {all} constants, {fitted} of them fitted\n",
+        profile.name()
+    ))
+}
+
+fn find_constants(
+    name: &str,
+    experiment: Option<&str>,
+    out: Option<&Path>,
+    options: Options,
+    quiet: bool,
+) -> Result<(), Failure> {
+    let profile = load(name)?;
+    let known = match experiment {
+        Some(asked) => find(asked),
+        None => ALL.iter().find(|known| known.profile == profile.name()),
+    };
+    let with_rows = || {
+        let named = ALL.iter().filter(|known| known.fit_error.is_some()).map(|known| known.name);
+        named.collect::<Vec<_>>().join(", ")
+    };
+    let Some((known, fit_error)) = known.and_then(|known| Some((known, known.fit_error?))) else {
+        return Err(Failure::Usage(format!(
+            "no experiment to fit '{}' to: give --experiment with one of {}",
+            profile.name(),
+            with_rows()
+        )));
+    };
+    if profile.fitted().count() == 0 {
+        let text = format!("'{}' has no fitted constant: there is nothing to find", profile.name());
+        return Err(Failure::Usage(text));
+    }
+    check(out)?;
+    let original = match Profile::built_in_text(name) {
+        Some(text) => text.to_owned(),
+        None => std::fs::read_to_string(name)
+            .map_err(|error| Failure::of(format!("{name}: {error}")))?,
+    };
+    let fitted = fit(&profile, &fit_error, options, |round| {
+        if !quiet {
+            let step = round.step * 100.0;
+            say(&format!(
+                "{} evaluations: error {:.5}, step {step:.1} % of each range",
+                round.evaluations, round.error
+            ));
+        }
+    })
+    .map_err(Failure::of)?;
+    let rows = fitted.constants.iter();
+    let rows = rows.map(|(key, before, after)| vec![key.clone(), before.clone(), after.clone()]);
+    let table = table::columns(&["constant", "before", "after"], rows.collect());
+    let heading = format!(
+        "{} fitted to the rows that {} names: error {:.5} before, {:.5} after {} evaluations\n{table}",
+        profile.name(),
+        known.name,
+        fitted.before,
+        fitted.after,
+        fitted.evaluations
+    );
+    let text = fitted.profile.write_fitted(&original).map_err(Failure::of)?;
+    match out {
+        Some(path) => {
+            file::write(path, &text).map_err(Failure::of)?;
+            print(&heading)
+        }
+        None => {
+            say(heading.trim_end());
+            print(&text)
+        }
+    }
+}

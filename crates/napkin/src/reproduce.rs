@@ -1,0 +1,124 @@
+//! `napkin reproduce`: options in, tables out.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use napkin_bench::report::{Progress, file};
+use napkin_bench::reproduce::all::{ALL, Known, find};
+use napkin_bench::reproduce::{Document, Options, page, text};
+
+use crate::bench::check;
+use crate::failure::{Failure, print};
+use crate::units;
+
+/// The name of the experiment that takes a table.
+const KERNEL: &str = "kernel";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Published beside modelled, cell by cell, with the error; figures that the profile was fitted to are
+marked; where the publication's estimator is not what its name says, the true figure stands there, too.
+Below: what the model was asked to show, and what it missed. A miss is no failure of the command.
+
+Examples:
+  napkin reproduce                                  all of them, in some minutes
+  napkin reproduce 2024 2018 --report page.html     two, with the plots people know
+  napkin reproduce all --quick                      one short run of each cell
+  napkin reproduce kernel --table scenarios.csv     a table of your own, of the same form")]
+pub(crate) struct Reproduce {
+    /// 2007, 2018, 2020, 2024, 2025, kernel, or all.
+    #[arg(value_name = "EXPERIMENT", default_value = "all")]
+    experiments: Vec<String>,
+    /// Write every figure and every run to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with tables and plots to this file.
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// A table of kernel scenarios in the place of the one that comes with napkin.
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
+    /// A profile in the place of the experiment's own; for one experiment.
+    #[arg(long, value_name = "NAME|FILE")]
+    profile: Option<PathBuf>,
+    /// Runs of each cell, each with a seed of its own.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Virtual time of a cell, as in 1s. [default: each experiment's own]
+    #[arg(long = "virtual", value_name = "TIME", value_parser = units::nanoseconds)]
+    window: Option<u64>,
+    /// Runs at a time. [default: as many as there are CPUs]
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Fewer and shorter runs, to see that everything works.
+    #[arg(long)]
+    quick: bool,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// The experiments that were named, each once.
+fn named(names: &[String]) -> Result<Vec<&'static Known>, Failure> {
+    let mut chosen: Vec<&'static Known> = Vec::new();
+    for name in names {
+        let found: Vec<&Known> = match (name.as_str(), find(name)) {
+            ("all", _) => ALL.iter().collect(),
+            (_, Some(known)) => vec![known],
+            (_, None) => {
+                let known: Vec<&str> = ALL.iter().map(|known| known.name).collect();
+                return Err(Failure::Usage(format!(
+                    "no experiment is called '{}': there are {} and all",
+                    name.escape_debug(),
+                    known.join(", ")
+                )));
+            }
+        };
+        for known in found {
+            if !chosen.iter().any(|it| it.name == known.name) {
+                chosen.push(known);
+            }
+        }
+    }
+    Ok(chosen)
+}
+
+pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
+    let chosen = named(&args.experiments)?;
+    if args.table.is_some() && !chosen.iter().any(|known| known.name == KERNEL) {
+        return Err(Failure::Usage("--table is for the experiment 'kernel'".to_owned()));
+    }
+    if args.profile.is_some() && chosen.len() != 1 {
+        return Err(Failure::Usage("--profile is for one experiment: name it".to_owned()));
+    }
+    check(args.json.as_deref())?;
+    check(args.report.as_deref())?;
+    let options = Options {
+        repetitions: args.seeds,
+        seed: args.seed,
+        virtual_s: args.window.map(|window| window as f64 / 1e9),
+        profile: args.profile.clone(),
+        table: args.table.clone(),
+        jobs: args.jobs,
+        quick: args.quick,
+    };
+    let progress = if args.quiet { Progress::hidden } else { Progress::new };
+    let mut experiments = Vec::new();
+    for known in chosen {
+        let reproduction = (known.make)().reproduce(&options, progress).map_err(Failure::of)?;
+        print(&format!("{}\n", text::render(&reproduction)))?;
+        experiments.push(reproduction);
+    }
+    let document = Document::new(experiments);
+    if let Some(path) = &args.json {
+        let text = document.to_json().map_err(Failure::of)?;
+        file::write(path, &text).map_err(Failure::of)?;
+    }
+    if let Some(path) = &args.report {
+        file::write(path, &page::render(&document)).map_err(Failure::of)?;
+    }
+    Ok(())
+}

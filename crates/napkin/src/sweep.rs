@@ -1,0 +1,131 @@
+//! `napkin sweep`: a workload at every point of a cross product, into one CSV file.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use napkin_bench::report::Progress;
+use napkin_bench::sweep::{Axis, Event, Sweep as Points};
+
+use crate::failure::{Failure, say};
+use crate::machine::{host, scenario};
+use crate::units;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+What can be varied: policy (names, or one that is spelled out a --vary), any key of a policy
+(gro-flush-timeout, hold ...: on top of the policy), load, seed (1..5 is five seeds) and any constant of
+the profile (cost.poll, nic.ring ...). The cross product is run; the last --vary changes fastest.
+
+First the size and the time that one point took are told. Points are appended to the file as they
+finish; at the end the file is sorted, and the same sweep gives the same bytes on any number of CPUs. A
+sweep that was ended, by Ctrl-C or otherwise, goes on with --resume. The columns: which sweep, which
+point, what was varied, the figures of the JSON report, and why a point has none.
+
+Examples:
+  napkin sweep memcached --vary policy=base,suspend20 --vary load=200k,600k,max --out a.csv
+  napkin sweep memcached --policy suspend20 --vary gro-flush-timeout=5us,20us,80us \\
+      --vary seed=1..5 --load 600k --out timeout.csv --resume
+  napkin sweep udp-sink --vary load=5000,13000,21000 --vary cost.interrupt-entry=1us,10us --out b.csv")]
+pub(crate) struct Sweep {
+    /// The workload: flood-ping, udp-sink, memcached, tcp-rr, ssd or xsk-rr.
+    workload: String,
+    /// A parameter and its values; may be given several times.
+    #[arg(long, value_name = "NAME=VALUES")]
+    vary: Vec<String>,
+    /// The CSV file.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Go on with the file if it is there.
+    #[arg(long)]
+    resume: bool,
+    /// Most points to run.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    limit: u64,
+    /// The policy where it is not varied. [default: the first of the workload's story]
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
+    /// The load where it is not varied. [default: the first published one]
+    #[arg(long, value_name = "LOAD")]
+    load: Option<String>,
+    /// The seed where it is not varied.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The measured virtual time of a point.
+    #[arg(
+        long,
+        visible_alias = "virtual",
+        value_name = "TIME",
+        value_parser = units::nanoseconds,
+        default_value = "1s"
+    )]
+    window: u64,
+    /// Virtual time before the window.
+    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds, default_value = "200ms")]
+    warm_up: u64,
+    /// The host: a profile's name (napkin profile list) or a TOML file. [default: the testbed that the
+    /// workload was published with]
+    #[arg(long, value_name = "NAME|FILE")]
+    profile: Option<String>,
+    /// CPUs of the host.
+    #[arg(long, value_name = "N")]
+    cpus: Option<u64>,
+    /// Receive queues of the host.
+    #[arg(long, value_name = "N")]
+    queues: Option<u16>,
+    /// Change a constant of the profile at all points, as in cost.poll=400ns.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Runs at a time. [default: as many as there are CPUs]
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
+}
+
+pub(crate) fn run(args: &Sweep) -> Result<(), Failure> {
+    let scenario = scenario(&args.workload)?;
+    let name = args.profile.as_deref().unwrap_or(scenario.profile());
+    let (profile, _) = host(name, &args.set, args.cpus, args.queues)?;
+    let axes = Axis::parse_all(args.vary.iter().map(String::as_str));
+    let first = |all: Vec<String>| all.into_iter().next().unwrap_or_default();
+    let sweep = Points {
+        scenario,
+        profile,
+        policy: args.policy.clone().unwrap_or_else(|| {
+            first(scenario.policies().iter().map(ToString::to_string).collect())
+        }),
+        load: args.load.clone().unwrap_or_else(|| first(scenario.loads())),
+        seed: args.seed,
+        warm_up: args.warm_up,
+        window: args.window,
+        axes: axes.map_err(|error| Failure::Usage(error.to_string()))?,
+        limit: args.limit,
+        jobs: args.jobs,
+    };
+    let mut progress = None;
+    let totals = sweep.run(&args.out, args.resume, |event| match event {
+        Event::Size { text, left } => {
+            say(&text);
+            progress = Some(if args.quiet { Progress::hidden(left) } else { Progress::new(left) });
+        }
+        Event::Point(name) => {
+            if let Some(progress) = &mut progress {
+                progress.step(&name);
+            }
+        }
+    });
+    drop(progress);
+    let totals = totals.map_err(|error| match error.is_usage() {
+        true => Failure::Usage(error.to_string()),
+        false => Failure::of(error),
+    })?;
+    say(&format!("{} points in {}", totals.points, args.out.display()));
+    if totals.failed > 0 {
+        return Err(Failure::Failed(format!(
+            "{} points have no figures; their lines say why in the column 'error'",
+            totals.failed
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! The modelled world from the command line: bench, profiles, reproductions, the swarm.
+
+mod common;
+
+use common::{Place, napkin, text};
+use serde_json::Value;
+
+/// A short run that any machine gets through.
+const SHORT: [&str; 6] = ["--virtual", "50ms", "--warm-up", "10ms", "--seeds", "2"];
+
+fn bench(args: &[&str]) -> std::process::Output {
+    napkin(["bench"].into_iter().chain(args.iter().copied()).chain(SHORT).chain(["--quiet"]))
+}
+
+/// What a command that makes no sense says.
+fn refused(args: &[&str]) -> String {
+    let output = napkin(args.iter().copied());
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    said
+}
+
+fn json(path: &std::path::Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).expect("a file")).expect("JSON")
+}
+
+#[test]
+fn every_workload_runs_in_the_machine_and_leaves_the_other_worlds_json() {
+    let place = Place::new("machine-all");
+    let loads = [
+        ("flood-ping", "flood"),
+        ("udp-sink", "13000"),
+        ("memcached", "100k"),
+        ("xsk-rr", "12000"),
+        ("tcp-rr", "1"),
+        ("ssd", "4K:10000"),
+    ];
+    for (workload, load) in loads {
+        let file = place.0.join(format!("{workload}.json"));
+        let path = file.to_str().expect("a plain path");
+        let args = [workload, "--world", "machine", "--load", load, "--json", path];
+        let output = bench(&args);
+        assert!(output.status.success(), "{workload}: {}", text(&output.stderr));
+        let report = json(&file);
+        assert_eq!((&report["world"], &report["workload"]), (&"machine".into(), &workload.into()));
+        assert!(report["host"]["profile"]["name"].is_string(), "{workload}");
+        for row in report["rows"].as_array().expect("rows") {
+            let policy = &row["policy"];
+            assert!(row["achieved_per_s"].as_f64() > Some(0.0), "{workload} {policy}");
+            assert!(row["latency_ns"]["p99"].as_u64() > Some(0), "{workload} {policy}");
+            let parts = ["work", "poll", "waiting", "asleep"];
+            let sum: f64 = parts.iter().filter_map(|part| row["cpu"][part].as_f64()).sum();
+            assert!((sum - 1.0).abs() < 1e-9, "{workload} {policy}: {sum}");
+            let runs = row["repetitions"].as_array().expect("runs");
+            assert_eq!(runs.len(), 2, "a run for each seed");
+            assert!(runs[0]["per_queue"][0]["polls_per_s"].is_f64(), "{workload} {policy}");
+            assert!(runs[0]["softirq_us_per_request"].is_f64(), "{workload} {policy}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
+    let run = |more: &[&str]| {
+        let args = [&["udp-sink", "--world", "machine", "--load", "13000"], more].concat();
+        text(&bench(&args).stdout)
+    };
+    let once = run(&["--jobs", "1"]);
+    assert!(once.contains("base-6.4") && once.contains("qemu-2018"), "{once}");
+    assert_eq!(run(&["--jobs", "3"]), once);
+    assert_ne!(run(&["--seed", "9"]), once);
+}
+
+#[test]
+fn a_host_can_be_changed_and_the_report_says_so() {
+    let place = Place::new("machine-set");
+    let file = place.0.join("a.json");
+    let path = file.to_str().expect("a plain path");
+    let output = bench(&[
+        "memcached",
+        "--cpus",
+        "4",
+        "--queues",
+        "2",
+        "--set",
+        "link.latency=2us",
+        "--policy",
+        "base",
+        "--load",
+        "50k",
+        "--json",
+        path,
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = json(&file);
+    let testbed = &report["host"]["profile"];
+    assert_eq!((&testbed["cpus"], &testbed["queues"]), (&4.into(), &2.into()));
+    assert_eq!(testbed["set"]["link.latency"], 2_000.0);
+    assert_eq!(report["rows"][0]["repetitions"][0]["per_queue"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn a_timeline_is_written_and_one_too_large_is_refused() {
+    let place = Place::new("machine-trace");
+    let file = place.0.join("t.json");
+    let path = file.to_str().expect("a plain path");
+    let common = ["udp-sink", "--world", "machine", "--load", "13000", "--trace", path];
+    let output = bench(&common);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let events = json(&file)["traceEvents"].as_array().expect("events").len();
+    assert!(events > 100, "{events}");
+    let long = [&common[..], &["--trace-window", "3600s", "--virtual", "3500s"]].concat();
+    let long = long.iter().filter(|it| **it != "13000").copied();
+    // The link of that profile carries a million a second, which fills a file soon.
+    let long: Vec<&str> = long.map(|it| if it == "--load" { "--load=500k" } else { it }).collect();
+    let mut args = vec!["bench"];
+    args.extend(&long);
+    args.extend(["--policy", "base", "--warm-up", "10ms", "--seeds", "1", "--quiet"]);
+    args.retain(|it| *it != "3500s" && *it != "--virtual");
+    args.extend(["--virtual", "20s"]);
+    let said = refused(&args);
+    assert!(said.contains("would fit: give --trace-window"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_with_a_profile_is_said_with_the_key() {
+    let unknown = refused(&["bench", "memcached", "--profile", "epyc-7663"]);
+    assert!(unknown.contains("did you mean 'epyc-7662'?"), "{unknown}");
+    for (set, says) in [
+        ("cost.pol=1us", "did you mean 'cost.poll'"),
+        ("cost.poll=-1ns", "cost.poll: -1 ns is negative"),
+        ("cost.poll=1 GHz", "cost.poll: "),
+        ("cost.poll=3", "cost.poll: "),
+        ("nic.queues=65", "65 queues are more than the 64 CPUs"),
+        ("cost.poll", "cost.poll: "),
+    ] {
+        let said = refused(&["bench", "memcached", "--set", set]);
+        assert!(said.contains(says), "{set}: {said}");
+    }
+    let queues = refused(&["bench", "memcached", "--cpus", "4", "--queues", "8"]);
+    assert!(queues.contains("nic.queues: 8 queues are more than the 4 CPUs"), "{queues}");
+    let other = refused(&["bench", "memcached", "--profile", "qemu-2018"]);
+    assert!(other.contains("memcached"), "the section that it lacks: {other}");
+}
+
+#[test]
+fn a_profile_file_is_checked_by_line() {
+    let place = Place::new("machine-profile");
+    let file = place.0.join("mine.toml");
+    let path = file.to_str().expect("a plain path");
+    let good =
+        napkin_machine::profile::Profile::built_in_text("qemu-2018").expect("it is built in");
+    std::fs::write(&file, good).expect("a file");
+    let output = napkin(["profile", "check", path]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let line = 1 + good.lines().position(|line| line.starts_with("poll ")).expect("cost.poll");
+    let with = |changed: &str| {
+        let mut lines: Vec<&str> = good.lines().collect();
+        lines[line - 1] = changed;
+        std::fs::write(&file, lines.join("\n")).expect("a file");
+        let output = napkin(["profile", "check", path]);
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr)
+    };
+    let unknown = with(r#"pol = { value = "1 us", source = "mine" }"#);
+    assert!(unknown.contains(&format!("mine.toml:{line}: cost.pol: ")), "{unknown}");
+    assert!(unknown.contains("cost.poll: "), "and the missing key: {unknown}");
+    let unit = with(r#"poll = { value = "1 GHz", source = "mine" }"#);
+    assert!(unit.contains(&format!("mine.toml:{line}: cost.poll: ")), "{unit}");
+    let negative = with(r#"poll = { value = "-1 us", source = "mine" }"#);
+    assert!(negative.contains("is negative"), "{negative}");
+    let missing = with("");
+    assert!(missing.contains("cost.poll: "), "{missing}");
+}
+
+#[test]
+fn loads_of_zero_and_beyond_the_wire_are_refused() {
+    let zero = refused(&["bench", "memcached", "--load", "0"]);
+    assert!(zero.contains("a load of 0 sends nothing"), "{zero}");
+    let beyond = refused(&["bench", "memcached", "--load", "900M"]);
+    assert!(beyond.contains("beyond the wire") && beyond.contains("link.rate"), "{beyond}");
+    let none = refused(&["bench", "udp-sink", "--world", "machine", "--load", "many"]);
+    assert!(none.contains("a load of 'many' is none"), "{none}");
+}
+
+#[test]
+fn options_of_one_world_are_refused_in_the_other() {
+    let says = |args: &[&str], part: &str| {
+        let said = refused(args);
+        assert!(said.contains(part), "{args:?}: {said}");
+    };
+    says(&["bench", "memcached", "--world", "engine"], "runs in the machine only");
+    says(&["bench", "udp-sink", "--queues", "2"], "--queues is for a modelled host");
+    says(&["bench", "udp-sink", "--world", "machine", "--corner"], "--corner is for the engine");
+    says(&["bench", "xsk-rr", "--world", "machine", "--rate", "9"], "--rate is for the engine");
+    says(&["bench", "--world", "machine"], "name a workload");
+    says(&["bench", "memcached", "--cpus", "0-3"], "how many it has");
+}
+
+#[test]
+fn profiles_are_listed_and_shown() {
+    let list = text(&napkin(["profile", "list"]).stdout);
+    for name in napkin_machine::profile::Profile::names() {
+        assert!(list.lines().any(|line| line.starts_with(name)), "{name}: {list}");
+    }
+    let shown = napkin(["profile", "show", "epyc-7662", "--json"]);
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    assert_eq!(shown["constants"]["processor.cpus"]["value"], 64.0);
+    let table = text(&napkin(["profile", "show", "epyc-7662"]).stdout);
+    assert!(table.contains("cost.poll") && table.contains("fitted within"), "{table}");
+}
+
+#[test]
+fn a_fit_writes_a_profile_that_is_no_worse() {
+    let place = Place::new("machine-fit");
+    let file = place.0.join("fitted.toml");
+    let path = file.to_str().expect("a plain path");
+    let args = ["profile", "fit", "desktop-2007", "--evaluations", "9", "--out", path, "--quiet"];
+    let output = napkin(args);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let number = |word: &str| {
+        let end = said.find(word).expect(word);
+        let number = said[..end].trim_end().rsplit(' ').next().expect("a number");
+        number.parse::<f64>().expect("a number")
+    };
+    assert!(number("before,") >= number("after "), "{said}");
+    assert!(napkin(["profile", "check", path]).status.success());
+    let none = refused(&["profile", "fit", "desktop-2007", "--experiment", "1999"]);
+    assert!(none.contains("no experiment to fit"), "{none}");
+}
+
+#[test]
+fn an_experiment_is_reproduced_with_its_files() {
+    let place = Place::new("machine-reproduce");
+    let (figures, page) = (place.0.join("r.json"), place.0.join("r.html"));
+    let path = |path: &std::path::Path| path.to_str().expect("a plain path").to_owned();
+    let (json_path, page_path) = (path(&figures), path(&page));
+    let output = napkin([
+        "reproduce",
+        "2007",
+        "--quick",
+        "--quiet",
+        "--json",
+        &json_path,
+        "--report",
+        &page_path,
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("2007: "), "{}", text(&output.stdout));
+    assert_eq!(json(&figures)["experiments"][0]["experiment"], "2007");
+    assert!(std::fs::read_to_string(&page).expect("a page").contains("<svg"));
+    let unknown = refused(&["reproduce", "1999"]);
+    assert!(unknown.contains("there are 2007, "), "{unknown}");
+    let table = refused(&["reproduce", "2007", "--table", "x.csv"]);
+    assert!(table.contains("for the experiment 'kernel'"), "{table}");
+}
+
+#[test]
+fn a_swarm_counts_what_it_went_through_and_a_seed_replays() {
+    let output = napkin(["swarm", "--seeds", "1..8", "--quiet"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(said.starts_with("8 seeds, ") && said.contains("virtual hours"), "{said}");
+    assert!(said.contains("events a minute") && said.ends_with("every invariant held\n"), "{said}");
+    assert!(napkin(["swarm", "--seed", "3"]).status.success());
+    assert!(refused(&["swarm", "--seeds", "8..1"]).contains("the lesser first"));
+    assert!(refused(&["swarm", "--minutes", "0"]).contains("minutes above 0"));
+}

@@ -1,0 +1,100 @@
+//! `napkin sweep`: the real binary, killed and gone on with.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{Place, napkin, text, within};
+
+const SWEEP: [&str; 13] = [
+    "sweep",
+    "udp-sink",
+    "--vary",
+    "policy=base-6.4,ksoftirqd",
+    "--vary",
+    "load=5000,13000",
+    "--vary",
+    "seed=1..10",
+    "--warm-up",
+    "5ms",
+    "--window",
+    "300ms",
+    "--quiet",
+];
+
+fn to(path: &Path) -> Vec<&str> {
+    let path = path.to_str().expect("a plain path");
+    SWEEP.into_iter().chain(["--out", path]).collect()
+}
+
+#[test]
+fn a_sweep_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes() {
+    let place = Place::new("sweep-kill");
+    let (whole, killed) = (place.0.join("whole.csv"), place.0.join("killed.csv"));
+    let output = napkin(to(&whole));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(said.contains("40 points (2 policy x 2 load x 10 seed); one takes "), "{said}");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_napkin"))
+        .args(to(&killed))
+        .args(["--jobs", "1"])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    within("some points are there", || {
+        let lines = fs::read_to_string(&killed).unwrap_or_default().lines().count();
+        (lines > 3).then_some(())
+    });
+    child.kill().expect("kill -9");
+    child.wait().expect("our child");
+    // As if it had been in the middle of a line.
+    let half = fs::read(&killed).expect("a file");
+    fs::write(&killed, &half[..half.len() - 7]).expect("a file");
+    let again = napkin(to(&killed));
+    assert_eq!(again.status.code(), Some(2), "not without being asked");
+    assert!(text(&again.stderr).contains("go on with it with --resume"), "{}", text(&again.stderr));
+    let resumed = napkin(to(&killed).into_iter().chain(["--resume"]));
+    assert!(resumed.status.success(), "{}", text(&resumed.stderr));
+    assert_eq!(fs::read(&killed).expect("a file"), fs::read(&whole).expect("a file"));
+}
+
+#[test]
+fn a_file_of_another_sweep_is_refused_and_left_as_it_is() {
+    let place = Place::new("sweep-other");
+    let file = place.0.join("a.csv");
+    let path = file.to_str().expect("a plain path");
+    let short = ["sweep", "udp-sink", "--window", "20ms", "--warm-up", "1ms", "--resume"];
+    let run =
+        |vary: &str| napkin(short.into_iter().chain(["--vary", vary, "--out", path, "--quiet"]));
+    assert!(run("load=5000,6000").status.success());
+    let before = fs::read(&file).expect("a file");
+    let other = run("load=5000,7000");
+    assert_eq!(other.status.code(), Some(2));
+    assert!(text(&other.stderr).contains("holds another sweep"), "{}", text(&other.stderr));
+    assert_eq!(fs::read(&file).expect("a file"), before);
+}
+
+#[test]
+fn a_sweep_of_nothing_or_of_billions_is_refused_with_its_size() {
+    let place = Place::new("sweep-size");
+    let file = place.0.join("a.csv");
+    let path = file.to_str().expect("a plain path");
+    let refused = |vary: &[&str]| {
+        let args = ["sweep", "udp-sink", "--out", path, "--window", "10ms", "--warm-up", "1ms"];
+        let output = napkin(args.into_iter().chain(vary.iter().copied()));
+        assert_eq!(output.status.code(), Some(2), "{vary:?}");
+        assert!(!file.exists());
+        text(&output.stderr)
+    };
+    assert!(refused(&[]).contains("a sweep of nothing"));
+    assert!(refused(&["--vary", "load="]).contains("empty value"));
+    let billions = refused(&["--vary", "seed=1..5000000000"]);
+    assert!(billions.contains("5000000000 points (5000000000 seed); one takes"), "{billions}");
+    assert!(billions.contains("more than --limit 100000"), "{billions}");
+    let unknown = refused(&["--vary", "cost.pol=1us"]);
+    assert!(unknown.contains("did you mean 'cost.poll'?"), "{unknown}");
+    let zero = refused(&["--vary", "load=0,5000"]);
+    assert!(zero.contains("a load of 0"), "{zero}");
+}
