@@ -28,9 +28,6 @@ pub trait Scenario: fmt::Debug + Sync {
     /// The loads of the publication, or some of them.
     fn loads(&self) -> Vec<String>;
 
-    /// What a load may be, for a help text and for an error.
-    fn load_form(&self) -> &'static str;
-
     /// A load in the workload's own terms, for the report.
     ///
     /// # Errors
@@ -192,10 +189,6 @@ impl Scenario for FloodPing {
         vec!["flood".to_owned()]
     }
 
-    fn load_form(&self) -> &'static str {
-        PINGS
-    }
-
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
         Ok(match Self::pace(text, profile)? {
             None => field("requests_per_s", "flood"),
@@ -232,10 +225,6 @@ impl Scenario for UdpSink {
 
     fn loads(&self) -> Vec<String> {
         Vec::from(["5000", "13000", "21000", "30000", "60000"].map(str::to_owned))
-    }
-
-    fn load_form(&self) -> &'static str {
-        RATE_FORM
     }
 
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
@@ -287,10 +276,6 @@ impl Scenario for Memcached {
 
     fn loads(&self) -> Vec<String> {
         Vec::from(["200000", "600000", "1000000", "max"].map(str::to_owned))
-    }
-
-    fn load_form(&self) -> &'static str {
-        RATE_OR_MAX
     }
 
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
@@ -368,10 +353,6 @@ impl Scenario for XskRr {
         Vec::from(["12000", "32000:30us", "125000:6us"].map(str::to_owned))
     }
 
-    fn load_form(&self) -> &'static str {
-        PACE
-    }
-
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
         let pace = Self::pace(text, profile)?;
         let rate = text.split(':').next().unwrap_or(text);
@@ -433,10 +414,6 @@ impl Scenario for TcpRr {
         Vec::from(["1", "5K"].map(str::to_owned))
     }
 
-    fn load_form(&self) -> &'static str {
-        SIZE
-    }
-
     fn load(&self, text: &str, _: &Profile) -> Result<Map<String, Value>, LoadError> {
         size(text, SIZE).map(|bytes| field("bytes", bytes))
     }
@@ -484,10 +461,6 @@ impl Scenario for Ssd {
 
     fn loads(&self) -> Vec<String> {
         Vec::from(["4K:572600", "64K:157900", "1M:10980"].map(str::to_owned))
-    }
-
-    fn load_form(&self) -> &'static str {
-        OPERATIONS
     }
 
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {

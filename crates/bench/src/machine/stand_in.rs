@@ -57,10 +57,6 @@ impl Scenario for StandIn {
         vec!["5000".to_owned(), "20000".to_owned()]
     }
 
-    fn load_form(&self) -> &'static str {
-        "frames a second, as in 20000"
-    }
-
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
         let rate = per_second(text, profile, BYTES)?;
         Ok(Map::from_iter([("frames_per_s".to_owned(), rate.into())]))
