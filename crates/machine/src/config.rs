@@ -151,6 +151,8 @@ pub struct Kernel {
     pub stacks_on_bound: bool,
     /// Whether a thread that another wakes in passing (a socket's) may preempt it.
     pub sync_wake_preempts: bool,
+    /// Whether a woken thread that is eligible goes first, whoever has the earlier deadline.
+    pub next_buddy: bool,
     /// Whether softirqs run inline while ksoftirqd is runnable.
     pub inline_while_ksoftirqd: bool,
     /// Whether interrupts and softirqs are taken out of the time that threads are charged for.
@@ -252,6 +254,7 @@ impl Config {
                 idle_scan: p.count("kernel.idle-scan") as u16,
                 stacks_on_bound: p.on("kernel.stacks-on-bound"),
                 sync_wake_preempts: p.on("kernel.sync-wake-preempts"),
+                next_buddy: p.on("kernel.next-buddy"),
                 inline_while_ksoftirqd: p.on("kernel.inline-while-ksoftirqd"),
                 irq_time: p.on("kernel.irq-time"),
             },

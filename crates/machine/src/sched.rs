@@ -209,7 +209,8 @@ impl Machine<'_> {
                         }
                         Fair::Eevdf => {
                             let average = self.average(cpu).unwrap_or(0);
-                            mine.vruntime <= average && theirs.vruntime > mine.vruntime
+                            mine.vruntime <= average
+                                && (kernel.next_buddy || theirs.vruntime > mine.vruntime)
                         }
                     }
                 };

@@ -100,8 +100,10 @@ fn a_constant_may_be_a_table_of_its_own_and_carry_a_note() {
         (found.value, found.note.map(str::to_string))
     };
     assert_eq!(stated("oracle.send"), (5_000.0, Some("includes the copy".to_string())));
+    // A table of its own ends its section, so it stands at the text's end.
     let (text, _) = with("oracle.send", "{}");
-    let apart = text.replace("send = {}\n", "[oracle.send]\nvalue = \"5us\"\nsource = \"x\"\n");
+    let apart = text.replace("send = {}\n", "");
+    let apart = format!("{apart}[oracle.send]\nvalue = \"5us\"\nsource = \"x\"\n");
     assert_eq!(read(&apart).time("oracle.send"), 5_000);
 }
 
@@ -386,13 +388,13 @@ fn a_fit_is_written_back_into_the_text_and_touches_nothing_else() {
     let fitted = "{ value = \"0.35 us\", fitted = true, range = [\"100 ns\", \"900 ns\"] } # why";
     let (text, _) = with("cost.poll", fitted);
     let text = text.replace(
-        "look = { value = \"350 ns\", source = \"test\" }",
-        "look = { fitted = true,   range = ['0 ns', '5 us'], value = '100 cycles' }",
+        "claim = { value = \"350 ns\", source = \"test\" }",
+        "claim = { fitted = true,   range = ['0 ns', '5 us'], value = '100 cycles' }",
     );
     let mut profile = read(&text);
     assert_eq!(profile.write_fitted(&text).as_deref(), Ok(text.as_str()), "nothing has changed");
     profile.set("cost.poll", 400.0).expect("in range");
-    profile.set("cost.look", 100.0).expect("in range");
+    profile.set("cost.claim", 100.0).expect("in range");
     profile.set("cost.send", 100.0).expect("not fitted, so not written");
     let expected =
         text.replace("\"0.35 us\"", "\"0.4 us\"").replace("'100 cycles'", "\"200 cycles\"");
@@ -401,7 +403,7 @@ fn a_fit_is_written_back_into_the_text_and_touches_nothing_else() {
     let foreign = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
     let mut profile = read(&foreign(&text));
     profile.set("cost.poll", 400.0).expect("in range");
-    profile.set("cost.look", 100.0).expect("in range");
+    profile.set("cost.claim", 100.0).expect("in range");
     assert_eq!(profile.write_fitted(&foreign(&text)), Ok(foreign(&expected)));
     let other = profile.write_fitted("name = \"other\"").expect_err("another profile's text");
     assert!(other.to_string().contains("cost.poll: the value is missing"), "{other}");

@@ -242,6 +242,7 @@ pub const KEYS: &[Key] = &[
     key("kernel", "idle-scan", count(1, 1024), "CPUs that a wake-up looks at for an idle one once no whole core is idle").or(1024.0),
     key("kernel", "stacks-on-bound", OFF_ON, "a thread woken by a kernel thread bound to the CPU that it last ran on stays there (Linux 5.6 to 5.15)").or(0.0),
     key("kernel", "sync-wake-preempts", OFF_ON, "a thread woken by one that is about to sleep may preempt it").or(0.0),
+    key("kernel", "next-buddy", OFF_ON, "a woken thread that is eligible goes first, whoever has the earlier deadline: eevdf since Linux 6.19").or(0.0),
     key("kernel", "irq-time", OFF_ON, "whether interrupts and softirqs are taken out of the time that threads are charged for (IRQ_TIME_ACCOUNTING)"),
     key("kernel", "inline-while-ksoftirqd", OFF_ON, "what this kernel does by itself with softirqs raised while ksoftirqd is runnable: on since Linux 6.5"),
 

@@ -1,0 +1,153 @@
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::machine::stand_in::{self, StandIn};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let name = format!("napkin-sweep-{test}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("sweep.csv")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn sweep(vary: &[&str]) -> Sweep<'static> {
+    Sweep {
+        scenario: &StandIn,
+        profile: stand_in::profile(),
+        policy: "base".to_owned(),
+        load: "5000".to_owned(),
+        seed: 1,
+        warm_up: 1_000_000,
+        window: 10_000_000,
+        axes: Axis::parse_all(vary.iter().copied()).unwrap(),
+        limit: 1_000,
+        jobs: NonZeroUsize::new(3),
+    }
+}
+
+const VARY: &[&str] = &[
+    "policy=base,suspend20",
+    "gro-flush-timeout=20us,50us",
+    "load=5000,20000",
+    "cost.poll=400ns,2us",
+    "seed=1..2",
+];
+
+fn run(sweep: &Sweep<'_>, path: &Path, resume: bool) -> Result<Totals, SweepError> {
+    sweep.run(path, resume, |_| ())
+}
+
+#[test]
+fn every_point_of_the_product_is_a_line_in_its_order() {
+    let folder = Folder::new("all");
+    let sweep = sweep(VARY);
+    assert_eq!(sweep.points(), 32);
+    let totals = run(&sweep, &folder.file(), false).unwrap();
+    assert_eq!(totals, Totals { points: 32, resumed: 0, failed: 0 });
+    let mut reader = csv::Reader::from_path(folder.file()).unwrap();
+    let header = reader.headers().unwrap().clone();
+    let column = |name: &str| header.iter().position(|it| it == name).expect(name);
+    let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
+    let of = |row: usize, name: &str| rows[row][column(name)].to_owned();
+    assert_eq!((of(0, "policy"), of(31, "policy")), ("base".into(), "suspend20".into()));
+    assert_eq!((of(0, "seed"), of(1, "seed")), ("1".into(), "2".into()));
+    assert_eq!((of(1, "cost.poll"), of(2, "cost.poll")), ("400ns".into(), "2us".into()));
+    for row in 0..32 {
+        assert_eq!(of(row, "point"), row.to_string());
+        for name in ["latency_p99_ns", "cpu_work", "polls", "softirq_us_per_request"] {
+            assert!(of(row, name).parse::<f64>().is_ok(), "{name} of {row}");
+        }
+        assert_eq!(of(row, "error"), "");
+    }
+    // Dearer polls cost more: the constant reaches the machine.
+    let cpu = |row| of(row, "cpu_work").parse::<f64>().unwrap();
+    assert!(cpu(2) > cpu(0));
+}
+
+#[test]
+fn a_killed_sweep_goes_on_and_ends_with_the_same_bytes() {
+    let folder = Folder::new("resume");
+    let sweep = sweep(VARY);
+    run(&sweep, &folder.file(), false).unwrap();
+    let whole = fs::read(folder.file()).unwrap();
+    for part in [1, whole.len() / 3, whole.len() - 1] {
+        fs::write(folder.file(), &whole[..part]).unwrap();
+        let totals = run(&sweep, &folder.file(), true).unwrap();
+        assert_eq!(totals.points, 32);
+        assert!(totals.resumed < 32, "{part}");
+        assert_eq!(fs::read(folder.file()).unwrap(), whole, "killed after {part} bytes");
+    }
+    let one = Sweep { jobs: NonZeroUsize::new(1), ..sweep.clone() };
+    assert_eq!(run(&one, &folder.file(), true).unwrap().resumed, 32, "nothing is left to do");
+    let other = Sweep { window: 11_000_000, ..sweep };
+    let error = run(&other, &folder.file(), true).unwrap_err();
+    assert!(error.to_string().contains("holds another sweep"), "{error}");
+}
+
+#[test]
+fn the_size_and_the_time_are_told_first() {
+    let folder = Folder::new("size");
+    let mut events = Vec::new();
+    sweep(&["load=5000,20000"]).run(&folder.file(), false, |event| events.push(event)).unwrap();
+    let Event::Size { text, left: 2 } = &events[0] else { panic!("{events:?}") };
+    assert!(text.starts_with("2 points (2 load); one takes "), "{text}");
+    assert_eq!(events.len(), 3, "and then each point");
+}
+
+#[test]
+fn a_sweep_of_nothing_or_of_billions_is_refused() {
+    let folder = Folder::new("billions");
+    let nothing = run(&sweep(&[]), &folder.file(), false).unwrap_err();
+    assert!(nothing.to_string().contains("a sweep of nothing"), "{nothing}");
+    let huge = sweep(&["seed=1..5000000000", "load=5000,20000"]);
+    let error = run(&huge, &folder.file(), false).unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("10000000000 points (5000000000 seed x 2 load)"), "{text}");
+    assert!(text.contains("so about") && text.contains("--limit 1000"), "{text}");
+    assert!(error.is_usage() && !folder.file().exists());
+    let all = sweep(&["seed=0..18446744073709551615", "load=5000,20000"]);
+    assert_eq!(all.points(), 1 << 65);
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused_before_anything_runs() {
+    let folder = Folder::new("wrong");
+    for (vary, says) in [
+        ("policy=bse", "did you mean 'base'"),
+        ("gro-flush-timeout=banana", "gro-flush-timeout"),
+        ("load=0", "a load of 0"),
+        ("load=4000000000000", "link.rate"),
+        ("cost.poll=-1ns", "cost.poll"),
+        ("cost.poll=1 GHz", "cost.poll"),
+    ] {
+        let error = run(&sweep(&[vary]), &folder.file(), false).unwrap_err();
+        assert!(error.to_string().contains(says), "{vary}: {error}");
+        assert!(error.is_usage() && !folder.file().exists());
+    }
+}
+
+#[test]
+fn a_point_that_cannot_be_is_a_line_that_says_why() {
+    let folder = Folder::new("point");
+    let sweep = sweep(&["nic.queues=2,4", "processor.cpus=2,4"]);
+    let totals = run(&sweep, &folder.file(), false).unwrap();
+    assert_eq!((totals.points, totals.failed), (4, 1));
+    let text = fs::read_to_string(folder.file()).unwrap();
+    let line = text.lines().nth(3).unwrap();
+    assert!(line.contains("4 queues") || line.contains("nic.queues"), "{line}");
+}
