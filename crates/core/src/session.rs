@@ -2,8 +2,12 @@
 //!
 //! Each pass tries to own the instance and, if it does, polls with the session's budget; the
 //! interrupt stays as it was. Letting go takes one poll more, which completes like any other poll
-//! (so a claim costs at least two polls): with `prefer` the deferral count is full again, so that a
-//! timer, not an interrupt, looks after the ring until the application comes back.
+//! (so a claim costs at least two polls). With `prefer` and deferral it takes none: the deferral
+//! count is full again, and a timer, not an interrupt, looks after the ring until the application
+//! comes back. (The reference says
+//! that the kernel polls once more here, too. The kernel oracle's counts say that 7.2 does not: each
+//! suspending wait has one poll of its own and one of the softirq's, and none of F155's returns has
+//! more than one poll's packets.)
 
 use crate::Ns;
 use crate::claim::Claim;

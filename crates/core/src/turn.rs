@@ -189,7 +189,14 @@ impl<'a, Q> Turn<'a, Q> {
             }
             At::Leaving => {
                 let instance = claim.instance();
-                let (timeout, state) = (instance.settings.gro_flush_timeout(), instance.state.load());
+                let (timeout, state) =
+                    (instance.settings.gro_flush_timeout(), instance.state.load());
+                if state.has(DISABLE) {
+                    return self.release::<false>(true);
+                }
+                if !keeps(owner, state) {
+                    return Next::End(End::HandOver);
+                }
                 self.defer::<false>(now, timeout, state)
             }
             At::Polled => {

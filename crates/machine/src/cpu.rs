@@ -198,8 +198,12 @@ impl Cpu<'_> {
         self.frames.iter().any(|frame| matches!(frame.body, Body::Softirq(_)))
     }
 
-    /// How long a piece takes at the present speed.
+    /// How long a piece takes at the present speed. A CPU that is stopped may be so for longer than
+    /// there is time.
     pub(crate) fn wall(&self, work: Ns) -> Ns {
-        if self.dilation == 1000 { work } else { (work * self.dilation).div_ceil(1000) }
+        match self.dilation {
+            1000 => work,
+            dilation => work.saturating_mul(dilation).div_ceil(1000),
+        }
     }
 }

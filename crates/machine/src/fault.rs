@@ -45,10 +45,13 @@ impl Machine<'_> {
         self.events.at(at.max(self.now), Event::Fault { token });
     }
 
-    /// Starts the watchdog that finds what a lost interrupt was for.
+    /// Starts the watchdog that finds what a lost interrupt was for, or changes its period, from the
+    /// next time on that it looks. 0: it looks no more.
     pub fn set_watchdog(&mut self, period: Ns) {
-        self.watchdog = period;
-        self.events.at(self.now + period, Event::Watchdog);
+        let runs = std::mem::replace(&mut self.watchdog, period) > 0;
+        if period > 0 && !runs {
+            self.events.at(self.now + period, Event::Watchdog);
+        }
     }
 
     pub(crate) fn fault(&mut self, token: u64) {
@@ -126,7 +129,9 @@ impl Machine<'_> {
                 self.raise_from_outside(op);
             }
         }
-        let at = self.now + self.watchdog;
-        self.events.at(at, Event::Watchdog);
+        if self.watchdog > 0 {
+            let at = self.now + self.watchdog;
+            self.events.at(at, Event::Watchdog);
+        }
     }
 }

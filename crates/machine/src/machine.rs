@@ -20,7 +20,7 @@ use crate::nic::NicQueue;
 use crate::packet::Packet;
 use crate::rng::Rng;
 use crate::socket::{Flow, Ready, Socket};
-use crate::thread::{Affinity, Class, Program, Role, State, Thread, ThreadId, ThreadPass};
+use crate::thread::{Affinity, Class, Program, Role, State, Thread, ThreadId};
 use crate::trace::Trace;
 
 /// One run of one host under one policy.
@@ -324,8 +324,9 @@ impl<'a> Machine<'a> {
     /// frames. It must not grow with virtual time.
     pub fn kept(&self) -> usize {
         let rings: usize = self.queues.iter().map(|it| it.ring.capacity()).sum();
+        let receivers: usize = self.queues.iter().map(|it| it.receivers.len()).sum();
         let sockets: usize = self.sockets.iter().map(|it| it.frames.capacity()).sum();
-        self.events.len() + self.packets.len() + rings + sockets
+        self.events.len() + self.packets.len() + rings + receivers + sockets
     }
 
     /// Events and steps handled so far.
@@ -653,10 +654,5 @@ impl<'a> Machine<'a> {
     /// A queue's counts.
     pub fn queue_counts(&self, queue: u16) -> QueueCounts {
         self.queues[usize::from(queue)].counts
-    }
-
-    /// Ends a pass of an application for good, as `close` and `exit` do.
-    pub(crate) fn forget_pass(&mut self, thread: ThreadId) -> Option<ThreadPass<'a>> {
-        self.threads[thread.0 as usize].pass.take()
     }
 }

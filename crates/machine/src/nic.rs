@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use napkin_core::policy::Threaded;
-use napkin_core::{CpuId, From, Id, NEVER, Ns, Op, Pressure};
+use napkin_core::{CpuId, From, Id, MILLISECOND, NEVER, Ns, Op, Pressure};
 
 use crate::config::NicConfig;
 use crate::counts::QueueCounts;
@@ -12,6 +12,9 @@ use crate::machine::Machine;
 use crate::moderation::{Adaptive, Sample, Transmissions};
 use crate::packet::{Kind, Packet};
 use crate::thread::{State, ThreadId};
+
+/// A receiver that has had no frame of a queue for so long has no say in its pressure.
+const ACTIVE: Ns = 100 * MILLISECOND;
 
 /// One receive queue with its transmissions.
 #[derive(Debug)]
@@ -49,8 +52,9 @@ pub(crate) struct NicQueue {
     /// The CPU that started it, where it fires (the kernel pins it).
     pub(crate) timer_cpu: u16,
     pub(crate) pressure: Pressure,
-    /// Sockets that get frames from here, for the pressure.
-    pub(crate) receivers: Vec<u32>,
+    /// Sockets that get frames from here, and when the last one came: for the pressure, and kept
+    /// only under *feedback*.
+    pub(crate) receivers: Vec<(u32, Ns)>,
     /// The next interrupt gets lost, or late: a fault.
     pub(crate) lose_next: bool,
     pub(crate) late_by: Ns,
@@ -108,9 +112,11 @@ impl NicQueue {
         !self.ring.is_empty() || self.completions > 0
     }
 
-    /// Allows interrupts; says whether something waits already.
+    /// Allows interrupts; says whether something waits already. Who does so has looked at the ring,
+    /// so that an interrupt that was lost is of no concern any more.
     pub(crate) fn unmask(&mut self) -> bool {
         self.armed = true;
+        self.lost = false;
         !self.ring.is_empty()
     }
 
@@ -287,18 +293,15 @@ impl Machine<'_> {
         self.queues[usize::from(queue)].outgoing.push_back(packet);
     }
 
-    /// A thread's call that makes the driver poll a queue (AF_XDP's wake-up): schedules its instance.
+    /// A call of the thread that runs makes somebody poll a queue (AF_XDP's wake-up, a receiver that
+    /// has drained): schedules its instance. The softirq runs before the call returns, if it is this
+    /// CPU's.
     pub fn kick(&mut self, queue: u16) {
         let cpu = usize::from(self.running_cpu);
         match self.host.schedule(Id(queue), From::Application) {
             Some(Op::Wake(task)) => self.wake_task(cpu, task),
             Some(Op::RunHere(CpuId(target)) | Op::Raise(CpuId(target))) => {
-                self.catch_up(usize::from(target));
-                self.cpus[usize::from(target)].raised = true;
-                if usize::from(target) != cpu {
-                    let at = self.now + self.config.cost.ipi;
-                    self.events.at(at, Event::Reschedule { cpu: target });
-                }
+                self.raise_softirq(cpu, usize::from(target));
             }
             _ => {}
         }
@@ -334,6 +337,9 @@ impl Machine<'_> {
             return None;
         }
         let place = self.flows[packet.flow as usize].socket?;
+        if self.host.instance(Id(index as u16)).settings().feedback {
+            self.receives(index, place);
+        }
         let socket = &mut self.sockets[place as usize];
         if socket.frames.len() >= socket.capacity as usize || !socket.open {
             socket.dropped += 1;
@@ -342,10 +348,7 @@ impl Machine<'_> {
         }
         let id = Id(index as u16);
         socket.frames.push_back(packet);
-        if socket.napi != Some(id) {
-            socket.napi = Some(id);
-            self.queues[index].receivers.push(place);
-        }
+        socket.napi = Some(id);
         let waiter = match socket.epoll {
             Some(epoll) => {
                 self.contexts[epoll as usize].follow(id);
@@ -368,46 +371,50 @@ impl Machine<'_> {
             .then_some(waiter)
     }
 
-    /// The pressure on the receivers of a queue; only *feedback* asks.
+    /// A frame of a queue is for a socket.
+    fn receives(&mut self, index: usize, place: u32) {
+        let receivers = &mut self.queues[index].receivers;
+        match receivers.iter_mut().find(|it| it.0 == place) {
+            Some(it) => it.1 = self.now,
+            None => receivers.push((place, self.now)),
+        }
+    }
+
+    /// The pressure on the receivers of a queue; only *feedback* asks. It is full if all that are
+    /// active (open, and with a frame from here not long ago) are.
     pub(crate) fn pressure(&mut self, index: usize) -> Pressure {
         if !self.host.instance(Id(index as u16)).settings().feedback {
             return Pressure::Room;
         }
+        let since = self.now.saturating_sub(ACTIVE);
         let queue = &mut self.queues[index];
         let sockets = &mut self.sockets;
-        let mut open = queue.receivers.iter().filter(|&&it| sockets[it as usize].open).peekable();
-        let full = open.peek().is_some() && open.all(|&it| sockets[it as usize].full());
+        queue.receivers.retain(|&(place, last)| last >= since && sockets[place as usize].open);
+        let full = !queue.receivers.is_empty()
+            && queue.receivers.iter().all(|&(place, _)| sockets[place as usize].full());
         queue.pressure = if full { Pressure::Full } else { Pressure::Room };
         if full {
-            for &it in &queue.receivers {
-                sockets[it as usize].parked = true;
+            for &(place, _) in &queue.receivers {
+                sockets[place as usize].parked = true;
             }
         }
         queue.pressure
     }
 
-    /// A receiver was read: if it has drained, its parked queue is polled again.
+    /// A receiver was read: if it has drained, the queues that were parked for it are polled again.
     pub(crate) fn drained(&mut self, place: u32) {
         let socket = &mut self.sockets[place as usize];
         if !socket.parked || !socket.drained() {
             return;
         }
         socket.parked = false;
-        let Some(id) = socket.napi else { return };
-        let cpu = usize::from(self.running_cpu);
-        match self.host.schedule(id, From::Application) {
-            Some(Op::Wake(task)) => {
-                self.wake_task(cpu, task);
+        for index in 0..self.queues.len() {
+            let queue = &mut self.queues[index];
+            let parked = queue.pressure == Pressure::Full;
+            if parked && queue.receivers.iter().any(|it| it.0 == place) {
+                queue.pressure = Pressure::Room;
+                self.kick(index as u16);
             }
-            // The softirq runs when bottom halves are enabled again, before the call returns.
-            Some(Op::RunHere(CpuId(target)) | Op::Raise(CpuId(target))) => {
-                self.catch_up(usize::from(target));
-                self.cpus[usize::from(target)].raised = true;
-                if usize::from(target) != cpu {
-                    self.events.at(self.now, Event::Reschedule { cpu: target });
-                }
-            }
-            _ => {}
         }
     }
 }

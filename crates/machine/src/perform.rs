@@ -106,14 +106,7 @@ impl Machine<'_> {
                 }
             },
             Op::Raise(target) => {
-                let target = usize::from(target.0);
-                self.catch_up(target);
-                self.cpus[target].raised = true;
-                if target != cpu {
-                    let at = self.now + cost.ipi;
-                    let event = Event::Reschedule { cpu: target as u16 };
-                    self.events.at(at, event);
-                }
+                self.raise_softirq(cpu, usize::from(target.0));
                 Next::Did(Did::Ok)
             }
             Op::RunHere(target) => Next::Nested(target),
@@ -393,7 +386,6 @@ impl Machine<'_> {
         let exec = &mut self.threads[me.0 as usize].exec;
         (exec.op, exec.did) = (None, Did::Ok);
         self.block(cpu, me, until);
-        // Woken by itself from now on: the mark of this sleep's end is of no use to the next.
         Next::Blocked
     }
 
@@ -430,6 +422,16 @@ impl Machine<'_> {
         }
         if self.seen.detailed {
             *self.seen.returns.entry(events).or_insert(0) += 1;
+        }
+    }
+
+    /// A softirq waits for a CPU, which is told if another one raises it.
+    pub(crate) fn raise_softirq(&mut self, by: usize, target: usize) {
+        self.catch_up(target);
+        self.cpus[target].raised = true;
+        if target != by {
+            let at = self.now + self.config.cost.ipi;
+            self.events.at(at, Event::Reschedule { cpu: target as u16 });
         }
     }
 

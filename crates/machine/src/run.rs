@@ -11,7 +11,7 @@ use crate::cpu::{Body, Frame, Hard, Segment, Source, Use};
 use crate::events::Event;
 use crate::machine::Machine;
 use crate::perform::{Context as Where, Next};
-use crate::thread::{Act, Class, Exec, State, ThreadId, ThreadPass};
+use crate::thread::{Act, Exec, State, ThreadId, ThreadPass};
 use crate::trace::Mark;
 
 /// A stopped CPU's time for a piece of work, in thousandths of its own: it does not get on.
@@ -194,8 +194,10 @@ impl Machine<'_> {
     /// Work from outside of the model lies on a CPU, or no longer does: a generator that shares an
     /// emulator's clock.
     pub fn outside_work(&mut self, cpu: u16, busy: bool) {
-        self.cpus[usize::from(cpu)].outside = busy;
-        self.set_busy(usize::from(cpu), busy);
+        let cpu = usize::from(cpu);
+        self.cpus[cpu].outside = busy;
+        let at_work = self.cpus[cpu].segment.is_some();
+        self.set_busy(cpu, busy || at_work);
     }
 
     /// Something interrupts a CPU.
@@ -324,8 +326,8 @@ impl Machine<'_> {
         let Some(curr) = this.curr else {
             if this.need_resched || !this.queued.is_empty() {
                 self.cpus[cpu].segment = None;
-                self.reschedule(cpu, false);
-                return false;
+                // Without anybody to run, it goes idle like any other CPU.
+                return !self.reschedule(cpu, false);
             }
             return self.restart_segment(cpu);
         };
@@ -337,10 +339,9 @@ impl Machine<'_> {
                 Preemption::Lazy => this.need_resched,
                 Preemption::None | Preemption::Voluntary => false,
             };
-        if wanted && may && !self.threads[curr.0 as usize].exec.bh_disabled {
-            if self.reschedule(cpu, false) {
-                return false;
-            }
+        let may = may && !self.threads[curr.0 as usize].exec.bh_disabled;
+        if wanted && may && self.reschedule(cpu, false) {
+            return false;
         }
         self.restart_segment(cpu)
     }
@@ -653,7 +654,7 @@ impl Machine<'_> {
                 match thread.pass.take() {
                     Some(ThreadPass::Epoll(wait)) => {
                         thread.events = wait.events();
-                        self.epoll_returned(me)
+                        self.epoll_returned(me);
                     }
                     Some(ThreadPass::Socket(wait)) => thread.events = wait.frames(),
                     // A thread of the kernel's whose mode is gone: it waits to be needed again.
@@ -676,12 +677,5 @@ impl Machine<'_> {
                 self.spend(cpu, returns, Use::System, false)
             }
         }
-    }
-
-    /// Whether a real-time thread runs on a CPU.
-    pub(crate) fn realtime(&self, cpu: usize) -> bool {
-        self.cpus[cpu]
-            .curr
-            .is_some_and(|id| matches!(self.threads[id.0 as usize].class, Class::Fifo(_)))
     }
 }

@@ -27,16 +27,22 @@ impl Machine<'_> {
     /// wakes: `by` is that one, unless nobody in particular does.
     pub(crate) fn wake(&mut self, id: ThreadId, by: Option<usize>) -> Option<usize> {
         let thread = &mut self.threads[id.0 as usize];
-        thread.woken = true;
         if thread.state != State::Sleeping {
+            thread.woken = true;
             return None;
         }
+        // The timer of this sleep is not for a later one.
+        thread.wake_generation = thread.wake_generation.wrapping_add(1);
         let cpu = self.select_cpu(id, by);
         self.catch_up(cpu);
         let thread = &mut self.threads[id.0 as usize];
         if usize::from(thread.cpu) != cpu {
             thread.migrations += 1;
             thread.cpu = cpu as u16;
+            if self.config.kernel.fair == Fair::Eevdf {
+                // Virtual time is a CPU's own: nobody is ahead of others elsewhere.
+                thread.vruntime = i64::MIN / 2;
+            }
         }
         thread.state = State::Queued;
         self.place(id, cpu);
@@ -181,7 +187,11 @@ impl Machine<'_> {
             }
             Fair::Eevdf => {
                 let lag = if others > 0 { thread.lag * (others + 1) / others } else { 0 };
-                thread.vruntime = average.unwrap_or(min) - lag;
+                let place = average.unwrap_or(min) - lag;
+                // Who went to sleep ahead of the others stays ahead until they have caught up
+                // (delayed dequeue).
+                let ahead = others > 0 && thread.lag == 0;
+                thread.vruntime = if ahead { place.max(thread.vruntime) } else { place };
                 thread.deadline = thread.vruntime + kernel.slice as i64;
             }
         }

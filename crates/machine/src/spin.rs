@@ -168,6 +168,8 @@ impl Machine<'_> {
             at = end;
             self.end_part(cpu, me, op, at);
         }
+        // The next part begins at this very moment, but not before what happens now has happened.
+        self.begin(cpu, Segment { left: 0, class: Use::System, preemptible: false });
     }
 
     /// Counts whole rounds.

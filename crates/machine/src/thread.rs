@@ -1,8 +1,6 @@
 //! Threads: what they are, how they are scheduled, what they run.
 
-use napkin_core::{
-    CpuId, Did, EpollWait, Id, Kthread, NEVER, Ns, Op, Pass, SocketWait, Softirq, Worker,
-};
+use napkin_core::{CpuId, Did, EpollWait, Id, Kthread, Ns, Op, Pass, SocketWait, Softirq, Worker};
 
 use crate::cpu::Segment;
 use crate::machine::Machine;
@@ -159,7 +157,7 @@ pub(crate) struct Thread<'a> {
     pub(crate) affinity: Affinity,
     pub(crate) cpu: u16,
     pub(crate) state: State,
-    /// Woken since it last went to sleep.
+    /// Woken while it was awake: its next sleep ends at once.
     pub(crate) woken: bool,
     pub(crate) wake_generation: u32,
     pub(crate) program: Option<Box<dyn Program>>,
@@ -232,10 +230,5 @@ impl<'a> Thread<'a> {
             Role::Worker => ThreadPass::Worker(Worker::new(host)),
             Role::Application => return None,
         })
-    }
-
-    /// Whether it is asleep with nothing that will wake it by itself.
-    pub(crate) fn sleeps_for_ever(until: Ns) -> bool {
-        until == NEVER
     }
 }

@@ -93,3 +93,25 @@ fn memcached_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
         }
     }
 }
+
+#[test]
+fn a_reader_at_any_moment_of_a_round_leaves_the_poller_at_work() {
+    let mut profile = Profile::named("emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
+    profile.set_text("processor.shared-clock=off").expect("a choice");
+    let config = Config::of(&profile);
+    let policy: Policy = "threaded-busy-poll".parse().expect("a policy");
+    let placement = Placement::aligned(1, config.processor.cpus);
+    let host = placement.host(config.processor.cpus);
+    let client = Box::new(Random { rng: Rng::new(3), mean: 1e12 });
+    let mut machine = Machine::new(config, policy, &placement, &host, &[], client, 1);
+    machine.add_flow(0, None);
+    // The first frame begins the busy polling.
+    machine.run(5 * MILLISECOND);
+    let idle = machine.used(0)[Use::Idle as usize];
+    for step in 1..10_000 {
+        machine.run(5 * MILLISECOND + step);
+        machine.snapshot();
+    }
+    machine.run(10 * MILLISECOND);
+    assert_eq!(machine.used(0)[Use::Idle as usize], idle, "it polls without end, and never idles");
+}

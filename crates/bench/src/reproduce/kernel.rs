@@ -22,9 +22,10 @@ use super::verdict::{self, Tolerance, Verdict};
 /// The profile of the emulated machine.
 pub const PROFILE: &str = "emulator-7.2";
 
-/// The rows that the profile was fitted to; all else is predicted.
+/// The rows that the profile was fitted to. The others took no part in the fit, but were looked at while
+/// mechanisms were chosen.
 pub const FITTED: [&str; 10] =
-    ["A006", "A008", "A022", "A053", "B076", "B077", "C092", "D114", "F139", "F148"];
+    ["A008", "A013", "A022", "A053", "B076", "C092", "C103", "D114", "F142", "F151"];
 
 /// How far a count may be off: as a fraction, or in events.
 const WITHIN: Tolerance = Tolerance::RelativeOr(0.05, 3.0);
@@ -34,6 +35,31 @@ const NEEDED: f64 = 0.9;
 
 /// The largest median error of the median latency.
 const LATENCY: f64 = 0.15;
+
+/// The likely cause of rows of the embedded table that are off: read from their histograms and
+/// latencies, and not proven by a change that cures them.
+const EXPLAINED: &[(&[&str], &str)] = &[
+    (
+        &["A006", "A020", "A026", "B077", "C106", "D115", "F142", "F148", "F151"],
+        "both CPUs are busy at once: how the emulator divides its clock between them decides how many packets \
+         meet one poll, and its turns are not known exactly",
+    ),
+    (
+        &["A015", "A028", "A030", "A051", "A057", "B074", "C098", "C101", "D112", "E120"],
+        "arrivals and timers or ticks repeat with a common period, so that the same instant is met or missed \
+         every time: a microsecond of cost moves all of these events at once",
+    ),
+    (
+        &["C090"],
+        "the emulated machine paused for some 0.4 ms, and the backlog took the rest of the run",
+    ),
+    (
+        &["C092"],
+        "at the edge of saturation: the thread and the application share the CPU with less than a microsecond a \
+         packet to spare",
+    ),
+    (&["C103"], "the kernel's other softirqs on a tick left a few polls to ksoftirqd"),
+];
 
 /// Names of the quantities that are judged apart from the counts.
 const MEDIAN: &str = "median latency";
@@ -287,9 +313,12 @@ fn cells_of(run: &Run<Point, Counted>) -> Vec<Cell> {
         if both_none && quantity.contains(',') {
             continue;
         }
+        let why = EXPLAINED.iter().find(|(rows, _)| rows.contains(&row.id.as_str()));
+        let why = why.map(|(_, why)| *why);
+        let rated = rate.then_some("something spins: a rate, not a count");
         cells.push(Cell {
             exempt: rate,
-            note: rate.then(|| "something spins: a rate, not a count".to_owned()),
+            note: rated.or(why).map(str::to_owned),
             ..cell(quantity, Unit::Count, Some(published), counted)
         });
     }
@@ -404,7 +433,13 @@ impl Experiment for Kernel {
 
     fn notes(&self) -> Vec<String> {
         vec![
-            format!("Fitted to the rows {}; all others are predicted.", FITTED.join(", ")),
+            format!(
+                "Fitted to the rows {}. The others took no part in the fit, but they were looked at while \
+                 mechanisms were chosen (how the CPUs share their clock, who preempts whom): they are no blind \
+                 test.",
+                FITTED.join(", ")
+            ),
+            "Notes on rows that are off name a likely cause; none of them is proven.".to_owned(),
             "A timer that fires while the instance is owned is dropped by the kernel and leaves a mark here \
              (invariant 3); an application that exits ends its suspension at once in both (invariant 6)."
                 .to_owned(),
@@ -461,7 +496,7 @@ mod tests {
     fn deferral_returns_to_interrupts_at_the_hundredth_empty_poll() {
         let counts = run("A022").counts;
         assert_eq!(counts["empty polls"], 100);
-        assert_eq!(counts["timer starts"], counts["timer expiries"]);
+        assert!(counts["timer starts"] >= counts["timer expiries"], "{counts:?}");
     }
 
     #[test]

@@ -174,7 +174,8 @@ impl Model {
         }
     }
 
-    /// One pass of a session that prefers busy polling, and the poll that lets go.
+    /// One pass of a session that prefers busy polling. It lets go to the timer, or, without
+    /// deferral, with another poll.
     fn session(&mut self, budget: u16) -> bool {
         if self.holding {
             self.preferred = true;
@@ -183,8 +184,13 @@ impl Model {
         self.take(budget);
         let found = self.seen.socket > 0;
         self.count = self.settings.defer_hard_irqs;
-        let (frames, any, full) = self.take(budget);
-        match self.complete(frames, any, full, budget, true) {
+        let left = if self.count > 0 && self.settings.gro_flush_timeout > 0 {
+            self.defer()
+        } else {
+            let (frames, any, full) = self.take(budget);
+            self.complete(frames, any, full, budget, true)
+        };
+        match left {
             Left::Free => {}
             Left::More | Left::Wanted | Left::Holding => self.softirq(),
         }

@@ -242,7 +242,7 @@ pub const KEYS: &[Key] = &[
     key("kernel", "idle-scan", count(1, 1024), "CPUs that a wake-up looks at for an idle one once no whole core is idle").or(1024.0),
     key("kernel", "stacks-on-bound", OFF_ON, "a thread woken by a kernel thread bound to the CPU that it last ran on stays there (Linux 5.6 to 5.15)").or(0.0),
     key("kernel", "sync-wake-preempts", OFF_ON, "a thread woken by one that is about to sleep may preempt it").or(0.0),
-    key("kernel", "next-buddy", OFF_ON, "a woken thread that is eligible goes first, whoever has the earlier deadline: eevdf since Linux 6.19").or(0.0),
+    key("kernel", "next-buddy", OFF_ON, "a woken thread that is eligible goes first, whoever has the earlier deadline, as the counts of Linux 7.2 show; for eevdf").or(0.0),
     key("kernel", "irq-time", OFF_ON, "whether interrupts and softirqs are taken out of the time that threads are charged for (IRQ_TIME_ACCOUNTING)"),
     key("kernel", "inline-while-ksoftirqd", OFF_ON, "what this kernel does by itself with softirqs raised while ksoftirqd is runnable: on since Linux 6.5"),
 
@@ -341,6 +341,6 @@ pub const KEYS: &[Key] = &[
     key("oracle", "send-rest", TIME, "the generator's time from there to its next frame's stamp"),
     key("oracle", "sleep", TIME, "the generator's way to bed after its last frame, without the switch"),
     key("oracle", "wake", TIME, "the generator's time from its waking to its frame's stamp, without the switch"),
-    key("oracle", "exit", TIME, "the sink's exit until its descriptors are closed"),
+    key("oracle", "exit", TIME, "the sink's exit until its descriptors are closed; half as long again after it"),
     key("oracle", "truesize", count(1, 65_536), "bytes of a receive buffer that one frame takes"),
 ];

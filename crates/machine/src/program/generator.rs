@@ -77,7 +77,19 @@ impl Generator {
         total: u64,
     ) -> Self {
         let total = total + ahead.len() as u64;
-        Generator { flow, send, rest, sleep, wake, ahead, start, arrivals, total, sent: 0, at: At::Due }
+        Generator {
+            flow,
+            send,
+            rest,
+            sleep,
+            wake,
+            ahead,
+            start,
+            arrivals,
+            total,
+            sent: 0,
+            at: At::Due,
+        }
     }
 
     /// When the next frame is due.

@@ -19,6 +19,7 @@ enum At {
     Sending { socket: u32, received: u32, packet: Packet },
     Sent { socket: u32, received: u32, packet: Packet },
     Exiting,
+    Gone,
 }
 
 /// The program.
@@ -36,7 +37,8 @@ pub struct UdpSink {
     pub answers_by: Option<u16>,
     /// After so many datagrams it computes for so long, once.
     pub stall: Option<(u64, Ns)>,
-    /// After so many datagrams it exits, which takes so long before its descriptors are closed.
+    /// After so many datagrams it exits, which takes so long before its descriptors are closed, and
+    /// half as long again after it.
     pub exit: Option<(u64, Ns)>,
     received: u64,
     /// Sockets that the last wait named and that are still to be read.
@@ -160,8 +162,10 @@ impl Program for UdpSink {
             }
             At::Exiting => {
                 machine.close_epoll_of(me);
-                Act::Exit
+                self.at = At::Gone;
+                Act::Kernel(self.exit.map_or(0, |(_, time)| time / 2))
             }
+            At::Gone => Act::Exit,
         }
     }
 }

@@ -141,8 +141,7 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     }
     // The transmit side's interrupts; the receiving queue never transmits.
     config.nic.tx_interrupts = true;
-    let policy =
-        Policy { instance: scenario.instance, epoll: scenario.epoll, ..Policy::default() };
+    let policy = Policy { instance: scenario.instance, epoll: scenario.epoll, ..Policy::default() };
     let placement = Placement { queue_cpus: vec![0, 0], ..Placement::aligned(2, 1) };
     let host = placement.host(config.processor.cpus);
     let contexts = [EpollContext::new(scenario.epoll, 0)];
@@ -170,8 +169,7 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     let start = AHEAD * MILLISECOND + SILENCE;
     let send = ["oracle.send", "oracle.send-rest", "oracle.sleep", "oracle.wake"];
     let send = send.map(|it| profile.time(it));
-    let generator =
-        Generator::new(flow, send, ahead, start, scenario.arrivals, scenario.frames);
+    let generator = Generator::new(flow, send, ahead, start, scenario.arrivals, scenario.frames);
     let generator =
         machine.add_thread("generator", Affinity::pinned(1), Class::Fair, Box::new(generator));
     machine.wake_thread(generator);
