@@ -1,62 +1,77 @@
 //! How deep an idle CPU sleeps: the kernel's guess of how long it will, from how long it did.
 //!
 //! Two governors, of which a profile names one. `timer` sinks into the deep state after a time.
-//! `menu` does what Linux's governor of that name does with its last eight idle intervals: if they
-//! agree, their mean is the guess; else those furthest from the mean are left out, as long as six
-//! remain, and then the longest of the rest is the guess. A guess of at least the deep state's target
-//! residency chooses it, at once. The guess by the next timer is not modelled: a tick is further away
-//! than any residency here.
+//! `menu` does what Linux's governor of that name does with its last eight idle intervals, which it
+//! keeps in whole microseconds: if they agree, their mean is the guess; else those furthest from the
+//! mean are left out, all that are equal at once, as long as six remain, and then the longest of the
+//! rest is the guess, if half remain. A guess of at least the deep state's target residency chooses
+//! it, at once. Where no pattern is left the kernel scales the time to its next timer by how much of
+//! such times it slept before; a tick is far away here, so that comes to the mean of what it slept,
+//! which is taken instead.
 
-use napkin_core::Ns;
+use napkin_core::{MICROSECOND, Ns};
 
 /// Intervals that the governor remembers.
 const INTERVALS: usize = 8;
 
-/// Intervals that are no further apart than this agree (square of 20 us, in ns).
-const AGREE: u128 = 20_000 * 20_000;
+/// Intervals with at most this variance agree (square of 20 us, in us).
+const AGREE: u64 = 20 * 20;
 
-/// A CPU's last idle intervals.
+/// An idle time beyond all that is remembered, in microseconds.
+const LONGEST: u64 = u32::MAX as u64;
+
+/// A CPU's last idle intervals, in microseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct IdleHistory {
-    intervals: [Ns; INTERVALS],
+    intervals: [u64; INTERVALS],
     next: usize,
 }
 
 impl IdleHistory {
     /// Remembers an interval.
     pub(crate) fn add(&mut self, interval: Ns) {
-        self.intervals[self.next] = interval;
+        self.intervals[self.next] = (interval / MICROSECOND).min(LONGEST);
         self.next = (self.next + 1) % INTERVALS;
     }
 
     /// The guess.
     pub(crate) fn typical(&self) -> Ns {
+        let guess = self.pattern().unwrap_or_else(|| {
+            let sum: u64 = self.intervals.iter().sum();
+            sum / INTERVALS as u64
+        });
+        guess * MICROSECOND
+    }
+
+    /// What the intervals agree on once those that stand out are left out; `None` if nothing.
+    fn pattern(&self) -> Option<u64> {
         let (mut above, mut below) = (None, None);
         loop {
             let kept = self.intervals.iter().copied().filter(|&it| {
                 above.is_none_or(|least| it > least) && below.is_none_or(|most| it < most)
             });
-            let (mut count, mut sum, mut squares) = (0u128, 0u128, 0u128);
-            let (mut min, mut max) = (Ns::MAX, 0);
+            let (mut count, mut sum, mut squares) = (0usize, 0, 0u128);
+            let (mut min, mut max) = (u64::MAX, 0);
             for it in kept {
                 count += 1;
-                sum += u128::from(it);
+                sum += it;
                 squares += u128::from(it) * u128::from(it);
                 (min, max) = (min.min(it), max.max(it));
             }
-            if count == 0 {
-                return Ns::MAX;
+            if max == 0 {
+                return None;
             }
-            let mean = sum / count;
-            let variance = (squares / count).saturating_sub(mean * mean);
-            let most = count * 4 > INTERVALS as u128 * 3;
-            if variance <= AGREE || (mean * mean > 36 * variance && most) {
-                return mean as Ns;
+            let mean = sum / count as u64;
+            let square = u128::from(mean) * u128::from(mean);
+            let variance = (squares / count as u128).saturating_sub(square);
+            let close = square > 36 * variance && count * 4 >= INTERVALS * 3;
+            if variance <= u128::from(AGREE) || close {
+                return Some(mean);
             }
-            if !most {
-                return if count * 2 >= INTERVALS as u128 { max } else { Ns::MAX };
+            if count * 4 <= INTERVALS * 3 {
+                return (count * 2 >= INTERVALS).then_some(max);
             }
-            if mean - u128::from(min) > u128::from(max) - mean {
+            if mean - min > max - mean {
                 above = Some(min);
             } else {
                 below = Some(max);
@@ -92,8 +107,23 @@ mod tests {
 
     #[test]
     fn where_half_stand_out_the_longest_that_is_left_is_the_guess() {
-        let guessed = guess([1_000, 300_000, 1_000, 310_000, 1_000, 320_000, 1_000, 330_000]);
-        assert_eq!(guessed, 310_000, "330 and 320 us are left out, and six remain");
+        let guessed = guess([1_000, 300_000, 2_000, 400_000, 3_000, 500_000, 4_000, 600_000]);
+        assert_eq!(guessed, 400_000, "600 and 500 us are left out, and six remain");
+    }
+
+    #[test]
+    fn equal_ones_stand_out_together_and_a_part_of_a_microsecond_makes_none_unequal() {
+        let long = 58_000;
+        let guessed = guess([13_000, long, 13_200, long + 900, 13_900, long, 13_000, long + 10]);
+        assert_eq!(guessed, 13_000);
+        let other = long + 1_000;
+        let guessed = guess([13_000, long, 13_000, other, 13_000, long, 13_000, long]);
+        assert_eq!(guessed, 13_000, "first one is left out, then the other three");
+    }
+
+    #[test]
+    fn intervals_of_less_than_a_microsecond_make_no_pattern_and_a_short_guess() {
+        assert_eq!(guess([900; 8]), 0);
     }
 
     #[test]

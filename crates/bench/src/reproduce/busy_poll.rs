@@ -305,7 +305,10 @@ impl Experiment for BusyPoll {
             let idle = idle();
             verdicts.push(verdict::excess_over_idle(&what, &of_name, &idle, WITHIN_NS, NEEDED));
         }
-        verdicts.push(null::beats("round trips", &round_trips, NullModel::IdleRow, &idle()));
+        let absolute = "absolute round trips";
+        verdicts.push(null::beats(absolute, &round_trips, NullModel::IdleRow, &idle()));
+        let excess = "excess of round trips over the idle row";
+        verdicts.extend(null::beats_on_excess(excess, &round_trips, &idle()));
         verdicts
     }
 

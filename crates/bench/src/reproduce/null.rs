@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cell::{Cell, relative};
-use super::verdict::{Verdict, percent};
+use super::cell::{Cell, Unit, relative, with_unit};
+use super::verdict::{self, Verdict, percent};
 use crate::measure::interleave::median;
 
 /// Which mean of the published figures it knows. All are taken within one table and one quantity.
@@ -101,6 +101,40 @@ pub fn beats(what: &str, cells: &[&Cell], model: NullModel, idle: &str) -> Verdi
     }
 }
 
+/// Whether the machine's error of what each row has above its configuration's idle row is at most half
+/// of the null model's, which knows the idle rows and says 0: the mean error, and the median. The
+/// idle rows themselves, where both are right by definition, are left out.
+pub fn beats_on_excess(what: &str, cells: &[&Cell], idle: &str) -> [Verdict; 2] {
+    let mut excesses = verdict::excesses(cells, idle);
+    excesses.retain(|cell| cell.load != idle);
+    let unit = excesses.first().map_or(Unit::Count, |cell| cell.unit);
+    // As in the comparison above, a figure that was not modelled is wrong without limit.
+    let machine = |cell: &Cell| cell.difference().map_or(f64::MAX, f64::abs);
+    let null = |cell: &Cell| cell.published.map_or(f64::MAX, f64::abs);
+    let all = |error: &dyn Fn(&Cell) -> f64| excesses.iter().map(error).collect::<Vec<f64>>();
+    let mean = |errors: Vec<f64>| {
+        let count = errors.len() as f64;
+        (count > 0.0).then(|| errors.iter().map(|error| error / count).sum::<f64>())
+    };
+    let judge = |name: &str, of: &dyn Fn(Vec<f64>) -> Option<f64>| {
+        let finite = |error: &f64| *error < f64::MAX / 1e6;
+        let machine = of(all(&machine)).filter(finite);
+        let null = of(all(&null)).filter(finite);
+        let shown = |error: Option<f64>| {
+            error.map_or("not to be had".to_owned(), |error| with_unit(error, unit))
+        };
+        Verdict {
+            what: format!("{what}: {name} error, {} figures", excesses.len()),
+            asked: "at most half of a null model's that says no excess over the idle row"
+                .to_owned(),
+            got: format!("machine {}, null model {}", shown(machine), shown(null)),
+            met: matches!((machine, null), (Some(machine), Some(null)) if machine <= null / 2.0),
+            misses: Vec::new(),
+        }
+    };
+    [judge("mean", &mean), judge("median", &|errors| median(errors))]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +200,29 @@ mod tests {
         assert_eq!(compare(&all, NullModel::MeanOfLoad, "").machine, None);
         let verdict = beats("p99", &all, NullModel::MeanOfLoad, "");
         assert!(!verdict.met && verdict.got.starts_with("machine not to be had"), "{verdict:?}");
+    }
+
+    #[test]
+    fn on_the_excess_the_null_model_says_nothing_and_an_offset_costs_the_machine_nothing() {
+        let mut cells = table();
+        for cell in &mut cells {
+            let excess = if cell.load == "1" { 0.0 } else { 30.0 };
+            cell.modelled = Modelled::of(&[cell.published.unwrap() + 1_000.0 + excess], "");
+        }
+        let verdicts =
+            |cells: &[Cell]| beats_on_excess("x", &cells.iter().collect::<Vec<_>>(), "1");
+        let [mean, median] = verdicts(&cells);
+        // Both rows have an excess of 100, of which the machine says 130.
+        assert!(mean.met && median.met, "{mean:?} {median:?}");
+        assert_eq!(mean.got, "machine 30 us, null model 100 us");
+        assert_eq!(mean.what, "x: mean error, 2 figures");
+        cells[3].modelled = Modelled::of(&[cells[3].published.unwrap() + 2_000.0], "");
+        let [mean, median] = verdicts(&cells);
+        assert!(!mean.met && !median.met, "{mean:?} {median:?}");
+        cells[3].modelled = Modelled::absent("it failed");
+        let [mean, _] = verdicts(&cells);
+        assert_eq!(mean.got, "machine not to be had, null model 100 us");
+        assert!(!verdicts(&[])[0].met, "nothing to judge is no success");
     }
 
     #[test]

@@ -293,15 +293,9 @@ fn points(collapse: Option<Collapse>) -> String {
     }
 }
 
-/// What each row has above its configuration's figure at the idle load, within a tolerance in the
-/// figures' unit, in at least `needed` figures. The idle rows count, too, if they were modelled.
-pub fn excess_over_idle(
-    what: &str,
-    cells: &[&Cell],
-    idle: &str,
-    within: f64,
-    needed: usize,
-) -> Verdict {
+/// What each judged row has above its configuration's figure at the idle load, published and modelled;
+/// nothing for a row whose idle row was not published.
+pub fn excesses(cells: &[&Cell], idle: &str) -> Vec<Cell> {
     let excess = |cell: &&Cell| {
         let base = cells.iter().find(|other| {
             other.load == idle
@@ -318,12 +312,23 @@ pub fn excess_over_idle(
             ..(*cell).clone()
         })
     };
-    let judged = cells.iter().filter(|cell| cell.is_judged());
-    let excesses: Vec<Cell> = judged.clone().filter_map(excess).collect();
+    cells.iter().filter(|cell| cell.is_judged()).filter_map(excess).collect()
+}
+
+/// What each row has above its configuration's figure at the idle load, within a tolerance in the
+/// figures' unit, in at least `needed` figures. The idle rows count, too, if they were modelled.
+pub fn excess_over_idle(
+    what: &str,
+    cells: &[&Cell],
+    idle: &str,
+    within: f64,
+    needed: usize,
+) -> Verdict {
+    let excesses = excesses(cells, idle);
     let unit = excesses.first().map_or(Unit::Count, |cell| cell.unit);
     let all: Vec<&Cell> = excesses.iter().collect();
     let missed = worst_first(&all, |cell| Tolerance::Absolute(within).used(cell));
-    let total = judged.count();
+    let total = cells.iter().filter(|cell| cell.is_judged()).count();
     let good = excesses.len() - missed.len();
     Verdict {
         what: what.to_owned(),
