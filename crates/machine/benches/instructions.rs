@@ -13,7 +13,7 @@ use napkin_machine::profile::Profile;
 use napkin_machine::scenario::{Run, memcached};
 
 const CHILD: &str = "--counted";
-const POLICIES: [&str; 5] = ["base", "defer20", "napibusy", "fullbusy", "suspend20"];
+const POLICIES: [&str; 3] = ["base", "fullbusy", "suspend20"];
 const LOADS: [f64; 2] = [200_000.0, 1_000_000.0];
 
 /// Runs one cell for so many virtual milliseconds: packets and steps.
@@ -38,8 +38,7 @@ fn collected(policy: &str, load: f64, window: u64) -> Result<[f64; 3], String> {
     let said = String::from_utf8_lossy(&output.stderr);
     let number = said.lines().find_map(|line| line.split_once("Collected :"));
     let counted = String::from_utf8_lossy(&output.stdout);
-    let counts: Vec<f64> =
-        counted.split_whitespace().filter_map(|it| it.parse().ok()).collect();
+    let counts: Vec<f64> = counted.split_whitespace().filter_map(|it| it.parse().ok()).collect();
     match (number.and_then(|(_, it)| it.trim().parse().ok()), &counts[..]) {
         (Some(instructions), [packets, steps]) if output.status.success() => {
             Ok([instructions, *packets, *steps])
@@ -74,7 +73,10 @@ fn main() -> ExitCode {
         println!("skipped: valgrind is not installed");
         return ExitCode::SUCCESS;
     }
-    println!("{:<12}{:>10}{:>12}{:>10}{:>14}", "policy", "qps", "a packet", "a step", "steps/packet");
+    println!(
+        "{:<12}{:>10}{:>12}{:>10}{:>14}",
+        "policy", "qps", "a packet", "a step", "steps/packet"
+    );
     for policy in POLICIES {
         for load in LOADS {
             let short = collected(policy, load, 5);

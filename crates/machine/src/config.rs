@@ -71,12 +71,24 @@ pub struct Locality {
     pub frame: f64,
     /// Frames in between at which half of it is paid.
     pub half: f64,
+    /// The exponent of the frames in between: how suddenly a cache is full.
+    pub sharpness: u32,
     /// What a frame costs that another CPU has delivered.
     pub cross_cpu: Ns,
     /// What a thread pays for its caches after frames were handled on top of it.
     pub interrupted: Ns,
     /// What a poll costs on top where another CPU made the last one.
     pub queue: Ns,
+}
+
+impl Locality {
+    /// What it costs to fetch a frame's state again after so many others, in nanoseconds: little
+    /// while the cache holds them all, `frame` when it holds none.
+    pub(crate) fn fetch(&self, between: f64) -> f64 {
+        let ratio = between / self.half;
+        let full = (1..self.sharpness).fold(ratio, |full, _| full * ratio);
+        if full.is_finite() { self.frame * full / (full + 1.0) } else { self.frame }
+    }
 }
 
 /// When a kernel lets another thread have the CPU.
@@ -262,6 +274,7 @@ impl Config {
             locality: Locality {
                 frame: p.get("locality.frame"),
                 half: p.get("locality.half").max(1.0),
+                sharpness: p.count("locality.sharpness").clamp(1, 8) as u32,
                 cross_cpu: p.time("locality.cross-cpu"),
                 interrupted: p.time("locality.interrupted"),
                 queue: p.time("locality.queue"),

@@ -35,6 +35,8 @@ pub(crate) enum Event {
     Client { token: u64 },
     /// A CPU's slice of the shared clock ends; void if it has ended already (generation).
     Turn { generation: u32 },
+    /// Who disables an instance looks again, or enables it.
+    Control { queue: u16 },
     /// A timer of the driver that looks for lost interrupts.
     Watchdog,
     /// Something a test or a swarm asked for.

@@ -26,6 +26,8 @@ pub enum Fault {
     CloseEpoll(u32),
     /// The instance's settings change.
     Set(u16, InstancePolicy),
+    /// The instance is disabled, and enabled again so long after that.
+    Disable(u16, Ns),
     /// A signal reaches the thread: its wait ends without events.
     Signal(ThreadId),
     /// Frames to the host are lost for so long.
@@ -78,6 +80,7 @@ impl Machine<'_> {
                     (owner(settings.threaded) != owner(old.threaded))
                         .then_some((old.threaded, polls));
             }
+            Fault::Disable(queue, stays) => self.disable(Id(queue), stays),
             Fault::Signal(thread) => {
                 self.threads[thread.0 as usize].interrupted = true;
                 if self.threads[thread.0 as usize].pass.is_some() {

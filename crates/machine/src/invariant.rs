@@ -11,6 +11,7 @@ use napkin_core::{Id, NEVER, Ns, Owner};
 
 use crate::cpu::Source;
 use crate::machine::Machine;
+use crate::thread::State;
 
 /// How late the machine may be in doing what a deadline asks: interrupts and softirqs that are
 /// under way, a CPU in deep idleness, ticks.
@@ -24,7 +25,8 @@ impl Machine<'_> {
             return;
         }
         let broken = if self.checks_all {
-            (0..queues).find_map(|queue| self.check_queue(queue))
+            let queue = (0..queues).find_map(|queue| self.check_queue(queue));
+            queue.or_else(|| (0..self.cpus.len()).find_map(|cpu| self.check_cpu(cpu)))
         } else {
             self.check_queue(self.steps as usize % queues)
         };
@@ -98,6 +100,12 @@ impl Machine<'_> {
             }
         }
         let instance = self.host.instance(id);
+        if let Some(disabling) = &self.disabling[index] {
+            let since = instance.counts().all_polls() - disabling.polls;
+            return (since > 2).then(|| {
+                format!("invariant 4: {since} polls of queue {index} since it is being disabled")
+            });
+        }
         let state = instance.state();
         // Owned, or disabled, or an interrupt that a fault has lost: the watchdog's business.
         if state.has(SCHED) || queue.lost {
@@ -157,6 +165,51 @@ impl Machine<'_> {
             ));
         }
         None
+    }
+
+    /// A CPU that is not idle is at a piece of work, and all its time has gone into something.
+    fn check_cpu(&self, cpu: usize) -> Option<String> {
+        let this = &self.cpus[cpu];
+        let used: Ns = this.used.iter().sum();
+        if used != this.started {
+            return Some(format!("CPU {cpu} has used {used} of {} ns", this.started));
+        }
+        let idle = this.curr.is_none() && this.frames.is_empty() && this.pending.is_empty();
+        (this.segment.is_none() && !idle).then(|| {
+            format!(
+                "CPU {cpu} is at no work, with {} contexts on {:?}",
+                this.frames.len(),
+                this.curr.map(|id| &self.threads[id.0 as usize].name)
+            )
+        })
+    }
+
+    /// What is left anywhere; nothing may be once nobody has sent for long and nobody spins.
+    pub fn left_over(&self) -> Option<String> {
+        let queues = 0..self.queues.len() as u16;
+        if let Some(queue) = queues.clone().find(|&it| self.ring_depth(it) > 0) {
+            let here = self.ring_depth(queue);
+            return Some(format!("{here} frames are left at rest: {}", self.describe(queue)));
+        }
+        if let Some(queue) =
+            queues.into_iter().find(|&it| self.host.instance(Id(it)).state().has(SCHED))
+        {
+            return Some(format!("an instance is owned at rest: {}", self.describe(queue)));
+        }
+        let unread = self.sockets.iter().position(|it| it.open && !it.frames.is_empty());
+        if let Some(socket) = unread {
+            let here = self.sockets[socket].frames.len();
+            return Some(format!("{here} frames are left unread in socket {socket}"));
+        }
+        let runnable = |state| matches!(state, State::Queued | State::Running);
+        if let Some(thread) = self.threads.iter().find(|it| runnable(it.state)) {
+            return Some(format!("{} is {:?} at rest", thread.name, thread.state));
+        }
+        let working = self.cpus.iter().position(|it| it.segment.is_some() || it.busy || it.raised);
+        if let Some(cpu) = working {
+            return Some(format!("CPU {cpu} is at work at rest"));
+        }
+        (self.busy_cpus > 0).then(|| format!("{} CPUs count as busy at rest", self.busy_cpus))
     }
 
     /// Polls of an instance by whoever polls it in a mode.

@@ -3,7 +3,7 @@
 //! Discrete events in nanoseconds, driven by one seed. Every decision of delivery is made by
 //! `napkin-core`'s own code, step by step, so that interrupts, arrivals, timers and preemption fall
 //! inside polls; the machine supplies what the steps cost and what they happen to: CPUs, their
-//! scheduler, the NIC, the link, clients and applications. A [profile](profile) holds the numbers.
+//! scheduler, the NIC, the link, clients and applications. A [profile] holds the numbers.
 //!
 //! The machine never decides who polls, never reads a real clock, and uses no random number that
 //! does not come from the seed. The same seed gives the same run.
@@ -11,13 +11,16 @@
 
 mod client;
 mod config;
+mod control;
 mod counts;
 mod cpu;
 mod events;
 mod fault;
+mod hard;
 mod histogram;
 mod idle;
 mod invariant;
+mod link;
 pub mod load;
 mod machine;
 mod moderation;
@@ -32,6 +35,7 @@ pub mod scenario;
 mod sched;
 mod snapshot;
 mod socket;
+mod speed;
 mod spin;
 pub mod swarm;
 mod thread;

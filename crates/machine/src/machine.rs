@@ -5,12 +5,11 @@
 //! here and in the files beside this one is what the decisions cost and what they happen to.
 
 use napkin_core::policy::Policy;
-use napkin_core::{
-    CpuId, Did, Enable, EpollContext, Host, Id, Limits, MILLISECOND, NEVER, Ns, Op, Pass,
-};
+use napkin_core::{CpuId, EpollContext, Host, Id, Limits, MILLISECOND, NEVER, Ns};
 
 use crate::client::Client;
 use crate::config::Config;
+use crate::control::Disabling;
 use crate::counts::{QueueCounts, Seen};
 use crate::cpu::{Cpu, Source};
 use crate::events::{Event, Events};
@@ -20,7 +19,7 @@ use crate::nic::NicQueue;
 use crate::packet::Packet;
 use crate::rng::Rng;
 use crate::socket::{Flow, Ready, Socket};
-use crate::thread::{Affinity, Class, Program, Role, State, Thread, ThreadId};
+use crate::thread::{Affinity, Class, Program, Role, Thread, ThreadId};
 use crate::trace::Trace;
 
 /// One run of one host under one policy.
@@ -54,6 +53,8 @@ pub struct Machine<'a> {
     /// The CPU that has the shared clock, and its slices so far.
     pub(crate) clock_turn: usize,
     pub(crate) clock_generation: u32,
+    /// When the one that had it last gave it up at a device; `NEVER` before.
+    pub(crate) clock_released: Ns,
     pub(crate) rng: Rng,
     pub(crate) steps: u64,
     /// Threads that poll in vain are skipped in bulk.
@@ -71,6 +72,8 @@ pub struct Machine<'a> {
     /// The longest timeout that was in force before the present settings.
     pub(crate) longest_timeout: Ns,
     pub(crate) faults: Vec<Fault>,
+    /// By instance: a disable that is under way.
+    pub(crate) disabling: Vec<Option<Disabling<'a>>>,
     /// Period of the watchdog; 0: there is none.
     pub(crate) watchdog: Ns,
     pub(crate) link_down_until: Ns,
@@ -145,6 +148,7 @@ impl<'a> Machine<'a> {
             busy_cpus: 0,
             clock_turn: 0,
             clock_generation: 0,
+            clock_released: NEVER,
             rng: rng.split(),
             steps: 0,
             skip: true,
@@ -157,6 +161,7 @@ impl<'a> Machine<'a> {
             checks_all: false,
             longest_timeout: 0,
             faults: Vec::new(),
+            disabling: placement.queue_cpus.iter().map(|_| None).collect(),
             watchdog: 0,
             link_down_until: 0,
         };
@@ -221,23 +226,6 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Enables an instance before virtual time begins; costs nothing.
-    fn enable(&mut self, id: Id) {
-        let Ok(mut pass) = Enable::new(self.host, id) else { return };
-        let mut did = Did::Start;
-        loop {
-            did = match pass.next(self.now, did) {
-                Op::Unmask(id) => Did::Unmasked(self.queues[usize::from(id.0)].unmask()),
-                Op::Mask(id) => {
-                    self.queues[usize::from(id.0)].mask();
-                    Did::Ok
-                }
-                Op::Done => return,
-                _ => Did::Ok,
-            };
-        }
-    }
-
     fn kernel_thread(
         &mut self,
         name: String,
@@ -263,41 +251,6 @@ impl<'a> Machine<'a> {
         thread.program = Some(program);
         self.threads.push(thread);
         ThreadId(self.threads.len() as u32 - 1)
-    }
-
-    /// Adds a socket that holds so many frames; its place.
-    pub fn add_socket(&mut self, capacity: u32) -> u32 {
-        self.sockets.push(Socket::new(capacity, None, None));
-        self.sockets.len() as u32 - 1
-    }
-
-    /// Lets a thread wait for a socket through an epoll context.
-    pub fn watch(&mut self, thread: ThreadId, epoll: u32, socket: u32) {
-        self.threads[thread.0 as usize].epoll = Some(epoll);
-        self.ready[epoll as usize].waiter = Some(thread);
-        self.sockets[socket as usize].epoll = Some(epoll);
-    }
-
-    /// Lets a thread wait for a socket by a receive call.
-    pub fn own(&mut self, thread: ThreadId, socket: u32) {
-        self.threads[thread.0 as usize].socket = Some(socket);
-        self.sockets[socket as usize].waiter = Some(thread);
-    }
-
-    /// Binds a socket to a queue (AF_XDP): its receive calls busy poll that queue from the first.
-    pub fn bind(&mut self, socket: u32, queue: u16) {
-        self.sockets[socket as usize].napi = Some(Id(queue));
-    }
-
-    /// Adds a flow that arrives at a queue; without a socket its frames are counted and dropped.
-    pub fn add_flow(&mut self, queue: u16, socket: Option<u32>) -> u32 {
-        self.flows.push(Flow { queue, socket });
-        self.flows.len() as u32 - 1
-    }
-
-    /// The queue at which a flow arrives.
-    pub fn queue_of(&self, flow: u32) -> u16 {
-        self.flows[flow as usize].queue
     }
 
     /// Virtual time.
@@ -357,57 +310,6 @@ impl<'a> Machine<'a> {
             trace.masked(index, self.now, !queue.armed);
         }
         self.trace = Some(trace);
-    }
-
-    /// Keeps a frame until an event needs it.
-    pub(crate) fn store(&mut self, packet: Packet) -> u32 {
-        if let Some(place) = self.free_packets.pop() {
-            self.packets[place as usize] = packet;
-            return place;
-        }
-        self.packets.push(packet);
-        self.packets.len() as u32 - 1
-    }
-
-    fn unstore(&mut self, place: u32) -> Packet {
-        self.free_packets.push(place);
-        self.packets[place as usize]
-    }
-
-    /// A frame of the other side, sent now: it reaches the host after the link.
-    pub fn send_to_host(&mut self, packet: Packet) {
-        self.send_to_host_at(self.now, packet);
-    }
-
-    /// A frame of a program of this host, sent by the thread that asks: it reaches the host itself.
-    pub fn send_from(&mut self, thread: ThreadId, packet: Packet) {
-        self.send_to_host(packet);
-        self.touch_device(usize::from(self.threads[thread.0 as usize].cpu));
-    }
-
-    /// A frame of the other side, put on the wire at a time not before now.
-    pub fn send_to_host_at(&mut self, time: Ns, packet: Packet) {
-        if self.now < self.link_down_until {
-            return;
-        }
-        let begin = time.max(self.link_in).max(self.now);
-        let wire = (f64::from(packet.bytes) * 8.0 / self.config.link.bits_per_ns) as Ns;
-        self.link_in = begin + wire;
-        let arrives = begin + wire + self.config.link.latency + self.config.nic.dma;
-        let packet = self.store(packet);
-        self.events.at(arrives, Event::Arrive { packet });
-    }
-
-    /// A frame of the other side, put on the wire at a later time than now. It does not queue for the
-    /// link, which those that are sent meanwhile share: right only where the link is mostly idle.
-    pub fn send_to_host_later(&mut self, time: Ns, packet: Packet) {
-        if self.now < self.link_down_until {
-            return;
-        }
-        let wire = (f64::from(packet.bytes) * 8.0 / self.config.link.bits_per_ns) as Ns;
-        let arrives = time.max(self.now) + wire + self.config.link.latency + self.config.nic.dma;
-        let packet = self.store(packet);
-        self.events.at(arrives, Event::Arrive { packet });
     }
 
     /// Asks that the client's timer be called.
@@ -508,6 +410,10 @@ impl<'a> Machine<'a> {
                     self.next_turn();
                 }
             }
+            Event::Control { queue } => {
+                self.catch_up_all();
+                self.control(Id(queue));
+            }
             Event::Watchdog => {
                 self.catch_up_all();
                 self.watchdog();
@@ -546,90 +452,6 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// How many events, or frames, the thread's last wait found.
-    pub fn events(&self, me: ThreadId) -> u32 {
-        self.threads[me.0 as usize].events
-    }
-
-    /// Takes the next ready socket of a thread's epoll context; the thread reads it until it is
-    /// empty, or it is put back with [`Machine::still_ready`].
-    pub fn next_ready(&mut self, me: ThreadId) -> Option<u32> {
-        let epoll = self.threads[me.0 as usize].epoll?;
-        let socket = self.ready[epoll as usize].list.pop_front()?;
-        self.sockets[socket as usize].ready = false;
-        Some(socket)
-    }
-
-    /// A socket that was not read until it was empty is still ready.
-    pub fn still_ready(&mut self, socket: u32) {
-        let this = &mut self.sockets[socket as usize];
-        if let (false, Some(epoll)) = (this.ready, this.epoll) {
-            this.ready = true;
-            self.ready[epoll as usize].list.push_back(socket);
-        }
-    }
-
-    /// Receives one frame of a socket, with what its distance from its delivery costs on top of
-    /// the call itself.
-    pub fn receive(&mut self, me: ThreadId, socket: u32) -> Option<(Packet, Ns)> {
-        let packet = self.sockets[socket as usize].frames.pop_front()?;
-        self.sockets[socket as usize].received += 1;
-        let cpu = self.threads[me.0 as usize].cpu;
-        let locality = &self.config.locality;
-        let extra = if packet.cpu == cpu {
-            let between =
-                (self.cpus[usize::from(cpu)].delivered - packet.delivered).saturating_sub(1) as f64;
-            (locality.frame * between / (between + locality.half)) as Ns
-        } else {
-            locality.cross_cpu
-        };
-        self.drained(socket);
-        Some((packet, extra))
-    }
-
-    /// Frames that wait in a socket.
-    pub fn waiting(&self, socket: u32) -> u32 {
-        self.sockets[socket as usize].frames.len() as u32
-    }
-
-    /// The frames that a socket had no room for.
-    pub fn socket_drops(&self, socket: u32) -> u64 {
-        self.sockets[socket as usize].dropped
-    }
-
-    /// The instance that last delivered to a socket (`SO_INCOMING_NAPI_ID`).
-    pub fn incoming_napi(&self, socket: u32) -> Option<Id> {
-        self.sockets[socket as usize].napi
-    }
-
-    /// Wakes a thread from outside of any CPU: a timer, a start.
-    pub fn wake_thread(&mut self, thread: ThreadId) {
-        if let Some(cpu) = self.wake(thread, None) {
-            self.events.at(self.now, Event::Reschedule { cpu: cpu as u16 });
-        }
-    }
-
-    /// The CPU time a thread has used.
-    pub fn cpu_time(&self, thread: ThreadId) -> Ns {
-        self.threads[thread.0 as usize].cpu_time
-    }
-
-    /// Voluntary and involuntary context switches of a thread.
-    pub fn thread_switches(&self, thread: ThreadId) -> (u64, u64) {
-        let thread = &self.threads[thread.0 as usize];
-        (thread.voluntary, thread.involuntary)
-    }
-
-    /// The thread of a CPU's ksoftirqd.
-    pub fn ksoftirqd(&self, cpu: u16) -> ThreadId {
-        self.ksoftirqds[usize::from(cpu)]
-    }
-
-    /// An instance's own thread.
-    pub fn napi_thread(&self, queue: u16) -> Option<ThreadId> {
-        self.napi_threads[usize::from(queue)]
-    }
-
     /// What a CPU's time has gone into, by [`Use`](crate::Use).
     pub fn used(&self, cpu: u16) -> [Ns; crate::USES] {
         self.cpus[usize::from(cpu)].used
@@ -638,11 +460,6 @@ impl<'a> Machine<'a> {
     /// What a watcher has counted.
     pub fn seen(&mut self) -> &mut Seen {
         &mut self.seen
-    }
-
-    /// Whether a thread is in the pass of a wait.
-    pub(crate) fn state_of(&self, thread: ThreadId) -> State {
-        self.threads[thread.0 as usize].state
     }
 
     /// Frames that wait in a queue's ring, or between a poll and its delivery.

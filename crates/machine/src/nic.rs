@@ -280,7 +280,7 @@ impl Machine<'_> {
             tx.bytes += u64::from(packet.bytes);
         }
         let begin = (self.now + self.config.nic.transmit).max(self.link_out);
-        let wire = (f64::from(packet.bytes) * 8.0 / self.config.link.bits_per_ns) as Ns;
+        let wire = self.wire_time(&packet);
         self.link_out = begin + wire;
         let packet = self.store(packet);
         self.events.at(begin + wire + self.config.link.latency, Event::Leave { packet });

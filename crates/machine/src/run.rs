@@ -4,18 +4,16 @@
 //! says what comes next; when an interrupt comes, the piece is put aside. A piece that ends before
 //! anything else happens is not put into the queue of events.
 
-use napkin_core::{Context, CpuId, Did, Interrupt, NEVER, Ns, Op, Pass, Softirq, Vector};
+use napkin_core::{Context, CpuId, Did, NEVER, Ns, Op, Pass, Softirq};
 
 use crate::config::Preemption;
-use crate::cpu::{Body, Frame, Hard, Segment, Source, Use};
+use crate::cpu::{Body, Frame, Hard, Segment, Use};
 use crate::events::Event;
 use crate::machine::Machine;
 use crate::perform::{Context as Where, Next};
+use crate::speed::STOPPED;
 use crate::thread::{Act, Exec, State, ThreadId, ThreadPass};
 use crate::trace::Mark;
-
-/// A stopped CPU's time for a piece of work, in thousandths of its own: it does not get on.
-const STOPPED: u64 = 10_000_000_000;
 
 impl Machine<'_> {
     /// Accounts a CPU's time up to now.
@@ -71,9 +69,12 @@ impl Machine<'_> {
         this.segment = Some(segment);
         this.started = self.now;
         this.generation = this.generation.wrapping_add(1);
-        let at = self.now + this.wall(segment.left);
-        let generation = this.generation;
-        self.events.at(at, Event::Segment { cpu: cpu as u16, generation });
+        // One that is stopped begins anew when it gets on again.
+        if this.dilation < STOPPED || segment.left == 0 {
+            let at = self.now + this.wall(segment.left);
+            let generation = this.generation;
+            self.events.at(at, Event::Segment { cpu: cpu as u16, generation });
+        }
     }
 
     /// The piece of work has ended.
@@ -86,12 +87,12 @@ impl Machine<'_> {
 
     /// A piece of work that nothing comes into is over at once: `true`. Otherwise it has begun.
     #[inline]
-    fn spend(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
+    pub(crate) fn spend(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         if left == 0 {
             return true;
         }
         self.set_busy(cpu, true);
-        let end = self.now + self.cpus[cpu].wall(left);
+        let end = self.now.saturating_add(self.cpus[cpu].wall(left));
         if end <= self.end && self.events.next_time().is_none_or(|next| end < next) {
             self.account(cpu);
             self.set_busy(cpu, true);
@@ -104,140 +105,6 @@ impl Machine<'_> {
         }
         self.begin(cpu, Segment { left, class, preemptible });
         false
-    }
-
-    /// CPUs that share a core, or a clock, slow each other down.
-    pub(crate) fn set_busy(&mut self, cpu: usize, busy: bool) {
-        if self.cpus[cpu].busy == busy {
-            return;
-        }
-        self.cpus[cpu].busy = busy;
-        if busy {
-            self.busy_cpus += 1;
-        } else {
-            self.busy_cpus -= 1;
-        }
-        if self.config.processor.shared_clock {
-            self.share_clock(cpu);
-        } else if let Some(sibling) = self.sibling(cpu) {
-            let both = self.cpus[sibling].busy && busy;
-            let dilation = if both { self.config.processor.smt_dilation } else { 1000 };
-            self.dilate(sibling, dilation);
-            self.dilate(cpu, dilation);
-        }
-    }
-
-    /// An emulator that runs its CPUs in turn stops the others' work meanwhile; without slices each
-    /// that works gets an equal share at every moment.
-    fn share_clock(&mut self, changed: usize) {
-        if self.config.processor.shared_clock_slice == 0 {
-            let dilation = 1000 * u64::from(self.busy_cpus.max(1));
-            for cpu in 0..self.cpus.len() {
-                self.dilate(cpu, dilation);
-            }
-        } else if self.cpus[changed].busy && self.busy_cpus == 1 {
-            self.take_turn(changed);
-        } else if self.cpus[changed].busy {
-            // It waits for its turn; the slice under way is the last that is not divided.
-            self.dilate(changed, STOPPED);
-            self.end_slice_at(self.now + self.config.processor.shared_clock_slice);
-        } else if self.clock_turn == changed {
-            self.next_turn();
-        }
-    }
-
-    /// The next CPU that works has the clock.
-    pub(crate) fn next_turn(&mut self) {
-        let cpus = self.cpus.len();
-        let after = (1..=cpus).map(|step| (self.clock_turn + step) % cpus);
-        if let Some(next) = after.into_iter().find(|&cpu| self.cpus[cpu].busy) {
-            self.take_turn(next);
-        }
-    }
-
-    fn take_turn(&mut self, turn: usize) {
-        self.clock_turn = turn;
-        self.clock_generation = self.clock_generation.wrapping_add(1);
-        for cpu in 0..self.cpus.len() {
-            self.dilate(cpu, if cpu == turn { 1000 } else { STOPPED });
-        }
-        if self.busy_cpus > 1 {
-            self.end_slice_at(self.now + self.config.processor.shared_clock_slice);
-        }
-    }
-
-    fn end_slice_at(&mut self, at: Ns) {
-        let generation = self.clock_generation;
-        self.events.at(at, Event::Turn { generation });
-    }
-
-    /// A CPU touches a device, which ends its slice where an emulator shares its clock.
-    pub(crate) fn touch_device(&mut self, cpu: usize) {
-        let processor = &self.config.processor;
-        if processor.shared_clock && processor.shared_clock_slice > 0 && self.clock_turn == cpu {
-            self.next_turn();
-        }
-    }
-
-    fn dilate(&mut self, cpu: usize, dilation: u64) {
-        if self.cpus[cpu].dilation == dilation {
-            return;
-        }
-        self.catch_up(cpu);
-        self.account(cpu);
-        self.cpus[cpu].dilation = dilation;
-        if let Some(segment) = self.cpus[cpu].segment {
-            self.begin(cpu, segment);
-        }
-    }
-
-    /// Work from outside of the model lies on a CPU, or no longer does: a generator that shares an
-    /// emulator's clock.
-    pub fn outside_work(&mut self, cpu: u16, busy: bool) {
-        let cpu = usize::from(cpu);
-        self.cpus[cpu].outside = busy;
-        let at_work = self.cpus[cpu].segment.is_some();
-        self.set_busy(cpu, busy || at_work);
-    }
-
-    /// Something interrupts a CPU.
-    pub(crate) fn interrupt(&mut self, cpu: usize, source: Source) {
-        self.catch_up(cpu);
-        let hard = self.cpus[cpu].in_hard();
-        self.cpus[cpu].pending.push_back(source);
-        if !hard {
-            self.running_cpu = cpu as u16;
-            self.enter_hard(cpu);
-            self.go(cpu);
-        }
-    }
-
-    /// Takes the next pending interrupt: what the CPU was at is put aside.
-    fn enter_hard(&mut self, cpu: usize) {
-        let Some(source) = self.cpus[cpu].pending.pop_front() else { return };
-        self.account(cpu);
-        let (now, processor) = (self.now, self.config.processor);
-        let this = &mut self.cpus[cpu];
-        // Not for the next of several that came together: it is awake.
-        let idle = this.segment.is_none() && std::mem::take(&mut this.asleep);
-        if idle {
-            let idle = now - this.idle_since;
-            let deep = match processor.idle_menu {
-                true => this.idle_deep,
-                false => idle >= processor.idle_deep_after,
-            };
-            this.idles.add(idle);
-            this.exit_latency = if deep { processor.idle_exit_deep } else { processor.idle_exit };
-        }
-        this.generation = this.generation.wrapping_add(1);
-        this.interrupts += 1;
-        let interrupted = this.segment.take();
-        this.frames.push(Frame {
-            body: Body::Hard(Hard::Entered(source)),
-            exec: Exec::START,
-            interrupted,
-        });
-        self.arm_tick(cpu);
     }
 
     /// Runs a CPU on until it is at a piece of work that takes time, or idle.
@@ -259,7 +126,7 @@ impl Machine<'_> {
     }
 
     /// A context on top has ended: back to what it interrupted.
-    fn leave_frame(&mut self, cpu: usize) -> bool {
+    pub(crate) fn leave_frame(&mut self, cpu: usize) -> bool {
         let Some(frame) = self.cpus[cpu].frames.pop() else { return true };
         if !self.cpus[cpu].pending.is_empty() {
             // The next interrupt comes before anything else; it interrupts the same.
@@ -344,109 +211,6 @@ impl Machine<'_> {
             return false;
         }
         self.restart_segment(cpu)
-    }
-
-    fn go_hard(&mut self, cpu: usize) -> bool {
-        let cost = self.config.cost;
-        let now = self.now;
-        let Some(Frame { body: Body::Hard(hard), exec, .. }) = self.cpus[cpu].frames.last_mut()
-        else {
-            return true;
-        };
-        match hard {
-            Hard::Entered(source) => {
-                let source = *source;
-                match exec.stage {
-                    0 => {
-                        exec.stage = 1;
-                        let exit = std::mem::take(&mut self.cpus[cpu].exit_latency);
-                        let handler = match source {
-                            Source::Queue(_) => cost.nic_handler,
-                            Source::Timer(_) | Source::SliceEnd => cost.timer_expiry,
-                            Source::Tick => cost.tick,
-                            Source::Reschedule => 0,
-                        };
-                        self.spend(
-                            cpu,
-                            exit + cost.interrupt_entry + handler,
-                            Use::Interrupt,
-                            false,
-                        )
-                    }
-                    _ => {
-                        *exec = Exec::START;
-                        self.handle(cpu, source, now);
-                        true
-                    }
-                }
-            }
-            Hard::Handling(pass) => {
-                if exec.op.is_none() {
-                    let op = pass.next(now, exec.did);
-                    exec.op = Some(op);
-                    exec.stage = 0;
-                }
-                self.step(cpu, Where::Frame)
-            }
-            Hard::Step(op) => {
-                if let Some(op) = op.take() {
-                    exec.op = Some(op);
-                } else if exec.op.is_none() {
-                    *hard = Hard::Leaving;
-                    return true;
-                }
-                self.step(cpu, Where::Frame)
-            }
-            Hard::Leaving => {
-                *hard = Hard::Left;
-                self.spend(cpu, cost.interrupt_exit, Use::Interrupt, false)
-            }
-            Hard::Left => self.leave_frame(cpu),
-        }
-    }
-
-    /// What an interrupt is for.
-    fn handle(&mut self, cpu: usize, source: Source, now: Ns) {
-        let next = match source {
-            Source::Queue(id) => {
-                if let Some(trace) = &mut self.trace {
-                    trace.mark(cpu as u16, now, Mark::Interrupt(id.0));
-                }
-                Hard::Handling(Interrupt::new(self.host, id))
-            }
-            Source::Timer(id) => {
-                self.queues[usize::from(id.0)].counts.timer_expiries += 1;
-                if let Some(trace) = &mut self.trace {
-                    trace.mark(cpu as u16, now, Mark::TimerExpired(id.0));
-                }
-                // Scheduled on the CPU where it fires, whatever the interrupt's affinity.
-                let home = self.host.instance(id).cpu();
-                self.host.set_cpu(id, CpuId(cpu as u16));
-                let op = self.host.timer(id, now);
-                self.host.set_cpu(id, home);
-                match op {
-                    Some(op) => Hard::Step(Some(op)),
-                    None => Hard::Leaving,
-                }
-            }
-            Source::Tick => {
-                self.cpus[cpu].ticks += 1;
-                self.tick(cpu);
-                let from = napkin_core::From::Interrupt;
-                match self.host.raise_vectors(CpuId(cpu as u16), Vector::Timer.bit(), from) {
-                    Some(op) => Hard::Step(Some(op)),
-                    None => Hard::Leaving,
-                }
-            }
-            Source::SliceEnd => {
-                self.slice_ended(cpu);
-                Hard::Leaving
-            }
-            Source::Reschedule => Hard::Leaving,
-        };
-        if let Some(Frame { body, .. }) = self.cpus[cpu].frames.last_mut() {
-            *body = Body::Hard(next);
-        }
     }
 
     fn go_softirq(&mut self, cpu: usize) -> bool {
@@ -584,7 +348,7 @@ impl Machine<'_> {
     }
 
     /// Takes the step of a context a part further.
-    fn step(&mut self, cpu: usize, at: Where) -> bool {
+    pub(crate) fn step(&mut self, cpu: usize, at: Where) -> bool {
         match self.perform(cpu, at) {
             Next::Spend(time, class) => self.spend(cpu, time, class, false),
             Next::Did(did) => {

@@ -36,13 +36,19 @@ impl Machine<'_> {
         let cpu = self.select_cpu(id, by);
         self.catch_up(cpu);
         let thread = &mut self.threads[id.0 as usize];
-        if usize::from(thread.cpu) != cpu {
+        let last = usize::from(thread.cpu);
+        if last != cpu {
             thread.migrations += 1;
             thread.cpu = cpu as u16;
-            if self.config.kernel.fair == Fair::Eevdf {
-                // Virtual time is a CPU's own: nobody is ahead of others elsewhere.
-                thread.vruntime = i64::MIN / 2;
-            }
+            // Virtual time is a CPU's own. CFS takes along how far a thread is ahead of the others;
+            // with EEVDF nobody is ahead of others elsewhere.
+            thread.vruntime = match self.config.kernel.fair {
+                Fair::Cfs => {
+                    let ahead = thread.vruntime - self.cpus[last].min_vruntime;
+                    self.cpus[cpu].min_vruntime + ahead
+                }
+                Fair::Eevdf => i64::MIN / 2,
+            };
         }
         thread.state = State::Queued;
         self.place(id, cpu);
@@ -140,9 +146,16 @@ impl Machine<'_> {
             return cpu;
         }
         match here {
-            Some(here) if self.cpus[here].queued.len() < self.cpus[previous].queued.len() => here,
+            // It counts itself in where it would be new (`wake_affine_weight`).
+            Some(here) if self.runnable(here) + 1 < self.runnable(previous) => here,
             _ => previous,
         }
+    }
+
+    /// Threads that run on a CPU or wait for it.
+    fn runnable(&self, cpu: usize) -> usize {
+        let this = &self.cpus[cpu];
+        this.queued.len() + usize::from(this.curr.is_some())
     }
 
     /// Whether all that a CPU has to run is its own ksoftirqd.

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use napkin_core::Id;
+use napkin_core::{Id, Ns};
 
+use crate::machine::Machine;
 use crate::packet::Packet;
 use crate::thread::ThreadId;
 
@@ -71,4 +72,97 @@ pub(crate) struct Ready {
 pub(crate) struct Flow {
     pub(crate) queue: u16,
     pub(crate) socket: Option<u32>,
+}
+
+impl Machine<'_> {
+    /// Adds a socket that holds so many frames; its place.
+    pub fn add_socket(&mut self, capacity: u32) -> u32 {
+        self.sockets.push(Socket::new(capacity, None, None));
+        self.sockets.len() as u32 - 1
+    }
+
+    /// Lets a thread wait for a socket through an epoll context.
+    pub fn watch(&mut self, thread: ThreadId, epoll: u32, socket: u32) {
+        self.threads[thread.0 as usize].epoll = Some(epoll);
+        self.ready[epoll as usize].waiter = Some(thread);
+        self.sockets[socket as usize].epoll = Some(epoll);
+    }
+
+    /// Lets a thread wait for a socket by a receive call.
+    pub fn own(&mut self, thread: ThreadId, socket: u32) {
+        self.threads[thread.0 as usize].socket = Some(socket);
+        self.sockets[socket as usize].waiter = Some(thread);
+    }
+
+    /// Binds a socket to a queue (AF_XDP): its receive calls busy poll that queue from the first.
+    pub fn bind(&mut self, socket: u32, queue: u16) {
+        self.sockets[socket as usize].napi = Some(Id(queue));
+    }
+
+    /// Adds a flow that arrives at a queue; without a socket its frames are counted and dropped.
+    pub fn add_flow(&mut self, queue: u16, socket: Option<u32>) -> u32 {
+        self.flows.push(Flow { queue, socket });
+        self.flows.len() as u32 - 1
+    }
+
+    /// The queue at which a flow arrives.
+    pub fn queue_of(&self, flow: u32) -> u16 {
+        self.flows[flow as usize].queue
+    }
+
+    /// How many events, or frames, the thread's last wait found.
+    pub fn events(&self, me: ThreadId) -> u32 {
+        self.threads[me.0 as usize].events
+    }
+
+    /// Takes the next ready socket of a thread's epoll context; the thread reads it until it is
+    /// empty, or it is put back with [`Machine::still_ready`].
+    pub fn next_ready(&mut self, me: ThreadId) -> Option<u32> {
+        let epoll = self.threads[me.0 as usize].epoll?;
+        let socket = self.ready[epoll as usize].list.pop_front()?;
+        self.sockets[socket as usize].ready = false;
+        Some(socket)
+    }
+
+    /// A socket that was not read until it was empty is still ready.
+    pub fn still_ready(&mut self, socket: u32) {
+        let this = &mut self.sockets[socket as usize];
+        if let (false, Some(epoll)) = (this.ready, this.epoll) {
+            this.ready = true;
+            self.ready[epoll as usize].list.push_back(socket);
+        }
+    }
+
+    /// Receives one frame of a socket, with what its distance from its delivery costs on top of
+    /// the call itself.
+    pub fn receive(&mut self, me: ThreadId, socket: u32) -> Option<(Packet, Ns)> {
+        let packet = self.sockets[socket as usize].frames.pop_front()?;
+        self.sockets[socket as usize].received += 1;
+        let cpu = self.threads[me.0 as usize].cpu;
+        let locality = &self.config.locality;
+        let extra = if packet.cpu == cpu {
+            let between =
+                (self.cpus[usize::from(cpu)].delivered - packet.delivered).saturating_sub(1) as f64;
+            locality.fetch(between) as Ns
+        } else {
+            locality.cross_cpu
+        };
+        self.drained(socket);
+        Some((packet, extra))
+    }
+
+    /// Frames that wait in a socket.
+    pub fn waiting(&self, socket: u32) -> u32 {
+        self.sockets[socket as usize].frames.len() as u32
+    }
+
+    /// The frames that a socket had no room for.
+    pub fn socket_drops(&self, socket: u32) -> u64 {
+        self.sockets[socket as usize].dropped
+    }
+
+    /// The instance that last delivered to a socket (`SO_INCOMING_NAPI_ID`).
+    pub fn incoming_napi(&self, socket: u32) -> Option<Id> {
+        self.sockets[socket as usize].napi
+    }
 }

@@ -3,6 +3,7 @@
 use napkin_core::{CpuId, Did, EpollWait, Id, Kthread, Ns, Op, Pass, SocketWait, Softirq, Worker};
 
 use crate::cpu::Segment;
+use crate::events::Event;
 use crate::machine::Machine;
 
 /// A thread's place in its machine.
@@ -230,5 +231,40 @@ impl<'a> Thread<'a> {
             Role::Worker => ThreadPass::Worker(Worker::new(host)),
             Role::Application => return None,
         })
+    }
+}
+
+impl Machine<'_> {
+    /// Wakes a thread from outside of any CPU: a timer, a start.
+    pub fn wake_thread(&mut self, thread: ThreadId) {
+        if let Some(cpu) = self.wake(thread, None) {
+            self.events.at(self.now, Event::Reschedule { cpu: cpu as u16 });
+        }
+    }
+
+    /// The CPU time a thread has used.
+    pub fn cpu_time(&self, thread: ThreadId) -> Ns {
+        self.threads[thread.0 as usize].cpu_time
+    }
+
+    /// Voluntary and involuntary context switches of a thread.
+    pub fn thread_switches(&self, thread: ThreadId) -> (u64, u64) {
+        let thread = &self.threads[thread.0 as usize];
+        (thread.voluntary, thread.involuntary)
+    }
+
+    /// The thread of a CPU's ksoftirqd.
+    pub fn ksoftirqd(&self, cpu: u16) -> ThreadId {
+        self.ksoftirqds[usize::from(cpu)]
+    }
+
+    /// An instance's own thread.
+    pub fn napi_thread(&self, queue: u16) -> Option<ThreadId> {
+        self.napi_threads[usize::from(queue)]
+    }
+
+    /// Whether a thread is in the pass of a wait.
+    pub(crate) fn state_of(&self, thread: ThreadId) -> State {
+        self.threads[thread.0 as usize].state
     }
 }

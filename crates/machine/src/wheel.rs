@@ -69,7 +69,8 @@ impl<T: Copy + Ord> Wheel<T> {
         let place = number as usize % SLOTS;
         let slot = &mut self.slots[place];
         // Mostly later than all that is there: then it belongs at the front.
-        let at = slot.iter().rposition(|it| (it.0, it.1) > (entry.0, entry.1)).map_or(0, |it| it + 1);
+        let at =
+            slot.iter().rposition(|it| (it.0, it.1) > (entry.0, entry.1)).map_or(0, |it| it + 1);
         slot.insert(at, entry);
         self.full[place / 64] |= 1 << (place % 64);
         self.full_words |= 1 << (place / 64);

@@ -140,7 +140,8 @@ fn config() -> Config {
         adaptive: false,
         ..config.nic
     };
-    config.locality = Locality { frame: 0.0, half: 1.0, cross_cpu: 0, interrupted: 0, queue: 0 };
+    config.locality =
+        Locality { frame: 0.0, cross_cpu: 0, interrupted: 0, queue: 0, ..config.locality };
     // A frame of 64 bytes is on the wire for less than a nanosecond.
     config.link = Link { bits_per_ns: 1e6, latency: 0 };
     config
@@ -205,7 +206,10 @@ fn a_frame_interrupts_is_polled_delivered_and_the_interrupt_allowed_again() {
 #[test]
 fn a_frame_that_arrives_during_a_poll_is_in_it() {
     let (told, counts) = tell(config(), "base", &[(0, 0), (450, 0)]);
-    assert_eq!(told[5..8], [(420, "0 in ring 0".into()), (450, "1 in ring 0".into()), (480, "0 in ring 0".into())]);
+    assert_eq!(
+        told[5..8],
+        [(420, "0 in ring 0".into()), (450, "1 in ring 0".into()), (480, "0 in ring 0".into())]
+    );
     let napi = counts.queues[0].napi;
     assert_eq!((napi.interrupts, napi.polls[Owner::Softirq as usize]), (1, 1));
     // Two frames of 60 and 300, one delivery and one wake-up.

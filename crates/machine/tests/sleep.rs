@@ -4,9 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use napkin_core::policy::Policy;
-use napkin_core::{EpollContext, MILLISECOND, Ns};
+use napkin_core::{MILLISECOND, Ns};
 use napkin_machine::profile::Profile;
-use napkin_machine::program::UdpSink;
 use napkin_machine::*;
 
 /// Does these acts, and notes when it is asked for each.
@@ -32,11 +31,10 @@ impl Client for Waker {
         self.0.iter().for_each(|&at| machine.client_timer(at, 0));
     }
 
-    fn timer(&mut self, machine: &mut Machine<'_>, token: u64) {
-        let ksoftirqds = u32::from(machine.config().processor.cpus);
+    fn timer(&mut self, machine: &mut Machine<'_>, _: u64) {
         // The kernel's threads come first: a ksoftirqd and a worker for each CPU, and one a queue.
-        let _ = token;
-        machine.wake_thread(ThreadId(2 * ksoftirqds + 1));
+        let cpus = u32::from(machine.config().processor.cpus);
+        machine.wake_thread(ThreadId(2 * cpus + 1));
     }
 
     fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
@@ -81,52 +79,4 @@ fn a_timer_of_a_sleep_that_ended_early_does_not_end_a_later_one() {
 fn a_wake_up_that_comes_while_the_thread_runs_ends_its_next_sleep_at_once() {
     let acts = vec![Act::User(10 * MILLISECOND), Act::Sleep(50 * MILLISECOND)];
     assert_eq!(asked(acts, vec![5 * MILLISECOND]), [0, 10, 10]);
-}
-
-/// Frames of two queues to one socket, in turn.
-#[derive(Debug)]
-struct InTurn {
-    left: u64,
-}
-
-impl Client for InTurn {
-    fn start(&mut self, machine: &mut Machine<'_>) {
-        machine.client_timer(MILLISECOND, 0);
-    }
-
-    fn timer(&mut self, machine: &mut Machine<'_>, token: u64) {
-        let now = machine.now();
-        machine.send_to_host(Packet::new(token as u32, Kind::Data, 64, 0, now));
-        self.left -= 1;
-        if self.left > 0 {
-            machine.client_timer(now + MILLISECOND / 10, 1 - token);
-        }
-    }
-
-    fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
-}
-
-#[test]
-fn a_socket_that_two_queues_feed_in_turn_is_remembered_once_by_each() {
-    let profile = Profile::named("emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
-    let mut config = Config::of(&profile);
-    config.nic.queues = 2;
-    let policy: Policy = "feedback".parse().expect("a preset");
-    let placement = Placement::aligned(2, config.processor.cpus);
-    let host = placement.host(config.processor.cpus);
-    let contexts = [EpollContext::new(policy.epoll, 0)];
-    let client = Box::new(InTurn { left: 10_000 });
-    let mut machine = Machine::new(config, policy, &placement, &host, &contexts, client, 1);
-    let socket = machine.add_socket(100);
-    machine.add_flow(0, Some(socket));
-    machine.add_flow(1, Some(socket));
-    let sink = Box::new(UdpSink::new(0, false));
-    let app = machine.add_thread("sink", Affinity::pinned(0), Class::Fair, sink);
-    machine.watch(app, 0, socket);
-    machine.wake_thread(app);
-    machine.run(500 * MILLISECOND);
-    let kept = machine.kept();
-    machine.run(1000 * MILLISECOND);
-    assert_eq!(machine.latency().count(), 9_990, "every frame so far was read");
-    assert!(machine.kept() <= kept + 16, "{kept} things kept, then {}", machine.kept());
 }

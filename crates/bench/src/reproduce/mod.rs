@@ -9,8 +9,8 @@
 //!
 //! Nothing here models anything, and nothing is filled in: a figure without a modelled value says why.
 
-pub mod busy_poll;
 pub mod all;
+pub mod busy_poll;
 pub mod cell;
 pub mod costs;
 pub mod experiment;

@@ -8,7 +8,7 @@ pub(crate) mod ssd;
 pub(crate) mod tcp_rr;
 mod xsk_peer;
 
+pub use mutilate::{Clients, LogBins, Measured, Mutilate, Rate};
 pub use ping::Peer;
 pub use pktgen::{FRAME, Pktgen, check_rate};
 pub use xsk_peer::XskPeer;
-pub use mutilate::{Clients, LogBins, Measured, Mutilate, Rate};

@@ -61,11 +61,34 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// The server's queue of each connection: a hash of its addresses and ports, which is as good as
-    /// chance, so that some queues have more connections than others.
-    pub fn spread(&self, seed: u64) -> Vec<u16> {
-        let mut rng = Rng::new(seed);
-        (0..self.connections).map(|_| rng.below(u64::from(self.queues)) as u16).collect()
+    /// The server's queue of each connection. The first queue has `hottest` more of them than the
+    /// mean, the last as much less, those between them evenly spaced shares: how a card's hash spreads
+    /// the addresses and ports of a few clients is a property of the testbed, not of a run.
+    pub fn spread(&self, hottest: f64) -> Vec<u16> {
+        let last = f64::from(self.queues.saturating_sub(1).max(1));
+        let share = |queue: u16| {
+            let skew =
+                if self.queues > 1 { hottest * (1.0 - 2.0 * f64::from(queue) / last) } else { 0.0 };
+            (1.0 + skew) / f64::from(self.queues)
+        };
+        // Each client machine's connections are dealt alike: the one that measures is no exception.
+        let machines = self.machines.max(1);
+        let mut dealt = vec![0u32; usize::from(self.queues) * machines as usize];
+        (0..self.connections)
+            .map(|i| {
+                let dealt = &mut dealt[(i % machines) as usize * usize::from(self.queues)..];
+                // The one that is furthest behind its share.
+                let behind = |queue: &u16| {
+                    share(*queue) * f64::from(i / machines + 1)
+                        - f64::from(dealt[usize::from(*queue)])
+                };
+                let most =
+                    (0..self.queues).reduce(|a, b| if behind(&b) > behind(&a) { b } else { a });
+                let queue = most.unwrap_or(0);
+                dealt[usize::from(queue)] += 1;
+                queue
+            })
+            .collect()
     }
 }
 
@@ -317,6 +340,25 @@ mod tests {
             assert!((found / true_one - 1.0).abs() < 0.1, "{percent}: {found}");
         }
         assert_eq!(LogBins::default().percentile(50.0), 0.0);
+    }
+
+    #[test]
+    fn the_fullest_queue_has_its_share_of_every_client() {
+        let clients = Clients { connections: 4480, queues: 8, machines: 7 };
+        let spread = clients.spread(0.1);
+        let on = |queue: u16| spread.iter().filter(|&&it| it == queue).count();
+        assert_eq!([on(0), on(7)], [616, 504]);
+        assert!((1..8).all(|queue| on(queue) < on(queue - 1)));
+        let driver = spread.iter().step_by(7).filter(|&&it| it == 0).count();
+        assert!((82..=94).contains(&driver), "{driver} of 640");
+        let even = clients.spread(0.0);
+        assert!((0..8).all(|queue| even.iter().filter(|&&it| it == queue).count() == 560));
+    }
+
+    #[test]
+    fn one_queue_has_them_all() {
+        let clients = Clients { connections: 3, queues: 1, machines: 1 };
+        assert_eq!(clients.spread(0.1), [0, 0, 0]);
     }
 
     #[test]

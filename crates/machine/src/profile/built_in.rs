@@ -11,7 +11,8 @@ macro_rules! embedded {
 }
 
 /// Every built-in profile. A file in `profiles/` that is not listed here fails a test.
-const BUILT_IN: &[(&str, &str)] = embedded!["desktop-2007", "emulator-7.2", "epyc-7662", "qemu-2018", "xeon-56", "xsk-2025"];
+const BUILT_IN: &[(&str, &str)] =
+    embedded!["desktop-2007", "emulator-7.2", "epyc-7662", "qemu-2018", "xeon-56", "xsk-2025"];
 
 impl Profile {
     /// The names of the built-in profiles.

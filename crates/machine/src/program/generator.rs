@@ -3,7 +3,8 @@
 //!
 //! On an emulator whose CPUs share one clock the generator's own work slows the receiver down, so it
 //! is a thread like any other and not a client outside of time. What it sends reaches the receiving
-//! queue directly: the other side of its own card is not modelled.
+//! queue directly: the other side of its own card is not modelled. The card takes a moment more than the
+//! call that sends: within a burst the next frame's stamp lies before this one's arrival.
 
 use napkin_core::Ns;
 
@@ -50,8 +51,8 @@ pub struct Generator {
     flow: u32,
     /// From a frame's stamp to its arrival.
     send: Ns,
-    /// From there to the return of the call.
-    rest: Ns,
+    /// From there to the arrival of the next frame of a burst; at most `send`.
+    next: Ns,
     /// Its way to bed.
     sleep: Ns,
     /// From its waking to its first stamp.
@@ -70,7 +71,7 @@ impl Generator {
     /// Sends to a flow: a frame at each of the times in `ahead`, and `total` frames from `start` on.
     pub fn new(
         flow: u32,
-        [send, rest, sleep, wake]: [Ns; 4],
+        [send, next, sleep, wake]: [Ns; 4],
         ahead: Vec<Ns>,
         start: Ns,
         arrivals: Arrivals,
@@ -80,7 +81,7 @@ impl Generator {
         Generator {
             flow,
             send,
-            rest,
+            next: next.min(send),
             sleep,
             wake,
             ahead,
@@ -127,8 +128,12 @@ impl Program for Generator {
                 let frame = Packet::new(self.flow, Kind::Data, FRAME, self.sent, stamp);
                 machine.send_from(me, frame);
                 self.sent += 1;
+                if self.sent < self.total && now >= self.due() {
+                    self.at = At::Sending { stamp: now - (self.send - self.next) };
+                    return Act::Kernel(self.next);
+                }
                 self.at = At::Due;
-                Act::Kernel(self.rest)
+                Act::Kernel(0)
             }
         }
     }

@@ -172,7 +172,8 @@ impl Program for Ssd {
                 self.at = At::Answered { packet };
                 let bytes = self.answer(&packet);
                 let frames = Ns::from(bytes.div_ceil(BURST));
-                Act::Kernel(cost.send + frames * cost.send_frame + copying(cost.copy, bytes))
+                // The device's pages go out as they are: nothing is copied.
+                Act::Kernel(cost.send + frames * cost.send_frame)
             }
             At::Answered { packet } => {
                 let queue = machine.queue_of(packet.flow);

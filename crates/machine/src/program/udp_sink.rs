@@ -35,6 +35,8 @@ pub struct UdpSink {
     pub blocking: Option<u32>,
     /// The queue through which it answers; `None`: the one that its frames come by.
     pub answers_by: Option<u16>,
+    /// The flow that brings its answers to another card of the same machine; `None`: they leave it.
+    pub answers_to: Option<u32>,
     /// After so many datagrams it computes for so long, once.
     pub stall: Option<(u64, Ns)>,
     /// After so many datagrams it exits, which takes so long before its descriptors are closed, and
@@ -55,6 +57,7 @@ impl UdpSink {
             max_events: 64,
             blocking: None,
             answers_by: None,
+            answers_to: None,
             stall: None,
             exit: None,
             received: 0,
@@ -157,6 +160,9 @@ impl Program for UdpSink {
                 let Packet { flow, bytes, tag, stamp, .. } = packet;
                 let queue = self.answers_by.unwrap_or_else(|| machine.queue_of(flow));
                 machine.transmit(queue, Packet::new(flow, Kind::Data, bytes, tag, stamp));
+                if let Some(flow) = self.answers_to {
+                    machine.send_to_host(Packet::new(flow, Kind::Data, bytes, tag, stamp));
+                }
                 self.at = At::Receiving { socket, received };
                 Act::Kernel(0)
             }

@@ -1,7 +1,8 @@
 //! memcached under mutilate, as in the IRQ suspension experiment of 2024.
 //!
 //! A worker of memcached for each receive queue, and queue `i`, its interrupt and worker `i` on CPU
-//! `i`. Connections are dealt out to the queues, and a worker serves those of its queue. Client
+//! `i`. Connections are dealt out to the queues, as unevenly as the profile says, and a worker serves
+//! those of its queue. Client
 //! machines load the server; the first one's own stamps make the latencies, in the bins of its
 //! histogram.
 
@@ -69,7 +70,8 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
             machine.add_thread("memcached", Affinity::pinned(cpu), Class::Fair, program)
         })
         .collect();
-    for queue in clients.spread(run.seed.wrapping_mul(2).wrapping_add(1)) {
+    let hottest = run.profile.ratio("memcached.hottest-queue");
+    for queue in clients.spread(hottest) {
         let socket = machine.add_socket(SOCKET);
         machine.add_flow(queue, Some(socket));
         machine.watch(workers[usize::from(queue)], u32::from(queue), socket);

@@ -3,8 +3,9 @@
 //!
 //! CPU 0 has the queue's interrupt, its softirqs, its thread, ksoftirqd and the application; CPU 1 the
 //! generator. A second instance stands for the transmit side, which has an interrupt and softirqs of
-//! its own and none of the settings. What the emulated machine does now and then by itself (pauses of
-//! some 0.4 ms, other tasks) is not modelled.
+//! its own and none of the settings; a third one for the generator's card, which an echo interrupts.
+//! What the emulated machine does now and then by itself (pauses of some 0.4 ms, other tasks) is not
+//! modelled.
 
 use std::collections::BTreeMap;
 
@@ -142,12 +143,14 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     // The transmit side's interrupts; the receiving queue never transmits.
     config.nic.tx_interrupts = true;
     let policy = Policy { instance: scenario.instance, epoll: scenario.epoll, ..Policy::default() };
-    let placement = Placement { queue_cpus: vec![0, 0], ..Placement::aligned(2, 1) };
+    let placement = Placement { queue_cpus: vec![0, 0, 1], ..Placement::aligned(3, 1) };
     let host = placement.host(config.processor.cpus);
     let contexts = [EpollContext::new(scenario.epoll, 0)];
     let client = Box::new(crate::client::Nobody);
     let mut machine = Machine::new(config, policy, &placement, &host, &contexts, client, seed);
-    host.set(Id(1), &InstancePolicy::default()).map_err(|error| error.to_string())?;
+    for other in [Id(1), Id(2)] {
+        host.set(other, &InstancePolicy::default()).map_err(|error| error.to_string())?;
+    }
 
     let buffer = if scenario.buffer == 0 { BUFFER } else { scenario.buffer };
     // The kernel takes a frame while those before it are within the limit: one more fits.
@@ -156,6 +159,7 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     let flow = machine.add_flow(0, Some(socket));
     let mut sink = UdpSink::new(scenario.spin + profile.time("oracle.work"), scenario.echo);
     sink.answers_by = Some(1);
+    sink.answers_to = Some(machine.add_flow(2, None));
     match scenario.event {
         Event::None => {}
         Event::Stall => sink.stall = Some((150 + AHEAD, 50 * MILLISECOND)),
@@ -167,7 +171,7 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
 
     let ahead: Vec<Ns> = (1..=AHEAD).map(|i| i * MILLISECOND).collect();
     let start = AHEAD * MILLISECOND + SILENCE;
-    let send = ["oracle.send", "oracle.send-rest", "oracle.sleep", "oracle.wake"];
+    let send = ["oracle.send", "oracle.send-next", "oracle.sleep", "oracle.wake"];
     let send = send.map(|it| profile.time(it));
     let generator = Generator::new(flow, send, ahead, start, scenario.arrivals, scenario.frames);
     let generator =

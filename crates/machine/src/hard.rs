@@ -1,0 +1,155 @@
+//! Hard interrupts: taken on top of whatever a CPU is at, one at a time, in the order they came.
+
+use napkin_core::{CpuId, Interrupt, Ns, Pass, Vector};
+
+use crate::cpu::{Body, Frame, Hard, Source, Use};
+use crate::machine::Machine;
+use crate::perform::Context as Where;
+use crate::thread::Exec;
+use crate::trace::Mark;
+
+impl Machine<'_> {
+    /// Something interrupts a CPU.
+    pub(crate) fn interrupt(&mut self, cpu: usize, source: Source) {
+        self.catch_up(cpu);
+        let hard = self.cpus[cpu].in_hard();
+        self.cpus[cpu].pending.push_back(source);
+        if !hard {
+            self.running_cpu = cpu as u16;
+            self.enter_hard(cpu);
+            self.go(cpu);
+        }
+    }
+
+    /// Takes the next pending interrupt: what the CPU was at is put aside.
+    pub(crate) fn enter_hard(&mut self, cpu: usize) {
+        let Some(source) = self.cpus[cpu].pending.pop_front() else { return };
+        self.account(cpu);
+        let (now, processor) = (self.now, self.config.processor);
+        let this = &mut self.cpus[cpu];
+        // Not for the next of several that came together: it is awake.
+        let idle = this.segment.is_none() && std::mem::take(&mut this.asleep);
+        if idle {
+            let idle = now - this.idle_since;
+            let deep = match processor.idle_menu {
+                true => this.idle_deep,
+                false => idle >= processor.idle_deep_after,
+            };
+            this.idles.add(idle);
+            this.exit_latency = if deep { processor.idle_exit_deep } else { processor.idle_exit };
+        }
+        this.generation = this.generation.wrapping_add(1);
+        this.interrupts += 1;
+        let interrupted = this.segment.take();
+        this.frames.push(Frame {
+            body: Body::Hard(Hard::Entered(source)),
+            exec: Exec::START,
+            interrupted,
+        });
+        self.arm_tick(cpu);
+    }
+
+    /// The hard interrupt on top goes on.
+    pub(crate) fn go_hard(&mut self, cpu: usize) -> bool {
+        let cost = self.config.cost;
+        let now = self.now;
+        let Some(Frame { body: Body::Hard(hard), exec, .. }) = self.cpus[cpu].frames.last_mut()
+        else {
+            return true;
+        };
+        match hard {
+            Hard::Entered(source) => {
+                let source = *source;
+                match exec.stage {
+                    0 => {
+                        exec.stage = 1;
+                        // Until it is awake it is idle, for who accounts its time.
+                        let exit = std::mem::take(&mut self.cpus[cpu].exit_latency);
+                        self.spend(cpu, exit, Use::Idle, false)
+                    }
+                    1 => {
+                        exec.stage = 2;
+                        let handler = match source {
+                            Source::Queue(_) => cost.nic_handler,
+                            Source::Timer(_) | Source::SliceEnd => cost.timer_expiry,
+                            Source::Tick => cost.tick,
+                            Source::Reschedule => 0,
+                        };
+                        self.spend(cpu, cost.interrupt_entry + handler, Use::Interrupt, false)
+                    }
+                    _ => {
+                        *exec = Exec::START;
+                        self.handle(cpu, source, now);
+                        true
+                    }
+                }
+            }
+            Hard::Handling(pass) => {
+                if exec.op.is_none() {
+                    let op = pass.next(now, exec.did);
+                    exec.op = Some(op);
+                    exec.stage = 0;
+                }
+                self.step(cpu, Where::Frame)
+            }
+            Hard::Step(op) => {
+                if let Some(op) = op.take() {
+                    exec.op = Some(op);
+                } else if exec.op.is_none() {
+                    *hard = Hard::Leaving;
+                    return true;
+                }
+                self.step(cpu, Where::Frame)
+            }
+            Hard::Leaving => {
+                *hard = Hard::Left;
+                self.spend(cpu, cost.interrupt_exit, Use::Interrupt, false)
+            }
+            Hard::Left => self.leave_frame(cpu),
+        }
+    }
+
+    /// What an interrupt is for.
+    fn handle(&mut self, cpu: usize, source: Source, now: Ns) {
+        let next = match source {
+            Source::Queue(id) => {
+                if let Some(trace) = &mut self.trace {
+                    trace.mark(cpu as u16, now, Mark::Interrupt(id.0));
+                }
+                Hard::Handling(Interrupt::new(self.host, id))
+            }
+            Source::Timer(id) => {
+                self.queues[usize::from(id.0)].counts.timer_expiries += 1;
+                if let Some(trace) = &mut self.trace {
+                    trace.mark(cpu as u16, now, Mark::TimerExpired(id.0));
+                }
+                // Scheduled on the CPU where it fires, whatever the interrupt's affinity.
+                let home = self.host.instance(id).cpu();
+                self.host.set_cpu(id, CpuId(cpu as u16));
+                let op = self.host.timer(id, now);
+                self.host.set_cpu(id, home);
+                match op {
+                    Some(op) => Hard::Step(Some(op)),
+                    None => Hard::Leaving,
+                }
+            }
+            Source::Tick => {
+                self.cpus[cpu].ticks += 1;
+                self.tick(cpu);
+                let from = napkin_core::From::Interrupt;
+                match self.host.raise_vectors(CpuId(cpu as u16), Vector::Timer.bit(), from) {
+                    Some(op) => Hard::Step(Some(op)),
+                    None => Hard::Leaving,
+                }
+            }
+            Source::SliceEnd => {
+                self.slice_ended(cpu);
+                Hard::Leaving
+            }
+            Source::Reschedule => Hard::Leaving,
+        };
+        if let Some(Frame { body, .. }) = self.cpus[cpu].frames.last_mut() {
+            *body = Body::Hard(next);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! How fast a CPU gets on: CPUs that share a core, or an emulator's clock, slow each other down.
+
+use napkin_core::Ns;
+
+use crate::events::Event;
+use crate::machine::Machine;
+
+/// A stopped CPU's time for a piece of work, in thousandths of its own: it does not get on.
+pub(crate) const STOPPED: u64 = 10_000_000_000;
+
+impl Machine<'_> {
+    /// CPUs that share a core, or a clock, slow each other down.
+    pub(crate) fn set_busy(&mut self, cpu: usize, busy: bool) {
+        if self.cpus[cpu].busy == busy {
+            return;
+        }
+        self.cpus[cpu].busy = busy;
+        if busy {
+            self.busy_cpus += 1;
+        } else {
+            self.busy_cpus -= 1;
+        }
+        if self.config.processor.shared_clock {
+            self.share_clock(cpu);
+        } else if let Some(sibling) = self.sibling(cpu) {
+            let both = self.cpus[sibling].busy && busy;
+            let dilation = if both { self.config.processor.smt_dilation } else { 1000 };
+            self.dilate(sibling, dilation);
+            self.dilate(cpu, dilation);
+        }
+    }
+
+    /// An emulator that runs its CPUs in turn stops the others' work meanwhile; without slices each
+    /// that works gets an equal share at every moment.
+    fn share_clock(&mut self, changed: usize) {
+        if self.config.processor.shared_clock_slice == 0 {
+            let dilation = 1000 * u64::from(self.busy_cpus.max(1));
+            for cpu in 0..self.cpus.len() {
+                self.dilate(cpu, dilation);
+            }
+        } else if self.cpus[changed].busy && self.busy_cpus == 1 {
+            self.take_turn(changed);
+        } else if self.cpus[changed].busy && self.clock_released == self.now {
+            // Woken by the device that the other has just touched.
+            self.take_turn(changed);
+        } else if self.cpus[changed].busy {
+            // It waits for its turn; the slice under way is the last that is not divided.
+            self.dilate(changed, STOPPED);
+            self.end_slice_at(self.now + self.config.processor.shared_clock_slice);
+        } else if self.clock_turn == changed {
+            self.next_turn();
+        }
+    }
+
+    /// The next CPU that works has the clock.
+    pub(crate) fn next_turn(&mut self) {
+        let cpus = self.cpus.len();
+        let after = (1..=cpus).map(|step| (self.clock_turn + step) % cpus);
+        if let Some(next) = after.into_iter().find(|&cpu| self.cpus[cpu].busy) {
+            self.take_turn(next);
+        }
+    }
+
+    fn take_turn(&mut self, turn: usize) {
+        self.clock_turn = turn;
+        self.clock_generation = self.clock_generation.wrapping_add(1);
+        for cpu in 0..self.cpus.len() {
+            self.dilate(cpu, if cpu == turn { 1000 } else { STOPPED });
+        }
+        if self.busy_cpus > 1 {
+            self.end_slice_at(self.now + self.config.processor.shared_clock_slice);
+        }
+    }
+
+    fn end_slice_at(&mut self, at: Ns) {
+        let generation = self.clock_generation;
+        self.events.at(at, Event::Turn { generation });
+    }
+
+    /// A CPU touches a device, which ends its slice where an emulator shares its clock.
+    pub(crate) fn touch_device(&mut self, cpu: usize) {
+        let processor = &self.config.processor;
+        if processor.shared_clock && processor.shared_clock_slice > 0 && self.clock_turn == cpu {
+            self.clock_released = self.now;
+            self.next_turn();
+        }
+    }
+
+    fn dilate(&mut self, cpu: usize, dilation: u64) {
+        if self.cpus[cpu].dilation == dilation {
+            return;
+        }
+        self.catch_up(cpu);
+        self.account(cpu);
+        self.cpus[cpu].dilation = dilation;
+        if let Some(segment) = self.cpus[cpu].segment {
+            self.begin(cpu, segment);
+        }
+    }
+
+    /// Work from outside of the model lies on a CPU, or no longer does: a generator that shares an
+    /// emulator's clock.
+    pub fn outside_work(&mut self, cpu: u16, busy: bool) {
+        let cpu = usize::from(cpu);
+        self.cpus[cpu].outside = busy;
+        let at_work = self.cpus[cpu].segment.is_some();
+        self.set_busy(cpu, busy || at_work);
+    }
+}

@@ -1,0 +1,55 @@
+//! Waking a CPU takes time, which is accounted as idle.
+
+use napkin_core::policy::Policy;
+use napkin_core::{MICROSECOND, MILLISECOND, Ns};
+use napkin_machine::profile::Profile;
+use napkin_machine::*;
+
+/// Sleeps for a millisecond, ten times, and notes how late it is in the end.
+#[derive(Debug)]
+struct Sleeper(u64);
+
+impl Program for Sleeper {
+    fn resume(&mut self, _: &mut Machine<'_>, _: ThreadId) -> Act {
+        self.0 += 1;
+        if self.0 > 10 { Act::Exit } else { Act::Sleep(self.0 * MILLISECOND) }
+    }
+}
+
+/// Nobody outside.
+#[derive(Debug)]
+struct Nobody;
+
+impl Client for Nobody {
+    fn start(&mut self, _: &mut Machine<'_>) {}
+
+    fn timer(&mut self, _: &mut Machine<'_>, _: u64) {}
+
+    fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
+}
+
+/// What CPU 0's time goes into in 20 ms, where each exit from idleness takes so long.
+fn used(exit: Ns) -> CpuUse {
+    let profile = Profile::named("emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
+    let mut config = Config::of(&profile);
+    config.processor.shared_clock = false;
+    config.processor.idle_exit = exit;
+    config.processor.idle_exit_deep = exit;
+    let placement = Placement::aligned(1, config.processor.cpus);
+    let host = placement.host(config.processor.cpus);
+    let mut machine =
+        Machine::new(config, Policy::BASE, &placement, &host, &[], Box::new(Nobody), 1);
+    let thread =
+        machine.add_thread("sleeper", Affinity::pinned(0), Class::Fair, Box::new(Sleeper(0)));
+    machine.wake_thread(thread);
+    machine.run(20 * MILLISECOND);
+    machine.snapshot().cpus[0]
+}
+
+#[test]
+fn a_slow_exit_from_idleness_costs_no_cpu() {
+    let (fast, slow) = (used(0), used(50 * MICROSECOND));
+    assert!(fast.interrupts >= 10, "it was woken: {}", fast.interrupts);
+    assert_eq!(fast.interrupts, slow.interrupts);
+    assert_eq!(fast.used, slow.used);
+}
