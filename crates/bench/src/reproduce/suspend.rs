@@ -22,7 +22,8 @@ use crate::report::Figures;
 /// The profile of the testbed.
 pub const PROFILE: &str = "epyc-7662";
 
-/// The rows that the profile was fitted to: a policy, and a rate; 0 is MAX. All else is prediction. A
+/// The rows that the profile was fitted to: a policy, and a rate; 0 is MAX. The fit was by hand, and not
+/// blind to the other rows. A
 /// first fit knew base at 400K, defer10 at 600K, suspend10 at 800K and MAX instead of fullbusy and defer20
 /// at 1000K, defer10 at 800K and napibusy at MAX, which were needed for how caches fill and how unevenly
 /// the queues are loaded.
@@ -330,7 +331,11 @@ impl Experiment for Suspend {
 
     fn notes(&self) -> Vec<String> {
         vec![
-            format!("Fitted to {} of the 66 rows; the profile says which constants.", FITTED.len()),
+            format!(
+                "Fitted by hand to {} of the 66 rows; the profile says which constants. Several settings were \
+                 compared with other rows in sight as well, so that the rest is not a blind prediction.",
+                FITTED.len()
+            ),
             "The measured kernel lost a timer that fired while the queue was owned (race R2 of races.md); \
              napkin keeps it. The rows are not corrected for that."
                 .to_owned(),

@@ -286,7 +286,8 @@ impl Experiment for ThreadedPolling {
 
     fn notes(&self) -> Vec<String> {
         vec![
-            "Fitted to four softirq rows: what receiving, sending, copying and a segment cost, the asking \
+            "Fitted by hand to four softirq rows, with the other modes' rows in sight, so that those are no \
+             blind prediction: what receiving, sending, copying and a segment cost, the asking \
              host's queues, the number of tcp_rr's threads, the SSD service's work, and the device. HZ is \
              1000, and a crowded CPU is looked at every tick: neither is in the document; with HZ 250 and \
              4 ms the tails of the workqueue are longer. The CPUs that poll, the SSD's threads, the cost of \
