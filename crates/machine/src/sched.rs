@@ -15,13 +15,6 @@ use crate::machine::Machine;
 use crate::thread::{Class, State, ThreadId};
 use crate::trace::Mark;
 
-/// Time over which the scheduler forgets what interrupts took: PELT's 32 ms.
-const STOLEN_MEMORY: f64 = 32e6;
-
-/// What a thread that is alone on its CPU may lose to interrupts before it is moved: a domain's
-/// `imbalance_pct` is 117.
-const STOLEN_MUCH: f64 = 1.0 - 100.0 / 117.0;
-
 impl Machine<'_> {
     /// Makes a thread runnable. Returns the CPU that has to be told, if it is not the one that
     /// wakes: `by` is that one, unless nobody in particular does.
@@ -171,7 +164,7 @@ impl Machine<'_> {
     }
 
     /// The mean virtual time of a CPU's fair threads.
-    fn average(&self, cpu: usize) -> Option<i64> {
+    pub(crate) fn average(&self, cpu: usize) -> Option<i64> {
         let this = &self.cpus[cpu];
         let fair = |id: &ThreadId| {
             let thread = &self.threads[id.0 as usize];
@@ -323,105 +316,6 @@ impl Machine<'_> {
             self.push_waiting(cpu);
             self.push_running(cpu);
         }
-    }
-
-    /// Where the scheduler knows what interrupts and softirqs take, a thread that runs alone on a
-    /// CPU much slowed by them goes to a whole idle core (active balance by `check_cpu_capacity`).
-    fn push_running(&mut self, cpu: usize) {
-        if !self.config.kernel.irq_time {
-            return;
-        }
-        let this = &mut self.cpus[cpu];
-        let stolen = this.used[Use::Interrupt as usize] + this.used[Use::Softirq as usize];
-        let elapsed = (self.now - this.balanced_at).max(1) as f64;
-        let share = (stolen - this.stolen) as f64 / elapsed;
-        (this.stolen, this.balanced_at) = (stolen, self.now);
-        this.stolen_share += (share - this.stolen_share) * (elapsed / STOLEN_MEMORY).min(1.0);
-        let slowed = this.stolen_share > STOLEN_MUCH;
-        let (Some(curr), true, true) = (this.curr, this.queued.is_empty(), slowed) else { return };
-        if !self.may_move(curr) {
-            return;
-        }
-        let affinity = self.threads[curr.0 as usize].affinity;
-        let to = (usize::from(affinity.first)..=usize::from(affinity.last)).find(|&to| {
-            let idle = |it: usize| self.cpus[it].available() && !self.cpus[it].busy;
-            to != cpu && idle(to) && self.sibling(to).is_none_or(idle)
-        });
-        let this = &mut self.cpus[cpu];
-        this.evicts_to = to;
-        this.need_resched |= to.is_some();
-    }
-
-    /// A thread that waits here goes to a CPU that is idle.
-    fn push_waiting(&mut self, cpu: usize) {
-        if self.cpus[cpu].queued.is_empty() {
-            return;
-        }
-        let Some(place) = self.cpus[cpu].queued.iter().position(|id| self.may_move(*id)) else {
-            return;
-        };
-        let id = self.cpus[cpu].queued[place];
-        let affinity = self.threads[id.0 as usize].affinity;
-        let idle = (usize::from(affinity.first)..=usize::from(affinity.last))
-            .find(|&other| other != cpu && self.cpus[other].available());
-        if let Some(idle) = idle {
-            self.move_waiting(cpu, place, idle);
-            let at = self.now + self.config.cost.ipi;
-            self.events.at(at, Event::Reschedule { cpu: idle as u16 });
-        }
-    }
-
-    fn may_move(&self, id: ThreadId) -> bool {
-        let thread = &self.threads[id.0 as usize];
-        !thread.affinity.one() && thread.class == Class::Fair
-    }
-
-    fn move_waiting(&mut self, from: usize, place: usize, to: usize) {
-        // Until now it has waited there.
-        self.catch_up(from);
-        self.account(from);
-        self.account(to);
-        let id = self.cpus[from].queued.remove(place);
-        let (old, new) = (self.average(from), self.average(to));
-        let base = new.unwrap_or(self.cpus[to].min_vruntime);
-        let old = old.unwrap_or(self.cpus[from].min_vruntime);
-        let thread = &mut self.threads[id.0 as usize];
-        let ahead = thread.vruntime - old;
-        thread.vruntime = base + ahead;
-        thread.deadline = thread.vruntime + self.config.kernel.slice as i64;
-        thread.cpu = to as u16;
-        thread.migrations += 1;
-        self.cpus[to].queued.push(id);
-        self.cpus[to].need_resched = true;
-    }
-
-    /// A CPU about to idle takes a thread that waits elsewhere.
-    fn pull(&mut self, cpu: usize) -> bool {
-        let mut best: Option<(usize, usize)> = None;
-        for (other, this) in self.cpus.iter().enumerate() {
-            let waiting = this.queued.len();
-            // One that waits for an idle CPU to come out of idleness is about to run.
-            if other == cpu || waiting == 0 || this.curr.is_none() {
-                continue;
-            }
-            if best.is_none_or(|(most, _)| waiting > most) {
-                let movable = this.queued.iter().any(|id| {
-                    self.may_move(*id) && self.threads[id.0 as usize].affinity.allows(cpu as u16)
-                });
-                if movable {
-                    best = Some((waiting, other));
-                }
-            }
-        }
-        let Some((_, from)) = best else { return false };
-        let place = self.cpus[from].queued.iter().position(|id| {
-            self.may_move(*id) && self.threads[id.0 as usize].affinity.allows(cpu as u16)
-        });
-        if let Some(place) = place {
-            self.move_waiting(from, place, cpu);
-            return true;
-        }
-        false
     }
 
     /// Picks who runs next on a CPU that no interrupt is on, and lets it begin: `true` if that is
