@@ -36,6 +36,12 @@ pub enum BenchError {
     /// The real ping is missing, or failed.
     #[error("{0}")]
     Ping(String),
+    /// The kernel's part of a run failed: a namespace, a device, a program.
+    #[error("{0}")]
+    Linux(String),
+    /// This kernel cannot do what the policy asks for.
+    #[error("{0}")]
+    Unsupported(String),
     /// A value that makes no sense.
     #[error("{0}")]
     Option(String),
@@ -49,6 +55,7 @@ impl BenchError {
     /// not measured, and the run goes on.
     pub fn is_refusal(&self) -> bool {
         match self {
+            BenchError::Unsupported(_) => true,
             BenchError::Epoll(error) => matches!(error, EpollError::Budget(_)),
             BenchError::Socket(error) => {
                 matches!(error, SocketError::Budget(_) | SocketError::Prefer)

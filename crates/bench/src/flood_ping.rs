@@ -5,9 +5,6 @@
 //! is an open-loop flood beyond the capacity, under which `hold` and `base` are equal: when there is
 //! always work there is nothing to hold.
 
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
 use napkin_core::MICROSECOND;
 use napkin_core::policy::{ApplicationPolicy, EpollPolicy, Policy};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
@@ -17,12 +14,10 @@ use napkin_stack::FrameBuilder;
 use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
+use crate::ping::{PAYLOAD, Ping};
 use crate::report::{Column, Figures};
 use crate::serving::{DEVICE, PEER, Serving, US, Window, set_ratio};
 use crate::workload::{Options, Trial, Workload};
-
-/// Bytes after the ICMP header: what ping sends.
-const PAYLOAD: usize = 56;
 
 /// Who sends the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +131,7 @@ impl Workload for FloodPing {
         };
         let serving = Serving::start(trial.policy, placement, vec![queue], cost)?;
         let ping = match self.clients[index] {
-            Client::Ping => Some(Ping::start(options, placement.other)?),
+            Client::Ping => Some(Ping::start(options, placement.other, US.ipv4)?),
             _ => None,
         };
         std::thread::sleep(options.warm_up);
@@ -221,59 +216,6 @@ impl Workload for FloodPing {
 /// Whether a part of the policy only takes effect in an application's waits.
 fn asks_the_application(policy: &Policy) -> bool {
     policy.epoll != EpollPolicy::default() || policy.application != ApplicationPolicy::default()
-}
-
-/// The operating system's ping, flooding.
-#[derive(Debug)]
-struct Ping(Option<Child>);
-
-impl Ping {
-    fn start(options: &Options, cpu: usize) -> Result<Ping, BenchError> {
-        // It ends by itself, whatever becomes of us.
-        let seconds = (options.warm_up + options.window + Duration::from_secs(2)).as_secs() + 1;
-        let child = Command::new("ping")
-            .args(["-f", "-q", "-s", &PAYLOAD.to_string(), "-w", &seconds.to_string()])
-            .arg(US.ipv4.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn();
-        let child = child.map_err(|error| {
-            BenchError::Ping(format!(
-                "the real ping cannot be run: {error}; install it (Debian: iputils-ping), or use \
-                 --device synthetic"
-            ))
-        })?;
-        let ping = Ping(Some(child));
-        if let Some(child) = &ping.0 {
-            napkin_engine::sched::pin(Some(child.id() as i32), &[cpu])?;
-        }
-        Ok(ping)
-    }
-
-    /// Ends it; an early end of its own is an error, with its words.
-    fn stop(mut self) -> Result<(), BenchError> {
-        let Some(mut child) = self.0.take() else { return Ok(()) };
-        let proc = |error: std::io::Error| BenchError::Ping(format!("ping: {error}"));
-        if child.try_wait().map_err(proc)?.is_some() {
-            let output = child.wait_with_output().map_err(proc)?;
-            let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(BenchError::Ping(format!("ping ended early: {words}")));
-        }
-        child.kill().map_err(proc)?;
-        child.wait().map_err(proc)?;
-        Ok(())
-    }
-}
-
-impl Drop for Ping {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            // It may have ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,13 +4,20 @@
 //! - [`workload`]: what they have in common, and the interleaved run of one under several policies;
 //!   [`serving`]: the engine that serves them, and the figures of a window of it; [`short`]: the
 //!   short round.
+//! - [`linux`]: workloads in the kernel, over a veth between two namespaces; [`memcached`]: the client
+//!   that loads a real memcached there.
+//! - [`machine`], [`sweep`], [`reproduce`]: modelled hosts, and the published experiments on them.
 //! - [`serve`]: what `napkin serve` does.
 //! - [`measure`] turns events into figures, [`report`] turns figures into tables, JSON and progress.
 
 pub mod error;
 pub mod flood_ping;
+pub mod linux;
 pub mod machine;
 pub mod measure;
+pub mod memcached;
+mod ping;
+mod rate;
 pub mod report;
 pub mod reproduce;
 pub mod serve;

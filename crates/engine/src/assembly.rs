@@ -13,9 +13,9 @@ use napkin_stack::{Input, Stack};
 use crate::config::{DeviceConfig, EngineConfig, EngineError};
 use crate::cpu::EngineCpu;
 use crate::port::Port;
-use crate::sched;
 use crate::shared::{Device, Napi, Shared};
 use crate::spin::Spin;
+use napkin_sched as sched;
 
 /// The most instances that the core counts.
 const MAX_INSTANCES: usize = u16::MAX as usize - 1;

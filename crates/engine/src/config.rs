@@ -9,7 +9,7 @@ use napkin_nic::PacketQueue;
 use napkin_stack::Address;
 use thiserror::Error;
 
-use crate::sched::{Class, Placement, SchedError};
+use napkin_sched::{Class, Placement, SchedError};
 
 /// A device to be served.
 pub struct DeviceConfig {

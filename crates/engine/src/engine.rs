@@ -19,9 +19,9 @@ use crate::crew::{self, Crew, Needs, Seat};
 use crate::drive;
 use crate::port::Port;
 use crate::refusals::Refusals;
-use crate::sched::Placement;
 use crate::shared::Shared;
 use crate::thread::{join, spawn};
+use napkin_sched::Placement;
 
 /// A running engine. Dropping it stops it.
 #[derive(Debug)]

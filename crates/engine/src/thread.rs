@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use crate::activity::{Activity, Meter, Role};
 use crate::config::EngineError;
 use crate::contexts;
-use crate::sched::{self, Class, Placement, SchedError, current_tid};
 use crate::shared::Shared;
+use napkin_sched::{self as sched, Class, Placement, SchedError};
 
 /// A thread that runs, and why it has not the class that it should have.
 pub(crate) type Spawned = (Arc<Activity>, JoinHandle<()>, Option<SchedError>);
@@ -32,7 +32,7 @@ pub(crate) fn spawn(
         .spawn(move || {
             let (shared, activity, placement) = thread;
             activity.set_tid(current_tid());
-            sched::exact_timers();
+            exact_timers();
             let place = sched::pin(None, &placement.cpus);
             let failed = place.is_err();
             let refused = (placement.class != Class::Fair)
@@ -61,4 +61,18 @@ pub(crate) fn spawn(
 pub(crate) fn join(handle: JoinHandle<()>) {
     // The body catches panics itself.
     let _ = handle.join();
+}
+
+/// Timers of this thread fire as exactly as the machine can (the default slack is 50 us).
+fn exact_timers() {
+    // It cannot fail for the calling thread; if it did, timers would only be later.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
+}
+
+/// The calling thread's id: a system call the first time, because waits ask for it again and again.
+pub(crate) fn current_tid() -> i32 {
+    thread_local! {
+        static TID: i32 = rustix::thread::gettid().as_raw_nonzero().get();
+    }
+    TID.with(|tid| *tid)
 }

@@ -9,8 +9,8 @@ use napkin_core::{CpuId, Ns};
 use crate::activity::{Meter, Role};
 use crate::clock;
 use crate::parker::Parker;
-use crate::sched::current_tid;
 use crate::shared::Shared;
+use crate::thread::current_tid;
 
 /// Where one waiting thread of the application sleeps.
 #[derive(Debug)]

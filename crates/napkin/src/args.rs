@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use napkin_bench::serve::{CpuList, DeviceSpec, Network};
+use napkin_bench::serve::{DeviceSpec, Network};
 use napkin_core::Policy;
+use napkin_sched::CpuList;
 
 use crate::units;
 
@@ -60,6 +61,22 @@ pub(crate) enum Command {
     Profile(crate::profile::ProfileArgs),
     /// Run random machines under random policies and faults, and check every invariant.
     Swarm(crate::swarm::Swarm),
+    /// Show the kernel's devices, queues and NAPI instances, with the policy in force.
+    Show(crate::show::Show),
+    /// Set a device's NAPI instances as a policy says; everything can be put back.
+    Apply(crate::apply::Apply),
+    /// Put back what napkin has changed in the kernel.
+    Restore(crate::restore::Restore),
+    /// Say in what the kernel differs from a policy, or from what it was before napkin changed it.
+    Diff(crate::diff::Diff),
+    /// Run an unmodified program under a policy.
+    Run(crate::launch::Run),
+    /// Put a running, unmodified program under a policy.
+    Attach(crate::attach::Attach),
+    /// Check every condition that a mode needs; say what fails and what mends it.
+    Doctor(crate::doctor::Doctor),
+    /// Watch NAPI instances live: the kernel's, or a running engine's.
+    Top(crate::top::Top),
 }
 
 #[derive(Debug, clap::Args)]

@@ -6,13 +6,14 @@ use std::time::Duration;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Subcommand, ValueEnum};
 use napkin_bench::flood_ping::FloodPing;
+use napkin_bench::linux;
 use napkin_bench::report::{Column, Report, file, table};
-use napkin_bench::serve::CpuList;
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, Pace, XskRr};
 use napkin_bench::{BenchError, Options, Stopped, Workload, run, short};
 use napkin_core::Policy;
 use napkin_core::policy::PolicyError;
+use napkin_sched::CpuList;
 
 use crate::failure::{Failure, print, say};
 use crate::machine::{self, Modelled};
@@ -28,8 +29,10 @@ every repetition. On a shared machine trust ratios within one run, not microseco
 A policy that asks for a right which this user has not gets a row without figures, and the reason.
 
 Worlds: the engine runs real threads on real packets on this machine; the machine is a model in virtual
-time, of hosts that you need not have (napkin profile list). A workload that both have runs in the
-engine unless --world says otherwise. In the machine a window is virtual time, repetitions are seeds,
+time, of hosts that you need not have (napkin profile list); linux is this kernel's own NAPI under the
+real ping, a UDP sink or Debian's memcached, over a veth between two network namespaces that the run
+makes and removes (needs root). A workload that several have runs in the engine unless --world says
+otherwise. In the machine a window is virtual time, repetitions are seeds,
 runs use all cores, and the same seed gives the same bytes.
 
 A --policy value is a list of names, unless it contains a '=': then it is one policy, spelled out, to
@@ -44,7 +47,8 @@ Examples:
   napkin bench xsk-rr --policy interrupts --policy threaded-busy-poll --rate 12000 --delay 0us
   napkin bench memcached --policy base,suspend20 --load 200k,max --json memcached.json
   napkin bench memcached --cpus 16 --queues 4 --set cost.poll=400ns --trace timeline.json
-  napkin bench udp-sink --world machine --load 5000,13000,21000 --seeds 5")]
+  napkin bench udp-sink --world machine --load 5000,13000,21000 --seeds 5
+  sudo napkin bench memcached --world linux --policy base,defer20,suspend20 --load 20k,max")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     workload: Option<Which>,
@@ -54,7 +58,8 @@ pub(crate) struct Bench {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
-    /// Where to run: on this machine, or in virtual time. [default: engine where it has the workload]
+    /// Where to run: napkin's engine on this machine, a model in virtual time, or the kernel's own NAPI.
+    /// [default: engine where it has the workload, else machine]
     #[arg(long, value_enum, global = true)]
     world: Option<World>,
     #[command(flatten)]
@@ -98,6 +103,8 @@ enum World {
     Engine,
     /// A model in virtual time.
     Machine,
+    /// The kernel's own NAPI, under programs of the operating system.
+    Linux,
 }
 
 /// What [`UdpSink`] is offered by default.
@@ -145,10 +152,16 @@ enum Which {
         #[arg(long, value_name = "TIME", value_parser = cost, requires = "rate")]
         delay: Option<u64>,
     },
-    /// 2024: memcached under mutilate, in the machine only. Who serves most at the least latency?
+    /// 2024: memcached under mutilate, in the machine or in linux. Who serves most at the least latency?
     ///
-    /// Without --policy: base, defer20, napibusy, fullbusy, suspend20.
-    Memcached,
+    /// Without --policy: base, defer20, napibusy, fullbusy, suspend20 in the machine; in linux threaded
+    /// and suspend200, too.
+    Memcached {
+        /// Connections of the client, in linux.
+        #[arg(long, value_name = "N", default_value_t = 32,
+            value_parser = clap::value_parser!(u16).range(1..=20_000))]
+        connections: u16,
+    },
     /// 2020: request and response over a thousand connections, in the machine only.
     ///
     /// Without --policy: base-6.4, threaded, workqueue.
@@ -165,21 +178,31 @@ impl Which {
             Which::FloodPing { .. } => "flood-ping",
             Which::UdpSink { .. } => "udp-sink",
             Which::XskRr { .. } => "xsk-rr",
-            Which::Memcached => "memcached",
+            Which::Memcached { .. } => "memcached",
             Which::TcpRr => "tcp-rr",
             Which::Ssd => "ssd",
         }
     }
 
-    /// Whether only the machine has it.
-    fn modelled_only(&self) -> bool {
-        matches!(self, Which::Memcached | Which::TcpRr | Which::Ssd)
+    /// The worlds that have it, the first by default.
+    fn worlds(&self) -> &'static [World] {
+        match self {
+            Which::FloodPing { .. } | Which::UdpSink { .. } => {
+                &[World::Engine, World::Machine, World::Linux]
+            }
+            Which::XskRr { .. } => &[World::Engine, World::Machine],
+            Which::Memcached { .. } => &[World::Machine, World::Linux],
+            Which::TcpRr | Which::Ssd => &[World::Machine],
+        }
     }
 }
 
-/// Options of single workloads that the engine has and the machine has not.
+/// Options of single workloads that only the engine has.
 const ENGINE_ONLY: [&str; 8] =
     ["device", "offered", "corner", "application", "delivery", "consume", "rate", "delay"];
+
+/// Options of single workloads that only linux has.
+const LINUX_ONLY: [&str; 1] = ["connections"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Device {
@@ -197,52 +220,97 @@ enum Application {
     Epoll,
 }
 
-/// The world that a call means; options of the other one are refused.
+/// The world that a call means; options of the other ones are refused.
 fn world(args: &Bench, matches: Option<&ArgMatches>) -> Result<World, Failure> {
-    let only = args.workload.as_ref().filter(|which| which.modelled_only());
-    let world = match (args.common.world, only) {
-        (Some(World::Engine), Some(which)) => {
-            let name = which.name();
-            let text =
-                format!("{name} runs in the machine only: napkin bench {name} --world machine");
+    let has = args.workload.as_ref().map_or(&[World::Engine][..], Which::worlds);
+    let world = args.common.world.unwrap_or(has[0]);
+    if !has.contains(&world) {
+        let Some(which) = &args.workload else {
+            let name = spelled(world);
+            let text = format!("name a workload: napkin bench flood-ping --world {name}");
             return Err(Failure::Usage(text));
-        }
-        (Some(world), _) => world,
-        (None, Some(_)) => World::Machine,
-        (None, None) => World::Engine,
+        };
+        let (name, worlds) = (which.name(), has.iter().copied().map(spelled).collect::<Vec<_>>());
+        let text = format!(
+            "{name} runs in {} only: napkin bench {name} --world {}",
+            worlds.join(" and "),
+            worlds[0]
+        );
+        return Err(Failure::Usage(text));
+    }
+    let modelled = &args.common.modelled;
+    let foreign = match world {
+        World::Engine => modelled.given(),
+        World::Machine => None,
+        World::Linux => modelled.given_beside_load(),
     };
-    match (world, args.common.modelled.given()) {
-        (World::Engine, Some(option)) => {
-            Err(Failure::Usage(format!("--{option} is for a modelled host: add --world machine")))
-        }
-        (World::Engine, None) => Ok(world),
-        (World::Machine, _) => {
-            let chosen = matches.and_then(ArgMatches::subcommand).map(|(_, chosen)| chosen);
-            let given = |option: &&&str| {
-                let ids = chosen.filter(|chosen| chosen.try_contains_id(option).is_ok());
-                let source = ids.and_then(|chosen| chosen.value_source(option));
-                source == Some(ValueSource::CommandLine)
-            };
-            match ENGINE_ONLY.iter().find(given) {
-                Some(option) => Err(Failure::Usage(format!(
-                    "--{option} is for the engine; a modelled workload takes --load and --set (see \
-                     napkin bench --help)"
-                ))),
-                None => Ok(world),
-            }
-        }
+    if let Some(option) = foreign {
+        return Err(Failure::Usage(format!(
+            "--{option} is for a modelled host: add --world machine"
+        )));
+    }
+    let linux_only: &[&str] = if world == World::Machine { &LINUX_ONLY } else { &[] };
+    let engine_only: &[&str] = if world == World::Engine { &[] } else { &ENGINE_ONLY };
+    let chosen = matches.and_then(ArgMatches::subcommand).map(|(_, chosen)| chosen);
+    let given = |option: &&&str| {
+        let ids = chosen.filter(|chosen| chosen.try_contains_id(option).is_ok());
+        let source = ids.and_then(|chosen| chosen.value_source(option));
+        source == Some(ValueSource::CommandLine)
+    };
+    if let Some(option) = engine_only.iter().find(given) {
+        let instead = match world {
+            World::Machine => "a modelled workload takes --load and --set",
+            _ => "in linux a workload takes --load",
+        };
+        return Err(Failure::Usage(format!(
+            "--{option} is for the engine; {instead} (see napkin bench --help)"
+        )));
+    }
+    match linux_only.iter().find(given) {
+        Some(option) => Err(Failure::Usage(format!("--{option} is for linux: add --world linux"))),
+        None => Ok(world),
+    }
+}
+
+/// A world as it is named on the command line.
+fn spelled(world: World) -> &'static str {
+    match world {
+        World::Engine => "engine",
+        World::Machine => "machine",
+        World::Linux => "linux",
     }
 }
 
 /// Runs it.
 pub(crate) fn bench(args: &Bench, matches: Option<&ArgMatches>) -> Result<(), Failure> {
-    if world(args, matches)? == World::Machine {
-        let Some(which) = &args.workload else {
-            let text = "name a workload: napkin bench memcached --world machine";
-            return Err(Failure::Usage(text.to_owned()));
-        };
-        return machine::bench(which.name(), &args.common);
+    match (world(args, matches)?, &args.workload) {
+        (World::Engine, _) => engine(args),
+        (World::Machine, Some(which)) => machine::bench(which.name(), &args.common),
+        (World::Linux, Some(which)) => linux(which, &args.common),
+        // `world` has asked for a workload.
+        (World::Machine | World::Linux, None) => Err(Failure::Usage("name a workload".into())),
     }
+}
+
+/// Runs one workload in the kernel.
+fn linux(which: &Which, common: &Common) -> Result<(), Failure> {
+    let connections = match which {
+        Which::Memcached { connections } => Some(usize::from(*connections)),
+        _ => None,
+    };
+    let (workload, story) = linux::workload(which.name(), common.modelled.loads(), connections)
+        .map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut options = options(common)?;
+    if options.policies.is_empty() {
+        options.policies = story;
+    }
+    let json = common.json.as_deref();
+    check(json)?;
+    one(&*workload, &options, json, true)
+}
+
+/// Runs one workload, or the short round, in the engine.
+fn engine(args: &Bench) -> Result<(), Failure> {
     let mut options = options(&args.common)?;
     let json = args.common.json.as_deref();
     let Some(which) = &args.workload else {
@@ -356,8 +424,8 @@ fn workload(which: &Which) -> Result<Box<dyn Workload>, Failure> {
                 consume: *consume,
             })
         }
-        Which::Memcached | Which::TcpRr | Which::Ssd => {
-            return Err(Failure::Usage(format!("{} runs in the machine only", which.name())));
+        Which::Memcached { .. } | Which::TcpRr | Which::Ssd => {
+            return Err(Failure::Usage(format!("the engine has no {}", which.name())));
         }
         Which::XskRr { rate: None, .. } => Box::new(XskRr::default()),
         Which::XskRr { rate: Some(rate), delay } => {
@@ -381,7 +449,7 @@ fn story(which: &Which) -> Vec<Policy> {
             Policy::THREADED_BUSY_POLL,
         ],
         // The machine's scenarios have their own.
-        Which::Memcached | Which::TcpRr | Which::Ssd => Vec::new(),
+        Which::Memcached { .. } | Which::TcpRr | Which::Ssd => Vec::new(),
     }
 }
 

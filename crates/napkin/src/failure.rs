@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     Failed(String),
     /// Whoever read the output has had enough.
     Closed,
+    /// Everything has been said; only the exit code is left.
+    Exit(u8),
 }
 
 impl Failure {
@@ -27,6 +29,7 @@ impl Failure {
             Failure::Usage(text) => (text, 2),
             Failure::Failed(text) => (text, 1),
             Failure::Closed => return ExitCode::SUCCESS,
+            Failure::Exit(code) => return ExitCode::from(code),
         };
         say(&format!("error: {text}"));
         ExitCode::from(code)

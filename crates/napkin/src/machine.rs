@@ -34,7 +34,8 @@ pub(crate) struct Modelled {
     set: Vec<String>,
     /// Loads, with commas. memcached: requests a second, as in 200k, or max; udp-sink: packets a second;
     /// flood-ping: flood, or requests a second; xsk-rr: RATE or RATE:DELAY, as in 60000:2us; tcp-rr:
-    /// bytes, as in 5K; ssd: BYTES:RATE, as in 4K:50000. [default: published ones]
+    /// bytes, as in 5K; ssd: BYTES:RATE, as in 4K:50000. [default: published ones] In linux, too:
+    /// memcached: as here; udp-sink: packets a second, or max; flood-ping: flood.
     #[arg(long, value_name = "LIST", value_delimiter = ',', global = true)]
     load: Vec<String>,
     /// Virtual time before the window. [default: 200ms]
@@ -60,11 +61,20 @@ pub(crate) struct Modelled {
 impl Modelled {
     /// The first option that was given.
     pub(crate) fn given(&self) -> Option<&'static str> {
+        self.given_beside_load().or_else(|| (!self.load.is_empty()).then_some("load"))
+    }
+
+    /// The loads that were given.
+    pub(crate) fn loads(&self) -> &[String] {
+        &self.load
+    }
+
+    /// The first option that was given, loads aside, which another world takes, too.
+    pub(crate) fn given_beside_load(&self) -> Option<&'static str> {
         let options = [
             ("profile", self.profile.is_some()),
             ("queues", self.queues.is_some()),
             ("set", !self.set.is_empty()),
-            ("load", !self.load.is_empty()),
             ("warm-up", self.warm_up.is_some()),
             ("jobs", self.jobs.is_some()),
             ("trace", self.trace.is_some()),

@@ -2,18 +2,26 @@
 //!
 //! Exit codes: 0 for success, 2 for a command that makes no sense, 1 for whatever else fails.
 
+mod apply;
 mod args;
+mod attach;
 mod bench;
 mod control;
+mod diff;
+mod doctor;
 mod failure;
+mod launch;
 mod machine;
 mod policies;
 mod profile;
 mod reproduce;
+mod restore;
 mod serve;
+mod show;
 mod swarm;
 mod sweep;
 mod table;
+mod top;
 mod units;
 
 use std::process::ExitCode;
@@ -38,6 +46,14 @@ fn main() -> ExitCode {
         Command::Sweep(args) => sweep::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Swarm(args) => swarm::run(&args),
+        Command::Show(args) => show::run(&args),
+        Command::Apply(args) => apply::run(&args),
+        Command::Restore(args) => restore::run(&args),
+        Command::Diff(args) => diff::run(&args),
+        Command::Run(args) => launch::run(&args),
+        Command::Attach(args) => attach::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Top(args) => top::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

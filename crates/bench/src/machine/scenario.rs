@@ -11,6 +11,8 @@ use napkin_machine::profile::{Profile, Takes};
 use napkin_machine::scenario::{self, Outcome, Run};
 use serde_json::{Map, Value};
 
+use crate::rate::{shorten, whole_rate};
+
 /// A workload in this world.
 pub trait Scenario: fmt::Debug + Sync {
     /// Its name on the command line.
@@ -105,15 +107,8 @@ fn rate_of(
     bytes: u32,
     form: &'static str,
 ) -> Result<f64, LoadError> {
-    let number = text.trim();
-    let (digits, scale) = match number.strip_suffix(['k', 'K']) {
-        Some(digits) => (digits, 1_000),
-        None => number.strip_suffix('M').map_or((number, 1), |digits| (digits, 1_000_000)),
-    };
     let no_load = || LoadError::Form { given: shorten(text), form };
-    let whole = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let rate = digits.parse::<u64>().ok().filter(|_| whole);
-    let rate = rate.and_then(|rate| rate.checked_mul(scale)).ok_or_else(no_load)?;
+    let rate = whole_rate(text).ok_or_else(no_load)?;
     if rate == 0 {
         return Err(LoadError::Zero { form });
     }
@@ -132,15 +127,6 @@ fn rate_of(
         });
     }
     Ok(rate as f64)
-}
-
-/// An error quotes little of what was given.
-fn shorten(text: &str) -> String {
-    let mut short: String = text.chars().take(24).flat_map(char::escape_debug).collect();
-    if text.chars().count() > 24 {
-        short.push_str("...");
-    }
-    short
 }
 
 fn field(name: &str, value: impl Into<Value>) -> Map<String, Value> {

@@ -137,38 +137,6 @@ impl FromStr for Network {
     }
 }
 
-/// CPUs by number: `2`, `0,2`, `0-3`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CpuList(pub Vec<usize>);
-
-impl FromStr for CpuList {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<CpuList, String> {
-        const LARGEST: usize = 1_023;
-        let form = || format!("give CPUs as in 0,2 or 0-3, of 0 to {LARGEST}");
-        let number = |text: &str| match text.parse::<usize>() {
-            Ok(cpu) if cpu <= LARGEST => Ok(cpu),
-            _ => Err(form()),
-        };
-        let mut cpus = Vec::new();
-        for item in text.split(',') {
-            let (first, last) = item.split_once('-').unwrap_or((item, item));
-            let (first, last) = (number(first)?, number(last)?);
-            if first > last {
-                return Err(form());
-            }
-            for cpu in first..=last {
-                if cpus.contains(&cpu) {
-                    return Err(format!("CPU {cpu} is named twice"));
-                }
-                cpus.push(cpu);
-            }
-        }
-        Ok(CpuList(cpus))
-    }
-}
-
 /// All of it.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
@@ -292,15 +260,6 @@ mod tests {
             "10.0.0.1/x",
         ] {
             assert!(wrong.parse::<Network>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn cpus_are_listed() {
-        let cpus = |text: &str| text.parse::<CpuList>().map(|list| list.0);
-        assert_eq!(cpus("0,2-4"), Ok(vec![0, 2, 3, 4]));
-        for wrong in ["", "a", "3-1", "0,0", "0-9999", "1,"] {
-            assert!(cpus(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -16,7 +16,7 @@ mod status;
 
 use std::time::{Duration, Instant};
 
-pub use config::{CpuList, DeviceKind, DeviceSpec, Network, ServeConfig, What};
+pub use config::{DeviceKind, DeviceSpec, Network, ServeConfig, What};
 pub use error::ServeError;
 pub use server::Server;
 pub use signals::Signals;

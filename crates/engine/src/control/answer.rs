@@ -2,7 +2,7 @@
 //!
 //! Attributes that the kernel has keep its names and units; ours stand beside them.
 
-use napkin_core::{Counts, NEVER};
+use napkin_core::{Counts, CpuId, NEVER, Owner};
 use napkin_nic::QueueCounts;
 use serde_json::{Value, json};
 
@@ -26,6 +26,11 @@ pub const OURS: &[(&str, &[&str])] = &[
             "weight",
             "interrupts",
             "polls",
+            "polls-softirq",
+            "polls-ksoftirqd",
+            "polls-thread",
+            "polls-worker",
+            "polls-application",
             "empty-polls",
             "packets",
             "completions",
@@ -34,6 +39,7 @@ pub const OURS: &[(&str, &[&str])] = &[
             "timer-polls",
             "handovers",
             "line-calls",
+            "time-squeezes",
             "idle-gap-min",
             "gone",
         ],
@@ -157,7 +163,7 @@ fn napis(engine: &Engine, id: Option<u32>, ifindex: Option<u32>) -> Result<Vec<R
     let cpus = engine.cpus();
     let Some(id) = id else {
         let napis = of_device(engine, ifindex)?;
-        return Ok(napis.iter().map(|napi| napi_record(napi, &cpus)).collect());
+        return Ok(napis.iter().map(|napi| napi_record(engine, napi, &cpus)).collect());
     };
     let napi = engine.napi(id)?;
     match ifindex {
@@ -165,11 +171,11 @@ fn napis(engine: &Engine, id: Option<u32>, ifindex: Option<u32>) -> Result<Vec<R
             let what = format!("instance {id} belongs to ifindex {}, not {ifindex}", napi.ifindex);
             Err(Refusal::of(Code::NOENT, "ifindex", what))
         }
-        _ => Ok(vec![napi_record(&napi, &cpus)]),
+        _ => Ok(vec![napi_record(engine, &napi, &cpus)]),
     }
 }
 
-fn napi_record(napi: &NapiInfo, cpus: &[usize]) -> Record {
+fn napi_record(engine: &Engine, napi: &NapiInfo, cpus: &[usize]) -> Record {
     let (settings, counts): (_, &Counts) = (&napi.settings, &napi.counts);
     let mut record = record([
         ("ifindex", napi.ifindex.into()),
@@ -196,6 +202,15 @@ fn napi_record(napi: &NapiInfo, cpus: &[usize]) -> Record {
         ("line-calls", napi.line_calls.into()),
         ("gone", napi.gone.into()),
     ]);
+    for owner in Owner::ALL {
+        let polls = counts.polls[owner as usize] + counts.empty_polls[owner as usize];
+        record.insert(format!("polls-{}", owner.name()), polls.into());
+    }
+    // Of the CPU's softirqs: this instance is one of those for which time was short.
+    if usize::from(napi.cpu) < cpus.len() {
+        let squeezes = engine.cpu_counts(CpuId(napi.cpu)).time_squeeze;
+        record.insert("time-squeezes".into(), squeezes.into());
+    }
     // Absent where there is none, as in the kernel.
     if let Some(pid) = napi.pid {
         record.insert("pid".into(), pid.into());
@@ -351,7 +366,7 @@ mod tests {
         let answers = [
             ("dev-get", devices(&engine, None).expect("a device")),
             ("queue-get", queues(&engine, None, None, None).expect("queues")),
-            ("napi-get", vec![napi_record(&napi, &engine.cpus())]),
+            ("napi-get", vec![napi_record(&engine, &napi, &engine.cpus())]),
             ("qstats-get", [stats(false), stats(true)].concat()),
         ];
         assert_eq!(OURS.len(), answers.len());

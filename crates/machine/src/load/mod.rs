@@ -1,7 +1,7 @@
 //! What is on the other side of the link: the experiments' load generators, each with its own way of
 //! sending and of measuring.
 
-pub(crate) mod mutilate;
+pub mod mutilate;
 mod ping;
 mod pktgen;
 pub(crate) mod ssd;

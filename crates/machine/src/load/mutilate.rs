@@ -22,12 +22,13 @@ use crate::packet::{Kind, Packet};
 use crate::rng::Rng;
 
 /// Shape of the distribution of times between two requests of a connection.
-const ARRIVAL_SHAPE: f64 = 0.154_971;
-/// Sizes of keys: generalised extreme values, at least so many bytes.
-const KEY: (f64, f64, f64) = (30.7984, 8.20449, 0.078_688);
-const KEY_MIN: f64 = 7.0;
-/// Sizes of values: generalised Pareto.
-const VALUE: (f64, f64, f64) = (15.0, 214.476, 0.348_238);
+pub const ARRIVAL_SHAPE: f64 = 0.154_971;
+/// Sizes of keys: generalised extreme values (location, scale, shape).
+pub const KEY: (f64, f64, f64) = (30.7984, 8.20449, 0.078_688);
+/// Least size of a key.
+pub const KEY_MIN: f64 = 7.0;
+/// Sizes of values: generalised Pareto (location, scale, shape).
+pub const VALUE: (f64, f64, f64) = (15.0, 214.476, 0.348_238);
 const VALUE_MAX: f64 = 1_400.0;
 /// Share of requests that write.
 const SETS: f64 = 0.03;

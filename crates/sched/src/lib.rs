@@ -1,9 +1,16 @@
-//! Where a thread may run, and in which class: settable for each context, and by anybody else's
-//! tools on the thread's id.
+//! Where a thread may run, and in which class, by its id: of this process's own contexts, and of the
+//! kernel's `napi/*` threads.
+//!
+//! Thin over the system calls, with errors that name the CPU or the right that is missing. Nothing
+//! here knows what the threads are for.
+
+mod cpus;
 
 use rustix::io;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use thiserror::Error;
+
+pub use cpus::CpuList;
 
 /// A scheduling class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,6 +50,12 @@ pub enum SchedError {
         /// Why.
         source: io::Errno,
     },
+    /// The thread has ended, or is another user's.
+    #[error("a thread's class cannot be had: {source}")]
+    Class {
+        /// Why.
+        source: io::Errno,
+    },
     /// No right to real-time priority.
     #[error(
         "real-time priority {priority} was refused: {source}; run with CAP_SYS_NICE, or raise \
@@ -64,12 +77,12 @@ pub fn usable_cpus() -> Vec<usize> {
 }
 
 /// Whether a CPU's number is one that the operating system could have.
-pub(crate) const fn may_exist(cpu: usize) -> bool {
+pub const fn may_exist(cpu: usize) -> bool {
     cpu < CpuSet::MAX_CPU
 }
 
 /// Why a CPU cannot be had, with those that can.
-pub(crate) fn unusable(cpu: usize) -> SchedError {
+pub fn unusable(cpu: usize) -> SchedError {
     // The calling thread may be pinned itself; a new one that asks for all gets whatever there is.
     let all = || {
         let mut all = CpuSet::new();
@@ -79,17 +92,7 @@ pub(crate) fn unusable(cpu: usize) -> SchedError {
         usable_cpus()
     };
     let usable = std::thread::spawn(all).join().unwrap_or_default();
-    SchedError::Cpu { cpu, usable: ranges(&usable) }
-}
-
-/// Numbers in rising order as the kernel lists CPUs: `0-3,6`.
-fn ranges(cpus: &[usize]) -> String {
-    let runs = cpus.chunk_by(|one, next| one + 1 == *next);
-    let run = |run: &[usize]| match run {
-        [first, .., last] => format!("{first}-{last}"),
-        run => run.iter().map(usize::to_string).collect(),
-    };
-    runs.map(run).collect::<Vec<_>>().join(",")
+    SchedError::Cpu { cpu, usable: CpuList(usable).to_string() }
 }
 
 /// Pins a thread (`None`: the calling one) to CPUs; none means that it stays as it is.
@@ -142,8 +145,51 @@ pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
     if result == 0 {
         return Ok(());
     }
-    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EPERM);
-    Err(SchedError::RealTime { priority, source: io::Errno::from_raw_os_error(error) })
+    let source = last_error();
+    Err(match class {
+        Class::Fifo(priority) => SchedError::RealTime { priority, source },
+        Class::Fair => SchedError::Class { source },
+    })
+}
+
+/// The CPUs on which a thread (`None`: the calling one) may run, in order.
+///
+/// # Errors
+/// If the thread has ended.
+pub fn affinity(thread: Option<i32>) -> Result<Vec<usize>, SchedError> {
+    let set = sched_getaffinity(thread.and_then(Pid::from_raw))
+        .map_err(|source| SchedError::Affinity { source })?;
+    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+}
+
+/// The class of a thread (`None`: the calling one). `SCHED_RR` counts as [`Class::Fifo`], and every
+/// other class that is not real-time as [`Class::Fair`].
+///
+/// # Errors
+/// If the thread has ended.
+pub fn class(thread: Option<i32>) -> Result<Class, SchedError> {
+    let thread = thread.unwrap_or(0);
+    let failed = || SchedError::Class { source: last_error() };
+    // SAFETY: the call takes a number and returns one.
+    let policy = unsafe { libc::sched_getscheduler(thread) };
+    if policy < 0 {
+        return Err(failed());
+    }
+    if !matches!(policy & !libc::SCHED_RESET_ON_FORK, libc::SCHED_FIFO | libc::SCHED_RR) {
+        return Ok(Class::Fair);
+    }
+    // SAFETY: `sched_param` is plain data, for which all zeros are valid on every libc.
+    let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live `sched_param`, which the call fills in.
+    if unsafe { libc::sched_getparam(thread, &raw mut param) } != 0 {
+        return Err(failed());
+    }
+    Ok(Class::Fifo(u8::try_from(param.sched_priority).unwrap_or(u8::MAX)))
+}
+
+fn last_error() -> io::Errno {
+    let code = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EPERM);
+    io::Errno::from_raw_os_error(code)
 }
 
 /// Whether this process may put its threads into a class: tried on a thread made for it.
@@ -151,23 +197,25 @@ pub fn may(class: Class) -> bool {
     std::thread::spawn(move || classify(None, class).is_ok()).join().unwrap_or(false)
 }
 
-/// Timers of this thread fire as exactly as the machine can (the default slack is 50 us).
-pub(crate) fn exact_timers() {
-    // It cannot fail for the calling thread; if it did, timers would only be later.
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
-}
-
-/// The calling thread's id: a system call the first time, because waits ask for it again and again.
-pub(crate) fn current_tid() -> i32 {
-    thread_local! {
-        static TID: i32 = rustix::thread::gettid().as_raw_nonzero().get();
-    }
-    TID.with(|tid| *tid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_thread_was_given_is_read_back() {
+        let here = usable_cpus()[0];
+        let told = std::thread::spawn(move || {
+            pin(None, &[here]).expect("it is there");
+            (affinity(None).expect("it lives"), class(None).expect("it lives"))
+        });
+        assert_eq!(told.join().expect("no panic"), (vec![here], Class::Fair));
+        let fifo = Class::Fifo(7);
+        if !may(fifo) {
+            return eprintln!("skipped: no right to real-time priority");
+        }
+        let told = std::thread::spawn(move || classify(None, fifo).and_then(|()| class(None)));
+        assert_eq!(told.join().expect("no panic").expect("it lives"), fifo);
+    }
 
     /// No machine of the tests has so many.
     const ABSENT: usize = CpuSet::MAX_CPU - 1;
@@ -199,16 +247,10 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_listed_as_the_kernel_does() {
-        assert_eq!(ranges(&[0, 1, 2, 3, 6, 8, 9]), "0-3,6,8-9");
-        assert_eq!(ranges(&[5]), "5");
-        assert_eq!(ranges(&[]), "");
-    }
-
-    #[test]
     fn a_thread_that_has_ended_is_no_cpu_s_fault() {
-        let gone = std::thread::spawn(current_tid).join().expect("no panic");
-        let error = pin(Some(gone), &usable_cpus()[..1]).expect_err("it has ended");
+        let gone = std::thread::spawn(rustix::thread::gettid).join().expect("no panic");
+        let error =
+            pin(Some(gone.as_raw_nonzero().get()), &usable_cpus()[..1]).expect_err("it has ended");
         assert!(matches!(error, SchedError::Affinity { .. }), "{error}");
     }
 }

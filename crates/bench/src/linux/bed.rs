@@ -1,0 +1,74 @@
+//! A pair of namespaces with a policy in force on the server's device, and counted.
+
+use napkin_core::Policy;
+use napkin_linux::count::{self, Counter, Key};
+use napkin_linux::kernel::Kernel;
+use napkin_linux::netlink::{Netdev, Route};
+use napkin_linux::support::{self, Scope};
+use napkin_linux::{Setting, Settings};
+use napkin_sched as sched;
+
+use super::failed;
+use super::pair::{DEVICE, Pair};
+use crate::error::BenchError;
+use crate::workload::Placement;
+
+/// The settings in the order in which none of them does harm alone: suspension and deferral's period
+/// before the count that switches deferral on.
+const ORDER: [Setting; 4] = [
+    Setting::Threaded,
+    Setting::IrqSuspendTimeout,
+    Setting::GroFlushTimeout,
+    Setting::DeferHardIrqs,
+];
+
+/// A place for one run.
+#[derive(Debug)]
+pub struct Bed {
+    /// The namespaces.
+    pub pair: Pair,
+    /// Counts polls; from the first on.
+    pub counter: Counter,
+    /// Under which key it counts the server's device.
+    pub key: Key,
+}
+
+impl Bed {
+    /// Makes the namespaces and sets the server's device as the policy says. A thread of its
+    /// instance is put on the CPU that serves.
+    ///
+    /// # Errors
+    /// [`BenchError::Unsupported`] if this kernel cannot do what the policy says; or whatever keeps
+    /// the namespaces, the settings or the counts from being had.
+    pub fn new(policy: &Policy, placement: Placement) -> Result<Bed, BenchError> {
+        support::check(policy, &Kernel::probe(), Scope::Device)
+            .map_err(|refusal| BenchError::Unsupported(refusal.to_string()))?;
+        let pair = Pair::new()?;
+        let netns = pair.server.inode().map_err(failed)?;
+        let netns = u32::try_from(netns).map_err(failed)?;
+        let counter = Counter::start(&count::Options::default()).map_err(failed)?;
+        let set = || -> Result<Key, BenchError> {
+            let ifindex = Route::open().and_then(|mut it| it.link(DEVICE)).map_err(failed)?.ifindex;
+            let mut netdev = Netdev::open().map_err(failed)?;
+            let napis = netdev.napis(Some(ifindex)).map_err(failed)?;
+            let [napi] = napis.as_slice() else {
+                let count = napis.len();
+                return Err(BenchError::Linux(format!("{DEVICE} has {count} NAPI instances")));
+            };
+            let wanted = Settings::of(&policy.instance);
+            for setting in ORDER {
+                if let Some(value) =
+                    wanted.get(setting).filter(|it| napi.settings.get(setting) != Some(*it))
+                {
+                    netdev.set_napi(napi.id, setting, value).map_err(failed)?;
+                }
+            }
+            if let Some(pid) = netdev.napi(napi.id).map_err(failed)?.pid {
+                sched::pin(Some(pid), &[placement.queue])?;
+            }
+            Ok(Key { netns, ifindex, napi_id: napi.id })
+        };
+        let key = pair.server.run(set).map_err(failed)??;
+        Ok(Bed { pair, counter, key })
+    }
+}

@@ -1,0 +1,95 @@
+//! `flood-ping` (2007) in this world: the real `ping -f`, answered by the kernel.
+
+use napkin_core::Policy;
+use napkin_core::policy::{ApplicationPolicy, EpollPolicy};
+use serde_json::{Map, Value};
+
+use super::bed::Bed;
+use super::pair::SERVER;
+use super::window::Window;
+use super::{failed, notes};
+use crate::error::BenchError;
+use crate::ping::Ping;
+use crate::report::{Column, Figures};
+use crate::workload::{Options, Trial, Workload};
+
+/// The workload; it has one load, a closed loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FloodPing;
+
+impl FloodPing {
+    /// The policies that tell its story.
+    pub fn policies() -> Vec<Policy> {
+        vec![Policy::BASE, Policy::THREADED, Policy::defer(20 * napkin_core::MICROSECOND)]
+    }
+}
+
+impl Workload for FloodPing {
+    fn name(&self) -> &'static str {
+        "flood-ping"
+    }
+
+    fn world(&self) -> &'static str {
+        "linux"
+    }
+
+    fn loads(&self) -> usize {
+        1
+    }
+
+    fn load(&self, _: usize) -> Map<String, Value> {
+        Map::from_iter([("client".to_owned(), "ping -f".into())])
+    }
+
+    fn run(&self, _: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let options = trial.options;
+        let placement = options.placement();
+        let bed = Bed::new(trial.policy, placement)?;
+        let flood = || Ping::start(options, placement.other, SERVER);
+        let ping = bed.pair.client.run(flood).map_err(failed)??;
+        std::thread::sleep(options.warm_up);
+        let window = Window::begin(&bed, placement.queue)?;
+        std::thread::sleep(options.window);
+        let mut figures = window.end()?;
+        ping.stop()?;
+        // Every packet that reaches the server's device is a request, and is answered.
+        figures.packets = figures.polled_packets;
+        let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
+        figures.achieved_per_s = figures.packets.map(|packets| packets as f64 / seconds);
+        Ok(figures)
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let extra = |name: &str| Column::Extra(name.to_owned());
+        vec![
+            Column::Policy,
+            Column::Load("client".into()),
+            Column::Achieved,
+            Column::Packets,
+            Column::Polls,
+            extra("polls_softirq"),
+            extra("polls_thread"),
+            extra("deferrals"),
+            extra("watchdogs"),
+            extra("server_busy"),
+        ]
+    }
+
+    fn notes(&self, options: &Options) -> Vec<String> {
+        let mut notes = notes();
+        notes.push("closed loop: the client keeps its latency to itself".into());
+        let asks = |policy: &&Policy| {
+            policy.epoll != EpollPolicy::default()
+                || policy.application != ApplicationPolicy::default()
+        };
+        let asking: Vec<_> = options.policies.iter().filter(asks).map(Policy::to_string).collect();
+        if !asking.is_empty() {
+            notes.push(format!(
+                "no application takes part: what these ask of one (busy polling, suspending) does \
+                 not happen here: {}",
+                asking.join(", ")
+            ));
+        }
+        notes
+    }
+}

@@ -1,0 +1,296 @@
+//! `memcached` (2024) in this world: Debian's memcached, unpatched, under a policy of the kernel's.
+//!
+//! One worker thread on the CPU that serves; the client has a CPU of its own. The device is set
+//! as the policy says, memcached's epoll descriptors from outside, and a client of ours loads it over
+//! the veth: open loop with latency from the intended time, or closed loop for the most it answers.
+
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use napkin_core::{MICROSECOND, Policy};
+use napkin_linux::attach::{Attachment, EventKind, Plan, ProcessChange, Recorder};
+use napkin_sched::{self as sched, CpuList};
+use serde_json::{Map, Value, json};
+
+use super::bed::Bed;
+use super::pair::SERVER;
+use super::window::Window;
+use super::{failed, notes};
+use crate::error::BenchError;
+use crate::memcached::{Client, ClientFigures, ClientWait, Config, Load, populate};
+use crate::report::{Column, Figures};
+use crate::workload::{Options, Placement, Trial, Workload};
+
+const PORT: u16 = 11_211;
+
+/// Longest that memcached may take to listen.
+const START: Duration = Duration::from_secs(5);
+
+/// The workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Memcached {
+    /// What is asked of it, each a load.
+    pub loads: Vec<Load>,
+    /// The client's connections.
+    pub connections: usize,
+}
+
+impl Default for Memcached {
+    fn default() -> Self {
+        let open = |per_second| Load::Open { per_second };
+        Memcached { loads: vec![open(5_000.0), open(20_000.0), Load::Closed], connections: 32 }
+    }
+}
+
+impl Memcached {
+    /// The policies that tell its story.
+    pub fn policies() -> Vec<Policy> {
+        let (short, long) = (20 * MICROSECOND, 200 * MICROSECOND);
+        vec![
+            Policy::BASE,
+            Policy::THREADED,
+            Policy::defer(short),
+            Policy::NAPIBUSY,
+            Policy::FULLBUSY,
+            Policy::suspend(short),
+            Policy::suspend(long),
+        ]
+    }
+
+    fn config(&self, index: usize, placement: Placement, seed: u64) -> Config {
+        let wait = if placement.shared() { ClientWait::Sleep } else { ClientWait::Spin };
+        Config {
+            connections: self.connections,
+            cpus: CpuList(vec![placement.other]),
+            load: self.loads[index],
+            seed,
+            wait,
+            ..Config::new(SocketAddr::from((SERVER, PORT)))
+        }
+    }
+}
+
+impl Workload for Memcached {
+    fn name(&self) -> &'static str {
+        "memcached"
+    }
+
+    fn world(&self) -> &'static str {
+        "linux"
+    }
+
+    fn loads(&self) -> usize {
+        self.loads.len()
+    }
+
+    fn load(&self, index: usize) -> Map<String, Value> {
+        let rate = match self.loads[index] {
+            Load::Open { per_second } => json!(per_second as u64),
+            Load::Closed => json!("max"),
+        };
+        let connections = json!(self.connections);
+        Map::from_iter([("rate".to_owned(), rate), ("connections".to_owned(), connections)])
+    }
+
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let Trial { policy, options, seed } = trial;
+        let placement = options.placement();
+        let bed = Bed::new(policy, placement)?;
+        let config = self.config(index, placement, seed);
+        let start = || Server::start(placement.queue, self.connections);
+        let mut server = bed.pair.server.run(start).map_err(failed)??;
+        let filled = bed.pair.client.run(|| {
+            server.listening()?;
+            populate(&config).map_err(failed)
+        });
+        filled.map_err(failed)??;
+        let attachment = server.attach(policy)?;
+        let client = bed.pair.client.run(|| Client::start(&config)).map_err(failed)?;
+        let mut client = client.map_err(failed)?;
+        std::thread::sleep(options.warm_up);
+        let window = Window::begin(&bed, placement.queue)?;
+        client.begin_window().map_err(failed)?;
+        std::thread::sleep(options.window);
+        let served = client.end_window().map_err(failed)?;
+        let mut figures = window.end()?;
+        client.stop().map_err(failed)?;
+        // With memcached goes whatever was set in it.
+        attachment.leave();
+        server.still_there()?;
+        merge(&mut figures, &served);
+        Ok(figures)
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let extra = |name: &str| Column::Extra(name.to_owned());
+        vec![
+            Column::Policy,
+            Column::Load("rate".into()),
+            Column::Achieved,
+            Column::P50,
+            Column::P95,
+            Column::P99,
+            Column::P999,
+            extra("late"),
+            extra("server_busy"),
+            Column::Polls,
+            extra("polls_softirq"),
+            extra("polls_thread"),
+            extra("polls_application"),
+            extra("empty_polls"),
+            extra("packets_per_poll"),
+            extra("deferrals"),
+            extra("watchdogs"),
+            extra("suspensions"),
+        ]
+    }
+
+    fn notes(&self, options: &Options) -> Vec<String> {
+        let mut notes = notes();
+        if self.loads.contains(&Load::Closed) {
+            notes.push(
+                "max is a closed loop: its percentiles leave out what a held-back request would \
+                 have waited"
+                    .into(),
+            );
+        }
+        let spinning: Vec<_> = options
+            .policies
+            .iter()
+            .filter(|it| it.application.spin)
+            .map(Policy::to_string)
+            .collect();
+        if !spinning.is_empty() {
+            notes.push(format!(
+                "memcached sleeps in epoll_wait and cannot be made to spin from outside: {} has its \
+                 busy poll, and not its application",
+                spinning.join(", ")
+            ));
+        }
+        notes
+    }
+}
+
+/// What the client saw, beside what the kernel counted.
+fn merge(figures: &mut Figures, served: &ClientFigures) {
+    figures.offered_per_s = served.asked_per_s;
+    figures.achieved_per_s = Some(served.achieved_per_s);
+    figures.latency_ns = served.latency_ns.clone();
+    figures.packets = Some(served.requests);
+    let polls = figures.polls.unwrap_or(0);
+    let packets = figures.polled_packets.unwrap_or(0);
+    crate::serving::set_ratio(&mut figures.extra, "packets_per_poll", packets, polls);
+    let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);
+    put("late", served.late.into());
+    put("abandoned", served.abandoned.into());
+    put("backlog", served.backlog.into());
+    put("gets", served.gets.into());
+    put("sets", served.sets.into());
+    put("misses", served.misses.into());
+    put("reconnects", served.reconnects.into());
+    put("client_errors", json!(served.errors));
+    if let Some(delay) = served.send_delay_ns {
+        put("client_send_delay_p50_ns", delay.p50.into());
+        put("client_send_delay_p99_ns", delay.p99.into());
+    }
+}
+
+/// Nothing is written down: what is changed is in a program of this run, and ends with it.
+#[derive(Debug)]
+struct Ours;
+
+impl Recorder for Ours {
+    fn before(&mut self, _: &ProcessChange) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finished(&mut self, _: i32, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A memcached of this run.
+#[derive(Debug)]
+struct Server(Child);
+
+impl Server {
+    /// Starts it in the calling thread's network namespace, on a CPU.
+    fn start(cpu: usize, connections: usize) -> Result<Server, BenchError> {
+        // A child runs where its parent did; this thread ends here.
+        sched::pin(None, &[cpu])?;
+        let mut command = Command::new("memcached");
+        command.args(["-l", &SERVER.to_string(), "-p", &PORT.to_string(), "-U", "0"]);
+        // The client's, with room for its filling of the store and its look whether we listen.
+        let most = (connections + 16).to_string();
+        command.args(["-t", "1", "-m", "256", "-c", &most]);
+        if rustix::process::geteuid().is_root() {
+            command.args(["-u", "root"]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = command.spawn().map_err(|error| {
+            BenchError::Linux(format!(
+                "memcached cannot be run: {error}; install it (Debian: memcached), or model it: \
+                 --world machine"
+            ))
+        })?;
+        Ok(Server(child))
+    }
+
+    /// Waits until it listens; from the client's namespace.
+    fn listening(&mut self) -> Result<(), BenchError> {
+        let began = Instant::now();
+        loop {
+            match TcpStream::connect((SERVER, PORT)) {
+                Ok(_) => return Ok(()),
+                Err(error) if began.elapsed() > START => {
+                    return Err(BenchError::Linux(format!(
+                        "memcached does not answer within {} s: {error}",
+                        START.as_secs()
+                    )));
+                }
+                Err(_) => self.still_there()?,
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Puts it under the policy's epoll and socket part, as `napkin run` does. Its epoll descriptors
+    /// are there before it listens.
+    fn attach(&self, policy: &Policy) -> Result<Attachment<Ours>, BenchError> {
+        let plan = Plan::of(policy).map_err(|error| BenchError::Unsupported(error.to_string()))?;
+        let mut attachment = Attachment::new(plan, Ours);
+        let pid = i32::try_from(self.0.id()).map_err(failed)?;
+        attachment.add(pid).map_err(failed)?;
+        let events = attachment.look().events;
+        let failure = events.into_iter().find(|it| matches!(it.kind, EventKind::Failed { .. }));
+        match failure {
+            None => Ok(attachment),
+            Some(event) => Err(failed(event)),
+        }
+    }
+
+    /// An early end of its own is an error, with its words.
+    fn still_there(&mut self) -> Result<(), BenchError> {
+        match self.0.try_wait().map_err(failed)? {
+            None => Ok(()),
+            Some(status) => {
+                let mut words = String::new();
+                if let Some(pipe) = self.0.stderr.take() {
+                    // Whatever it said; if nothing can be read, nothing is quoted.
+                    let _ = pipe.take(1_000).read_to_string(&mut words);
+                }
+                Err(BenchError::Linux(format!("memcached ended ({status}): {}", words.trim())))
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,131 @@
+//! Workloads in the kernel's own NAPI: programs of the operating system, over a veth between two
+//! network namespaces that a run makes and that vanish with it.
+//!
+//! - [`pair`]: the namespaces and the veth; [`bed`]: with a policy in force, and counted; [`window`]:
+//!   what the kernel did meanwhile.
+//! - [`flood_ping`], [`udp_sink`], [`memcached`]: the workloads, with the engine's names.
+//!
+//! A veth is no network card, and what that changes is said in every report.
+
+pub mod bed;
+pub mod flood_ping;
+pub mod memcached;
+pub mod pair;
+pub mod udp_sink;
+pub mod window;
+
+use std::fmt::Display;
+
+use napkin_core::Policy;
+
+use crate::error::BenchError;
+use crate::memcached::Load;
+use crate::rate::{shorten, whole_rate};
+use crate::workload::Workload;
+
+use flood_ping::FloodPing;
+use memcached::Memcached;
+use udp_sink::UdpSink;
+
+/// What a reader must know about figures over a veth.
+const NOTES: [&str; 3] = [
+    "a veth has no interrupts, and its softirq runs on the CPU of whoever sends until a timer, a \
+     thread or an application has taken the instance over: so base costs the serving CPU less here \
+     than behind a network card",
+    "compare who polled (polls_*), how often a timer had to (watchdogs), and ratios between policies \
+     that poll on the serving CPU; not base's CPU, and not absolute times",
+    "server_* are shares of the serving CPU's time, polls that found nothing included: the kernel \
+     does not tell these apart, so cpu is null",
+];
+
+fn notes() -> Vec<String> {
+    NOTES.map(str::to_owned).to_vec()
+}
+
+fn failed(error: impl Display) -> BenchError {
+    BenchError::Linux(error.to_string())
+}
+
+/// A workload of this world by its name, with the policies that tell its story. Without loads: some
+/// of its own.
+///
+/// # Errors
+/// [`BenchError::Option`] for a name that it has not, and for a load that is none.
+pub fn workload(
+    name: &str,
+    loads: &[String],
+    connections: Option<usize>,
+) -> Result<(Box<dyn Workload>, Vec<Policy>), BenchError> {
+    Ok(match name {
+        "flood-ping" => {
+            if let Some(load) = loads.iter().find(|load| *load != "flood") {
+                return Err(not_a_load(load, "flood"));
+            }
+            (Box::new(FloodPing), FloodPing::policies())
+        }
+        "udp-sink" => {
+            let mut sink = UdpSink::default();
+            if !loads.is_empty() {
+                sink.offered = rates(loads)?;
+            }
+            (Box::new(sink), UdpSink::policies())
+        }
+        "memcached" => {
+            let mut memcached = Memcached::default();
+            if !loads.is_empty() {
+                let open = |rate: u64| Load::Open { per_second: rate as f64 };
+                let load = |rate: Option<u64>| rate.map_or(Load::Closed, open);
+                memcached.loads = rates(loads)?.into_iter().map(load).collect();
+            }
+            if let Some(connections) = connections {
+                memcached.connections = connections;
+            }
+            (Box::new(memcached), Memcached::policies())
+        }
+        _ => {
+            let has = "flood-ping, udp-sink, memcached";
+            return Err(BenchError::Option(format!("linux has no {name}; it has {has}")));
+        }
+    })
+}
+
+/// Rates a second; `None` is as many as can be had.
+fn rates(loads: &[String]) -> Result<Vec<Option<u64>>, BenchError> {
+    /// Beyond this no sender of one thread comes.
+    const HIGHEST: u64 = 10_000_000;
+    let rate = |text: &String| match (text.as_str(), whole_rate(text)) {
+        ("max", _) => Ok(None),
+        (_, Some(rate @ 1..=HIGHEST)) => Ok(Some(rate)),
+        _ => Err(not_a_load(text, "requests a second, as in 20000, 20k or max, at most 10M")),
+    };
+    loads.iter().map(rate).collect()
+}
+
+fn not_a_load(given: &str, form: &str) -> BenchError {
+    BenchError::Option(format!("a load of '{}' is none: give {form}", shorten(given)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str, loads: &[&str]) -> Result<usize, String> {
+        let loads: Vec<String> = loads.iter().map(|load| (*load).to_owned()).collect();
+        workload(name, &loads, None).map(|it| it.0.loads()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn loads_are_rates_or_max() {
+        assert_eq!(of("memcached", &["5k", "max"]), Ok(2));
+        assert_eq!(of("udp-sink", &["1"]), Ok(1));
+        assert_eq!(of("flood-ping", &["flood"]), Ok(1));
+        assert_eq!(of("memcached", &[]), Ok(3));
+        for (name, wrong) in
+            [("memcached", "0"), ("memcached", "11M"), ("udp-sink", "-5"), ("flood-ping", "100")]
+        {
+            let told = of(name, &[wrong]).expect_err(wrong);
+            assert!(told.contains(wrong), "{told}");
+        }
+        assert!(of("tcp-rr", &[]).expect_err("the machine's").contains("flood-ping"));
+    }
+}

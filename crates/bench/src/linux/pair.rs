@@ -1,0 +1,77 @@
+//! Two network namespaces and a veth between them: the server's end, and the client's.
+//!
+//! A veth has NAPI instances only with GRO on, and what a sender's end hands over as one large segment
+//! passes them by: so both ends have GRO on and TSO and GSO off. It has no interrupts, and its softirq
+//! runs on the CPU of whoever sends. The namespaces have no names: they vanish with the last thread or
+//! program in them, also after `kill -9`.
+
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+
+use napkin_linux::namespace::Namespace;
+use napkin_linux::netlink::{Ethtool, GRO, GSO, Route, TSO, VethConfig};
+
+use super::failed;
+use crate::error::BenchError;
+
+/// The server's device.
+pub const DEVICE: &str = "nk-server";
+
+/// The client's device.
+const PEER: &str = "nk-client";
+
+/// The server's address.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
+
+/// The client's address.
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
+
+/// Bits of the network's prefix.
+const PREFIX: u8 = 24;
+
+/// The two namespaces.
+#[derive(Debug)]
+pub struct Pair {
+    /// The server's.
+    pub server: Namespace,
+    /// The client's.
+    pub client: Namespace,
+}
+
+impl Pair {
+    /// Makes the namespaces and the veth, with one queue, both ends up.
+    ///
+    /// # Errors
+    /// Without `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, or if the kernel has no veth.
+    pub fn new() -> Result<Pair, BenchError> {
+        let server = Namespace::new().map_err(failed)?;
+        let client = Namespace::new().map_err(failed)?;
+        let veth = VethConfig {
+            name: DEVICE,
+            peer: PEER,
+            peer_namespace: Some(client.as_fd()),
+            rx_queues: 1,
+            tx_queues: 1,
+        };
+        let made = server.run(|| -> Result<(), BenchError> {
+            Route::open().and_then(|mut route| route.add_veth(&veth)).map_err(failed)?;
+            set_up(DEVICE, SERVER)
+        });
+        made.map_err(failed)??;
+        client.run(|| set_up(PEER, CLIENT)).map_err(failed)??;
+        Ok(Pair { server, client })
+    }
+}
+
+/// Gives an end its address and its offloads, and brings it up.
+fn set_up(ifname: &str, address: Ipv4Addr) -> Result<(), BenchError> {
+    let mut route = Route::open().map_err(failed)?;
+    let link = route.link(ifname).map_err(failed)?;
+    let on = GRO.iter().map(|name| (*name, true));
+    let off = TSO.iter().chain(GSO).map(|name| (*name, false));
+    let offloads: Vec<_> = on.chain(off).collect();
+    let mut ethtool = Ethtool::open().map_err(failed)?;
+    ethtool.set_features(ifname, &offloads).map_err(failed)?;
+    route.add_address(link.ifindex, address, PREFIX).map_err(failed)?;
+    route.set_up(link.ifindex).map_err(failed)
+}

@@ -1,0 +1,206 @@
+//! `udp-sink` (2018) in this world: a blocking sink on one of the operating system's sockets, and a
+//! sender that offers it datagrams at a rate.
+//!
+//! Behind a network card the softirq of `base` preempts the sink on its CPU and starves it. Over a
+//! veth it runs on the sender's CPU and slows the sender down instead: livelock cannot be seen here.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use napkin_core::Policy;
+use napkin_linux::attach::Plan;
+use napkin_sched as sched;
+use serde_json::{Map, Value, json};
+
+use super::bed::Bed;
+use super::pair::{CLIENT, SERVER};
+use super::window::Window;
+use super::{failed, notes};
+use crate::error::BenchError;
+use crate::report::{Column, Figures};
+use crate::workload::{Options, Trial, Workload};
+
+const PORT: u16 = 9;
+/// Bytes of a datagram.
+const DATAGRAM: usize = 64;
+/// How long the sink waits before it looks whether it is over.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// The workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UdpSink {
+    /// Datagrams a second, each a load; `None` for as many as the sender can send.
+    pub offered: Vec<Option<u64>>,
+}
+
+impl Default for UdpSink {
+    fn default() -> Self {
+        UdpSink { offered: vec![Some(20_000), Some(100_000), None] }
+    }
+}
+
+impl UdpSink {
+    /// The policies that tell its story.
+    pub fn policies() -> Vec<Policy> {
+        let defer = Policy::defer(20 * napkin_core::MICROSECOND);
+        vec![Policy::BASE, Policy::THREADED, defer, Policy::BUSYPOLL]
+    }
+}
+
+/// What the threads of a run share.
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl Workload for UdpSink {
+    fn name(&self) -> &'static str {
+        "udp-sink"
+    }
+
+    fn world(&self) -> &'static str {
+        "linux"
+    }
+
+    fn loads(&self) -> usize {
+        self.offered.len()
+    }
+
+    fn load(&self, index: usize) -> Map<String, Value> {
+        let rate = self.offered[index].map_or_else(|| json!("max"), |rate| json!(rate));
+        Map::from_iter([("rate".to_owned(), rate)])
+    }
+
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let options = trial.options;
+        let placement = options.placement();
+        let bed = Bed::new(trial.policy, placement)?;
+        let open = |address| bind(address, trial.policy);
+        let server = bed.pair.server.run(|| open((SERVER, PORT).into())).map_err(failed)??;
+        let client = UdpSocket::bind;
+        let client =
+            bed.pair.client.run(|| client((CLIENT, 0))).map_err(failed)?.map_err(failed)?;
+        client.connect((SERVER, PORT)).map_err(failed)?;
+        let shared = Shared::default();
+        std::thread::scope(|scope| {
+            let sink = scope.spawn(|| sink(&server, placement.queue, &shared));
+            let sender =
+                scope.spawn(|| send(&client, placement.other, self.offered[index], &shared));
+            let measured = measure(&bed, options, placement.queue, &shared);
+            shared.stop.store(true, Ordering::Relaxed);
+            for thread in [sink, sender] {
+                thread.join().map_err(|_| BenchError::Panicked)??;
+            }
+            let mut figures = measured?;
+            figures.offered_per_s = self.offered[index].map(|rate| rate as f64);
+            Ok(figures)
+        })
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let extra = |name: &str| Column::Extra(name.to_owned());
+        vec![
+            Column::Policy,
+            Column::Load("rate".into()),
+            Column::Achieved,
+            extra("sent"),
+            Column::Packets,
+            Column::Drops,
+            Column::Polls,
+            extra("polls_softirq"),
+            extra("polls_thread"),
+            extra("polls_application"),
+            extra("deferrals"),
+            extra("watchdogs"),
+            extra("server_busy"),
+            extra("server_softirq"),
+        ]
+    }
+
+    fn notes(&self, _: &Options) -> Vec<String> {
+        let mut notes = notes();
+        notes.push(
+            "the sender pays for the softirq that takes its datagrams, so livelock cannot be seen: \
+             sent says what it could send"
+                .into(),
+        );
+        notes
+    }
+}
+
+/// The sink's socket, with the options that the policy asks for.
+fn bind(address: SocketAddr, policy: &Policy) -> Result<UdpSocket, BenchError> {
+    let socket = UdpSocket::bind(address).map_err(failed)?;
+    socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    let plan = Plan::of(policy).map_err(|error| BenchError::Unsupported(error.to_string()))?;
+    if let Some(options) = plan.socket {
+        options.set(&socket).map_err(failed)?;
+    }
+    Ok(socket)
+}
+
+/// Takes whatever comes until it is over.
+fn sink(socket: &UdpSocket, cpu: usize, shared: &Shared) -> Result<(), BenchError> {
+    sched::pin(None, &[cpu])?;
+    let mut buffer = [0; DATAGRAM];
+    while !shared.stop.load(Ordering::Relaxed) {
+        // An error is the end of the wait.
+        if socket.recv(&mut buffer).is_ok() {
+            shared.received.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// Sends on a schedule, and what it could not send in time at once afterwards.
+fn send(
+    socket: &UdpSocket,
+    cpu: usize,
+    rate: Option<u64>,
+    shared: &Shared,
+) -> Result<(), BenchError> {
+    sched::pin(None, &[cpu])?;
+    let began = Instant::now();
+    let mut sent = 0_u64;
+    while !shared.stop.load(Ordering::Relaxed) {
+        let due =
+            rate.map_or(u64::MAX, |rate| (began.elapsed().as_secs_f64() * rate as f64) as u64);
+        if sent >= due {
+            // It has a CPU of its own, and no timer is as fine as this.
+            std::hint::spin_loop();
+            continue;
+        }
+        // The first may be refused while the sink is not there yet.
+        if socket.send(&[0x5a; DATAGRAM]).is_ok() {
+            shared.sent.fetch_add(1, Ordering::Relaxed);
+        }
+        sent += 1;
+    }
+    Ok(())
+}
+
+fn measure(
+    bed: &Bed,
+    options: &Options,
+    cpu: usize,
+    shared: &Shared,
+) -> Result<Figures, BenchError> {
+    std::thread::sleep(options.warm_up);
+    let counts = || (shared.sent.load(Ordering::Relaxed), shared.received.load(Ordering::Relaxed));
+    let window = Window::begin(bed, cpu)?;
+    let before = counts();
+    std::thread::sleep(options.window);
+    let after = counts();
+    let mut figures = window.end()?;
+    let (sent, received) = (after.0 - before.0, after.1 - before.1);
+    let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
+    figures.packets = Some(received);
+    figures.achieved_per_s = Some(received as f64 / seconds);
+    figures.extra.insert("sent".into(), sent.into());
+    // What was in flight at either end of the window makes a difference of a few.
+    figures.drops.insert("not_received".into(), sent.saturating_sub(received));
+    Ok(figures)
+}

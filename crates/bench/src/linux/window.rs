@@ -1,0 +1,93 @@
+//! What the kernel did in a window: polls by who polled, timers, the serving CPU's time.
+
+use std::time::Instant;
+
+use napkin_linux::count::Counts;
+use napkin_linux::procfs::{CpuTimes, Softnet};
+use serde_json::Value;
+
+use super::bed::Bed;
+use super::failed;
+use crate::error::BenchError;
+use crate::report::Figures;
+use crate::serving::set_ratio;
+
+/// A window that has begun.
+#[derive(Debug)]
+pub struct Window<'a> {
+    bed: &'a Bed,
+    cpu: usize,
+    began: Instant,
+    counts: Counts,
+    times: CpuTimes,
+    squeezes: u32,
+}
+
+/// Everything at one moment.
+fn read(bed: &Bed, cpu: usize) -> Result<(Counts, CpuTimes, u32), BenchError> {
+    let counts = bed.counter.read().map_err(failed)?.get(&bed.key).copied().unwrap_or_default();
+    let times = CpuTimes::read().map_err(BenchError::Proc)?;
+    let times = times.into_iter().find(|it| it.cpu == cpu).unwrap_or_default();
+    let softnet = Softnet::read().map_err(BenchError::Proc)?;
+    let squeezes = softnet.iter().find(|it| it.cpu == Some(cpu)).map_or(0, |it| it.time_squeeze);
+    Ok((counts, times, squeezes))
+}
+
+impl<'a> Window<'a> {
+    /// Begins one over the device's only instance and the CPU that serves.
+    ///
+    /// # Errors
+    /// If the counts or `/proc` cannot be read.
+    pub fn begin(bed: &'a Bed, cpu: usize) -> Result<Window<'a>, BenchError> {
+        let (counts, times, squeezes) = read(bed, cpu)?;
+        Ok(Window { bed, cpu, began: Instant::now(), counts, times, squeezes })
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As [`Window::begin`].
+    pub fn end(self) -> Result<Figures, BenchError> {
+        let (counts, times, squeezes) = read(self.bed, self.cpu)?;
+        let wall = self.began.elapsed();
+        let counts = counts.since(&self.counts);
+        let mut figures = Figures {
+            window_ns: Some(u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)),
+            polls: Some(counts.polls()),
+            empty_polls: Some(counts.empty),
+            polled_packets: Some(counts.packets),
+            ..Figures::default()
+        };
+        let extra = &mut figures.extra;
+        let mut put = |name: &str, count: u64| {
+            extra.insert(name.to_owned(), Value::from(count));
+        };
+        put("polls_softirq", counts.softirq);
+        put("polls_thread", counts.thread);
+        put("polls_application", counts.application);
+        put("full_polls", counts.full);
+        // Left out where the kernel's timers could not be watched.
+        let timers = [
+            ("deferrals", counts.deferrals),
+            ("watchdogs", counts.watchdogs),
+            ("suspensions", counts.suspensions),
+        ];
+        for (name, count) in timers {
+            if let Some(count) = count {
+                put(name, count);
+            }
+        }
+        put("time_squeeze", squeezes.wrapping_sub(self.squeezes).into());
+        let since = |get: fn(&CpuTimes) -> u64| get(&times).saturating_sub(get(&self.times));
+        let idle = since(|it| it.idle_ns) + since(|it| it.iowait_ns);
+        let irq = since(|it| it.irq_ns);
+        let softirq = since(|it| it.softirq_ns);
+        let threads = since(|it| it.user_ns) + since(|it| it.nice_ns) + since(|it| it.system_ns);
+        let all = idle + irq + softirq + threads + since(|it| it.steal_ns);
+        set_ratio(extra, "server_busy", irq + softirq + threads, all);
+        set_ratio(extra, "server_softirq", softirq, all);
+        set_ratio(extra, "server_threads", threads, all);
+        extra.insert("serving_cpus".into(), vec![self.cpu].into());
+        Ok(figures)
+    }
+}

@@ -1,0 +1,102 @@
+//! Requests that fell due while their connection waited for an answer: when each was due.
+//!
+//! One ring a connection, in one allocation at set-up. A ring is bounded, because a server that is
+//! slower than its load would otherwise be owed more with every second: what does not fit is
+//! counted by the caller and never sent.
+
+/// Entries of all rings together, about.
+const TOTAL: usize = 1 << 20;
+/// Least and most of one.
+const EACH: (usize, usize) = (256, 1 << 16);
+
+/// The rings of one thread's connections.
+#[derive(Debug)]
+pub(super) struct Backlog {
+    due: Box<[u64]>,
+    /// Entries of one ring.
+    each: usize,
+    rings: Box<[Ring]>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Ring {
+    first: usize,
+    len: usize,
+}
+
+impl Backlog {
+    /// Rings for `here` of the client's `all` connections.
+    pub(super) fn new(here: usize, all: usize) -> Backlog {
+        let each = bound(all);
+        Backlog {
+            due: vec![0; here * each].into(),
+            each,
+            rings: vec![Ring::default(); here].into(),
+        }
+    }
+
+    /// Puts a request last; says whether there was room.
+    pub(super) fn push(&mut self, connection: usize, due: u64) -> bool {
+        let ring = &mut self.rings[connection];
+        if ring.len == self.each {
+            return false;
+        }
+        self.due[connection * self.each + (ring.first + ring.len) % self.each] = due;
+        ring.len += 1;
+        true
+    }
+
+    /// Takes the first request.
+    pub(super) fn pop(&mut self, connection: usize) -> Option<u64> {
+        let due = self.first(connection)?;
+        let ring = &mut self.rings[connection];
+        ring.first = (ring.first + 1) % self.each;
+        ring.len -= 1;
+        Some(due)
+    }
+
+    /// The first request.
+    pub(super) fn first(&self, connection: usize) -> Option<u64> {
+        let ring = self.rings[connection];
+        (ring.len != 0).then(|| self.due[connection * self.each + ring.first])
+    }
+
+    /// Requests in all rings.
+    pub(super) fn len(&self) -> u64 {
+        self.rings.iter().map(|ring| ring.len as u64).sum()
+    }
+}
+
+/// How many requests may wait on each of so many connections.
+pub(super) fn bound(connections: usize) -> usize {
+    (TOTAL / connections.max(1)).clamp(EACH.0, EACH.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_leaves_in_order_and_what_has_no_room_is_refused() {
+        let mut backlog = Backlog::new(2, 1 << 20);
+        assert_eq!(backlog.each, EACH.0);
+        for round in 0..3u64 {
+            (0..256).for_each(|i| assert!(backlog.push(1, round * 1_000 + i)));
+            assert!(!backlog.push(1, 9), "it is full");
+            assert_eq!(
+                (backlog.len(), backlog.first(0)),
+                (256, None),
+                "and its neighbour is empty"
+            );
+            // Leaves the ring's first entry in another place each round.
+            let out: Vec<_> = std::iter::from_fn(|| backlog.pop(1)).collect();
+            assert_eq!(out, (0..256).map(|i| round * 1_000 + i).collect::<Vec<_>>());
+            assert!(backlog.push(1, 5) && backlog.pop(1) == Some(5));
+        }
+    }
+
+    #[test]
+    fn few_connections_may_owe_more_each() {
+        assert_eq!([bound(1), bound(100), bound(28_000)], [65_536, 10_485, 256]);
+    }
+}

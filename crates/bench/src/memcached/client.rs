@@ -1,0 +1,190 @@
+//! The client as its user sees it: started, measured in windows, stopped.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use napkin_sched::pin;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Resource, getrlimit};
+
+use super::backlog;
+use super::clock;
+use super::config::Config;
+use super::connection::Streams;
+use super::error::ClientError;
+use super::figures::ClientFigures;
+use super::records::Records;
+use super::worker::{Command, Common, Worker};
+
+/// Descriptors of a thread beside its sockets.
+const OF_A_THREAD: u64 = 3;
+/// Descriptors left for everybody else in the process.
+const OF_OTHERS: u64 = 64;
+
+/// A running client. Dropping it stops it.
+#[derive(Debug)]
+pub struct Client {
+    common: Arc<Common>,
+    threads: Vec<Thread>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    commands: Sender<Command>,
+    wake: Arc<OwnedFd>,
+    /// `None` once its end was told.
+    thread: Option<JoinHandle<Result<(), ClientError>>>,
+}
+
+impl Client {
+    /// Connects, and begins to send once every connection was made. The store should be filled
+    /// ([`populate()`](super::populate())) from the same [`Config`].
+    ///
+    /// # Errors
+    /// A value that makes no sense, a CPU or a connection that cannot be had, too few descriptors.
+    pub fn start(config: &Config) -> Result<Client, ClientError> {
+        config.check()?;
+        check_descriptors(config)?;
+        let records = Records::new(config.records, config.seed);
+        let common = Arc::new(Common { config: config.clone(), records });
+        let mut client = Client { common, threads: Vec::with_capacity(config.threads) };
+        let mut streams: Vec<Vec<_>> = vec![Vec::new(); config.threads];
+        for (number, stream) in Streams::of(config.seed, config.connections).into_iter().enumerate()
+        {
+            streams[number % config.threads].push((number, stream));
+        }
+        let (ready, connected) = channel();
+        for (number, streams) in streams.into_iter().enumerate() {
+            client.spawn(number, streams, ready.clone())?;
+        }
+        drop(ready);
+        // All of them, so that none is left half way when the first error is told.
+        let told: Vec<bool> = connected.iter().collect();
+        if told.len() != config.threads || told.contains(&false) {
+            return Err(client.end().err().unwrap_or(ClientError::Panicked));
+        }
+        let start = clock::now();
+        client.tell_all(|| Command::Go(start));
+        Ok(client)
+    }
+
+    fn spawn(
+        &mut self,
+        number: usize,
+        streams: Vec<(usize, Streams)>,
+        ready: Sender<bool>,
+    ) -> Result<(), ClientError> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(ClientError::os("eventfd"))?;
+        let wake = Arc::new(wake);
+        let (commands, receiver) = channel();
+        let (common, wakes) = (Arc::clone(&self.common), Arc::clone(&wake));
+        let run = move || {
+            let cpus = &common.config.cpus.0;
+            let cpu = cpus.get(number % cpus.len().max(1)).copied();
+            let worker = pin(None, cpu.as_slice())
+                .map_err(ClientError::from)
+                .and_then(|()| Worker::connect(common, streams, receiver, wakes));
+            // Whoever started it has given up if nobody listens, and has dropped the commands.
+            let _ = ready.send(worker.is_ok());
+            drop(ready);
+            worker?.run()
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("client/{number}"))
+            .spawn(run)
+            .map_err(|source| ClientError::Os { what: "starting a thread", source })?;
+        self.threads.push(Thread { commands, wake, thread: Some(thread) });
+        Ok(())
+    }
+
+    /// Whether every thread still runs. If not, the next call says why.
+    pub fn is_running(&self) -> bool {
+        let runs = |thread: &Thread| thread.thread.as_ref().is_some_and(|it| !it.is_finished());
+        self.threads.iter().all(runs)
+    }
+
+    /// Forgets what was counted so far; a window begins.
+    ///
+    /// # Errors
+    /// What has ended a thread: a dead server above all. The client has ended then.
+    pub fn begin_window(&mut self) -> Result<(), ClientError> {
+        self.ask_all(Command::Begin).map(drop)
+    }
+
+    /// What was counted since the window began; the first begins with the client. It goes on until
+    /// the next one begins.
+    ///
+    /// # Errors
+    /// What has ended a thread: a dead server above all. The client has ended then.
+    pub fn end_window(&mut self) -> Result<ClientFigures, ClientError> {
+        let tallies = self.ask_all(Command::End)?;
+        let config = &self.common.config;
+        Ok(ClientFigures::of(&tallies, config, backlog::bound(config.connections)))
+    }
+
+    /// Closes all connections.
+    ///
+    /// # Errors
+    /// What has ended a thread before.
+    pub fn stop(mut self) -> Result<(), ClientError> {
+        self.end()
+    }
+
+    fn tell_all(&self, command: impl Fn() -> Command) {
+        for thread in &self.threads {
+            thread.tell(command());
+        }
+    }
+
+    /// Asks all of them before it waits for any, so that their windows begin and end together.
+    fn ask_all<T>(&mut self, command: fn(Sender<T>) -> Command) -> Result<Vec<T>, ClientError> {
+        let ask = |thread: &Thread| -> Receiver<T> {
+            let (told, answer) = channel();
+            thread.tell(command(told));
+            answer
+        };
+        let answers: Vec<_> = self.threads.iter().map(ask).collect();
+        let answers: Option<Vec<T>> = answers.iter().map(|answer| answer.recv().ok()).collect();
+        // A thread that did not answer has ended.
+        answers.ok_or_else(|| self.end().err().unwrap_or(ClientError::Ended))
+    }
+
+    /// Ends all threads; the first error is told, once.
+    fn end(&mut self) -> Result<(), ClientError> {
+        self.tell_all(|| Command::Stop);
+        let mut ended = Ok(());
+        for thread in &mut self.threads {
+            let Some(handle) = thread.thread.take() else { continue };
+            let told = handle.join().unwrap_or(Err(ClientError::Panicked));
+            ended = ended.and(told);
+        }
+        ended
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Nobody is left to hear of it.
+        let _ = self.end();
+    }
+}
+
+impl Thread {
+    fn tell(&self, command: Command) {
+        // A thread that has ended hears nothing, which its answer's channel shows.
+        let _ = self.commands.send(command);
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+fn check_descriptors(config: &Config) -> Result<(), ClientError> {
+    let (connections, threads) = (config.connections as u64, config.threads as u64);
+    let needed = connections + threads * OF_A_THREAD + OF_OTHERS;
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if limit < needed => Err(ClientError::Descriptors { needed, limit }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,16 @@
+//! The monotonic clock, in nanoseconds.
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, the clock of a client's timers.
+#[inline]
+pub(super) fn now() -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
+    // The monotonic clock is never negative.
+    (tv_sec as u64) * 1_000_000_000 + tv_nsec as u64
+}
+
+/// The same as a time for the kernel.
+pub(super) fn timespec(ns: u64) -> Timespec {
+    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
+}

@@ -1,0 +1,163 @@
+//! What is asked of a server, from how many connections, and by which threads.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use napkin_sched::CpuList;
+
+use super::error::ClientError;
+
+/// Most connections of one client: what one address has ports for, about.
+const MOST_CONNECTIONS: usize = 28_000;
+/// Most threads of one client.
+const MOST_THREADS: usize = 256;
+/// Most records of a store.
+const MOST_RECORDS: usize = 10_000_000;
+/// The highest rate that can be asked for, per second.
+const HIGHEST_RATE: f64 = 1e8;
+
+/// How much is asked of the server.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Load {
+    /// A schedule: so many requests a second, of all connections together, whatever the server does.
+    Open {
+        /// Requests a second.
+        per_second: f64,
+    },
+    /// Each connection asks again as soon as it was answered.
+    Closed,
+}
+
+/// What a client's thread does while nothing is due and nothing was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClientWait {
+    /// It sleeps until the next request is due (timerfd) or an answer comes. It needs little CPU,
+    /// and its sends are late by what the operating system's timers and wake-ups take; the latency
+    /// holds that, and [`ClientFigures::send_delay_ns`](super::ClientFigures::send_delay_ns) says
+    /// how much it was.
+    #[default]
+    Sleep,
+    /// It looks again at once, as mutilate does. Each thread needs a CPU to itself.
+    Spin,
+}
+
+/// A client and its load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The server.
+    pub address: SocketAddr,
+    /// Connections, dealt out to the threads in turn.
+    pub connections: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Thread `i` is pinned to the `i`-th of these, in turn; with none, none is pinned.
+    pub cpus: CpuList,
+    /// How much is asked.
+    pub load: Load,
+    /// Records of the store; a request asks for any of them with equal chance.
+    pub records: usize,
+    /// Share of requests that set their record (0 to 1).
+    pub update: f64,
+    /// The records, the schedules and what each request asks for are drawn from this.
+    pub seed: u64,
+    /// What idle threads do.
+    pub wait: ClientWait,
+    /// A server that answers nothing for so long, with requests outstanding, counts as dead.
+    pub answer_timeout: Duration,
+}
+
+impl Config {
+    /// A client of this server with mutilate's share of sets and 10 000 records: 16 connections on
+    /// one thread that sleeps, without a schedule.
+    pub fn new(address: SocketAddr) -> Config {
+        Config {
+            address,
+            connections: 16,
+            threads: 1,
+            cpus: CpuList::default(),
+            load: Load::Closed,
+            records: 10_000,
+            update: 0.03,
+            seed: 1,
+            wait: ClientWait::default(),
+            answer_timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// The rate that is asked for, if there is one.
+    pub fn per_second(&self) -> Option<f64> {
+        match self.load {
+            Load::Open { per_second } => Some(per_second),
+            Load::Closed => None,
+        }
+    }
+
+    /// Mean time between two requests of a connection in nanoseconds, with a schedule.
+    pub(super) fn mean_gap(&self) -> Option<f64> {
+        self.per_second().map(|rate| self.connections as f64 * 1e9 / rate)
+    }
+
+    /// `answer_timeout` in nanoseconds.
+    pub(super) fn answer_timeout_ns(&self) -> u64 {
+        u64::try_from(self.answer_timeout.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// # Errors
+    /// [`ClientError::Config`] names the value that makes no sense.
+    pub(super) fn check(&self) -> Result<(), ClientError> {
+        let within = |what: &'static str, value: usize, most: usize| {
+            if (1..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(ClientError::Config(format!("{what} of a client: 1 to {most}, not {value}")))
+        };
+        within("connections", self.connections, MOST_CONNECTIONS)?;
+        within("threads", self.threads, MOST_THREADS)?;
+        within("records", self.records, MOST_RECORDS)?;
+        if self.threads > self.connections {
+            return Err(ClientError::Config(format!(
+                "{} threads for {} connections: give each thread one at least",
+                self.threads, self.connections
+            )));
+        }
+        if !(0.0..=1.0).contains(&self.update) {
+            return Err(ClientError::Config(format!(
+                "the share of sets is from 0 to 1, not {}",
+                self.update
+            )));
+        }
+        if self.answer_timeout.is_zero() {
+            return Err(ClientError::Config("an answer needs some time: not 0".to_owned()));
+        }
+        match self.per_second() {
+            Some(rate) if !(rate > 0.0 && rate <= HIGHEST_RATE) => Err(ClientError::Config(
+                format!("requests a second: more than 0, at most {HIGHEST_RATE:e}, not {rate}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let good = Config::new(([127, 0, 0, 1], 11211).into());
+        assert!(good.check().is_ok());
+        let open = |per_second| Load::Open { per_second };
+        for (wrong, named) in [
+            (Config { connections: 0, ..good.clone() }, "connections"),
+            (Config { threads: 17, ..good.clone() }, "17 threads for 16"),
+            (Config { records: 0, ..good.clone() }, "records"),
+            (Config { update: f64::NAN, ..good.clone() }, "NaN"),
+            (Config { load: open(0.0), ..good.clone() }, "requests a second"),
+            (Config { load: open(f64::INFINITY), ..good.clone() }, "inf"),
+            (Config { answer_timeout: Duration::ZERO, ..good }, "not 0"),
+        ] {
+            let told = wrong.check().expect_err(named).to_string();
+            assert!(told.contains(named), "{told}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! A load generator for a real memcached: the text protocol over TCP, on the operating system's
+//! sockets.
+//!
+//! It asks what mutilate asks (sizes of keys and values, times between requests, share of sets:
+//! `facts.md`, 1), from many connections with one request outstanding each, and measures
+//! differently. Every connection has a schedule that is drawn from the seed whatever the server
+//! does, and a latency counts from the time in that schedule. A request that falls due while the
+//! last one is unanswered waits, is charged for its wait and counted as late. Without a schedule
+//! ([`Load::Closed`]) a connection asks again as soon as it was answered, which shows the most that
+//! the server can do, and no honest percentile.
+//!
+//! - `records`: keys and values; `schedule`: when requests are due; `answer`: what a server said.
+//! - `populate`: fills the store. `client`: the threads' handle; `worker`: one thread;
+//!   `connection`: what it knows of each of its connections.
+//! - `figures`: what a window of it showed.
+//!
+//! Sockets are made by the thread that calls [`populate()`] and by threads started from the one that
+//! calls [`Client::start`], so they are in that thread's network namespace. It does not start a
+//! server, choose a policy or print.
+
+mod answer;
+mod backlog;
+mod client;
+mod clock;
+mod config;
+mod connection;
+mod error;
+mod figures;
+mod populate;
+mod records;
+mod schedule;
+mod worker;
+
+pub use answer::{Answer, Asked, Fault, LONGEST_LINE, LONGEST_VALUE, Parser, Refusal};
+pub use client::Client;
+pub use config::{ClientWait, Config, Load};
+pub use error::ClientError;
+pub use figures::{ClientFigures, SendDelayNs};
+pub use populate::{Populated, populate, populate_telling};
+pub use records::{LONGEST_KEY, Records};
+pub use schedule::Schedule;

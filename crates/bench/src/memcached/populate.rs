@@ -1,0 +1,175 @@
+//! Fills a store with the records that a client will ask for, and looks whether it has kept them.
+//!
+//! Sets go out in large pieces without an answer (`noreply`), with a question in between by whose
+//! answer the server says that it has come so far, and what it refused. Then every record is read
+//! once.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use super::answer::{Answer, Asked, Parser};
+use super::config::Config;
+use super::error::ClientError;
+use super::records::Records;
+
+/// Records set between two questions.
+const SETS_AT_ONCE: usize = 1024;
+/// Records asked for at once: few enough that the requests fit the socket's buffers while the
+/// server waits for us to read.
+const GETS_AT_ONCE: usize = 64;
+/// Bytes sent at once, about.
+const SEND: usize = 64 * 1024;
+/// Bytes read at once.
+const READ: usize = 64 * 1024;
+
+/// A store that was filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Populated {
+    /// Records set, and found with their size.
+    pub records: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+}
+
+/// Fills the store.
+///
+/// # Errors
+/// As [`populate_telling`].
+pub fn populate(config: &Config) -> Result<Populated, ClientError> {
+    populate_telling(config, |_, _| {})
+}
+
+/// Fills the store, and tells after each piece how many steps are done of how many: each record is
+/// one when it is set, and one when it is found.
+///
+/// # Errors
+/// A value that makes no sense, a server that cannot be reached, is silent, says anything but what it
+/// should, or has not kept every record.
+pub fn populate_telling(
+    config: &Config,
+    mut tell: impl FnMut(u64, u64),
+) -> Result<Populated, ClientError> {
+    config.check()?;
+    let records = Records::new(config.records, config.seed);
+    let mut line = Line::open(config)?;
+    let (total, mut done) = (2 * records.len() as u64, 0);
+    let all: Vec<usize> = (0..records.len()).collect();
+    for some in all.chunks(SETS_AT_ONCE) {
+        for record in some {
+            records.put_set(*record, false, &mut line.output);
+            if line.output.len() >= SEND {
+                line.send()?;
+            }
+        }
+        line.output.extend_from_slice(b"version\r\n");
+        line.send()?;
+        match line.answer(Asked::Version)? {
+            Answer::Version => {}
+            other => return Err(line.refuses(format!("it answered the sets with {other:?}"))),
+        }
+        done += some.len() as u64;
+        tell(done, total);
+    }
+    let (mut kept, mut bytes) = (0, 0);
+    for some in all.chunks(GETS_AT_ONCE) {
+        some.iter().for_each(|record| records.put_get(*record, &mut line.output));
+        line.send()?;
+        for record in some {
+            let size = records.value_size(*record);
+            match line.answer(records.asked(*record, false))? {
+                Answer::Hit { bytes: found } if found == size => kept += 1,
+                Answer::Hit { .. } | Answer::Miss => {}
+                other => return Err(line.refuses(format!("it answered a get with {other:?}"))),
+            }
+            bytes += records.key(*record).len() as u64 + u64::from(size);
+        }
+        done += some.len() as u64;
+        tell(done, total);
+    }
+    let (address, records) = (config.address, records.len() as u64);
+    if kept != records {
+        return Err(ClientError::NotKept { address, kept, records });
+    }
+    Ok(Populated { records, bytes })
+}
+
+/// The connection: it waits for the server, but not for ever.
+struct Line<'a> {
+    config: &'a Config,
+    stream: TcpStream,
+    output: Vec<u8>,
+    input: Box<[u8]>,
+    /// What of the input is there and not read.
+    unread: std::ops::Range<usize>,
+    parser: Parser,
+}
+
+impl Line<'_> {
+    fn open(config: &Config) -> Result<Line<'_>, ClientError> {
+        let (address, timeout) = (config.address, config.answer_timeout);
+        let connect = || {
+            let stream = TcpStream::connect_timeout(&address, timeout)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(timeout))?;
+            stream.set_write_timeout(Some(timeout))?;
+            Ok(stream)
+        };
+        let stream =
+            connect().map_err(|source| ClientError::Connect { address, number: 1, source })?;
+        Ok(Line {
+            config,
+            stream,
+            output: Vec::new(),
+            input: vec![0; READ].into(),
+            unread: 0..0,
+            parser: Parser::default(),
+        })
+    }
+
+    fn refuses(&self, what: String) -> ClientError {
+        ClientError::Populate { address: self.config.address, what }
+    }
+
+    /// A connection that failed, or timed out.
+    fn failed(&self, error: &io::Error) -> ClientError {
+        let Config { address, answer_timeout: timeout, .. } = *self.config;
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                ClientError::Silent { address, timeout, outstanding: 1 }
+            }
+            _ => self.refuses(format!("the connection failed: {error}")),
+        }
+    }
+
+    fn send(&mut self) -> Result<(), ClientError> {
+        let sent = self.stream.write_all(&self.output);
+        sent.map_err(|error| self.failed(&error))?;
+        self.output.clear();
+        Ok(())
+    }
+
+    /// The next answer. A server that drips has as long as a silent one.
+    fn answer(&mut self, asked: Asked<'_>) -> Result<Answer, ClientError> {
+        let begun = Instant::now();
+        loop {
+            if self.unread.is_empty() {
+                let read = self.stream.read(&mut self.input);
+                match read.map_err(|error| self.failed(&error))? {
+                    0 => return Err(self.refuses("it closed the connection".to_owned())),
+                    bytes => self.unread = 0..bytes,
+                }
+            }
+            let fed = self.parser.feed(asked, &self.input[self.unread.clone()]);
+            let (taken, answer) =
+                fed.map_err(|fault| self.refuses(format!("it said what is no answer: {fault:?}")))?;
+            self.unread.start += taken;
+            if let Some(answer) = answer {
+                return Ok(answer);
+            }
+            if begun.elapsed() > self.config.answer_timeout {
+                return Err(self.failed(&io::ErrorKind::TimedOut.into()));
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The store's records: their keys, and the sizes of their values.
+//!
+//! Drawn once from the seed, so that whoever fills the store and whoever asks it agree without
+//! talking. Sizes are mutilate's `fb_key` and `fb_value`. Other than with mutilate a record keeps
+//! its size when it is set again, so that every answer can be checked.
+
+use std::io::Write;
+
+use napkin_machine::Rng;
+use napkin_machine::load::mutilate::{KEY, KEY_MIN, VALUE};
+
+use super::answer::Asked;
+
+/// Longest key that memcached takes.
+pub const LONGEST_KEY: usize = 250;
+
+/// Largest value that is drawn: half of the largest item that memcached takes by default. One draw
+/// in some hundred million would be larger.
+const LARGEST_VALUE: f64 = 512.0 * 1024.0;
+
+/// Sizes of values below 15 B with their shares; all others come from [`VALUE`]. From mutilate's
+/// `fb_value` (github.com/leverich/mutilate, Generator.cc, `createFacebookValue`), which has them
+/// from B. Atikoglu et al., "Workload Analysis of a Large-Scale Key-Value Store", SIGMETRICS 2012.
+const SMALL_VALUES: [f64; 15] = [
+    0.00536, 0.00047, 0.17820, 0.09239, 0.00018, 0.02740, 0.00065, 0.00606, 0.00023, 0.00837,
+    0.00837, 0.08989, 0.00092, 0.00326, 0.01980,
+];
+
+/// Commands and numbers around a key in a request, at most.
+const AROUND: usize = 64;
+
+/// Keys and sizes of values.
+#[derive(Debug)]
+pub struct Records {
+    keys: Vec<u8>,
+    /// One more than records: where each key begins.
+    begins: Vec<u32>,
+    values: Vec<u32>,
+    /// As long as the largest value.
+    filler: Vec<u8>,
+}
+
+impl Records {
+    /// So many records of a seed.
+    pub fn new(records: usize, seed: u64) -> Records {
+        let mut rng = Rng::new(seed);
+        let digits = records.saturating_sub(1).max(1).ilog10() as usize + 1;
+        let (mut keys, mut begins) = (Vec::with_capacity(records * 37), vec![0]);
+        let mut values = Vec::with_capacity(records);
+        for record in 0..records {
+            let size = key_size(&mut rng).max(digits);
+            // Keys differ in their number; zeros in front of it make up the size.
+            let _ = write!(keys, "{record:0size$}");
+            begins.push(keys.len() as u32);
+            values.push(value_size(&mut rng));
+        }
+        let largest = values.iter().copied().max().unwrap_or(0) as usize;
+        let filler = (0..largest).map(|at| b'a' + (at % 26) as u8).collect();
+        Records { keys, begins, values, filler }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// A record's key.
+    pub fn key(&self, record: usize) -> &[u8] {
+        &self.keys[self.begins[record] as usize..self.begins[record + 1] as usize]
+    }
+
+    /// The size of a record's value in bytes.
+    pub fn value_size(&self, record: usize) -> u32 {
+        self.values[record]
+    }
+
+    /// Bytes of the longest request: what a buffer for any of them needs.
+    pub fn longest_request(&self) -> usize {
+        self.filler.len() + LONGEST_KEY + AROUND
+    }
+
+    /// Appends a get.
+    pub fn put_get(&self, record: usize, to: &mut Vec<u8>) {
+        to.extend_from_slice(b"get ");
+        to.extend_from_slice(self.key(record));
+        to.extend_from_slice(b"\r\n");
+    }
+
+    /// Appends a set, to be answered or not.
+    pub fn put_set(&self, record: usize, answered: bool, to: &mut Vec<u8>) {
+        let size = self.values[record];
+        to.extend_from_slice(b"set ");
+        to.extend_from_slice(self.key(record));
+        // Writing to a `Vec` cannot fail.
+        let _ = write!(to, " 0 0 {size}{}\r\n", if answered { "" } else { " noreply" });
+        to.extend_from_slice(&self.filler[..size as usize]);
+        to.extend_from_slice(b"\r\n");
+    }
+
+    /// What a request of this record is, for who reads the answer.
+    pub(super) fn asked(&self, record: usize, set: bool) -> Asked<'_> {
+        if set { Asked::Set } else { Asked::Get { key: self.key(record) } }
+    }
+}
+
+fn key_size(rng: &mut Rng) -> usize {
+    let (location, scale, shape) = KEY;
+    rng.extreme(location, scale, shape).round().clamp(KEY_MIN, LONGEST_KEY as f64) as usize
+}
+
+fn value_size(rng: &mut Rng) -> u32 {
+    let mut left = rng.unit();
+    for (size, share) in SMALL_VALUES.iter().enumerate() {
+        if left < *share {
+            return size as u32;
+        }
+        left -= share;
+    }
+    let (location, scale, shape) = VALUE;
+    rng.pareto(location, scale, shape).min(LARGEST_VALUE) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mean(of: impl Iterator<Item = f64>) -> f64 {
+        let (sum, count) = of.fold((0.0, 0.0), |(sum, count), x| (sum + x, count + 1.0));
+        sum / count
+    }
+
+    #[test]
+    fn sizes_have_the_published_means() {
+        let records = Records::new(400_000, 11);
+        let keys = mean((0..records.len()).map(|record| records.key(record).len() as f64));
+        assert!((keys - 36.2).abs() < 0.1, "{keys}");
+        // The mean is 194; its standard error here is below 1.
+        let values = mean((0..records.len()).map(|record| f64::from(records.value_size(record))));
+        assert!((values - 194.0).abs() < 3.0, "{values}");
+    }
+
+    #[test]
+    fn small_values_have_their_shares() {
+        let records = Records::new(400_000, 12);
+        for (size, share) in SMALL_VALUES.iter().enumerate() {
+            let found = records.values.iter().filter(|value| **value == size as u32).count();
+            let found = found as f64 / records.len() as f64;
+            assert!((found - share).abs() < 0.002, "{size} B: {found}, not {share}");
+        }
+        let small = records.values.iter().filter(|value| **value < 15).count() as f64;
+        assert!((small / records.len() as f64 - 0.441_55).abs() < 0.003);
+    }
+
+    #[test]
+    fn keys_are_unlike_each_other_and_within_the_protocol() {
+        let records = Records::new(20_000, 13);
+        let keys: std::collections::BTreeSet<_> =
+            (0..records.len()).map(|record| records.key(record)).collect();
+        assert_eq!(keys.len(), 20_000);
+        assert!(keys.iter().all(|key| (7..=LONGEST_KEY).contains(&key.len())));
+        assert!(keys.iter().all(|key| key.iter().all(u8::is_ascii_digit)));
+    }
+
+    #[test]
+    fn a_seed_is_a_set_of_records() {
+        let all = |seed| {
+            let records = Records::new(1_000, seed);
+            (records.keys, records.values)
+        };
+        assert_eq!(all(1), all(1));
+        assert_ne!(all(1), all(2));
+    }
+
+    #[test]
+    fn requests_are_as_the_protocol_has_them_and_fit_their_buffer() {
+        let records = Records::new(1_000, 5);
+        let record = (0..1_000).find(|record| records.value_size(*record) == 2).expect("18 %");
+        let key = std::str::from_utf8(records.key(record)).expect("digits");
+        let mut text = Vec::new();
+        records.put_get(record, &mut text);
+        records.put_set(record, true, &mut text);
+        records.put_set(record, false, &mut text);
+        let wanted =
+            format!("get {key}\r\nset {key} 0 0 2\r\nab\r\nset {key} 0 0 2 noreply\r\nab\r\n");
+        assert_eq!(String::from_utf8(text).expect("text"), wanted);
+        for record in 0..records.len() {
+            let mut one = Vec::new();
+            records.put_set(record, false, &mut one);
+            assert!(one.len() <= records.longest_request());
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! When a connection's requests are due: drawn from a seed, whatever the server does.
+//!
+//! Times between two requests are generalised Pareto distributed, as mutilate's are.
+
+use napkin_machine::Rng;
+use napkin_machine::load::mutilate::ARRIVAL_SHAPE;
+
+/// A connection's requests in time, without an end.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    rng: Rng,
+    mean: f64,
+    start: u64,
+    /// After `start`. A sum of fractions, so that rounding adds up to nothing.
+    next: f64,
+}
+
+impl Schedule {
+    /// Requests with `mean` nanoseconds between two of them on average.
+    ///
+    /// They have gone on for ever before `start`: the first is as far away as the next request is at
+    /// a moment taken at random. That is again a generalised Pareto distribution, with the tail of
+    /// the gaps' own integrated. A first request that came sooner, as one within the first `mean`
+    /// does, would have many connections offer more than their rate at the beginning.
+    pub fn new(mut rng: Rng, mean: f64, start: u64) -> Schedule {
+        let next = rng.pareto(0.0, mean, ARRIVAL_SHAPE / (1.0 - ARRIVAL_SHAPE));
+        Schedule { rng, mean, start, next }
+    }
+
+    /// When the next request is due.
+    pub fn due(&self) -> u64 {
+        self.start.saturating_add(self.next as u64)
+    }
+
+    /// On to the request after it.
+    pub fn advance(&mut self) {
+        self.next += self.rng.pareto(0.0, (1.0 - ARRIVAL_SHAPE) * self.mean, ARRIVAL_SHAPE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_their_mean_gap_and_the_spread_of_the_distribution() {
+        let mut schedule = Schedule::new(Rng::new(3), 1_000.0, 7);
+        let (mut gaps, mut squares, n) = (0.0, 0.0, 200_000);
+        for _ in 0..n {
+            let before = schedule.next;
+            schedule.advance();
+            let gap = schedule.next - before;
+            gaps += gap;
+            squares += gap * gap;
+        }
+        let (n, mean) = (f64::from(n), gaps / f64::from(n));
+        assert!((mean - 1_000.0).abs() < 10.0, "{mean}");
+        // Standard deviation: mean / sqrt(1 - 2 * shape).
+        let deviation = (squares / n - mean * mean).sqrt();
+        let expected = 1_000.0 / (1.0 - 2.0 * ARRIVAL_SHAPE).sqrt();
+        assert!((deviation / expected - 1.0).abs() < 0.03, "{deviation}, not {expected}");
+    }
+
+    #[test]
+    fn many_connections_offer_their_rate_from_the_first_moment_on() {
+        let (mut rng, connections, mean) = (Rng::new(4), 20_000, 1_000.0);
+        // Requests of all connections in each tenth of the first ten mean gaps.
+        let mut tenths = [0u32; 100];
+        for _ in 0..connections {
+            let mut schedule = Schedule::new(rng.split(), mean, 0);
+            while let Some(tenth) = tenths.get_mut(schedule.due() as usize / 100) {
+                *tenth += 1;
+                schedule.advance();
+            }
+        }
+        // 2000 in each on average, with a deviation of 50 or so.
+        assert!(tenths.iter().all(|tenth| (1_800..2_200).contains(tenth)), "{tenths:?}");
+        let first: u32 = tenths[..10].iter().sum();
+        assert!((19_400..20_600).contains(&first), "{first} in the first mean gap");
+    }
+
+    #[test]
+    fn a_seed_is_a_schedule_and_time_does_not_go_back() {
+        let times = |seed| {
+            let mut schedule = Schedule::new(Rng::new(seed), 50_000.0, 1_000);
+            let next = move |_| {
+                let due = schedule.due();
+                schedule.advance();
+                due
+            };
+            (0..1_000).map(next).collect::<Vec<_>>()
+        };
+        assert_eq!(times(1), times(1));
+        assert_ne!(times(1), times(2));
+        assert!(times(1).is_sorted() && times(1)[0] >= 1_000);
+    }
+}

@@ -1,0 +1,70 @@
+//! The operating system's `ping`, as a client that floods.
+
+use std::net::Ipv4Addr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::error::BenchError;
+use crate::workload::Options;
+
+/// Bytes after the ICMP header: what ping sends.
+pub(crate) const PAYLOAD: usize = 56;
+
+/// The operating system's ping, flooding.
+#[derive(Debug)]
+pub(crate) struct Ping(Option<Child>);
+
+impl Ping {
+    /// Floods an address from a CPU for as long as a run of these options takes, in the calling
+    /// thread's network namespace.
+    pub(crate) fn start(
+        options: &Options,
+        cpu: usize,
+        address: Ipv4Addr,
+    ) -> Result<Ping, BenchError> {
+        // It ends by itself, whatever becomes of us.
+        let seconds = (options.warm_up + options.window + Duration::from_secs(2)).as_secs() + 1;
+        let child = Command::new("ping")
+            .args(["-f", "-q", "-s", &PAYLOAD.to_string(), "-w", &seconds.to_string()])
+            .arg(address.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let child = child.map_err(|error| {
+            BenchError::Ping(format!(
+                "the real ping cannot be run: {error}; install it (Debian: iputils-ping), or \
+                 flood without it, in the engine: --device synthetic"
+            ))
+        })?;
+        let ping = Ping(Some(child));
+        if let Some(child) = &ping.0 {
+            napkin_sched::pin(Some(child.id() as i32), &[cpu])?;
+        }
+        Ok(ping)
+    }
+
+    /// Ends it; an early end of its own is an error, with its words.
+    pub(crate) fn stop(mut self) -> Result<(), BenchError> {
+        let Some(mut child) = self.0.take() else { return Ok(()) };
+        let proc = |error: std::io::Error| BenchError::Ping(format!("ping: {error}"));
+        if child.try_wait().map_err(proc)?.is_some() {
+            let output = child.wait_with_output().map_err(proc)?;
+            let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(BenchError::Ping(format!("ping ended early: {words}")));
+        }
+        child.kill().map_err(proc)?;
+        child.wait().map_err(proc)?;
+        Ok(())
+    }
+}
+
+impl Drop for Ping {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Rates on the command line: `200000`, `200k`, `1M`.
+
+/// A whole rate a second, which may be 0; `None` for whatever is none.
+pub(crate) fn whole_rate(text: &str) -> Option<u64> {
+    let number = text.trim();
+    let (digits, scale) = match number.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1_000),
+        None => number.strip_suffix('M').map_or((number, 1), |digits| (digits, 1_000_000)),
+    };
+    // A plus sign would be read as part of a number.
+    let whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse::<u64>().ok().filter(|_| whole)?.checked_mul(scale)
+}
+
+/// An error quotes little of what was given.
+pub(crate) fn shorten(text: &str) -> String {
+    let mut short: String = text.chars().take(24).flat_map(char::escape_debug).collect();
+    if text.chars().count() > 24 {
+        short.push_str("...");
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_whole_and_have_units() {
+        for (text, rate) in
+            [("200000", 200_000), ("200k", 200_000), (" 2K", 2_000), ("1M", 1_000_000), ("0", 0)]
+        {
+            assert_eq!(whole_rate(text), Some(rate), "{text}");
+        }
+        for wrong in ["", "k", "+1", "-1", "1.5k", "1G", "99999999999999999999", "20000000000000M"]
+        {
+            assert_eq!(whole_rate(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn long_values_are_cut() {
+        assert_eq!(shorten("a\nb"), "a\\nb");
+        assert_eq!(shorten(&"x".repeat(30)).len(), 27);
+    }
+}

@@ -1,0 +1,51 @@
+//! What is different on a device from what it was before napkin changed it.
+
+use serde::Serialize;
+
+use super::error::ApplyError;
+use super::place::{Place, Value, told};
+use super::world::{Target, World};
+use crate::journal::{Standing, Store};
+
+/// One place that is not as it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Difference {
+    /// Where.
+    #[serde(flatten, serialize_with = "told")]
+    pub place: Place,
+    /// What it was before napkin changed it.
+    pub before: Value,
+    /// What napkin last set.
+    pub set: Value,
+    /// What it is now; `None`: it is not there.
+    pub now: Option<Value>,
+    /// Whether somebody else set that.
+    pub foreign: bool,
+}
+
+/// What is different since napkin first changed a device, from its journal.
+///
+/// # Errors
+/// If there is no such device, or its journal cannot be read.
+pub fn difference<W: World>(
+    world: &mut W,
+    store: &Store,
+    ifname: &str,
+) -> Result<Vec<Difference>, ApplyError> {
+    let at = world.look(Target::Name(ifname))?;
+    let journal = store.device(at.device.ifindex, ifname)?;
+    let different = journal.records().iter().filter_map(|record| {
+        let now = at.values.get(&record.place);
+        let standing = record.judge(now);
+        let vanished = standing == Standing::Gone && record.place.of_thread();
+        (standing != Standing::Before && !vanished).then(|| Difference {
+            place: record.place.clone(),
+            before: record.before.clone(),
+            set: record.set.clone(),
+            now: now.cloned(),
+            foreign: standing == Standing::Foreign,
+        })
+    });
+    Ok(different.collect())
+}

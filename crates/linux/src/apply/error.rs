@@ -1,0 +1,205 @@
+//! What can go wrong in planning, making and undoing changes.
+
+use thiserror::Error;
+
+use super::restore::Foreign;
+use crate::device::DeviceError;
+use crate::journal::JournalError;
+use crate::netlink::NetlinkError;
+use crate::procfs::irq::IrqError;
+use crate::rights::Right;
+use crate::settings::Setting;
+use crate::support::Refusal;
+use crate::sysfs::SysfsError;
+
+/// Why the kernel could not be read or written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WorldError {
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Netlink.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// Sysfs.
+    #[error(transparent)]
+    Sysfs(#[from] SysfsError),
+    /// An interrupt.
+    #[error(transparent)]
+    Irq(#[from] IrqError),
+    /// A thread.
+    #[error("the NAPI thread of {instance}: {source}")]
+    Thread {
+        /// Whose.
+        instance: String,
+        /// Why.
+        source: napkin_sched::SchedError,
+    },
+    /// What was to be set has vanished.
+    #[error(
+        "{what} of {ifname} {subject} is not there any more: the device was changed meanwhile; \
+         look again"
+    )]
+    Gone {
+        /// What.
+        what: &'static str,
+        /// Of which device.
+        ifname: String,
+        /// Of which instance.
+        subject: String,
+    },
+    /// It was to be set to something that it cannot be.
+    #[error("{what} cannot be {value}")]
+    NoSuchValue {
+        /// What.
+        what: &'static str,
+        /// The value.
+        value: String,
+    },
+}
+
+impl WorldError {
+    /// Whether there is no such device (any more), as opposed to no answer.
+    pub fn is_absent(&self) -> bool {
+        matches!(
+            self,
+            WorldError::Device(DeviceError::Absent { .. })
+                | WorldError::Netlink(NetlinkError::NoDevice { .. })
+                | WorldError::Device(DeviceError::Netlink(NetlinkError::NoDevice { .. }))
+        )
+    }
+}
+
+/// Why there is no plan.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The kernel cannot do it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The device has no instance.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No such queue.
+    #[error("{ifname} has no receive queue {queue} that an instance polls: there is {there}")]
+    NoQueue {
+        /// The device.
+        ifname: String,
+        /// Which queue.
+        queue: u32,
+        /// Those that there are.
+        there: String,
+    },
+    /// One instance alone cannot be set.
+    #[error(
+        "this kernel ({release}) sets {setting} of a whole device only: Linux {since} sets it of one \
+         instance; leave --queue out to set all of {ifname}"
+    )]
+    QueueAlone {
+        /// The device.
+        ifname: String,
+        /// Which setting.
+        setting: Setting,
+        /// The running kernel.
+        release: String,
+        /// The first Linux that can.
+        since: &'static str,
+    },
+    /// Without a list of instances there are no threads and interrupts to place.
+    #[error(
+        "this kernel ({release}) does not list NAPI instances, so {option} has nothing to act on: \
+         Linux 6.8 lists them first"
+    )]
+    NoInstances {
+        /// Which option.
+        option: &'static str,
+        /// The running kernel.
+        release: String,
+    },
+    /// A real-time thread that never sleeps.
+    #[error(
+        "--rt is not for a thread that polls without end: the kernel stops a spinning SCHED_FIFO \
+         thread for 50 ms in every second (sched_rt_runtime_us), and packets wait as long; leave \
+         --rt out, and give the thread a CPU of its own with --cpus"
+    )]
+    RealTimeSpin,
+    /// Nothing to give a priority to.
+    #[error("--rt is for NAPI threads, and {policy} has none; threaded has")]
+    NoThread {
+        /// The policy.
+        policy: String,
+    },
+    /// No priority.
+    #[error("--rt takes a priority of 1 to 99, not {priority}")]
+    Priority {
+        /// What was asked for.
+        priority: u8,
+    },
+    /// No such CPU.
+    #[error("CPU {cpu} is not on: there is {online}")]
+    Cpu {
+        /// Which.
+        cpu: usize,
+        /// Those that are.
+        online: String,
+    },
+}
+
+/// Why a policy was not applied, or not put back.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The journal. Without it nothing is changed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The kernel.
+    #[error(transparent)]
+    World(#[from] WorldError),
+    /// A right is missing.
+    #[error(
+        "changing {ifname} takes {right} (run it as root); nothing was changed. --dry-run and \
+         `napkin diff` show without it what would be"
+    )]
+    NoRight {
+        /// The device.
+        ifname: String,
+        /// What is missing.
+        right: Right,
+    },
+    /// Somebody else changed what napkin had set.
+    #[error(
+        "somebody else has changed what napkin had set, and nothing was changed now: {}; --force \
+         sets it all the same, and `napkin restore` puts back what was before",
+        list(foreign)
+    )]
+    Foreign {
+        /// What.
+        foreign: Vec<Foreign>,
+    },
+    /// A change failed in the middle.
+    #[error("{failed}{}", undone(.left))]
+    Stopped {
+        /// What failed.
+        failed: Box<ApplyError>,
+        /// What could not be put back.
+        left: Vec<String>,
+    },
+}
+
+fn list(foreign: &[Foreign]) -> String {
+    foreign.iter().map(Foreign::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn undone(left: &[String]) -> String {
+    if left.is_empty() {
+        return "; what had been changed before that was put back".into();
+    }
+    let left = left.join("; ");
+    format!(
+        "; some of what had been changed before is not back, `napkin restore` tries again: {left}"
+    )
+}

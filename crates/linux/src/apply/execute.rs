@@ -1,0 +1,168 @@
+//! Making the changes of a plan, each on the disk before it is made.
+
+use napkin_core::Policy;
+use napkin_sched::Class;
+
+use super::error::ApplyError;
+use super::place::{Change, Instance, Place, Value};
+use super::plan::{Options, Plan, plan};
+use super::restore::Foreign;
+use super::undo::undo;
+use super::world::{Snapshot, Target, World};
+use crate::journal::{DeviceJournal, Lock, Standing, Store, fault};
+use crate::settings::Setting;
+
+/// What is to be applied, and where.
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// The policy.
+    pub policy: &'a Policy,
+    /// The device's name.
+    pub ifname: &'a str,
+    /// What else was asked for.
+    pub options: &'a Options,
+    /// Whether to go on where somebody else changed what napkin had set.
+    pub force: bool,
+}
+
+/// What was applied.
+#[derive(Debug)]
+pub struct Applied {
+    /// The plan, all of which was done.
+    pub plan: Plan,
+    /// The changes that were made, with what each place really was.
+    pub done: Vec<Change>,
+    /// The device as it was before.
+    pub before: Snapshot,
+}
+
+/// Applies a policy to a device, for good: until `napkin restore`, or the next boot.
+///
+/// Nothing is written if everything is so already. If a change fails, those before it are put back.
+///
+/// # Errors
+/// If another napkin is at the device, the kernel lacks something, a right is missing, or somebody
+/// else changed what napkin had set.
+pub fn apply<W: World>(
+    world: &mut W,
+    store: &Store,
+    request: &Request<'_>,
+) -> Result<Applied, ApplyError> {
+    let (applied, _journal, _lock) = held(world, store, request)?;
+    Ok(applied)
+}
+
+/// The same, with the lock still held.
+pub(super) fn held<W: World>(
+    world: &mut W,
+    store: &Store,
+    request: &Request<'_>,
+) -> Result<(Applied, DeviceJournal, Lock), ApplyError> {
+    let first = world.look(Target::Name(request.ifname))?;
+    // What cannot be is said before anything is touched, the lock included.
+    plan(request.policy, &first, world.kernel(), request.options)?;
+    let ifname = first.device.ifname.clone();
+    world.may_change().map_err(|right| ApplyError::NoRight { ifname: ifname.clone(), right })?;
+    let lock = store.lock(first.device.ifindex, &ifname)?;
+    // Another napkin may have been at it until now.
+    let before = world.look(Target::Index(first.device.ifindex))?;
+    let mut journal = store.device(before.device.ifindex, &ifname)?;
+    let foreign = foreign(&before, &journal);
+    if !foreign.is_empty() && !request.force {
+        return Err(ApplyError::Foreign { foreign });
+    }
+    let plan = plan(request.policy, &before, world.kernel(), request.options)?;
+    let mut done = Vec::new();
+    match execute(world, &mut journal, &before, &plan.changes, &mut done) {
+        Ok(()) => Ok((Applied { plan, done, before }, journal, lock)),
+        Err(failed) => {
+            let undone = undo(world, &mut journal, &before, &done);
+            Err(ApplyError::Stopped { failed: Box::new(failed), left: undone.left() })
+        }
+    }
+}
+
+/// What somebody else changed after napkin did.
+fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
+    let changed = journal.records().iter().filter_map(|record| {
+        let now = at.values.get(&record.place)?;
+        (record.judge(Some(now)) == Standing::Foreign)
+            .then(|| Foreign::of(record, now, &at.device.ifname))
+    });
+    changed.collect()
+}
+
+fn execute<W: World>(
+    world: &mut W,
+    journal: &mut DeviceJournal,
+    at: &Snapshot,
+    changes: &[Change],
+    done: &mut Vec<Change>,
+) -> Result<(), ApplyError> {
+    for change in changes {
+        remember_threads(world, journal, at, change, done)?;
+        let Some(old) = world.read(at, &change.place)? else {
+            return Err(super::WorldError::Gone {
+                what: change.place.what(),
+                ifname: at.device.ifname.clone(),
+                subject: change.place.subject(),
+            }
+            .into());
+        };
+        if old == change.new {
+            continue;
+        }
+        set(world, journal, at, &change.place, &old, &change.new)?;
+        done.push(Change { old: Some(old), ..change.clone() });
+    }
+    Ok(())
+}
+
+/// Writes a change down, then makes it.
+pub(super) fn set<W: World>(
+    world: &mut W,
+    journal: &mut DeviceJournal,
+    at: &Snapshot,
+    place: &Place,
+    old: &Value,
+    new: &Value,
+) -> Result<(), ApplyError> {
+    journal.before(place, old, new)?;
+    fault::point();
+    world.write(at, place, new)?;
+    fault::point();
+    Ok(())
+}
+
+/// A thread ends with its mode, and its CPUs and class with it. What somebody had given it is
+/// written down as a change to what a new thread has, so that it is given back.
+fn remember_threads<W: World>(
+    world: &mut W,
+    journal: &mut DeviceJournal,
+    at: &Snapshot,
+    change: &Change,
+    done: &mut Vec<Change>,
+) -> Result<(), ApplyError> {
+    let of: Vec<Instance> = match (&change.place, &change.new) {
+        (Place::Napi(instance, Setting::Threaded), Value::Number(0)) => vec![instance.clone()],
+        (Place::Device(Setting::Threaded), Value::Number(0)) => {
+            Instance::all(&at.device).into_iter().map(|(instance, _)| instance).collect()
+        }
+        _ => return Ok(()),
+    };
+    for instance in of {
+        let fresh = [
+            (Place::ThreadCpus(instance.clone()), Value::cpus(&world.new_thread_cpus())),
+            (Place::ThreadClass(instance), Value::Class(Class::Fair)),
+        ];
+        for (place, new) in fresh {
+            if let Some(old) = world.read(at, &place)?
+                && old != new
+            {
+                journal.before(&place, &old, &new)?;
+                done.push(Change { place, old: Some(old), new });
+            }
+        }
+    }
+    Ok(())
+}

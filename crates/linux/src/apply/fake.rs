@@ -1,0 +1,206 @@
+//! A kernel of tests: devices whose places can be set, with nothing behind them.
+
+use std::collections::BTreeMap;
+
+use napkin_sched::Class;
+
+use super::error::WorldError;
+use super::place::{Instance, Place, Value};
+use super::world::{Snapshot, Target, World};
+use crate::device::{Device, DeviceError, Napi};
+use crate::kernel::{Kernel, Way};
+use crate::rights::Right;
+use crate::settings::{Setting, Settings};
+use crate::support::tests::linux;
+
+/// The CPUs of the fake.
+pub(super) const CPUS: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Fake {
+    kernel: Kernel,
+    pub(super) devices: Vec<Device>,
+    of_device: BTreeMap<(u32, Setting), u64>,
+    next_id: u32,
+    /// The kernel refuses the write behind so many others, once.
+    pub(super) refuses_after: Option<u32>,
+    pub(super) writes: u32,
+    pub(super) right: bool,
+}
+
+impl Fake {
+    /// Linux 6.18 with one device, `va`, of so many queues; an interrupt for each.
+    pub(super) fn new(queues: u32) -> Fake {
+        Fake::of(linux(6, 18), queues)
+    }
+
+    pub(super) fn of(kernel: Kernel, queues: u32) -> Fake {
+        let mut fake = Fake {
+            kernel,
+            devices: Vec::new(),
+            of_device: BTreeMap::new(),
+            next_id: 513,
+            refuses_after: None,
+            writes: 0,
+            right: true,
+        };
+        fake.add(7, "va", queues);
+        fake.add(8, "vb", queues);
+        fake
+    }
+
+    fn add(&mut self, ifindex: u32, ifname: &str, queues: u32) {
+        let napis = (0..queues).map(|queue| self.napi(queue)).collect();
+        let ifname = ifname.to_owned();
+        self.devices.push(Device { ifindex, ifname, driver: Some("fake".into()), up: true, napis });
+        for setting in Setting::ALL {
+            if matches!(self.kernel.way(setting), Some(Way::Device { .. })) {
+                self.of_device.insert((ifindex, setting), 0);
+            }
+        }
+    }
+
+    fn napi(&mut self, queue: u32) -> Napi {
+        self.next_id += 1;
+        let mut settings = Settings::default();
+        for setting in Setting::ALL {
+            settings.set(setting, 0);
+        }
+        Napi {
+            id: self.next_id,
+            rx_queues: vec![queue],
+            tx_queues: vec![queue],
+            irq: Some(24 + queue),
+            irq_cpus: Some((0..CPUS).collect()),
+            pid: None,
+            thread_cpus: None,
+            thread_class: None,
+            settings,
+        }
+    }
+
+    /// The driver makes its instances anew, as they were.
+    pub(super) fn recreate(&mut self) {
+        for napi in self.devices.iter_mut().flat_map(|device| &mut device.napis) {
+            self.next_id += 1;
+            napi.id = self.next_id;
+        }
+    }
+
+    /// Everything that can be set, of all devices.
+    pub(super) fn everything(&mut self) -> BTreeMap<(u32, Place), Value> {
+        let indexes: Vec<u32> = self.devices.iter().map(|device| device.ifindex).collect();
+        let mut all = BTreeMap::new();
+        for ifindex in indexes {
+            let at = self.look(Target::Index(ifindex)).expect("it is there");
+            all.extend(at.values.into_iter().map(|(place, value)| ((ifindex, place), value)));
+        }
+        all
+    }
+
+    /// Somebody else sets a place of `va`.
+    pub(super) fn somebody_sets(&mut self, place: &Place, value: &Value) {
+        let at = self.look(Target::Name("va")).expect("it is there");
+        self.set(&at, place, value);
+    }
+
+    fn set(&mut self, at: &Snapshot, place: &Place, value: &Value) {
+        if let (Place::Device(setting), Value::Number(number)) = (place, value) {
+            self.of_device.insert((at.device.ifindex, *setting), *number);
+            return;
+        }
+        let id = at.napi(place.instance().expect("not the device's")).expect("it was found").id;
+        let mut napis = self.devices.iter_mut().flat_map(|device| &mut device.napis);
+        let napi = napis.find(|napi| napi.id == id).expect("no instance has this id any more");
+        match (place, value) {
+            (Place::Napi(_, setting), Value::Number(number)) => {
+                napi.settings.set(*setting, *number);
+                let (threaded, has) = (napi.settings.threaded != Some(0), napi.pid.is_some());
+                if threaded && !has {
+                    napi.pid = Some(1_000);
+                    napi.thread_cpus = Some((0..CPUS).collect());
+                    napi.thread_class = Some(Class::Fair);
+                } else if !threaded {
+                    (napi.pid, napi.thread_cpus, napi.thread_class) = (None, None, None);
+                }
+                let spins = napi.settings.threaded == Some(2);
+                assert!(
+                    !spins || napi.thread_class == Some(Class::Fair),
+                    "a real-time thread spins"
+                );
+            }
+            (Place::ThreadCpus(_), Value::Cpus(cpus)) => {
+                assert!(napi.pid.is_some(), "no thread to pin");
+                napi.thread_cpus = Some(cpus.clone());
+            }
+            (Place::ThreadClass(_), Value::Class(class)) => {
+                assert!(napi.pid.is_some(), "no thread to classify");
+                assert_ne!(napi.settings.threaded, Some(2), "a spinning thread's class");
+                napi.thread_class = Some(*class);
+            }
+            (Place::IrqCpus(_), Value::Cpus(cpus)) => napi.irq_cpus = Some(cpus.clone()),
+            (place, value) => panic!("{} cannot be {value}", place.what()),
+        }
+    }
+}
+
+impl World for Fake {
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    fn may_change(&self) -> Result<(), Right> {
+        if self.right { Ok(()) } else { Err(Right::NetAdmin) }
+    }
+
+    fn look(&mut self, target: Target<'_>) -> Result<Snapshot, WorldError> {
+        let device = self.devices.iter().find(|device| match target {
+            Target::Name(ifname) => device.ifname == ifname,
+            Target::Index(ifindex) => device.ifindex == ifindex,
+        });
+        let Some(device) = device.cloned() else {
+            let ifname = format!("{target:?}");
+            return Err(DeviceError::Absent { ifname, nearest: None, there: vec![] }.into());
+        };
+        let mut values = BTreeMap::new();
+        for (it, napi) in Instance::all(&device) {
+            for setting in Setting::ALL.into_iter().filter(|it| self.kernel.per_napi(*it)) {
+                let value = Value::Number(napi.settings.get(setting).unwrap_or(0));
+                values.insert(Place::Napi(it.clone(), setting), value);
+            }
+            let cpus = |cpus: &Option<Vec<usize>>| cpus.as_deref().map(Value::cpus);
+            let thread =
+                cpus(&napi.thread_cpus).map(|value| (Place::ThreadCpus(it.clone()), value));
+            let class = napi.thread_class.map(Value::Class);
+            let class = class.map(|value| (Place::ThreadClass(it.clone()), value));
+            let irq = cpus(&napi.irq_cpus).map(|value| (Place::IrqCpus(it), value));
+            values.extend([thread, class, irq].into_iter().flatten());
+        }
+        for ((ifindex, setting), value) in &self.of_device {
+            if *ifindex == device.ifindex {
+                values.insert(Place::Device(*setting), Value::Number(*value));
+            }
+        }
+        Ok(Snapshot { device, values, cpus: (0..CPUS).collect() })
+    }
+
+    fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, WorldError> {
+        let now = self.look(Target::Index(at.device.ifindex))?;
+        Ok(now.values.get(place).cloned())
+    }
+
+    fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), WorldError> {
+        if self.refuses_after == Some(self.writes) {
+            self.refuses_after = None;
+            let value = value.to_string();
+            return Err(WorldError::NoSuchValue { what: place.what(), value });
+        }
+        self.writes += 1;
+        self.set(at, place, value);
+        Ok(())
+    }
+
+    fn new_thread_cpus(&self) -> Vec<usize> {
+        (0..CPUS).collect()
+    }
+}

@@ -1,0 +1,115 @@
+//! A policy for as long as something runs.
+
+use std::time::{Duration, Instant};
+
+use super::error::ApplyError;
+use super::execute::{Applied, Request, held};
+use super::linux::Linux;
+use super::restore::DeviceRestored;
+use super::undo::undo;
+use super::world::{Target, World};
+use crate::attach::Signals;
+use crate::journal::{DeviceJournal, Lock, Store};
+
+/// The longest single wait; longer ones are several.
+const STEP: Duration = Duration::from_secs(3_600);
+
+/// How a hold came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Its time was up.
+    Time,
+    /// This signal came.
+    Signal(i32),
+}
+
+/// A policy that is applied to a device until this is dropped or [`Hold::restore`]d; no other napkin
+/// can change the device meanwhile.
+///
+/// What was there before comes back, be it another policy that was applied for good. If the process
+/// is killed, the journal knows, and `napkin restore` puts back what was before all of them.
+#[derive(Debug)]
+pub struct Hold<W: World = Linux> {
+    world: W,
+    applied: Applied,
+    journal: DeviceJournal,
+    restored: bool,
+    // Given up last.
+    _lock: Lock,
+}
+
+impl<W: World> Hold<W> {
+    /// Applies a policy, and keeps the device's lock.
+    ///
+    /// # Errors
+    /// As [`apply`](super::apply); nothing is changed then.
+    pub fn apply(
+        mut world: W,
+        store: &Store,
+        request: &Request<'_>,
+    ) -> Result<Hold<W>, ApplyError> {
+        let (applied, journal, lock) = held(&mut world, store, request)?;
+        Ok(Hold { world, applied, journal, restored: false, _lock: lock })
+    }
+
+    /// What was applied.
+    pub fn applied(&self) -> &Applied {
+        &self.applied
+    }
+
+    /// Waits until the time is up or one of the signals comes; block them before applying.
+    pub fn wait(&self, signals: &Signals, limit: Duration) -> Ended {
+        let start = Instant::now();
+        loop {
+            let left = limit.saturating_sub(start.elapsed());
+            match signals.wait(left.min(STEP)) {
+                Some(came) => return Ended::Signal(came.signal),
+                None if left.is_zero() => return Ended::Time,
+                None => {}
+            }
+        }
+    }
+
+    /// Puts back what was before.
+    ///
+    /// # Errors
+    /// If the kernel or the journal does not answer; then the journal still knows.
+    pub fn restore(mut self) -> Result<DeviceRestored, ApplyError> {
+        self.put_back()
+    }
+
+    fn put_back(&mut self) -> Result<DeviceRestored, ApplyError> {
+        self.restored = true;
+        // Its instances may have been made anew meanwhile.
+        let ifindex = self.applied.before.device.ifindex;
+        match self.world.look(Target::Index(ifindex)) {
+            Ok(at) => Ok(undo(&mut self.world, &mut self.journal, &at, &self.applied.done)),
+            Err(error) if error.is_absent() => {
+                self.journal.keep(|_| false)?;
+                let ifname = self.applied.before.device.ifname.clone();
+                Ok(DeviceRestored { ifname, gone: true, ..DeviceRestored::default() })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl<W: World> Drop for Hold<W> {
+    fn drop(&mut self) {
+        if !self.restored {
+            // There is nobody to tell; what could not be put back is in the journal.
+            let _ = self.put_back();
+        }
+    }
+}
+
+impl Hold<Linux> {
+    /// Applies a policy to the running kernel, with the journal where the environment says.
+    ///
+    /// # Errors
+    /// As [`Hold::apply`].
+    pub fn here(request: &Request<'_>) -> Result<Hold, ApplyError> {
+        let store = Store::open()?;
+        Hold::apply(Linux::open()?, &store, request)
+    }
+}

@@ -1,0 +1,41 @@
+//! A policy's device part, set on the kernel's own devices, and put back.
+//!
+//! - [`Place`], [`Value`], [`Change`]: what can be changed, and how it is named.
+//! - [`World`]: how the kernel is read and written; [`Linux`] is the real one.
+//! - [`plan`]: which changes a policy takes, and in which order. Pure.
+//! - [`apply`]: makes them, each written down in the [`journal`](crate::journal) before.
+//! - [`Hold`]: the same for as long as something runs. [`restore`]: puts back what the journal knows.
+//! - [`difference`]: what napkin changed, and what somebody else has changed since.
+//!
+//! The program's part of a policy is [`attach`](crate::attach)'s.
+
+mod difference;
+mod error;
+mod execute;
+#[cfg(test)]
+mod fake;
+mod fold;
+mod hold;
+mod linux;
+mod neighbours;
+mod place;
+mod plan;
+mod restore;
+#[cfg(test)]
+mod tests;
+mod undo;
+mod world;
+
+pub use difference::{Difference, difference};
+pub use error::{ApplyError, PlanError, WorldError};
+pub use execute::{Applied, Request, apply};
+pub use fold::{Folded, fold};
+pub use hold::{Ended, Hold};
+pub use linux::Linux;
+pub use neighbours::{Neighbours, neighbours};
+pub use place::{Change, Instance, Place, Value};
+pub use plan::{Options, Plan, plan};
+pub use restore::{
+    Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration, RestoreOptions, restore,
+};
+pub use world::{Snapshot, Target, World};

@@ -1,0 +1,110 @@
+//! Whose traffic waits when a queue's interrupts are masked for long.
+
+use std::fmt;
+
+use napkin_core::Policy;
+use napkin_core::policy::Time;
+use serde::Serialize;
+
+use super::place::Instance;
+use crate::device::Device;
+use crate::process::{Owners, owners};
+use crate::support;
+
+/// The most descriptors of one process that are looked at.
+const DESCRIPTORS: usize = 4_096;
+
+/// Programs that are named before the rest is counted.
+const SHOWN: usize = 5;
+
+/// Programs that receive from the instances that a policy sets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Neighbours {
+    /// How long their packets may have to wait, in nanoseconds.
+    pub wait: u64,
+    /// The programs, as `sshd (812)`, in the order of their names.
+    pub programs: Vec<String>,
+}
+
+impl fmt::Display for Neighbours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Neighbours { wait, programs } = self;
+        let shown = programs.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let more = programs.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let wait = Time(*wait);
+        write!(
+            f,
+            "packets for {shown}{more} come in on the same queues, and may wait up to {wait} there \
+             before anybody looks; steer them to another queue (ethtool -N), or set the \
+             program's queue alone with --queue"
+        )
+    }
+}
+
+/// The programs other than `but` whose packets may have to wait 1 ms or more under a policy, as
+/// they receive from the instances that it sets. `None` if nobody has to wait.
+///
+/// Every process of the host is looked at, if the policy makes anybody wait.
+pub fn neighbours(
+    policy: &Policy,
+    device: &Device,
+    queue: Option<u32>,
+    but: &[i32],
+) -> Option<Neighbours> {
+    support::others_wait(policy)?;
+    among(policy, device, queue, &owners(DESCRIPTORS), but)
+}
+
+fn among(
+    policy: &Policy,
+    device: &Device,
+    queue: Option<u32>,
+    owners: &Owners,
+    but: &[i32],
+) -> Option<Neighbours> {
+    let wait = support::others_wait(policy)?;
+    let set = |instance: &Instance| queue.is_none_or(|queue| instance.rx.contains(&queue));
+    let instances = Instance::all(device).into_iter().filter(|(instance, _)| set(instance));
+    let owners = instances.flat_map(|(_, napi)| owners.of(napi.id));
+    let others = owners.filter(|owner| !but.contains(&owner.pid));
+    let mut programs: Vec<String> =
+        others.map(|owner| format!("{} ({})", owner.comm, owner.pid)).collect();
+    programs.sort();
+    programs.dedup();
+    (!programs.is_empty()).then_some(Neighbours { wait, programs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::fake::Fake;
+    use crate::process::Owner;
+
+    #[test]
+    fn who_shares_a_queue_is_named_only_if_it_has_to_wait() {
+        let device = Fake::new(2).devices.remove(0);
+        let owner = |pid, comm: &str| Owner { pid, comm: comm.into(), sockets: 1 };
+        let mut owners = Owners::default();
+        owners.by_napi_id.insert(device.napis[0].id, vec![owner(812, "sshd"), owner(9, "own")]);
+        let told = |text: &str, queue| {
+            let policy: Policy = text.parse().expect(text);
+            among(&policy, &device, queue, &owners, &[9])
+        };
+        let suspended = told("suspend20", None).expect("it waits");
+        assert_eq!(
+            (suspended.wait, suspended.programs.as_slice()),
+            (20_000_000, &["sshd (812)".to_owned()][..])
+        );
+        assert!(
+            suspended
+                .to_string()
+                .contains("sshd (812) come in on the same queues, and may wait up to 20ms")
+        );
+        assert_eq!(told("suspend20", Some(0)), Some(suspended));
+        assert_eq!(told("suspend20", Some(1)), None, "another queue");
+        assert_eq!(told("base", None), None, "nobody waits");
+        assert_eq!(told("defer-hard-irqs=2,gro-flush-timeout=20us", None), None, "not for long");
+    }
+}

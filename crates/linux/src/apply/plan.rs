@@ -1,0 +1,223 @@
+//! Which changes a policy takes on a device, and in which order.
+//!
+//! Pure: a device as it was found, a kernel as it was probed, and the options go in. What is already
+//! as it should be is no change, so a second apply plans nothing.
+
+use napkin_core::Policy;
+use napkin_core::policy::Threaded;
+use napkin_sched::{Class, CpuList};
+use serde::Serialize;
+
+use super::error::PlanError;
+use super::place::{Change, Instance, Place, Value};
+use super::world::Snapshot;
+use crate::device::Napi;
+use crate::kernel::{Can, Kernel, Way};
+use crate::settings::{Setting, Settings};
+use crate::support::{self, Scope, Warning};
+
+/// What can be asked for beside the policy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Only the instance that polls this receive queue.
+    pub queue: Option<u32>,
+    /// CPUs: the interrupt and the thread of queue i go to the i-th of them, round and round.
+    /// Empty: they stay where they are.
+    pub cpus: Vec<usize>,
+    /// The priority of the threads in `SCHED_FIFO`, 1 to 99; `None`: their class stays.
+    pub rt: Option<u8>,
+}
+
+/// The changes that a policy takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Plan {
+    /// The device's name.
+    pub ifname: String,
+    /// Its number.
+    pub ifindex: u32,
+    /// The policy.
+    pub policy: String,
+    /// What to change, in the order in which it is safe.
+    pub changes: Vec<Change>,
+    /// How many places are already as they should be.
+    pub already: usize,
+    /// What the policy names and this does not set.
+    pub warnings: Vec<Warning>,
+    /// Whether CPUs were named and there is neither an interrupt nor a thread to place.
+    pub nothing_to_place: bool,
+}
+
+/// Plans a policy's device part.
+///
+/// # Errors
+/// If the kernel lacks something, or an option names what is not there.
+pub fn plan(
+    policy: &Policy,
+    at: &Snapshot,
+    kernel: &Kernel,
+    options: &Options,
+) -> Result<Plan, PlanError> {
+    let warnings = support::check(policy, kernel, Scope::Device)?;
+    let busy = policy.instance.threaded == Threaded::BusyPoll;
+    check_options(policy, at, kernel, options)?;
+    let instances = chosen(at, options.queue)?;
+    let wanted = Settings::of(&policy.instance);
+    let threaded = wanted.threaded.unwrap_or(0) != 0;
+
+    let mut wishes: Vec<(Place, Value)> = Vec::new();
+    for setting in Setting::ALL {
+        let value = Value::Number(wanted.get(setting).unwrap_or(0));
+        match kernel.way(setting) {
+            // A kernel that lacks it has it off, and `check` has refused anything else.
+            None => {}
+            Some(Way::Napi { .. }) => wishes.extend(
+                instances.iter().map(|(it, _)| (Place::Napi(it.clone(), setting), value.clone())),
+            ),
+            Some(Way::Device { .. }) => {
+                let place = Place::Device(setting);
+                if options.queue.is_some() && at.values.get(&place) != Some(&value) {
+                    return Err(PlanError::QueueAlone {
+                        ifname: at.device.ifname.clone(),
+                        setting,
+                        release: kernel.release.clone(),
+                        since: if setting == Setting::Threaded { "6.17" } else { "6.13" },
+                    });
+                }
+                wishes.push((place, value));
+            }
+        }
+    }
+    let mut placed = false;
+    for (instance, napi) in &instances {
+        if let Some(cpu) = cpu_of(instance, &options.cpus) {
+            if threaded {
+                wishes.push((Place::ThreadCpus(instance.clone()), Value::Cpus(vec![cpu])));
+            }
+            if napi.irq.is_some() {
+                wishes.push((Place::IrqCpus(instance.clone()), Value::Cpus(vec![cpu])));
+            }
+            placed |= threaded || napi.irq.is_some();
+        }
+        let class = match options.rt {
+            Some(priority) => Some(Class::Fifo(priority)),
+            // Left from before: a thread that is about to spin must not be real-time.
+            None if busy => Some(Class::Fair),
+            None => None,
+        };
+        let place = Place::ThreadClass(instance.clone());
+        let there = at.values.get(&place);
+        match class {
+            // A thread that is still to be made is fair.
+            Some(Class::Fair) if there.is_none() => {}
+            Some(class) => wishes.push((place, Value::Class(class))),
+            None => {}
+        }
+    }
+
+    let all = wishes.len();
+    let mut changes: Vec<Change> = wishes
+        .into_iter()
+        .map(|(place, new)| Change { old: at.values.get(&place).cloned(), place, new })
+        .filter(|change| change.old.as_ref() != Some(&change.new))
+        .collect();
+    sort(&mut changes, |change| (&change.place, &change.new));
+    Ok(Plan {
+        ifname: at.device.ifname.clone(),
+        ifindex: at.device.ifindex,
+        policy: policy.to_string(),
+        already: all - changes.len(),
+        changes,
+        warnings,
+        nothing_to_place: !options.cpus.is_empty() && !placed,
+    })
+}
+
+fn check_options(
+    policy: &Policy,
+    at: &Snapshot,
+    kernel: &Kernel,
+    options: &Options,
+) -> Result<(), PlanError> {
+    if let Some(priority) = options.rt {
+        if !(1..=99).contains(&priority) {
+            return Err(PlanError::Priority { priority });
+        }
+        match policy.instance.threaded {
+            Threaded::BusyPoll => return Err(PlanError::RealTimeSpin),
+            Threaded::Enabled => {}
+            _ => return Err(PlanError::NoThread { policy: policy.to_string() }),
+        }
+    }
+    if let Some(cpu) = options.cpus.iter().find(|cpu| !at.cpus.contains(cpu)) {
+        let online = CpuList(at.cpus.clone()).to_string();
+        return Err(PlanError::Cpu { cpu: *cpu, online });
+    }
+    let of_instances = [
+        ("--queue", options.queue.is_some()),
+        ("--cpus", !options.cpus.is_empty()),
+        ("--rt", options.rt.is_some()),
+    ];
+    if kernel.instances == Can::No {
+        return match of_instances.into_iter().find(|(_, given)| *given) {
+            Some((option, _)) => {
+                Err(PlanError::NoInstances { option, release: kernel.release.clone() })
+            }
+            None => Ok(()),
+        };
+    }
+    match at.device.why_none() {
+        Some(why) => Err(why.into()),
+        None => Ok(()),
+    }
+}
+
+fn chosen(at: &Snapshot, queue: Option<u32>) -> Result<Vec<(Instance, &Napi)>, PlanError> {
+    let mut instances = Instance::all(&at.device);
+    let Some(queue) = queue else { return Ok(instances) };
+    let mut there: Vec<usize> =
+        instances.iter().flat_map(|(it, _)| &it.rx).map(|queue| *queue as usize).collect();
+    there.sort_unstable();
+    instances.retain(|(instance, _)| instance.rx.contains(&queue));
+    if instances.is_empty() {
+        let there = if there.is_empty() { "none".into() } else { CpuList(there).to_string() };
+        return Err(PlanError::NoQueue { ifname: at.device.ifname.clone(), queue, there });
+    }
+    Ok(instances)
+}
+
+fn cpu_of(instance: &Instance, cpus: &[usize]) -> Option<usize> {
+    let place = (instance.number() as usize).checked_rem(cpus.len())?;
+    cpus.get(place).copied()
+}
+
+/// Puts writes in an order in which nothing between two of them is dangerous, instance by instance,
+/// with what belongs to the whole device first.
+///
+/// Timeouts come before the count that brings them into force, and the count is off before them.
+/// Suspension needs deferral, so it comes last and goes first. A thread gives up real-time before
+/// it may spin, and gets a CPU and a class when it is there.
+pub(super) fn sort<T>(writes: &mut [T], of: impl Fn(&T) -> (&Place, &Value)) {
+    writes.sort_by_key(|write| {
+        let (place, value) = of(write);
+        (place.instance().cloned(), rank(place, value))
+    });
+}
+
+fn rank(place: &Place, value: &Value) -> u8 {
+    let off = *value == Value::Number(0);
+    match place {
+        Place::Napi(_, setting) | Place::Device(setting) => match setting {
+            Setting::IrqSuspendTimeout if off => 0,
+            Setting::DeferHardIrqs if off => 1,
+            Setting::GroFlushTimeout => 2,
+            Setting::DeferHardIrqs => 3,
+            Setting::IrqSuspendTimeout => 4,
+            Setting::Threaded => 6,
+        },
+        Place::ThreadClass(_) if *value == Value::Class(Class::Fair) => 5,
+        Place::ThreadCpus(_) => 7,
+        Place::ThreadClass(_) => 8,
+        Place::IrqCpus(_) => 9,
+    }
+}

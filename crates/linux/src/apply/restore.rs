@@ -1,0 +1,504 @@
+//! Putting back what the journal knows.
+//!
+//! A place gets what it was before napkin first changed it, if what it is now is napkin's doing. A
+//! value that somebody else set is left alone and told of. Putting back needs no journal of its own:
+//! whoever is interrupted starts again, and finds what is done already done.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::error::ApplyError;
+use super::place::{Change, Place, Value, told, told_all};
+use super::plan::sort;
+use super::world::{Snapshot, Target, World};
+use crate::attach::Restored;
+use crate::journal::{
+    DeviceJournal, Found, JournalError, ProcessJournal, Record, Standing, Store, Subject, fault,
+};
+use crate::settings::Setting;
+
+/// How to put back.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RestoreOptions {
+    /// Only this device.
+    pub ifname: Option<String>,
+    /// Also what somebody else changed since.
+    pub force: bool,
+    /// Forget what could not be put back.
+    pub forget: bool,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// A place that somebody else changed after napkin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Foreign {
+    /// The device's name.
+    pub ifname: String,
+    /// Where.
+    #[serde(flatten, serialize_with = "told")]
+    pub place: Place,
+    /// What it is now.
+    pub now: Value,
+    /// What napkin had set.
+    pub set: Value,
+    /// What it was before.
+    pub before: Value,
+}
+
+impl Foreign {
+    pub(super) fn of(record: &Record, now: &Value, ifname: &str) -> Foreign {
+        Foreign {
+            ifname: ifname.to_owned(),
+            place: record.place.clone(),
+            now: now.clone(),
+            set: record.set.clone(),
+            before: record.before.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Foreign { ifname, place, now, set, before } = self;
+        let [now, set, before] = [now, set, before].map(|value| place.show(value));
+        let (what, subject) = (place.what(), place.subject());
+        write!(
+            f,
+            "{what} of {ifname} {subject} is {now}; napkin had set {set}, before it was {before}"
+        )
+    }
+}
+
+/// A place that could not be put back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Failed {
+    /// Where.
+    #[serde(flatten, serialize_with = "told")]
+    pub place: Place,
+    /// Why not.
+    pub why: String,
+}
+
+/// What became of one device.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DeviceRestored {
+    /// Its name.
+    pub ifname: String,
+    /// Whether it is there; what was changed on one that is not went with it.
+    pub gone: bool,
+    /// Whether it is up.
+    pub up: bool,
+    /// What was put back (or would be).
+    pub changes: Vec<Change>,
+    /// What somebody else changed, and was left alone.
+    pub foreign: Vec<Foreign>,
+    /// What is not there now, and may come back: instances of a device that is down, or of fewer
+    /// queues.
+    #[serde(serialize_with = "told_all")]
+    pub missing: Vec<Place>,
+    /// What the kernel would not take.
+    pub failed: Vec<Failed>,
+    /// How many places the journal still knows.
+    pub kept: usize,
+    /// Whether they were forgotten.
+    pub forgotten: bool,
+    /// Why nothing was done at all.
+    pub refused: Option<String>,
+    /// What is wrong with the journal.
+    pub journal: Option<String>,
+}
+
+impl DeviceRestored {
+    pub(super) fn of(at: &Snapshot) -> DeviceRestored {
+        DeviceRestored {
+            ifname: at.device.ifname.clone(),
+            up: at.device.up,
+            ..DeviceRestored::default()
+        }
+    }
+
+    /// Whether all is as it was, or was given up.
+    pub fn is_complete(&self) -> bool {
+        let left = !self.foreign.is_empty() || !self.missing.is_empty() || !self.failed.is_empty();
+        self.refused.is_none() && self.journal.is_none() && (!left || self.forgotten)
+    }
+}
+
+/// What became of one process.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ProcessRestored {
+    /// Its id.
+    pub pid: i32,
+    /// What was put back (or would be), in words.
+    pub changes: Vec<String>,
+    /// How many changes went with the process, or with its descriptors.
+    pub gone: usize,
+    /// What was left alone, and why.
+    pub left: Vec<String>,
+    /// Whether that was forgotten.
+    pub forgotten: bool,
+}
+
+/// Other files of the journal's directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "what")]
+#[non_exhaustive]
+pub enum Also {
+    /// Of another boot, whose settings died with it: dropped.
+    OtherBoot {
+        /// Of what.
+        subject: Subject,
+    },
+    /// Of a network namespace that is gone: dropped.
+    NamespaceGone {
+        /// Of what.
+        subject: Subject,
+        /// Which namespace.
+        namespace: String,
+    },
+    /// Of another network namespace: left alone.
+    OtherNamespace {
+        /// Of what.
+        subject: Subject,
+        /// Which namespace.
+        namespace: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// It cannot be read.
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+        /// Whether it was given up.
+        forgotten: bool,
+    },
+}
+
+/// What became of everything that the journal knew.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Restoration {
+    /// Devices.
+    pub devices: Vec<DeviceRestored>,
+    /// Processes.
+    pub processes: Vec<ProcessRestored>,
+    /// Other files.
+    pub also: Vec<Also>,
+}
+
+impl Restoration {
+    /// Whether nothing of this namespace is left to be put back.
+    pub fn is_complete(&self) -> bool {
+        let unreadable = |also: &Also| matches!(also, Also::Unreadable { forgotten: false, .. });
+        self.devices.iter().all(DeviceRestored::is_complete)
+            && self.processes.iter().all(|it| it.left.is_empty() || it.forgotten)
+            && !self.also.iter().any(unreadable)
+    }
+
+    /// Whether the journal knew of nothing.
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty() && self.processes.is_empty() && self.also.is_empty()
+    }
+}
+
+/// Puts back what napkin changed in this namespace. What cannot be done for one device does not keep
+/// another from being put back.
+///
+/// # Errors
+/// If the journal's directory cannot be read, or there is no such device.
+pub fn restore<W: World>(
+    world: &mut W,
+    store: &Store,
+    options: &RestoreOptions,
+) -> Result<Restoration, ApplyError> {
+    let mut restoration = Restoration::default();
+    if let Some(ifname) = &options.ifname {
+        restore_named(world, store, ifname, options, &mut restoration)?;
+        return Ok(restoration);
+    }
+    for found in store.survey()? {
+        match found {
+            Found::Device(journal) => {
+                restoration.devices.push(restore_device(world, store, &journal, options));
+            }
+            Found::Process(journal) => {
+                restoration.processes.push(restore_process(store, &journal, options)?);
+            }
+            found => restoration.also.extend(other(store, found, options)?),
+        }
+    }
+    Ok(restoration)
+}
+
+fn restore_named<W: World>(
+    world: &mut W,
+    store: &Store,
+    ifname: &str,
+    options: &RestoreOptions,
+    restoration: &mut Restoration,
+) -> Result<(), ApplyError> {
+    match world.look(Target::Name(ifname)) {
+        Ok(at) => {
+            let journal = match store.device(at.device.ifindex, ifname) {
+                Ok(journal) => journal,
+                Err(error) if options.forget => {
+                    let also = give_up(store, error, options)?;
+                    restoration.also.push(also);
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if !journal.records().is_empty() {
+                restoration.devices.push(restore_device(world, store, &journal, options));
+            }
+            Ok(())
+        }
+        // It may be one that was there.
+        Err(error) if error.is_absent() => {
+            let mut known = false;
+            for found in store.survey()? {
+                if let Found::Device(journal) = found
+                    && journal.ifname() == ifname
+                {
+                    known = true;
+                    restoration.devices.push(restore_device(world, store, &journal, options));
+                }
+            }
+            if known { Ok(()) } else { Err(error.into()) }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What is neither a device of this namespace nor a process.
+fn other(
+    store: &Store,
+    found: Found,
+    options: &RestoreOptions,
+) -> Result<Option<Also>, JournalError> {
+    let drop = |path: &PathBuf| if options.dry_run { Ok(()) } else { store.forget(path) };
+    Ok(match found {
+        Found::OtherBoot { path, subject } => {
+            drop(&path)?;
+            Some(Also::OtherBoot { subject })
+        }
+        Found::OtherNamespace { path, subject, namespace, alive } => {
+            let name = namespace.to_string();
+            if alive == Some(false) {
+                drop(&path)?;
+                Some(Also::NamespaceGone { subject, namespace: name })
+            } else {
+                Some(Also::OtherNamespace { subject, namespace: name, path })
+            }
+        }
+        Found::Empty { path } => {
+            drop(&path)?;
+            None
+        }
+        Found::Unreadable { path, error } => {
+            let forgotten = options.forget;
+            if forgotten {
+                drop(&path)?;
+            }
+            Some(Also::Unreadable { path, why: error.to_string(), forgotten })
+        }
+        Found::Device(_) | Found::Process(_) => None,
+    })
+}
+
+fn give_up(
+    store: &Store,
+    error: JournalError,
+    options: &RestoreOptions,
+) -> Result<Also, JournalError> {
+    let (JournalError::Corrupt { path, .. } | JournalError::TooLarge { path, .. }) = &error else {
+        return Err(error);
+    };
+    if !options.dry_run {
+        store.forget(path)?;
+    }
+    Ok(Also::Unreadable { path: path.clone(), why: error.to_string(), forgotten: true })
+}
+
+fn restore_device<W: World>(
+    world: &mut W,
+    store: &Store,
+    seen: &DeviceJournal,
+    options: &RestoreOptions,
+) -> DeviceRestored {
+    let mut restored =
+        DeviceRestored { ifname: seen.ifname().to_owned(), ..DeviceRestored::default() };
+    if let Err(error) = device(world, store, seen.ifindex(), options, &mut restored) {
+        restored.refused = Some(error.to_string());
+    }
+    restored
+}
+
+fn device<W: World>(
+    world: &mut W,
+    store: &Store,
+    ifindex: u32,
+    options: &RestoreOptions,
+    restored: &mut DeviceRestored,
+) -> Result<(), ApplyError> {
+    let at = match world.look(Target::Index(ifindex)) {
+        Ok(at) => Some(at),
+        Err(error) if error.is_absent() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let _lock = if options.dry_run { None } else { Some(store.lock(ifindex, &restored.ifname)?) };
+    // As it is now that nobody else can be at it.
+    let mut journal = store.device(ifindex, &restored.ifname)?;
+    let Some(at) = at else {
+        restored.gone = true;
+        if !options.dry_run {
+            journal.keep(|_| false)?;
+        }
+        return Ok(());
+    };
+    restored.ifname.clone_from(&at.device.ifname);
+    restored.up = at.device.up;
+    put_back(world, &at, journal.records(), options, restored)?;
+    restored.forgotten = options.forget;
+    if options.dry_run {
+        return Ok(());
+    }
+    let kept = |record: &Record| {
+        let place = &record.place;
+        !options.forget
+            && (restored.foreign.iter().any(|it| it.place == *place)
+                || restored.failed.iter().any(|it| it.place == *place)
+                || restored.missing.contains(place))
+    };
+    journal.keep(kept)?;
+    restored.kept = journal.records().len();
+    Ok(())
+}
+
+fn put_back<W: World>(
+    world: &mut W,
+    at: &Snapshot,
+    records: &[Record],
+    options: &RestoreOptions,
+    restored: &mut DeviceRestored,
+) -> Result<(), ApplyError> {
+    let mut records: Vec<&Record> =
+        records.iter().filter(|record| !ends(record, records)).collect();
+    sort(&mut records, |record| (&record.place, &record.before));
+    for record in records {
+        let Record { place, before, .. } = record;
+        let now = match world.read(at, place) {
+            Ok(now) => now,
+            Err(error) => {
+                restored.failed.push(Failed { place: place.clone(), why: error.to_string() });
+                continue;
+            }
+        };
+        let standing = record.judge(now.as_ref());
+        match (standing, now) {
+            (Standing::Before, _) => {}
+            (Standing::Gone, _) | (_, None) => {
+                // A thread's go with the thread, and do not come back with it.
+                if !place.of_thread() {
+                    restored.missing.push(place.clone());
+                }
+            }
+            (Standing::Foreign, Some(now)) if !options.force => {
+                restored.foreign.push(Foreign::of(record, &now, &at.device.ifname));
+            }
+            (Standing::Foreign | Standing::Ours, Some(now)) => {
+                if !options.dry_run {
+                    if restored.changes.is_empty() {
+                        let ifname = at.device.ifname.clone();
+                        world
+                            .may_change()
+                            .map_err(|right| ApplyError::NoRight { ifname, right })?;
+                    }
+                    fault::point();
+                    if let Err(error) = world.write(at, place, before) {
+                        let why = error.to_string();
+                        restored.failed.push(Failed { place: place.clone(), why });
+                        continue;
+                    }
+                    fault::point();
+                }
+                let (place, new) = (place.clone(), before.clone());
+                restored.changes.push(Change { place, old: Some(now), new });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a record is of a thread that ends when its instance is put back.
+fn ends(record: &Record, records: &[Record]) -> bool {
+    let Some(instance) = record.place.instance().filter(|_| record.place.of_thread()) else {
+        return false;
+    };
+    records.iter().any(|other| {
+        other.before == Value::Number(0)
+            && match &other.place {
+                Place::Napi(of, Setting::Threaded) => of == instance,
+                Place::Device(Setting::Threaded) => true,
+                _ => false,
+            }
+    })
+}
+
+/// Puts back what was changed in a process, thing by thing.
+fn restore_process(
+    store: &Store,
+    seen: &ProcessJournal,
+    options: &RestoreOptions,
+) -> Result<ProcessRestored, JournalError> {
+    let (pid, start_time) = seen.process();
+    let mut restored = ProcessRestored { pid, ..ProcessRestored::default() };
+    let _lock = match store.lock_process(pid, start_time) {
+        Ok(lock) => lock,
+        Err(error @ JournalError::Locked { .. }) => {
+            restored.left.push(error.to_string());
+            return Ok(restored);
+        }
+        Err(error) => return Err(error),
+    };
+    // As it is now that nobody else can be at it.
+    let journal = store.process(pid, start_time)?;
+    for record in journal.records() {
+        let Some(last) = record.first() else { continue };
+        if options.dry_run {
+            restored.changes.push(last.what.to_string());
+            continue;
+        }
+        fault::point();
+        let mut outcome = last.restore();
+        for earlier in &record[1..] {
+            if matches!(outcome, Ok(Restored::Changed { .. })) {
+                outcome = earlier.restore();
+            }
+        }
+        fault::point();
+        match outcome {
+            Ok(Restored::Done) => restored.changes.push(last.what.to_string()),
+            Ok(Restored::Gone) => restored.gone += 1,
+            Ok(Restored::Changed { now }) => restored.left.push(format!(
+                "process {pid}: {now} now, set by somebody else; napkin had set {}",
+                last.what
+            )),
+            Err(error) => restored.left.push(error.to_string()),
+        }
+    }
+    restored.forgotten = options.forget;
+    if !options.dry_run && (restored.left.is_empty() || options.forget) {
+        journal.finish()?;
+    }
+    Ok(restored)
+}

@@ -1,0 +1,618 @@
+//! Plans, applies, crashes and restores over the fake kernel.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use napkin_core::Policy;
+use napkin_core::policy::PRESETS;
+use napkin_sched::Class;
+use proptest::prelude::*;
+
+use super::fake::{CPUS, Fake};
+use super::*;
+use crate::journal::fault::crash;
+use crate::journal::{JournalError, Store};
+use crate::namespace::Identity;
+use crate::rights::Right;
+use crate::settings::Setting;
+use crate::support::tests::linux;
+
+/// A journal's directory of the test's own, in memory where there is such a place.
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> Home {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let memory = PathBuf::from("/dev/shm");
+        let base = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Home(base.join(format!("napkin-apply-{}-{number}", std::process::id())))
+    }
+
+    fn store(&self) -> Store {
+        let namespace = Identity { cookie: Some(1), inode: 1 };
+        Store::at(self.0.clone(), "this boot".into(), namespace)
+    }
+
+    /// What is in it.
+    fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn policy(text: &str) -> Policy {
+    text.parse().expect(text)
+}
+
+fn queue(number: u32) -> Instance {
+    Instance { rx: vec![number], tx: vec![number], nth: 0 }
+}
+
+fn napi(number: u32, setting: Setting) -> Place {
+    Place::Napi(queue(number), setting)
+}
+
+fn applied(
+    world: &mut Fake,
+    store: &Store,
+    text: &str,
+    options: &Options,
+) -> Result<Applied, ApplyError> {
+    let policy = policy(text);
+    apply(world, store, &Request { policy: &policy, ifname: "va", options, force: false })
+}
+
+fn plain() -> Options {
+    Options::default()
+}
+
+fn placed() -> Options {
+    Options { queue: None, cpus: vec![1, 3], rt: Some(10) }
+}
+
+fn all_back(world: &mut Fake, store: &Store) -> Restoration {
+    restore(world, store, &RestoreOptions::default()).expect("the directory can be read")
+}
+
+#[test]
+fn a_plan_says_what_changes_and_leaves_out_what_is_so() {
+    let mut world = Fake::new(2);
+    world.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(20_000));
+    let at = world.look(Target::Name("va")).expect("it is there");
+    let plan = plan(&policy("suspend20"), &at, world.kernel(), &plain()).expect("it can be done");
+    let said: Vec<String> = plan.changes.iter().map(Change::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "defer-hard-irqs of queue 0 from 0 to 100",
+            "irq-suspend-timeout of queue 0 from 0 to 20ms",
+            "gro-flush-timeout of queue 1 from 0 to 20us",
+            "defer-hard-irqs of queue 1 from 0 to 100",
+            "irq-suspend-timeout of queue 1 from 0 to 20ms",
+        ]
+    );
+    assert_eq!(plan.already, 3, "both modes, and one timeout");
+    let told: Vec<(String, &str)> =
+        fold(&plan.changes).into_iter().map(|it| (it.subject, it.what)).collect();
+    assert_eq!(
+        told,
+        [
+            ("queues 0-1".to_owned(), "defer-hard-irqs"),
+            ("queues 0-1".to_owned(), "irq-suspend-timeout"),
+            ("queue 1".to_owned(), "gro-flush-timeout"),
+        ]
+    );
+}
+
+#[test]
+fn deferral_goes_before_its_timeouts_and_comes_after_them() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    let order = |applied: Applied| -> Vec<&str> {
+        applied.done.iter().map(|change| change.place.what()).collect()
+    };
+    let on = applied(&mut world, &place.store(), "suspend20", &plain()).expect("applied");
+    assert_eq!(order(on), ["gro-flush-timeout", "defer-hard-irqs", "irq-suspend-timeout"]);
+    let off = applied(&mut world, &place.store(), "base", &plain()).expect("applied");
+    assert_eq!(order(off), ["irq-suspend-timeout", "defer-hard-irqs", "gro-flush-timeout"]);
+    let threaded = applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+    assert_eq!(order(threaded), ["threaded", "thread-cpus", "thread-class", "irq-cpus"]);
+}
+
+#[test]
+fn queues_take_the_cpus_round_and_round() {
+    let (mut world, place) = (Fake::new(3), Home::new());
+    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+    let all = world.everything();
+    for (number, cpu) in [(0, 1), (1, 3), (2, 1)] {
+        assert_eq!(all[&(7, Place::ThreadCpus(queue(number)))], Value::Cpus(vec![cpu]));
+        assert_eq!(all[&(7, Place::IrqCpus(queue(number)))], Value::Cpus(vec![cpu]));
+        let class = &all[&(7, Place::ThreadClass(queue(number)))];
+        assert_eq!(*class, Value::Class(Class::Fifo(10)));
+    }
+}
+
+#[test]
+fn one_queue_is_set_alone() {
+    let (mut world, place) = (Fake::new(3), Home::new());
+    let options = Options { queue: Some(1), ..plain() };
+    let done = applied(&mut world, &place.store(), "defer20", &options).expect("applied").done;
+    assert!(done.iter().all(|change| change.place.instance() == Some(&queue(1))));
+    let error = applied(&mut world, &place.store(), "base", &Options { queue: Some(9), ..plain() });
+    let error = error.expect_err("there is none").to_string();
+    assert!(error.contains("no receive queue 9") && error.contains("there is 0-2"), "{error}");
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_with_the_reason() {
+    let (mut world, place) = (Fake::of(linux(6, 19), 1), Home::new());
+    let mut refused = |text: &str, options: Options| {
+        let error = applied(&mut world, &place.store(), text, &options).expect_err(text);
+        error.to_string()
+    };
+    let rt = |priority| Options { rt: Some(priority), ..plain() };
+    assert!(refused("threaded-busy-poll", rt(1)).contains("50 ms in every second"));
+    assert!(refused("defer20", rt(1)).contains("defer20 has none"));
+    assert!(refused("threaded", rt(100)).contains("1 to 99"));
+    let far = Options { cpus: vec![CPUS], ..plain() };
+    assert!(refused("base", far).contains("CPU 4 is not on: there is 0-3"));
+    assert_eq!(place.files(), [""; 0], "nothing is begun");
+}
+
+#[test]
+fn a_kernel_that_sets_whole_devices_only_cannot_set_one_queue() {
+    let (mut world, place) = (Fake::of(linux(6, 12), 2), Home::new());
+    let one = Options { queue: Some(0), ..plain() };
+    let error = applied(&mut world, &place.store(), "defer20", &one).expect_err("refused");
+    assert!(error.to_string().contains("Linux 6.13"), "{error}");
+    let before = world.everything();
+    let done = applied(&mut world, &place.store(), "defer20", &plain()).expect("applied").done;
+    assert_eq!(done.iter().map(|it| it.place.subject()).collect::<Vec<_>>(), ["device"; 2]);
+    all_back(&mut world, &place.store());
+    assert_eq!(world.everything(), before);
+}
+
+#[test]
+fn a_thread_gives_up_real_time_before_it_spins() {
+    let (mut world, place) = (Fake::of(linux(6, 19), 1), Home::new());
+    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+    // The fake refuses to let a real-time thread spin at any time.
+    applied(&mut world, &place.store(), "threaded-busy-poll", &plain()).expect("applied");
+    let class = &world.everything()[&(7, Place::ThreadClass(queue(0)))];
+    assert_eq!(*class, Value::Class(Class::Fair));
+}
+
+#[test]
+fn applying_twice_is_applying_once() {
+    let (mut world, place) = (Fake::new(2), Home::new());
+    let original = world.everything();
+    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+    let (set, writes) = (world.everything(), world.writes);
+    let again = applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+    assert_eq!((again.done.len(), world.writes), (0, writes));
+    assert_eq!(world.everything(), set);
+    all_back(&mut world, &place.store());
+    assert_eq!(world.everything(), original);
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn every_preset_is_put_back_or_changes_nothing() {
+    for kernel in [linux(6, 18), linux(6, 19), linux(6, 13), linux(6, 12), linux(5, 10)] {
+        let release = kernel.release.clone();
+        let (mut world, place) = (Fake::of(kernel, 2), Home::new());
+        let original = world.everything();
+        for preset in PRESETS {
+            let result = applied(&mut world, &place.store(), preset.name, &plain());
+            if result.is_err() {
+                assert_eq!(world.everything(), original, "{release}: {}", preset.name);
+            }
+            assert!(all_back(&mut world, &place.store()).is_complete());
+            assert_eq!(world.everything(), original, "{release}: {}", preset.name);
+            assert_eq!(place.files(), [""; 0], "{release}: {}", preset.name);
+        }
+    }
+}
+
+#[test]
+fn what_was_first_comes_back_after_several_applies() {
+    let (mut world, place) = (Fake::new(2), Home::new());
+    world.somebody_sets(&napi(1, Setting::GroFlushTimeout), &Value::Number(7));
+    let original = world.everything();
+    for name in ["defer20", "threaded", "suspend200", "defer20", "base", "interrupts"] {
+        applied(&mut world, &place.store(), name, &plain()).expect(name);
+    }
+    assert!(all_back(&mut world, &place.store()).is_complete());
+    assert_eq!(world.everything(), original);
+}
+
+#[test]
+fn threads_that_somebody_had_placed_come_back_as_they_were() {
+    let (mut world, place) = (Fake::new(2), Home::new());
+    world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    world.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
+    world.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
+    let original = world.everything();
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    assert!(!world.everything().contains_key(&(7, Place::ThreadCpus(queue(0)))));
+    assert!(all_back(&mut world, &place.store()).is_complete());
+    assert_eq!(world.everything(), original);
+}
+
+#[test]
+fn what_somebody_else_set_is_told_and_left() {
+    let (mut world, place) = (Fake::new(2), Home::new());
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    let theirs = napi(0, Setting::GroFlushTimeout);
+    world.somebody_sets(&theirs, &Value::Number(50_000));
+
+    let told = "gro-flush-timeout of va queue 0 is 50us; napkin had set 20us, before it was 0";
+    let before = world.everything();
+    let error = applied(&mut world, &place.store(), "base", &plain()).expect_err("refused");
+    assert!(error.to_string().contains(told), "{error}");
+    assert_eq!(world.everything(), before, "nothing was changed");
+
+    let restored = all_back(&mut world, &place.store());
+    assert!(!restored.is_complete());
+    assert_eq!(restored.devices[0].foreign[0].to_string(), told);
+    assert_eq!(restored.devices[0].kept, 1);
+    let all = world.everything();
+    assert_eq!(all[&(7, theirs.clone())], Value::Number(50_000));
+    assert_eq!(all[&(7, napi(0, Setting::DeferHardIrqs))], Value::Number(0));
+
+    let force = RestoreOptions { force: true, ..RestoreOptions::default() };
+    assert!(restore(&mut world, &place.store(), &force).expect("readable").is_complete());
+    assert_eq!(world.everything()[&(7, theirs)], Value::Number(0));
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn a_forced_apply_still_knows_what_was_first() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    let original = world.everything();
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    world.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(50_000));
+    let policy = policy("defer200");
+    let options = plain();
+    let request = Request { policy: &policy, ifname: "va", options: &options, force: true };
+    apply(&mut world, &place.store(), &request).expect("forced");
+    assert!(all_back(&mut world, &place.store()).is_complete());
+    assert_eq!(world.everything(), original);
+}
+
+#[test]
+fn forgetting_leaves_things_as_they_are_and_says_so() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    world.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(50_000));
+    let forget = RestoreOptions { forget: true, ..RestoreOptions::default() };
+    let restored = restore(&mut world, &place.store(), &forget).expect("readable");
+    assert!(restored.is_complete() && restored.devices[0].forgotten);
+    assert_eq!(restored.devices[0].foreign.len(), 1);
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn a_dry_run_says_the_same_and_does_nothing() {
+    let (mut world, place) = (Fake::new(2), Home::new());
+    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+    let (set, files) = (world.everything(), place.files());
+    let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
+    let said = restore(&mut world, &place.store(), &dry).expect("readable");
+    assert_eq!((world.everything(), place.files()), (set, files));
+    let done = all_back(&mut world, &place.store());
+    assert_eq!(said.devices[0].changes, done.devices[0].changes);
+}
+
+#[test]
+fn a_change_that_the_kernel_refuses_takes_back_those_before_it() {
+    let place = Home::new();
+    for after in 0..8 {
+        let mut world = Fake::new(2);
+        world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+        world.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
+        let original = world.everything();
+        world.refuses_after = Some(after);
+        let error = applied(&mut world, &place.store(), "defer20", &plain());
+        match error {
+            Ok(applied) => assert!(applied.done.len() <= after as usize + 1, "{after}"),
+            Err(ApplyError::Stopped { .. }) => {
+                assert_eq!(world.everything(), original, "{after}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+        world.refuses_after = None;
+        all_back(&mut world, &place.store());
+        assert_eq!(world.everything(), original, "{after}");
+        assert_eq!(place.files(), [""; 0], "{after}");
+    }
+}
+
+#[test]
+fn without_the_right_nothing_is_begun_and_the_right_is_named() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    world.right = false;
+    let error = applied(&mut world, &place.store(), "defer20", &plain()).expect_err("refused");
+    assert!(matches!(error, ApplyError::NoRight { right: Right::NetAdmin, .. }), "{error}");
+    assert!(error.to_string().contains("CAP_NET_ADMIN"));
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn a_device_that_is_gone_takes_its_changes_with_it() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    world.devices.retain(|device| device.ifname != "va");
+    let named = RestoreOptions { ifname: Some("va".into()), ..RestoreOptions::default() };
+    let restored = restore(&mut world, &place.store(), &named).expect("it was there");
+    assert!(restored.devices[0].gone && restored.is_complete());
+    assert_eq!(place.files(), [""; 0]);
+    assert!(restore(&mut world, &place.store(), &named).is_err(), "there is no such device");
+}
+
+#[test]
+fn instances_that_are_away_are_kept_for_when_they_come_back() {
+    let (mut world, place) = (Fake::new(2), Home::new());
+    let original = world.everything();
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    let away = std::mem::take(&mut world.devices[0].napis);
+    world.devices[0].up = false;
+    let restored = all_back(&mut world, &place.store());
+    assert!(!restored.is_complete());
+    assert_eq!(restored.devices[0].missing.len(), 4);
+    world.devices[0].napis = away;
+    world.recreate();
+    assert!(all_back(&mut world, &place.store()).is_complete());
+    assert_eq!(world.everything(), original);
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn a_device_that_was_renamed_is_still_the_same() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    let original = world.everything();
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    world.devices[0].ifname = "eth9".into();
+    let restored = all_back(&mut world, &place.store());
+    assert_eq!(restored.devices[0].ifname, "eth9");
+    assert_eq!(world.everything(), original);
+}
+
+#[test]
+fn a_hold_gives_back_what_was_before_it_and_no_more() {
+    let place = Home::new();
+    let mut world = Fake::new(2);
+    let original = world.everything();
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    let set = world.everything();
+    let (policy, options) = (policy("threaded"), placed());
+    let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+    let mut world = {
+        let hold = Hold::apply(&mut world, &place.store(), &request).expect("applied");
+        let error = apply(&mut Fake::new(2), &place.store(), &request).expect_err("held");
+        let ApplyError::Journal(JournalError::Locked { holder, .. }) = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(holder.pid, std::process::id());
+        let restored = hold.restore().expect("it is there");
+        assert!(restored.is_complete());
+        assert!(restored.kept > 0, "the first policy is still known");
+        world
+    };
+    assert_eq!(world.everything(), set);
+    assert!(all_back(&mut world, &place.store()).is_complete());
+    assert_eq!(world.everything(), original);
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn a_hold_that_is_dropped_restores() {
+    let (mut world, place) = (Fake::new(2), Home::new());
+    let original = world.everything();
+    let (policy, options) = (policy("suspend20"), plain());
+    let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+    drop(Hold::apply(&mut world, &place.store(), &request).expect("applied"));
+    assert_eq!(world.everything(), original);
+    assert_eq!(place.files(), [""; 0]);
+}
+
+/// A host as it may be found: one queue threaded and placed by somebody, another deferred.
+fn lived_in() -> Fake {
+    let mut world = Fake::new(2);
+    world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    world.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
+    world.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
+    world.somebody_sets(&napi(1, Setting::GroFlushTimeout), &Value::Number(50_000));
+    world.somebody_sets(&napi(1, Setting::DeferHardIrqs), &Value::Number(2));
+    world.somebody_sets(&Place::IrqCpus(queue(1)), &Value::Cpus(vec![0]));
+    world
+}
+
+#[test]
+fn a_crash_at_any_point_of_apply_and_of_restore_loses_nothing() {
+    let mut points = 0;
+    for (name, options) in [("suspend20", plain()), ("threaded", placed()), ("base", placed())] {
+        let options = if name == "base" { Options { rt: None, ..options } } else { options };
+        for at in 0.. {
+            let (mut world, place) = (lived_in(), Home::new());
+            let original = world.everything();
+            let store = place.store();
+            let ended = crash::at(Some(at), || applied(&mut world, &store, name, &options).is_ok());
+            for then in 0.. {
+                points += 1;
+                let restored = crash::at(Some(then), || all_back(&mut world, &store).is_complete());
+                if let Some(complete) = restored {
+                    assert!(complete, "{name}, apply died at {at}");
+                    break;
+                }
+            }
+            assert_eq!(world.everything(), original, "{name}, apply died at {at}");
+            assert_eq!(journals(&place), 0, "{name}, apply died at {at}");
+            if ended == Some(true) {
+                assert!(at > 8, "no point was come to");
+                break;
+            }
+        }
+    }
+    assert!(points > 200, "{points} points");
+}
+
+#[test]
+fn a_crash_of_a_hold_s_end_loses_nothing() {
+    for at in 0.. {
+        let (mut world, place) = (lived_in(), Home::new());
+        let original = world.everything();
+        let store = place.store();
+        applied(&mut world, &store, "defer20", &plain()).expect("applied");
+        let (policy, options) = (policy("threaded"), placed());
+        let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+        // Forgotten, as after kill -9: unwinding would restore.
+        let ended = {
+            let hold = Hold::apply(&mut world, &store, &request).expect("applied");
+            crash::at(Some(at), || hold.restore().is_ok())
+        };
+        assert!(all_back(&mut world, &store).is_complete());
+        assert_eq!(world.everything(), original, "died at {at}");
+        assert_eq!(journals(&place), 0, "died at {at}");
+        if ended == Some(true) {
+            assert!(at > 8);
+            break;
+        }
+    }
+}
+
+fn journals(place: &Home) -> usize {
+    place.files().iter().filter(|name| name.ends_with(".journal")).count()
+}
+
+/// One thing that happens.
+#[derive(Debug, Clone)]
+enum Event {
+    Apply {
+        policy: usize,
+        queue: Option<u32>,
+        cpus: Vec<usize>,
+        rt: bool,
+        force: bool,
+        crash: Option<u64>,
+    },
+    Foreign {
+        queue: u32,
+        setting: usize,
+        value: u64,
+    },
+    Restore {
+        crash: Option<u64>,
+    },
+    Recreate,
+}
+
+const POLICIES: [&str; 8] = [
+    "base",
+    "defer20",
+    "defer200",
+    "threaded",
+    "suspend20",
+    "suspend200",
+    "interrupts",
+    "fullbusy",
+];
+
+fn event() -> impl Strategy<Value = Event> {
+    let crash = || prop_oneof![2 => Just(None), 1 => (0..60_u64).prop_map(Some)];
+    let queue = prop_oneof![2 => Just(None), 1 => (0..2_u32).prop_map(Some)];
+    let cpus = prop_oneof![2 => Just(vec![]), 1 => prop::collection::vec(0..CPUS, 1..3)];
+    let apply = (0..POLICIES.len(), queue, cpus, any::<bool>(), any::<bool>(), crash());
+    let apply = apply.prop_map(|(policy, queue, cpus, rt, force, crash)| Event::Apply {
+        policy,
+        queue,
+        cpus,
+        rt,
+        force,
+        crash,
+    });
+    let foreign = (0..2_u32, 0..4_usize, prop_oneof![Just(0), Just(1), Just(20_000), 2..9_u64]);
+    let foreign =
+        foreign.prop_map(|(queue, setting, value)| Event::Foreign { queue, setting, value });
+    prop_oneof![
+        5 => apply,
+        1 => foreign,
+        2 => crash().prop_map(|crash| Event::Restore { crash }),
+        1 => Just(Event::Recreate),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_everything_is_as_it_was_but_what_others_did(
+        events in prop::collection::vec(event(), 1..14),
+        lived in any::<bool>(),
+    ) {
+        let (mut world, place) = (if lived { lived_in() } else { Fake::new(2) }, Home::new());
+        let store = place.store();
+        let original = world.everything();
+        let mut theirs: BTreeSet<Place> = BTreeSet::new();
+        let mut values: BTreeSet<(Place, u64)> = BTreeSet::new();
+        for event in events {
+            match event {
+                Event::Apply { policy: name, queue, cpus, rt, force, crash } => {
+                    let policy = policy(POLICIES[name]);
+                    let rt = (rt && POLICIES[name] == "threaded").then_some(3);
+                    let mut cpus = cpus;
+                    cpus.dedup();
+                    let options = Options { queue, cpus, rt };
+                    let request = Request { policy: &policy, ifname: "va", options: &options, force };
+                    match crash::at(crash, || apply(&mut world, &store, &request)) {
+                        None | Some(Ok(_)) => {}
+                        Some(Err(ApplyError::Foreign { foreign })) => {
+                            prop_assert!(!force);
+                            prop_assert!(!theirs.is_empty(), "{foreign:?}");
+                        }
+                        Some(Err(error)) => prop_assert!(false, "{error}"),
+                    }
+                }
+                Event::Foreign { queue: number, setting, value } => {
+                    let setting = Setting::ALL[setting];
+                    let value = if setting == Setting::Threaded { value % 2 } else { value };
+                    world.somebody_sets(&napi(number, setting), &Value::Number(value));
+                    theirs.insert(napi(number, setting));
+                    values.insert((napi(number, setting), value));
+                    if setting == Setting::Threaded {
+                        theirs.insert(Place::ThreadCpus(queue(number)));
+                        theirs.insert(Place::ThreadClass(queue(number)));
+                    }
+                }
+                Event::Restore { crash } => {
+                    crash::at(crash, || restore(&mut world, &store, &RestoreOptions::default()));
+                }
+                Event::Recreate => world.recreate(),
+            }
+        }
+        let restored = all_back(&mut world, &store);
+        prop_assert!(restored.is_complete() || !theirs.is_empty());
+        let now = world.everything();
+        for ((ifindex, place), value) in &original {
+            if *ifindex == 7 && theirs.contains(place) {
+                continue;
+            }
+            prop_assert_eq!(now.get(&(*ifindex, place.clone())), Some(value), "{:?}", place);
+        }
+        for place in theirs.iter().filter(|place| matches!(place, Place::Napi(..))) {
+            let Some(Value::Number(now)) = now.get(&(7, place.clone())) else { continue };
+            let was = original[&(7, place.clone())] == Value::Number(*now);
+            prop_assert!(was || values.contains(&(place.clone(), *now)), "{:?} is {}", place, now);
+        }
+        let force = RestoreOptions { force: true, ..RestoreOptions::default() };
+        prop_assert!(restore(&mut world, &store, &force).expect("readable").is_complete());
+        prop_assert_eq!(journals(&place), 0);
+    }
+}

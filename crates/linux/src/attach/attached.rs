@@ -1,0 +1,415 @@
+//! One process under a policy: what was set in it, and setting it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+
+use super::change::{ProcessChange, Recorder, Restored, What};
+use super::event::{Event, EventKind};
+use super::plan::Plan;
+use crate::process::{
+    Descriptor, Descriptors, Kind, Params, Process, ProcessError, SocketOptions, same_file,
+};
+use crate::rights::Right;
+
+/// More descriptors of one process than this are not looked at.
+const MAX_DESCRIPTORS: usize = 1 << 20;
+
+/// More changes of one process than this are not made: each is written down, and kept until the
+/// process ends.
+const MAX_CHANGES: usize = 1 << 16;
+
+/// A process under a policy.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) process: Process,
+    pub(super) comm: String,
+    /// What was set, by place: at most one change for each.
+    pub(super) changes: BTreeMap<(u8, i32, u64), ProcessChange>,
+    /// Epoll contexts that were looked at, by table and descriptor.
+    epolls: BTreeSet<(i32, i32)>,
+    /// Those to which the program itself gave other parameters.
+    own: BTreeSet<(i32, i32)>,
+    /// Sockets that were looked at and are still there.
+    sockets: BTreeSet<u64>,
+    /// Sockets that had the options at the first look: the program's own doing.
+    own_sockets: BTreeSet<u64>,
+    looked: bool,
+    /// When it was last seen without what it has now; `None` before the first look at it.
+    seen: Option<Instant>,
+    /// What was already told of it.
+    told: BTreeSet<String>,
+}
+
+/// What the processes of one attachment share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Sockets that were set, by inode, with what they had before.
+    pub(super) sockets: BTreeMap<u64, SocketOptions>,
+}
+
+impl Attached {
+    /// `seen`: when it was certainly not there yet; `None` if it was there before.
+    pub(super) fn new(process: Process, seen: Option<Instant>) -> Attached {
+        let comm = process.comm().unwrap_or_default();
+        Attached {
+            process,
+            comm,
+            changes: BTreeMap::new(),
+            epolls: BTreeSet::new(),
+            own: BTreeSet::new(),
+            sockets: BTreeSet::new(),
+            own_sockets: BTreeSet::new(),
+            looked: false,
+            seen,
+            told: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn event(&self, kind: EventKind) -> Event {
+        Event { pid: self.process.pid(), comm: self.comm.clone(), kind }
+    }
+
+    /// A failure, once for each reason.
+    pub(super) fn failed(&mut self, why: String, events: &mut Vec<Event>) {
+        if self.told.insert(why.clone()) {
+            events.push(self.event(EventKind::Failed { why }));
+        }
+    }
+
+    /// A thread that stays where it is, once for each reason.
+    pub(super) fn not_pinned(&mut self, tid: i32, why: String, events: &mut Vec<Event>) {
+        if self.told.insert(format!("{tid}: {why}")) {
+            events.push(self.event(EventKind::NotPinned { tid, why }));
+        }
+    }
+
+    /// Looks at it and sets what is not as planned.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub(super) fn look(
+        &mut self,
+        plan: &Plan,
+        others: &BTreeMap<i32, Attached>,
+        shared: &mut Shared,
+        recorder: &mut dyn Recorder,
+        events: &mut Vec<Event>,
+    ) -> Result<(), ProcessError> {
+        let now = Instant::now();
+        let comm = self.process.comm()?;
+        if comm != self.comm {
+            let before = std::mem::replace(&mut self.comm, comm);
+            events.push(self.event(EventKind::Exec { before }));
+        }
+        let found = match self.process.descriptors(MAX_DESCRIPTORS) {
+            Ok(found) => found,
+            Err(error) if error.is_gone() => return Err(error),
+            Err(error) => {
+                self.failed(error.to_string(), events);
+                return Ok(());
+            }
+        };
+        if found.cut {
+            let why = format!("it has more than {MAX_DESCRIPTORS} descriptors: not all are seen");
+            self.failed(why, events);
+        }
+        self.set_epolls(plan.epoll, &found, others, recorder, events)?;
+        if let Some(options) = plan.socket {
+            self.set_sockets(options, &found, shared, recorder, events)?;
+        }
+        self.looked = true;
+        self.seen = Some(now);
+        Ok(())
+    }
+
+    fn set_epolls(
+        &mut self,
+        params: Params,
+        found: &Descriptors,
+        others: &BTreeMap<i32, Attached>,
+        recorder: &mut dyn Recorder,
+        events: &mut Vec<Event>,
+    ) -> Result<(), ProcessError> {
+        let there: BTreeSet<_> = found.epolls().map(|epoll| (epoll.tid, epoll.fd)).collect();
+        self.epolls.retain(|place| there.contains(place));
+        self.own.retain(|place| there.contains(place));
+        let (mut first, mut again, mut already) = (Vec::new(), Vec::new(), Vec::new());
+        for epoll in found.epolls() {
+            let Descriptor { tid, fd, .. } = epoll;
+            match self.set_epoll(&epoll, params, others, recorder, events) {
+                Ok(None) => {}
+                Ok(Some(Set::First)) => first.push(fd),
+                Ok(Some(Set::Again)) => again.push(fd),
+                Ok(Some(Set::Already)) => already.push(fd),
+                Err(error) if error.is_gone() => return Err(error),
+                Err(error) => self.failed(error.to_string(), events),
+            }
+            self.epolls.insert((tid, fd));
+        }
+        let within = self.seen.map(|seen| seen.elapsed());
+        for (fds, again) in [(first, false), (again, true)] {
+            if !fds.is_empty() {
+                events.push(self.event(EventKind::Epolls { fds, params, within, again }));
+            }
+        }
+        if !already.is_empty() {
+            events.push(self.event(EventKind::Already { fds: already }));
+        }
+        Ok(())
+    }
+
+    fn set_epoll(
+        &mut self,
+        epoll: &Descriptor,
+        params: Params,
+        others: &BTreeMap<i32, Attached>,
+        recorder: &mut dyn Recorder,
+        events: &mut Vec<Event>,
+    ) -> Result<Option<Set>, ProcessError> {
+        let Descriptor { tid, fd, .. } = *epoll;
+        let Some(taken) = self.process.take(epoll)? else { return Ok(None) };
+        let refused = |errno| refused(&self.process, "to set an epoll context", errno);
+        let Some(now) = Params::get(&taken).map_err(refused)? else { return Ok(None) };
+        let known = self.epolls.contains(&(tid, fd));
+        if now == params {
+            self.own.remove(&(tid, fd));
+            if known {
+                return Ok(None);
+            }
+            // Perhaps one that was inherited from a process where it was set: it is put back here if
+            // that process ends first.
+            if let Some(old) = self.inherited(&taken, fd, others) {
+                self.record(What::Epoll { tid, fd, old, new: params }, recorder)?;
+            }
+            return Ok(Some(Set::Already));
+        }
+        let place = What::Epoll { tid, fd, old: now, new: params }.place();
+        let recorded = self.changes.get(&place).map(|change| &change.what);
+        let old = match recorded {
+            Some(What::Epoll { old, .. }) if *old == now => *old,
+            // What a new context has: it was closed, and another was opened.
+            _ if now == Params::default() => now,
+            Some(_) if known => {
+                if self.own.insert((tid, fd)) {
+                    events.push(self.event(EventKind::OwnParams { fd, now }));
+                }
+                return Ok(None);
+            }
+            _ => now,
+        };
+        let again = recorded.is_some();
+        self.record(What::Epoll { tid, fd, old, new: params }, recorder)?;
+        let set = params
+            .set(&taken)
+            .map_err(|errno| refused_setting(&self.process, "to set an epoll context", errno))?;
+        Ok(set.then_some(if again { Set::Again } else { Set::First }))
+    }
+
+    /// What an epoll context had before, if another process has the same one at the same descriptor
+    /// and it was set there.
+    fn inherited(
+        &self,
+        taken: &OwnedFd,
+        fd: i32,
+        others: &BTreeMap<i32, Attached>,
+    ) -> Option<Params> {
+        others.values().find_map(|other| {
+            let pid = other.process.pid();
+            let place = (0, pid, u64::try_from(fd).ok()?);
+            let What::Epoll { old, .. } = other.changes.get(&place)?.what else { return None };
+            same_file(taken, pid, fd).then_some(old)
+        })
+    }
+
+    fn set_sockets(
+        &mut self,
+        options: SocketOptions,
+        found: &Descriptors,
+        shared: &mut Shared,
+        recorder: &mut dyn Recorder,
+        events: &mut Vec<Event>,
+    ) -> Result<(), ProcessError> {
+        let mut there = BTreeSet::new();
+        let mut count = 0;
+        for socket in found.sockets() {
+            let Kind::Socket(inode) = socket.kind else { continue };
+            if !there.insert(inode) || self.sockets.contains(&inode) {
+                continue;
+            }
+            match self.set_socket(&socket, inode, options, shared, recorder) {
+                Ok(set) => count += usize::from(set),
+                Err(error) if error.is_gone() => return Err(error),
+                Err(error) => self.failed(error.to_string(), events),
+            }
+        }
+        self.own_sockets.retain(|inode| there.contains(inode));
+        self.sockets = there;
+        if count > 0 {
+            events.push(self.event(EventKind::Sockets { count, options }));
+        }
+        Ok(())
+    }
+
+    fn set_socket(
+        &mut self,
+        socket: &Descriptor,
+        inode: u64,
+        options: SocketOptions,
+        shared: &mut Shared,
+        recorder: &mut dyn Recorder,
+    ) -> Result<bool, ProcessError> {
+        let Descriptor { tid, fd, .. } = *socket;
+        let what = "to set a socket";
+        let Some(taken) = self.process.take(socket)? else { return Ok(false) };
+        let refused = |errno| refused(&self.process, what, errno);
+        if rustix::fs::fstat(&taken).map_err(refused)?.st_ino != inode
+            || !crate::process::socket::is_internet(&taken)
+        {
+            return Ok(false);
+        }
+        let now = SocketOptions::get(&taken).map_err(refused)?;
+        let new = options;
+        if now == (SocketOptions { busy_poll_budget: None, ..options }) {
+            // Set through another process that shares it, or by inheritance from a listener, or it
+            // was so.
+            if let Some(old) = shared.sockets.get(&inode) {
+                let old = *old;
+                self.record(What::Socket { tid, fd, inode, old, new }, recorder)?;
+            } else if !self.looked && shared.sockets.is_empty() {
+                self.own_sockets.insert(inode);
+            }
+            return Ok(false);
+        }
+        let old = SocketOptions { busy_poll_budget: options.busy_poll_budget.map(|_| 0), ..now };
+        self.record(What::Socket { tid, fd, inode, old, new }, recorder)?;
+        options.set(&taken).map_err(|errno| refused_setting(&self.process, what, errno))?;
+        if shared.sockets.len() < MAX_CHANGES {
+            shared.sockets.insert(inode, old);
+        }
+        Ok(true)
+    }
+
+    /// Writes a change down before it is made; one that is written down already needs no second
+    /// line.
+    pub(super) fn record(
+        &mut self,
+        what: What,
+        recorder: &mut dyn Recorder,
+    ) -> Result<(), ProcessError> {
+        let pid = self.process.pid();
+        let place = what.place();
+        let change = ProcessChange { pid, start_time: self.process.start_time(), what };
+        match self.changes.get(&place) {
+            Some(known) if *known == change => return Ok(()),
+            None if self.changes.len() >= MAX_CHANGES => {
+                let reason = format!("more than {MAX_CHANGES} changes of one process");
+                return Err(ProcessError::Unwritten { pid, reason });
+            }
+            _ => {}
+        }
+        recorder
+            .before(&change)
+            .map_err(|error| ProcessError::Unwritten { pid, reason: error.to_string() })?;
+        self.changes.insert(place, change);
+        Ok(())
+    }
+
+    /// Puts everything back. What could not be is kept, and told.
+    pub(super) fn restore(&mut self, plan: &Plan, events: &mut Vec<Event>) -> Restoration {
+        let mut total = Restoration::default();
+        // Threads first: a program under no policy need not sit on one CPU.
+        for (place, change) in std::mem::take(&mut self.changes).into_iter().rev() {
+            match change.restore_in(&self.process) {
+                Ok(Restored::Done) => total.done += 1,
+                Ok(Restored::Gone) => total.gone += 1,
+                Ok(Restored::Changed { now }) => {
+                    total.changed += 1;
+                    let why = format!("{} was changed to {now} meanwhile: left so", change.what);
+                    self.failed(why, events);
+                }
+                Err(error) => {
+                    total.failed += 1;
+                    self.changes.insert(place, change);
+                    self.failed(error.to_string(), events);
+                }
+            }
+        }
+        if let Some(options) = plan.socket {
+            total.done += self.restore_inherited(options);
+        }
+        total
+    }
+
+    /// Puts back the sockets that have the options from a listener that was set: the kernel hands
+    /// them on to each connection.
+    fn restore_inherited(&self, options: SocketOptions) -> usize {
+        let Ok(found) = self.process.descriptors(MAX_DESCRIPTORS) else { return 0 };
+        let seen = SocketOptions { busy_poll_budget: None, ..options };
+        let off = SocketOptions {
+            busy_poll_budget: options.busy_poll_budget.map(|_| 0),
+            ..SocketOptions::default()
+        };
+        let restored = found.sockets().filter(|socket| {
+            let Kind::Socket(inode) = socket.kind else { return false };
+            let Ok(Some(taken)) = self.process.take(socket) else { return false };
+            !self.own_sockets.contains(&inode)
+                && crate::process::socket::is_internet(&taken)
+                && SocketOptions::get(&taken) == Ok(seen)
+                && off.set(&taken).is_ok()
+        });
+        restored.count()
+    }
+}
+
+/// What was done to an epoll context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Set {
+    First,
+    Again,
+    Already,
+}
+
+/// What became of putting everything back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Restoration {
+    /// As they were.
+    pub done: usize,
+    /// Closed meanwhile, or their process has ended.
+    pub gone: usize,
+    /// Changed meanwhile, and left so.
+    pub changed: usize,
+    /// Still as they were set.
+    pub failed: usize,
+}
+
+impl Restoration {
+    pub(super) fn add(&mut self, other: Restoration) {
+        self.done += other.done;
+        self.gone += other.gone;
+        self.changed += other.changed;
+        self.failed += other.failed;
+    }
+}
+
+fn refused(process: &Process, what: &'static str, errno: Errno) -> ProcessError {
+    match errno {
+        Errno::OPNOTSUPP => {
+            ProcessError::Unsupported { what: "epoll's busy-poll parameters", since: "6.9" }
+        }
+        errno => process.refused(what, errno),
+    }
+}
+
+/// A setting that was refused needs another right than a look that was.
+fn refused_setting(process: &Process, what: &'static str, errno: Errno) -> ProcessError {
+    match errno {
+        Errno::PERM => {
+            let comm = process.comm().unwrap_or_default();
+            ProcessError::Denied { pid: process.pid(), comm, what, right: Right::NetAdmin }
+        }
+        errno => refused(process, what, errno),
+    }
+}

@@ -1,0 +1,254 @@
+//! A process, its children and theirs, kept under a policy until they are let go.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::attached::{Attached, Restoration, Shared};
+use super::change::Recorder;
+use super::event::{Event, EventKind};
+use super::pace::Pace;
+use super::pin::Resolver;
+use super::plan::Plan;
+use crate::process::{Process, ProcessError, descendants_of};
+
+/// More processes at a time than this are not looked at.
+const MAX_PROCESSES: usize = 1 << 16;
+
+/// How often it is looked for threads to pin: a thread that waits now will most likely wait again.
+const PIN_EVERY: Duration = Duration::from_millis(500);
+
+/// Processes under a policy. Dropped, it puts everything back, unless it was told to [`leave`].
+///
+/// [`leave`]: Attachment::leave
+pub struct Attachment<R: Recorder> {
+    plan: Plan,
+    recorder: R,
+    cpu_of: Option<Resolver>,
+    /// Whose descendants are looked for, without itself: this process, for what it started.
+    above: Option<i32>,
+    tree: BTreeMap<i32, Attached>,
+    shared: Shared,
+    started: Instant,
+    /// When the processes were last looked for.
+    looked: Option<Instant>,
+    pinned: Option<Instant>,
+    pace: Pace,
+}
+
+impl<R: Recorder> std::fmt::Debug for Attachment<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attachment")
+            .field("plan", &self.plan)
+            .field("processes", &self.tree.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a look found.
+#[derive(Debug)]
+pub struct Look {
+    /// What happened, in order.
+    pub events: Vec<Event>,
+    /// When to look again.
+    pub wait: Duration,
+    /// The CPU time that this look took.
+    pub cost: Duration,
+}
+
+impl<R: Recorder> Attachment<R> {
+    /// Of no process yet.
+    pub fn new(plan: Plan, recorder: R) -> Attachment<R> {
+        let now = Instant::now();
+        Attachment {
+            plan,
+            recorder,
+            cpu_of: None,
+            above: None,
+            tree: BTreeMap::new(),
+            shared: Shared::default(),
+            started: now,
+            looked: None,
+            pinned: None,
+            pace: Pace::new(now),
+        }
+    }
+
+    /// Pins threads, with a function that knows where an instance is polled.
+    pub fn pin_with(&mut self, cpu_of: Resolver) {
+        self.cpu_of = Some(cpu_of);
+    }
+
+    /// Adds a running process, with all its descendants from now on.
+    ///
+    /// # Errors
+    /// If there is none, or its descriptors may not be seen.
+    pub fn add(&mut self, pid: i32) -> Result<(), ProcessError> {
+        let process = Process::open(pid)?;
+        // A right that is missing is missing from the start: it is told here and not at each look.
+        process.descriptors(1)?;
+        self.tree.insert(pid, Attached::new(process, None));
+        Ok(())
+    }
+
+    /// Adds what this process starts from now on, with all its descendants: for a subreaper, which
+    /// gets those whose parent ended.
+    pub fn add_own_children(&mut self) {
+        self.started = Instant::now();
+        self.pace = Pace::new(self.started);
+        self.above = i32::try_from(std::process::id()).ok();
+    }
+
+    /// How many of its processes lived at the last look.
+    pub fn processes(&self) -> usize {
+        self.tree.len()
+    }
+
+    /// Their ids.
+    pub fn pids(&self) -> Vec<i32> {
+        self.tree.keys().copied().collect()
+    }
+
+    /// Whether a process is one of them, and lived at the last look.
+    pub fn holds(&self, pid: i32) -> bool {
+        self.tree.contains_key(&pid)
+    }
+
+    /// Looks at all of them once, and sets what is not as planned.
+    pub fn look(&mut self) -> Look {
+        let before = cpu_time();
+        let mut events = Vec::new();
+        self.bury(&mut events);
+        self.discover();
+        let pids = self.pids();
+        for pid in &pids {
+            // Taken out, so that it can be compared with the others.
+            let Some(mut attached) = self.tree.remove(pid) else { continue };
+            let looked = attached.look(
+                &self.plan,
+                &self.tree,
+                &mut self.shared,
+                &mut self.recorder,
+                &mut events,
+            );
+            match looked {
+                Ok(()) => {
+                    self.tree.insert(*pid, attached);
+                }
+                Err(_) => self.ended(&attached, &mut events),
+            }
+        }
+        self.pin(&mut events);
+        let cost = cpu_time().saturating_sub(before);
+        let changed = events.iter().any(|event| {
+            matches!(
+                event.kind,
+                EventKind::Epolls { .. } | EventKind::Already { .. } | EventKind::Exec { .. }
+            )
+        });
+        let wait = self.pace.next(Instant::now(), cost, changed);
+        Look { events, wait, cost }
+    }
+
+    /// Puts everything back and lets the processes go. What could not be put back stays written
+    /// down.
+    pub fn restore(&mut self) -> (Restoration, Vec<Event>) {
+        let mut total = Restoration::default();
+        let mut events = Vec::new();
+        for (pid, mut attached) in std::mem::take(&mut self.tree) {
+            let restoration = attached.restore(&self.plan, &mut events);
+            total.add(restoration);
+            if restoration.failed == 0 {
+                let finished = self.recorder.finished(pid, attached.process.start_time());
+                if let Err(error) = finished {
+                    attached.failed(unwritten(&error), &mut events);
+                }
+            }
+        }
+        (total, events)
+    }
+
+    /// Lets the processes go as they are. What was changed stays written down.
+    pub fn leave(mut self) {
+        self.tree.clear();
+    }
+
+    /// Removes those that have ended.
+    fn bury(&mut self, events: &mut Vec<Event>) {
+        let ended: Vec<i32> = self
+            .tree
+            .iter()
+            .filter(|(_, attached)| !attached.process.alive())
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in ended {
+            if let Some(attached) = self.tree.remove(&pid) {
+                self.ended(&attached, events);
+            }
+        }
+    }
+
+    fn ended(&mut self, attached: &Attached, events: &mut Vec<Event>) {
+        events.push(attached.event(EventKind::Ended));
+        if attached.changes.is_empty() {
+            return;
+        }
+        let pid = attached.process.pid();
+        if let Err(error) = self.recorder.finished(pid, attached.process.start_time()) {
+            events.push(attached.event(EventKind::Failed { why: unwritten(&error) }));
+        }
+    }
+
+    /// Adds the descendants that are new.
+    fn discover(&mut self) {
+        let now = Instant::now();
+        let mut roots = self.pids();
+        roots.extend(self.above);
+        for pid in descendants_of(&roots, MAX_PROCESSES) {
+            if self.tree.contains_key(&pid) || self.tree.len() >= MAX_PROCESSES {
+                continue;
+            }
+            let Ok(process) = Process::open(pid) else { continue };
+            // A zombie that nobody has waited for has nothing to be set any more.
+            if process.alive() {
+                // What is started by this process was not there before it was started.
+                let unseen = self.looked.or(self.above.map(|_| self.started));
+                self.tree.insert(pid, Attached::new(process, unseen));
+            }
+        }
+        self.looked = Some(now);
+    }
+
+    fn pin(&mut self, events: &mut Vec<Event>) {
+        let Some(cpu_of) = &self.cpu_of else { return };
+        if self.pinned.is_some_and(|pinned| pinned.elapsed() < PIN_EVERY) {
+            return;
+        }
+        for attached in self.tree.values_mut() {
+            // One that has ended is removed by the next look.
+            if let Err(error) = attached.pin(cpu_of, &mut self.recorder, events)
+                && !error.is_gone()
+            {
+                attached.failed(error.to_string(), events);
+            }
+        }
+        self.pinned = Some(Instant::now());
+    }
+}
+
+impl<R: Recorder> Drop for Attachment<R> {
+    fn drop(&mut self) {
+        self.restore();
+    }
+}
+
+fn unwritten(error: &std::io::Error) -> String {
+    format!("the journal cannot be written: {error}")
+}
+
+/// The CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(now).unwrap_or_default()
+}

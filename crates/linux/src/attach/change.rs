@@ -1,0 +1,281 @@
+//! One thing that is set in a process, and how to put it back.
+
+use std::fmt;
+use std::io;
+
+use napkin_sched::CpuList;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::process::{Params, Process, ProcessError, SocketOptions};
+
+/// What was set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", tag = "what")]
+pub enum What {
+    /// The parameters of an epoll context.
+    Epoll {
+        /// The thread in whose descriptor table it is: the process's id, but for a thread with a
+        /// table of its own.
+        tid: i32,
+        /// Its descriptor.
+        fd: i32,
+        /// As it was.
+        old: Params,
+        /// As it was set.
+        new: Params,
+    },
+    /// The busy-poll options of a socket.
+    Socket {
+        /// The thread in whose descriptor table it is.
+        tid: i32,
+        /// Its descriptor.
+        fd: i32,
+        /// Its inode, which no other socket has while it lives.
+        inode: u64,
+        /// As they were. The budget, which nobody can read, as a new socket's is.
+        old: SocketOptions,
+        /// As they were set.
+        new: SocketOptions,
+    },
+    /// The CPUs of a thread.
+    Affinity {
+        /// The thread.
+        tid: i32,
+        /// When it started, in the kernel's clock ticks since boot.
+        thread_start_time: u64,
+        /// As they were.
+        old: Vec<usize>,
+        /// As they were set.
+        new: Vec<usize>,
+    },
+}
+
+/// A change in a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ProcessChange {
+    /// The process's id.
+    pub pid: i32,
+    /// When it started, in the kernel's clock ticks since boot: with the id, one process only.
+    pub start_time: u64,
+    /// What was changed, from what to what.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// Who writes changes down, so that they can be put back after a crash.
+pub trait Recorder {
+    /// Writes a change down before it is made; it is not made if this fails. A change that was
+    /// written down may not have been made.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn before(&mut self, change: &ProcessChange) -> io::Result<()>;
+
+    /// The process has ended, or everything in it was put back: nothing that was written down for it
+    /// is needed any more.
+    ///
+    /// # Errors
+    /// If that cannot be written.
+    fn finished(&mut self, pid: i32, start_time: u64) -> io::Result<()>;
+}
+
+/// What became of putting a change back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Restored {
+    /// It is as it was.
+    Done,
+    /// The process has ended, or closed the descriptor, or the thread has ended.
+    Gone,
+    /// It is neither as it was nor as it was set: left as it is.
+    Changed {
+        /// How it is now.
+        now: String,
+    },
+}
+
+impl ProcessChange {
+    /// Puts it back, if the same process has there exactly what was set.
+    ///
+    /// # Errors
+    /// If the process may not be reached, or the kernel refuses.
+    pub fn restore(&self) -> Result<Restored, ProcessError> {
+        let process = match Process::reopen(self.pid, self.start_time) {
+            Ok(process) => process,
+            Err(error) if error.is_gone() => return Ok(Restored::Gone),
+            Err(error) => return Err(error),
+        };
+        self.restore_in(&process)
+    }
+
+    /// [`ProcessChange::restore`] of a process that is open.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn restore_in(&self, process: &Process) -> Result<Restored, ProcessError> {
+        let restored = match &self.what {
+            What::Epoll { tid, fd, old, new } => match process.take_fd(*tid, *fd) {
+                Ok(None) => Ok(Restored::Gone),
+                Ok(Some(taken)) => restore_epoll(process, &taken, *old, *new),
+                Err(error) => Err(error),
+            },
+            What::Socket { tid, fd, inode, old, new } => match process.take_fd(*tid, *fd) {
+                Ok(None) => Ok(Restored::Gone),
+                Ok(Some(taken)) => restore_socket(process, &taken, *inode, *old, *new),
+                Err(error) => Err(error),
+            },
+            What::Affinity { tid, thread_start_time, old, new } => {
+                match process.thread_start_time(*tid) {
+                    Ok(Some(started)) if started == *thread_start_time => {
+                        restore_affinity(process, *tid, old, new)
+                    }
+                    Ok(_) => Ok(Restored::Gone),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        match restored {
+            Err(error) if error.is_gone() => Ok(Restored::Gone),
+            restored => restored,
+        }
+    }
+
+    /// Whether two changes are of the same thing, whatever the values.
+    pub fn same_place(&self, other: &ProcessChange) -> bool {
+        let process = (self.pid, self.start_time) == (other.pid, other.start_time);
+        process && self.what.place() == other.what.place()
+    }
+}
+
+impl What {
+    /// What names the thing in its process: a kind, a thread and a number.
+    pub(crate) const fn place(&self) -> (u8, i32, u64) {
+        match self {
+            What::Epoll { tid, fd, .. } => (0, *tid, *fd as u64),
+            What::Socket { inode, .. } => (1, 0, *inode),
+            What::Affinity { tid, thread_start_time, .. } => (2, *tid, *thread_start_time),
+        }
+    }
+}
+
+impl fmt::Display for What {
+    /// `epoll 5: busy poll 0 us, budget 64, prefer`: what was set.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Epoll { fd, new, .. } => write!(f, "epoll {fd}: {new}"),
+            What::Socket { fd, new, .. } => write!(f, "socket {fd}: {new}"),
+            What::Affinity { tid, new, .. } => {
+                write!(f, "thread {tid}: CPU {}", CpuList(new.clone()))
+            }
+        }
+    }
+}
+
+fn restore_epoll(
+    process: &Process,
+    taken: &OwnedFd,
+    old: Params,
+    new: Params,
+) -> Result<Restored, ProcessError> {
+    let refused = |errno: Errno| process.refused("to put back an epoll context", errno);
+    match Params::get(taken).map_err(refused)? {
+        None => Ok(Restored::Gone),
+        Some(now) if now == old => Ok(Restored::Done),
+        Some(now) if now != new => Ok(Restored::Changed { now: now.to_string() }),
+        Some(_) => match old.set(taken).map_err(refused)? {
+            true => Ok(Restored::Done),
+            false => Ok(Restored::Gone),
+        },
+    }
+}
+
+fn restore_socket(
+    process: &Process,
+    taken: &OwnedFd,
+    inode: u64,
+    old: SocketOptions,
+    new: SocketOptions,
+) -> Result<Restored, ProcessError> {
+    let refused = |errno: Errno| process.refused("to put back a socket", errno);
+    // Another socket may have the number by now.
+    if rustix::fs::fstat(taken).map_err(refused)?.st_ino != inode {
+        return Ok(Restored::Gone);
+    }
+    let now = SocketOptions::get(taken).map_err(refused)?;
+    let seen = |options: SocketOptions| SocketOptions { busy_poll_budget: None, ..options };
+    if now != seen(old) && now != seen(new) {
+        return Ok(Restored::Changed { now: now.to_string() });
+    }
+    old.set(taken).map_err(refused)?;
+    Ok(Restored::Done)
+}
+
+fn restore_affinity(
+    process: &Process,
+    tid: i32,
+    old: &[usize],
+    new: &[usize],
+) -> Result<Restored, ProcessError> {
+    // The thread may end at any moment.
+    let Ok(now) = napkin_sched::affinity(Some(tid)) else { return Ok(Restored::Gone) };
+    if now == old {
+        return Ok(Restored::Done);
+    }
+    if now != new {
+        return Ok(Restored::Changed { now: format!("CPU {}", CpuList(now)) });
+    }
+    match napkin_sched::pin(Some(tid), old) {
+        Ok(()) => Ok(Restored::Done),
+        Err(napkin_sched::SchedError::Affinity { source: Errno::SRCH }) => Ok(Restored::Gone),
+        Err(error) => Err(process.sched_refused(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(what: What) -> ProcessChange {
+        ProcessChange { pid: 7, start_time: 8, what }
+    }
+
+    fn epoll(fd: i32, budget: u16) -> ProcessChange {
+        let new = Params { busy_poll_budget: budget, ..Params::default() };
+        change(What::Epoll { tid: 7, fd, old: Params::default(), new })
+    }
+
+    #[test]
+    fn a_change_is_written_and_read() {
+        let options = SocketOptions { busy_poll_usecs: 5, ..SocketOptions::default() };
+        let socket =
+            What::Socket { tid: 7, fd: 3, inode: 99, old: SocketOptions::default(), new: options };
+        let affinity =
+            What::Affinity { tid: 7, thread_start_time: 1, old: vec![0, 1], new: vec![1] };
+        for change in [epoll(5, 64), change(socket), change(affinity)] {
+            let text = serde_json::to_string(&change).unwrap();
+            assert_eq!(serde_json::from_str::<ProcessChange>(&text).unwrap(), change, "{text}");
+        }
+        let text = serde_json::to_string(&epoll(5, 64)).unwrap();
+        assert_eq!(
+            text,
+            r#"{"pid":7,"start-time":8,"what":"epoll","tid":7,"fd":5,"old":{"busy-poll-usecs":0,"busy-poll-budget":0,"prefer-busy-poll":false},"new":{"busy-poll-usecs":0,"busy-poll-budget":64,"prefer-busy-poll":false}}"#
+        );
+    }
+
+    #[test]
+    fn a_place_is_the_same_whatever_is_set_there() {
+        assert!(epoll(5, 64).same_place(&epoll(5, 8)));
+        assert!(!epoll(5, 64).same_place(&epoll(6, 64)));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_needs_nothing() {
+        // Its id is this process's, and its start time is another's.
+        let own = i32::try_from(std::process::id()).unwrap();
+        let change = ProcessChange { pid: own, start_time: 1, ..epoll(5, 64) };
+        assert_eq!(change.restore().unwrap(), Restored::Gone);
+    }
+}

@@ -1,0 +1,221 @@
+//! What happened to a process under a policy, and the lines that tell of it.
+
+use std::fmt;
+use std::time::Duration;
+
+use napkin_sched::CpuList;
+use serde::Serialize;
+
+use crate::process::{Params, SocketOptions};
+
+/// Lines that are told unless more are asked for. A program that opens contexts without end would
+/// fill the terminal.
+const FEW: usize = 20;
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Event {
+    /// The process.
+    pub pid: i32,
+    /// Its name.
+    pub comm: String,
+    /// What.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", tag = "event")]
+#[non_exhaustive]
+pub enum EventKind {
+    /// Epoll contexts were set.
+    Epolls {
+        /// Their descriptors.
+        fds: Vec<i32>,
+        /// As they were set.
+        params: Params,
+        /// They were opened at most so long ago; `None` of those that were there before the first
+        /// look.
+        within: Option<Duration>,
+        /// Whether all of them had been set before, and were opened anew or reset.
+        again: bool,
+    },
+    /// Epoll contexts had the parameters already.
+    Already {
+        /// Their descriptors.
+        fds: Vec<i32>,
+    },
+    /// Sockets were set.
+    Sockets {
+        /// How many.
+        count: usize,
+        /// As they were set.
+        options: SocketOptions,
+    },
+    /// A thread was pinned.
+    Pinned {
+        /// The thread.
+        tid: i32,
+        /// The instance whose packets it waits for.
+        napi_id: u32,
+        /// The CPUs.
+        cpus: Vec<usize>,
+    },
+    /// A thread was not pinned.
+    NotPinned {
+        /// The thread.
+        tid: i32,
+        /// Why.
+        why: String,
+    },
+    /// The program set parameters of its own after they were set from here: they are left.
+    OwnParams {
+        /// The descriptor.
+        fd: i32,
+        /// As they are now.
+        now: Params,
+    },
+    /// Something could not be looked at or set.
+    Failed {
+        /// Why.
+        why: String,
+    },
+    /// It became another program.
+    Exec {
+        /// Its name before.
+        before: String,
+    },
+    /// It ended.
+    Ended,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Event { pid, comm, kind } = self;
+        write!(f, "{comm}[{pid}]: ")?;
+        match kind {
+            EventKind::Epolls { fds, params, within, again } => {
+                let again = if *again { " again" } else { "" };
+                write!(f, "epoll {}: {params}; set{again}", list(fds))?;
+                match within {
+                    Some(within) => write!(f, " within {} ms", within.as_millis().max(1)),
+                    None => Ok(()),
+                }
+            }
+            EventKind::Already { fds } => write!(f, "epoll {}: set so already", list(fds)),
+            EventKind::Sockets { count: 1, options } => write!(f, "1 socket: {options}; set"),
+            EventKind::Sockets { count, options } => write!(f, "{count} sockets: {options}; set"),
+            EventKind::Pinned { tid, napi_id, cpus } => {
+                let cpus = CpuList(cpus.clone());
+                write!(f, "thread {tid}: pinned to CPU {cpus}, where NAPI {napi_id} is polled")
+            }
+            EventKind::NotPinned { tid, why } => write!(f, "thread {tid}: not pinned: {why}"),
+            EventKind::OwnParams { fd, now } => {
+                write!(f, "epoll {fd}: the program set it itself, to {now}: left so")
+            }
+            EventKind::Failed { why } => f.write_str(why),
+            EventKind::Exec { before } => write!(f, "was {before}, and runs another program now"),
+            EventKind::Ended => f.write_str("ended"),
+        }
+    }
+}
+
+/// At most ten numbers and how many more.
+fn list(fds: &[i32]) -> String {
+    const MOST: usize = 10;
+    let shown: Vec<String> = fds.iter().take(MOST).map(i32::to_string).collect();
+    match fds.len().checked_sub(MOST) {
+        None | Some(0) => shown.join(", "),
+        Some(more) => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// How much is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Detail {
+    /// What failed, once.
+    Quiet,
+    /// What was set for the first time, and what failed.
+    #[default]
+    News,
+    /// Everything.
+    Everything,
+}
+
+/// Decides which events are told.
+#[derive(Debug, Default)]
+pub struct Lines {
+    detail: Detail,
+    lines: usize,
+}
+
+impl Lines {
+    /// Tells so much.
+    pub const fn new(detail: Detail) -> Lines {
+        Lines { detail, lines: 0 }
+    }
+
+    /// The line that tells of an event, if it is to be told.
+    pub fn line(&mut self, event: &Event) -> Option<String> {
+        let failed = matches!(event.kind, EventKind::Failed { .. });
+        let news = match &event.kind {
+            EventKind::Epolls { again, .. } => !again,
+            EventKind::Sockets { .. }
+            | EventKind::Pinned { .. }
+            | EventKind::NotPinned { .. }
+            | EventKind::OwnParams { .. }
+            | EventKind::Failed { .. } => true,
+            EventKind::Already { .. } | EventKind::Exec { .. } | EventKind::Ended => false,
+        };
+        let told = match self.detail {
+            Detail::Everything => return Some(event.to_string()),
+            Detail::News => news,
+            Detail::Quiet => failed,
+        };
+        if !told {
+            return None;
+        }
+        self.lines += 1;
+        match self.lines {
+            lines if lines <= FEW => Some(event.to_string()),
+            lines if lines == FEW + 1 => Some("and so on: more with --verbose".into()),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(fds: &[i32], again: bool) -> Event {
+        let params = Params { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+        let within = Some(Duration::from_micros(12_400));
+        let kind = EventKind::Epolls { fds: fds.to_vec(), params, within, again };
+        Event { pid: 812, comm: "memcached".into(), kind }
+    }
+
+    #[test]
+    fn a_line_says_what_was_set_and_how_soon() {
+        assert_eq!(
+            set(&[5, 8, 11], false).to_string(),
+            "memcached[812]: epoll 5, 8, 11: busy poll 0 us, budget 64, prefer; set within 12 ms"
+        );
+        let many: Vec<i32> = (0..30).collect();
+        assert!(set(&many, false).to_string().contains("9 and 20 more: "));
+    }
+
+    #[test]
+    fn a_program_without_end_does_not_fill_the_terminal() {
+        let lines = |detail, again| {
+            let mut told = Lines::new(detail);
+            (0..1_000).filter_map(|_| told.line(&set(&[5], again))).count()
+        };
+        assert_eq!(lines(Detail::News, false), FEW + 1);
+        assert_eq!(lines(Detail::News, true), 0);
+        assert_eq!(lines(Detail::Quiet, false), 0);
+        assert_eq!(lines(Detail::Everything, true), 1_000);
+    }
+}

@@ -1,0 +1,31 @@
+//! An unmodified, running program under a policy's epoll and application part, set from outside.
+//!
+//! - [`ProcessChange`]: one thing that is set in a process, with what it was; how to put it back.
+//! - [`Recorder`]: who writes a change down before it is made (the journal).
+//! - [`Plan`]: what of a policy can be set from outside.
+//! - [`Attachment`]: a process, its children and theirs, kept under a policy until it is let go.
+//! - [`run()`], [`hold`]: for as long as a program runs, or as asked.
+//!
+//! The device's part of a policy is `apply`'s.
+
+mod attached;
+mod attachment;
+mod change;
+mod event;
+mod napi;
+mod pace;
+mod pin;
+mod plan;
+mod run;
+mod signals;
+
+pub use attached::Restoration;
+pub use attachment::{Attachment, Look};
+pub use change::{ProcessChange, Recorder, Restored, What};
+pub use event::{Detail, Event, EventKind, Lines};
+pub use napi::{cpus_by_napi, set_on};
+pub use pace::{FAST, FAST_FOR, SLOW};
+pub use pin::Resolver;
+pub use plan::{Plan, PlanError};
+pub use run::{Ended, Exit, RunError, Told, hold, run};
+pub use signals::{Came, Signals, die_by};

@@ -1,0 +1,126 @@
+//! Threads beside their packets.
+//!
+//! A thread that waits on an epoll context whose sockets all receive from one NAPI instance goes to
+//! the CPU where that instance is polled. One that was moved by somebody else meanwhile is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::attached::Attached;
+use super::change::{Recorder, What};
+use super::event::{Event, EventKind};
+use crate::process::{Kind, ProcessError, socket};
+
+/// The CPUs where a NAPI instance is polled, by its id: its interrupt's, or its thread's.
+pub type Resolver = Box<dyn Fn(u32) -> Option<usize>>;
+
+/// More members of an epoll context than this are not asked for their NAPI id.
+const MAX_MEMBERS: usize = 1_024;
+
+impl Attached {
+    /// Pins those of its threads that wait, and whose place is known.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub(super) fn pin(
+        &mut self,
+        cpu_of: &dyn Fn(u32) -> Option<usize>,
+        recorder: &mut dyn Recorder,
+        events: &mut Vec<Event>,
+    ) -> Result<(), ProcessError> {
+        let waits = match self.process.waits(1, Duration::ZERO) {
+            Ok(waits) => waits,
+            Err(error) if error.is_gone() => return Err(error),
+            Err(error) => {
+                self.failed(error.to_string(), events);
+                return Ok(());
+            }
+        };
+        if waits.seen.is_empty() {
+            return Ok(());
+        }
+        let found = self.process.descriptors(usize::MAX)?;
+        let by_inode: BTreeMap<u64, _> = found
+            .sockets()
+            .filter_map(|descriptor| match descriptor.kind {
+                Kind::Socket(inode) => Some((inode, descriptor)),
+                _ => None,
+            })
+            .collect();
+        let mut ids_of: BTreeMap<i32, BTreeSet<u32>> = BTreeMap::new();
+        for (wait, _) in &waits.seen {
+            let Some(epoll) = found.epolls().find(|epoll| epoll.fd == wait.epfd) else { continue };
+            if let std::collections::btree_map::Entry::Vacant(entry) = ids_of.entry(wait.epfd) {
+                let mut ids = BTreeSet::new();
+                for member in self.process.members(&epoll, MAX_MEMBERS)?.list {
+                    let Some(socket) = member.inode.and_then(|inode| by_inode.get(&inode)) else {
+                        continue;
+                    };
+                    let Some(taken) = self.process.take(socket)? else { continue };
+                    ids.extend(socket::napi_id(&taken).ok().flatten());
+                }
+                entry.insert(ids);
+            }
+            let ids = &ids_of[&wait.epfd];
+            let mut ids = ids.iter();
+            match (ids.next().copied(), ids.len()) {
+                (None, _) => {}
+                (Some(napi_id), 0) => self.move_to(wait.tid, napi_id, cpu_of, recorder, events)?,
+                (Some(_), more) => {
+                    let why = format!(
+                        "the sockets of its epoll {} receive from {} NAPI instances",
+                        wait.epfd,
+                        more + 1
+                    );
+                    self.not_pinned(wait.tid, why, events);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn move_to(
+        &mut self,
+        tid: i32,
+        napi_id: u32,
+        cpu_of: &dyn Fn(u32) -> Option<usize>,
+        recorder: &mut dyn Recorder,
+        events: &mut Vec<Event>,
+    ) -> Result<(), ProcessError> {
+        let Some(cpu) = cpu_of(napi_id) else {
+            let why = format!("NAPI {napi_id} is polled on no CPU of its own");
+            self.not_pinned(tid, why, events);
+            return Ok(());
+        };
+        let new = vec![cpu];
+        let Some(thread_start_time) = self.process.thread_start_time(tid)? else { return Ok(()) };
+        let Ok(now) = napkin_sched::affinity(Some(tid)) else { return Ok(()) };
+        if now == new {
+            return Ok(());
+        }
+        let place = What::Affinity { tid, thread_start_time, old: vec![], new: vec![] }.place();
+        let old = match self.changes.get(&place).map(|change| &change.what) {
+            Some(What::Affinity { new, .. }) if *new != now => {
+                self.not_pinned(tid, "it was moved by somebody else".into(), events);
+                return Ok(());
+            }
+            Some(What::Affinity { old, .. }) => old.clone(),
+            _ => now,
+        };
+        self.record(What::Affinity { tid, thread_start_time, old, new: new.clone() }, recorder)?;
+        match napkin_sched::pin(Some(tid), &new) {
+            Ok(()) => {
+                let cpus = new;
+                events.push(self.event(EventKind::Pinned { tid, napi_id, cpus }));
+            }
+            Err(error) => {
+                let error = self.process.sched_refused(error);
+                if error.is_gone() {
+                    return self.process.alive().then_some(()).ok_or(error);
+                }
+                self.not_pinned(tid, error.to_string(), events);
+            }
+        }
+        Ok(())
+    }
+}

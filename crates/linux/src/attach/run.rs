@@ -1,0 +1,276 @@
+//! A program from its start to its end under a policy, and a running one for as long as asked.
+
+use std::ffi::OsStr;
+use std::io;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, kill_process, set_child_subreaper, wait,
+};
+use thiserror::Error;
+
+use super::attachment::Attachment;
+use super::change::Recorder;
+use super::event::Event;
+use super::signals::{Came, Signals};
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// With an exit code.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// Why a program was not run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// There is none of this name.
+    #[error("there is no program {program}, or not the interpreter that it names")]
+    NotFound {
+        /// Its name.
+        program: String,
+    },
+    /// It is there and cannot be executed.
+    #[error("{program} cannot be executed: {source}")]
+    NotExecutable {
+        /// Its name.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The operating system refused something else.
+    #[error("{what} failed: {source}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl RunError {
+    /// The exit code that shells and `env` give it: 127, 126, or 125 if it is not the program's
+    /// fault.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            RunError::NotFound { .. } => 127,
+            RunError::NotExecutable { .. } => 126,
+            RunError::System { .. } => 125,
+        }
+    }
+}
+
+/// What is told while a program runs.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Told<'a> {
+    /// Something happened to a process.
+    Event(&'a Event),
+    /// The program has ended, and so many processes that it started have not.
+    Remaining(usize),
+}
+
+/// Why holding a running program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// All its processes have ended.
+    Processes,
+    /// The time is over.
+    Time,
+    /// By this signal.
+    Signal(i32),
+}
+
+/// Starts a program and keeps it and all that it starts under a policy, until the last of them has
+/// ended. Signals are passed on; how the program itself ended is returned. What was set is not put
+/// back here: nothing of it is left.
+///
+/// `signals` are [`Signals::PASSED`], blocked since before whatever is to be put back afterwards was
+/// changed. While the program runs this process is a subreaper: a daemon whose parent ended becomes
+/// its child. It must have no other children.
+///
+/// # Errors
+/// If the program cannot be started.
+pub fn run<R: Recorder>(
+    command: &mut Command,
+    attachment: &mut Attachment<R>,
+    signals: &Signals,
+    tell: &mut dyn FnMut(Told<'_>),
+) -> Result<Exit, RunError> {
+    set_child_subreaper(Pid::from_raw(1))
+        .map_err(|errno| RunError::System { what: "becoming a subreaper", source: errno.into() })?;
+    attachment.add_own_children();
+    signals.restore_in(command);
+    let child = command.spawn().map_err(|source| unstartable(command.get_program(), source))?;
+    let program = Pid::from_child(&child);
+    let mut exit = None;
+    let mut told_remaining = false;
+    let mut next = Instant::now();
+    loop {
+        if Instant::now() >= next {
+            let look = attachment.look();
+            look.events.iter().for_each(|event| tell(Told::Event(event)));
+            next = Instant::now() + look.wait;
+        }
+        match reap(program, &mut exit) {
+            Children::None => break,
+            Children::Some if exit.is_some() && !told_remaining => {
+                told_remaining = true;
+                // Those that have just ended are no longer counted.
+                let look = attachment.look();
+                look.events.iter().for_each(|event| tell(Told::Event(event)));
+                next = Instant::now() + look.wait;
+                if attachment.processes() > 0 {
+                    tell(Told::Remaining(attachment.processes()));
+                }
+            }
+            Children::Some => {}
+        }
+        let Some(came) = signals.wait(next.saturating_duration_since(Instant::now())) else {
+            continue;
+        };
+        pass_on(came, program, exit.is_some(), &attachment.pids());
+    }
+    let look = attachment.look();
+    look.events.iter().for_each(|event| tell(Told::Event(event)));
+    Ok(exit.unwrap_or(Exit::Code(0)))
+}
+
+/// Keeps processes that were added under a policy until they end, the time is over, or a signal
+/// asks for the end. Nothing is put back yet then. `signals` are [`Signals::ENDS`].
+pub fn hold<R: Recorder>(
+    attachment: &mut Attachment<R>,
+    limit: Option<Duration>,
+    signals: &Signals,
+    tell: &mut dyn FnMut(&Event),
+) -> Ended {
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    loop {
+        let look = attachment.look();
+        look.events.iter().for_each(&mut *tell);
+        if attachment.processes() == 0 {
+            return Ended::Processes;
+        }
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ended::Time;
+        }
+        let wait = left.map_or(look.wait, |left| left.min(look.wait));
+        if let Some(came) = signals.wait(wait) {
+            return Ended::Signal(came.signal);
+        }
+    }
+}
+
+fn unstartable(program: &OsStr, source: io::Error) -> RunError {
+    let program = program.to_string_lossy().into_owned();
+    match Errno::from_io_error(&source) {
+        Some(Errno::NOENT) => RunError::NotFound { program },
+        Some(
+            Errno::ACCESS
+            | Errno::PERM
+            | Errno::NOEXEC
+            | Errno::ISDIR
+            | Errno::NOTDIR
+            | Errno::TXTBSY
+            | Errno::LOOP
+            | Errno::NAMETOOLONG
+            | Errno::TOOBIG,
+        ) => RunError::NotExecutable { program, source },
+        _ => RunError::System { what: "starting the program", source },
+    }
+}
+
+/// Whether there are children, ended or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Children {
+    Some,
+    None,
+}
+
+/// Takes the ends of children; the program's own is noted.
+fn reap(program: Pid, exit: &mut Option<Exit>) -> Children {
+    loop {
+        match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(None) => return Children::Some,
+            Ok(Some((pid, status))) if pid == program => match ended(status) {
+                Some(ended) => *exit = Some(ended),
+                None => stop_with(status),
+            },
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Err(_) => return Children::None,
+        }
+    }
+}
+
+fn ended(status: WaitStatus) -> Option<Exit> {
+    let code = status.exit_status().map(Exit::Code);
+    code.or_else(|| status.terminating_signal().map(Exit::Signal))
+}
+
+/// Stops when the program was stopped by its terminal, so that the shell gets it back; the shell's
+/// `fg` wakes both.
+fn stop_with(status: WaitStatus) {
+    let terminal = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    if status.stopping_signal().is_some_and(|signal| terminal.contains(&signal)) {
+        let _ = kill_process(rustix::process::getpid(), Signal::STOP);
+    }
+}
+
+/// Passes a signal on to the program, or, once it has ended, to the processes that are left.
+fn pass_on(came: Came, program: Pid, ended: bool, left: &[i32]) {
+    let Some(signal) = Signal::from_named_raw(came.signal) else { return };
+    if signal == Signal::CHILD {
+        return;
+    }
+    if ended {
+        for pid in left.iter().filter(|pid| **pid > 0) {
+            if let Some(pid) = Pid::from_raw(*pid) {
+                pass_one(came, signal, pid);
+            }
+        }
+    } else {
+        pass_one(came, signal, program);
+    }
+}
+
+fn pass_one(came: Came, signal: Signal, pid: Pid) {
+    // A terminal sends its signals to the whole group: this process's own, and the program's unless
+    // it made another.
+    let same_group = || getpgid(Some(pid)).ok() == getpgid(None).ok();
+    if came.from_kernel && same_group() {
+        return;
+    }
+    // What wakes this process came to the program as well if it was sent to the group.
+    if signal == Signal::CONT && !stopped(pid) {
+        return;
+    }
+    // It has ended, and its end was not seen yet.
+    let _ = kill_process(pid, signal);
+}
+
+/// Whether a process is stopped.
+fn stopped(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    let stat = stat.unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_be_started_has_the_shell_s_code() {
+        let code = |error| unstartable(OsStr::new("x"), io::Error::from(error)).exit_code();
+        assert_eq!(code(Errno::NOENT), 127);
+        assert_eq!(code(Errno::ACCESS), 126);
+        assert_eq!(code(Errno::NOEXEC), 126);
+        assert_eq!(code(Errno::NOMEM), 125);
+    }
+}

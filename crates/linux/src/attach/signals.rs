@@ -1,0 +1,168 @@
+//! Signals that are waited for instead of handled.
+//!
+//! They are blocked and taken one by one with a timeout, which is the clock of the looks at the same
+//! time. A program that is started gets the mask from before.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// A signal that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Came {
+    /// Its number.
+    pub signal: i32,
+    /// Whether the kernel sent it: a terminal's keys and its loss go to the whole foreground group.
+    pub from_kernel: bool,
+}
+
+/// Signals that are blocked in this thread for as long as this lives.
+#[derive(Debug)]
+pub struct Signals {
+    set: libc::sigset_t,
+    before: libc::sigset_t,
+}
+
+impl Signals {
+    /// Those that ask a command to end.
+    pub const ENDS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+    /// Those that are passed on to a program, and the one that tells of its end.
+    pub const PASSED: [i32; 10] = [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGQUIT,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGWINCH,
+        libc::SIGCONT,
+        libc::SIGTSTP,
+        libc::SIGCHLD,
+    ];
+
+    /// Blocks them in the calling thread, and in all that it makes from now on.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub fn block(signals: &[i32]) -> io::Result<Signals> {
+        let mut set = empty()?;
+        for signal in signals {
+            // SAFETY: the pointer is to a live, initialised set.
+            check(unsafe { libc::sigaddset(&raw mut set, *signal) })?;
+        }
+        if signals.contains(&libc::SIGCHLD) {
+            // Whoever started this may have had it ignored, and then no child's end can be known.
+            // SAFETY: the default action is no function of this program's.
+            let _ = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        }
+        let mut before = empty()?;
+        // SAFETY: both pointers are to live, initialised sets; the second is filled.
+        let error =
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        Ok(Signals { set, before })
+    }
+
+    /// Has a command's program start with the signals that were blocked before this, and no others.
+    pub fn restore_in(&self, command: &mut Command) {
+        let before = self.before;
+        let unblock = move || {
+            // SAFETY: the pointer is to a live set; the one for the old set may be null.
+            let error = unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut())
+            };
+            if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+        };
+        // SAFETY: between fork and exec it makes one system call, which is safe there, and no
+        // allocation.
+        unsafe { command.pre_exec(unblock) };
+    }
+
+    /// Waits for one of them, at most `timeout`; another signal's handler may end the wait early.
+    pub fn wait(&self, timeout: Duration) -> Option<Came> {
+        let timeout = libc::timespec {
+            tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: the pointers are to live values; the call reads the first and the last, and fills
+        // the second.
+        let signal = unsafe {
+            libc::sigtimedwait(&raw const self.set, info.as_mut_ptr(), &raw const timeout)
+        };
+        if signal <= 0 {
+            return None;
+        }
+        // SAFETY: it was zeroed above, which is a valid value of plain numbers, and filled since.
+        let info = unsafe { info.assume_init() };
+        Some(Came { signal, from_kernel: info.si_code == libc::SI_KERNEL })
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is to a live set; the one for the old set may be null.
+        let _ = unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
+        };
+    }
+}
+
+/// Ends this process by a signal, as the program did that it stood for. Comes back only if the
+/// signal does not end a process.
+pub fn die_by(signal: i32) {
+    // The program's core is the one to look at.
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    // SAFETY: the default action is no function of this program's.
+    let _ = unsafe { libc::signal(signal, libc::SIG_DFL) };
+    if let Ok(mut set) = empty() {
+        // SAFETY: the pointer is to a live, initialised set.
+        let _ = unsafe { libc::sigaddset(&raw mut set, signal) };
+        // SAFETY: the pointer is to a live set; the one for the old set may be null.
+        let _ = unsafe {
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut())
+        };
+    }
+    // SAFETY: the call takes a number.
+    let _ = unsafe { libc::raise(signal) };
+}
+
+fn empty() -> io::Result<libc::sigset_t> {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the pointer is to memory of a `sigset_t`, which the call fills.
+    check(unsafe { libc::sigemptyset(set.as_mut_ptr()) })?;
+    // SAFETY: `sigemptyset` has initialised it.
+    Ok(unsafe { set.assume_init() })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_waited_for_and_told() {
+        // In a thread of its own: blocked signals are a thread's, and this one is sent to it alone.
+        std::thread::spawn(|| {
+            let signals = Signals::block(&Signals::ENDS).unwrap();
+            assert_eq!(signals.wait(Duration::ZERO), None);
+            // SAFETY: the calling thread exists, and the signal is blocked in it.
+            let sent = unsafe { libc::raise(libc::SIGTERM) };
+            assert_eq!(sent, 0);
+            let came = Came { signal: libc::SIGTERM, from_kernel: false };
+            assert_eq!(signals.wait(Duration::from_secs(10)), Some(came));
+            assert_eq!(signals.wait(Duration::ZERO), None);
+        })
+        .join()
+        .unwrap();
+    }
+}

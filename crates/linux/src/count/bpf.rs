@@ -1,0 +1,337 @@
+//! `bpf(2)`, the few commands of it that counting needs. Everything is a descriptor: what is not
+//! pinned goes away with the last process that holds it, however that ends.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Commands, by their numbers in `linux/bpf.h`.
+#[derive(Debug, Clone, Copy)]
+#[repr(i32)]
+enum Command {
+    MapCreate = 0,
+    MapLookupElem = 1,
+    MapDeleteElem = 3,
+    MapGetNextKey = 4,
+    ProgLoad = 5,
+    ObjGetInfoByFd = 15,
+    RawTracepointOpen = 17,
+}
+
+/// Kinds of maps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum MapKind {
+    /// From keys to values, shared by all CPUs.
+    Hash = 1,
+    /// Values by number, shared by all CPUs.
+    Array = 2,
+    /// Values by number, one a CPU.
+    PercpuArray = 6,
+}
+
+/// Entries are made when they are needed, not all at the start.
+const NO_PREALLOC: u32 = 1;
+/// `BPF_PROG_TYPE_TRACING`.
+const TRACING: u32 = 26;
+/// `BPF_TRACE_RAW_TP`: for a trace point, with the types of its arguments known.
+const RAW_TRACEPOINT: u32 = 23;
+/// Which helpers a program may use depends on its licence; this says that it is also under the GPL.
+const LICENSE: &CStr = c"Dual MIT/GPL";
+/// `BPF_LOG_LEVEL1`.
+const LOG: u32 = 1;
+const LOG_BYTES: usize = 64 << 10;
+
+#[repr(C)]
+#[derive(Default)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    inner_map_fd: u32,
+    numa_node: u32,
+    map_name: [u8; 16],
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Element {
+    map_fd: u32,
+    pad: u32,
+    key: u64,
+    /// The value, or the next key.
+    value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ProgLoad {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+    prog_btf_fd: u32,
+    func_info_rec_size: u32,
+    func_info: u64,
+    func_info_cnt: u32,
+    line_info_rec_size: u32,
+    line_info: u64,
+    line_info_cnt: u32,
+    attach_btf_id: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct RawTracepointOpen {
+    name: u64,
+    prog_fd: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    bpf_fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// How a program fared since it was loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RunStats {
+    /// Runs, while the kernel counted them (`BPF_ENABLE_STATS`, `kernel.bpf_stats_enabled`).
+    pub runs: u64,
+    /// Nanoseconds that those runs took.
+    pub run_ns: u64,
+    /// Runs that did not take place because the program was at work on that CPU already.
+    pub missed: u64,
+    /// Bytes of machine code.
+    pub machine_code: u32,
+}
+
+/// A program that the kernel refused.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) error: io::Error,
+    /// The end of what its verifier said, if it got so far.
+    pub(super) log: String,
+}
+
+/// # Safety
+/// `attributes` is what the command expects, and every address in it leads to memory that the
+/// command may read or write as far as it does.
+unsafe fn bpf<T>(command: Command, attributes: &mut T) -> io::Result<i32> {
+    let size = size_of::<T>();
+    // SAFETY: `attributes` is alive and of that size; what it leads to is the caller's promise.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_bpf, command as i32, std::ptr::from_mut(attributes), size)
+    };
+    match i32::try_from(answer) {
+        Ok(answer) if answer >= 0 => Ok(answer),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Of a command that answers with a new descriptor.
+///
+/// # Safety
+/// As [`bpf`], and the command is one of those.
+unsafe fn bpf_opens<T>(command: Command, attributes: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's promise.
+    let descriptor: RawFd = unsafe { bpf(command, attributes) }?;
+    // SAFETY: the command succeeded, so this is a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+fn address<T: ?Sized>(of: &T) -> u64 {
+    std::ptr::from_ref(of).cast::<u8>().addr() as u64
+}
+
+fn address_mut<T: ?Sized>(of: &mut T) -> u64 {
+    std::ptr::from_mut(of).cast::<u8>().expose_provenance() as u64
+}
+
+fn number(descriptor: BorrowedFd<'_>) -> u32 {
+    // A borrowed descriptor is never negative.
+    descriptor.as_raw_fd().cast_unsigned()
+}
+
+/// The kernel's names have at most 15 characters of `[A-Za-z0-9_.]`.
+fn name(of: &str) -> [u8; 16] {
+    let mut name = [0; 16];
+    for (to, from) in name.iter_mut().zip(of.bytes().take(15)) {
+        *to = from;
+    }
+    name
+}
+
+/// A map from `K` to `V`, both plain bytes of fixed size.
+#[derive(Debug)]
+pub(super) struct Map<const K: usize, const V: usize> {
+    descriptor: OwnedFd,
+    kind: MapKind,
+}
+
+impl<const K: usize, const V: usize> Map<K, V> {
+    pub(super) fn create(kind: MapKind, entries: u32, named: &str) -> io::Result<Map<K, V>> {
+        let mut attributes = MapCreate {
+            map_type: kind as u32,
+            key_size: u32::try_from(K).unwrap_or(u32::MAX),
+            value_size: u32::try_from(V).unwrap_or(u32::MAX),
+            max_entries: entries,
+            map_flags: if kind == MapKind::Hash { NO_PREALLOC } else { 0 },
+            map_name: name(named),
+            ..MapCreate::default()
+        };
+        // SAFETY: MAP_CREATE follows no address, and opens a descriptor.
+        let descriptor = unsafe { bpf_opens(Command::MapCreate, &mut attributes) }?;
+        Ok(Map { descriptor, kind })
+    }
+
+    pub(super) fn descriptor(&self) -> i32 {
+        self.descriptor.as_raw_fd()
+    }
+
+    /// The value at a key; `None` if there is none, or if it cannot be read as one value.
+    pub(super) fn get(&self, key: &[u8; K]) -> io::Result<Option<[u8; V]>> {
+        // Of a per-CPU map the kernel would write as many values as there are CPUs.
+        if self.kind == MapKind::PercpuArray {
+            return Ok(None);
+        }
+        let mut value = [0; V];
+        let mut attributes = Element {
+            map_fd: number(self.descriptor.as_fd()),
+            key: address(key),
+            value: address_mut(&mut value),
+            ..Element::default()
+        };
+        // SAFETY: the map's keys have K bytes and its values V, as it was created, and it is not
+        // per CPU: `key` may be read so far and `value` written so far.
+        found(unsafe { bpf(Command::MapLookupElem, &mut attributes) })
+            .map(|found| found.then_some(value))
+    }
+
+    /// The key after this one in the map's order, or its first.
+    pub(super) fn key_after(&self, key: Option<&[u8; K]>) -> io::Result<Option<[u8; K]>> {
+        let mut next = [0; K];
+        let mut attributes = Element {
+            map_fd: number(self.descriptor.as_fd()),
+            key: key.map_or(0, address),
+            value: address_mut(&mut next),
+            ..Element::default()
+        };
+        // SAFETY: the map's keys have K bytes, as it was created; no key means the first one.
+        found(unsafe { bpf(Command::MapGetNextKey, &mut attributes) })
+            .map(|found| found.then_some(next))
+    }
+
+    /// Takes an entry out; whether there was one.
+    pub(super) fn remove(&self, key: &[u8; K]) -> io::Result<bool> {
+        let mut attributes = Element {
+            map_fd: number(self.descriptor.as_fd()),
+            key: address(key),
+            ..Element::default()
+        };
+        // SAFETY: the map's keys have K bytes, as it was created.
+        found(unsafe { bpf(Command::MapDeleteElem, &mut attributes) })
+    }
+}
+
+/// Of a command that says `ENOENT` where there is nothing.
+fn found(answer: io::Result<i32>) -> io::Result<bool> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A loaded program.
+#[derive(Debug)]
+pub(super) struct Program(OwnedFd);
+
+impl Program {
+    /// Loads a program for one trace point, by its number in the kernel's BTF.
+    pub(super) fn load(named: &str, instructions: &[u8], to: u32) -> Result<Program, Refused> {
+        let load = |log: &mut [u8]| {
+            let mut attributes = ProgLoad {
+                prog_type: TRACING,
+                insn_cnt: u32::try_from(instructions.len() / 8).unwrap_or(u32::MAX),
+                insns: address(instructions),
+                license: address(LICENSE.to_bytes_with_nul()),
+                log_level: if log.is_empty() { 0 } else { LOG },
+                log_size: u32::try_from(log.len()).unwrap_or(0),
+                log_buf: if log.is_empty() { 0 } else { address_mut(log) },
+                prog_name: name(named),
+                expected_attach_type: RAW_TRACEPOINT,
+                attach_btf_id: to,
+                ..ProgLoad::default()
+            };
+            // SAFETY: the instructions and the licence may be read as far as is said (the licence
+            // to its final 0), and the log, if there is one, written as far.
+            unsafe { bpf_opens(Command::ProgLoad, &mut attributes) }
+        };
+        match load(&mut []) {
+            Ok(descriptor) => Ok(Program(descriptor)),
+            Err(error) => {
+                // Once more for the reason only; with too small a log it may even succeed.
+                let mut log = vec![0; LOG_BYTES];
+                match load(&mut log) {
+                    Ok(descriptor) => Ok(Program(descriptor)),
+                    Err(_) => Err(Refused { error, log: end_of(&log) }),
+                }
+            }
+        }
+    }
+
+    /// Attaches it to what it was loaded for, until the answer is dropped.
+    pub(super) fn attach(&self) -> io::Result<OwnedFd> {
+        let mut attributes =
+            RawTracepointOpen { prog_fd: number(self.0.as_fd()), ..RawTracepointOpen::default() };
+        // SAFETY: no name is given, so no address is followed; the command opens a descriptor.
+        unsafe { bpf_opens(Command::RawTracepointOpen, &mut attributes) }
+    }
+
+    /// How it fared.
+    pub(super) fn stats(&self) -> io::Result<RunStats> {
+        // `struct bpf_prog_info`; newer kernels fill in no more than is asked for.
+        let mut info = [0_u64; 29];
+        let mut attributes = Info {
+            bpf_fd: number(self.0.as_fd()),
+            info_len: u32::try_from(size_of_val(&info)).unwrap_or(0),
+            info: address_mut(&mut info),
+        };
+        // SAFETY: `info` may be written as far as is said; it is 0, so that no array is asked for.
+        unsafe { bpf(Command::ObjGetInfoByFd, &mut attributes) }?;
+        // Offsets 16 (jited_prog_len, 32 bits), 192, 200 and 208 of the structure.
+        let code = info[2].to_ne_bytes();
+        Ok(RunStats {
+            runs: info[25],
+            run_ns: info[24],
+            missed: info[26],
+            machine_code: u32::from_ne_bytes([code[0], code[1], code[2], code[3]]),
+        })
+    }
+}
+
+/// The last lines of a verifier's log that say something.
+fn end_of(log: &[u8]) -> String {
+    let text = log.split(|&byte| byte == 0).next().unwrap_or_default();
+    let text = String::from_utf8_lossy(text);
+    let mut last: Vec<&str> =
+        text.lines().filter(|line| !line.starts_with("processed ")).rev().take(4).collect();
+    last.reverse();
+    last.join("; ")
+}

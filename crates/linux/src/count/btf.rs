@@ -1,0 +1,532 @@
+//! The kernel's description of its own types (BTF), as far as programs here need it: the number of
+//! a type, where a member lies in a structure, the value of an enumerator.
+//!
+//! The reader is total: whatever the bytes are, it answers or says what is wrong with them. It keeps
+//! the bytes and the place of each type in them; names are compared where they are. It does not read
+//! modules' descriptions (`/sys/kernel/btf/NAME`), which continue the kernel's.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use thiserror::Error;
+
+/// Where the kernel shows it.
+pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
+
+/// More than any kernel's (a usual one has 5-10 MiB).
+const LARGEST: u64 = 256 << 20;
+
+/// Typedefs and qualifiers of one type are followed no further than this, nor are structures without
+/// a name within each other.
+const DEEPEST: u32 = 32;
+
+/// No more members than this are looked at for one name; the kernel's largest structure has some
+/// hundreds. A forged description cannot make the search long by nesting.
+const MOST_MEMBERS: u32 = 20_000;
+
+/// Why a description cannot be used.
+#[derive(Debug, Error)]
+pub enum BtfError {
+    /// The file cannot be read.
+    #[error(
+        "{KERNEL} cannot be read ({0}): counting needs a kernel built with CONFIG_DEBUG_INFO_BTF"
+    )]
+    Read(#[source] io::Error),
+    /// It does not begin as BTF does.
+    #[error("not BTF, or of a machine with another order of bytes: it begins with {0:#06x}")]
+    Magic(u16),
+    /// A part of it lies outside of it.
+    #[error("damaged BTF: {what} at byte {at} is not within its {len} bytes")]
+    Truncated {
+        /// Which part.
+        what: &'static str,
+        /// Where it begins.
+        at: usize,
+        /// How many bytes there are.
+        len: usize,
+    },
+    /// A kind of type that this reader does not know, and so cannot skip.
+    #[error("BTF of a newer format: type {id} is of kind {kind}")]
+    UnknownKind {
+        /// The type's number.
+        id: u32,
+        /// Its kind.
+        kind: u32,
+    },
+}
+
+/// Kinds of types that matter here (`linux/btf.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the format's own names")]
+pub enum Kind {
+    Struct = 4,
+    Typedef = 8,
+    Func = 12,
+}
+
+const UNION: u32 = 5;
+const ENUM: u32 = 6;
+const ENUM64: u32 = 19;
+
+/// A description.
+#[derive(Debug)]
+pub struct Btf {
+    bytes: Vec<u8>,
+    /// Where each type begins; number 0 (void) is none.
+    types: Vec<u32>,
+    /// Where the names begin.
+    names: usize,
+    /// Where they end.
+    names_end: usize,
+}
+
+/// One type's fixed part.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    name: u32,
+    kind: u32,
+    /// How many members, enumerators or parameters follow.
+    count: u32,
+    /// The kind's one flag: members' places are (bits, place) pairs.
+    flag: bool,
+    /// A size, or the number of another type.
+    size_or_type: u32,
+    /// Where what follows it begins.
+    rest: usize,
+}
+
+/// A member that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Bytes from the structure's beginning.
+    pub offset: u32,
+    /// Its type's number.
+    pub type_id: u32,
+}
+
+impl Btf {
+    /// The running kernel's.
+    ///
+    /// # Errors
+    /// If the kernel shows none, or it cannot be understood.
+    pub fn kernel() -> Result<Btf, BtfError> {
+        let mut bytes = Vec::new();
+        let file = File::open(KERNEL).map_err(BtfError::Read)?;
+        file.take(LARGEST).read_to_end(&mut bytes).map_err(BtfError::Read)?;
+        Btf::new(bytes)
+    }
+
+    /// Looks through all types once.
+    ///
+    /// # Errors
+    /// If the bytes are not BTF, are cut, or have a kind of type of a later format.
+    pub fn new(bytes: Vec<u8>) -> Result<Btf, BtfError> {
+        let magic = u16_at(&bytes, 0, "the magic number")?;
+        if magic != 0xeb9f {
+            return Err(BtfError::Magic(magic));
+        }
+        let header = index(u32_at(&bytes, 4, "the header")?);
+        let types = section(&bytes, header, 8, "the section of types")?;
+        let (names, names_end) = section(&bytes, header, 16, "the section of names")?;
+        let mut btf = Btf { bytes, types: vec![0], names, names_end };
+        let (mut at, end) = types;
+        while at < end {
+            let head = btf.head(at)?;
+            let id = u32::try_from(btf.types.len()).unwrap_or(u32::MAX);
+            let rest = match head.kind {
+                // Pointers, typedefs, qualifiers, functions, forward declarations, floats, tags.
+                2 | 7..=12 | 16 | 18 => 0,
+                // Integers, variables, declaration tags.
+                1 | 14 | 17 => 4,
+                // An array.
+                3 => 12,
+                // Enumerators of 32 bits, and parameters.
+                6 | 13 => 8 * u64::from(head.count),
+                // Members, variables of a section, enumerators of 64 bits.
+                4 | 5 | 15 | 19 => 12 * u64::from(head.count),
+                kind => return Err(BtfError::UnknownKind { id, kind }),
+            };
+            let next = head.rest as u64 + rest;
+            let next = usize::try_from(next)
+                .ok()
+                .filter(|&next| next <= end)
+                .ok_or(BtfError::Truncated { what: "a type", at, len: btf.bytes.len() })?;
+            btf.types.push(u32::try_from(at).unwrap_or(u32::MAX));
+            at = next;
+        }
+        Ok(btf)
+    }
+
+    /// How many types there are; their numbers begin at 1.
+    pub fn len(&self) -> usize {
+        self.types.len() - 1
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of the first type of that kind and name.
+    pub fn find(&self, kind: Kind, name: &str) -> Option<u32> {
+        self.all().find_map(|(id, head)| {
+            (head.kind == kind as u32 && self.is_named(head.name, name)).then_some(id)
+        })
+    }
+
+    /// Where a member lies in a structure, through named and nameless structures within it:
+    /// `nd_net.net`. `None` if it has no such member, or the member is a bit field.
+    pub fn member(&self, structure: u32, path: &str) -> Option<Member> {
+        let mut here = Member { offset: 0, type_id: structure };
+        for name in path.split('.') {
+            if name.is_empty() {
+                return None;
+            }
+            let mut left = MOST_MEMBERS;
+            let found = self.member_named(self.plain(here.type_id)?, name, DEEPEST, &mut left)?;
+            here =
+                Member { offset: here.offset.checked_add(found.offset)?, type_id: found.type_id };
+        }
+        Some(here)
+    }
+
+    /// The value of the first enumerator of that name.
+    pub fn enumerator(&self, name: &str) -> Option<u64> {
+        self.all().find_map(|(_, head)| {
+            let size = match head.kind {
+                ENUM => 8,
+                ENUM64 => 12,
+                _ => return None,
+            };
+            (0..index(head.count)).find_map(|which| {
+                let at = head.rest + which * size;
+                if !self.is_named(self.word(at)?, name) {
+                    return None;
+                }
+                let high = if head.kind == ENUM64 { self.word(at + 8)? } else { 0 };
+                Some(u64::from(self.word(at + 4)?) | u64::from(high) << 32)
+            })
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u32, Head)> {
+        (1..).zip(self.types.iter().skip(1)).filter_map(|(id, &at)| {
+            let head = self.head(index(at)).ok()?;
+            Some((id, head))
+        })
+    }
+
+    fn by_id(&self, id: u32) -> Option<Head> {
+        let at = *self.types.get(index(id)).filter(|_| id != 0)?;
+        self.head(index(at)).ok()
+    }
+
+    /// The structure or union behind typedefs and qualifiers.
+    fn plain(&self, id: u32) -> Option<u32> {
+        let mut id = id;
+        for _ in 0..DEEPEST {
+            match self.by_id(id)? {
+                head if head.kind == Kind::Struct as u32 || head.kind == UNION => return Some(id),
+                // typedef, volatile, const, restrict, type tag.
+                head if matches!(head.kind, 8..=11 | 18) => id = head.size_or_type,
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    fn member_named(
+        &self,
+        structure: u32,
+        name: &str,
+        deeper: u32,
+        left: &mut u32,
+    ) -> Option<Member> {
+        let head = self.by_id(structure)?;
+        if head.kind != Kind::Struct as u32 && head.kind != UNION {
+            return None;
+        }
+        (0..index(head.count)).find_map(|which| {
+            *left = left.checked_sub(1)?;
+            let at = head.rest + which * 12;
+            let (named, type_id, place) = (self.word(at)?, self.word(at + 4)?, self.word(at + 8)?);
+            let (bits, place) =
+                if head.flag { (place >> 24, place & 0x00ff_ffff) } else { (0, place) };
+            let whole = bits == 0 && place % 8 == 0;
+            if self.is_named(named, name) {
+                return whole.then_some(Member { offset: place / 8, type_id });
+            }
+            // A member without a name lends its own members to whoever holds it.
+            if !whole || !self.is_named(named, "") {
+                return None;
+            }
+            let within =
+                self.member_named(self.plain(type_id)?, name, deeper.checked_sub(1)?, left)?;
+            Some(Member { offset: (place / 8).checked_add(within.offset)?, ..within })
+        })
+    }
+
+    fn head(&self, at: usize) -> Result<Head, BtfError> {
+        const WHAT: &str = "a type";
+        let info = u32_at(&self.bytes, at + 4, WHAT)?;
+        Ok(Head {
+            name: u32_at(&self.bytes, at, WHAT)?,
+            kind: info >> 24 & 0x1f,
+            count: info & 0xffff,
+            flag: info >> 31 != 0,
+            size_or_type: u32_at(&self.bytes, at + 8, WHAT)?,
+            rest: at + 12,
+        })
+    }
+
+    fn word(&self, at: usize) -> Option<u32> {
+        u32_at(&self.bytes, at, "").ok()
+    }
+
+    /// Whether the name at that place is this one, to its end.
+    fn is_named(&self, name: u32, wanted: &str) -> bool {
+        let names = self.bytes.get(self.names..self.names_end).unwrap_or_default();
+        let Some(rest) = names.get(index(name)..) else { return false };
+        rest.strip_prefix(wanted.as_bytes()).is_some_and(|after| after.first() == Some(&0))
+    }
+}
+
+/// A section's bounds, from the two words in the header that give them.
+fn section(
+    bytes: &[u8],
+    header: usize,
+    at: usize,
+    what: &'static str,
+) -> Result<(usize, usize), BtfError> {
+    let start = u32_at(bytes, at, what)?;
+    let length = u32_at(bytes, at + 4, what)?;
+    let start = header.saturating_add(index(start));
+    let end = start.saturating_add(index(length));
+    if end > bytes.len() {
+        return Err(BtfError::Truncated { what, at: start, len: bytes.len() });
+    }
+    Ok((start, end))
+}
+
+/// A number of the file as an index; there is no machine with BTF and less than 32 bits.
+fn index(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+fn array_at<const N: usize>(
+    bytes: &[u8],
+    at: usize,
+    what: &'static str,
+) -> Result<[u8; N], BtfError> {
+    at.checked_add(N)
+        .and_then(|end| bytes.get(at..end))
+        .and_then(|part| part.try_into().ok())
+        .ok_or(BtfError::Truncated { what, at, len: bytes.len() })
+}
+
+fn u16_at(bytes: &[u8], at: usize, what: &'static str) -> Result<u16, BtfError> {
+    array_at(bytes, at, what).map(u16::from_ne_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize, what: &'static str) -> Result<u32, BtfError> {
+    array_at(bytes, at, what).map(u32::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Writes a description, type by type.
+    #[derive(Default)]
+    struct Writer {
+        types: Vec<u8>,
+        names: Vec<u8>,
+    }
+
+    impl Writer {
+        fn name(&mut self, name: &str) -> u32 {
+            let at = self.names.len();
+            self.names.extend_from_slice(name.as_bytes());
+            self.names.push(0);
+            u32::try_from(at).expect("short")
+        }
+
+        fn words(&mut self, words: &[u32]) {
+            for word in words {
+                self.types.extend_from_slice(&word.to_ne_bytes());
+            }
+        }
+
+        fn head(&mut self, name: &str, kind: u32, count: u32, size_or_type: u32) {
+            let name = self.name(name);
+            self.words(&[name, kind << 24 | count, size_or_type]);
+        }
+
+        /// Members as (name, type, place in bits).
+        fn structure(&mut self, name: &str, kind: u32, members: &[(&str, u32, u32)]) {
+            self.head(name, kind, u32::try_from(members.len()).expect("few"), 64);
+            for (name, type_id, bits) in members {
+                let name = self.name(name);
+                self.words(&[name, *type_id, *bits]);
+            }
+        }
+
+        fn finish(self) -> Vec<u8> {
+            let mut bytes = Vec::new();
+            bytes.extend_from_slice(&0xeb9f_u16.to_ne_bytes());
+            bytes.extend_from_slice(&[1, 0]);
+            let types = u32::try_from(self.types.len()).expect("short");
+            let names = u32::try_from(self.names.len()).expect("short");
+            for word in [24, 0, types, types, names] {
+                bytes.extend_from_slice(&u32::to_ne_bytes(word));
+            }
+            bytes.extend_from_slice(&self.types);
+            bytes.extend_from_slice(&self.names);
+            bytes
+        }
+    }
+
+    fn small() -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.name("");
+        writer.head("int", 1, 0, 4); // 1
+        writer.words(&[32]);
+        writer.structure("", UNION, &[("inner", 1, 0), ("alias", 1, 0)]); // 2
+        writer.structure("outer", 4, &[("first", 1, 0), ("", 2, 32), ("deep", 4, 64)]); // 3
+        writer.head("deep_t", 8, 0, 5); // 4, a typedef of:
+        writer.structure("deep", 4, &[("bottom", 1, 96)]); // 5
+        writer.head("colour", ENUM, 2, 4); // 6
+        for (name, value) in [("RED", 0), ("GREEN", 7)] {
+            let name = writer.name(name);
+            writer.words(&[name, value]);
+        }
+        writer.head("large", ENUM64, 1, 8); // 7
+        let name = writer.name("HUGE");
+        writer.words(&[name, 5, 1]);
+        writer.head("function", 12, 0, 1); // 8
+        writer.finish()
+    }
+
+    #[test]
+    fn members_are_found_through_typedefs_and_through_unions_without_a_name() {
+        let btf = Btf::new(small()).expect("well formed");
+        assert_eq!(btf.len(), 8);
+        let outer = btf.find(Kind::Struct, "outer").expect("there");
+        let offset = |path| btf.member(outer, path).map(|member| member.offset);
+        assert_eq!(offset("first"), Some(0));
+        assert_eq!(offset("inner"), Some(4));
+        assert_eq!(offset("alias"), Some(4));
+        assert_eq!(offset("deep"), Some(8));
+        assert_eq!(offset("deep.bottom"), Some(20));
+        assert_eq!(offset("bottom"), None, "that one is not lent");
+        assert_eq!(offset("first.inner"), None, "a number has no members");
+        assert_eq!(offset(""), None);
+        assert_eq!(btf.find(Kind::Struct, "oute"), None, "names are whole");
+        assert_eq!(btf.find(Kind::Func, "function"), Some(8));
+        assert_eq!(btf.find(Kind::Func, "outer"), None, "of that kind only");
+        assert_eq!(btf.enumerator("GREEN"), Some(7));
+        assert_eq!(btf.enumerator("HUGE"), Some(1 << 32 | 5));
+        assert_eq!(btf.enumerator("BLUE"), None);
+    }
+
+    /// Asks everything that is ever asked.
+    fn ask(bytes: Vec<u8>) {
+        let Ok(btf) = Btf::new(bytes) else { return };
+        for id in 0..=u32::try_from(btf.len()).unwrap_or(0).min(20) {
+            for path in ["first", "inner", "deep.bottom", "no.such", ""] {
+                let _ = btf.member(id, path);
+            }
+        }
+        let _ = (btf.find(Kind::Struct, "outer"), btf.find(Kind::Typedef, "deep_t"));
+        let _ = (btf.enumerator("GREEN"), btf.enumerator("HUGE"));
+    }
+
+    #[test]
+    fn a_description_that_is_cut_anywhere_is_an_error() {
+        let whole = small();
+        for end in 0..whole.len() {
+            let error = Btf::new(whole[..end].to_vec()).expect_err("cut");
+            assert!(matches!(error, BtfError::Truncated { .. }), "{end}: {error}");
+        }
+    }
+
+    #[test]
+    fn another_order_of_bytes_and_a_later_kind_of_type_are_named() {
+        let mut swapped = small();
+        swapped.swap(0, 1);
+        assert!(matches!(Btf::new(swapped), Err(BtfError::Magic(0x9feb))));
+        let mut writer = Writer::default();
+        writer.head("later", 31, 0, 0);
+        let error = Btf::new(writer.finish()).expect_err("unknown");
+        assert!(matches!(error, BtfError::UnknownKind { id: 1, kind: 31 }), "{error}");
+    }
+
+    #[test]
+    fn structures_that_hold_themselves_and_typedefs_in_a_ring_end() {
+        let mut writer = Writer::default();
+        writer.name("");
+        // Each of 3000 nameless members leads to the structure itself.
+        let members = vec![("", 1, 0); 3000];
+        writer.structure("snake", 4, &members);
+        writer.head("a", 8, 0, 3);
+        writer.head("b", 8, 0, 2);
+        writer.structure("ring", 4, &[("", 2, 0), ("x", 2, 0)]);
+        let btf = Btf::new(writer.finish()).expect("well formed");
+        assert_eq!(btf.member(1, "tail"), None);
+        assert_eq!(btf.member(4, "y"), None);
+        assert_eq!(btf.member(4, "x.y"), None);
+    }
+
+    #[test]
+    fn the_running_kernel_s_is_read_to_its_end() {
+        let btf = match Btf::kernel() {
+            Ok(btf) => btf,
+            Err(BtfError::Read(error)) => {
+                eprintln!("skipped: {KERNEL}: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert!(btf.len() > 10_000, "{}", btf.len());
+        let task = btf.find(Kind::Struct, "task_struct").expect("every kernel has tasks");
+        assert!(btf.member(task, "pid").is_some());
+        // `struct list_head { next, prev }` is as it always was.
+        let list = btf.find(Kind::Struct, "list_head").expect("and lists");
+        let prev = btf.member(list, "prev").expect("with a prev");
+        assert_eq!(prev.offset as usize, size_of::<usize>());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic_or_run_for_ever(
+            bytes in prop::collection::vec(any::<u8>(), 0..400),
+        ) {
+            ask(bytes);
+        }
+
+        #[test]
+        fn nor_does_a_good_description_with_some_bytes_changed(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        ) {
+            let mut bytes = small();
+            for (place, value) in changes {
+                let place = place.index(bytes.len());
+                bytes[place] = value;
+            }
+            ask(bytes);
+        }
+
+        #[test]
+        fn nor_do_types_of_any_shape_behind_a_good_header(
+            words in prop::collection::vec(any::<u32>(), 0..200),
+        ) {
+            let mut writer = Writer::default();
+            writer.name("");
+            // Small numbers are the likelier ones, so that types lead to types.
+            let words: Vec<u32> = words.iter().map(|word| word >> (word % 32)).collect();
+            writer.words(&words);
+            ask(writer.finish());
+        }
+    }
+}

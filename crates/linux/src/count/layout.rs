@@ -1,0 +1,155 @@
+//! Where the running kernel keeps what the counting programs look at.
+
+use super::btf::{Btf, Kind};
+
+/// A place that this kernel does not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Absent(pub(super) String);
+
+/// Places, in bytes from the beginning of their structures, and numbers of types.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// The trace point after each poll.
+    pub(super) napi_poll: u32,
+    /// `struct napi_struct`.
+    pub(super) napi: Napi,
+    /// `net_device.ifindex`
+    pub(super) ifindex: i16,
+    /// `net_device.nd_net.net`
+    pub(super) net: i16,
+    /// `net.ns.inum`
+    pub(super) inum: i16,
+    /// `task_struct.pid`
+    pub(super) pid: i16,
+    /// What tells that a softirq receives.
+    pub(super) softirq: Result<Softirq, Absent>,
+    /// What the timers take.
+    pub(super) timer: Result<Timer, Absent>,
+}
+
+/// Of `struct napi_struct`.
+#[derive(Debug)]
+pub(super) struct Napi {
+    pub(super) napi_id: i16,
+    pub(super) dev: i16,
+    pub(super) state: i16,
+    pub(super) thread: i16,
+    /// The bit of `state` that says "an application polls".
+    pub(super) in_busy_poll: i32,
+}
+
+/// Of softirqs.
+#[derive(Debug)]
+pub(super) struct Softirq {
+    /// The trace point before one.
+    pub(super) entry: u32,
+    /// The trace point after one.
+    pub(super) exit: u32,
+    /// The receive vector's number.
+    pub(super) net_rx: i32,
+}
+
+/// Of the instances' timers.
+#[derive(Debug)]
+pub(super) struct Timer {
+    /// `struct napi_struct`'s number.
+    pub(super) napi_struct: u32,
+    /// `napi_struct.timer`
+    pub(super) within: i16,
+    /// `hrtimer.function`
+    pub(super) function: i16,
+    /// The function of the instances' timers.
+    pub(super) napi_watchdog: u32,
+    /// The kernel function that makes a pointer of a number.
+    pub(super) rdonly_cast: u32,
+    /// The trace point where a timer is armed.
+    pub(super) hrtimer_start: u32,
+    /// The trace point before a timer's function runs.
+    pub(super) hrtimer_expire_entry: u32,
+    /// What tells one arming from another; without it (before Linux 6.13) all count as deferrals.
+    pub(super) settings: Option<Settings>,
+}
+
+/// Of `struct napi_struct`: how it is set, and when its timer will fire.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) defer_hard_irqs: i16,
+    pub(super) gro_flush_timeout: i16,
+    pub(super) irq_suspend_timeout: i16,
+    /// `timer.node.expires`
+    pub(super) expires: i16,
+}
+
+impl Layout {
+    pub(super) fn read(btf: &Btf) -> Result<Layout, Absent> {
+        let kernel = Kernel(btf);
+        Ok(Layout {
+            napi_poll: kernel.id(Kind::Typedef, "btf_trace_napi_poll")?,
+            napi: Napi {
+                napi_id: kernel.offset("napi_struct", "napi_id")?,
+                dev: kernel.offset("napi_struct", "dev")?,
+                state: kernel.offset("napi_struct", "state")?,
+                thread: kernel.offset("napi_struct", "thread")?,
+                in_busy_poll: 1 << kernel.number("NAPI_STATE_IN_BUSY_POLL")?,
+            },
+            ifindex: kernel.offset("net_device", "ifindex")?,
+            net: kernel.offset("net_device", "nd_net.net")?,
+            inum: kernel.offset("net", "ns.inum")?,
+            pid: kernel.offset("task_struct", "pid")?,
+            softirq: kernel.softirq(),
+            timer: kernel.timer(),
+        })
+    }
+}
+
+/// Looks up, and names what is not there.
+struct Kernel<'a>(&'a Btf);
+
+impl Kernel<'_> {
+    fn id(&self, kind: Kind, name: &str) -> Result<u32, Absent> {
+        self.0.find(kind, name).ok_or_else(|| Absent(name.into()))
+    }
+
+    fn offset(&self, structure: &str, path: &str) -> Result<i16, Absent> {
+        let absent = || Absent(format!("{structure}.{path}"));
+        let id = self.id(Kind::Struct, structure)?;
+        let member = self.0.member(id, path).ok_or_else(absent)?;
+        i16::try_from(member.offset).map_err(|_| absent())
+    }
+
+    /// An enumerator below 31, the bits that an instruction's constant can hold.
+    fn number(&self, name: &str) -> Result<i32, Absent> {
+        let value = self.0.enumerator(name).and_then(|value| i32::try_from(value).ok());
+        value.filter(|&value| value < 31).ok_or_else(|| Absent(name.into()))
+    }
+
+    fn softirq(&self) -> Result<Softirq, Absent> {
+        Ok(Softirq {
+            entry: self.id(Kind::Typedef, "btf_trace_softirq_entry")?,
+            exit: self.id(Kind::Typedef, "btf_trace_softirq_exit")?,
+            net_rx: self.number("NET_RX_SOFTIRQ")?,
+        })
+    }
+
+    fn timer(&self) -> Result<Timer, Absent> {
+        Ok(Timer {
+            napi_struct: self.id(Kind::Struct, "napi_struct")?,
+            within: self.offset("napi_struct", "timer")?,
+            function: self.offset("hrtimer", "function")?,
+            napi_watchdog: self.id(Kind::Func, "napi_watchdog")?,
+            rdonly_cast: self.id(Kind::Func, "bpf_rdonly_cast")?,
+            hrtimer_start: self.id(Kind::Typedef, "btf_trace_hrtimer_start")?,
+            hrtimer_expire_entry: self.id(Kind::Typedef, "btf_trace_hrtimer_expire_entry")?,
+            settings: self.settings().ok(),
+        })
+    }
+
+    fn settings(&self) -> Result<Settings, Absent> {
+        Ok(Settings {
+            defer_hard_irqs: self.offset("napi_struct", "defer_hard_irqs")?,
+            gro_flush_timeout: self.offset("napi_struct", "gro_flush_timeout")?,
+            irq_suspend_timeout: self.offset("napi_struct", "irq_suspend_timeout")?,
+            expires: self.offset("napi_struct", "timer.node.expires")?,
+        })
+    }
+}

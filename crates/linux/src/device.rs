@@ -1,0 +1,458 @@
+//! A network device of this namespace, with its queues and its NAPI instances, as they are now.
+//!
+//! Put together from netlink (devices, queues, instances), sysfs (the driver, and settings that an
+//! older netlink does not tell), `/proc/irq` and the
+//! scheduler. What one of them does not say is `None`. Nothing here is written.
+
+use std::collections::BTreeMap;
+
+use napkin_sched::Class;
+use serde::{Serialize, Serializer};
+use thiserror::Error;
+
+use crate::netlink::{LinkRecord, NapiRecord, Netdev, NetlinkError, QueueKind, QueueRecord, Route};
+use crate::procfs::{Interrupts, irq, thread};
+use crate::settings::{Setting, Settings};
+use crate::sysfs::{DeviceFile, Sysfs, SysfsError};
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Device {
+    /// Its number in this namespace.
+    pub ifindex: u32,
+    /// Its name, `eth0`.
+    pub ifname: String,
+    /// Its driver, or the kind of a virtual device (`veth`), where the kernel says.
+    pub driver: Option<String>,
+    /// Whether it is up.
+    pub up: bool,
+    /// Its NAPI instances, by rising id. A device that is down, or whose driver registers none, has
+    /// none.
+    pub napis: Vec<Napi>,
+}
+
+/// A NAPI instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Napi {
+    /// Its id, which changes whenever the driver makes it anew.
+    pub id: u32,
+    /// The receive queues that it polls; none where the driver does not say which.
+    pub rx_queues: Vec<u32>,
+    /// The transmit queues that it polls.
+    pub tx_queues: Vec<u32>,
+    /// Its interrupt's number, where the driver says, to netlink or by the interrupt's name; a
+    /// virtual device has none.
+    pub irq: Option<u32>,
+    /// The CPUs to which that interrupt may go.
+    pub irq_cpus: Option<Vec<usize>>,
+    /// The id of its thread, while it has one.
+    pub pid: Option<i32>,
+    /// The CPUs on which that thread may run.
+    pub thread_cpus: Option<Vec<usize>>,
+    /// That thread's class: `fair`, or `fifo` with its priority.
+    #[serde(serialize_with = "class_name")]
+    pub thread_class: Option<Class>,
+    /// How it is set. What netlink does not tell of it is its device's, from sysfs.
+    #[serde(flatten)]
+    pub settings: Settings,
+}
+
+/// Why a device cannot be had.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The kernel did not answer.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// No such device.
+    #[error("{}", absent(ifname, nearest.as_deref(), there))]
+    Absent {
+        /// What was asked for.
+        ifname: String,
+        /// The name of which it may be a misspelling.
+        nearest: Option<String>,
+        /// Those that there are.
+        there: Vec<String>,
+    },
+    /// A device that is down has no instances.
+    #[error("{ifname} is down, and has no NAPI instance before it is up: ip link set {ifname} up")]
+    Down {
+        /// Which.
+        ifname: String,
+    },
+    /// It is up and has none.
+    #[error("{ifname} has no NAPI instance: {advice}")]
+    NoNapi {
+        /// Which.
+        ifname: String,
+        /// Why, and what to do.
+        advice: String,
+    },
+}
+
+impl Device {
+    /// An instance by its id.
+    pub fn napi(&self, id: u32) -> Option<&Napi> {
+        self.napis.iter().find(|napi| napi.id == id)
+    }
+
+    /// The instance that polls a receive queue.
+    pub fn of_rx_queue(&self, queue: u32) -> Option<&Napi> {
+        self.napis.iter().find(|napi| napi.rx_queues.contains(&queue))
+    }
+
+    /// Why it has no instance, and what to do; `None` if it has one.
+    pub fn why_none(&self) -> Option<DeviceError> {
+        if !self.napis.is_empty() {
+            return None;
+        }
+        let ifname = self.ifname.clone();
+        Some(if self.up {
+            let advice = self.advice();
+            DeviceError::NoNapi { ifname, advice }
+        } else {
+            DeviceError::Down { ifname }
+        })
+    }
+
+    fn advice(&self) -> String {
+        let ifname = &self.ifname;
+        match self.driver.as_deref() {
+            _ if ifname == "lo" => "loopback hands packets over without one; nothing of a policy \
+                                    applies to it"
+                .into(),
+            Some("veth") => format!(
+                "a veth has one only with GRO on (ethtool -K {ifname} gro on) or with an XDP program"
+            ),
+            Some("tun" | "tap") => {
+                "its instances come when a program opens its queues with IFF_NAPI".into()
+            }
+            Some(kind @ ("bridge" | "bond" | "team" | "vlan" | "macvlan" | "ipvlan" | "vrf")) => {
+                format!("a {kind} is polled by the devices below it: name one of those")
+            }
+            Some(kind) => format!("{kind} registers none that netlink lists"),
+            None => "its driver registers none that netlink lists".into(),
+        }
+    }
+}
+
+/// Every device of the calling thread's namespace, by rising ifindex: also those without an
+/// instance, and `lo`.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn read_all(netdev: &mut Netdev) -> Result<Vec<Device>, DeviceError> {
+    let links = Route::open()?.links()?;
+    let napis = netdev.napis(None)?;
+    let queues = netdev.queues(None)?;
+    Ok(join(links, &napis, &queues))
+}
+
+/// One device by its name, whether or not it has an instance.
+///
+/// # Errors
+/// If there is none of that name, or the kernel does not answer.
+pub fn find(netdev: &mut Netdev, ifname: &str) -> Result<Device, DeviceError> {
+    let links = Route::open()?.links()?;
+    let Some(link) = links.iter().find(|link| link.name == ifname) else {
+        let there: Vec<String> = links.into_iter().map(|link| link.name).collect();
+        let known = there.iter().map(String::as_str);
+        let nearest = napkin_core::policy::nearest(ifname, known).map(str::to_owned);
+        return Err(DeviceError::Absent { ifname: ifname.to_owned(), nearest, there });
+    };
+    let ifindex = link.ifindex;
+    let napis = netdev.napis(Some(ifindex))?;
+    let queues = netdev.queues(Some(ifindex))?;
+    let mut devices = join(links, &napis, &queues);
+    let place = devices.iter().position(|device| device.ifindex == ifindex);
+    match place {
+        Some(place) => Ok(devices.swap_remove(place)),
+        None => Err(DeviceError::Absent { ifname: ifname.into(), nearest: None, there: vec![] }),
+    }
+}
+
+/// One device by its name, with its instances: there is at least one.
+///
+/// # Errors
+/// As [`find`], and if it has no instance: the error says what to do.
+pub fn read(netdev: &mut Netdev, ifname: &str) -> Result<Device, DeviceError> {
+    let device = find(netdev, ifname)?;
+    match device.why_none() {
+        Some(error) => Err(error),
+        None => Ok(device),
+    }
+}
+
+fn join(links: Vec<LinkRecord>, napis: &[NapiRecord], queues: &[QueueRecord]) -> Vec<Device> {
+    let sysfs = Sysfs::open(&links);
+    let mut devices: Vec<Device> = links
+        .into_iter()
+        .map(|link| Device {
+            ifindex: link.ifindex,
+            driver: driver(&sysfs, &link),
+            ifname: link.name,
+            up: link.up,
+            napis: Vec::new(),
+        })
+        .collect();
+    devices.sort_by_key(|device| device.ifindex);
+    // What came between two answers of the kernel is left out: it is there the next time.
+    let mut of: BTreeMap<u32, &mut Device> =
+        devices.iter_mut().map(|device| (device.ifindex, device)).collect();
+    for record in napis {
+        if let Some(device) = of.get_mut(&record.ifindex) {
+            let mut napi = napi(record, queues);
+            if let Ok(sysfs) = &sysfs {
+                fill(&mut napi.settings, sysfs, &device.ifname);
+            }
+            device.napis.push(napi);
+        }
+    }
+    for device in &mut devices {
+        device.napis.sort_by_key(|napi| napi.id);
+        number_veth(device, queues);
+        if let Ok(sysfs) = &sysfs {
+            find_irqs(device, sysfs);
+        }
+        for napi in &mut device.napis {
+            napi.irq_cpus = napi.irq.and_then(|irq| irq::affinity(irq).ok());
+        }
+    }
+    devices
+}
+
+/// `veth` does not tell netlink which instance polls which queue, but makes one for each receive
+/// queue, in their order, and ids rise. It has none for transmit queues.
+fn number_veth(device: &mut Device, queues: &[QueueRecord]) {
+    if device.driver.as_deref() != Some("veth") {
+        return;
+    }
+    let mine = |queue: &&QueueRecord| queue.ifindex == device.ifindex;
+    let mut rx: Vec<u32> = queues
+        .iter()
+        .filter(mine)
+        .filter(|queue| queue.kind == QueueKind::Rx)
+        .map(|queue| queue.id)
+        .collect();
+    rx.sort_unstable();
+    // In the middle of a change of channels it takes another look.
+    let told = queues.iter().filter(mine).any(|queue| queue.napi_id.is_some());
+    if told || rx.len() != device.napis.len() {
+        return;
+    }
+    for (napi, queue) in device.napis.iter_mut().zip(rx) {
+        napi.rx_queues = vec![queue];
+    }
+}
+
+/// `virtio_net` does not tell netlink its interrupts, but names them after its queues.
+fn find_irqs(device: &mut Device, sysfs: &Sysfs) {
+    let unknown = device.napis.iter().any(|napi| napi.irq.is_none());
+    if !unknown || device.driver.as_deref() != Some("virtio_net") {
+        return;
+    }
+    let Some(hardware) = sysfs.hardware(&device.ifname) else { return };
+    let Ok(interrupts) = Interrupts::read() else { return };
+    for napi in device.napis.iter_mut().filter(|napi| napi.irq.is_none()) {
+        napi.irq = virtio_irq(&interrupts, &hardware, napi);
+    }
+}
+
+fn virtio_irq(interrupts: &Interrupts, hardware: &str, napi: &Napi) -> Option<u32> {
+    let rx = napi.rx_queues.first().map(|queue| format!("{hardware}-input.{queue}"));
+    let tx = napi.tx_queues.first().map(|queue| format!("{hardware}-output.{queue}"));
+    let name = rx.or(tx)?;
+    let mut named = interrupts.irqs.iter().filter(|(_, interrupt)| interrupt.device == name);
+    named.next().map(|(irq, _)| *irq)
+}
+
+/// Before Linux 6.13 (`threaded`: 6.17) netlink does not tell an instance's settings: they are its
+/// device's, all instances' alike, and stand in sysfs.
+fn fill(settings: &mut Settings, sysfs: &Sysfs, ifname: &str) {
+    for (setting, file) in [
+        (Setting::Threaded, DeviceFile::Threaded),
+        (Setting::DeferHardIrqs, DeviceFile::DeferHardIrqs),
+        (Setting::GroFlushTimeout, DeviceFile::GroFlushTimeout),
+    ] {
+        if settings.get(setting).is_none()
+            && let Some(value) = sysfs.device_file(ifname, file)
+        {
+            settings.set(setting, value);
+        }
+    }
+}
+
+fn driver(sysfs: &Result<Sysfs, SysfsError>, link: &LinkRecord) -> Option<String> {
+    let named = sysfs.as_ref().ok().and_then(|sysfs| sysfs.driver(&link.name));
+    named.or_else(|| link.kind.clone())
+}
+
+fn napi(record: &NapiRecord, queues: &[QueueRecord]) -> Napi {
+    let of_kind = |kind: QueueKind| {
+        let mine = queues.iter().filter(|queue| {
+            queue.ifindex == record.ifindex
+                && queue.napi_id == Some(record.id)
+                && queue.kind == kind
+        });
+        let mut ids: Vec<u32> = mine.map(|queue| queue.id).collect();
+        ids.sort_unstable();
+        ids
+    };
+    // In a container with process ids of its own the kernel's are other processes', or none.
+    let seen = record.pid.filter(|pid| {
+        thread::ThreadStat::read(*pid, *pid)
+            .is_some_and(|it| it.kernel && it.comm.starts_with("napi/"))
+    });
+    Napi {
+        id: record.id,
+        rx_queues: of_kind(QueueKind::Rx),
+        tx_queues: of_kind(QueueKind::Tx),
+        irq: record.irq,
+        irq_cpus: None,
+        pid: record.pid,
+        thread_cpus: seen.and_then(|pid| napkin_sched::affinity(Some(pid)).ok()),
+        thread_class: seen.and_then(|pid| napkin_sched::class(Some(pid)).ok()),
+        settings: record.settings,
+    }
+}
+
+fn absent(ifname: &str, nearest: Option<&str>, there: &[String]) -> String {
+    // Of a host with a thousand devices the first few tell what names look like.
+    const SHOWN: usize = 8;
+    let mut text = format!("there is no device {ifname:?} in this network namespace");
+    if let Some(nearest) = nearest {
+        text.push_str(&format!("; did you mean {nearest}?"));
+    }
+    if let Some((first, rest)) = there.split_first() {
+        text.push_str(&format!(" (there is {first}"));
+        for name in rest.iter().take(SHOWN - 1) {
+            text.push_str(&format!(", {name}"));
+        }
+        match there.len().saturating_sub(SHOWN) {
+            0 => text.push(')'),
+            more => text.push_str(&format!(" and {more} more)")),
+        }
+    }
+    text
+}
+
+/// `fair`, or `fifo` with its priority, as in `fifo 50`.
+pub fn show_class(class: Class) -> String {
+    match class {
+        Class::Fair => "fair".into(),
+        Class::Fifo(priority) => format!("fifo {priority}"),
+    }
+}
+
+fn class_name<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::Ok, S::Error> {
+    class.map(show_class).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(ifindex: u32, name: &str, kind: Option<&str>) -> LinkRecord {
+        LinkRecord {
+            ifindex,
+            name: name.into(),
+            kind: kind.map(str::to_owned),
+            up: true,
+            rx_queues: 1,
+            tx_queues: 1,
+        }
+    }
+
+    fn record(ifindex: u32, id: u32) -> NapiRecord {
+        NapiRecord { ifindex, id, irq: None, pid: None, settings: Settings::default() }
+    }
+
+    fn queue(ifindex: u32, id: u32, kind: QueueKind, napi_id: u32) -> QueueRecord {
+        QueueRecord { ifindex, id, kind, napi_id: Some(napi_id) }
+    }
+
+    #[test]
+    fn queues_go_to_their_instances_and_instances_to_their_devices() {
+        let links = vec![link(7, "zz7", None), link(3, "zz3", Some("veth"))];
+        let napis = [record(3, 12), record(3, 11), record(9, 1)];
+        let queues = [
+            queue(3, 1, QueueKind::Rx, 12),
+            queue(3, 0, QueueKind::Rx, 12),
+            queue(3, 0, QueueKind::Tx, 11),
+            queue(7, 0, QueueKind::Rx, 12),
+        ];
+        let devices = join(links, &napis, &queues);
+        let names: Vec<_> = devices.iter().map(|device| device.ifname.as_str()).collect();
+        assert_eq!(names, ["zz3", "zz7"]);
+        let ids: Vec<_> = devices[0].napis.iter().map(|napi| napi.id).collect();
+        assert_eq!(ids, [11, 12]);
+        assert_eq!(devices[0].of_rx_queue(1).map(|napi| napi.id), Some(12));
+        assert_eq!(devices[0].napi(12).map(|napi| napi.rx_queues.clone()), Some(vec![0, 1]));
+        assert_eq!(devices[0].napi(11).map(|napi| napi.tx_queues.clone()), Some(vec![0]));
+        assert!(devices[0].why_none().is_none());
+    }
+
+    #[test]
+    fn veth_has_an_instance_for_each_receive_queue_in_order() {
+        let silent = |id, kind| QueueRecord { ifindex: 3, id, kind, napi_id: None };
+        let queues = [
+            silent(1, QueueKind::Rx),
+            silent(0, QueueKind::Rx),
+            silent(0, QueueKind::Tx),
+            silent(1, QueueKind::Tx),
+        ];
+        let polled = |kind: &str, napis: &[NapiRecord]| -> Vec<Vec<u32>> {
+            let devices = join(vec![link(3, "zz3", Some(kind))], napis, &queues);
+            devices[0].napis.iter().map(|napi| napi.rx_queues.clone()).collect()
+        };
+        assert_eq!(polled("veth", &[record(3, 12), record(3, 11)]), [[0], [1]]);
+        assert_eq!(polled("veth", &[record(3, 12)]), [Vec::<u32>::new()]);
+        assert_eq!(polled("other", &[record(3, 12), record(3, 11)]), [Vec::<u32>::new(), vec![]]);
+    }
+
+    #[test]
+    fn virtio_names_its_interrupts_after_its_queues() {
+        let interrupts = Interrupts::parse(
+            "     CPU0\n 38:  1 PCI-MSIX-0000:00:03.0 1-edge virtio2-input.0\n \
+             39:  1 PCI-MSIX-0000:00:03.0 2-edge virtio2-output.0\n",
+        );
+        let polls = |rx: &[u32], tx: &[u32]| {
+            let queues: Vec<QueueRecord> = rx
+                .iter()
+                .map(|id| queue(3, *id, QueueKind::Rx, 5))
+                .chain(tx.iter().map(|id| queue(3, *id, QueueKind::Tx, 5)))
+                .collect();
+            virtio_irq(&interrupts, "virtio2", &napi(&record(3, 5), &queues))
+        };
+        assert_eq!(polls(&[0], &[0]), Some(38));
+        assert_eq!(polls(&[], &[0]), Some(39));
+        assert_eq!(polls(&[1], &[]), None);
+        assert_eq!(virtio_irq(&interrupts, "virtio1", &napi(&record(3, 5), &[])), None);
+    }
+
+    #[test]
+    fn a_device_without_an_instance_says_what_to_do() {
+        let device = |name: &str, kind: Option<&str>, up| Device {
+            ifindex: 1,
+            ifname: name.into(),
+            driver: kind.map(str::to_owned),
+            up,
+            napis: vec![],
+        };
+        let told = |device: Device| device.why_none().expect("it has none").to_string();
+        assert!(told(device("va", Some("veth"), true)).contains("ethtool -K va gro on"));
+        assert!(told(device("va", Some("veth"), false)).contains("ip link set va up"));
+        assert!(told(device("lo", None, true)).contains("loopback"));
+        assert!(told(device("br0", Some("bridge"), true)).contains("below it"));
+    }
+
+    #[test]
+    fn a_misspelt_device_gets_the_nearest_name() {
+        let there: Vec<String> = (0..12).map(|n| format!("eth{n}")).collect();
+        let text = absent("eht0", Some("eth0"), &there);
+        assert!(text.contains("\"eht0\"") && text.contains("did you mean eth0?"), "{text}");
+        assert!(text.ends_with("eth7 and 4 more)"), "{text}");
+    }
+}

@@ -1,0 +1,148 @@
+//! The device: its instances, and how packets come to them.
+
+use super::{cpus, listed};
+use crate::doctor::{Facts, Finding};
+
+/// Without an instance there is nothing to set, and nothing to poll.
+pub(super) fn napi(facts: &Facts) -> Vec<Finding> {
+    let device = &facts.device;
+    let name = &device.ifname;
+    if !device.napis.is_empty() {
+        let ids = listed(device.napis.iter().map(|napi| napi.id));
+        return vec![Finding::ok(
+            format!("{name} has {} NAPI instances", device.napis.len()),
+            format!("napi-get: {ids}"),
+        )];
+    }
+    let seen = format!("napi-get has none for ifindex {}", device.ifindex);
+    let driver = device.driver.as_deref();
+    let (why, mend) = if name == "lo" {
+        ("loopback has none, and never will: its packets go straight to the sockets", None)
+    } else if !device.up {
+        ("it is down", Some(format!("ip link set {name} up")))
+    } else if driver == Some("veth") {
+        ("a veth has them only while GRO is on", Some(format!("ethtool -K {name} gro on")))
+    } else {
+        ("its driver registers none, or does not say which queues they poll", None)
+    };
+    vec![Finding::fault(format!("{name} has no NAPI instance: {why}"), seen, mend)]
+}
+
+/// RPS hands a packet to another CPU's backlog. That is not what a busy poll polls: it would find
+/// the packet gone, and the wake-up comes from elsewhere.
+pub(super) fn rps(facts: &Facts) -> Vec<Finding> {
+    if facts.device.napis.is_empty() {
+        return vec![];
+    }
+    let polls = facts.application_polls() || facts.policy.application.socket_busy_polls();
+    if !polls && !facts.polled_by_threads() {
+        return vec![];
+    }
+    let name = &facts.device.ifname;
+    let queues = match &facts.receive.rps {
+        Err(missing) => {
+            return vec![Finding::unknown("whether RPS is on cannot be seen", missing)];
+        }
+        Ok(queues) => queues,
+    };
+    let on: Vec<_> = queues.iter().filter(|(_, cpus)| !cpus.is_empty()).collect();
+    if on.is_empty() {
+        let seen = "rps_cpus of every receive queue is 0";
+        return vec![Finding::ok("packets stay on the CPU that polls them", seen)];
+    }
+    let seen = listed(on.iter().map(|(queue, to)| format!("rx-{queue}: rps_cpus {}", cpus(to))));
+    let queue = if let [(queue, _)] = on[..] { queue.to_string() } else { "*".into() };
+    let mend = Some(format!(
+        "for f in /sys/class/net/{name}/queues/rx-{queue}/rps_cpus; do echo 0 > $f; done"
+    ));
+    let what = "RPS hands packets to other CPUs after the poll";
+    vec![if polls {
+        Finding::fault(format!("{what}: whoever busy polls does not get them"), seen, mend)
+    } else {
+        Finding::advice(format!("{what}: the instance's thread does half of the work"), seen, mend)
+    }]
+}
+
+/// RFS is RPS to the CPU where the program ran last. It takes both of its numbers.
+pub(super) fn rfs(facts: &Facts) -> Vec<Finding> {
+    if facts.device.napis.is_empty() || !facts.application_polls() {
+        return vec![];
+    }
+    let name = &facts.device.ifname;
+    let queues = match &facts.receive.rps_flows {
+        Ok(queues) => queues,
+        Err(missing) => {
+            return vec![Finding::unknown("whether RFS is on cannot be seen", missing)];
+        }
+    };
+    let on: Vec<_> = queues.iter().filter(|(_, flows)| *flows != 0).collect();
+    if on.is_empty() {
+        return vec![Finding::ok("RFS is off", "rps_flow_cnt of every receive queue is 0")];
+    }
+    let (entries, total) = match &facts.host.rps_sock_flow_entries {
+        Ok(entries) => (*entries, format!("net.core.rps_sock_flow_entries {entries}")),
+        Err(missing) => (0, missing.clone()),
+    };
+    let seen = listed(on.iter().map(|(queue, flows)| format!("rx-{queue}: rps_flow_cnt {flows}")));
+    let seen = format!("{seen}; {total}");
+    let queue = if let [(queue, _)] = on[..] { queue.to_string() } else { "*".into() };
+    let mend = Some(format!(
+        "for f in /sys/class/net/{name}/queues/rx-{queue}/rps_flow_cnt; do echo 0 > $f; done"
+    ));
+    vec![if entries == 0 {
+        let what = "RFS is half set: it begins when net.core.rps_sock_flow_entries is set, too";
+        Finding::advice(what, seen, mend)
+    } else {
+        Finding::fault("RFS hands packets to the CPU where the program ran last", seen, mend)
+    }]
+}
+
+/// Entries below which a suspension's packets may not fit: 2025 was measured with 1024, and a batch
+/// of 2024 was of up to 560 connections.
+const SMALL_RING: u32 = 512;
+
+/// While interrupts are deferred or suspended packets wait in the ring.
+pub(super) fn ring(facts: &Facts) -> Vec<Finding> {
+    let waits = facts.policy.instance.defers() || facts.means_to_suspend();
+    if facts.device.napis.is_empty() || !waits {
+        return vec![];
+    }
+    match &facts.receive.ring {
+        Err(missing) => vec![Finding::unknown("the receive ring cannot be seen", missing)],
+        Ok(None) => vec![],
+        Ok(Some(ring)) => {
+            let seen = format!("ring: {} receive entries of at most {}", ring.entries, ring.most);
+            let better = ring.most.min(1_024);
+            vec![if ring.entries >= SMALL_RING || better <= ring.entries {
+                Finding::ok("the receive ring is large enough", seen)
+            } else {
+                Finding::advice(
+                    "the receive ring is small for packets that wait while interrupts are off",
+                    seen,
+                    Some(format!("ethtool -G {} rx {better}", facts.device.ifname)),
+                )
+            }]
+        }
+    }
+}
+
+/// Two mechanisms that put off interrupts: the device's adds its delay to the policy's. 2025 was
+/// measured with it off; most of 2024's `base` latency at low load is this.
+pub(super) fn coalescing(facts: &Facts) -> Vec<Finding> {
+    let matters = facts.policy.instance.defers() || facts.means_to_suspend();
+    if facts.device.napis.is_empty() || !matters {
+        return vec![];
+    }
+    match &facts.receive.adaptive {
+        Err(missing) => vec![Finding::unknown("interrupt moderation cannot be seen", missing)],
+        Ok(None) => vec![],
+        Ok(Some(false)) => {
+            vec![Finding::ok("the device does not moderate by itself", "adaptive-rx off")]
+        }
+        Ok(Some(true)) => vec![Finding::advice(
+            "the device moderates its interrupts by itself, on top of deferral",
+            "adaptive-rx on",
+            Some(format!("ethtool -C {} adaptive-rx off", facts.device.ifname)),
+        )],
+    }
+}

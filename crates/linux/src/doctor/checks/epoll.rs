@@ -1,0 +1,364 @@
+//! The programs' epoll descriptors: their parameters, and which sockets are in which.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{ids, listed};
+use crate::doctor::{Epoll, Facts, Finding, Program, Socket};
+use napkin_core::policy::EpollPolicy;
+
+/// What a parameter's reader says.
+fn read(params: EpollPolicy) -> String {
+    format!(
+        "busy poll {} us, budget {}, {}",
+        params.busy_poll_usecs,
+        params.busy_poll_budget,
+        if params.prefer_busy_poll { "prefer" } else { "no prefer" }
+    )
+}
+
+/// A program's descriptors that matter, with their parameters: those with connections of the
+/// device; before there are any, all of them.
+fn judged<'a>(facts: &Facts, program: &'a Program) -> Vec<(&'a Epoll, EpollPolicy)> {
+    let serving: Vec<i32> = program.serving(facts).iter().map(|(epoll, _)| epoll.fd).collect();
+    let matters = |epoll: &&Epoll| serving.is_empty() || serving.contains(&epoll.fd);
+    let epolls = program.epolls.as_deref().unwrap_or_default();
+    let with_params = |epoll: &'a Epoll| Some((epoll, *epoll.params.as_ref().ok()?));
+    epolls.iter().filter(matters).filter_map(with_params).collect()
+}
+
+fn seen(epolls: &[(&Epoll, EpollPolicy)]) -> String {
+    listed(epolls.iter().map(|(epoll, it)| format!("epoll {}: {}", epoll.fd, read(*it))))
+}
+
+/// Whether the checks of epoll parameters have something to say.
+fn matters(facts: &Facts) -> bool {
+    !facts.device.napis.is_empty() && facts.application_polls()
+}
+
+/// The suspend timeout does nothing by itself: it begins with a wait on an epoll that prefers.
+pub(super) fn suspend_program(facts: &Facts) -> Vec<Finding> {
+    if facts.device.napis.is_empty() || !facts.means_to_suspend() || !facts.programs.is_empty() {
+        return vec![];
+    }
+    let name = &facts.device.ifname;
+    if let Err(missing) = &facts.others {
+        let what = format!("which programs have sockets on {name}");
+        return vec![Finding::unknown(what, missing)];
+    }
+    vec![Finding::advice(
+        "interrupts are never suspended: no program with sockets on the device asks for it",
+        format!("no process has a socket with a NAPI id of {name}"),
+        Some(format!("napkin run --policy {} --dev {name} -- PROGRAM", facts.policy)),
+    )]
+}
+
+/// epoll is the only wait that suspends.
+pub(super) fn epoll(facts: &Facts) -> Vec<Finding> {
+    if !matters(facts) {
+        return vec![];
+    }
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let name = program.name();
+        let epolls = match &program.epolls {
+            Ok(epolls) => epolls,
+            Err(missing) => {
+                let what = format!("{name}: its epoll descriptors cannot be seen");
+                findings.push(Finding::unknown(what, missing));
+                continue;
+            }
+        };
+        let served = program.served(facts).len();
+        let serving = program.serving(facts);
+        findings.push(if epolls.is_empty() {
+            Finding::fault(
+                format!("{name} has no epoll: only epoll_wait busy polls for many sockets"),
+                "no anon_inode:[eventpoll] among its descriptors",
+                Some(format!("napkin apply defer20 --dev {}", facts.device.ifname)),
+            )
+        } else if served != 0 && serving.is_empty() {
+            Finding::fault(
+                format!("{name} does not wait for its connections by epoll"),
+                format!(
+                    "none of its {served} connections is in one of its {} epolls",
+                    epolls.len()
+                ),
+                Some(format!("napkin apply defer20 --dev {}", facts.device.ifname)),
+            )
+        } else if let Some((epoll, missing)) =
+            epolls.iter().find_map(|it| Some((it, it.params.as_ref().err()?)))
+        {
+            Finding::unknown(format!("{name}: the parameters of epoll {}", epoll.fd), missing)
+        } else {
+            let serving = listed(serving.iter().map(|(epoll, sockets)| {
+                format!("epoll {} with {} connections", epoll.fd, sockets.len())
+            }));
+            let seen = if serving.is_empty() { "no connection yet".into() } else { serving };
+            Finding::ok(format!("{name} waits by epoll"), seen)
+        });
+    }
+    findings
+}
+
+/// Whether a policy wants epolls that prefer.
+fn prefers(facts: &Facts) -> bool {
+    matters(facts) && (facts.means_to_suspend() || facts.policy.epoll.prefer_busy_poll)
+}
+
+/// Without the flag no wait suspends, and softirqs take the packets first.
+pub(super) fn prefer(facts: &Facts) -> Vec<Finding> {
+    if !prefers(facts) {
+        return vec![];
+    }
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let judged = judged(facts, program);
+        let Ok(all) = &program.epolls else { continue };
+        if judged.is_empty() {
+            continue;
+        }
+        let name = program.name();
+        let any = all.iter().any(|it| it.params.as_ref().is_ok_and(|it| it.prefer_busy_poll));
+        findings.push(if any {
+            Finding::ok(format!("{name} prefers busy polling"), seen(&judged))
+        } else {
+            let what = if facts.means_to_suspend() {
+                "never suspends interrupts: none of its epolls prefers busy polling"
+            } else {
+                "leaves packets to the softirqs: none of its epolls prefers busy polling"
+            };
+            Finding::fault(format!("{name} {what}"), seen(&judged), facts.attach(program))
+        });
+    }
+    findings
+}
+
+/// The flag is the epoll's, not the program's.
+pub(super) fn prefer_epoll(facts: &Facts) -> Vec<Finding> {
+    if !prefers(facts) {
+        return vec![];
+    }
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let Ok(all) = &program.epolls else { continue };
+        let preferring: Vec<_> = all
+            .iter()
+            .filter_map(|epoll| Some((epoll, *epoll.params.as_ref().ok()?)))
+            .filter(|(_, params)| params.prefer_busy_poll)
+            .collect();
+        if preferring.is_empty() || program.serving(facts).is_empty() {
+            // `prefer` has said it, or there is nothing to tell the right one by.
+            continue;
+        }
+        let mut wrong = judged(facts, program);
+        wrong.retain(|(_, params)| !params.prefer_busy_poll);
+        let name = program.name();
+        findings.push(if wrong.is_empty() {
+            let right = listed(preferring.iter().map(|(epoll, _)| epoll.fd));
+            Finding::ok(format!("{name} prefers on the right epolls"), format!("epoll {right}"))
+        } else {
+            Finding::fault(
+                format!("{name} prefers busy polling on an epoll without these connections"),
+                format!("{}; with connections {}", seen(&preferring), seen(&wrong)),
+                facts.attach(program),
+            )
+        });
+    }
+    findings
+}
+
+/// `napibusy` and `fullbusy`: how long a wait polls before it sleeps.
+pub(super) fn usecs(facts: &Facts) -> Vec<Finding> {
+    let wanted = facts.policy.epoll.busy_poll_usecs;
+    if facts.device.napis.is_empty() || wanted == 0 {
+        return vec![];
+    }
+    let what = |program: &Program| format!("{} busy polls before it sleeps", program.name());
+    compare(facts, what, |have| {
+        let EpollPolicy { busy_poll_usecs, .. } = have;
+        match busy_poll_usecs {
+            // With prefer a wait makes one pass; without, the system-wide switch decides.
+            0 => Some((true, "sleeps at once: its waits have no time to busy poll")),
+            other if other != wanted => {
+                Some((false, "busy polls for another time than the policy"))
+            }
+            _ => None,
+        }
+    })
+}
+
+/// The kernel's default takes 8 packets a pass; every published set-up has 64, the most that needs
+/// no right.
+pub(super) fn budget(facts: &Facts) -> Vec<Finding> {
+    let wanted = facts.policy.epoll.effective_budget();
+    if !matters(facts) || !facts.policy.epoll.enabled() {
+        return vec![];
+    }
+    let asked = facts.asked;
+    let what = |program: &Program| format!("{} takes {wanted} packets a pass", program.name());
+    compare(facts, what, |have| {
+        let fewer = have.effective_budget() < wanted;
+        // Where the policy was read from the settings nobody said what its budget should be.
+        fewer.then_some((asked, "takes fewer packets a pass than the policy says"))
+    })
+}
+
+/// Holds each program's epolls against a parameter: `Some((whether a fault, what))` if it is wrong.
+fn compare(
+    facts: &Facts,
+    fine: impl Fn(&Program) -> String,
+    wrong: impl Fn(EpollPolicy) -> Option<(bool, &'static str)>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let judged = judged(facts, program);
+        // One that does not poll at all has been named by `prefer`.
+        let polling: Vec<_> = judged.into_iter().filter(|(_, it)| it.enabled()).collect();
+        if polling.is_empty() {
+            continue;
+        }
+        let bad: Vec<_> = polling.iter().filter(|(_, it)| wrong(*it).is_some()).copied().collect();
+        let worst = bad.iter().filter_map(|(_, it)| wrong(*it)).max_by_key(|(fault, _)| *fault);
+        findings.push(match worst {
+            None => Finding::ok(fine(program), seen(&polling)),
+            Some((fault, what)) => {
+                let what = format!("{} {what}", program.name());
+                let make = if fault { Finding::fault } else { Finding::advice };
+                make(what, seen(&bad), facts.attach(program))
+            }
+        });
+    }
+    findings
+}
+
+/// An epoll context has one id, the last woken socket's: it polls that instance and no other.
+pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
+    if !matters(facts) {
+        return vec![];
+    }
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let (name, serving) = (program.name(), program.serving(facts));
+        // Sockets of other devices count: they take the context's id as well.
+        let of = |epoll: &Epoll| {
+            let all = program.sockets.as_deref().unwrap_or_default().iter();
+            ids(all.filter(|it: &&Socket| epoll.members.contains(&it.fd) && carries(it)))
+        };
+        let known: Vec<_> = serving.iter().map(|(epoll, _)| (epoll.fd, of(epoll))).collect();
+        if known.iter().all(|(_, ids)| ids.is_empty()) {
+            continue;
+        }
+        let several: Vec<_> = known.iter().filter(|(_, ids)| ids.len() > 1).collect();
+        let show = |(fd, ids): &(i32, BTreeSet<u32>)| format!("epoll {fd}: NAPI {}", listed(ids));
+        findings.push(if several.is_empty() {
+            let seen = listed(known.iter().map(show));
+            Finding::ok(format!("{name}: each epoll has the sockets of one instance"), seen)
+        } else {
+            let mend = if program.comm.starts_with("memcached") {
+                let queues = facts.device.napis.len();
+                format!("memcached -t {queues} -N {queues} ...    (a thread for each instance)")
+            } else {
+                format!(
+                    "ethtool -L {} combined 1    (or give the program a thread and a listening \
+                         socket for each queue)",
+                    facts.device.ifname
+                )
+            };
+            Finding::fault(
+                format!(
+                    "{name}: an epoll polls one instance, and has sockets of several: the \
+                         others wait for their timers"
+                ),
+                listed(several.into_iter().map(show)),
+                Some(mend),
+            )
+        });
+    }
+    findings
+}
+
+fn carries(socket: &Socket) -> bool {
+    socket.kind != crate::doctor::SocketKind::Listener
+}
+
+/// Threads on one epoll take each other's instance: the first that finds nothing ends the
+/// suspension for all.
+pub(super) fn shared(facts: &Facts) -> Vec<Finding> {
+    if !matters(facts) {
+        return vec![];
+    }
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let waits = program.serving_waits(facts);
+        if waits.is_empty() {
+            // `wait-timeout` says what is missing.
+            continue;
+        }
+        let mut waiters: BTreeMap<i32, BTreeSet<i32>> = BTreeMap::new();
+        for wait in waits {
+            waiters.entry(wait.epoll).or_default().insert(wait.tid);
+        }
+        let name = program.name();
+        let show = |(epoll, tids): (&i32, &BTreeSet<i32>)| {
+            format!("epoll {epoll}: threads {}", listed(tids))
+        };
+        let several: Vec<_> = waiters.iter().filter(|(_, tids)| tids.len() > 1).collect();
+        findings.push(if several.is_empty() {
+            let seen = listed(waiters.iter().map(show));
+            Finding::ok(format!("{name}: each epoll is one thread's"), seen)
+        } else {
+            let what = "several threads wait on one epoll";
+            let seen = listed(several.into_iter().map(show));
+            if facts.means_to_suspend() {
+                Finding::fault(
+                    format!("{name}: {what}: the first that finds nothing ends the suspension"),
+                    seen,
+                    Some(format!(
+                        "napkin apply defer20 --dev {}    (or an epoll for each thread)",
+                        facts.device.ifname
+                    )),
+                )
+            } else {
+                Finding::advice(format!("{name}: {what}, and poll for each other"), seen, None)
+            }
+        });
+    }
+    findings
+}
+
+/// Suspensions by several contexts are one timer in the kernel: an idle one ends a busy one's.
+pub(super) fn instance_shared(facts: &Facts) -> Vec<Finding> {
+    if facts.device.napis.is_empty() || !facts.means_to_suspend() {
+        return vec![];
+    }
+    let mut contexts: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for program in &facts.programs {
+        for (epoll, sockets) in program.serving(facts) {
+            if !epoll.params.as_ref().is_ok_and(|it| it.prefer_busy_poll) {
+                continue;
+            }
+            for id in ids(sockets) {
+                let who = format!("{} epoll {}", program.name(), epoll.fd);
+                contexts.entry(id).or_default().push(who);
+            }
+        }
+    }
+    if contexts.is_empty() {
+        return vec![];
+    }
+    let show = |(id, who): (&u32, &Vec<String>)| format!("NAPI {id}: {}", listed(who));
+    let several: Vec<_> = contexts.iter().filter(|(_, who)| who.len() > 1).collect();
+    vec![if several.is_empty() {
+        Finding::ok("each instance is one epoll's", listed(contexts.iter().map(show)))
+    } else {
+        let threads = facts.device.napis.len();
+        Finding::advice(
+            "several epolls suspend one instance: whichever is idle ends it for all",
+            listed(several.into_iter().map(show)),
+            Some(format!(
+                "give each instance one thread: memcached -t {threads} -N {threads}, \
+                          nginx worker_processes {threads} with reuseport"
+            )),
+        )
+    }]
+}

@@ -1,0 +1,189 @@
+//! What concerns the whole machine: as the published set-ups had it.
+
+use std::collections::BTreeSet;
+
+use napkin_core::policy::Threaded;
+
+use super::{cpus, listed};
+use crate::doctor::{Facts, Finding, Known};
+
+/// Whether somebody occupies a CPU by design.
+fn spins(facts: &Facts) -> bool {
+    facts.policy.spins_by_design()
+}
+
+/// 2024 and 2025 were measured with one thread a core.
+pub(super) fn smt(facts: &Facts) -> Vec<Finding> {
+    if !facts.application_polls() && !spins(facts) {
+        return vec![];
+    }
+    vec![match &facts.host.smt {
+        Ok(false) => Finding::ok("CPUs do not share cores", "/sys/devices/system/cpu/smt/active 0"),
+        Ok(true) => Finding::advice(
+            "CPUs share cores: one that polls takes half of its sibling's",
+            "/sys/devices/system/cpu/smt/active 1",
+            Some("echo off > /sys/devices/system/cpu/smt/control".into()),
+        ),
+        Err(missing) => Finding::unknown("whether CPUs share cores", missing),
+    }]
+}
+
+/// 2025's set-up: with it on, idle CPUs' timers go to those that poll.
+pub(super) fn timer_migration(facts: &Facts) -> Vec<Finding> {
+    if !spins(facts) && !facts.policy.application.socket_busy_polls() {
+        return vec![];
+    }
+    vec![match &facts.host.timer_migration {
+        Ok(0) => Finding::ok("timers stay where they are", "kernel.timer_migration 0"),
+        Ok(value) => Finding::advice(
+            "timers of idle CPUs may go to one that polls",
+            format!("kernel.timer_migration {value}"),
+            Some("sysctl -w kernel.timer_migration=0".into()),
+        ),
+        Err(missing) => Finding::unknown("where timers go", missing),
+    }]
+}
+
+/// The kernel keeps 50 ms of each second from real-time threads. One that polls without end loses
+/// them; one that sleeps does not come near.
+pub(super) fn rt_runtime(facts: &Facts) -> Vec<Finding> {
+    let fifo: Vec<_> = facts
+        .poll_threads
+        .iter()
+        .filter_map(|(id, thread)| Some((id, thread.tid, thread.fifo?)))
+        .collect();
+    let Some((_, tid, _)) = fifo.first() else { return vec![] };
+    let seen =
+        listed(fifo.iter().map(|(id, tid, it)| format!("NAPI {id}: thread {tid}, FIFO {it}")));
+    let busy = facts.policy.instance.threaded == Threaded::BusyPoll;
+    vec![match &facts.host.rt_runtime {
+        Ok(-1) => Finding::ok(
+            "real-time threads are not throttled",
+            format!("{seen}; kernel.sched_rt_runtime_us -1"),
+        ),
+        Ok(value) if busy => Finding::fault(
+            "a real-time thread that polls without end is stopped for a part of each second",
+            format!("{seen}; kernel.sched_rt_runtime_us {value}"),
+            Some(format!("chrt -o -p 0 {tid}    (or sysctl -w kernel.sched_rt_runtime_us=-1)")),
+        ),
+        Ok(value) => Finding::ok(
+            "the real-time threads sleep when there is nothing to do, and are not throttled",
+            format!("{seen}; kernel.sched_rt_runtime_us {value}"),
+        ),
+        Err(missing) => Finding::unknown("whether real-time threads are throttled", missing),
+    }]
+}
+
+/// 2025's set-up: unbound kernel work is kept off the CPUs that poll without end.
+pub(super) fn workqueue(facts: &Facts) -> Vec<Finding> {
+    if !spins(facts) {
+        return vec![];
+    }
+    let all = facts.host.cpus.len();
+    let pinned = |cpus: &Vec<usize>| cpus.len() < all;
+    let threads = facts.poll_threads.values().map(|thread| &thread.cpus);
+    let programs = facts.programs.iter().flat_map(|it| it.threads.iter().map(|it| &it.cpus));
+    let polling: BTreeSet<usize> = if facts.policy.application.spin {
+        programs.filter(|it| pinned(it)).flatten().copied().collect()
+    } else {
+        threads.filter(|it| pinned(it)).flatten().copied().collect()
+    };
+    if polling.is_empty() {
+        // Nobody is pinned: there is no CPU to keep free.
+        return vec![];
+    }
+    vec![match &facts.host.workqueue_cpus {
+        Err(missing) => Finding::unknown("where kernel work runs", missing),
+        Ok(work) => {
+            let seen = format!("workqueue/cpumask: CPU {}", cpus(work));
+            let polled: Vec<usize> = polling.iter().copied().collect();
+            if !work.iter().any(|cpu| polling.contains(cpu)) {
+                Finding::ok("kernel work keeps off the CPUs that poll", seen)
+            } else {
+                let rest: Vec<usize> =
+                    facts.host.cpus.iter().copied().filter(|cpu| !polling.contains(cpu)).collect();
+                let mask = mask(&rest);
+                let mend = format!("echo {mask} > /sys/devices/virtual/workqueue/cpumask");
+                Finding::advice(
+                    format!("kernel work may run on CPU {}, which poll", cpus(&polled)),
+                    seen,
+                    (!rest.is_empty()).then_some(mend),
+                )
+            }
+        }
+    }]
+}
+
+/// CPUs as a mask, as the kernel reads it: hexadecimal, in groups of 32 bits.
+fn mask(cpus: &[usize]) -> String {
+    let words = cpus.iter().max().map_or(1, |most| most / 32 + 1);
+    let mut groups = vec![0_u32; words];
+    for cpu in cpus {
+        groups[cpu / 32] |= 1 << (cpu % 32);
+    }
+    let first = groups.pop().map(|group| format!("{group:x}"));
+    let rest = groups.iter().rev().map(|group| format!("{group:08x}"));
+    first.into_iter().chain(rest).collect::<Vec<_>>().join(",")
+}
+
+/// These two make every epoll, and every new socket, busy poll.
+pub(super) fn busy_poll(facts: &Facts) -> Vec<Finding> {
+    let mut missing = None;
+    let mut on = Vec::new();
+    let mut look = |name: &'static str, value: &Known<i64>| match value {
+        Ok(0) => {}
+        Ok(value) => on.push((name, *value)),
+        Err(why) => missing = Some(why.clone()),
+    };
+    look("net.core.busy_poll", &facts.host.busy_poll);
+    // The policy's sockets may have got theirs from here, as 2025's did.
+    if !facts.policy.application.socket_busy_polls() {
+        look("net.core.busy_read", &facts.host.busy_read);
+    }
+    vec![if let Some((first, _)) = on.first() {
+        Finding::advice(
+            "busy polling is on for every program of this machine",
+            listed(on.iter().map(|(name, value)| format!("{name} {value}"))),
+            Some(format!("sysctl -w {first}=0")),
+        )
+    } else if let Some(missing) = missing {
+        Finding::unknown("whether busy polling is on for everyone", missing)
+    } else {
+        let seen = "net.core.busy_poll 0, net.core.busy_read 0";
+        Finding::ok("only programs that ask for it busy poll", seen)
+    }]
+}
+
+/// The kernel's own.
+const NETDEV_BUDGET: i64 = 300;
+
+/// A softirq that stops early leaves the rest to ksoftirqd.
+pub(super) fn netdev_budget(facts: &Facts) -> Vec<Finding> {
+    if facts.device.napis.is_empty() {
+        return vec![];
+    }
+    vec![match &facts.host.netdev_budget {
+        Ok(value) if *value < NETDEV_BUDGET => Finding::advice(
+            "softirqs stop after fewer packets than the kernel's own limit",
+            format!("net.core.netdev_budget {value}"),
+            Some(format!("sysctl -w net.core.netdev_budget={NETDEV_BUDGET}")),
+        ),
+        Ok(value) => Finding::ok(
+            "softirqs may take enough packets",
+            format!("net.core.netdev_budget {value}"),
+        ),
+        Err(missing) => Finding::unknown("how many packets a softirq may take", missing),
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mask;
+
+    #[test]
+    fn a_mask_is_written_as_the_kernel_reads_it() {
+        assert_eq!(mask(&[0, 1, 3]), "b");
+        assert_eq!(mask(&[33]), "2,00000000");
+        assert_eq!(mask(&[]), "0");
+    }
+}

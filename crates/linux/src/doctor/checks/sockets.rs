@@ -1,0 +1,104 @@
+//! The programs' sockets.
+
+use super::{ids, listed};
+use crate::doctor::{Facts, Finding, SocketKind};
+
+/// A socket learns its instance's id from the packets that come in for it. Without, neither epoll
+/// nor a receive call knows what to poll.
+pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
+    let polls = facts.application_polls() || facts.policy.application.socket_busy_polls();
+    if facts.device.napis.is_empty() || !polls {
+        return vec![];
+    }
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let name = program.name();
+        if let Err(missing) = &program.sockets {
+            findings.push(Finding::unknown(format!("{name}: its sockets cannot be seen"), missing));
+            continue;
+        }
+        let served = program.served(facts);
+        let streams = || served.iter().filter(|socket| socket.kind == SocketKind::Stream);
+        let without: Vec<_> = streams().filter(|socket| socket.napi_id == 0).collect();
+        let with = served.iter().filter(|socket| socket.napi_id != 0).count();
+        findings.push(if !without.is_empty() {
+            let seen = format!(
+                "SO_INCOMING_NAPI_ID is 0 on {} of {} connections (descriptors {})",
+                without.len(),
+                streams().count(),
+                listed(without.iter().map(|socket| socket.fd))
+            );
+            let (why, mend) = without_id(facts);
+            Finding::fault(
+                format!(
+                    "{name}: sockets do not know their instance, and are never busy polled: {why}"
+                ),
+                seen,
+                mend,
+            )
+        } else if with == 0 {
+            Finding::unknown(
+                format!("{name}: whether its sockets know their instance"),
+                format!("a connection to it over {}", facts.device.ifname),
+            )
+        } else {
+            let ids = listed(ids(served.iter().copied()));
+            Finding::ok(
+                format!("{name}: {with} sockets know their instance"),
+                format!("SO_INCOMING_NAPI_ID {ids}"),
+            )
+        });
+    }
+    findings
+}
+
+/// Why a device's sockets have no id, and what gives them one.
+fn without_id(facts: &Facts) -> (&'static str, Option<String>) {
+    let name = &facts.device.ifname;
+    if facts.device.driver.as_deref() == Some("veth") {
+        // veth hands locally made large packets over without NAPI.
+        return (
+            "the other end of the veth sends large packets past NAPI",
+            Some("ethtool -K PEER tso off gso off    (PEER: the other end of the veth)".into()),
+        );
+    }
+    let why = "their packets came in by another device (loopback, a tunnel), or before NAPI was on";
+    (why, Some(format!("ip route get CLIENT    (has to say: dev {name})")))
+}
+
+/// 2025's `busypoll`: a receive call polls if its socket says so, or `net.core.busy_read` did when
+/// the socket was made.
+pub(super) fn busy_poll(facts: &Facts) -> Vec<Finding> {
+    let wanted = facts.policy.application;
+    if !wanted.socket_busy_polls() || facts.device.napis.is_empty() {
+        return vec![];
+    }
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let (name, served) = (program.name(), program.served(facts));
+        if served.is_empty() {
+            // `napi-id` says what is missing.
+            continue;
+        }
+        let off: Vec<_> = served.iter().filter(|socket| socket.busy_poll_usecs == 0).collect();
+        findings.push(if off.is_empty() {
+            let usecs = listed(served.iter().map(|socket| socket.busy_poll_usecs));
+            Finding::ok(
+                format!("{name}: its receive calls busy poll"),
+                format!("SO_BUSY_POLL {usecs}"),
+            )
+        } else {
+            Finding::fault(
+                format!("{name}: its receive calls do not busy poll"),
+                format!(
+                    "SO_BUSY_POLL is 0 on {} of {} sockets (descriptors {})",
+                    off.len(),
+                    served.len(),
+                    listed(off.iter().map(|socket| socket.fd))
+                ),
+                facts.attach(program),
+            )
+        });
+    }
+    findings
+}

@@ -1,0 +1,236 @@
+//! How the programs wait.
+
+use napkin_core::MICROSECOND;
+
+use super::{listed, time};
+use crate::doctor::{Facts, Finding, Program, Wait};
+
+/// What a wait looks like.
+fn show(wait: &Wait) -> String {
+    let timeout = wait.timeout.map_or_else(|| "-1".into(), time);
+    format!("epoll {}: timeout {timeout} ({} times)", wait.epoll, wait.times)
+}
+
+/// A wait with a zero timeout never busy polls, by the kernel's rule; a finite one wakes a program
+/// that has nothing to do, and ends its instance's suspension each time.
+pub(super) fn timeout(facts: &Facts) -> Vec<Finding> {
+    if facts.device.napis.is_empty() || !facts.application_polls() {
+        return vec![];
+    }
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let name = program.name();
+        if program.epolls.as_ref().is_ok_and(Vec::is_empty) {
+            continue;
+        }
+        if let Err(missing) = &program.waits {
+            findings.push(Finding::unknown(format!("{name}: its waits cannot be seen"), missing));
+            continue;
+        }
+        let waits = program.serving_waits(facts);
+        if waits.is_empty() {
+            findings.push(not_seen(facts, program));
+            continue;
+        }
+        let some = |kind: fn(&Wait) -> bool| -> Vec<&Wait> {
+            waits.iter().filter(|wait| kind(wait)).copied().collect()
+        };
+        let zero = some(|wait| wait.timeout == Some(0));
+        let finite = some(|wait| matches!(wait.timeout, Some(1..)));
+        let all: u64 = waits.iter().map(|wait| wait.times).sum();
+        let zeros: u64 = zero.iter().map(|wait| wait.times).sum();
+        // A look in between (how Go's runtime looks before it sleeps) is no harm by itself.
+        let mostly = zeros.saturating_mul(2) > all;
+        findings.push(if mostly {
+            Finding::fault(
+                format!("{name} waits with a zero timeout, and such a wait never busy polls"),
+                listed(zero.iter().map(|wait| show(wait))),
+                Some(format!(
+                    "napkin apply threaded --dev {}    (needs nothing of the program)",
+                    facts.device.ifname
+                )),
+            )
+        } else if !finite.is_empty() && facts.policy.application.spin {
+            Finding::ok(
+                format!("{name} never sleeps for long"),
+                listed(finite.iter().map(|wait| show(wait))),
+            )
+        } else if !finite.is_empty() {
+            Finding::advice(
+                format!("{name} wakes up though nothing has come, which ends the suspension"),
+                listed(finite.iter().map(|wait| show(wait))),
+                None,
+            )
+        } else if facts.policy.application.spin {
+            Finding::advice(
+                format!("{name} sleeps until something comes; the policy's program never sleeps"),
+                listed(waits.iter().map(|wait| show(wait))),
+                None,
+            )
+        } else {
+            Finding::ok(
+                format!("{name} waits without end"),
+                listed(waits.iter().map(|wait| show(wait))),
+            )
+        });
+    }
+    findings
+}
+
+/// Why no wait was seen on the epolls that matter.
+fn not_seen(facts: &Facts, program: &Program) -> Finding {
+    let what = format!("{}: how it waits", program.name());
+    if program.serving(facts).is_empty() {
+        return Finding::unknown(what, format!("a connection to it over {}", facts.device.ifname));
+    }
+    let looks = program.looks;
+    let missing = match &program.uncounted {
+        Some(uncounted) => format!("it slept in none of {looks} looks, and {uncounted}"),
+        None => format!("a wait: it slept in none of {looks} looks, and called none"),
+    };
+    Finding::unknown(what, missing)
+}
+
+/// A wait that takes fewer events than this makes a system call for almost every request.
+const SMALL_BATCH: u32 = 8;
+
+/// 2024's rule: the suspension lasts for a batch, whose size `maxevents` bounds. The time of a
+/// request is not known here; `gro-flush-timeout` stands for it, by the same rule.
+pub(super) fn maxevents(facts: &Facts) -> Vec<Finding> {
+    if facts.device.napis.is_empty() || !facts.means_to_suspend() {
+        return vec![];
+    }
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let name = program.name();
+        let waits = program.serving_waits(facts);
+        let Some(largest) = waits.iter().max_by_key(|wait| wait.maxevents) else { continue };
+        let serving = program.serving(facts);
+        let sockets = serving.iter().find(|(epoll, _)| epoll.fd == largest.epoll);
+        let sockets = sockets.map_or(0, |(_, sockets)| sockets.len() as u64);
+        let settings = facts.instances().first().map(|napi| napi.settings).unwrap_or_default();
+        let period = settings.gro_flush_timeout.unwrap_or(0).max(MICROSECOND);
+        let suspension = settings.irq_suspend_timeout.unwrap_or(0);
+        if suspension < period {
+            // `suspend-timeout` says what has to be mended first.
+            continue;
+        }
+        // No more events than sockets.
+        let batch = u64::from(largest.maxevents).min(sockets);
+        let lasts = batch.saturating_mul(period);
+        let seen = format!(
+            "epoll {}: maxevents {}, {sockets} connections; irq-suspend-timeout {}",
+            largest.epoll,
+            largest.maxevents,
+            time(suspension)
+        );
+        findings.push(if lasts > suspension {
+            Finding::advice(
+                format!(
+                    "{name}: a full batch of {batch} requests of {} lasts {}, longer than the \
+                     suspension",
+                    time(period),
+                    time(lasts)
+                ),
+                seen,
+                Some(format!(
+                    "napkin apply {},irq-suspend-timeout={} --dev {}",
+                    facts.policy,
+                    time(lasts.div_ceil(1_000_000) * 1_000_000),
+                    facts.device.ifname
+                )),
+            )
+        } else if largest.maxevents < SMALL_BATCH && sockets > u64::from(largest.maxevents) {
+            Finding::advice(
+                format!("{name}: its waits take few events, so each pays for few requests"),
+                seen,
+                None,
+            )
+        } else {
+            Finding::ok(format!("{name}: a full batch fits into the suspension"), seen)
+        });
+    }
+    findings
+}
+
+/// Thousandths of a CPU from which on a thread that never slept spins.
+const SPINS: u32 = 900;
+
+/// A program that spins takes the CPU from the softirqs, and busy polls nothing by it.
+pub(super) fn spinning(facts: &Facts) -> Vec<Finding> {
+    if facts.device.napis.is_empty() {
+        return vec![];
+    }
+    let wanted = facts.policy.application.spin;
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        if program.threads.iter().all(|thread| thread.slept.is_none()) {
+            let missing = match &program.waits {
+                Err(missing) => missing.clone(),
+                Ok(_) => "its threads' states".into(),
+            };
+            let what = format!("{}: whether it spins", program.name());
+            findings.push(Finding::unknown(what, missing));
+            continue;
+        }
+        let spins: Vec<_> = program
+            .threads
+            .iter()
+            .filter(|it| it.slept == Some(false) && it.permille >= SPINS)
+            .collect();
+        let name = program.name();
+        let seen = listed(spins.iter().map(|it| {
+            let (tid, part, looks) = (it.tid, it.permille / 10, program.looks);
+            format!("thread {tid}: {part} % of a CPU, asleep in none of {looks} looks")
+        }));
+        findings.push(match (spins.is_empty(), wanted) {
+            (true, false) => Finding::ok(format!("{name} sleeps"), "its threads' system calls"),
+            (false, true) => Finding::ok(format!("{name} spins, as the policy says"), seen),
+            (true, true) => Finding::advice(
+                format!("{name} sleeps, and the policy's program never does"),
+                "its threads' system calls",
+                Some(format!("napkin apply suspend20 --dev {}", facts.device.ifname)),
+            ),
+            (false, false) => Finding::advice(
+                format!("{name} is busy all the time: it spins, or has more to do than it can"),
+                seen,
+                None,
+            ),
+        });
+    }
+    findings
+}
+
+/// Go's runtime has one epoll for all sockets and looks at it with a zero timeout while any
+/// goroutine runs; only an idle process waits on it.
+pub(super) fn go_runtime(facts: &Facts) -> Vec<Finding> {
+    if facts.device.napis.is_empty() || !facts.application_polls() {
+        return vec![];
+    }
+    let mut findings = Vec::new();
+    for program in &facts.programs {
+        let name = program.name();
+        match &program.go {
+            Ok(true) => findings.push(Finding::advice(
+                format!(
+                    "{name} cannot profit: Go's runtime puts all sockets on one epoll, which any \
+                     of its threads looks at, mostly with a zero timeout that never busy polls"
+                ),
+                "its program has a note of Go's linker",
+                Some(format!(
+                    "napkin apply defer20 --dev {}    (or threaded: both need nothing of the \
+                     program)",
+                    facts.device.ifname
+                )),
+            )),
+            Ok(false) => {
+                let seen = "no note of Go's linker in its program";
+                findings.push(Finding::ok(format!("{name} is not Go's"), seen));
+            }
+            Err(missing) => {
+                findings.push(Finding::unknown(format!("{name}: whether it is Go's"), missing));
+            }
+        }
+    }
+    findings
+}

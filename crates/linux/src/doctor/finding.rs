@@ -1,0 +1,128 @@
+//! What a check found, and all of them together.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How a condition is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// It does not hold: the mode does not work, or not as its policy says.
+    Fault,
+    /// It works, and would work better, or at less cost for others.
+    Advice,
+    /// It could not be seen.
+    Unknown,
+    /// In order.
+    Ok,
+}
+
+impl Status {
+    /// Its name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Status::Fault => "fault",
+            Status::Advice => "advice",
+            Status::Unknown => "unknown",
+            Status::Ok => "ok",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What one check found about one thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Finding {
+    /// The check's name, see [`CHECKS`](super::CHECKS).
+    pub check: &'static str,
+    /// How it is.
+    pub status: Status,
+    /// What that means.
+    pub what: String,
+    /// How it was seen; of [`Status::Unknown`], what was missing.
+    pub seen: String,
+    /// The command that mends it, where there is one.
+    pub mend: Option<String>,
+}
+
+impl Finding {
+    /// In order.
+    pub(super) fn ok(what: impl Into<String>, seen: impl Into<String>) -> Finding {
+        Finding::new(Status::Ok, what, seen, None)
+    }
+
+    /// It could be better.
+    pub(super) fn advice(
+        what: impl Into<String>,
+        seen: impl Into<String>,
+        mend: Option<String>,
+    ) -> Finding {
+        Finding::new(Status::Advice, what, seen, mend)
+    }
+
+    /// It is wrong.
+    pub(super) fn fault(
+        what: impl Into<String>,
+        seen: impl Into<String>,
+        mend: Option<String>,
+    ) -> Finding {
+        Finding::new(Status::Fault, what, seen, mend)
+    }
+
+    /// It could not be seen, and what was missing.
+    pub(super) fn unknown(what: impl Into<String>, missing: impl Into<String>) -> Finding {
+        Finding::new(Status::Unknown, what, missing, None)
+    }
+
+    fn new(
+        status: Status,
+        what: impl Into<String>,
+        seen: impl Into<String>,
+        mend: Option<String>,
+    ) -> Finding {
+        // The check's name is filled in by whoever runs the check: it stands in one place.
+        Finding { check: "", status, what: what.into(), seen: seen.into(), mend }
+    }
+}
+
+/// Everything that was found about a device and the programs on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Report {
+    /// The device.
+    pub ifname: String,
+    /// The policy whose conditions were checked.
+    pub policy: String,
+    /// Whether that policy was asked for; otherwise it is the one in force by the settings.
+    pub asked: bool,
+    /// The programs that were looked at, as `comm[pid]`.
+    pub programs: Vec<String>,
+    /// Faults first, then advice, what is unknown, and what is in order.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// How many findings have a status.
+    pub fn count(&self, status: Status) -> usize {
+        self.findings.iter().filter(|finding| finding.status == status).count()
+    }
+
+    /// `2 faults, 1 advice, 14 in order, 3 unknown`.
+    pub fn summary(&self) -> String {
+        let faults = self.count(Status::Fault);
+        format!(
+            "{faults} fault{}, {} advice, {} in order, {} unknown",
+            if faults == 1 { "" } else { "s" },
+            self.count(Status::Advice),
+            self.count(Status::Ok),
+            self.count(Status::Unknown),
+        )
+    }
+}

@@ -1,0 +1,480 @@
+//! Reads the facts: the device, the host, the programs, and what goes on in a short window.
+//!
+//! What cannot be read is said in the facts, not an error: the checks that need it are then
+//! unknown. An error is what leaves nothing to check. Nothing is changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use napkin_core::Policy;
+use napkin_sched::Class;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use thiserror::Error;
+
+use super::facts::{
+    Facts, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring, Support,
+};
+use super::{intent, observe};
+use crate::count::{Counter, Counts, Key, Options};
+use crate::device::{self, Device, DeviceError};
+use crate::kernel::Kernel;
+use crate::namespace::Namespace;
+use crate::netlink::{Ethtool, Netdev, NetlinkError, Route};
+use crate::process::{self, Owners, Process, ProcessError};
+use crate::procfs::{Softnet, Sysctl, SysctlError, Threads};
+use crate::rights::Right;
+use crate::support::{self, Scope};
+use crate::sysfs::{self, Sysfs};
+
+/// What to look at.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// A program, with its children; without, those that own sockets on the device.
+    pub pid: Option<i32>,
+    /// A device; without, those that the program's sockets receive from.
+    pub ifname: Option<String>,
+    /// The policy whose conditions matter; without, the one that the settings mean.
+    pub policy: Option<Policy>,
+    /// How long to look. At most [`Request::LONGEST`].
+    pub window: Duration,
+}
+
+impl Request {
+    /// Longest window.
+    pub const LONGEST: Duration = Duration::from_secs(60);
+}
+
+/// Why there is nothing to check.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DoctorError {
+    /// The kernel did not answer.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// The device cannot be had.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The program cannot be had.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The program's sockets are elsewhere.
+    #[error(
+        "process {pid} is in another network namespace, with devices of its own; look from there: \
+         nsenter -t {pid} -n napkin doctor {pid}"
+    )]
+    OtherNamespace {
+        /// Which.
+        pid: i32,
+    },
+    /// The program's sockets do not tell which device is meant.
+    #[error(
+        "none of the sockets of process {pid} has received by a NAPI instance yet; name the device \
+         with --dev ({})",
+        .there.join(", ")
+    )]
+    WhichDevice {
+        /// The program.
+        pid: i32,
+        /// Those that there are.
+        there: Vec<String>,
+    },
+}
+
+/// Children of a program that are looked at, and programs on a device.
+const PROGRAMS: usize = 64;
+
+/// Descriptors of each process that are looked at to find a device's owners.
+const DESCRIPTORS: usize = 4_096;
+
+/// Reads the facts of each device concerned.
+///
+/// # Errors
+/// If there is no such device or program, or the kernel does not answer.
+pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
+    let mut netdev = Netdev::open()?;
+    let processes = match request.pid {
+        Some(pid) => named(pid)?,
+        None => Vec::new(),
+    };
+    let owners = process::owners(DESCRIPTORS);
+    let devices = devices(&mut netdev, request, &processes, &owners)?;
+    // With the program named only what it shares matters; otherwise whoever owns sockets there.
+    let processes = if request.pid.is_some() { processes } else { owning(&devices, &owners) };
+
+    let window = request.window.min(Request::LONGEST);
+    let softnet = Softnet::read();
+    let counter = Counting::start();
+    let start = Instant::now();
+    let programs: Vec<Program> = std::thread::scope(|scope| {
+        let looks = processes.iter().map(|it| scope.spawn(move || observe::program(it, window)));
+        // All are begun before the first is waited for.
+        let looks: Vec<_> = looks.collect();
+        looks.into_iter().filter_map(|look| look.join().ok().flatten()).collect()
+    });
+    std::thread::sleep(window.saturating_sub(start.elapsed()));
+    let window = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let counted = counter.and_then(Counting::finish);
+    let (squeezes, drops) = grown(softnet, Softnet::read());
+
+    let host = host();
+    let kernel = Kernel::probe();
+    // As they are now: a device may have gone meanwhile.
+    let mut facts = Vec::new();
+    for device in devices {
+        let mine = |program: &&Program| request.pid.is_some() || on(program, &device);
+        let programs: Vec<Program> = programs.iter().filter(mine).cloned().collect();
+        let policy = request.policy.unwrap_or_else(|| meant(&device, &programs));
+        facts.push(Facts {
+            policy,
+            asked: request.policy.is_some(),
+            support: supported(&policy, &kernel),
+            poll_threads: poll_threads(&device),
+            receive: receive(&device),
+            host: host.clone(),
+            others: others(&device, &programs, &owners),
+            unseen: owners.denied,
+            programs,
+            measured: Measured {
+                window,
+                squeezes: squeezes.clone(),
+                drops: drops.clone(),
+                polls: counted.as_ref().map_err(Clone::clone).map(|it| it.of(device.ifindex)),
+            },
+            device,
+        });
+    }
+    Ok(facts)
+}
+
+/// A program and its children, if it is in this network namespace.
+fn named(pid: i32) -> Result<Vec<Process>, DoctorError> {
+    let process = Process::open(pid)?;
+    if let (Ok(theirs), Ok(own)) = (process.network_namespace(), Namespace::identity())
+        && theirs != own.inode
+    {
+        return Err(DoctorError::OtherNamespace { pid });
+    }
+    let children = process.descendants(PROGRAMS)?;
+    let mut all = vec![process];
+    // Those that have ended meanwhile are left out.
+    all.extend(children.into_iter().filter_map(|pid| Process::open(pid).ok()));
+    Ok(all)
+}
+
+/// The devices to look at.
+fn devices(
+    netdev: &mut Netdev,
+    request: &Request,
+    processes: &[Process],
+    owners: &Owners,
+) -> Result<Vec<Device>, DoctorError> {
+    if let Some(ifname) = &request.ifname {
+        return Ok(vec![device::find(netdev, ifname)?]);
+    }
+    let all = device::read_all(netdev)?;
+    let pids: BTreeSet<i32> = processes.iter().map(Process::pid).collect();
+    let owned = |device: &Device| {
+        let mut owners = device.napis.iter().flat_map(|napi| owners.of(napi.id));
+        owners.any(|owner| pids.contains(&owner.pid))
+    };
+    let theirs: Vec<Device> = all.iter().filter(|it| owned(it)).cloned().collect();
+    if !theirs.is_empty() {
+        return Ok(theirs);
+    }
+    // Those with instances; else those that could have some.
+    let with = |wanted: fn(&Device) -> bool| -> Vec<Device> {
+        all.iter().filter(|it| wanted(it)).cloned().collect()
+    };
+    let mut left = with(|it| !it.napis.is_empty());
+    if left.is_empty() {
+        left = with(|it| it.ifname != "lo");
+    }
+    if left.is_empty() {
+        left = with(|_| true);
+    }
+    match (request.pid, left.len()) {
+        (Some(pid), 2..) => {
+            let there = left.into_iter().map(|it| it.ifname).collect();
+            Err(DoctorError::WhichDevice { pid, there })
+        }
+        _ => Ok(left),
+    }
+}
+
+/// The processes that own sockets on devices.
+fn owning(devices: &[Device], owners: &Owners) -> Vec<Process> {
+    let napis = devices.iter().flat_map(|device| &device.napis);
+    let pids: BTreeSet<i32> =
+        napis.flat_map(|napi| owners.of(napi.id)).map(|owner| owner.pid).collect();
+    pids.into_iter().take(PROGRAMS).filter_map(|pid| Process::open(pid).ok()).collect()
+}
+
+/// Whether a program has sockets that receive by a device.
+fn on(program: &Program, device: &Device) -> bool {
+    let sockets = program.sockets.as_deref().unwrap_or_default();
+    sockets.iter().any(|socket| device.napi(socket.napi_id).is_some())
+}
+
+/// What the settings of the instances in use mean.
+fn meant(device: &Device, programs: &[Program]) -> Policy {
+    let used = |id| {
+        let sockets = programs.iter().filter_map(|it| it.sockets.as_ref().ok()).flatten();
+        sockets.into_iter().any(|socket| socket.napi_id == id)
+    };
+    let mut napis: Vec<_> = device.napis.iter().filter(|napi| used(napi.id)).collect();
+    if napis.is_empty() {
+        napis = device.napis.iter().collect();
+    }
+    intent::of(&napis, programs)
+}
+
+/// The other programs on a device's instances. A program that was looked at for being there is
+/// another one, too, if it does not ask for what the settings are for.
+fn others(device: &Device, programs: &[Program], owners: &Owners) -> Known<Vec<Other>> {
+    let asks = |program: &Program| {
+        let epolls = program.epolls.as_deref().unwrap_or_default();
+        epolls.iter().any(|epoll| epoll.params.as_ref().is_ok_and(|it| it.enabled()))
+    };
+    let theirs: BTreeSet<i32> =
+        programs.iter().filter(|it| asks(it) || programs.len() == 1).map(|it| it.pid).collect();
+    let mut others = BTreeMap::new();
+    for owner in device.napis.iter().flat_map(|napi| owners.of(napi.id)) {
+        if !theirs.contains(&owner.pid) {
+            others.insert(owner.pid, owner.comm.clone());
+        }
+    }
+    if others.is_empty() && owners.denied > 0 && !Right::SysPtrace.held() {
+        return Err(format!(
+            "{}, to look at {} processes of other users",
+            Right::SysPtrace,
+            owners.denied
+        ));
+    }
+    Ok(others.into_iter().map(|(pid, comm)| Other { pid, comm }).collect())
+}
+
+fn supported(policy: &Policy, kernel: &Kernel) -> Known<Support> {
+    match support::check(policy, kernel, Scope::Both) {
+        Ok(_) => Ok(Support::Yes),
+        Err(refusal) => Ok(Support::No {
+            lacks: refusal.to_string(),
+            nearest: Some(refusal.nearest).filter(|it| !it.is_empty()),
+        }),
+    }
+}
+
+fn poll_threads(device: &Device) -> BTreeMap<u32, PollThread> {
+    let thread = |napi: &device::Napi| {
+        let fifo = match napi.thread_class {
+            Some(Class::Fifo(priority)) => Some(priority),
+            _ => None,
+        };
+        Some((napi.id, PollThread { tid: napi.pid?, cpus: napi.thread_cpus.clone()?, fifo }))
+    };
+    device.napis.iter().filter_map(thread).collect()
+}
+
+fn receive(device: &Device) -> Receive {
+    let name = &device.ifname;
+    let links = Route::open().and_then(|mut route| route.links());
+    let steering = match links.map(|links| Sysfs::open(&links)) {
+        Ok(Ok(sysfs)) => Ok(sysfs.steering(name)),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let each = |queue: &sysfs::Steering| (queue.queue, queue.rps_cpus.clone());
+    let flows = |queue: &sysfs::Steering| (queue.queue, queue.rps_flow_cnt);
+    let rps = steering.clone().map(|queues| queues.iter().map(each).collect());
+    let rps_flows = steering.map(|queues| queues.iter().map(flows).collect());
+    let (ring, adaptive) = match Ethtool::open() {
+        Ok(mut ethtool) => (ring(&mut ethtool, name), adaptive(&mut ethtool, name)),
+        Err(error) => (Err(error.to_string()), Err(error.to_string())),
+    };
+    Receive { rps, rps_flows, ring, adaptive }
+}
+
+fn ring(ethtool: &mut Ethtool, ifname: &str) -> Known<Option<Ring>> {
+    let rings = ethtool.rings(ifname).map_err(|error| error.to_string())?;
+    Ok(rings.and_then(|it| Some(Ring { entries: it.rx?, most: it.rx_max.unwrap_or(it.rx?) })))
+}
+
+fn adaptive(ethtool: &mut Ethtool, ifname: &str) -> Known<Option<bool>> {
+    let coalescing = ethtool.coalescing(ifname).map_err(|error| error.to_string())?;
+    Ok(coalescing.and_then(|it| it.adaptive_rx))
+}
+
+fn host() -> Host {
+    let sysctls = sysctls();
+    let sysctl =
+        |name: Sysctl| sysctls.get(&name).cloned().unwrap_or_else(|| Err(name.to_string()));
+    let absent = |path: &'static str| move || format!("{path}, which this kernel does not have");
+    Host {
+        cpus: sysfs_cpus(),
+        smt: sysfs::smt_active().ok_or_else(absent("/sys/devices/system/cpu/smt/active")),
+        timer_migration: sysctl(Sysctl::TimerMigration),
+        rt_runtime: sysctl(Sysctl::SchedRtRuntimeUs),
+        busy_poll: sysctl(Sysctl::BusyPoll),
+        busy_read: sysctl(Sysctl::BusyRead),
+        netdev_budget: sysctl(Sysctl::NetdevBudget),
+        rps_sock_flow_entries: sysctl(Sysctl::RpsSockFlowEntries),
+        workqueue_cpus: sysfs::workqueue_cpumask()
+            .ok_or_else(absent("/sys/devices/virtual/workqueue/cpumask")),
+        irqbalance: Ok(Threads::find().irqbalance),
+    }
+}
+
+/// The CPUs that are on; those of this process if nothing says.
+fn sysfs_cpus() -> Vec<usize> {
+    let text = crate::procfs::read_text("/sys/devices/system/cpu/online", 4_096);
+    let online = text.ok().and_then(|text| crate::procfs::cpus::parse_list(text.trim()));
+    online.unwrap_or_else(napkin_sched::usable_cpus)
+}
+
+/// The switches. Those of the network are shown in the host's own namespace only: they are read
+/// there, by a thread of its own, if there is a process in it that may be looked at.
+fn sysctls() -> BTreeMap<Sysctl, Known<i64>> {
+    let read = || {
+        let all = Sysctl::ALL.into_iter();
+        all.map(|it| (it, it.read())).collect::<BTreeMap<_, _>>()
+    };
+    let mut here = read();
+    let hidden = |it: &Result<i64, SysctlError>| matches!(it, Err(SysctlError::Hidden { .. }));
+    for path in ["/proc/1/ns/net", "/proc/self/ns/net"] {
+        if !here.values().any(hidden) {
+            break;
+        }
+        let there = std::thread::spawn(move || {
+            let namespace = std::fs::File::open(path).ok()?;
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
+            Some(read())
+        });
+        let there = there.join().ok().flatten().unwrap_or_default();
+        here.extend(there.into_iter().filter(|(_, value)| value.is_ok()));
+    }
+    let known = |value: Result<i64, SysctlError>| value.map_err(|error| error.to_string());
+    here.into_iter().map(|(sysctl, value)| (sysctl, known(value))).collect()
+}
+
+/// By how much `time_squeeze` and `dropped` grew.
+fn grown(
+    before: std::io::Result<Vec<Softnet>>,
+    after: std::io::Result<Vec<Softnet>>,
+) -> (Known<u64>, Known<u64>) {
+    let (before, after) = match (before, after) {
+        (Ok(before), Ok(after)) if before.len() == after.len() => (before, after),
+        (Err(error), _) | (_, Err(error)) => {
+            let missing = format!("/proc/net/softnet_stat: {error}");
+            return (Err(missing.clone()), Err(missing));
+        }
+        _ => {
+            let missing = "the same CPUs before and after: one went on or off".to_owned();
+            return (Err(missing.clone()), Err(missing));
+        }
+    };
+    // The kernel's counters are of 32 bits and wrap.
+    let sum = |of: fn(&Softnet) -> u32| {
+        let pairs = before.iter().zip(&after);
+        pairs.map(|(before, after)| u64::from(of(after).wrapping_sub(of(before)))).sum()
+    };
+    (Ok(sum(|it| it.time_squeeze)), Ok(sum(|it| it.dropped)))
+}
+
+/// Polls, counted in the kernel.
+struct Counting {
+    counter: Counter,
+    before: BTreeMap<Key, Counts>,
+    netns: u32,
+}
+
+impl Counting {
+    /// Begins; an error says what is missing.
+    fn start() -> Known<Counting> {
+        let identity = Namespace::identity().map_err(|error| error.to_string())?;
+        let netns = u32::try_from(identity.inode)
+            .map_err(|_| "a network namespace with a number of 32 bits".to_owned())?;
+        let counter = Counter::start(&Options::default()).map_err(|error| error.to_string())?;
+        let before = counter.read().map_err(|error| error.to_string())?;
+        Ok(Counting { counter, before, netns })
+    }
+
+    /// What was counted.
+    fn finish(self) -> Known<Counted> {
+        let mut counts = self.counter.read().map_err(|error| error.to_string())?;
+        counts.retain(|key, _| key.netns == self.netns);
+        for (key, count) in &mut counts {
+            if let Some(before) = self.before.get(key) {
+                *count = count.since(before);
+            }
+        }
+        Ok(Counted(counts))
+    }
+}
+
+/// What was counted of this namespace's instances.
+struct Counted(BTreeMap<Key, Counts>);
+
+impl Counted {
+    /// The sum of a device's.
+    fn of(&self, ifindex: u32) -> Polls {
+        let mut polls = Polls { suspend_expiries: Some(0), ..Polls::default() };
+        for (_, counts) in self.0.iter().filter(|(key, _)| key.ifindex == ifindex) {
+            polls.softirq += counts.softirq;
+            polls.thread += counts.thread;
+            polls.application += counts.application;
+            polls.packets += counts.packets;
+            let fired = suspend_expiries(counts);
+            polls.suspend_expiries =
+                polls.suspend_expiries.zip(fired).map(|(one, other)| one.saturating_add(other));
+        }
+        polls
+    }
+}
+
+/// How many of the timers that fired were a suspension's, as far as the counts tell: there are no
+/// more than suspensions, and no fewer than the timers that deferral and GRO did not arm.
+fn suspend_expiries(counts: &Counts) -> Option<u64> {
+    let (fired, suspensions) = (counts.watchdogs?, counts.suspensions?);
+    let most = fired.min(suspensions);
+    let least = fired.saturating_sub(counts.deferrals?).saturating_sub(counts.flushes?);
+    if most == 0 || least > 0 { Some(least) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn softnet(dropped: u32, time_squeeze: u32) -> std::io::Result<Vec<Softnet>> {
+        let line = |number: u32| format!("{number:08x}");
+        let columns: Vec<String> = (0..15)
+            .map(|column| match column {
+                1 => line(dropped),
+                2 => line(time_squeeze),
+                _ => line(0),
+            })
+            .collect();
+        Ok(Softnet::parse(&(columns.join(" ") + "\n")))
+    }
+
+    #[test]
+    fn counters_of_the_kernel_wrap() {
+        let (squeezes, drops) = grown(softnet(u32::MAX, 7), softnet(1, 9));
+        assert_eq!((squeezes, drops), (Ok(2), Ok(2)));
+    }
+
+    #[test]
+    fn a_suspension_s_timer_is_told_from_others_where_it_can_be() {
+        let counts = |watchdogs, suspensions, deferrals| Counts {
+            watchdogs: Some(watchdogs),
+            suspensions: Some(suspensions),
+            deferrals: Some(deferrals),
+            flushes: Some(0),
+            ..Counts::default()
+        };
+        assert_eq!(suspend_expiries(&counts(0, 9, 9)), Some(0));
+        assert_eq!(suspend_expiries(&counts(9, 0, 9)), Some(0));
+        assert_eq!(suspend_expiries(&counts(9, 9, 4)), Some(5));
+        assert_eq!(suspend_expiries(&counts(9, 9, 9)), None);
+        assert_eq!(suspend_expiries(&Counts::default()), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! Which policy the settings mean, where none was asked for.
+//!
+//! Not which policy they are to the letter (`show` says that): a broken set-up is to be held against
+//! what it was meant to be. A suspend timeout means suspension, whatever else is missing.
+
+use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy};
+use napkin_core::{MICROSECOND, Ns};
+
+use super::facts::Program;
+use crate::device::Napi;
+
+/// The period of the published configurations, where none is set.
+const PERIOD: Ns = 20 * MICROSECOND;
+
+/// What the settings of instances and programs mean.
+pub(super) fn of(napis: &[&Napi], programs: &[Program]) -> Policy {
+    let instances: Vec<InstancePolicy> = napis.iter().map(|it| it.settings.policy()).collect();
+    // A setting that only some of the instances have was meant for those.
+    let first = |wanted: fn(&InstancePolicy) -> bool| instances.iter().copied().find(wanted);
+    let suspends = first(|it| it.irq_suspend_timeout != 0);
+    let defers = first(|it| it.defers()).or(first(|it| it.defer_hard_irqs != 0));
+    let instance = suspends.or(defers).or(instances.first().copied()).unwrap_or_default();
+    let epoll = epoll(programs);
+    let period = match instance.gro_flush_timeout {
+        0 => PERIOD,
+        period => period,
+    };
+    let mut policy = if suspends.is_some() {
+        Policy::suspend(period)
+    } else if epoll.is_some() || instance.defer_hard_irqs != 0 {
+        Policy::defer(period)
+    } else {
+        Policy::BASE
+    };
+    policy.instance.threaded = instance.threaded;
+    match epoll {
+        // Suspension's own flag is checked, so it stays as it is meant.
+        Some(epoll) if suspends.is_some() => {
+            policy.epoll.busy_poll_usecs = epoll.busy_poll_usecs;
+        }
+        Some(epoll) => policy.epoll = epoll,
+        None => {}
+    }
+    policy
+}
+
+/// The parameters of the first epoll that busy polls.
+fn epoll(programs: &[Program]) -> Option<EpollPolicy> {
+    let epolls = programs.iter().filter_map(|program| program.epolls.as_ref().ok()).flatten();
+    let mut params = epolls.filter_map(|epoll| epoll.params.as_ref().ok());
+    params.find(|params| params.enabled()).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn meant(text: &str) -> String {
+        let policy: Policy = text.parse().expect(text);
+        let napi = Napi {
+            id: 1,
+            rx_queues: vec![0],
+            tx_queues: vec![0],
+            irq: None,
+            irq_cpus: None,
+            pid: None,
+            thread_cpus: None,
+            thread_class: None,
+            settings: Settings::of(&policy.instance),
+        };
+        of(&[&napi], &[]).to_string()
+    }
+
+    #[test]
+    fn what_is_whole_is_what_it_is() {
+        for name in ["base", "defer20", "defer200", "suspend20", "suspend200", "threaded"] {
+            assert_eq!(meant(name), name);
+        }
+    }
+
+    #[test]
+    fn what_is_broken_is_what_it_was_meant_to_be() {
+        assert_eq!(meant("suspend20,defer-hard-irqs=0"), "suspend20");
+        assert_eq!(meant("suspend20,gro-flush-timeout=0"), "suspend20");
+        assert_eq!(meant("suspend200,irq-suspend-timeout=1us"), "suspend200");
+        assert_eq!(meant("defer50,gro-flush-timeout=0"), "defer20");
+        assert_eq!(meant("gro-flush-timeout=20us"), "base");
+        let threaded = "threaded=enabled,defer-hard-irqs=100,gro-flush-timeout=20us";
+        assert_eq!(meant("defer20,threaded=enabled"), threaded);
+    }
+}

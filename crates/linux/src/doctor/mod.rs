@@ -1,0 +1,27 @@
+//! `napkin doctor`: whether everything is so that a mode works, for a device and the programs on
+//! it.
+//!
+//! [`Facts`] are read once ([`gather`]); each check is a function of them that says what it found,
+//! how that was seen, and the command that mends it ([`Finding`]). Checks that a policy does not
+//! need say nothing. Nothing here changes anything, and nothing is measured for longer than a
+//! short window.
+//!
+//! A *fault* means that the mode does not work, or not as the policy says. *Advice* is what the
+//! published set-ups did, what costs others something, or what cannot profit.
+
+mod checks;
+mod facts;
+mod finding;
+mod gather;
+mod go;
+mod intent;
+mod observe;
+mod waits;
+
+pub use checks::{CHECKS, Check, examine};
+pub use facts::{
+    Epoll, Facts, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring, Socket,
+    SocketKind, Support, Thread, Wait,
+};
+pub use finding::{Finding, Report, Status};
+pub use gather::{DoctorError, Request, gather};

@@ -1,0 +1,183 @@
+//! Programs, looked at for a short window: their descriptors once, their threads several times.
+//!
+//! A duplicate of a program's descriptor is let go at once: one that is kept would keep a
+//! connection, or a suspension, alive after its owner closed it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use rustix::net::SocketType;
+
+use super::facts::{Epoll, Known, Program, Socket, SocketKind, Thread, Wait};
+use super::go;
+use super::waits::Watch;
+use crate::process::{Descriptors, Kind, Params, Process, ProcessError, Timeout, Waits, socket};
+use crate::procfs::Time;
+
+/// Descriptors of one program that are looked at, and members of one of its epolls.
+const DESCRIPTORS: usize = 1 << 16;
+
+/// Sockets of one program that are looked at: enough to see a pattern, at a few microseconds each.
+const SOCKETS: usize = 4_096;
+
+/// Between two looks at a program's threads.
+const GAP: Duration = Duration::from_millis(10);
+
+/// Looks at a process for about `window`; `None` if it has ended.
+pub(super) fn program(process: &Process, window: Duration) -> Option<Program> {
+    let comm = process.comm().ok()?;
+    let pid = process.pid();
+    let (epolls, sockets) = match process.descriptors(DESCRIPTORS) {
+        Ok(found) => descriptors(process, &found),
+        Err(error) if error.is_gone() => return None,
+        Err(error) => (Err(missing(&error)), Err(missing(&error))),
+    };
+    let tids = process.threads().ok()?;
+    let used = |tid: &i32| Some((*tid, Time::read(pid, *tid)?.run_ns));
+    let before: BTreeMap<i32, u64> = tids.iter().filter_map(used).collect();
+    let (watch, uncounted) = match Watch::start(tids.iter().copied()) {
+        Ok(watch) => (Some(watch), None),
+        Err(missing) => (None, Some(missing)),
+    };
+    let start = Instant::now();
+    let looks = u32::try_from(window.as_nanos() / GAP.as_nanos()).unwrap_or(u32::MAX).max(1);
+    let seen = process.waits(looks, GAP);
+    if seen.is_err() {
+        // Without the right to look, time is still needed to see what it uses.
+        process.ends_within(window);
+    }
+    let window = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
+    let counted = watch.map(Watch::finish).unwrap_or_default();
+    let slept: Option<BTreeSet<i32>> = seen.as_ref().ok().map(asleep);
+    let threads = tids
+        .iter()
+        .filter_map(|tid| {
+            let used = Time::read(pid, *tid)?.run_ns.saturating_sub(*before.get(tid)?);
+            Some(Thread {
+                tid: *tid,
+                cpus: napkin_sched::affinity(Some(*tid)).ok()?,
+                permille: u32::try_from(used.saturating_mul(1_000) / window).unwrap_or(u32::MAX),
+                slept: slept.as_ref().map(|slept| slept.contains(tid)),
+            })
+        })
+        .collect();
+    let waits = match seen {
+        Ok(seen) => Ok(joined(&seen, counted)),
+        // What was counted needs no right to look.
+        Err(error) if counted.is_empty() => Err(missing(&error)),
+        Err(_) => Ok(counted),
+    };
+    Some(Program {
+        pid,
+        comm,
+        go: go::is_go(pid),
+        epolls,
+        sockets,
+        threads,
+        waits,
+        looks,
+        uncounted,
+    })
+}
+
+/// What was missing, in a few words.
+fn missing(error: &ProcessError) -> String {
+    match error {
+        ProcessError::Denied { what, right, .. } => format!("{right}, {what}"),
+        error => error.to_string(),
+    }
+}
+
+/// The threads that slept at any look.
+fn asleep(seen: &Waits) -> BTreeSet<i32> {
+    let waiting = seen.seen.iter().map(|(wait, _)| wait.tid);
+    waiting.chain(seen.elsewhere.iter().copied()).collect()
+}
+
+/// Counted calls, and the waits of threads that slept through the window in a call that began
+/// before.
+fn joined(seen: &Waits, counted: Vec<Wait>) -> Vec<Wait> {
+    let mut waits = counted;
+    let called: BTreeSet<(i32, i32)> = waits.iter().map(|it| (it.tid, it.epoll)).collect();
+    for (wait, times) in &seen.seen {
+        if called.contains(&(wait.tid, wait.epfd)) {
+            continue;
+        }
+        let timeout = match wait.timeout {
+            Timeout::Infinite => None,
+            Timeout::Nanoseconds(nanoseconds) => Some(nanoseconds),
+            Timeout::Unknown => continue,
+        };
+        waits.push(Wait {
+            tid: wait.tid,
+            epoll: wait.epfd,
+            maxevents: u32::try_from(wait.maxevents).unwrap_or(0),
+            timeout,
+            times: u64::from(*times),
+        });
+    }
+    waits
+}
+
+/// A process's epolls and its sockets of this namespace.
+fn descriptors(process: &Process, found: &Descriptors) -> (Known<Vec<Epoll>>, Known<Vec<Socket>>) {
+    let own = socket::own_netns_cookie();
+    let mut sockets = Vec::new();
+    let mut refused = None;
+    // By inode: an epoll's member may have been added under another number.
+    let mut numbers = BTreeMap::new();
+    for descriptor in found.sockets().take(SOCKETS) {
+        let Kind::Socket(inode) = descriptor.kind else { continue };
+        match process.take(&descriptor) {
+            Ok(Some(taken)) => {
+                let Ok(Some(socket)) = crate::process::Socket::of(&taken) else { continue };
+                if !socket.is_internet() || (own.is_some() && socket.netns_cookie != own) {
+                    continue;
+                }
+                numbers.entry(inode).or_insert(descriptor.fd);
+                sockets.push(Socket {
+                    fd: descriptor.fd,
+                    kind: kind(&socket),
+                    local: socket.local.map(|it| it.ip()),
+                    napi_id: socket.napi_id.unwrap_or(0),
+                    busy_poll_usecs: socket.options.busy_poll_usecs,
+                });
+            }
+            // Closed meanwhile.
+            Ok(None) => {}
+            Err(error) => refused = Some(missing(&error)),
+        }
+    }
+    let mut epolls = Vec::new();
+    for descriptor in found.epolls() {
+        let params = match process.take(&descriptor) {
+            Ok(Some(taken)) => match Params::get(&taken) {
+                Ok(Some(params)) => Ok(params.into()),
+                // The number is something else by now.
+                Ok(None) => continue,
+                Err(errno) => Err(format!("EPIOCGPARAMS: {errno} (Linux 6.9 has it)")),
+            },
+            Ok(None) => continue,
+            Err(error) => Err(missing(&error)),
+        };
+        let members = process.members(&descriptor, DESCRIPTORS).map(|it| it.list);
+        let inodes = members.unwrap_or_default().into_iter().filter_map(|it| it.inode);
+        let members = inodes.filter_map(|inode| numbers.get(&inode).copied()).collect();
+        epolls.push(Epoll { fd: descriptor.fd, params, members });
+    }
+    match refused {
+        Some(missing) if sockets.is_empty() => (Ok(epolls), Err(missing)),
+        _ => (Ok(epolls), Ok(sockets)),
+    }
+}
+
+fn kind(socket: &crate::process::Socket) -> SocketKind {
+    let stream = socket.kind == SocketType::STREAM.as_raw();
+    if socket.listening || (stream && socket.peer.is_none()) {
+        SocketKind::Listener
+    } else if stream {
+        SocketKind::Stream
+    } else {
+        SocketKind::Datagram
+    }
+}

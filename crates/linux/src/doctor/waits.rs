@@ -1,0 +1,384 @@
+//! How a process calls `epoll_wait`: each call with its `maxevents` and timeout, as the kernel's
+//! trace points saw it.
+//!
+//! Looking at sleeping threads (`process::wait`) shows the waits that sleep. Those with a zero
+//! timeout never do, so they can only be counted at the call. This takes perf events, which vanish
+//! with their descriptors: nothing is left behind, whatever happens. What cannot be had for lack of
+//! a right or of tracefs is said, and no reason to fail.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use super::facts::Wait;
+use crate::rights::Right;
+
+/// Threads that are watched; a program with more is watched in part.
+const MOST_THREADS: usize = 64;
+
+/// Pages of records a thread (a power of 2). When they are full further calls are not recorded,
+/// and cost next to nothing.
+const PAGES: usize = 16;
+
+/// The calls that wait on an epoll.
+const CALLS: [&str; 3] = ["epoll_wait", "epoll_pwait", "epoll_pwait2"];
+
+/// Threads that are being watched.
+#[derive(Debug)]
+pub(super) struct Watch {
+    threads: Vec<Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    ring: Ring,
+    /// The events that write into the ring; the ring's own is the first.
+    _events: Vec<OwnedFd>,
+}
+
+impl Watch {
+    /// Begins.
+    ///
+    /// # Errors
+    /// What is missing: a right by its name, or tracefs.
+    pub(super) fn start(tids: impl IntoIterator<Item = i32>) -> Result<Watch, String> {
+        let tracefs = tracefs()?;
+        let ids: Vec<u64> = CALLS.iter().filter_map(|call| id(tracefs.as_fd(), call)).collect();
+        if ids.is_empty() {
+            return Err("tracefs has no trace points of epoll_wait, or only for root".into());
+        }
+        let mut threads = Vec::new();
+        let mut failed = None;
+        for tid in tids.into_iter().take(MOST_THREADS) {
+            match Watched::start(tid, &ids) {
+                Ok(watched) => threads.push(watched),
+                // It has ended meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) if threads.is_empty() => Err(match error.raw_os_error() {
+                Some(libc::EACCES | libc::EPERM) => {
+                    format!("counting its calls takes {}", Right::Perfmon)
+                }
+                _ => format!("its calls cannot be counted: {error}"),
+            }),
+            _ => Ok(Watch { threads }),
+        }
+    }
+
+    /// What was called since, and ends.
+    pub(super) fn finish(self) -> Vec<Wait> {
+        let mut waits = BTreeMap::new();
+        for thread in &self.threads {
+            read(&thread.ring.bytes(), &mut waits);
+        }
+        let wait = |((tid, epoll, maxevents, timeout), times)| Wait {
+            tid,
+            epoll,
+            maxevents,
+            timeout,
+            times,
+        };
+        waits.into_iter().map(wait).collect()
+    }
+}
+
+impl Watched {
+    fn start(tid: i32, ids: &[u64]) -> io::Result<Watched> {
+        let mut events = Vec::new();
+        for id in ids {
+            events.push(open(tid, *id)?);
+        }
+        let first = events.first().ok_or(io::ErrorKind::NotFound)?;
+        let ring = Ring::map(first.as_fd())?;
+        for event in &events {
+            if event.as_raw_fd() != first.as_raw_fd() {
+                set_output(event.as_fd(), first.as_fd())?;
+            }
+        }
+        for event in &events {
+            enable(event.as_fd())?;
+        }
+        Ok(Watched { ring, _events: events })
+    }
+}
+
+/// The directory of tracefs: where it is mounted, else a mount that is attached nowhere and goes
+/// with its descriptor (in a namespace with a `/sys` of its own nothing is mounted on it).
+fn tracefs() -> Result<OwnedFd, String> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    for path in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
+        let Ok(directory) = rustix::fs::open(path, flags, Mode::empty()) else { continue };
+        if openat(&directory, "events", flags, Mode::empty()).is_ok() {
+            return Ok(directory);
+        }
+    }
+    mount().map_err(|errno| match errno {
+        Errno::PERM | Errno::ACCESS => {
+            format!("counting its calls takes {} and a mounted tracefs", Right::Perfmon)
+        }
+        errno => format!("tracefs cannot be had: {errno}"),
+    })
+}
+
+/// A tracefs that is mounted nowhere.
+fn mount() -> Result<OwnedFd, Errno> {
+    let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(context.as_fd())?;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
+
+/// A descriptor that a system call has just made.
+fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+    match i32::try_from(fd) {
+        // SAFETY: the kernel made it for us, and nobody else knows it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A trace point's number.
+fn id(tracefs: BorrowedFd<'_>, call: &str) -> Option<u64> {
+    let path = format!("events/syscalls/sys_enter_{call}/id");
+    let file = openat(tracefs, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0; 32];
+    let length = rustix::io::read(&file, &mut text).ok()?;
+    std::str::from_utf8(text.get(..length)?).ok()?.trim().parse().ok()
+}
+
+/// `perf_event_attr` up to `PERF_ATTR_SIZE_VER1`, as far as it is used.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+}
+
+/// An event at a trace point for one thread, not yet on.
+fn open(tid: i32, id: u64) -> io::Result<OwnedFd> {
+    const TRACEPOINT: u32 = 2;
+    const SAMPLE_TID: u64 = 1 << 1;
+    const SAMPLE_RAW: u64 = 1 << 10;
+    const DISABLED: u64 = 1;
+    const FD_CLOEXEC: libc::c_long = 1 << 3;
+    let attributes = Attributes {
+        kind: TRACEPOINT,
+        size: size_of::<Attributes>() as u32,
+        config: id,
+        sample_period: 1,
+        sample_type: SAMPLE_TID | SAMPLE_RAW,
+        flags: DISABLED,
+        ..Attributes::default()
+    };
+    let (any_cpu, no_group) = (-1_i64, -1_i64);
+    // SAFETY: the call reads `size` bytes at the pointer, which is to a live struct of that size.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            libc::c_long::from(tid),
+            any_cpu,
+            no_group,
+            FD_CLOEXEC,
+        )
+    };
+    owned(fd)
+}
+
+const IOC_ENABLE: libc::c_ulong = 0x2400;
+const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
+
+fn enable(event: BorrowedFd<'_>) -> io::Result<()> {
+    control(event, IOC_ENABLE, 0)
+}
+
+fn set_output(event: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    control(event, IOC_SET_OUTPUT, to.as_raw_fd())
+}
+
+fn control(event: BorrowedFd<'_>, command: libc::c_ulong, value: i32) -> io::Result<()> {
+    // SAFETY: both commands take a number, and no pointer.
+    let result = unsafe { libc::ioctl(event.as_raw_fd(), command as _, libc::c_long::from(value)) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// 4 KiB where the system does not say.
+fn page_size() -> usize {
+    // SAFETY: the call takes a number and returns one.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4_096)
+}
+
+/// An event's records: a page of the kernel's, and the pages that it fills.
+#[derive(Debug)]
+struct Ring {
+    start: NonNull<u8>,
+    page: usize,
+}
+
+impl Ring {
+    fn map(event: BorrowedFd<'_>) -> io::Result<Ring> {
+        let page = page_size();
+        let length = (PAGES + 1) * page;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let nowhere = std::ptr::null_mut();
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        let start = unsafe {
+            libc::mmap(nowhere, length, protection, libc::MAP_SHARED, event.as_raw_fd(), 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Ring { start, page })
+    }
+
+    /// The records. As nothing is ever taken out they begin at the start, and stop when it is full.
+    fn bytes(&self) -> Vec<u8> {
+        /// Where `data_head` is in `perf_event_mmap_page`.
+        const HEAD: usize = 1_024;
+        // SAFETY: the offset is within the first page of the mapping.
+        let head = unsafe { self.start.add(HEAD) }.cast::<AtomicU64>();
+        // SAFETY: the kernel keeps an aligned 64-bit number there, and writes it as one.
+        let head = unsafe { head.as_ref() }.load(Ordering::Acquire);
+        let length = usize::try_from(head).unwrap_or(usize::MAX).min(PAGES * self.page);
+        // SAFETY: the records begin at the second page of the mapping.
+        let data = unsafe { self.start.add(self.page) };
+        let mut bytes = vec![0_u8; length];
+        // SAFETY: `length` bytes are mapped there, and the kernel writes behind `head` only.
+        unsafe { data.as_ptr().copy_to_nonoverlapping(bytes.as_mut_ptr(), length) };
+        bytes
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let length = (PAGES + 1) * self.page;
+        // SAFETY: this is the mapping that `map` made, and nothing borrowed outlives `self`.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), length) };
+    }
+}
+
+/// Thread, epoll, `maxevents`, timeout.
+type Call = (i32, i32, u32, Option<u64>);
+
+/// Counts the calls in records of `PERF_SAMPLE_TID | PERF_SAMPLE_RAW`.
+fn read(mut bytes: &[u8], calls: &mut BTreeMap<Call, u64>) {
+    const SAMPLE: u32 = 9;
+    while let (Some(kind), Some(size)) = (u32_at(bytes, 0), u16_at(bytes, 6)) {
+        let size = usize::from(size);
+        let Some(record) = bytes.get(8..size) else { return };
+        if kind == SAMPLE
+            && let Some(call) = call(record)
+        {
+            *calls.entry(call).or_default() += 1;
+        }
+        let Some(rest) = bytes.get(size..) else { return };
+        bytes = rest;
+    }
+}
+
+/// A record's call: pid, tid, size, and what `events/syscalls/sys_enter_epoll_wait/format` says.
+fn call(record: &[u8]) -> Option<Call> {
+    let tid = u32_at(record, 4)?.cast_signed();
+    let raw = record.get(12..)?;
+    let number = u32_at(raw, 8)?;
+    let epoll = u32_at(raw, 16)?.cast_signed();
+    let maxevents = u32_at(raw, 32)?;
+    let timeout = if libc::c_long::from(number) == libc::SYS_epoll_pwait2 {
+        // A pointer, to what had to be read at the call; none is no end.
+        if u64_at(raw, 40)? != 0 {
+            return None;
+        }
+        None
+    } else {
+        let milliseconds = u32_at(raw, 40)?.cast_signed();
+        u64::try_from(milliseconds).ok().map(|it| it.saturating_mul(1_000_000))
+    };
+    Some((tid, epoll, maxevents, timeout))
+}
+
+fn bytes_at<const N: usize>(bytes: &[u8], place: usize) -> Option<[u8; N]> {
+    bytes.get(place..place.checked_add(N)?)?.try_into().ok()
+}
+
+fn u16_at(bytes: &[u8], place: usize) -> Option<u16> {
+    bytes_at(bytes, place).map(u16::from_ne_bytes)
+}
+
+fn u32_at(bytes: &[u8], place: usize) -> Option<u32> {
+    bytes_at(bytes, place).map(u32::from_ne_bytes)
+}
+
+fn u64_at(bytes: &[u8], place: usize) -> Option<u64> {
+    bytes_at(bytes, place).map(u64::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rustix::event::epoll;
+
+    #[test]
+    fn calls_are_seen_with_their_timeouts() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        let watch = match Watch::start([tid]) {
+            Ok(watch) => watch,
+            Err(missing) => return eprintln!("skipped: {missing}"),
+        };
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
+        for milliseconds in [0, 0, 0, 1] {
+            let mut events = Vec::with_capacity(7);
+            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 };
+            let space = rustix::buffer::spare_capacity(&mut events);
+            let _ = epoll::wait(&fd, space, Some(&timeout));
+        }
+        // Whichever of the three calls the library makes; `epoll_pwait2` hides its timeout.
+        let waits = watch.finish();
+        let with = |timeout| waits.iter().find(|it| it.timeout == Some(timeout));
+        let Some(zero) = with(0) else {
+            assert_eq!(waits, [], "only epoll_pwait2's timeouts are hidden");
+            return eprintln!("skipped: the library calls epoll_pwait2");
+        };
+        assert_eq!((zero.tid, zero.epoll, zero.maxevents, zero.times), (tid, fd.as_raw_fd(), 7, 3));
+        assert_eq!(with(1_000_000).map(|it| it.times), Some(1));
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_no_failure() {
+        let gone = std::thread::spawn(rustix::thread::gettid).join().expect("no panic");
+        match Watch::start([gone.as_raw_nonzero().get()]) {
+            Ok(watch) => assert_eq!(watch.finish(), []),
+            Err(missing) => eprintln!("skipped: {missing}"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_record_is_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            read(&bytes, &mut BTreeMap::new());
+            let mut sample = 9_u32.to_ne_bytes().to_vec();
+            sample.extend([0, 0, bytes.len() as u8, 0]);
+            sample.extend(&bytes);
+            read(&sample, &mut BTreeMap::new());
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Points at which a debug build can be made to die, to prove that nothing depends on surviving.
+//!
+//! `NAPKIN_FAULT=n` ends the process with `SIGKILL` at the n-th point that it comes to; there is one
+//! before and after each line of a journal, each change, and each removal of a journal. Release
+//! builds have none.
+
+/// A point.
+#[inline]
+pub(crate) fn point() {
+    #[cfg(debug_assertions)]
+    armed::point();
+}
+
+#[cfg(debug_assertions)]
+mod armed {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    static COME_TO: AtomicU64 = AtomicU64::new(0);
+    static FATAL: OnceLock<Option<u64>> = OnceLock::new();
+
+    pub(super) fn point() {
+        #[cfg(test)]
+        super::crash::point();
+        let fatal = FATAL.get_or_init(|| std::env::var("NAPKIN_FAULT").ok()?.parse().ok());
+        let Some(fatal) = *fatal else { return };
+        if COME_TO.fetch_add(1, Ordering::Relaxed).saturating_add(1) == fatal {
+            // It cannot fail for oneself; if it did, the test that asked for it would say so.
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+    }
+}
+
+/// The same for unit tests: the calling thread panics, and the test takes that for its end.
+#[cfg(test)]
+pub(crate) mod crash {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    thread_local! {
+        static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// What is thrown: not a message, so that nothing is printed.
+    struct Crash;
+
+    pub(super) fn point() {
+        match LEFT.get() {
+            Some(0) => {
+                LEFT.set(None);
+                resume_unwind(Box::new(Crash));
+            }
+            Some(left) => LEFT.set(Some(left - 1)),
+            None => {}
+        }
+    }
+
+    /// Runs something that dies at the point behind `after` others; `None` if it did.
+    pub(crate) fn at<T>(after: Option<u64>, run: impl FnOnce() -> T) -> Option<T> {
+        LEFT.set(after);
+        let result = catch_unwind(AssertUnwindSafe(run));
+        LEFT.set(None);
+        match result {
+            Ok(value) => Some(value),
+            Err(thrown) if thrown.is::<Crash>() => None,
+            Err(thrown) => resume_unwind(thrown),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether a network namespace is still there.
+//!
+//! The kernel has no list of them that every version shows; what holds one is a thread in it, a
+//! descriptor of it, or a mount of it. All three can be seen by who may look at every process of
+//! the host; everybody else gets no answer rather than a wrong one. A namespace that only a socket
+//! keeps is not seen, but nobody can enter that one any more.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::path::Path;
+
+use crate::namespace::Identity;
+use crate::procfs::read_text;
+use crate::rights::Right;
+
+/// The inode of the first PID namespace, which every kernel gives it (`PROC_PID_INIT_INO`).
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// The most that is read of one mount table.
+const MOUNTS: usize = 1 << 20;
+
+/// The most threads and descriptors that are looked at.
+const MAX_LINKS: usize = 1_000_000;
+
+/// The namespaces that something holds, looked for once and only if asked.
+#[derive(Debug, Default)]
+pub(super) struct Living {
+    inodes: Option<Option<BTreeSet<u64>>>,
+}
+
+impl Living {
+    /// Whether it is there; `None` if that cannot be known. An inode that was used again makes a
+    /// namespace that is gone look alive: its file is then kept a while longer.
+    pub(super) fn has(&mut self, namespace: &Identity) -> Option<bool> {
+        let inodes = self.inodes.get_or_insert_with(look);
+        inodes.as_ref().map(|inodes| inodes.contains(&namespace.inode))
+    }
+}
+
+fn look() -> Option<BTreeSet<u64>> {
+    let first = fs::read_link("/proc/self/ns/pid").ok()?;
+    if !Right::SysPtrace.held() || first.as_os_str() != FIRST_PID_NAMESPACE {
+        return None;
+    }
+    let mut inodes = BTreeSet::new();
+    let mut mounts = HashSet::new();
+    let mut left = MAX_LINKS;
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let name = process.file_name();
+        if !name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+            continue;
+        }
+        let path = process.path();
+        // What vanishes meanwhile holds nothing any more.
+        for task in fs::read_dir(path.join("task")).into_iter().flatten().flatten() {
+            left = left.checked_sub(1)?;
+            inodes.extend(inode(&task.path().join("ns/net")));
+        }
+        for descriptor in fs::read_dir(path.join("fd")).into_iter().flatten().flatten() {
+            left = left.checked_sub(1)?;
+            inodes.extend(inode(&descriptor.path()));
+        }
+        if let Ok(namespace) = fs::read_link(path.join("ns/mnt"))
+            && mounts.insert(namespace)
+        {
+            let table = read_text(path.join("mountinfo"), MOUNTS).unwrap_or_default();
+            inodes.extend(table.split_ascii_whitespace().filter_map(number));
+        }
+    }
+    Some(inodes)
+}
+
+fn inode(link: &Path) -> Option<u64> {
+    number(fs::read_link(link).ok()?.to_str()?)
+}
+
+/// The number of `net:[4026531840]`.
+fn number(text: &str) -> Option<u64> {
+    text.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::Namespace;
+
+    #[test]
+    fn this_namespace_lives_and_one_that_nobody_has_does_not() {
+        let here = Namespace::identity().expect("procfs");
+        let mut living = Living::default();
+        let Some(alive) = living.has(&here) else {
+            return eprintln!("skipped: not every process of the host can be seen");
+        };
+        assert!(alive);
+        assert_eq!(living.has(&Identity { cookie: None, inode: 1 }), Some(false));
+        let other = Namespace::new().expect("a namespace");
+        let inode = rustix::fs::fstat(&other).expect("it is open").st_ino;
+        let identity = Identity { cookie: None, inode };
+        assert_eq!(Living::default().has(&identity), Some(true), "a descriptor holds it");
+        drop(other);
+        assert_eq!(Living::default().has(&identity), Some(false));
+    }
+}

@@ -1,0 +1,281 @@
+//! A file of JSON lines that grows at its end, each line on the disk before what it tells of is
+//! done.
+//!
+//! The first line says whose it is ([`Header`]). A last line without its end was being written when
+//! its writer died: what it tells of was not done, and it is cut off before the next is written. A
+//! complete line that cannot be read is an error, and the file stays as it is.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::error::JournalError;
+use super::fault;
+use crate::namespace::Identity;
+
+/// The most that is read of a file: a thousand times what a device with 64 queues needs.
+const LIMIT: u64 = 8 << 20;
+
+/// The form of these files; another number is another napkin's.
+const FORMAT: u32 = 1;
+
+/// Whose changes a file holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Header {
+    format: u32,
+    /// The boot in which they were made; they died with it.
+    pub boot_id: String,
+    /// The network namespace in which.
+    pub namespace: Identity,
+    /// Of what.
+    pub subject: Subject,
+}
+
+/// What was changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    /// A device.
+    #[serde(rename_all = "kebab-case")]
+    Device {
+        /// Its number in the namespace.
+        ifindex: u32,
+        /// Its name at the time.
+        ifname: String,
+    },
+    /// A process.
+    #[serde(rename_all = "kebab-case")]
+    Process {
+        /// Its id.
+        pid: i32,
+        /// When it started, in the kernel's clock ticks since boot: ids are used again.
+        start_time: u64,
+    },
+}
+
+impl Header {
+    pub(super) fn new(boot_id: &str, namespace: Identity, subject: Subject) -> Header {
+        Header { format: FORMAT, boot_id: boot_id.to_owned(), namespace, subject }
+    }
+}
+
+/// A file with its lines.
+#[derive(Debug)]
+pub(super) struct Log<E> {
+    pub(super) path: PathBuf,
+    pub(super) header: Header,
+    pub(super) entries: Vec<E>,
+    /// Bytes of complete lines; 0: there is no file, or none of its lines is complete.
+    complete: u64,
+    file: Option<File>,
+}
+
+impl<E: Serialize + DeserializeOwned> Log<E> {
+    /// A file that there is not yet.
+    pub(super) fn new(path: PathBuf, header: Header) -> Log<E> {
+        Log { path, header, entries: Vec::new(), complete: 0, file: None }
+    }
+
+    /// Reads a file; `None` if there is none, or not even its first line was completed: then
+    /// nothing that it would tell of was done.
+    pub(super) fn read(path: &Path) -> Result<Option<Log<E>>, JournalError> {
+        let Some(bytes) = content(path)? else { return Ok(None) };
+        let complete = complete(&bytes);
+        let corrupt = |place: usize, why: String| JournalError::Corrupt {
+            path: path.to_owned(),
+            line: place + 1,
+            why,
+        };
+        let mut lines = lines(&bytes[..complete]);
+        let Some(first) = lines.next() else { return Ok(None) };
+        let header = header(first).map_err(|why| corrupt(0, why))?;
+        let mut entries = Vec::new();
+        for (place, line) in lines.enumerate() {
+            let entry = serde_json::from_slice(line)
+                .map_err(|error| corrupt(place + 1, error.to_string()))?;
+            entries.push(entry);
+        }
+        let complete = complete as u64;
+        Ok(Some(Log { path: path.to_owned(), header, entries, complete, file: None }))
+    }
+
+    /// Writes a line, and returns when it is on the disk.
+    pub(super) fn append(&mut self, entry: E) -> Result<(), JournalError> {
+        fault::point();
+        if self.file.is_none() {
+            self.open()?;
+        }
+        self.write(&line(&entry, &self.path)?)?;
+        self.entries.push(entry);
+        fault::point();
+        Ok(())
+    }
+
+    /// Puts other lines in the place of all; nobody ever sees half of them.
+    pub(super) fn rewrite(&mut self, entries: Vec<E>) -> Result<(), JournalError> {
+        fault::point();
+        let mut bytes = line(&self.header, &self.path)?;
+        for entry in &entries {
+            bytes.append(&mut line(entry, &self.path)?);
+        }
+        let new = self.path.with_extension("new");
+        let written = create(&new, true).and_then(|mut file| {
+            file.write_all(&bytes)?;
+            file.sync_all()
+        });
+        written.map_err(|error| JournalError::io("write", &new, error))?;
+        fs::rename(&new, &self.path)
+            .map_err(|error| JournalError::io("replace", &self.path, error))?;
+        sync_directory(&self.path)?;
+        self.file = None;
+        self.complete = bytes.len() as u64;
+        self.entries = entries;
+        fault::point();
+        Ok(())
+    }
+
+    /// Removes the file, if there is one.
+    pub(super) fn remove(self) -> Result<(), JournalError> {
+        remove(&self.path)
+    }
+
+    fn open(&mut self) -> Result<(), JournalError> {
+        let failed = |error| JournalError::io("open", &self.path, error);
+        if self.complete > 0 {
+            let file = options().append(true).open(&self.path).map_err(failed)?;
+            file.set_len(self.complete).map_err(failed)?;
+            self.file = Some(file);
+            return Ok(());
+        }
+        if let Some(directory) = self.path.parent() {
+            prepare(directory)?;
+        }
+        let file = create(&self.path, false).map_err(failed)?;
+        self.file = Some(file);
+        self.write(&line(&self.header, &self.path)?)?;
+        sync_directory(&self.path)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let written = file.write_all(bytes).and_then(|()| file.sync_data());
+        if let Err(error) = written {
+            // A part of the line may be there. If it cannot be cut off now, whoever reads it next
+            // does: it has no end.
+            let _ = file.set_len(self.complete);
+            self.file = None;
+            return Err(JournalError::io("write", &self.path, error));
+        }
+        self.complete += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// The first line of a file; `None` as [`Log::read`].
+pub(super) fn peek(path: &Path) -> Result<Option<Header>, JournalError> {
+    let Some(bytes) = content(path)? else { return Ok(None) };
+    let Some(first) = lines(&bytes[..complete(&bytes)]).next() else { return Ok(None) };
+    let corrupt = |why| JournalError::Corrupt { path: path.to_owned(), line: 1, why };
+    header(first).map(Some).map_err(corrupt)
+}
+
+/// Removes a file, if it is there.
+pub(super) fn remove(path: &Path) -> Result<(), JournalError> {
+    fault::point();
+    match fs::remove_file(path) {
+        Ok(()) => sync_directory(path)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(JournalError::io("remove", path, error)),
+    }
+    fault::point();
+    Ok(())
+}
+
+/// Makes the directory of the journals, or sees that nobody else can write into it.
+pub(super) fn prepare(directory: &Path) -> Result<(), JournalError> {
+    match fs::DirBuilder::new().mode(0o700).create(directory) {
+        Ok(()) => return sync_directory(directory),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(JournalError::io("make", directory, error)),
+    }
+    let metadata = fs::symlink_metadata(directory)
+        .map_err(|error| JournalError::io("look at", directory, error))?;
+    let wrong = |why| JournalError::Unsafe { path: directory.to_owned(), why };
+    if !metadata.is_dir() {
+        return Err(wrong("it is no directory"));
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(wrong("it is another user's"));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(wrong("others may write into it"));
+    }
+    Ok(())
+}
+
+/// Options with which no link is followed.
+pub(super) fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags(libc::O_NOFOLLOW).mode(0o600);
+    options
+}
+
+fn create(path: &Path, anew: bool) -> io::Result<File> {
+    // What is there has no complete line, or is a rewriting that was not finished.
+    let file = options().append(!anew).write(true).create(true).open(path)?;
+    file.set_len(0)?;
+    Ok(file)
+}
+
+fn content(path: &Path) -> Result<Option<Vec<u8>>, JournalError> {
+    let failed = |error| JournalError::io("read", path, error);
+    // Not blocking, for whoever put a pipe there.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = match options.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut bytes = Vec::new();
+    file.take(LIMIT + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LIMIT {
+        return Err(JournalError::TooLarge { path: path.to_owned(), limit: LIMIT });
+    }
+    Ok(Some(bytes))
+}
+
+/// How many of the bytes are complete lines.
+fn complete(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+}
+
+fn lines(complete: &[u8]) -> impl Iterator<Item = &[u8]> {
+    complete.split_inclusive(|byte| *byte == b'\n').map(|line| &line[..line.len() - 1])
+}
+
+fn header(line: &[u8]) -> Result<Header, String> {
+    let header: Header = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    match header.format {
+        FORMAT => Ok(header),
+        other => Err(format!("format {other} is another napkin's, this one reads {FORMAT}")),
+    }
+}
+
+fn line(what: &impl Serialize, path: &Path) -> Result<Vec<u8>, JournalError> {
+    let mut line = serde_json::to_vec(what)
+        .map_err(|error| JournalError::io("write", path, io::Error::other(error)))?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn sync_directory(of: &Path) -> Result<(), JournalError> {
+    let Some(directory) = of.parent() else { return Ok(()) };
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| JournalError::io("sync", directory, error))
+}

@@ -1,0 +1,225 @@
+//! What was changed in the kernel, written down before it was changed.
+//!
+//! One directory ([`Store`]): `$NAPKIN_STATE`, else `/run/napkin` for root, else
+//! `$XDG_RUNTIME_DIR/napkin`. In it one file for each device ([`DeviceJournal`]) and each process
+//! ([`ProcessJournal`]) with changes that can still be put back. A file belongs to one boot, because
+//! what was changed died with it, and to one network namespace, because names and numbers of devices
+//! are used again in another. Nothing here reads or changes the kernel's settings.
+
+mod device;
+mod error;
+pub(crate) mod fault;
+mod living;
+mod lock;
+mod log;
+mod process;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+pub use device::{DeviceJournal, Record, Standing};
+pub use error::JournalError;
+pub use lock::{Holder, Lock};
+pub use log::{Header, Subject};
+pub use process::{ProcessJournal, ProcessJournals};
+
+use crate::namespace::{Identity, Namespace, boot_id};
+
+/// What a file of changes is called at its end.
+const JOURNAL: &str = "journal";
+
+/// The most files that are looked at.
+const MAX_FILES: usize = 16_384;
+
+/// The directory of the journals, seen from one boot and one network namespace.
+#[derive(Debug, Clone)]
+pub struct Store {
+    directory: PathBuf,
+    boot_id: String,
+    namespace: Identity,
+}
+
+/// A file of the directory.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Found {
+    /// A device of this namespace.
+    Device(DeviceJournal),
+    /// A process.
+    Process(ProcessJournal),
+    /// Of another boot: what it tells of is gone.
+    OtherBoot {
+        /// The file.
+        path: PathBuf,
+        /// What was changed.
+        subject: Subject,
+    },
+    /// A device of another network namespace.
+    OtherNamespace {
+        /// The file.
+        path: PathBuf,
+        /// What was changed.
+        subject: Subject,
+        /// Which namespace.
+        namespace: Identity,
+        /// Whether there is such a namespace; `None` if that cannot be known.
+        alive: Option<bool>,
+    },
+    /// None of its lines was completed: nothing was changed.
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It cannot be read.
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: JournalError,
+    },
+}
+
+impl Store {
+    /// The directory as the environment says, seen from the calling thread's namespace. It is made
+    /// when something is first written into it.
+    ///
+    /// # Errors
+    /// If there is no place for one, or procfs is not there.
+    pub fn open() -> Result<Store, JournalError> {
+        let directory = match std::env::var_os("NAPKIN_STATE").filter(|it| !it.is_empty()) {
+            Some(named) => PathBuf::from(named),
+            None if rustix::process::geteuid().is_root() => PathBuf::from("/run/napkin"),
+            None => {
+                let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+                let runtime = runtime.filter(|it| it.is_absolute());
+                runtime.ok_or(JournalError::NoDirectory)?.join("napkin")
+            }
+        };
+        let boot_id = boot_id().map_err(JournalError::Here)?;
+        let namespace = Namespace::identity().map_err(JournalError::Here)?;
+        Ok(Store::at(directory, boot_id, namespace))
+    }
+
+    /// A directory seen from elsewhere.
+    pub fn at(directory: PathBuf, boot_id: String, namespace: Identity) -> Store {
+        Store { directory, boot_id, namespace }
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Takes the lock of a device: one napkin at a time changes it.
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`] says who holds it.
+    pub fn lock(&self, ifindex: u32, ifname: &str) -> Result<Lock, JournalError> {
+        Lock::take(&self.device_path(ifindex).with_extension("lock"), ifname)
+    }
+
+    /// The changes of a device; none if it has none. What another boot left is dropped by the first
+    /// line that is written.
+    ///
+    /// # Errors
+    /// If the file is there and cannot be read.
+    pub fn device(&self, ifindex: u32, ifname: &str) -> Result<DeviceJournal, JournalError> {
+        let subject = Subject::Device { ifindex, ifname: ifname.to_owned() };
+        let header = Header::new(&self.boot_id, self.namespace, subject);
+        DeviceJournal::open(self.device_path(ifindex), header)
+    }
+
+    /// The changes of a process.
+    ///
+    /// # Errors
+    /// If the file is there and cannot be read.
+    pub fn process(&self, pid: i32, start_time: u64) -> Result<ProcessJournal, JournalError> {
+        let subject = Subject::Process { pid, start_time };
+        let header = Header::new(&self.boot_id, self.namespace, subject);
+        ProcessJournal::open(self.process_path(pid, start_time), header)
+    }
+
+    /// Takes the lock of a process: one napkin at a time changes it.
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`] says who holds it.
+    pub fn lock_process(&self, pid: i32, start_time: u64) -> Result<Lock, JournalError> {
+        let path = self.process_path(pid, start_time).with_extension("lock");
+        Lock::take(&path, &format!("process {pid}"))
+    }
+
+    /// The journals of the processes that this napkin is about to change.
+    pub fn recorder(&self) -> ProcessJournals {
+        ProcessJournals::new(self.clone())
+    }
+
+    /// Every file of the directory, in the order of their names.
+    ///
+    /// # Errors
+    /// If the directory is there and cannot be read.
+    pub fn survey(&self) -> Result<Vec<Found>, JournalError> {
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(JournalError::io("read", &self.directory, error)),
+        };
+        let paths = entries.take(MAX_FILES).filter_map(|entry| Some(entry.ok()?.path()));
+        let mut paths: Vec<PathBuf> =
+            paths.filter(|path| path.extension().is_some_and(|it| it == JOURNAL)).collect();
+        paths.sort();
+        let mut living = living::Living::default();
+        Ok(paths.into_iter().filter_map(|path| self.look(path, &mut living)).collect())
+    }
+
+    /// Removes a file of the directory.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub fn forget(&self, path: &Path) -> Result<(), JournalError> {
+        log::remove(path)
+    }
+
+    fn look(&self, path: PathBuf, living: &mut living::Living) -> Option<Found> {
+        let header = match log::peek(&path) {
+            Ok(Some(header)) => header,
+            // It may have been removed just now.
+            Ok(None) if path.exists() => return Some(Found::Empty { path }),
+            Ok(None) => return None,
+            Err(error) => return Some(Found::Unreadable { path, error }),
+        };
+        let subject = header.subject.clone();
+        if header.boot_id != self.boot_id {
+            return Some(Found::OtherBoot { path, subject });
+        }
+        let opened = match &subject {
+            Subject::Process { .. } => {
+                ProcessJournal::open(path.clone(), header).map(Found::Process)
+            }
+            Subject::Device { .. } if header.namespace.same(&self.namespace) => {
+                DeviceJournal::open(path.clone(), header).map(Found::Device)
+            }
+            Subject::Device { .. } => {
+                let namespace = header.namespace;
+                let alive = living.has(&namespace);
+                return Some(Found::OtherNamespace { path, subject, namespace, alive });
+            }
+        };
+        Some(opened.unwrap_or_else(|error| Found::Unreadable { path, error }))
+    }
+
+    fn process_path(&self, pid: i32, start_time: u64) -> PathBuf {
+        self.directory.join(format!("process-{pid}-{start_time}.{JOURNAL}"))
+    }
+
+    fn device_path(&self, ifindex: u32) -> PathBuf {
+        let namespace = match self.namespace.cookie {
+            Some(cookie) => format!("c{cookie}"),
+            None => format!("i{}", self.namespace.inode),
+        };
+        self.directory.join(format!("device-{namespace}-{ifindex}.{JOURNAL}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

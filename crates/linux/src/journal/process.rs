@@ -1,0 +1,172 @@
+//! The changes of one process, and of all processes that one napkin is at.
+//!
+//! What they are, and how one is put back, is [`attach`](crate::attach)'s.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+
+use super::Store;
+use super::error::JournalError;
+use super::lock::Lock;
+use super::log::{Header, Log, Subject};
+use crate::attach::{ProcessChange, Recorder, What};
+
+/// Lines beside those that are needed after which a file is looked through: a server opens and
+/// closes sockets for as long as it runs.
+const SLACK: usize = 1_024;
+
+/// The changes of one process, with the file in which they are.
+#[derive(Debug)]
+pub struct ProcessJournal {
+    log: Log<ProcessChange>,
+    /// Lines after the last look through.
+    needed: usize,
+}
+
+impl ProcessJournal {
+    pub(super) fn open(path: PathBuf, header: Header) -> Result<ProcessJournal, JournalError> {
+        let log =
+            Log::<ProcessChange>::read(&path)?.filter(|log| log.header.boot_id == header.boot_id);
+        let log = log.unwrap_or_else(|| Log::new(path, header));
+        Ok(ProcessJournal { log, needed: 0 })
+    }
+
+    /// The process: its id, and when it started.
+    pub fn process(&self) -> (i32, u64) {
+        match self.log.header.subject {
+            Subject::Process { pid, start_time } => (pid, start_time),
+            Subject::Device { .. } => (0, 0),
+        }
+    }
+
+    /// For each thing that was changed, the changes that put it back, to be tried in this order:
+    /// from what it was last set to, and from what it may still be if the last was not made.
+    pub fn records(&self) -> Vec<Vec<ProcessChange>> {
+        let mut records: Vec<Vec<ProcessChange>> = Vec::new();
+        for change in &self.log.entries {
+            match records.iter_mut().find(|record| record[0].same_place(change)) {
+                Some(record) => {
+                    let back = since(&record[record.len() - 1], change);
+                    record.retain(|other| *other != back);
+                    record.insert(0, back);
+                }
+                None => records.push(vec![change.clone()]),
+            }
+        }
+        records
+    }
+
+    /// Writes down a change that is about to be made.
+    ///
+    /// # Errors
+    /// If it could not be written; then it must not be made.
+    pub fn before(&mut self, change: &ProcessChange) -> Result<(), JournalError> {
+        let last = self.log.entries.iter().rev().find(|other| other.same_place(change));
+        if last == Some(change) {
+            return Ok(());
+        }
+        if self.log.entries.len() > 2 * self.needed + SLACK {
+            self.compact()?;
+        }
+        self.log.append(change.clone())
+    }
+
+    /// Removes the file: nothing in it is needed any more.
+    ///
+    /// # Errors
+    /// If it could not be removed.
+    pub fn finish(self) -> Result<(), JournalError> {
+        self.log.remove()
+    }
+
+    /// Keeps what can still be put back.
+    fn compact(&mut self) -> Result<(), JournalError> {
+        let records = self.records().into_iter().filter(|record| is_there(&record[0]));
+        // The oldest line of a record first, so that it is read as it was written.
+        let lines: Vec<ProcessChange> =
+            records.flat_map(|record| record.into_iter().take(2).rev()).collect();
+        self.needed = lines.len();
+        self.log.rewrite(lines)
+    }
+}
+
+/// What puts back `later` to what it was before `first`.
+fn since(first: &ProcessChange, later: &ProcessChange) -> ProcessChange {
+    let mut back = later.clone();
+    match (&mut back.what, &first.what) {
+        (What::Epoll { old, .. }, What::Epoll { old: was, .. }) => *old = *was,
+        (What::Socket { old, .. }, What::Socket { old: was, .. }) => *old = *was,
+        (What::Affinity { old, .. }, What::Affinity { old: was, .. }) => old.clone_from(was),
+        // They are of the same place, so of the same kind.
+        _ => {}
+    }
+    back
+}
+
+/// Whether what was changed can still be there. A descriptor that was closed cannot be put back.
+fn is_there(change: &ProcessChange) -> bool {
+    let pid = change.pid;
+    let (tid, fd, inode) = match change.what {
+        What::Epoll { tid, fd, .. } => (tid, fd, None),
+        What::Socket { tid, fd, inode, .. } => (tid, fd, Some(inode)),
+        What::Affinity { tid, .. } => {
+            return fs::exists(format!("/proc/{pid}/task/{tid}")).unwrap_or(true);
+        }
+    };
+    match fs::read_link(format!("/proc/{pid}/task/{tid}/fd/{fd}")) {
+        Ok(target) => {
+            let wanted = inode.map(|inode| format!("socket:[{inode}]"));
+            let wanted = wanted.unwrap_or_else(|| "anon_inode:[eventpoll]".into());
+            target.as_os_str() == wanted.as_str()
+        }
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    }
+}
+
+/// The journals of every process that one napkin is at, each locked for as long as it is.
+#[derive(Debug)]
+pub struct ProcessJournals {
+    store: Store,
+    open: BTreeMap<(i32, u64), (ProcessJournal, Lock)>,
+}
+
+impl ProcessJournals {
+    /// None yet.
+    pub fn new(store: Store) -> ProcessJournals {
+        ProcessJournals { store, open: BTreeMap::new() }
+    }
+
+    fn of(&mut self, process: (i32, u64)) -> Result<&mut ProcessJournal, JournalError> {
+        let entry = match self.open.entry(process) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let (pid, start_time) = process;
+                let lock = self.store.lock_process(pid, start_time)?;
+                entry.insert((self.store.process(pid, start_time)?, lock))
+            }
+        };
+        Ok(&mut entry.0)
+    }
+}
+
+impl Recorder for ProcessJournals {
+    fn before(&mut self, change: &ProcessChange) -> io::Result<()> {
+        self.of((change.pid, change.start_time))
+            .and_then(|journal| journal.before(change))
+            .map_err(io::Error::other)
+    }
+
+    fn finished(&mut self, pid: i32, start_time: u64) -> io::Result<()> {
+        match self.open.remove(&(pid, start_time)) {
+            Some((journal, lock)) => {
+                let removed = journal.finish().map_err(io::Error::other);
+                drop(lock);
+                removed
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Files that were cut, spoilt, made up or left by others, and locks.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::apply::{Instance, Place, Value};
+use crate::attach::{ProcessChange, Recorder, What};
+use crate::process::Params;
+use crate::settings::Setting;
+
+/// A directory of the test's own, in memory where there is such a place.
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> Home {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let memory = PathBuf::from("/dev/shm");
+        let base = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Home(base.join(format!("napkin-journal-{}-{number}", std::process::id())))
+    }
+
+    fn store(&self) -> Store {
+        self.elsewhere("this boot", 1)
+    }
+
+    fn elsewhere(&self, boot: &str, cookie: u64) -> Store {
+        let namespace = Identity { cookie: Some(cookie), inode: cookie };
+        Store::at(self.0.clone(), boot.into(), namespace)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("device-c1-7.journal")
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn place(queue: u32) -> Place {
+    Place::Napi(Instance { rx: vec![queue], tx: vec![], nth: 0 }, Setting::GroFlushTimeout)
+}
+
+fn write(store: &Store, changes: &[(u32, u64, u64)]) -> DeviceJournal {
+    let mut journal = store.device(7, "va").expect("readable");
+    for (queue, old, new) in changes {
+        let (old, new) = (Value::Number(*old), Value::Number(*new));
+        journal.before(&place(*queue), &old, &new).expect("written");
+    }
+    journal
+}
+
+#[test]
+fn what_was_first_and_what_was_last_is_known_by_whoever_opens_it() {
+    let home = Home::new();
+    write(&home.store(), &[(0, 5, 20), (1, 0, 20), (0, 20, 30)]);
+    let journal = home.store().device(7, "va").expect("readable");
+    let [first, second] = journal.records() else { panic!("{:?}", journal.records()) };
+    assert_eq!((&first.before, &first.set), (&Value::Number(5), &Value::Number(30)));
+    assert_eq!((&second.before, &second.set), (&Value::Number(0), &Value::Number(20)));
+    for (now, standing) in [
+        (Some(5), Standing::Before),
+        (Some(30), Standing::Ours),
+        (Some(20), Standing::Ours),
+        (Some(31), Standing::Foreign),
+        (None, Standing::Gone),
+    ] {
+        assert_eq!(first.judge(now.map(Value::Number).as_ref()), standing, "{now:?}");
+    }
+}
+
+#[test]
+fn the_directory_is_its_owner_s_alone() {
+    let home = Home::new();
+    write(&home.store(), &[(0, 0, 1)]);
+    assert_eq!(fs::metadata(&home.0).expect("made").mode() & 0o777, 0o700);
+    assert_eq!(fs::metadata(home.file()).expect("made").mode() & 0o777, 0o600);
+    fs::remove_file(home.file()).expect("it is ours");
+    fs::set_permissions(&home.0, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let mut journal = home.store().device(7, "va").expect("there is none");
+    let error = journal.before(&place(0), &Value::Number(0), &Value::Number(1));
+    assert!(matches!(error, Err(JournalError::Unsafe { .. })), "{error:?}");
+    assert!(home.store().lock(7, "va").is_err());
+}
+
+#[test]
+fn a_link_is_not_followed() {
+    let (home, other) = (Home::new(), Home::new());
+    write(&home.store(), &[(0, 0, 1)]);
+    fs::rename(home.file(), &other.0).expect("moved");
+    std::os::unix::fs::symlink(&other.0, home.file()).expect("a link");
+    assert!(home.store().device(7, "va").is_err());
+    fs::remove_file(&other.0).expect("it is ours");
+}
+
+#[test]
+fn a_file_cut_anywhere_tells_of_what_was_complete_and_goes_on_from_there() {
+    let home = Home::new();
+    let all = write(&home.store(), &[(0, 0, 20), (1, 0, 21), (2, 0, 22)]);
+    let bytes = fs::read(home.file()).expect("written");
+    let ends: Vec<usize> = bytes
+        .iter()
+        .enumerate()
+        .filter_map(|(place, byte)| (*byte == b'\n').then_some(place + 1))
+        .collect();
+    for cut in 0..bytes.len() {
+        fs::write(home.file(), &bytes[..cut]).expect("written");
+        let mut journal = home.store().device(7, "va").expect("cut, and not spoilt");
+        let complete = ends.iter().filter(|end| **end <= cut).count().saturating_sub(1);
+        assert_eq!(journal.records(), &all.records()[..complete], "cut at {cut}");
+        journal.before(&place(9), &Value::Number(1), &Value::Number(2)).expect("written");
+        let again = home.store().device(7, "va").expect("nothing is spoilt");
+        assert_eq!(again.records(), journal.records(), "cut at {cut}");
+        assert_eq!(again.records().len(), complete + 1, "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_spoilt_line_in_the_middle_is_named_and_nothing_is_lost() {
+    let home = Home::new();
+    write(&home.store(), &[(0, 0, 20), (1, 0, 21)]);
+    let text = fs::read_to_string(home.file()).expect("written");
+    for (line, spoilt) in text.lines().enumerate() {
+        let spoilt_text = text.replace(spoilt, &spoilt.replace(':', ";"));
+        fs::write(home.file(), &spoilt_text).expect("written");
+        let error = home.store().device(7, "va").expect_err("spoilt").to_string();
+        assert!(error.starts_with(&format!("line {} of ", line + 1)), "{error}");
+        assert!(error.contains("device-c1-7.journal"), "{error}");
+        let found = home.store().survey().expect("the directory can be read");
+        assert!(matches!(&found[..], [Found::Unreadable { .. }]), "{found:?}");
+        assert_eq!(fs::read_to_string(home.file()).expect("there"), spoilt_text);
+    }
+}
+
+#[test]
+fn a_file_without_end_is_not_read() {
+    let home = Home::new();
+    write(&home.store(), &[(0, 0, 20)]);
+    fs::File::options()
+        .write(true)
+        .open(home.file())
+        .and_then(|it| it.set_len(1 << 30))
+        .expect("long");
+    let error = home.store().device(7, "va").expect_err("too long");
+    assert!(matches!(error, JournalError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn another_boot_s_and_another_namespace_s_are_told_apart() {
+    let home = Home::new();
+    write(&home.elsewhere("the boot before", 1), &[(0, 0, 20)]);
+    write(&home.elsewhere("this boot", 2), &[(0, 0, 20)]);
+    let found = home.store().survey().expect("readable");
+    let [Found::OtherBoot { .. }, Found::OtherNamespace { namespace, .. }] = &found[..] else {
+        panic!("{found:?}")
+    };
+    assert_eq!(namespace.cookie, Some(2));
+    // The same device of this boot begins anew.
+    let journal = home.store().device(7, "va").expect("readable");
+    assert!(journal.stale() && journal.records().is_empty());
+    write(&home.store(), &[(3, 0, 1)]);
+    assert_eq!(home.store().device(7, "va").expect("readable").records().len(), 1);
+}
+
+#[test]
+fn a_file_does_not_grow_with_what_is_repeated() {
+    let home = Home::new();
+    let mut journal = home.store().device(7, "va").expect("there is none");
+    for round in 0..500_u64 {
+        for queue in 0..4 {
+            let (old, new) = (Value::Number(round % 3), Value::Number((round + 1) % 3));
+            journal.before(&place(queue), &old, &new).expect("written");
+        }
+    }
+    let length = fs::metadata(home.file()).expect("there").len();
+    assert!(length < 8_000, "{length} bytes");
+    let again = home.store().device(7, "va").expect("readable");
+    assert_eq!(again.records().len(), 4);
+    assert!(again.records().iter().all(|it| it.before == Value::Number(0)));
+    assert!(again.records().iter().all(|it| it.set == Value::Number(500 % 3)));
+}
+
+#[test]
+fn a_lock_says_who_has_it_and_ends_with_its_holder() {
+    let home = Home::new();
+    let lock = home.store().lock(7, "va").expect("nobody has it");
+    let error = home.store().lock(7, "va").expect_err("held");
+    let JournalError::Locked { what, holder } = &error else { panic!("{error}") };
+    assert_eq!((what.as_str(), holder.pid), ("va", std::process::id()));
+    assert!(error.to_string().contains(&format!("process {} (", std::process::id())), "{error}");
+    home.store().lock(8, "vb").expect("another device is another's");
+    drop(lock);
+    drop(home.store().lock(7, "va").expect("given up"));
+    // A file that a dead holder left is no lock.
+    fs::write(home.0.join("device-c1-7.lock"), b"{\"pid\":1,\"command\":\"x\",\"since\":0}")
+        .expect("left");
+    home.store().lock(7, "va").expect("nobody has it");
+}
+
+fn epoll(fd: i32, old: u32, new: u32) -> ProcessChange {
+    let usecs = |busy_poll_usecs| Params { busy_poll_usecs, ..Params::default() };
+    let what = What::Epoll { tid: 4_194_305, fd, old: usecs(old), new: usecs(new) };
+    ProcessChange { pid: 4_194_305, start_time: 5, what }
+}
+
+#[test]
+fn a_process_s_changes_are_told_from_the_last_set_to_the_first_before() {
+    let home = Home::new();
+    let mut recorder = home.store().recorder();
+    for change in [epoll(5, 0, 10), epoll(6, 1, 10), epoll(5, 10, 20), epoll(5, 10, 20)] {
+        recorder.before(&change).expect("written");
+    }
+    let error = home.store().lock_process(4_194_305, 5).expect_err("held");
+    assert!(error.to_string().contains("process 4194305 is held by"), "{error}");
+    drop(recorder);
+    // From wherever it is looked at: a process belongs to no network namespace.
+    let found = home.elsewhere("this boot", 9).survey().expect("readable");
+    let [Found::Process(journal)] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(journal.records(), [vec![epoll(5, 0, 20), epoll(5, 0, 10)], vec![epoll(6, 1, 10)]]);
+    let again = home.elsewhere("this boot", 9).process(4_194_305, 5).expect("readable");
+    assert_eq!(again.records(), journal.records());
+    let mut recorder = home.store().recorder();
+    recorder.before(&epoll(7, 0, 10)).expect("written");
+    recorder.finished(4_194_305, 5).expect("removed");
+    assert_eq!(fs::read_dir(&home.0).expect("there").count(), 0);
+}
+
+#[test]
+fn a_process_s_file_forgets_what_is_closed() {
+    let home = Home::new();
+    let mut recorder = home.store().recorder();
+    // There is no such process: every one of its descriptors is closed.
+    for fd in 0..5_000 {
+        recorder.before(&epoll(fd, 0, 10)).expect("written");
+    }
+    let lines = fs::read_dir(&home.0).expect("there").flatten().map(|it| it.path());
+    let file = lines.into_iter().find(|it| it.extension().is_some_and(|it| it == JOURNAL));
+    let text = fs::read_to_string(file.expect("a file")).expect("readable");
+    assert!(text.lines().count() < 1_100, "{} lines", text.lines().count());
+}
+
+proptest! {
+    #[test]
+    fn no_file_makes_it_panic_or_lose_the_file(
+        garbage in prop::collection::vec(any::<u8>(), 0..2_000),
+        at in any::<prop::sample::Index>(),
+        flip in any::<u8>(),
+        mode in 0..3_u8,
+    ) {
+        let home = Home::new();
+        write(&home.store(), &[(0, 0, 20), (1, 0, 21)]);
+        let mut bytes = fs::read(home.file()).expect("written");
+        match mode {
+            0 => bytes = garbage,
+            1 => { let at = at.index(bytes.len()); bytes[at] ^= flip; }
+            _ => { let at = at.index(bytes.len()); bytes.splice(at..at, garbage); }
+        }
+        fs::write(home.file(), &bytes).expect("written");
+        let _ = home.store().survey().expect("the directory can be read");
+        let _ = home.store().device(7, "va");
+        prop_assert_eq!(fs::read(home.file()).expect("it is still there"), bytes);
+    }
+}

@@ -1,0 +1,272 @@
+//! Network namespaces: which one this is, another one for a thread, a fresh one.
+//!
+//! A namespace belongs to a thread, not to a process. What a thread opens in it (a socket, a
+//! program that it starts) stays in it. Not here: user and PID namespaces.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::netlink::{NetlinkError, Route};
+use crate::rights::Right;
+
+/// The calling thread's. `/proc/self` would be the first thread's.
+const OWN: &str = "/proc/thread-self/ns/net";
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The loopback device is the first of every namespace.
+const LOOPBACK: u32 = 1;
+
+/// Why there is no such namespace, or no way into it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NamespaceError {
+    /// A file could not be opened or read.
+    #[error("cannot read {path}: {errno}", path = .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        errno: Errno,
+    },
+    /// A file that is not a network namespace.
+    #[error(
+        "{path} is not a network namespace: give a file such as /proc/PID/ns/net or \
+         /run/netns/NAME",
+        path = .path.display()
+    )]
+    NotOne {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A right is missing.
+    #[error("{step}: not permitted; it needs {right}")]
+    NoRight {
+        /// What was being done.
+        step: &'static str,
+        /// What is missing.
+        right: Right,
+    },
+    /// A step failed.
+    #[error("{step}: {errno}")]
+    Step {
+        /// What was being done.
+        step: &'static str,
+        /// Why.
+        errno: Errno,
+    },
+    /// The loopback device of a fresh one could not be set up.
+    #[error("a new network namespace's loopback device: {0}")]
+    Loopback(#[from] NetlinkError),
+}
+
+fn step(step: &'static str) -> impl FnOnce(Errno) -> NamespaceError {
+    move |errno| match errno {
+        Errno::PERM => NamespaceError::NoRight { step, right: Right::SysAdmin },
+        errno => NamespaceError::Step { step, errno },
+    }
+}
+
+/// What tells one network namespace from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Identity {
+    /// The kernel's number for it, never used again in the same boot (`SO_NETNS_COOKIE`, Linux
+    /// 5.14). `None` in an older kernel, and for one that only a file stands for.
+    pub cookie: Option<u64>,
+    /// The inode of its file in `/proc/PID/ns`. It is used again after the namespace is gone.
+    pub inode: u64,
+}
+
+impl Identity {
+    /// Whether both are the same namespace, as far as both are known.
+    pub fn same(&self, other: &Identity) -> bool {
+        match (self.cookie, other.cookie) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => self.inode == other.inode,
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    /// As `/proc/PID/ns/net` is shown, with the cookie behind it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "net:[{}]", self.inode)?;
+        match self.cookie {
+            Some(cookie) => write!(f, " (cookie {cookie})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The running kernel's boot, as text (a UUID).
+///
+/// # Errors
+/// [`NamespaceError::Read`] without procfs.
+pub fn boot_id() -> Result<String, NamespaceError> {
+    let failed = |errno| NamespaceError::Read { path: BOOT_ID.into(), errno };
+    let of_io = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    let mut text = String::new();
+    let file = File::open(BOOT_ID).map_err(|error| failed(of_io(error)))?;
+    file.take(64).read_to_string(&mut text).map_err(|error| failed(of_io(error)))?;
+    let text = text.trim();
+    if text.is_empty() { Err(failed(Errno::NODATA)) } else { Ok(text.to_owned()) }
+}
+
+/// A network namespace, kept alive by this descriptor.
+#[derive(Debug)]
+pub struct Namespace(OwnedFd);
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Namespace {
+    /// The identity of the calling thread's.
+    ///
+    /// # Errors
+    /// [`NamespaceError::Read`] without procfs.
+    pub fn identity() -> Result<Identity, NamespaceError> {
+        Ok(Identity { cookie: cookie(), inode: Namespace::current()?.inode()? })
+    }
+
+    /// The calling thread's.
+    pub fn current() -> Result<Namespace, NamespaceError> {
+        open(Path::new(OWN)).map(Namespace)
+    }
+
+    /// The one that a file stands for: `/run/netns/NAME`, `/proc/PID/ns/net`.
+    ///
+    /// # Errors
+    /// [`NamespaceError::NotOne`] for any other file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Namespace, NamespaceError> {
+        let path = path.as_ref();
+        let file = open(path)?;
+        // SAFETY: NS_GET_NSTYPE takes no argument and writes no memory; a file that is no namespace
+        // refuses it, or has another meaning for this number without an argument.
+        let kind = unsafe { libc::ioctl(file.as_raw_fd(), libc::NS_GET_NSTYPE) };
+        if kind == libc::CLONE_NEWNET {
+            Ok(Namespace(file))
+        } else {
+            Err(NamespaceError::NotOne { path: path.to_owned() })
+        }
+    }
+
+    /// A fresh one without a name, its loopback device up. It vanishes with its last user: this
+    /// descriptor, threads in it, sockets of theirs; so also when this process is killed.
+    ///
+    /// # Errors
+    /// [`NamespaceError::NoRight`] without `CAP_SYS_ADMIN`.
+    pub fn new() -> Result<Namespace, NamespaceError> {
+        on_thread(|| {
+            unshare(UnshareFlags::NEWNET).map_err(step("making a network namespace"))?;
+            Route::open()?.set_up(LOOPBACK)?;
+            Namespace::current()
+        })
+    }
+
+    /// The inode of its file.
+    pub fn inode(&self) -> Result<u64, NamespaceError> {
+        let stat = rustix::fs::fstat(&self.0).map_err(step("asking for a namespace's inode"))?;
+        Ok(stat.st_ino)
+    }
+
+    /// Puts the calling thread into it, for good, with a private mount namespace in which `/sys`
+    /// shows this namespace's devices. Nothing of that is seen by other threads or processes but
+    /// those that this thread starts from then on.
+    ///
+    /// `/proc/net` still shows the namespace of the process's first thread: read
+    /// `/proc/thread-self/net`. What was mounted below `/sys` (cgroup, tracefs, bpf) is hidden.
+    ///
+    /// # Errors
+    /// [`NamespaceError::NoRight`] without `CAP_SYS_ADMIN`. After an error the thread may be in one
+    /// of the two namespaces and not in the other: end it, as [`Namespace::run`] does.
+    pub fn enter_thread(&self) -> Result<(), NamespaceError> {
+        unshare(UnshareFlags::NEWNS).map_err(step("making a mount namespace"))?;
+        rustix::mount::mount_change(
+            "/",
+            MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+        )
+        .map_err(step("making the mounts private"))?;
+        rustix::thread::move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(step("entering a network namespace"))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        rustix::mount::mount("sysfs", "/sys", "sysfs", flags, None)
+            .map_err(step("mounting a network namespace's sysfs"))
+    }
+
+    /// Runs a closure on a thread of its own that has entered, and waits for it. A panic of the
+    /// closure goes on in the caller.
+    ///
+    /// # Errors
+    /// As [`Namespace::enter_thread`]; the closure has not run then.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
+        on_thread(|| {
+            self.enter_thread()?;
+            Ok(work())
+        })
+    }
+}
+
+/// Runs a closure on a thread of its own, which takes its namespaces with it.
+fn on_thread<T: Send>(
+    work: impl FnOnce() -> Result<T, NamespaceError> + Send,
+) -> Result<T, NamespaceError> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("namespace".into()).spawn_scoped(scope, work);
+        let thread = thread.map_err(|error| NamespaceError::Step {
+            step: "starting a thread for a namespace",
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
+        })?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn open(path: &Path) -> Result<OwnedFd, NamespaceError> {
+    // A path may be a fifo or a device: opening it must neither wait nor do anything.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|errno| NamespaceError::Read { path: path.to_owned(), errno })
+}
+
+fn unshare(what: UnshareFlags) -> Result<(), Errno> {
+    // SAFETY: only NEWNET and NEWNS are asked for: the table of descriptors stays shared.
+    unsafe { rustix::thread::unshare_unsafe(what) }
+}
+
+/// The cookie of the calling thread's namespace, which is that of a socket made in it.
+fn cookie() -> Option<u64> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .ok()?;
+    let mut cookie = 0_u64;
+    let mut size = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `size` bytes, those of `cookie`, and the size.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut size,
+        )
+    };
+    (result == 0 && size as usize == size_of::<u64>()).then_some(cookie)
+}
+
+/// `asm-generic/socket.h`.
+const SO_NETNS_COOKIE: libc::c_int = 71;

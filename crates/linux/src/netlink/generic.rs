@@ -1,0 +1,205 @@
+//! Generic netlink: families by their names, what they can do, and what they accept.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use netlink_sys::protocols::NETLINK_GENERIC;
+use rustix::io::Errno;
+
+use super::attribute::{Attribute, Body, Malformed, attributes, split_header};
+use super::error::NetlinkError;
+use super::socket::Connection;
+
+/// The family of families, with its operations and attributes (`linux/genetlink.h`).
+const GENL_ID_CTRL: u16 = 16;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_CMD_GETPOLICY: u8 = 10;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const CTRL_ATTR_OPS: u16 = 6;
+const CTRL_ATTR_POLICY: u16 = 8;
+const CTRL_ATTR_OP_POLICY: u16 = 9;
+const CTRL_ATTR_OP: u16 = 10;
+const CTRL_ATTR_OP_ID: u16 = 1;
+const CTRL_ATTR_POLICY_DO: u16 = 1;
+/// What a policy says about an attribute (`linux/netlink.h`).
+const NL_POLICY_TYPE_ATTR_MAX_VALUE_U: u16 = 5;
+
+/// The generic header: command, version, and two bytes that are reserved.
+const HEADER: usize = 4;
+
+/// A socket of one family.
+#[derive(Debug)]
+pub(super) struct Family {
+    connection: Connection,
+    id: u16,
+    operations: Vec<u8>,
+}
+
+/// What one message says about policies.
+#[derive(Debug, Default)]
+pub(super) struct PolicyPart {
+    /// The index of the operation's policy, by operation.
+    pub(super) index: Vec<(u16, u32)>,
+    /// Largest values, by index and attribute. Present without a value: accepted without a limit.
+    pub(super) attributes: Vec<((u16, u16), Option<u64>)>,
+}
+
+impl Family {
+    /// Opens the family `name`, which came with the version `since`.
+    pub(super) fn open(name: &str, since: &'static str) -> Result<Family, NetlinkError> {
+        let mut connection = Connection::open(NETLINK_GENERIC)?;
+        let body = header(CTRL_CMD_GETFAMILY, 1).text(CTRL_ATTR_FAMILY_NAME, name);
+        let what = format_args!("looking for the netlink family `{name}`");
+        let found = connection.ask(what, GENL_ID_CTRL, 0, body, |_, body| family(body).map(Some));
+        let found = match found {
+            Ok(found) => found.into_iter().next(),
+            Err(NetlinkError::Refused { errno: Errno::NOENT, .. }) => None,
+            Err(error) => return Err(error),
+        };
+        match found {
+            Some((id, operations)) => Ok(Family { connection, id, operations }),
+            None => Err(NetlinkError::NoFamily { family: name.to_owned(), since }),
+        }
+    }
+
+    /// Whether it has an operation.
+    pub(super) fn has(&self, operation: u8) -> bool {
+        self.operations.contains(&operation)
+    }
+
+    /// One request of an operation, with its replies. `parse` gets the attributes of each.
+    pub(super) fn ask<T>(
+        &mut self,
+        what: fmt::Arguments<'_>,
+        operation: u8,
+        fill: impl FnOnce(Body) -> Body,
+        mut parse: impl FnMut(&[u8]) -> Result<Option<T>, Malformed>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        let id = self.id;
+        self.connection.ask(what, id, 0, fill(header(operation, 1)), in_family(id, &mut parse))
+    }
+
+    /// Reads an operation's list.
+    pub(super) fn dump<T>(
+        &mut self,
+        what: fmt::Arguments<'_>,
+        operation: u8,
+        fill: impl FnOnce(Body) -> Body,
+        mut parse: impl FnMut(&[u8]) -> Result<Option<T>, Malformed>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        let id = self.id;
+        self.connection.dump(what, id, fill(header(operation, 1)), in_family(id, &mut parse))
+    }
+
+    /// The attributes that an operation's requests may have, each with its largest value where the
+    /// kernel says one. Nothing where it says nothing (before Linux 5.7).
+    pub(super) fn policy(
+        &mut self,
+        operation: u8,
+    ) -> Result<Option<BTreeMap<u16, Option<u64>>>, NetlinkError> {
+        let id = self.id;
+        let body = header(CTRL_CMD_GETPOLICY, 1)
+            .u16(CTRL_ATTR_FAMILY_ID, id)
+            .u32(CTRL_ATTR_OP, u32::from(operation));
+        let what = format_args!("reading what operation {operation} of a family accepts");
+        let parts =
+            self.connection.dump(what, GENL_ID_CTRL, body, |_, body| policy(body).map(Some));
+        let parts = match parts {
+            Ok(parts) => parts,
+            Err(NetlinkError::Refused {
+                errno: Errno::OPNOTSUPP | Errno::NODATA | Errno::NOENT,
+                ..
+            }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let wanted = |(of, _): &&(u16, u32)| *of == u16::from(operation);
+        let index = parts.iter().flat_map(|part| &part.index).find(wanted).map(|(_, index)| *index);
+        let Some(index) = index else { return Ok(None) };
+        let of_index = |((at, _), _): &&((u16, u16), Option<u64>)| u32::from(*at) == index;
+        let attributes = parts.iter().flat_map(|part| &part.attributes).filter(of_index);
+        Ok(Some(attributes.map(|((_, attribute), largest)| (*attribute, *largest)).collect()))
+    }
+}
+
+fn header(operation: u8, version: u8) -> Body {
+    Body::new().header(&[operation, version, 0, 0])
+}
+
+/// Skips messages of other families (an error in one's own is one), and the generic header.
+fn in_family<T>(
+    id: u16,
+    parse: &mut impl FnMut(&[u8]) -> Result<Option<T>, Malformed>,
+) -> impl FnMut(u16, &[u8]) -> Result<Option<T>, Malformed> {
+    move |kind, body| {
+        if kind != id {
+            return Ok(None);
+        }
+        parse(split_header(body, HEADER)?.1)
+    }
+}
+
+/// A family's id and operations.
+pub(super) fn family(body: &[u8]) -> Result<(u16, Vec<u8>), Malformed> {
+    let (_, list) = split_header(body, HEADER)?;
+    let (mut id, mut operations) = (None, Vec::new());
+    for attribute in attributes(list) {
+        let attribute = attribute?;
+        match attribute.kind {
+            CTRL_ATTR_FAMILY_ID => id = u16::try_from(attribute.u64()?).ok(),
+            CTRL_ATTR_OPS => {
+                for operation in attribute.nested() {
+                    // An operation's number is one byte of the header: a larger one is not ours.
+                    let number = one(&operation?, CTRL_ATTR_OP_ID)?;
+                    operations.extend(number.and_then(|number| u8::try_from(number).ok()));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((id.ok_or(Malformed("a family has no id"))?, operations))
+}
+
+/// What one message of a policy's list says.
+pub(super) fn policy(body: &[u8]) -> Result<PolicyPart, Malformed> {
+    let (_, list) = split_header(body, HEADER)?;
+    let mut part = PolicyPart::default();
+    for attribute in attributes(list) {
+        let attribute = attribute?;
+        match attribute.kind {
+            CTRL_ATTR_OP_POLICY => {
+                for operation in attribute.nested() {
+                    let operation = operation?;
+                    if let Some(index) = one(&operation, CTRL_ATTR_POLICY_DO)? {
+                        let index = u32::try_from(index)
+                            .map_err(|_| Malformed("a policy's index is too large"))?;
+                        part.index.push((operation.kind, index));
+                    }
+                }
+            }
+            CTRL_ATTR_POLICY => {
+                for policy in attribute.nested() {
+                    let policy = policy?;
+                    for accepted in policy.nested() {
+                        let accepted = accepted?;
+                        let largest = one(&accepted, NL_POLICY_TYPE_ATTR_MAX_VALUE_U)?;
+                        part.attributes.push(((policy.kind, accepted.kind), largest));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(part)
+}
+
+/// A number within a nested list.
+fn one(list: &Attribute<'_>, kind: u16) -> Result<Option<u64>, Malformed> {
+    for attribute in list.nested() {
+        let attribute = attribute?;
+        if attribute.kind == kind {
+            return attribute.u64().map(Some);
+        }
+    }
+    Ok(None)
+}

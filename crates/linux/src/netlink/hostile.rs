@@ -1,0 +1,267 @@
+//! Every reply parser against replies that are cut, bent and made up. Each gets each other's
+//! replies as well: none may panic, and none may make more of a reply than its bytes hold.
+//!
+//! The replies that are bent were captured from Linux 6.18: a pair of veth with two queues each in
+//! a namespace of its own, and a virtio device's coalescing, rings and counters. Their sequence
+//! number is 1, their port 7.
+
+use proptest::prelude::*;
+
+use super::attribute::{Body, Malformed, split_header};
+use super::error::NetlinkError;
+use super::socket::Reply;
+use super::{LinkRecord, QueueKind, ethtool, generic, netdev, route};
+use crate::settings::Settings;
+
+const CAPTURED: [(&str, &[u8]); 12] = [
+    ("channels", include_bytes!("../../tests/captured/channels.bin")),
+    ("coalescing", include_bytes!("../../tests/captured/coalescing.bin")),
+    ("dev-get", include_bytes!("../../tests/captured/dev-get.bin")),
+    ("family", include_bytes!("../../tests/captured/family.bin")),
+    ("features", include_bytes!("../../tests/captured/features.bin")),
+    ("links", include_bytes!("../../tests/captured/links.bin")),
+    ("napi-get", include_bytes!("../../tests/captured/napi-get.bin")),
+    ("policy", include_bytes!("../../tests/captured/policy.bin")),
+    ("qstats-get", include_bytes!("../../tests/captured/qstats-get.bin")),
+    ("queue-get", include_bytes!("../../tests/captured/queue-get.bin")),
+    ("refused", include_bytes!("../../tests/captured/refused.bin")),
+    ("rings", include_bytes!("../../tests/captured/rings.bin")),
+];
+
+fn captured(name: &str) -> &'static [u8] {
+    CAPTURED.iter().find(|(of, _)| *of == name).expect("captured").1
+}
+
+/// Reads a datagram as the reply to request 1 of port 7.
+fn read<T>(
+    datagram: &[u8],
+    mut parse: impl FnMut(u16, &[u8]) -> Result<Option<T>, Malformed>,
+) -> Result<Vec<T>, NetlinkError> {
+    let mut reply = Reply::new(1, 7, &mut parse);
+    reply.datagram(datagram);
+    reply.result(format_args!("a test")).map(|(records, _)| records)
+}
+
+/// The same of a family's reply, behind its generic header.
+fn read_generic<T>(
+    datagram: &[u8],
+    parse: fn(&[u8]) -> Result<Option<T>, Malformed>,
+) -> Result<Vec<T>, NetlinkError> {
+    read(datagram, |_, body| parse(split_header(body, 4)?.1))
+}
+
+/// All parsers on the same bytes: how each fared.
+fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 10] {
+    fn count<T>(read: Result<Vec<T>, NetlinkError>) -> Result<usize, NetlinkError> {
+        read.map(|records| records.len())
+    }
+    let all = [
+        ("channels", count(read_generic(datagram, ethtool::channels))),
+        ("coalescing", count(read_generic(datagram, ethtool::coalescing))),
+        ("dev-get", count(read_generic(datagram, netdev::dev))),
+        ("family", count(read(datagram, |_, body| generic::family(body).map(Some)))),
+        ("features", count(read_generic(datagram, ethtool::features))),
+        ("links", count(read(datagram, route::link))),
+        ("napi-get", count(read_generic(datagram, netdev::napi))),
+        ("policy", count(read(datagram, |_, body| generic::policy(body).map(Some)))),
+        ("qstats-get", count(read_generic(datagram, netdev::stats))),
+        ("queue-get", count(read_generic(datagram, netdev::queue))),
+    ];
+    for (parser, result) in &all {
+        if let Ok(records) = result {
+            assert!(records * 16 <= datagram.len(), "{parser} made {records} records");
+        }
+    }
+    all
+}
+
+#[test]
+fn the_captured_replies_are_read() {
+    let napis = read_generic(captured("napi-get"), netdev::napi).expect("read");
+    assert_eq!(napis.len(), 2);
+    for napi in &napis {
+        let off = Settings {
+            threaded: Some(0),
+            defer_hard_irqs: Some(0),
+            gro_flush_timeout: Some(0),
+            irq_suspend_timeout: Some(0),
+        };
+        assert_eq!((napi.settings, napi.irq, napi.pid), (off, None, None));
+    }
+    let queues = read_generic(captured("queue-get"), netdev::queue).expect("read");
+    let receive = queues.iter().filter(|queue| queue.kind == QueueKind::Rx).count();
+    assert_eq!((queues.len(), receive), (8, 4), "{queues:?}");
+    // The driver of a veth does not say which instance polls a queue.
+    assert!(queues.iter().all(|queue| queue.napi_id.is_none()), "{queues:?}");
+    let links = read(captured("links"), route::link).expect("read");
+    let names: Vec<_> = links.iter().map(|link| (link.name.as_str(), link.up)).collect();
+    assert_eq!(names, [("lo", false), ("vb", true), ("va", true)]);
+    let LinkRecord { kind, rx_queues, tx_queues, .. } = &links[1];
+    assert_eq!((kind.as_deref(), rx_queues, tx_queues), (Some("veth"), &2, &2));
+    let (id, operations) = read(captured("family"), |_, body| generic::family(body).map(Some))
+        .expect("read")
+        .remove(0);
+    assert!(id > 16);
+    assert_eq!(operations, [1, 5, 10, 11, 12, 13, 14, 15]);
+    let features = read_generic(captured("features"), ethtool::features).expect("read").remove(0);
+    assert_eq!(features.get("rx-gro"), Some(&true));
+    assert_eq!(features.get("loopback"), Some(&false));
+    for record in read_generic(captured("qstats-get"), netdev::stats).expect("read") {
+        assert!(record.queue.is_some() && record.counters.len() > 1, "{record:?}");
+    }
+}
+
+#[test]
+fn the_kernel_s_own_words_are_in_its_refusal() {
+    let error = read_generic(captured("refused"), netdev::napi).expect_err("refused");
+    let said = error.to_string();
+    assert!(said.starts_with("the kernel refused a test: "), "{said}");
+    assert!(said.ends_with("integer out of range"), "{said}");
+}
+
+#[test]
+fn every_reply_cut_at_every_byte_is_an_error_or_shorter() {
+    for (name, whole) in CAPTURED {
+        let records = |bytes: &[u8]| {
+            let all = read_all(bytes);
+            all.into_iter().find(|(parser, _)| *parser == name).map(|(_, result)| result)
+        };
+        let Some(all) = records(whole) else { continue };
+        let all = all.expect(name);
+        let mut boundary = 0;
+        let mut before = 0;
+        for cut in 0..whole.len() {
+            if cut == boundary {
+                let length = whole[cut..].first_chunk().copied().map(u32::from_ne_bytes);
+                boundary += length.expect("a header") as usize;
+                let read = records(&whole[..cut]).expect("its parser").expect(name);
+                assert!(before <= read && read <= all, "{name} at {cut}");
+                before = read;
+            } else {
+                let read = records(&whole[..cut]).expect("its parser");
+                assert!(matches!(read, Err(NetlinkError::Malformed { .. })), "{name} at {cut}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_length_in_a_reply_is_believed() {
+    for (_, whole) in CAPTURED {
+        for at in (0..whole.len() - 1).step_by(2) {
+            for lie in [0, 1, 3, 4, 5, 8, 0x7fff, 0x8000, 0xfffc, 0xffff_u16] {
+                let mut bent = whole.to_vec();
+                bent[at..at + 2].copy_from_slice(&lie.to_ne_bytes());
+                let _fared = read_all(&bent);
+            }
+        }
+    }
+}
+
+#[test]
+fn nests_within_nests_and_lists_without_end_are_bounded() {
+    let mut list = Body::new();
+    for kind in [1, 2, 3, 4, 6, 8, 9, 18] {
+        let deep = (0..10_000).fold(Body::new().u32(1, 1), |body, level| {
+            let inner = body.finish().expect("short");
+            Body::new()
+                .bytes(if level % 2 == 0 { 1 } else { kind }, &inner[..inner.len().min(60_000)])
+        });
+        list = list.nest(kind, |body| {
+            let deep = deep.finish().expect("short");
+            body.header(&deep[..deep.len().min(40_000)])
+        });
+    }
+    let deep = message(&list.finish().expect("short"));
+    let _fared = read_all(&deep);
+
+    // As many features as fit: more than there can be.
+    let bit = |body: Body, n: u32| body.nest(1, |body| body.text(2, &n.to_string()));
+    let many = Body::new().nest(4, |body| body.nest(3, |body| (0..3000).fold(body, bit)));
+    let many = message(&many.finish().expect("short"));
+    let error = read_generic(&many, ethtool::features).expect_err("too many");
+    assert!(error.to_string().contains("too many features"), "{error}");
+}
+
+/// A message of a family whose list is this.
+fn message(list: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(20 + list.len()).expect("short");
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend_from_slice(&[16, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+    message.extend_from_slice(list);
+    message
+}
+
+/// A change to a reply.
+#[derive(Debug, Clone)]
+enum Bend {
+    Set(usize, u8),
+    Flip(usize, u8),
+    Remove(usize, usize),
+    Repeat(usize, usize),
+    Insert(usize, Vec<u8>),
+}
+
+fn bend() -> impl Strategy<Value = Bend> {
+    let at = 0..5000_usize;
+    prop_oneof![
+        (at.clone(), any::<u8>()).prop_map(|(at, byte)| Bend::Set(at, byte)),
+        (at.clone(), 0..8_u8).prop_map(|(at, bit)| Bend::Flip(at, bit)),
+        (at.clone(), 1..64_usize).prop_map(|(at, length)| Bend::Remove(at, length)),
+        (at.clone(), 1..64_usize).prop_map(|(at, length)| Bend::Repeat(at, length)),
+        (at, prop::collection::vec(any::<u8>(), 1..32)).prop_map(|(at, b)| Bend::Insert(at, b)),
+    ]
+}
+
+fn bent(reply: &[u8], bends: &[Bend]) -> Vec<u8> {
+    let mut bytes = reply.to_vec();
+    for bend in bends {
+        let length = bytes.len().max(1);
+        match bend {
+            _ if bytes.is_empty() => break,
+            Bend::Set(at, byte) => bytes[at % length] = *byte,
+            Bend::Flip(at, bit) => bytes[at % length] ^= 1 << bit,
+            Bend::Remove(at, count) => {
+                let at = at % length;
+                bytes.drain(at..(at + count).min(length));
+            }
+            Bend::Repeat(at, count) => {
+                let at = at % length;
+                let part = bytes[at..(at + count).min(length)].to_vec();
+                bytes.splice(at..at, part);
+            }
+            Bend::Insert(at, part) => {
+                let at = at % length;
+                bytes.splice(at..at, part.iter().copied());
+            }
+        }
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn a_bent_reply_never_panics(
+        which in 0..CAPTURED.len(),
+        bends in prop::collection::vec(bend(), 1..12),
+    ) {
+        let _fared = read_all(&bent(CAPTURED[which].1, &bends));
+    }
+
+    #[test]
+    fn a_bent_list_in_a_good_message_never_panics(
+        which in 0..CAPTURED.len(),
+        bends in prop::collection::vec(bend(), 1..12),
+    ) {
+        let list = CAPTURED[which].1.get(20..).unwrap_or_default();
+        let _fared = read_all(&message(&bent(list, &bends)));
+    }
+
+    #[test]
+    fn noise_never_panics(noise in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _fared = read_all(&noise);
+        let _fared = read_all(&message(&noise));
+    }
+}

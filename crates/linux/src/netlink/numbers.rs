@@ -1,0 +1,134 @@
+//! The numbers written here against the running kernel's own type information.
+
+use std::collections::HashMap;
+
+use super::{ethtool, netdev, route};
+
+/// All enumerators of the kernel's, by name, from its BTF. Nothing if it has none, or another form
+/// of it.
+fn enumerators(btf: &[u8]) -> Option<HashMap<&str, i64>> {
+    let word = |at: usize| Some(u32::from_ne_bytes(*btf.get(at..)?.first_chunk()?));
+    let size = |at: usize| Some(word(at)? as usize);
+    if word(0)? & 0x00ff_ffff != 0x0001_eb9f {
+        return None;
+    }
+    let header = size(4)?;
+    let (mut at, strings) = (header + size(8)?, header + size(16)?);
+    let end = at + size(12)?;
+    let name = |offset: usize| {
+        let rest = btf.get(strings + offset..)?;
+        std::str::from_utf8(rest.split(|byte| *byte == 0).next()?).ok()
+    };
+    let mut found = HashMap::new();
+    while at < end {
+        let info = word(at + 4)?;
+        let (kind, entries) = (info >> 24 & 31, (info & 0xffff) as usize);
+        at += 12;
+        let (count, length) = match kind {
+            1 | 14 | 17 => (1, 4),
+            3 => (1, 12),
+            4 | 5 | 15 | 19 => (entries, 12),
+            6 | 13 => (entries, 8),
+            2 | 7..=12 | 16 | 18 => (0, 0),
+            _ => return None,
+        };
+        if kind == 6 {
+            for entry in 0..count {
+                let entry = at + entry * length;
+                found.insert(name(size(entry)?)?, i64::from(word(entry + 4)?.cast_signed()));
+            }
+        }
+        at += count * length;
+    }
+    Some(found)
+}
+
+macro_rules! named {
+    ($module:ident: $($name:ident)*) => {
+        [$((stringify!($name), i64::from($module::$name))),*]
+    };
+}
+
+#[test]
+fn every_number_is_the_running_kernel_s() {
+    let Ok(btf) = std::fs::read("/sys/kernel/btf/vmlinux") else {
+        eprintln!("skipped: this kernel has no type information (/sys/kernel/btf/vmlinux)");
+        return;
+    };
+    let theirs = enumerators(&btf).expect("a BTF of the form of Linux 5.2 and later");
+    let mut ours: Vec<(String, i64)> = Vec::new();
+    let mut add = |numbers: &[(&str, i64)]| {
+        ours.extend(numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)));
+    };
+    add(&named!(netdev:
+        NETDEV_A_DEV_IFINDEX NETDEV_A_DEV_XDP_FEATURES NETDEV_A_DEV_XDP_ZC_MAX_SEGS
+        NETDEV_A_NAPI_IFINDEX NETDEV_A_NAPI_ID NETDEV_A_NAPI_IRQ NETDEV_A_NAPI_PID
+        NETDEV_A_NAPI_DEFER_HARD_IRQS NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT
+        NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT NETDEV_A_NAPI_THREADED
+        NETDEV_A_QUEUE_ID NETDEV_A_QUEUE_IFINDEX NETDEV_A_QUEUE_TYPE NETDEV_A_QUEUE_NAPI_ID
+        NETDEV_A_QSTATS_IFINDEX NETDEV_A_QSTATS_QUEUE_TYPE NETDEV_A_QSTATS_QUEUE_ID
+        NETDEV_A_QSTATS_SCOPE));
+    add(&named!(ethtool:
+        ETHTOOL_MSG_FEATURES_GET ETHTOOL_MSG_FEATURES_SET ETHTOOL_MSG_RINGS_GET
+        ETHTOOL_MSG_CHANNELS_GET ETHTOOL_MSG_COALESCE_GET ETHTOOL_A_HEADER_DEV_NAME
+        ETHTOOL_A_BITSET_BITS ETHTOOL_A_BITSET_BITS_BIT ETHTOOL_A_BITSET_BIT_NAME
+        ETHTOOL_A_BITSET_BIT_VALUE ETHTOOL_A_FEATURES_HW ETHTOOL_A_FEATURES_WANTED
+        ETHTOOL_A_FEATURES_ACTIVE ETHTOOL_A_RINGS_RX_MAX ETHTOOL_A_RINGS_TX_MAX
+        ETHTOOL_A_RINGS_RX ETHTOOL_A_RINGS_TX ETHTOOL_A_CHANNELS_RX_MAX
+        ETHTOOL_A_CHANNELS_TX_MAX ETHTOOL_A_CHANNELS_COMBINED_MAX ETHTOOL_A_CHANNELS_RX_COUNT
+        ETHTOOL_A_CHANNELS_TX_COUNT ETHTOOL_A_CHANNELS_COMBINED_COUNT
+        ETHTOOL_A_COALESCE_RX_USECS ETHTOOL_A_COALESCE_RX_MAX_FRAMES ETHTOOL_A_COALESCE_TX_USECS
+        ETHTOOL_A_COALESCE_TX_MAX_FRAMES ETHTOOL_A_COALESCE_USE_ADAPTIVE_RX
+        ETHTOOL_A_COALESCE_USE_ADAPTIVE_TX));
+    add(&named!(route:
+        IFLA_IFNAME IFLA_LINKINFO IFLA_NET_NS_FD IFLA_EXT_MASK IFLA_NUM_TX_QUEUES
+        IFLA_NUM_RX_QUEUES IFLA_INFO_KIND IFLA_INFO_DATA VETH_INFO_PEER IFA_ADDRESS IFA_LOCAL));
+    for name in ["FEATURES", "RINGS", "CHANNELS", "COALESCE"] {
+        ours.push((format!("ETHTOOL_A_{name}_HEADER"), i64::from(ethtool::HEADER)));
+    }
+    for (number, name) in (netdev::FIRST_COUNTER..).zip(netdev::COUNTERS) {
+        let name = format!("NETDEV_A_QSTATS_{}", name.to_uppercase().replace('-', "_"));
+        ours.push((name, i64::from(number)));
+    }
+    for operation in netdev::Operation::ALL {
+        let name = format!("NETDEV_CMD_{}", operation.name().to_uppercase().replace('-', "_"));
+        ours.push((name, i64::from(operation.number())));
+    }
+    let mut unknown = Vec::new();
+    for (name, number) in &ours {
+        match theirs.get(name.as_str()) {
+            Some(theirs) => assert_eq!(number, theirs, "{name}"),
+            None => unknown.push((name, *number)),
+        }
+    }
+    eprintln!("{} numbers compared, not named by this kernel: {unknown:?}", ours.len());
+    // An older kernel lacks the last ones of a set. A number that it gives to something else would
+    // be a name that is written wrongly here.
+    for (name, number) in unknown {
+        let set = SETS.into_iter().find(|set| name.starts_with(set)).expect("a set");
+        let other = theirs.iter().find(|(of, is)| of.starts_with(set) && **is == number);
+        assert!(other.is_none_or(|(of, _)| of.ends_with("_MAX")), "{name} is {other:?}");
+    }
+}
+
+/// What the names of each set of numbers begin with.
+const SETS: [&str; 18] = [
+    "NETDEV_CMD_",
+    "NETDEV_A_DEV_",
+    "NETDEV_A_NAPI_",
+    "NETDEV_A_QUEUE_",
+    "NETDEV_A_QSTATS_",
+    "ETHTOOL_MSG_",
+    "ETHTOOL_A_HEADER_",
+    "ETHTOOL_A_BITSET_BITS_",
+    "ETHTOOL_A_BITSET_BIT_",
+    "ETHTOOL_A_BITSET_",
+    "ETHTOOL_A_FEATURES_",
+    "ETHTOOL_A_RINGS_",
+    "ETHTOOL_A_CHANNELS_",
+    "ETHTOOL_A_COALESCE_",
+    "IFLA_INFO_",
+    "IFLA_",
+    "VETH_INFO_",
+    "IFA_",
+];

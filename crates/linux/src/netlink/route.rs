@@ -1,0 +1,227 @@
+//! Links, and as much of making them as measurements and tests need: a pair of veth, its
+//! addresses, up, down, away.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use serde::Serialize;
+
+use super::attribute::{Body, Malformed, attributes, split_header};
+use super::error::NetlinkError;
+use super::socket::Connection;
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+pub(super) const IFLA_IFNAME: u16 = 3;
+pub(super) const IFLA_LINKINFO: u16 = 18;
+pub(super) const IFLA_NET_NS_FD: u16 = 28;
+pub(super) const IFLA_EXT_MASK: u16 = 29;
+pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
+pub(super) const IFLA_NUM_RX_QUEUES: u16 = 32;
+pub(super) const IFLA_INFO_KIND: u16 = 1;
+pub(super) const IFLA_INFO_DATA: u16 = 2;
+pub(super) const VETH_INFO_PEER: u16 = 1;
+pub(super) const IFA_ADDRESS: u16 = 1;
+pub(super) const IFA_LOCAL: u16 = 2;
+const RTEXT_FILTER_SKIP_STATS: u32 = 8;
+const IFF_UP: u32 = 1;
+/// `struct ifinfomsg`.
+const IFINFOMSG: usize = 16;
+
+/// A link, as `RTM_GETLINK` lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LinkRecord {
+    /// Its number in this namespace.
+    pub ifindex: u32,
+    /// Its name.
+    #[serde(rename = "ifname")]
+    pub name: String,
+    /// What a virtual device is: `veth`, `bridge` ...
+    pub kind: Option<String>,
+    /// Whether it was set up.
+    pub up: bool,
+    /// Receive queues that it was made with.
+    pub rx_queues: u32,
+    /// Transmit queues that it was made with.
+    pub tx_queues: u32,
+}
+
+/// A pair of veth to be made: both ends have as many queues.
+#[derive(Debug, Clone, Copy)]
+pub struct VethConfig<'a> {
+    /// The name of the end in this namespace.
+    pub name: &'a str,
+    /// The name of the other end.
+    pub peer: &'a str,
+    /// The network namespace of the other end, if not this one.
+    pub peer_namespace: Option<BorrowedFd<'a>>,
+    /// Receive queues of each end. A veth needs as many as its peer has transmit queues to accept
+    /// XDP.
+    pub rx_queues: u32,
+    /// Transmit queues of each end.
+    pub tx_queues: u32,
+}
+
+/// A socket for links, open in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct Route {
+    connection: Connection,
+}
+
+impl Route {
+    /// Opens it.
+    pub fn open() -> Result<Route, NetlinkError> {
+        Connection::open(NETLINK_ROUTE).map(|connection| Route { connection })
+    }
+
+    /// All links of the namespace, by rising ifindex as the kernel lists them.
+    pub fn links(&mut self) -> Result<Vec<LinkRecord>, NetlinkError> {
+        let body = Body::new().header(&ifinfomsg(0, 0, 0));
+        let body = body.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        self.connection.dump(format_args!("listing the links"), RTM_GETLINK, body, link)
+    }
+
+    /// One link by its name.
+    ///
+    /// # Errors
+    /// [`NetlinkError::NoDevice`] if there is none; the same for all that follow.
+    pub fn link(&mut self, name: &str) -> Result<LinkRecord, NetlinkError> {
+        let body = Body::new().header(&ifinfomsg(0, 0, 0));
+        let body = body.text(IFLA_IFNAME, name).u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        let what = format_args!("looking for the link {name}");
+        let found = self.connection.ask(what, RTM_GETLINK, 0, body, link);
+        let found = found.map_err(|error| error.of_device(&name))?;
+        found.into_iter().next().ok_or_else(|| NetlinkError::Malformed {
+            request: what.to_string(),
+            what: "an acknowledgement without a link",
+        })
+    }
+
+    /// Makes a pair of veth, both down, and returns the ifindex of the end in this namespace.
+    pub fn add_veth(&mut self, config: &VethConfig<'_>) -> Result<u32, NetlinkError> {
+        let end = |body: Body, name: &str| {
+            body.text(IFLA_IFNAME, name)
+                .u32(IFLA_NUM_TX_QUEUES, config.tx_queues)
+                .u32(IFLA_NUM_RX_QUEUES, config.rx_queues)
+        };
+        let peer = |body: Body| {
+            let body = end(body.header(&ifinfomsg(0, 0, 0)), config.peer);
+            match config.peer_namespace {
+                Some(namespace) => body.u32(IFLA_NET_NS_FD, namespace.as_raw_fd().cast_unsigned()),
+                None => body,
+            }
+        };
+        let body = end(Body::new().header(&ifinfomsg(0, 0, 0)), config.name);
+        let body = body.nest(IFLA_LINKINFO, |body| {
+            body.text(IFLA_INFO_KIND, "veth")
+                .nest(IFLA_INFO_DATA, |body| body.nest(VETH_INFO_PEER, peer))
+        });
+        let what = format_args!("making the veth pair {} and {}", config.name, config.peer);
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        self.connection.ask(what, RTM_NEWLINK, flags, body, |_, _| Ok(None::<()>))?;
+        self.link(config.name).map(|link| link.ifindex)
+    }
+
+    /// Removes a link; a veth's other end goes with it.
+    pub fn delete(&mut self, ifindex: u32) -> Result<(), NetlinkError> {
+        let body = Body::new().header(&ifinfomsg(ifindex, 0, 0));
+        self.change(format_args!("removing link {ifindex}"), RTM_DELLINK, 0, body, ifindex)
+    }
+
+    /// Sets a link up.
+    pub fn set_up(&mut self, ifindex: u32) -> Result<(), NetlinkError> {
+        let body = Body::new().header(&ifinfomsg(ifindex, IFF_UP, IFF_UP));
+        self.change(format_args!("setting link {ifindex} up"), RTM_NEWLINK, 0, body, ifindex)
+    }
+
+    /// Sets a link down. Its NAPI instances go.
+    pub fn set_down(&mut self, ifindex: u32) -> Result<(), NetlinkError> {
+        let body = Body::new().header(&ifinfomsg(ifindex, 0, IFF_UP));
+        self.change(format_args!("setting link {ifindex} down"), RTM_NEWLINK, 0, body, ifindex)
+    }
+
+    /// Gives a link an address, with the route to its network of `prefix` bits.
+    pub fn add_address(
+        &mut self,
+        ifindex: u32,
+        address: Ipv4Addr,
+        prefix: u8,
+    ) -> Result<(), NetlinkError> {
+        // `struct ifaddrmsg`: family, prefix length, flags, scope, ifindex.
+        const AF_INET: u8 = libc::AF_INET as u8;
+        let mut header = [AF_INET, prefix, 0, 0, 0, 0, 0, 0];
+        header[4..].copy_from_slice(&ifindex.to_ne_bytes());
+        let body = Body::new()
+            .header(&header)
+            .bytes(IFA_LOCAL, &address.octets())
+            .bytes(IFA_ADDRESS, &address.octets());
+        let what = format_args!("giving {address}/{prefix} to link {ifindex}");
+        self.change(what, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body, ifindex)
+    }
+
+    fn change(
+        &mut self,
+        what: std::fmt::Arguments<'_>,
+        message_type: u16,
+        flags: u16,
+        body: Body,
+        ifindex: u32,
+    ) -> Result<(), NetlinkError> {
+        self.connection
+            .ask(what, message_type, flags, body, |_, _| Ok(None::<()>))
+            .map(drop)
+            .map_err(|error| error.of_device(&format_args!("with ifindex {ifindex}")))
+    }
+}
+
+/// `struct ifinfomsg`: family, padding, type, index, flags, and which flags are to change.
+fn ifinfomsg(ifindex: u32, flags: u32, change: u32) -> [u8; IFINFOMSG] {
+    let mut header = [0; IFINFOMSG];
+    header[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..].copy_from_slice(&change.to_ne_bytes());
+    header
+}
+
+pub(super) fn link(kind: u16, body: &[u8]) -> Result<Option<LinkRecord>, Malformed> {
+    if kind != RTM_NEWLINK {
+        return Ok(None);
+    }
+    let (header, list) = split_header(body, IFINFOMSG)?;
+    let word =
+        |at: usize| header[at..].first_chunk().copied().map(u32::from_ne_bytes).unwrap_or_default();
+    let mut found = LinkRecord {
+        ifindex: word(4),
+        name: String::new(),
+        kind: None,
+        up: word(8) & IFF_UP != 0,
+        rx_queues: 0,
+        tx_queues: 0,
+    };
+    for attribute in attributes(list) {
+        let attribute = attribute?;
+        match attribute.kind {
+            IFLA_IFNAME => found.name = attribute.text()?,
+            IFLA_NUM_RX_QUEUES => found.rx_queues = attribute.u32()?,
+            IFLA_NUM_TX_QUEUES => found.tx_queues = attribute.u32()?,
+            IFLA_LINKINFO => {
+                for attribute in attribute.nested() {
+                    let attribute = attribute?;
+                    if attribute.kind == IFLA_INFO_KIND {
+                        found.kind = Some(attribute.text()?);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if found.name.is_empty() {
+        return Err(Malformed("a link has no name"));
+    }
+    Ok(Some(found))
+}

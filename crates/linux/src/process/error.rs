@@ -1,0 +1,85 @@
+//! What can go wrong with another process.
+
+use napkin_sched::SchedError;
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::rights::Right;
+
+/// Why a process could not be looked at.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// There is none, or not any more.
+    #[error("there is no process {pid}, or not any more")]
+    Gone {
+        /// Its id.
+        pid: i32,
+    },
+    /// The id is that of one of its threads.
+    #[error("{tid} is a thread of process {pid}: give the process's id, {pid}")]
+    Thread {
+        /// What was given.
+        tid: i32,
+        /// The process.
+        pid: i32,
+    },
+    /// It is another user's, or protects itself.
+    #[error("process {pid} ({comm}): {what} was refused: run as root, or with {right}")]
+    Denied {
+        /// Its id.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// What was tried.
+        what: &'static str,
+        /// What is missing.
+        right: Right,
+    },
+    /// The kernel has no such call.
+    #[error("this kernel cannot do this: {what} needs Linux {since}")]
+    Unsupported {
+        /// What.
+        what: &'static str,
+        /// From which version on.
+        since: &'static str,
+    },
+    /// A thread cannot have a CPU.
+    #[error("process {pid}: {source}")]
+    Placement {
+        /// Its id.
+        pid: i32,
+        /// Why.
+        source: SchedError,
+    },
+    /// A change could not be written down, so it was not made.
+    #[error("process {pid}: nothing more is set, as it cannot be written down: {reason}")]
+    Unwritten {
+        /// Its id.
+        pid: i32,
+        /// Why.
+        reason: String,
+    },
+    /// Anything else.
+    #[error("process {pid}: {what} failed: {source}")]
+    System {
+        /// Its id.
+        pid: i32,
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: Errno,
+    },
+}
+
+impl ProcessError {
+    /// Whether the process has ended, which is nobody's fault.
+    pub const fn is_gone(&self) -> bool {
+        matches!(self, ProcessError::Gone { .. })
+    }
+
+    /// Whether a right is missing.
+    pub const fn is_denied(&self) -> bool {
+        matches!(self, ProcessError::Denied { .. })
+    }
+}

@@ -1,0 +1,260 @@
+//! A taken socket: what it is, whose packets it receives, and its busy-poll options.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use serde::{Deserialize, Serialize};
+
+use super::last_error;
+
+/// A socket, as seen on a taken descriptor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Socket {
+    /// Its family's number (`AF_INET` is 2).
+    pub family: u16,
+    /// Its type's number (`SOCK_STREAM` is 1).
+    pub kind: u32,
+    /// Its protocol's number (`IPPROTO_TCP` is 6), 0 for a family's only one.
+    pub protocol: u32,
+    /// Where it is bound, if that is an internet address.
+    pub local: Option<SocketAddr>,
+    /// To whom it is connected, if that is an internet address.
+    pub peer: Option<SocketAddr>,
+    /// Whether it accepts connections.
+    pub listening: bool,
+    /// The NAPI instance of the last packet that it received; `None` if it received none over NAPI.
+    pub napi_id: Option<u32>,
+    /// The cookie of its network namespace; `None` before Linux 5.14.
+    pub netns_cookie: Option<u64>,
+    /// Its options.
+    pub options: SocketOptions,
+}
+
+/// A socket's busy-poll options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SocketOptions {
+    /// `SO_BUSY_POLL`: microseconds a receive call busy polls, at most `i32::MAX`; 0 is off.
+    pub busy_poll_usecs: u32,
+    /// `SO_PREFER_BUSY_POLL`; setting it needs `CAP_NET_ADMIN`.
+    pub prefer_busy_poll: bool,
+    /// `SO_BUSY_POLL_BUDGET`: frames a pass, 0 stands for 8; raising it needs `CAP_NET_ADMIN`. The
+    /// kernel lets nobody read it: `None` where it was not set from here.
+    pub busy_poll_budget: Option<u16>,
+}
+
+impl Socket {
+    /// Looks at a socket; `None` if the descriptor is none.
+    ///
+    /// # Errors
+    /// What the kernel says; nothing is known to.
+    pub fn of(descriptor: impl AsFd) -> Result<Option<Socket>, Errno> {
+        let fd = descriptor.as_fd();
+        let family = match sockopt::socket_domain(fd) {
+            Ok(family) => family,
+            Err(Errno::NOTSOCK) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let internet = matches!(family, AddressFamily::INET | AddressFamily::INET6);
+        let local = rustix::net::getsockname(fd).ok().filter(|_| internet);
+        let peer = rustix::net::getpeername(fd).ok().flatten().filter(|_| internet);
+        Ok(Some(Socket {
+            family: family.as_raw(),
+            kind: sockopt::socket_type(fd).map_or(0, SocketType::as_raw),
+            protocol: sockopt::socket_protocol(fd)
+                .ok()
+                .flatten()
+                .map_or(0, |protocol| protocol.as_raw().get()),
+            local: local.and_then(|address| SocketAddr::try_from(address).ok()),
+            peer: peer.and_then(|address| SocketAddr::try_from(address).ok()),
+            listening: sockopt::socket_acceptconn(fd).unwrap_or(false),
+            napi_id: napi_id(fd)?,
+            netns_cookie: netns_cookie(fd),
+            options: SocketOptions::get(fd)?,
+        }))
+    }
+
+    /// Whether it is an internet socket, which alone can be busy polled.
+    pub fn is_internet(&self) -> bool {
+        [AddressFamily::INET, AddressFamily::INET6]
+            .iter()
+            .any(|family| family.as_raw() == self.family)
+    }
+}
+
+impl fmt::Display for SocketOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SocketOptions { busy_poll_usecs, prefer_busy_poll, busy_poll_budget } = self;
+        write!(f, "busy poll {busy_poll_usecs} us")?;
+        if let Some(budget) = busy_poll_budget {
+            write!(f, ", budget {budget}")?;
+        }
+        f.write_str(if *prefer_busy_poll { ", prefer" } else { ", not preferred" })
+    }
+}
+
+impl SocketOptions {
+    /// Reads them, but for the budget; of a kernel without busy polling they are all off.
+    ///
+    /// # Errors
+    /// If the descriptor is no socket.
+    pub fn get(socket: impl AsFd) -> Result<SocketOptions, Errno> {
+        let read = |option| match get_u32(&socket, option) {
+            Err(Errno::NOPROTOOPT) => Ok(0),
+            read => read,
+        };
+        Ok(SocketOptions {
+            busy_poll_usecs: read(libc::SO_BUSY_POLL)?,
+            prefer_busy_poll: read(libc::SO_PREFER_BUSY_POLL)? != 0,
+            busy_poll_budget: None,
+        })
+    }
+
+    /// Sets them; no budget leaves it as it is.
+    ///
+    /// # Errors
+    /// `Errno::PERM` without `CAP_NET_ADMIN` for the preference and for a budget,
+    /// `Errno::NOPROTOOPT` of a kernel that has no such option, `Errno::NOTSOCK`.
+    pub fn set(self, socket: impl AsFd) -> Result<(), Errno> {
+        let SocketOptions { busy_poll_usecs, prefer_busy_poll, busy_poll_budget } = self;
+        // The preference first, as it is the one that is refused.
+        if get_u32(&socket, libc::SO_PREFER_BUSY_POLL)? != u32::from(prefer_busy_poll) {
+            set_u32(&socket, libc::SO_PREFER_BUSY_POLL, prefer_busy_poll.into())?;
+        }
+        if let Some(budget) = busy_poll_budget {
+            set_u32(&socket, libc::SO_BUSY_POLL_BUDGET, budget.into())?;
+        }
+        set_u32(&socket, libc::SO_BUSY_POLL, busy_poll_usecs)
+    }
+}
+
+/// Whether a descriptor is an internet socket.
+pub fn is_internet(descriptor: impl AsFd) -> bool {
+    let family = sockopt::socket_domain(descriptor);
+    family.is_ok_and(|family| matches!(family, AddressFamily::INET | AddressFamily::INET6))
+}
+
+/// The NAPI instance of the last packet that a socket received.
+///
+/// # Errors
+/// `Errno::NOTSOCK` of anything else.
+pub fn napi_id(socket: impl AsFd) -> Result<Option<u32>, Errno> {
+    match get_u32(socket, libc::SO_INCOMING_NAPI_ID) {
+        Ok(0) | Err(Errno::NOPROTOOPT) => Ok(None),
+        Ok(id) => Ok(Some(id)),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The cookie of a socket's network namespace, if this kernel tells (since 5.14).
+pub fn netns_cookie(socket: impl AsFd) -> Option<u64> {
+    get(socket, libc::SO_NETNS_COOKIE).ok()
+}
+
+/// The cookie of the network namespace that the calling thread is in.
+pub fn own_netns_cookie() -> Option<u64> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    );
+    netns_cookie(socket.ok()?)
+}
+
+fn get_u32(socket: impl AsFd, option: libc::c_int) -> Result<u32, Errno> {
+    get(socket, option)
+}
+
+/// An option that is a number.
+fn get<T: Copy + Default>(socket: impl AsFd, option: libc::c_int) -> Result<T, Errno> {
+    let mut value = MaybeUninit::new(T::default());
+    // Four or eight.
+    let mut length = size_of::<T>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: both pointers are to live values of their own; the kernel writes no more than `length`
+    // bytes.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, option, value.as_mut_ptr().cast(), &raw mut length)
+    };
+    if result != 0 {
+        return Err(last_error());
+    }
+    // SAFETY: it was initialised above, and whatever bytes the kernel wrote make a number.
+    Ok(unsafe { value.assume_init() })
+}
+
+fn set_u32(socket: impl AsFd, option: libc::c_int, value: u32) -> Result<(), Errno> {
+    let value = libc::c_int::try_from(value).map_err(|_| Errno::INVAL)?;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the pointer is to a live number of the size that is given; the call reads it.
+    let result = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rights::Right;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    #[test]
+    fn a_listener_and_its_connection_are_told_apart() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(here).unwrap();
+        let seen = Socket::of(&listener).unwrap().expect("a socket");
+        assert!(seen.listening && seen.is_internet());
+        assert_eq!((seen.local, seen.peer), (Some(here), None));
+        let seen = Socket::of(&stream).unwrap().expect("a socket");
+        assert!(!seen.listening);
+        assert_eq!((seen.peer, seen.protocol), (Some(here), 6));
+        assert_eq!(seen.netns_cookie, own_netns_cookie());
+        // The loopback device has no NAPI instance of its own.
+        assert_eq!(seen.napi_id, None);
+    }
+
+    #[test]
+    fn what_is_no_internet_socket_is_told() {
+        let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let seen = Socket::of(&unix).unwrap().expect("a socket");
+        assert!(!seen.is_internet());
+        assert_eq!((seen.local, seen.napi_id), (None, None));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(Socket::of(&file), Ok(None));
+        assert_eq!(SocketOptions::get(&file), Err(Errno::NOTSOCK));
+    }
+
+    #[test]
+    fn options_that_were_set_are_read_back() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let off = SocketOptions::default();
+        assert_eq!(SocketOptions::get(&socket), Ok(off));
+        let polls = SocketOptions { busy_poll_usecs: 50, ..off };
+        assert_eq!(polls.set(&socket), Ok(()));
+        assert_eq!(SocketOptions::get(&socket), Ok(polls));
+        let prefers = SocketOptions { prefer_busy_poll: true, busy_poll_budget: Some(16), ..polls };
+        if !Right::NetAdmin.held() {
+            assert_eq!(prefers.set(&socket), Err(Errno::PERM));
+            return eprintln!("skipped: setting the preference needs {}", Right::NetAdmin);
+        }
+        assert_eq!(prefers.set(&socket), Ok(()));
+        let read = SocketOptions { busy_poll_budget: None, ..prefers };
+        assert_eq!(SocketOptions::get(&socket), Ok(read));
+        let wrong = SocketOptions { busy_poll_usecs: u32::MAX, ..off };
+        assert_eq!(wrong.set(&socket), Err(Errno::INVAL));
+    }
+}

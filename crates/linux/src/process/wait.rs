@@ -1,0 +1,235 @@
+//! Which threads of a process wait on which epoll context.
+//!
+//! Seen in `/proc/PID/task/TID/syscall`, which tells the system call of a thread that sleeps; of one
+//! that runs the kernel tells nothing. A server under load is seen waiting now and then only, so it
+//! is looked at several times. A process of another word size (a 32-bit program) has other numbers
+//! for its system calls and is seen to wait on nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::error::ProcessError;
+use super::handle::Process;
+use super::procfile;
+
+#[cfg(target_arch = "x86_64")]
+const EPOLL_WAIT: Option<u64> = Some(232);
+/// Not on aarch64, where the C library calls `epoll_pwait` instead.
+#[cfg(not(target_arch = "x86_64"))]
+const EPOLL_WAIT: Option<u64> = None;
+#[cfg(target_arch = "x86_64")]
+const EPOLL_PWAIT: u64 = 281;
+#[cfg(not(target_arch = "x86_64"))]
+const EPOLL_PWAIT: u64 = 22;
+const EPOLL_PWAIT2: u64 = 441;
+
+/// More different waits of one process than this are not told apart.
+const MAX_WAITS: usize = 1 << 16;
+
+/// How long a wait lasts at most, as its caller asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Timeout {
+    /// Until something happens.
+    Infinite,
+    /// So many nanoseconds.
+    Nanoseconds(u64),
+    /// It could not be read from the process's memory.
+    Unknown,
+}
+
+/// A thread in `epoll_wait`, `epoll_pwait` or `epoll_pwait2`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Wait {
+    /// The thread.
+    pub tid: i32,
+    /// The descriptor of the epoll context, in the thread's table.
+    pub epfd: i32,
+    /// How many events it takes at once.
+    pub maxevents: i32,
+    /// How long it waits.
+    pub timeout: Timeout,
+}
+
+/// What a process's threads were seen to do.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Waits {
+    /// Each different wait, with how many times it was seen.
+    pub seen: Vec<(Wait, u32)>,
+    /// Threads that ran each time: what they wait on is not known.
+    pub running: Vec<i32>,
+    /// Threads that slept in something else each time that they slept.
+    pub elsewhere: Vec<i32>,
+}
+
+impl Waits {
+    /// The waits on one epoll descriptor.
+    pub fn on(&self, epfd: i32) -> impl Iterator<Item = &Wait> {
+        self.seen.iter().map(|(wait, _)| wait).filter(move |wait| wait.epfd == epfd)
+    }
+}
+
+impl Process {
+    /// Looks `samples` times, `gap` apart, at what its threads wait on.
+    ///
+    /// # Errors
+    /// If it has ended before the first look, or is another user's.
+    pub fn waits(&self, samples: u32, gap: Duration) -> Result<Waits, ProcessError> {
+        let mut seen: BTreeMap<Wait, u32> = BTreeMap::new();
+        // Whether a thread was seen asleep, and whether in a wait.
+        let mut threads: BTreeMap<i32, (bool, bool)> = BTreeMap::new();
+        for sample in 0..samples.max(1) {
+            if sample > 0 && self.ends_within(gap) {
+                break;
+            }
+            let ids = match self.threads() {
+                Err(error) if error.is_gone() && sample > 0 => break,
+                ids => ids?,
+            };
+            for tid in ids {
+                let path = format!("/proc/{}/task/{tid}/syscall", self.pid());
+                let text = match procfile::read_text(&path, 512) {
+                    Ok(text) => text,
+                    // The thread has ended.
+                    Err(Errno::NOENT | Errno::SRCH) => continue,
+                    Err(errno) => return Err(self.refused("to see its system calls", errno)),
+                };
+                let (asleep, waited) = threads.entry(tid).or_default();
+                let doing = parse(&text);
+                *asleep |= doing != Doing::Runs;
+                if let Doing::Waits { epfd, maxevents, timeout } = doing {
+                    *waited = true;
+                    let timeout = match timeout {
+                        Asked::Known(timeout) => timeout,
+                        Asked::At(address) => self.timespec(address),
+                    };
+                    let wait = Wait { tid, epfd, maxevents, timeout };
+                    if seen.len() < MAX_WAITS || seen.contains_key(&wait) {
+                        *seen.entry(wait).or_default() += 1;
+                    }
+                }
+            }
+        }
+        let of = |wanted: (bool, bool)| {
+            let these = threads.iter().filter(move |(_, seen)| **seen == wanted);
+            these.map(|(tid, _)| *tid).collect()
+        };
+        Ok(Waits {
+            seen: seen.into_iter().collect(),
+            running: of((false, false)),
+            elsewhere: of((true, false)),
+        })
+    }
+
+    /// A `timespec` in its memory.
+    fn timespec(&self, address: u64) -> Timeout {
+        let mut bytes = [0_u8; 16];
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let Ok(address) = usize::try_from(address) else { return Timeout::Unknown };
+        let remote = libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(address),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: the local vector names the array above, which lives and is not used meanwhile; the
+        // remote one is an address in another process, which the kernel checks.
+        let read = unsafe {
+            libc::process_vm_readv(self.pid(), &raw const local, 1, &raw const remote, 1, 0)
+        };
+        if read != 16 || !self.alive() {
+            return Timeout::Unknown;
+        }
+        let (seconds, nanoseconds) = bytes.split_at(8);
+        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0);
+        let whole = number(seconds).saturating_mul(1_000_000_000);
+        Timeout::Nanoseconds(whole.saturating_add(number(nanoseconds)))
+    }
+}
+
+/// What a line of `syscall` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    /// It runs, or could: nothing is known.
+    Runs,
+    /// It sleeps in something else.
+    Other,
+    Waits {
+        epfd: i32,
+        maxevents: i32,
+        timeout: Asked,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Known(Timeout),
+    /// A `timespec` at this address.
+    At(u64),
+}
+
+/// `running`, or `NUMBER ARG ARG ARG ARG ARG ARG SP PC` with a decimal number and the rest
+/// hexadecimal, or `-1 SP PC` outside of system calls.
+fn parse(text: &str) -> Doing {
+    let mut words = text.split_ascii_whitespace();
+    let first = words.next().unwrap_or("running");
+    if first == "running" {
+        return Doing::Runs;
+    }
+    let Ok(number) = first.parse::<u64>() else { return Doing::Other };
+    if Some(number) != EPOLL_WAIT && number != EPOLL_PWAIT && number != EPOLL_PWAIT2 {
+        return Doing::Other;
+    }
+    let mut arguments = [0_u64; 4];
+    for argument in &mut arguments {
+        let hex = words.next().and_then(|word| word.strip_prefix("0x"));
+        let Some(Ok(value)) = hex.map(|hex| u64::from_str_radix(hex, 16)) else {
+            return Doing::Other;
+        };
+        *argument = value;
+    }
+    let [epfd, _, maxevents, timeout] = arguments;
+    // The registers' lower halves: these arguments are of type int.
+    let int = |register: u64| register as u32 as i32;
+    let timeout = match (number, timeout) {
+        (EPOLL_PWAIT2, 0) => Asked::Known(Timeout::Infinite),
+        (EPOLL_PWAIT2, address) => Asked::At(address),
+        (_, milliseconds) => match u64::try_from(int(milliseconds)) {
+            Ok(milliseconds) => Asked::Known(Timeout::Nanoseconds(milliseconds * 1_000_000)),
+            Err(_) => Asked::Known(Timeout::Infinite),
+        },
+    };
+    Doing::Waits { epfd: int(epfd), maxevents: int(maxevents), timeout }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_what_a_thread_waits_on() {
+        let line = |number: u64, timeout: &str| {
+            format!("{number} 0x5 0x7f00 0x400 {timeout} 0x0 0x8 0x7ffe 0x7f01\n")
+        };
+        let waits = |timeout| Doing::Waits { epfd: 5, maxevents: 1_024, timeout };
+        let known = |timeout| waits(Asked::Known(timeout));
+        assert_eq!(parse(&line(EPOLL_PWAIT, "0xffffffff")), known(Timeout::Infinite));
+        assert_eq!(parse(&line(EPOLL_PWAIT, "0xffffffffffffffff")), known(Timeout::Infinite));
+        assert_eq!(parse(&line(EPOLL_PWAIT, "0xa")), known(Timeout::Nanoseconds(10_000_000)));
+        assert_eq!(parse(&line(EPOLL_PWAIT2, "0x0")), known(Timeout::Infinite));
+        assert_eq!(parse(&line(EPOLL_PWAIT2, "0x7ffe10")), waits(Asked::At(0x7f_fe10)));
+        if let Some(number) = EPOLL_WAIT {
+            assert_eq!(parse(&line(number, "0x0")), known(Timeout::Nanoseconds(0)));
+        }
+        for running in ["running\n", ""] {
+            assert_eq!(parse(running), Doing::Runs);
+        }
+        for other in ["-1 0x7ffe 0x7f01", "0 0x0 0x1 0x2 0x3 0x4 0x5 0x6 0x7", "281", "281 0x5 zz"]
+        {
+            assert_eq!(parse(other), Doing::Other, "{other}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! `/proc/interrupts`: how often each interrupt came, and on which CPU.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::{read_text, table};
+
+/// A host of a thousand CPUs and five thousand interrupts has fewer bytes.
+const LIMIT: usize = 64 << 20;
+
+/// All numbered interrupts. Those of the processor itself (`NMI`, `LOC` ...) are left out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Interrupts {
+    /// The CPUs that are on, in the order of the counts.
+    pub cpus: Vec<usize>,
+    /// By number.
+    pub irqs: BTreeMap<u32, Interrupt>,
+}
+
+/// One interrupt.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Interrupt {
+    /// Times that it came since it was set up, on each of [`Interrupts::cpus`].
+    pub counts: Vec<u64>,
+    /// Whom it is for, as its drivers name it: `eth0-TxRx-0`, `virtio2-input.0`. Several are
+    /// separated by commas.
+    pub device: String,
+}
+
+impl Interrupt {
+    /// Times that it came, on all CPUs; wraps as the kernel's own counts do.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().fold(0, |sum, count| sum.wrapping_add(*count))
+    }
+}
+
+impl Interrupts {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Without procfs.
+    pub fn read() -> io::Result<Interrupts> {
+        Ok(Interrupts::parse(&read_text("/proc/interrupts", LIMIT)?))
+    }
+
+    /// Reads the file's text. Lines that make no sense are left out.
+    pub fn parse(text: &str) -> Interrupts {
+        let mut lines = text.lines();
+        let cpus = table::cpus(lines.next().unwrap_or_default());
+        let irqs = lines.filter_map(|line| {
+            let row = table::row(line, cpus.len())?;
+            let irq = row.name.parse().ok()?;
+            Some((irq, Interrupt { counts: row.counts, device: device(row.rest) }))
+        });
+        Interrupts { irqs: irqs.collect(), cpus }
+    }
+
+    /// An interrupt by its number.
+    pub fn get(&self, irq: u32) -> Option<&Interrupt> {
+        self.irqs.get(&irq)
+    }
+
+    /// Times that an interrupt came on one CPU.
+    pub fn on(&self, irq: u32, cpu: usize) -> Option<u64> {
+        let place = self.cpus.iter().position(|it| *it == cpu)?;
+        self.irqs.get(&irq)?.counts.get(place).copied()
+    }
+}
+
+/// The drivers' names in a description: what stands behind the controller, the controller's own
+/// number and how the interrupt is triggered, none of which every kernel writes.
+fn device(description: &str) -> String {
+    let mut words = description.split_whitespace().peekable();
+    words.next();
+    // `5-edge`, `16-fasteoi`, `27 Level`, `-event`.
+    let controller_s = |word: &&str| {
+        let (number, trigger) = word.split_once('-').unwrap_or((word, ""));
+        let numbered = number.bytes().all(|byte| byte.is_ascii_digit());
+        matches!(*word, "Level" | "Edge" | "None")
+            || numbered && matches!(trigger, "" | "edge" | "level" | "fasteoi" | "event")
+    };
+    while words.next_if(controller_s).is_some() {}
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LINUX_6_18: &str = "           CPU0       CPU1       CPU2       CPU3       
+ 24:          1          0          0          0  IO-APIC   5-edge      ACPI:Ged
+ 38:          0          0          0       4832 PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0
+NMI:          0          0          0          0   Non-maskable interrupts
+ERR:          0
+";
+
+    /// CPU 1 is off; a controller without a number, a shared line, one of an ARM and one of Xen.
+    const OTHERS: &str = "            CPU0       CPU2
+   8:          5          1   IO-APIC-edge      rtc0
+  16:         10         20   IO-APIC   16-fasteoi   ehci_hcd:usb1, eth0
+  27:          7          9     GICv3  27 Level     arch_timer
+  76:        100        200   xen-dyn    -event     eth0-q0-tx
+ 131:          3          4   IR-PCI-MSI 1572865-edge      mlx5_comp0@pci:0000:03:00.0
+";
+
+    #[test]
+    fn counts_are_by_number_and_cpu() {
+        let all = Interrupts::parse(LINUX_6_18);
+        assert_eq!(all.cpus, [0, 1, 2, 3]);
+        assert_eq!(all.irqs.keys().copied().collect::<Vec<_>>(), [24, 38]);
+        assert_eq!(all.on(38, 3), Some(4832));
+        assert_eq!(all.on(38, 0), Some(0));
+        assert_eq!(all.on(38, 9), None);
+        assert_eq!(all.get(38).map(Interrupt::total), Some(4832));
+        assert_eq!(all.get(38).map(|irq| irq.device.as_str()), Some("virtio2-input.0"));
+    }
+
+    #[test]
+    fn a_cpu_that_is_off_has_no_column() {
+        let all = Interrupts::parse(OTHERS);
+        assert_eq!((all.on(16, 2), all.on(16, 1)), (Some(20), None));
+        let devices: Vec<_> = all.irqs.values().map(|irq| irq.device.as_str()).collect();
+        assert_eq!(
+            devices,
+            [
+                "rtc0",
+                "ehci_hcd:usb1, eth0",
+                "arch_timer",
+                "eth0-q0-tx",
+                "mlx5_comp0@pci:0000:03:00.0"
+            ]
+        );
+    }
+
+    #[test]
+    fn this_kernel_s_are_read() {
+        let all = Interrupts::read().expect("procfs");
+        assert!(!all.cpus.is_empty());
+        assert!(all.irqs.values().all(|irq| irq.counts.len() <= all.cpus.len()));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(text in "(CPU[0-9]{0,30}| |\n|[0-9]{0,25}:?|\\PC){0,80}") {
+            let _ = Interrupts::parse(&text);
+        }
+
+        #[test]
+        fn a_file_that_is_cut_is_read_as_far_as_it_goes(end in 0..LINUX_6_18.len()) {
+            if let Some(text) = LINUX_6_18.get(..end) {
+                prop_assert!(Interrupts::parse(text).irqs.len() <= 2);
+            }
+        }
+    }
+}

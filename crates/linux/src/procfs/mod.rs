@@ -1,0 +1,60 @@
+//! What `/proc` says of interrupts, softirqs, CPUs, threads and the kernel's switches.
+//!
+//! Parsers are total and keep no more than they were given; every file is read up to a limit. What a
+//! kernel does not say is `None`. Not other programs' descriptors: those are [`crate::process`]'s.
+
+pub mod cpus;
+pub mod interrupts;
+pub mod irq;
+pub mod softirqs;
+pub mod softnet;
+pub mod stat;
+pub mod sysctl;
+mod table;
+pub mod thread;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+pub use interrupts::{Interrupt, Interrupts};
+pub use irq::IrqError;
+pub use softirqs::Softirqs;
+pub use softnet::Softnet;
+pub use stat::CpuTimes;
+pub use sysctl::{Sysctl, SysctlError};
+pub use thread::{ThreadStat, Threads, Time};
+
+/// Reads a text file of at most `limit` bytes. Of a longer one the last line that fits is the last
+/// that is given, so that no number is cut in two; bytes that are no text become U+FFFD.
+///
+/// # Errors
+/// If it is not there, or not for this process.
+pub fn read_text(path: impl AsRef<Path>, limit: usize) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(limit as u64).read_to_end(&mut bytes)?;
+    if bytes.len() == limit {
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        bytes.truncate(whole);
+    }
+    Ok(match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_file_ends_with_a_whole_line() {
+        let whole = read_text("/proc/stat", 1 << 20).expect("procfs");
+        let cut = read_text("/proc/stat", 100).expect("procfs");
+        assert!(cut.len() <= 100 && cut.ends_with('\n'), "{cut:?}");
+        assert_eq!(cut.lines().count(), 1);
+        assert!(whole.lines().count() > 1);
+        assert_eq!(read_text("/proc/stat", 3).expect("procfs"), "");
+        assert!(read_text("/proc/no-such-file", 3).is_err());
+    }
+}

@@ -1,0 +1,412 @@
+//! What is going on with this namespace's NAPI instances and with the CPUs, again and again, for a
+//! live view.
+//!
+//! Put together from netlink, the [counting programs](crate::count), `/proc` and, more rarely as it
+//! is dearer, a look at every process's sockets. All numbers are cumulative; whoever shows them takes
+//! differences. What cannot be known is `None`, with the reason in the notes, and never 0.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::count::{self, CountError, Counter, Counts, Key};
+use crate::namespace::{Namespace, NamespaceError};
+use crate::netlink::{NapiRecord, Netdev, NetlinkError, QueueKind, QueueRecord, Route};
+use crate::procfs::thread::{ThreadStat, Time};
+use crate::procfs::{CpuTimes, Interrupts, Softnet};
+use crate::rights::Right;
+use crate::settings::Settings;
+use crate::show::{self, Programs};
+
+/// How to sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// What the counting programs count; `None` for no counting.
+    pub count: Option<count::Options>,
+    /// How often to look at the processes for owners and their epoll parameters: some
+    /// microseconds a socket.
+    pub owners_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { count: Some(count::Options::default()), owners_every: Duration::from_secs(5) }
+    }
+}
+
+/// Why there is no sample.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SampleError {
+    /// The kernel did not list devices or instances.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// The calling thread's namespace cannot be told.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+}
+
+/// Everything at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Snapshot {
+    /// Nanoseconds of the monotonic clock.
+    pub at_ns: u64,
+    /// This namespace's instances, by device and id.
+    pub napis: Vec<NapiSnapshot>,
+    /// The CPUs' backlogs together, of every namespace: loopback, and devices without NAPI.
+    pub backlog: Option<Counts>,
+    /// The CPUs that are on, by number.
+    pub cpus: Vec<CpuSnapshot>,
+    /// What could not be known, and why.
+    pub notes: Vec<String>,
+}
+
+/// One instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NapiSnapshot {
+    /// Its device's number.
+    pub ifindex: u32,
+    /// Its device.
+    pub ifname: String,
+    /// Its id.
+    pub id: u32,
+    /// The receive queues that it polls, where the driver says.
+    pub rx_queues: Vec<u32>,
+    /// The transmit queues that it polls, where the driver says.
+    pub tx_queues: Vec<u32>,
+    /// Its interrupt's number.
+    pub irq: Option<u32>,
+    /// The id of its thread.
+    pub pid: Option<i32>,
+    /// How it is set.
+    #[serde(flatten)]
+    pub settings: Settings,
+    /// The policy in force by name, or the nearest and what it differs in.
+    pub mode: String,
+    /// The CPU of its last poll, or on which its thread ran last.
+    pub cpu: Option<usize>,
+    /// Polls, packets and timers since counting began; zeros if it was never polled since then.
+    pub counts: Option<Counts>,
+    /// Its interrupts, on all CPUs. An interrupt that several instances share counts for each.
+    pub interrupts: Option<u64>,
+    /// Nanoseconds of CPU that its thread has used.
+    pub thread_cpu_ns: Option<u64>,
+    /// The programs whose sockets it serves, with the most sockets first: `memcached[812]`.
+    pub owners: Vec<String>,
+}
+
+/// One CPU's time since the start, in nanoseconds as fine as `/proc/stat` has it (10 ms), and
+/// counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CpuSnapshot {
+    /// Its number.
+    pub cpu: usize,
+    /// In hard interrupts.
+    pub hard_irq_ns: u64,
+    /// In softirqs, those that ksoftirqd runs left out.
+    pub softirq_ns: u64,
+    /// In threads: programs and the kernel's.
+    pub thread_ns: u64,
+    /// Idle.
+    pub idle_ns: u64,
+    /// Stolen by a hypervisor.
+    pub steal_ns: u64,
+    /// Rounds of the receive softirq that ended for lack of time or budget, since the first sample.
+    pub time_squeezes: Option<u64>,
+}
+
+/// Takes samples of the network namespace in which it was started.
+#[derive(Debug)]
+pub struct Sampler {
+    netdev: Netdev,
+    route: Route,
+    /// The namespace's inode, as in [`Key`].
+    netns: u32,
+    counter: Option<Counter>,
+    /// Rows of the counter's table beyond which other namespaces' are taken out.
+    crowded: usize,
+    /// Why there is none, or what it does not count.
+    counter_notes: Vec<String>,
+    owners_every: Duration,
+    programs: Programs,
+    looked_at: Option<Instant>,
+    /// Of each CPU: the kernel's count of 32 bits, and the sum of its steps.
+    squeezes: BTreeMap<usize, (u32, u64)>,
+}
+
+impl Sampler {
+    /// Begins to count. Without the rights to count the rest is sampled all the same.
+    ///
+    /// # Errors
+    /// If the kernel has no netlink family `netdev`, or no procfs.
+    pub fn start(options: &Options) -> Result<Sampler, SampleError> {
+        // A namespace's inode has 32 bits, also where the file system's numbers have 64.
+        let netns = u32::try_from(Namespace::identity()?.inode).unwrap_or(0);
+        let mut counter_notes = Vec::new();
+        let started = options.count.as_ref().map(Counter::start);
+        let counter = match started {
+            Some(Ok(counter)) => {
+                counter_notes.extend_from_slice(counter.notes());
+                Some(counter)
+            }
+            Some(Err(error)) => {
+                counter_notes.push(format!("polls, packets and timers are not counted: {error}"));
+                None
+            }
+            None => None,
+        };
+        let room = options.count.map_or(0, |options| options.instances);
+        Ok(Sampler {
+            netdev: Netdev::open()?,
+            route: Route::open()?,
+            netns,
+            counter,
+            crowded: usize::try_from(room / 2).unwrap_or(usize::MAX),
+            counter_notes,
+            owners_every: options.owners_every,
+            programs: Programs::default(),
+            looked_at: None,
+            squeezes: BTreeMap::new(),
+        })
+    }
+
+    /// A sample. The first says which polls there were since the start.
+    ///
+    /// # Errors
+    /// If the kernel does not list the instances; whatever else fails is left out and noted.
+    pub fn sample(&mut self) -> Result<Snapshot, SampleError> {
+        let mut notes = self.counter_notes.clone();
+        // Before the instances: what is counted and then not listed is gone.
+        let counted = self.counted(&mut notes);
+        let at_ns = monotonic_ns();
+        let names: BTreeMap<u32, String> =
+            self.route.links()?.into_iter().map(|link| (link.ifindex, link.name)).collect();
+        let records = self.netdev.napis(None)?;
+        let queues = Queues::of(&self.netdev.queues(None)?);
+        if let Some(counted) = &counted {
+            self.forget(counted, &records);
+        }
+        self.look_at_programs(&mut notes);
+        let interrupts = records.iter().any(|record| record.irq.is_some()).then(Interrupts::read);
+        let interrupts = match interrupts {
+            Some(Err(error)) => {
+                notes.push(format!("interrupts are not counted: /proc/interrupts: {error}"));
+                None
+            }
+            other => other.and_then(Result::ok),
+        };
+        let mut napis: Vec<NapiSnapshot> = records
+            .iter()
+            .filter_map(|record| {
+                // A device that came between the two lists is there the next time.
+                let ifname = names.get(&record.ifindex)?.clone();
+                Some(self.napi(record, ifname, &queues, counted.as_ref(), interrupts.as_ref()))
+            })
+            .collect();
+        napis.sort_by_key(|napi| (napi.ifindex, napi.id));
+        let backlog = Key { netns: 0, ifindex: 0, napi_id: 0 };
+        let backlog = counted.as_ref().map(|all| all.get(&backlog).copied().unwrap_or_default());
+        let cpus = self.cpus(&mut notes);
+        Ok(Snapshot { at_ns, napis, backlog, cpus, notes })
+    }
+
+    fn counted(&self, notes: &mut Vec<String>) -> Option<BTreeMap<Key, Counts>> {
+        let counter = self.counter.as_ref()?;
+        let read = || -> Result<_, CountError> { Ok((counter.read()?, counter.lost()?)) };
+        match read() {
+            Ok((counted, lost)) => {
+                if lost.no_room != 0 || lost.nested != 0 {
+                    notes.push(format!(
+                        "{} polls and timers of instances beyond the table's room, and {} that fell \
+                         into another's count, are counted nowhere",
+                        lost.no_room, lost.nested
+                    ));
+                }
+                Some(counted)
+            }
+            Err(error) => {
+                notes.push(format!("polls, packets and timers are not known: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Takes out of the counter's table what is gone, and other namespaces' if it gets crowded.
+    fn forget(&self, counted: &BTreeMap<Key, Counts>, records: &[NapiRecord]) {
+        let Some(counter) = &self.counter else { return };
+        let crowded = counted.len() > self.crowded;
+        let there: BTreeSet<u32> = records.iter().map(|record| record.id).collect();
+        for key in counted.keys() {
+            let ours = key.netns == self.netns;
+            let gone = ours && key.napi_id != 0 && !there.contains(&key.napi_id);
+            if gone || (crowded && !ours && key.netns != 0) {
+                // If it cannot be taken out now it will be the next time.
+                let _ = counter.forget(key);
+            }
+        }
+    }
+
+    fn look_at_programs(&mut self, notes: &mut Vec<String>) {
+        if self.looked_at.is_none_or(|at| at.elapsed() >= self.owners_every) {
+            self.programs = Programs::find();
+            self.looked_at = Some(Instant::now());
+        }
+        let unseen = self.programs.unseen;
+        if unseen > 0 {
+            // Even with the right: a security module, or a process with more rights than this one.
+            let without = if Right::SysPtrace.held() { "even with" } else { "without" };
+            notes.push(format!(
+                "owners among {unseen} processes are not known: they could not be looked at \
+                 {without} {}",
+                Right::SysPtrace
+            ));
+        }
+    }
+
+    fn napi(
+        &self,
+        record: &NapiRecord,
+        ifname: String,
+        queues: &Queues,
+        counted: Option<&BTreeMap<Key, Counts>>,
+        interrupts: Option<&Interrupts>,
+    ) -> NapiSnapshot {
+        let key = Key { netns: self.netns, ifindex: record.ifindex, napi_id: record.id };
+        let counts = counted.map(|all| all.get(&key).copied().unwrap_or_default());
+        // In a container with process ids of its own the kernel's are other processes', or none.
+        let thread = record.pid.and_then(|pid| ThreadStat::read(pid, pid));
+        let thread = thread.filter(|it| it.kernel && it.comm.starts_with("napi/"));
+        let ran = thread
+            .as_ref()
+            .map(|it| Time::read(it.tid, it.tid).map_or(it.cpu_ns, |time| time.run_ns));
+        let polled_on = counts.and_then(|counts| usize::try_from(counts.cpu?).ok());
+        let behind = self.programs.behind(record.id);
+        let owners = self.programs.by_napi_id.get(&record.id).map_or(&[][..], Vec::as_slice);
+        NapiSnapshot {
+            ifindex: record.ifindex,
+            ifname,
+            id: record.id,
+            rx_queues: queues.get(record.id, QueueKind::Rx),
+            tx_queues: queues.get(record.id, QueueKind::Tx),
+            irq: record.irq,
+            pid: record.pid,
+            settings: record.settings,
+            mode: show::mode(&record.settings, &behind).to_string(),
+            cpu: polled_on.or(thread.map(|it| it.cpu)),
+            counts,
+            interrupts: record.irq.and_then(|irq| Some(interrupts?.get(irq)?.total())),
+            thread_cpu_ns: ran,
+            owners: owners
+                .iter()
+                .map(|program| format!("{}[{}]", program.owner.comm, program.owner.pid))
+                .collect(),
+        }
+    }
+
+    fn cpus(&mut self, notes: &mut Vec<String>) -> Vec<CpuSnapshot> {
+        let times = CpuTimes::read().unwrap_or_else(|error| {
+            notes.push(format!("the CPUs' times are not known: /proc/stat: {error}"));
+            Vec::new()
+        });
+        match Softnet::read() {
+            Ok(all) => {
+                // A kernel before 5.10 does not number the lines, which are of the CPUs that are on.
+                let unnumbered = times.iter().map(|times| times.cpu);
+                let numbered = all.iter().zip(unnumbered.map(Some).chain(std::iter::repeat(None)));
+                for (softnet, place) in numbered {
+                    if let Some(cpu) = softnet.cpu.or(place) {
+                        step(&mut self.squeezes, cpu, softnet.time_squeeze);
+                    }
+                }
+            }
+            Err(error) => {
+                self.squeezes.clear();
+                notes.push(format!("time squeezes are not known: softnet_stat: {error}"));
+            }
+        }
+        times
+            .iter()
+            .map(|times| CpuSnapshot {
+                cpu: times.cpu,
+                hard_irq_ns: times.irq_ns,
+                softirq_ns: times.softirq_ns,
+                thread_ns: times
+                    .user_ns
+                    .saturating_add(times.nice_ns)
+                    .saturating_add(times.system_ns),
+                idle_ns: times.idle_ns.saturating_add(times.iowait_ns),
+                steal_ns: times.steal_ns,
+                time_squeezes: self.squeezes.get(&times.cpu).map(|(_, sum)| *sum),
+            })
+            .collect()
+    }
+}
+
+/// Adds what a CPU's count of 32 bits has gone on by since it was last seen.
+fn step(squeezes: &mut BTreeMap<usize, (u32, u64)>, cpu: usize, now: u32) {
+    let (last, sum) = squeezes.entry(cpu).or_insert((now, 0));
+    *sum = sum.saturating_add(now.wrapping_sub(*last).into());
+    *last = now;
+}
+
+/// Which instance polls which queues.
+struct Queues(BTreeMap<(u32, QueueKind), Vec<u32>>);
+
+impl Queues {
+    fn of(records: &[QueueRecord]) -> Queues {
+        let mut of: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+        for record in records {
+            if let Some(napi_id) = record.napi_id {
+                of.entry((napi_id, record.kind)).or_default().push(record.id);
+            }
+        }
+        for ids in of.values_mut() {
+            ids.sort_unstable();
+        }
+        Queues(of)
+    }
+
+    fn get(&self, napi_id: u32, kind: QueueKind) -> Vec<u32> {
+        self.0.get(&(napi_id, kind)).cloned().unwrap_or_default()
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_squeeze_count_begins_at_nothing_and_goes_on_when_the_kernel_s_wraps() {
+        let mut squeezes = BTreeMap::new();
+        step(&mut squeezes, 3, u32::MAX - 1);
+        assert_eq!(squeezes[&3].1, 0, "what was before is not ours");
+        step(&mut squeezes, 3, u32::MAX);
+        step(&mut squeezes, 3, 4);
+        assert_eq!(squeezes[&3].1, 6);
+    }
+
+    #[test]
+    fn queues_are_listed_by_rising_number_under_whoever_polls_them() {
+        let queue = |id, kind, napi_id| QueueRecord { ifindex: 2, id, kind, napi_id };
+        let queues = Queues::of(&[
+            queue(1, QueueKind::Rx, Some(7)),
+            queue(0, QueueKind::Rx, Some(7)),
+            queue(0, QueueKind::Tx, Some(7)),
+            queue(2, QueueKind::Rx, None),
+        ]);
+        assert_eq!(queues.get(7, QueueKind::Rx), [0, 1]);
+        assert_eq!(queues.get(7, QueueKind::Tx), [0]);
+        assert_eq!(queues.get(8, QueueKind::Rx), [0; 0]);
+    }
+}

@@ -1,0 +1,388 @@
+//! Whether this kernel can do what a policy asks, and what would come nearest.
+//!
+//! Decided by what was probed ([`Kernel`]); versions are named only to say which Linux has first
+//! what this one lacks. What a policy means is the core's.
+
+use std::fmt;
+
+use napkin_core::policy::{EpollPolicy, NetSoftirq, SocketPoller, Threaded};
+use napkin_core::{MICROSECOND, MILLISECOND, Policy};
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::kernel::Kernel;
+use crate::settings::{Setting, Settings};
+
+/// Which part of a policy is about to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The devices' (`napkin apply`).
+    Device,
+    /// The program's: its epoll descriptors and sockets (`napkin attach`, `napkin run`).
+    Program,
+    /// Both (`napkin run --dev`).
+    Both,
+}
+
+impl Scope {
+    fn device(self) -> bool {
+        self != Scope::Program
+    }
+
+    fn program(self) -> bool {
+        self != Scope::Device
+    }
+}
+
+/// Something that the policy names and that will not be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Warning {
+    /// The program's epoll parameters, which a device does not have.
+    EpollNotSet,
+    /// The program's socket options, which a device does not have.
+    SocketsNotSet,
+    /// The devices' part, of which no device was named.
+    DeviceNotSet,
+    /// An application that never sleeps: nobody can make it.
+    SpinNotSet,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Warning::EpollNotSet => {
+                "the policy's epoll parameters are the program's, not the device's: start it with \
+                 `napkin run`, or set them from outside with `napkin attach`"
+            }
+            Warning::SocketsNotSet => {
+                "the policy's socket options are the program's, not the device's: start it with \
+                 `napkin run`, or set them from outside with `napkin attach`"
+            }
+            Warning::DeviceNotSet => {
+                "the policy's device part is not set: name the device with --dev, or set it with \
+                 `napkin apply`"
+            }
+            Warning::SpinNotSet => {
+                "the policy asks for an application that never sleeps: it has to do that itself \
+                 (wait with a zero timeout no longer than the epoll's busy poll); without, it is \
+                 polled only while it waits"
+            }
+        })
+    }
+}
+
+/// What a kernel lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Lacking {
+    /// Holding an interrupt off for a time without work (2007).
+    Hold,
+    /// Network softirqs in ksoftirqd (2018).
+    Ksoftirqd,
+    /// The rule of Linux 4.9 to 6.4 for softirqs while ksoftirqd is runnable.
+    OldSoftirqRule,
+    /// Polling by a shared pool of workers (2020).
+    Workqueue,
+    /// Stopping a queue whose receivers are full.
+    Feedback,
+    /// A thread of the kernel's that polls sockets for a program.
+    SeparatePoller,
+    /// Threads that poll.
+    Threaded,
+    /// Threads that poll without end.
+    ThreadedBusyPoll,
+    /// Deferral of interrupts.
+    Deferral,
+    /// Suspension of interrupts.
+    Suspension,
+    /// Parameters of an epoll descriptor.
+    EpollParameters,
+    /// Preferred busy polling of a socket.
+    SocketPreference,
+    /// A value as large as this.
+    Value {
+        /// Of which setting.
+        setting: Setting,
+        /// The largest that is taken.
+        largest: u64,
+    },
+}
+
+impl Lacking {
+    /// The first Linux that has it; `None` if none has.
+    pub fn since(self) -> Option<&'static str> {
+        match self {
+            Lacking::Threaded => Some("5.12"),
+            Lacking::ThreadedBusyPoll => Some("6.19"),
+            Lacking::Deferral => Some("5.8"),
+            Lacking::Suspension => Some("6.13"),
+            Lacking::EpollParameters => Some("6.9"),
+            Lacking::SocketPreference => Some("5.11"),
+            Lacking::Hold
+            | Lacking::Ksoftirqd
+            | Lacking::OldSoftirqRule
+            | Lacking::Workqueue
+            | Lacking::Feedback
+            | Lacking::SeparatePoller
+            | Lacking::Value { .. } => None,
+        }
+    }
+
+    /// The policy without it, and with what comes nearest in its place.
+    fn mended(self, policy: &Policy) -> Policy {
+        let mut near = *policy;
+        match self {
+            Lacking::Hold => {
+                let hold = near.instance.hold;
+                (near.instance.hold, near.instance.hold_tick) = (0, 0);
+                if !near.instance.defers() {
+                    near.instance = deferral_of(hold, near);
+                }
+            }
+            Lacking::Ksoftirqd => {
+                near.cpu = Policy::BASE.cpu;
+                if near.instance.threaded == Threaded::Disabled {
+                    near.instance.threaded = Threaded::Enabled;
+                }
+            }
+            Lacking::OldSoftirqRule => near.cpu.inline_while_ksoftirqd = true,
+            Lacking::Workqueue => near.instance.threaded = Threaded::Enabled,
+            Lacking::Feedback => {
+                near.instance.feedback = false;
+                if !near.suspends() {
+                    let suspend = Policy::suspend(20 * MICROSECOND);
+                    let (hold, tick) = (near.instance.hold, near.instance.hold_tick);
+                    let threaded = near.instance.threaded;
+                    near.instance = suspend.instance;
+                    (near.instance.hold, near.instance.hold_tick) = (hold, tick);
+                    near.instance.threaded = threaded;
+                    near.epoll = suspend.epoll;
+                }
+            }
+            Lacking::SeparatePoller => near.application.socket_poller = SocketPoller::Inline,
+            Lacking::Threaded => {
+                near.instance.threaded = Threaded::Disabled;
+            }
+            Lacking::ThreadedBusyPoll => {
+                // The document's deferral is for when the mode is left; a thread that sleeps would
+                // be under it all the time.
+                near = if *policy == Policy::THREADED_BUSY_POLL { Policy::THREADED } else { near };
+                near.instance.threaded = Threaded::Enabled;
+            }
+            Lacking::Deferral => {
+                near.instance.defer_hard_irqs = 0;
+                near.instance.gro_flush_timeout = 0;
+                near.instance.irq_suspend_timeout = 0;
+            }
+            Lacking::Suspension => near.instance.irq_suspend_timeout = 0,
+            Lacking::EpollParameters => near.epoll = EpollPolicy::default(),
+            Lacking::SocketPreference => near.application.socket_prefer_busy_poll = false,
+            Lacking::Value { setting, largest } => {
+                let instance = &mut near.instance;
+                match setting {
+                    Setting::Threaded => instance.threaded = Threaded::Disabled,
+                    Setting::DeferHardIrqs => {
+                        instance.defer_hard_irqs = u32::try_from(largest).unwrap_or(u32::MAX);
+                    }
+                    Setting::GroFlushTimeout => instance.gro_flush_timeout = largest,
+                    Setting::IrqSuspendTimeout => instance.irq_suspend_timeout = largest,
+                }
+            }
+        }
+        near
+    }
+}
+
+/// Deferral that keeps interrupts masked for about as long as a hold does, in periods that are not
+/// shorter than those that were published: 20 us, for a timer costs more than the poll it leads to.
+fn deferral_of(hold: u64, policy: Policy) -> napkin_core::policy::InstancePolicy {
+    const PERIOD: u64 = 20 * MICROSECOND;
+    let published = Policy::defer(PERIOD).instance;
+    let whole = hold / u64::from(published.defer_hard_irqs);
+    let (count, period) = if whole >= PERIOD {
+        (published.defer_hard_irqs, whole / MICROSECOND * MICROSECOND)
+    } else {
+        (u32::try_from(hold.div_ceil(PERIOD)).unwrap_or(u32::MAX).max(1), PERIOD)
+    };
+    napkin_core::policy::InstancePolicy {
+        defer_hard_irqs: count,
+        gro_flush_timeout: period,
+        ..policy.instance
+    }
+}
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lacking::Hold => f.write_str("hold"),
+            Lacking::Ksoftirqd => f.write_str("network softirqs in ksoftirqd"),
+            Lacking::OldSoftirqRule => {
+                f.write_str("the rule that no softirq runs inline while ksoftirqd is runnable")
+            }
+            Lacking::Workqueue => f.write_str("polling by a workqueue"),
+            Lacking::Feedback => f.write_str("feedback"),
+            Lacking::SeparatePoller => {
+                f.write_str("a thread that polls a program's sockets for it")
+            }
+            Lacking::Threaded => f.write_str("threaded polling"),
+            Lacking::ThreadedBusyPoll => f.write_str("threaded busy poll"),
+            Lacking::Deferral => f.write_str("deferral of interrupts"),
+            Lacking::Suspension => f.write_str("suspension of interrupts"),
+            Lacking::EpollParameters => f.write_str("busy-poll parameters of epoll"),
+            Lacking::SocketPreference => f.write_str("SO_PREFER_BUSY_POLL"),
+            Lacking::Value { setting, largest } => {
+                write!(f, "a {setting} above {}", setting.show(*largest))
+            }
+        }
+    }
+}
+
+/// A policy that this kernel cannot do.
+#[derive(Debug, Clone, PartialEq, Eq, Error, Serialize)]
+#[error("{}", said(self))]
+#[serde(rename_all = "kebab-case")]
+pub struct Refusal {
+    /// The policy.
+    pub policy: String,
+    /// What is lacking.
+    pub lacking: Lacking,
+    /// The first Linux that has it.
+    pub since: Option<&'static str>,
+    /// The running kernel.
+    pub release: String,
+    /// What this kernel can do that comes nearest.
+    pub nearest: String,
+}
+
+fn said(refusal: &Refusal) -> String {
+    let Refusal { policy, lacking, since, release, nearest } = refusal;
+    let whose = match (lacking, since) {
+        (_, Some(since)) => {
+            format!("this kernel ({release}) lacks {lacking}: Linux {since} has it first")
+        }
+        (Lacking::OldSoftirqRule, None) => {
+            format!("{lacking} went with Linux 6.5, and cannot be switched on in this kernel")
+        }
+        (Lacking::SeparatePoller, None) => {
+            format!("{lacking} cannot be had from outside: the program has to start one itself")
+        }
+        (Lacking::Value { .. }, None) => {
+            format!("this kernel ({release}) takes no {lacking}").replace("no a ", "no ")
+        }
+        (_, None) => format!("no Linux has {lacking}"),
+    };
+    format!("{policy}: {whose}; the nearest that this kernel can do is {nearest}")
+}
+
+/// Whether a kernel can do the part of a policy that is about to be set.
+///
+/// # Errors
+/// A [`Refusal`] names the first thing that is lacking, and the nearest policy that is not refused.
+/// What could not be probed is no reason to refuse: setting it will say.
+pub fn check(policy: &Policy, kernel: &Kernel, scope: Scope) -> Result<Vec<Warning>, Refusal> {
+    let Some(lacking) = first_lacking(policy, kernel, scope) else {
+        return Ok(warnings(policy, scope));
+    };
+    let mut nearest = *policy;
+    // Each step takes away what it mends, so this ends; the bound is for a kernel that lies.
+    for _ in 0..32 {
+        match first_lacking(&nearest, kernel, scope) {
+            Some(lacking) => nearest = lacking.mended(&nearest),
+            None => break,
+        }
+    }
+    // A thread that polls without end, on a kernel without threads: the application can do it.
+    let spins = policy.instance.threaded == Threaded::BusyPoll;
+    if spins && nearest.instance.threaded == Threaded::Disabled {
+        let busy = Policy::NAPIBUSY;
+        nearest = if first_lacking(&busy, kernel, scope).is_none() { busy } else { nearest };
+    }
+    Err(Refusal {
+        policy: policy.to_string(),
+        lacking,
+        since: lacking.since(),
+        release: kernel.release.clone(),
+        nearest: nearest.to_string(),
+    })
+}
+
+fn first_lacking(policy: &Policy, kernel: &Kernel, scope: Scope) -> Option<Lacking> {
+    let Policy { instance, cpu, epoll, application } = policy;
+    let mut lacking = Vec::new();
+    let mut need = |is_lacking: bool, what| {
+        if is_lacking {
+            lacking.push(what);
+        }
+    };
+    if scope.device() {
+        need(cpu.net_softirq != NetSoftirq::Inline, Lacking::Ksoftirqd);
+        need(!cpu.inline_while_ksoftirqd, Lacking::OldSoftirqRule);
+        need(instance.feedback, Lacking::Feedback);
+        need(instance.hold != 0 || instance.hold_tick != 0, Lacking::Hold);
+        need(instance.threaded == Threaded::Workqueue, Lacking::Workqueue);
+        let wanted = Settings::of(instance);
+        for setting in Setting::ALL {
+            let value = wanted.get(setting).unwrap_or(0);
+            if kernel.takes(setting, value) {
+                continue;
+            }
+            let what = match (setting, kernel.way(setting)) {
+                (Setting::Threaded, _) if value > 1 => Lacking::ThreadedBusyPoll,
+                (Setting::Threaded, _) => Lacking::Threaded,
+                (_, Some(way)) => Lacking::Value { setting, largest: way.largest() },
+                (Setting::IrqSuspendTimeout, None) => Lacking::Suspension,
+                (Setting::DeferHardIrqs | Setting::GroFlushTimeout, None) => Lacking::Deferral,
+            };
+            need(true, what);
+        }
+    }
+    if scope.program() {
+        let separate = application.socket_poller == SocketPoller::Separate;
+        need(separate && application.socket_busy_polls(), Lacking::SeparatePoller);
+        need(
+            *epoll != EpollPolicy::default() && kernel.epoll_params.lacks(),
+            Lacking::EpollParameters,
+        );
+        let prefers = application.socket_prefer_busy_poll;
+        need(prefers && kernel.socket_prefer_busy_poll.lacks(), Lacking::SocketPreference);
+    }
+    lacking.first().copied()
+}
+
+fn warnings(policy: &Policy, scope: Scope) -> Vec<Warning> {
+    let Policy { instance, epoll, application, .. } = policy;
+    let mut warnings = Vec::new();
+    let mut warn = |applies: bool, warning| {
+        if applies {
+            warnings.push(warning);
+        }
+    };
+    if !scope.program() {
+        warn(*epoll != EpollPolicy::default(), Warning::EpollNotSet);
+        warn(application.socket_busy_polls(), Warning::SocketsNotSet);
+    }
+    let wants_device = *instance != Policy::BASE.instance;
+    warn(!scope.device() && wants_device, Warning::DeviceNotSet);
+    warn(application.spin, Warning::SpinNotSet);
+    warnings
+}
+
+/// How long other traffic on the same queue may have to wait under a policy, if that is long enough
+/// to be noticed: from 1 ms on.
+pub fn others_wait(policy: &Policy) -> Option<u64> {
+    let instance = &policy.instance;
+    let span = if instance.suspends() {
+        instance.irq_suspend_timeout
+    } else if instance.defers() {
+        instance.deferral_span()
+    } else {
+        0
+    };
+    (span >= MILLISECOND && instance.threaded != Threaded::BusyPoll).then_some(span)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,392 @@
+//! What `/sys` says of devices and CPUs.
+//!
+//! A mounted sysfs shows the devices of the namespace in which it was mounted, not those of whoever
+//! reads it: after `setns` or `nsenter --net` an `eth0` under `/sys` may be another namespace's.
+//! With the right to, [`Sysfs::open`] therefore reads through a mount of its own that nobody else
+//! sees; without, it compares the devices under `/sys` with netlink's, and refuses those of another
+//! namespace.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use thiserror::Error;
+
+use crate::netlink::LinkRecord;
+use crate::procfs::{cpus, read_text};
+use crate::rights::Right;
+
+/// A file of sysfs is a page at the most.
+const LIMIT: usize = 64 << 10;
+
+/// Queues of a device, and interrupts: as many as are looked at.
+const MOST: usize = 8_192;
+
+/// The namespace's own view of `/sys`.
+#[derive(Debug)]
+pub struct Sysfs {
+    root: PathBuf,
+    /// Keeps our own mount, to which `root` leads.
+    _mount: Option<OwnedFd>,
+}
+
+/// A file of a device that sets all of its instances at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeviceFile {
+    /// `threaded`: 0 or 1; 2 where the kernel has threaded busy poll.
+    Threaded,
+    /// `napi_defer_hard_irqs`: polls.
+    DeferHardIrqs,
+    /// `gro_flush_timeout`: nanoseconds.
+    GroFlushTimeout,
+}
+
+impl DeviceFile {
+    /// The file's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeviceFile::Threaded => "threaded",
+            DeviceFile::DeferHardIrqs => "napi_defer_hard_irqs",
+            DeviceFile::GroFlushTimeout => "gro_flush_timeout",
+        }
+    }
+}
+
+/// How a receive queue's packets are handed to other CPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Steering {
+    /// The queue.
+    pub queue: u32,
+    /// RPS: the CPUs that get its packets; none if it is off.
+    pub rps_cpus: Vec<usize>,
+    /// RFS: the entries of the queue's table of flows; 0 if it is off.
+    pub rps_flow_cnt: u64,
+}
+
+/// Why sysfs cannot be had, or not written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SysfsError {
+    /// Nothing is mounted on `/sys`.
+    #[error("/sys shows no network devices: mount -t sysfs sysfs /sys")]
+    Absent,
+    /// It is of another network namespace.
+    #[error(
+        "/sys shows another network namespace's devices ({there}), not those of this one ({here}); \
+         with {} napkin mounts a view of its own, and ip netns exec NAME does it for a command",
+        Right::SysAdmin
+    )]
+    Elsewhere {
+        /// Devices under `/sys`.
+        there: String,
+        /// Devices that netlink lists.
+        here: String,
+    },
+    /// A name that could lead elsewhere.
+    #[error("{ifname:?} is no name of a device")]
+    Name {
+        /// What was given.
+        ifname: String,
+    },
+    /// The right is missing.
+    #[error(
+        "{path} cannot be written: it takes {} in the namespace, and a writable /sys",
+        Right::NetAdmin
+    )]
+    Denied {
+        /// Which file.
+        path: String,
+    },
+    /// The kernel refused the value.
+    #[error("{path} does not take {value}: {source}")]
+    Value {
+        /// Which file.
+        path: String,
+        /// What was written.
+        value: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel is older, or the device has gone.
+    #[error("there is no {path}: this kernel lacks it, or the device has gone")]
+    NoFile {
+        /// Which file.
+        path: String,
+    },
+}
+
+impl Sysfs {
+    /// A view of the calling thread's network namespace; `links` are netlink's devices.
+    ///
+    /// # Errors
+    /// If what is mounted on `/sys` shows another namespace, or nothing, and there is no right to
+    /// mount another.
+    pub fn open(links: &[LinkRecord]) -> Result<Sysfs, SysfsError> {
+        if let Ok(mount) = own_mount() {
+            let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+            if root.join("class/net").is_dir() {
+                return Ok(Sysfs { root, _mount: Some(mount) });
+            }
+        }
+        let sysfs = Sysfs { root: PathBuf::from("/sys"), _mount: None };
+        let mut there = sysfs.devices().map_err(|_| SysfsError::Absent)?;
+        let mut here: Vec<(String, u32)> =
+            links.iter().map(|link| (link.name.clone(), link.ifindex)).collect();
+        there.sort();
+        here.sort();
+        if same(&there, &here) {
+            return Ok(sysfs);
+        }
+        Err(SysfsError::Elsewhere { there: listed(&there), here: listed(&here) })
+    }
+
+    /// The devices that it shows, with their ifindex.
+    fn devices(&self) -> io::Result<Vec<(String, u32)>> {
+        let entries = fs::read_dir(self.root.join("class/net"))?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        // `bonding_masters` is a file among them.
+        let indexed = names.filter_map(|name| {
+            let index = u32::try_from(self.number(&name, "ifindex")?).ok()?;
+            Some((name, index))
+        });
+        Ok(indexed.collect())
+    }
+
+    /// A file's path; `None` for a name that is none.
+    fn path(&self, ifname: &str, file: &str) -> Option<PathBuf> {
+        let plain = !ifname.is_empty()
+            && ifname.len() < 16
+            && !matches!(ifname, "." | "..")
+            && !ifname.contains(['/', '\0']);
+        plain.then(|| self.root.join("class/net").join(ifname).join(file))
+    }
+
+    fn text(&self, ifname: &str, file: &str) -> Option<String> {
+        let text = read_text(self.path(ifname, file)?, LIMIT).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    fn number(&self, ifname: &str, file: &str) -> Option<i64> {
+        self.text(ifname, file)?.parse().ok()
+    }
+
+    /// A device's driver. A virtual device has none.
+    pub fn driver(&self, ifname: &str) -> Option<String> {
+        let target = fs::read_link(self.path(ifname, "device/driver")?).ok()?;
+        Some(target.file_name()?.to_str()?.to_owned())
+    }
+
+    /// The name on its bus of the hardware below a device: `virtio2`, `0000:03:00.0`.
+    pub fn hardware(&self, ifname: &str) -> Option<String> {
+        let target = fs::read_link(self.path(ifname, "device")?).ok()?;
+        Some(target.file_name()?.to_str()?.to_owned())
+    }
+
+    /// `up`, `down`, `unknown`, `lowerlayerdown` ...
+    pub fn operstate(&self, ifname: &str) -> Option<String> {
+        self.text(ifname, "operstate")
+    }
+
+    /// The NUMA node to which a device is attached; `None` too where there is only one.
+    pub fn numa_node(&self, ifname: &str) -> Option<u32> {
+        // A virtio device has none; the PCI device above it may.
+        ["device/numa_node", "device/../numa_node"]
+            .into_iter()
+            .find_map(|file| u32::try_from(self.number(ifname, file)?).ok())
+    }
+
+    /// The interrupts of a device's PCI function, by rising number: its queues' and others.
+    pub fn msi_irqs(&self, ifname: &str) -> Vec<u32> {
+        for place in ["device/msi_irqs", "device/../msi_irqs"] {
+            let Some(entries) = self.path(ifname, place).and_then(|path| fs::read_dir(path).ok())
+            else {
+                continue;
+            };
+            let named =
+                entries.take(MOST).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            let mut irqs: Vec<u32> = named.filter_map(|name| name.parse().ok()).collect();
+            irqs.sort_unstable();
+            return irqs;
+        }
+        Vec::new()
+    }
+
+    /// What a device's file holds; `None` if this kernel has no such file.
+    pub fn device_file(&self, ifname: &str, file: DeviceFile) -> Option<u64> {
+        u64::try_from(self.number(ifname, file.name())?).ok()
+    }
+
+    /// Sets all instances of a device, and those that it will have.
+    ///
+    /// # Errors
+    /// Without the right, without the file, or if the kernel does not take the value.
+    pub fn set_device_file(
+        &self,
+        ifname: &str,
+        file: DeviceFile,
+        value: u64,
+    ) -> Result<(), SysfsError> {
+        let Some(real) = self.path(ifname, file.name()) else {
+            return Err(SysfsError::Name { ifname: ifname.to_owned() });
+        };
+        // Our own mount's path would tell nobody anything.
+        let path = format!("/sys/class/net/{ifname}/{}", file.name());
+        let written = fs::OpenOptions::new()
+            .write(true)
+            .open(real)
+            .and_then(|mut file| file.write_all(value.to_string().as_bytes()));
+        written.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => SysfsError::NoFile { path },
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                SysfsError::Denied { path }
+            }
+            _ => SysfsError::Value { path, value, source },
+        })
+    }
+
+    /// RPS and RFS of a device's receive queues, by rising queue. Empty where the kernel was built
+    /// without.
+    pub fn steering(&self, ifname: &str) -> Vec<Steering> {
+        let Some(entries) = self.path(ifname, "queues").and_then(|path| fs::read_dir(path).ok())
+        else {
+            return Vec::new();
+        };
+        let names =
+            entries.take(MOST).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let queues = names.filter_map(|name| name.strip_prefix("rx-")?.parse::<u32>().ok());
+        let read = |queue: u32| {
+            let file = |name: &str| self.text(ifname, &format!("queues/rx-{queue}/{name}"));
+            Some(Steering {
+                queue,
+                rps_cpus: cpus::parse_mask(&file("rps_cpus")?)?,
+                rps_flow_cnt: file("rps_flow_cnt").and_then(|text| text.parse().ok()).unwrap_or(0),
+            })
+        };
+        let mut steering: Vec<Steering> = queues.filter_map(read).collect();
+        steering.sort_by_key(|it| it.queue);
+        steering
+    }
+}
+
+/// Whether two CPUs share a core, somewhere on this host.
+pub fn smt_active() -> Option<bool> {
+    match read_text("/sys/devices/system/cpu/smt/active", LIMIT).ok()?.trim() {
+        "1" => Some(true),
+        "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// The CPUs that share a core with this one, itself among them.
+pub fn siblings(cpu: usize) -> Option<Vec<usize>> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    cpus::parse_list(&read_text(path, LIMIT).ok()?)
+}
+
+/// The CPUs on which unbound work of the kernel may run.
+pub fn workqueue_cpumask() -> Option<Vec<usize>> {
+    cpus::parse_mask(&read_text("/sys/devices/virtual/workqueue/cpumask", LIMIT).ok()?)
+}
+
+/// A mount of sysfs that is attached nowhere, and goes with its descriptor.
+fn own_mount() -> rustix::io::Result<OwnedFd> {
+    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, quiet)
+}
+
+/// Whether two lists of devices are one namespace's, though a device may have come or gone between
+/// them. `lo` is in every one and tells nothing.
+fn same(there: &[(String, u32)], here: &[(String, u32)]) -> bool {
+    let known = |list: &[(String, u32)], device: &(String, u32)| list.contains(device);
+    let telling = |list: &[(String, u32)]| list.iter().filter(|it| it.0 != "lo").count();
+    let common = here.iter().filter(|it| it.0 != "lo" && known(there, it)).count();
+    let odd = telling(there).max(telling(here)) - common;
+    odd == 0 || (odd == 1 && common > 1)
+}
+
+fn listed(devices: &[(String, u32)]) -> String {
+    const SHOWN: usize = 6;
+    let mut names: Vec<&str> = devices.iter().take(SHOWN).map(|it| it.0.as_str()).collect();
+    if devices.len() > SHOWN {
+        names.push("...");
+    }
+    if names.is_empty() { "none".into() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn devices(names: &[(&str, u32)]) -> Vec<(String, u32)> {
+        names.iter().map(|(name, index)| ((*name).to_owned(), *index)).collect()
+    }
+
+    #[test]
+    fn another_namespace_s_devices_are_told_from_one_s_own() {
+        let host = devices(&[("lo", 1), ("eth0", 2), ("eth1", 3)]);
+        assert!(same(&host, &host));
+        assert!(same(&host, &devices(&[("lo", 1), ("eth0", 2), ("eth1", 3), ("new", 9)])));
+        assert!(!same(&host, &devices(&[("lo", 1)])));
+        assert!(!same(&host, &devices(&[("lo", 1), ("eth0", 7), ("eth1", 8)])), "another eth0");
+        assert!(!same(&host, &devices(&[("lo", 1), ("va", 2), ("vb", 3)])));
+        assert!(!same(&devices(&[("lo", 1)]), &devices(&[("lo", 1), ("va", 2)])));
+    }
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        let sysfs = Sysfs { root: "/sys".into(), _mount: None };
+        for name in ["", ".", "..", "../../etc", "a\0b", "sixteen-letters!"] {
+            assert_eq!(sysfs.path(name, "threaded"), None, "{name:?}");
+            let error = sysfs.set_device_file(name, DeviceFile::Threaded, 1).expect_err("no name");
+            assert!(matches!(error, SysfsError::Name { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_new_namespace_has_nothing_but_loopback() {
+        let told = std::thread::spawn(|| {
+            // SAFETY: a new network namespace concerns nothing but this thread, which ends.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?;
+            let sysfs = Sysfs::open(&[]).expect("with the right to unshare comes that to mount");
+            Ok::<_, rustix::io::Errno>((
+                sysfs.devices().expect("a listing"),
+                sysfs.number("lo", "ifindex"),
+            ))
+        });
+        match told.join().expect("no panic") {
+            Ok((devices, index)) => {
+                assert_eq!(index, Some(1));
+                // Modules may add devices of their own to every namespace.
+                assert!(devices.iter().all(|(name, _)| name != "eth0"), "{devices:?}");
+            }
+            Err(errno) => eprintln!("skipped: a namespace takes CAP_SYS_ADMIN ({errno})"),
+        }
+    }
+
+    #[test]
+    fn loopback_s_files_are_read() {
+        let sysfs = Sysfs { root: "/sys".into(), _mount: None };
+        if sysfs.operstate("lo").is_none() {
+            return eprintln!("skipped: no sysfs");
+        }
+        assert_eq!(sysfs.driver("lo"), None);
+        assert_eq!(sysfs.device_file("lo", DeviceFile::GroFlushTimeout), Some(0));
+        assert_eq!(sysfs.numa_node("lo"), None);
+        assert!(sysfs.msi_irqs("lo").is_empty());
+        let steering = sysfs.steering("lo");
+        assert!(steering.iter().all(|it| it.rps_cpus.is_empty()), "{steering:?}");
+    }
+
+    #[test]
+    fn cpus_have_siblings() {
+        let cpu = napkin_sched::usable_cpus()[0];
+        assert!(siblings(cpu).is_none_or(|all| all.contains(&cpu)));
+        assert!(workqueue_cpumask().is_none_or(|all| !all.is_empty()));
+    }
+}

@@ -1,0 +1,355 @@
+//! Policies applied to the running kernel, in network namespaces without a name, and put back.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use napkin_core::Policy;
+use napkin_core::policy::PRESETS;
+use napkin_linux::apply::{
+    Also, Applied, ApplyError, Hold, Linux, Options, Request, Restoration, RestoreOptions, apply,
+    restore,
+};
+use napkin_linux::journal::Store;
+use napkin_linux::namespace::{Namespace, NamespaceError};
+use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
+use napkin_linux::procfs::{interrupts::Interrupts, irq, thread};
+use napkin_linux::rights::Right;
+use napkin_linux::{Setting, device};
+use napkin_sched::Class;
+
+/// A journal's directory of the test's own, in memory where there is such a place.
+struct Home(PathBuf);
+
+impl Home {
+    fn new(name: &str) -> Home {
+        let memory = PathBuf::from("/dev/shm");
+        let base = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        Home(base.join(format!("napkin-apply-{}-{name}", std::process::id())))
+    }
+
+    /// Seen from the calling thread's namespace.
+    fn store(&self) -> Store {
+        let boot = napkin_linux::namespace::boot_id().expect("procfs");
+        Store::at(self.0.clone(), boot, Namespace::identity().expect("procfs"))
+    }
+
+    fn files(&self) -> usize {
+        fs::read_dir(&self.0).map_or(0, Iterator::count)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A fresh namespace, or a visible word on why there is none.
+fn fresh() -> Option<Namespace> {
+    match Namespace::new() {
+        Ok(namespace) => Some(namespace),
+        Err(NamespaceError::NoRight { right, .. }) => {
+            assert!(!Right::SysAdmin.held(), "refused although {right} is held");
+            eprintln!("skipped: a network namespace needs {right}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A pair of veth with two queues, up, with GRO on: both ends have two instances.
+fn pair(name: &str, peer: &str) {
+    let mut route = Route::open().expect("a socket");
+    let config = VethConfig { name, peer, peer_namespace: None, rx_queues: 2, tx_queues: 2 };
+    route.add_veth(&config).expect("a pair");
+    let mut ethtool = Ethtool::open().expect("ethtool");
+    for name in [name, peer] {
+        ethtool.set_features(name, &[(GRO[0], true)]).expect("GRO");
+        let link = route.link(name).expect("it was made");
+        route.set_up(link.ifindex).expect("up");
+    }
+}
+
+/// Runs a test in a fresh namespace with `va` and `vb`.
+fn lab(test: impl FnOnce() + Send) {
+    let Some(namespace) = fresh() else { return };
+    namespace
+        .run(|| {
+            pair("va", "vb");
+            test();
+        })
+        .expect("entered");
+}
+
+/// The files of the devices that sysfs shows here, without those that count.
+fn sysfs() -> BTreeMap<PathBuf, String> {
+    let mut files = BTreeMap::new();
+    for device in fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
+        let mut directories = vec![device.path()];
+        let queues = fs::read_dir(device.path().join("queues")).into_iter().flatten().flatten();
+        directories.extend(queues.map(|queue| queue.path()));
+        for file in directories.iter().flat_map(fs::read_dir).flatten().flatten() {
+            let counts =
+                |path: &Path| path.ends_with("carrier_changes") || path.ends_with("uevent");
+            if file.path().is_file()
+                && !counts(&file.path())
+                && let Ok(text) = fs::read_to_string(file.path())
+            {
+                files.insert(file.path(), text);
+            }
+        }
+    }
+    files
+}
+
+/// Instances, sysfs files, interrupts' CPUs.
+type Everything = (String, BTreeMap<PathBuf, String>, BTreeMap<u32, Option<Vec<usize>>>);
+
+/// Everything that is set here: all instances with their threads' number, all devices, all
+/// interrupts. A thread's id is not: it is another each time.
+fn everything() -> Everything {
+    let mut netdev = Netdev::open().expect("netdev");
+    let mut napis = netdev.napis(None).expect("napi-get");
+    napis.iter_mut().for_each(|napi| napi.pid = napi.pid.map(|_| 1));
+    let irqs = Interrupts::read().expect("procfs").irqs.into_keys();
+    let irqs = irqs.map(|number| (number, irq::affinity(number).ok())).collect();
+    (format!("{napis:#?}"), sysfs(), irqs)
+}
+
+/// The threads of this namespace's device `va`, as the host sees them.
+fn threads(ifname: &str) -> Vec<i32> {
+    let mut netdev = Netdev::open().expect("netdev");
+    let device = device::find(&mut netdev, ifname).expect("it is there");
+    let pids: Vec<i32> = device.napis.iter().filter_map(|napi| napi.pid).collect();
+    for pid in &pids {
+        let comm = thread::comm(*pid).expect("it lives");
+        assert!(comm.starts_with("napi/"), "{comm}");
+    }
+    pids
+}
+
+fn applied(home: &Home, text: &str, options: &Options) -> Result<Applied, ApplyError> {
+    let policy: Policy = text.parse().expect(text);
+    let mut world = Linux::open().expect("the kernel");
+    let request = Request { policy: &policy, ifname: "va", options, force: false };
+    apply(&mut world, &home.store(), &request)
+}
+
+fn restored(home: &Home) -> Restoration {
+    let mut world = Linux::open().expect("the kernel");
+    restore(&mut world, &home.store(), &RestoreOptions::default()).expect("readable")
+}
+
+fn set(queue: u32, setting: Setting, value: u64) {
+    let mut netdev = Netdev::open().expect("netdev");
+    let device = device::read(&mut netdev, "va").expect("it is there");
+    let napi = device.of_rx_queue(queue).expect("a queue");
+    netdev.set_napi(napi.id, setting, value).expect("it takes it");
+}
+
+#[test]
+fn every_policy_applied_and_restored_a_hundred_times_leaves_everything_as_it_was() {
+    let host = everything();
+    lab(|| {
+        let home = Home::new("hundred");
+        pair("vc", "vd");
+        // Not at their defaults, so that what is put back is what was.
+        set(0, Setting::GroFlushTimeout, 50_000);
+        set(1, Setting::DeferHardIrqs, 3);
+        let before = everything();
+        let mut refused = Vec::new();
+        for round in 0..100 {
+            for preset in PRESETS {
+                match applied(&home, preset.name, &Options::default()) {
+                    Ok(_) => {}
+                    Err(ApplyError::Plan(_)) if round == 0 => refused.push(preset.name),
+                    Err(ApplyError::Plan(_)) => assert!(refused.contains(&preset.name)),
+                    Err(error) => panic!("{}: {error}", preset.name),
+                }
+                if refused.contains(&preset.name) {
+                    assert_eq!(everything(), before, "{} was refused", preset.name);
+                }
+                assert!(restored(&home).is_complete(), "{}", preset.name);
+                assert_eq!(everything(), before, "{}, round {round}", preset.name);
+                assert!(threads("va").is_empty());
+            }
+        }
+        assert_eq!(home.files(), 0);
+        assert!(refused.contains(&"hold") && !refused.contains(&"suspend20"), "{refused:?}");
+    });
+    let now = everything();
+    assert_eq!((now.1, now.2), (host.1, host.2), "devices of the host");
+}
+
+#[test]
+fn devices_that_were_not_named_are_not_touched() {
+    lab(|| {
+        let home = Home::new("untouched");
+        pair("vc", "vd");
+        let others = || {
+            let mut netdev = Netdev::open().expect("netdev");
+            let devices = device::read_all(&mut netdev).expect("devices");
+            devices.into_iter().filter(|it| it.ifname != "va").collect::<Vec<_>>()
+        };
+        let (before, mut files) = (others(), sysfs());
+        let options = Options { queue: None, cpus: vec![0], rt: None };
+        applied(&home, "threaded", &options).expect("applied");
+        assert_eq!(others(), before);
+        let mut now = sysfs();
+        for files in [&mut files, &mut now] {
+            files.retain(|path, _| !path.starts_with("/sys/class/net/va"));
+        }
+        assert_eq!(now, files);
+        assert!(restored(&home).is_complete());
+    });
+}
+
+#[test]
+fn a_threaded_device_has_threads_where_and_as_they_were_asked_for() {
+    lab(|| {
+        let home = Home::new("threads");
+        let options = Options { queue: None, cpus: vec![1, 0], rt: Some(10) };
+        if napkin_sched::usable_cpus().len() < 2 {
+            return eprintln!("skipped: one CPU only");
+        }
+        applied(&home, "threaded", &options).expect("applied");
+        let mut netdev = Netdev::open().expect("netdev");
+        let device = device::read(&mut netdev, "va").expect("it is there");
+        for (queue, cpu) in [(0, 1), (1, 0)] {
+            let pid = device.of_rx_queue(queue).and_then(|napi| napi.pid).expect("a thread");
+            assert_eq!(napkin_sched::affinity(Some(pid)).expect("it lives"), [cpu]);
+            assert_eq!(napkin_sched::class(Some(pid)).expect("it lives"), Class::Fifo(10));
+        }
+        let again = applied(&home, "threaded", &options).expect("applied");
+        assert_eq!(again.done, Vec::new(), "twice is once");
+        // Somebody's own placement of a thread is told of like any other change.
+        napkin_sched::pin(Some(threads("va")[0]), &[0, 1]).expect("it may");
+        let error = applied(&home, "base", &Options::default()).expect_err("refused");
+        assert!(error.to_string().contains("thread-cpus of va queue"), "{error}");
+        assert!(restored(&home).is_complete(), "the thread goes, and its CPUs with it");
+        assert!(threads("va").is_empty());
+    });
+}
+
+#[test]
+fn threads_of_somebody_s_come_back_where_they_were() {
+    lab(|| {
+        let home = Home::new("theirs");
+        set(0, Setting::Threaded, 1);
+        let pid = threads("va")[0];
+        napkin_sched::pin(Some(pid), &[0]).expect("it may");
+        napkin_sched::classify(Some(pid), Class::Fifo(4)).expect("it may");
+        applied(&home, "defer20", &Options::default()).expect("applied");
+        assert!(threads("va").is_empty());
+        assert!(restored(&home).is_complete());
+        let pid = threads("va")[0];
+        assert_eq!(napkin_sched::affinity(Some(pid)).expect("it lives"), [0]);
+        assert_eq!(napkin_sched::class(Some(pid)).expect("it lives"), Class::Fifo(4));
+        assert_eq!(home.files(), 0);
+    });
+}
+
+#[test]
+fn threaded_busy_poll_is_refused_where_the_kernel_lacks_it() {
+    lab(|| {
+        let home = Home::new("busy");
+        let ability = Netdev::open().and_then(|mut it| it.ability()).expect("netdev");
+        if ability.largest(Setting::Threaded).is_some_and(|largest| largest >= 2) {
+            return eprintln!("skipped: this kernel has threaded busy poll");
+        }
+        let before = everything();
+        let error = applied(&home, "threaded-busy-poll", &Options::default()).expect_err("refused");
+        let said = error.to_string();
+        assert!(said.contains("Linux 6.19") && said.ends_with("can do is threaded"), "{said}");
+        assert_eq!((everything(), home.files()), (before, 0));
+    });
+}
+
+#[test]
+fn a_device_that_was_made_anew_is_put_back_all_the_same() {
+    lab(|| {
+        let home = Home::new("anew");
+        let mut route = Route::open().expect("a socket");
+        let index = route.link("va").expect("it is there").ifindex;
+        let ids = || {
+            let mut netdev = Netdev::open().expect("netdev");
+            let device = device::find(&mut netdev, "va").expect("it is there");
+            device.napis.iter().map(|napi| (napi.id, napi.settings)).collect::<Vec<_>>()
+        };
+        let before = ids();
+        applied(&home, "suspend20", &Options::default()).expect("applied");
+        route.set_down(index).expect("down");
+        let away = restored(&home);
+        assert!(!away.is_complete() && away.devices[0].missing.len() == 6, "{away:?}");
+        route.set_up(index).expect("up");
+        assert_ne!(
+            ids().iter().map(|it| it.0).collect::<Vec<_>>(),
+            before.iter().map(|it| it.0).collect::<Vec<_>>()
+        );
+        assert!(restored(&home).is_complete());
+        assert_eq!(
+            ids().iter().map(|it| it.1).collect::<Vec<_>>(),
+            before.iter().map(|it| it.1).collect::<Vec<_>>()
+        );
+        assert_eq!(home.files(), 0);
+
+        // A hold over it finds its queues again as well.
+        let policy: Policy = "defer20".parse().expect("a preset");
+        let options = Options::default();
+        let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+        let hold = Hold::apply(Linux::open().expect("the kernel"), &home.store(), &request);
+        let hold = hold.expect("applied");
+        route.set_down(index).expect("down");
+        route.set_up(index).expect("up");
+        assert!(hold.restore().expect("it is there").is_complete());
+        assert_eq!(
+            ids().iter().map(|it| it.1).collect::<Vec<_>>(),
+            before.iter().map(|it| it.1).collect::<Vec<_>>()
+        );
+
+        applied(&home, "defer20", &Options::default()).expect("applied");
+        route.delete(index).expect("deleted");
+        let gone = restored(&home);
+        assert!(gone.is_complete() && gone.devices[0].gone, "{gone:?}");
+        assert_eq!(home.files(), 0);
+    });
+}
+
+#[test]
+fn what_was_changed_in_a_namespace_that_is_gone_is_dropped_and_told() {
+    let (Some(one), Some(other)) = (fresh(), fresh()) else { return };
+    let home = Home::new("gone");
+    one.run(|| {
+        pair("va", "vb");
+        applied(&home, "defer20", &Options::default()).expect("applied");
+    })
+    .expect("entered");
+    let seen = other.run(|| restored(&home)).expect("entered");
+    assert!(matches!(&seen.also[..], [Also::OtherNamespace { .. }]), "{seen:?}");
+    assert_eq!(home.files(), 1, "left alone");
+    drop(one);
+    // The kernel takes it down behind our back; what counts is that nobody can enter it any more.
+    let seen = other.run(|| restored(&home)).expect("entered");
+    assert!(matches!(&seen.also[..], [Also::NamespaceGone { .. }]), "{seen:?}");
+    assert!(seen.is_complete());
+    assert_eq!(home.files(), 0);
+}
+
+#[test]
+fn somebody_else_s_change_is_told_and_left() {
+    lab(|| {
+        let home = Home::new("foreign");
+        applied(&home, "defer20", &Options::default()).expect("applied");
+        set(0, Setting::GroFlushTimeout, 50_000);
+        let told = "gro-flush-timeout of va queue 0 is 50us; napkin had set 20us, before it was 0";
+        let error = applied(&home, "base", &Options::default()).expect_err("refused");
+        assert!(error.to_string().contains(told), "{error}");
+        let seen = restored(&home);
+        assert_eq!(seen.devices[0].foreign[0].to_string(), told);
+        assert!(!seen.is_complete());
+        set(0, Setting::GroFlushTimeout, 20_000);
+        assert!(restored(&home).is_complete(), "it is what napkin had set again");
+        assert_eq!(home.files(), 0);
+    });
+}

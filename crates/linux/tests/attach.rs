@@ -1,0 +1,387 @@
+//! Unmodified programs under a policy: what was set is asked of the programs themselves.
+
+mod harness;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
+use std::rc::Rc;
+
+use harness::{Link, Program};
+use napkin_linux::attach::{Attachment, EventKind, Plan, ProcessChange, Recorder, Restored, What};
+use napkin_linux::process::{Params, Process};
+use napkin_linux::rights::Right;
+
+/// Remembers what would be written down.
+#[derive(Clone, Default)]
+struct Notes {
+    before: Rc<RefCell<Vec<ProcessChange>>>,
+    finished: Rc<RefCell<BTreeSet<i32>>>,
+    full: Rc<RefCell<bool>>,
+}
+
+impl Recorder for Notes {
+    fn before(&mut self, change: &ProcessChange) -> io::Result<()> {
+        if *self.full.borrow() {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        self.before.borrow_mut().push(change.clone());
+        Ok(())
+    }
+
+    fn finished(&mut self, pid: i32, _start_time: u64) -> io::Result<()> {
+        self.finished.borrow_mut().insert(pid);
+        Ok(())
+    }
+}
+
+fn plan(policy: &str) -> Plan {
+    Plan::of(&policy.parse().expect(policy)).expect(policy)
+}
+
+fn attach(program: &Program, policy: &str) -> (Attachment<Notes>, Notes) {
+    let notes = Notes::default();
+    let mut attachment = Attachment::new(plan(policy), notes.clone());
+    attachment.add(program.pid()).expect("it lives");
+    (attachment, notes)
+}
+
+const OFF: &str = "(0, 0, 0)";
+const SET: &str = "(0, 64, 1)";
+
+#[test]
+fn contexts_opened_before_and_later_and_in_children_are_set_and_put_back() {
+    let Some(mut program) = Program::start() else { return };
+    program.ask("a = select.epoll()");
+    let (mut attachment, notes) = attach(&program, "suspend20");
+    assert_eq!(program.ask("answer = params(a)"), OFF);
+    attachment.look();
+    assert_eq!(program.ask("answer = params(a)"), SET);
+
+    // Later, in a thread, and in a child that was there before its context.
+    program.ask(
+        "t = threading.Thread(target=lambda: kept.append(select.epoll())); t.start(); t.join()",
+    );
+    program.ask(
+        "down, up = os.pipe(), os.pipe()\n\
+         child = os.fork()\n\
+         if child == 0:\n\
+         \x20   for _ in range(3):\n\
+         \x20       os.read(down[0], 1)\n\
+         \x20       e = keep(select.epoll()) if len(kept) < 2 else e\n\
+         \x20       os.write(up[1], str(params(e)).encode())\n\
+         \x20   os._exit(0)\n",
+    );
+    let in_child = "os.write(down[1], b'x'); answer = os.read(up[0], 64).decode()";
+    assert_eq!(program.ask(in_child), OFF);
+    let look = attachment.look();
+    assert_eq!(program.ask("answer = params(kept[0])"), SET);
+    assert_eq!(program.ask(in_child), SET);
+    let opened_meanwhile = look.events.iter().filter(|event| {
+        matches!(&event.kind, EventKind::Epolls { within: Some(_), again: false, .. })
+    });
+    assert_eq!(opened_meanwhile.count(), 2, "{:?}", look.events);
+    // A look that finds nothing new writes nothing down.
+    let written = notes.before.borrow().len();
+    assert_eq!(attachment.look().events, []);
+    assert_eq!(notes.before.borrow().len(), written);
+
+    let (restoration, events) = attachment.restore();
+    assert_eq!((restoration.changed, restoration.failed), (0, 0), "{events:?}");
+    for context in ["a", "kept[0]"] {
+        assert_eq!(program.ask(&format!("answer = params({context})")), OFF);
+    }
+    assert_eq!(program.ask(in_child), OFF);
+    assert!(notes.finished.borrow().contains(&program.pid()));
+}
+
+#[test]
+fn every_change_was_written_down_before_it_was_made_or_was_not_made() {
+    let Some(mut program) = Program::start() else { return };
+    program.ask("a = select.epoll()");
+    let (mut attachment, notes) = attach(&program, "suspend20");
+    *notes.full.borrow_mut() = true;
+    let events = attachment.look().events;
+    assert_eq!(program.ask("answer = params(a)"), OFF);
+    assert!(events[0].to_string().contains("cannot be written down"), "{}", events[0]);
+    assert_eq!(attachment.look().events, [], "told once");
+    *notes.full.borrow_mut() = false;
+    attachment.look();
+    assert_eq!(program.ask("answer = params(a)"), SET);
+    // As after a crash: by what was written down alone.
+    attachment.leave();
+    let written = notes.before.borrow();
+    assert_eq!(written.len(), 1);
+    assert_eq!(written[0].restore().unwrap(), Restored::Done);
+    assert_eq!(program.ask("answer = params(a)"), OFF);
+    // Twice is once.
+    assert_eq!(written[0].restore().unwrap(), Restored::Done);
+    program.ask("a.close()");
+    assert_eq!(written[0].restore().unwrap(), Restored::Gone);
+    program.end();
+    assert_eq!(written[0].restore().unwrap(), Restored::Gone);
+}
+
+#[test]
+fn what_the_program_set_itself_is_left_and_said() {
+    let Some(mut program) = Program::start() else { return };
+    program.ask("a = select.epoll()");
+    let (mut attachment, notes) = attach(&program, "suspend20");
+    attachment.look();
+    program.ask("set_params(a, 9, 8, 0)");
+    let events = attachment.look().events;
+    assert!(matches!(events[0].kind, EventKind::OwnParams { .. }), "{events:?}");
+    assert_eq!(attachment.look().events, [], "told once");
+    let change = notes.before.borrow()[0].clone();
+    let now = "busy poll 9 us, budget 8, not preferred".to_owned();
+    assert_eq!(change.restore().unwrap(), Restored::Changed { now });
+    let (restoration, events) = attachment.restore();
+    assert_eq!(restoration.changed, 1);
+    assert!(events[0].to_string().contains("left so"), "{events:?}");
+    assert_eq!(program.ask("answer = params(a)"), "(9, 8, 0)");
+}
+
+#[test]
+fn a_context_that_had_parameters_gets_them_back() {
+    let Some(mut program) = Program::start() else { return };
+    program.ask("a = select.epoll(); set_params(a, 50, 16, 1)");
+    let (mut attachment, _) = attach(&program, "suspend20");
+    attachment.look();
+    assert_eq!(program.ask("answer = params(a)"), SET);
+    // Dropped: it puts back what it set.
+    drop(attachment);
+    assert_eq!(program.ask("answer = params(a)"), "(50, 16, 1)");
+}
+
+#[test]
+fn a_number_that_is_used_again_is_set_again_and_written_down_once() {
+    let Some(mut program) = Program::start() else { return };
+    let (mut attachment, notes) = attach(&program, "suspend20");
+    for round in 0..100 {
+        program.ask("a = select.epoll()");
+        attachment.look();
+        assert_eq!(program.ask("answer = params(a)"), SET, "{round}");
+        program.ask("a.close()");
+        // In between it is something else, which is not touched.
+        program.ask("b = os.open('/dev/null', 0)");
+        attachment.look();
+        program.ask("os.close(b)");
+    }
+    assert_eq!(notes.before.borrow().len(), 1);
+}
+
+#[test]
+fn an_inherited_context_is_put_back_when_its_first_owner_has_ended() {
+    let Some(mut program) = Program::start() else { return };
+    // A child that ends, and leaves a context to its own child, which is the program's grandchild.
+    program.ask(
+        "down, up = os.pipe(), os.pipe()\n\
+         child = os.fork()\n\
+         if child == 0:\n\
+         \x20   e = select.epoll()\n\
+         \x20   os.read(down[0], 1)\n\
+         \x20   inner = os.fork()\n\
+         \x20   if inner:\n\
+         \x20       os.write(up[1], str(inner).encode())\n\
+         \x20       os.read(down[0], 1)\n\
+         \x20       os._exit(0)\n\
+         \x20   signal.pause()\n",
+    );
+    let (mut attachment, _) = attach(&program, "suspend20");
+    attachment.look();
+    let inner = program.number("os.write(down[1], b'x'); answer = os.read(up[0], 64).decode()");
+    attachment.look();
+    program.ask("os.write(down[1], b'x'); os.waitpid(child, 0)");
+    attachment.look();
+    assert!(attachment.holds(inner), "it was known before it lost its parent");
+    let process = Process::open(inner).unwrap();
+    let epoll = process.descriptors(usize::MAX).unwrap().epolls().next().expect("inherited");
+    let params = || Params::get(process.take(&epoll).unwrap().expect("open")).unwrap().unwrap();
+    assert!(params().prefer_busy_poll);
+    attachment.restore();
+    assert_eq!(params(), Params::default());
+    program.ask(&format!("os.kill({inner}, 9)"));
+    assert!(process.ends_within(std::time::Duration::from_secs(600)));
+}
+
+#[test]
+fn an_exec_is_survived() {
+    let Some(mut program) = Program::start() else { return };
+    // One descriptor is closed by exec and one is not.
+    let answer = program.ask(
+        "a = select.epoll(); b = select.epoll(); os.set_inheritable(b.fileno(), True)\n\
+         answer = f'{a.fileno()} {b.fileno()}'",
+    );
+    let (_, kept) = answer.split_once(' ').unwrap();
+    let (mut attachment, notes) = attach(&program, "suspend20");
+    attachment.look();
+    let process = Process::open(program.pid()).unwrap();
+    program.tell("os.execvp('sleep', ['sleep', '600'])");
+    while process.comm().unwrap() != "sleep" {
+        std::thread::yield_now();
+    }
+    let events = attachment.look().events;
+    let exec = events.iter().any(|event| matches!(event.kind, EventKind::Exec { .. }));
+    assert!(exec, "{events:?}");
+    let kept: i32 = kept.parse().unwrap();
+    let params = || {
+        let taken = process.take_fd(process.pid(), kept).unwrap().expect("not closed by exec");
+        Params::get(taken).unwrap().expect("an epoll context")
+    };
+    assert!(params().prefer_busy_poll);
+    let (restoration, _) = attachment.restore();
+    assert_eq!((restoration.done, restoration.gone), (1, 1));
+    assert_eq!(params(), Params::default());
+    assert_eq!(notes.before.borrow().len(), 2);
+}
+
+#[test]
+fn sockets_are_set_and_what_a_listener_hands_on_is_put_back_too() {
+    let Some(mut program) = Program::start() else { return };
+    if !Right::NetAdmin.held() {
+        return eprintln!("skipped: preferring busy poll needs {}", Right::NetAdmin);
+    }
+    program.ask(
+        "def options(s): return s.getsockopt(1, 46), s.getsockopt(1, 69)\n\
+         l = socket.create_server(('127.0.0.1', 0)); u = socket.socketpair()[0]",
+    );
+    let (mut attachment, notes) = attach(&program, "busypoll");
+    attachment.look();
+    let set = program.ask("answer = options(l)");
+    assert!(set.ends_with(", 1)") && !set.starts_with("(0"), "{set}");
+    assert_eq!(program.ask("answer = options(u)"), "(0, 0)", "a unix socket has no packets");
+    // An accepted connection has them from the kernel, before anybody could have looked.
+    program.ask("c = socket.create_connection(l.getsockname()); s = l.accept()[0]");
+    assert_eq!(program.ask("answer = options(s)"), set);
+    assert_eq!(program.ask("answer = options(c)"), "(0, 0)");
+    attachment.look();
+    assert_eq!(program.ask("answer = options(c)"), set);
+    let written = notes.before.borrow().len();
+    assert_eq!(written, 2, "the listener and the program's own connection");
+    attachment.restore();
+    for socket in ["l", "s", "c"] {
+        assert_eq!(program.ask(&format!("answer = options({socket})")), "(0, 0)", "{socket}");
+    }
+}
+
+#[test]
+fn a_thread_that_waits_is_pinned_where_its_packets_are_polled_and_put_back() {
+    let Some(link) = Link::new("pin") else { return };
+    let (Some(mut program), Some(mut sender)) =
+        (Program::start_in(&link.here), Program::start_in(&link.there))
+    else {
+        return;
+    };
+    let cpus = napkin_sched::usable_cpus();
+    let Some(cpu) = cpus.get(1).copied() else {
+        return eprintln!("skipped: pinning takes two CPUs");
+    };
+    let notes = Notes::default();
+    let mut attachment = Attachment::new(plan("suspend20"), notes.clone());
+    let asked = Rc::new(RefCell::new(BTreeSet::new()));
+    let asks = asked.clone();
+    attachment.pin_with(Box::new(move |napi_id| {
+        asks.borrow_mut().insert(napi_id);
+        Some(cpu)
+    }));
+    attachment.add(program.pid()).unwrap();
+    program.ask(
+        "e = select.epoll(); s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+         s.bind(('10.9.0.1', 7000)); e.register(s, select.EPOLLIN); arrived = threading.Event()\n\
+         def serve():\n\
+         \x20   while True:\n\
+         \x20       e.poll(); s.recv(64); arrived.set()\n\
+         t = threading.Thread(target=serve, daemon=True); t.start()",
+    );
+    let affinity = "answer = sorted(os.sched_getaffinity(t.native_id))";
+    let before = program.ask(affinity);
+    // Without a packet there is nothing to go by, and nothing is moved.
+    attachment.look();
+    assert_eq!(program.ask(affinity), before);
+    sender.ask(
+        "u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.sendto(b'x', ('10.9.0.1', 7000))",
+    );
+    program.ask("arrived.wait()");
+    let napi_id: u32 = program.ask("answer = s.getsockopt(1, 56)").parse().unwrap();
+    assert!(napi_id > 0, "the socket has none");
+    let pinned = until_pinned(&mut attachment);
+    let moved_to = |kind: &EventKind| match kind {
+        EventKind::Pinned { napi_id, cpus, .. } => Some((*napi_id, cpus.clone())),
+        _ => None,
+    };
+    assert_eq!(moved_to(&pinned), Some((napi_id, vec![cpu])));
+    assert_eq!(program.ask(affinity), format!("[{cpu}]"));
+    assert_eq!(*asked.borrow(), BTreeSet::from([napi_id]));
+    let (restoration, _) = attachment.restore();
+    assert_eq!(restoration.failed + restoration.changed, 0);
+    assert_eq!(program.ask(affinity), before);
+    let affinity_changes = |change: &&ProcessChange| matches!(change.what, What::Affinity { .. });
+    let change = notes.before.borrow().iter().find(affinity_changes).cloned().expect("noted");
+    // Moved by somebody else: left so, and said.
+    let other = cpus[0];
+    program.ask(&format!("os.sched_setaffinity(t.native_id, [{other}])"));
+    let restored = change.restore().unwrap();
+    assert_eq!(restored, Restored::Changed { now: format!("CPU {other}") });
+    assert_eq!(program.ask(affinity), format!("[{other}]"));
+}
+
+/// Looks until a thread was pinned: it is seen to wait now and then only.
+fn until_pinned(attachment: &mut Attachment<Notes>) -> EventKind {
+    loop {
+        let events = attachment.look().events;
+        let pinned = events.into_iter().find(|it| matches!(it.kind, EventKind::Pinned { .. }));
+        if let Some(event) = pinned {
+            return event.kind;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn processes_that_come_and_go_leave_nothing_behind() {
+    let Some(mut program) = Program::start() else { return };
+    let (mut attachment, _) = attach(&program, "suspend20");
+    attachment.look();
+    // Children that open contexts, exec and end, as fast as they come, looked at all the while.
+    program.tell(
+        "for round in range(300):\n\
+         \x20   pid = os.fork()\n\
+         \x20   if pid == 0:\n\
+         \x20       e = select.epoll(); f = select.epoll(); e.close()\n\
+         \x20       if round % 3 == 0: os.execvp('true', ['true'])\n\
+         \x20       os._exit(0)\n\
+         \x20   if round % 5: os.waitpid(pid, 0)\n\
+         while True:\n\
+         \x20   try: os.wait()\n\
+         \x20   except ChildProcessError: break",
+    );
+    let answered = std::thread::scope(|scope| {
+        let answer = scope.spawn(|| program.answer());
+        let mut looks = 0;
+        while !answer.is_finished() {
+            for event in attachment.look().events {
+                let failed = matches!(event.kind, EventKind::Failed { .. });
+                assert!(!failed, "{event}");
+            }
+            looks += 1;
+        }
+        assert!(looks > 1);
+        answer.join().unwrap()
+    });
+    assert_eq!(answered, "");
+    attachment.look();
+    assert_eq!(attachment.pids(), [program.pid()]);
+    program.ask("a = select.epoll()");
+    attachment.look();
+    assert_eq!(program.ask("answer = params(a)"), SET);
+    program.kill();
+    attachment.look();
+    assert_eq!(attachment.processes(), 0);
+}
+
+#[test]
+fn a_process_that_is_not_there_is_said_so() {
+    let mut attachment = Attachment::new(plan("suspend20"), Notes::default());
+    let error = attachment.add(i32::MAX).unwrap_err().to_string();
+    assert!(error.contains("there is no process 2147483647"), "{error}");
+}

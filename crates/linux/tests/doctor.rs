@@ -1,0 +1,340 @@
+//! The doctor against the running kernel: a set-up that works is found in order, and each of many
+//! that do not is named by the right check, with no other fault beside it.
+//!
+//! Server and client are in network namespaces of their own, joined by a veth pair.
+
+mod doctored;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use doctored::{Found, Mode, Rig, SUSPEND20, epolls};
+use napkin_linux::Setting;
+use napkin_linux::doctor::{Request, Status, gather};
+use napkin_linux::process::Params;
+
+/// The program of the test binary, when it is started again as one: see `doctored::program`.
+#[test]
+fn program() {
+    doctored::program();
+}
+
+/// What a broken set-up's findings have that those of a sound one have not.
+fn added(sound: &Found, broken: &Found, status: Status) -> BTreeSet<&'static str> {
+    broken.checks(status).difference(&sound.checks(status)).copied().collect()
+}
+
+/// A set-up that works, then broken in one way: exactly this fault is added, and goes when it is
+/// mended.
+#[track_caller]
+fn one_fault(check: &'static str, policy: &str, breaks: impl FnOnce(&mut Rig)) -> Option<Found> {
+    let mut rig = Rig::new()?;
+    rig.set_up(policy, Mode::Sound);
+    let sound = rig.doctor(Some(policy));
+    assert_eq!(sound.faults(), BTreeSet::new(), "{sound:#?}");
+    breaks(&mut rig);
+    let broken = rig.doctor(Some(policy));
+    assert_eq!(broken.faults(), BTreeSet::from([check]), "{broken:#?}");
+    Some(broken)
+}
+
+/// The program itself is what is wrong.
+#[track_caller]
+fn wrong_program(check: &'static str, mode: Mode) -> Option<Found> {
+    let mut rig = Rig::new()?;
+    rig.set_up(SUSPEND20, mode);
+    let broken = rig.doctor(Some(SUSPEND20));
+    assert_eq!(broken.faults(), BTreeSet::from([check]), "{broken:#?}");
+    Some(broken)
+}
+
+#[test]
+fn memcached_under_suspension_is_in_order() {
+    let Some(mut rig) = Rig::new() else { return };
+    if !rig.memcached(1) {
+        return;
+    }
+    rig.set_device(SUSPEND20);
+    rig.set_epolls(Params::from(doctored::policy(SUSPEND20).epoll), |_| true);
+    rig.connect(1);
+    // Asked for, and read from the settings.
+    for asked in [Some(SUSPEND20), None] {
+        let found = rig.doctor(asked);
+        assert_eq!(found.policy, SUSPEND20);
+        assert_eq!(found.faults(), BTreeSet::new(), "{found:#?}");
+        for check in ["napi", "napi-id", "prefer", "prefer-epoll", "deferral", "suspend-timeout"] {
+            assert!(found.checks(Status::Ok).contains(check), "{check}: {found:#?}");
+        }
+        for check in ["epoll-instance", "wait-timeout", "maxevents", "go-runtime", "rps"] {
+            assert!(found.checks(Status::Ok).contains(check), "{check}: {found:#?}");
+        }
+        for finding in found.of(Status::Advice).into_iter().chain(found.of(Status::Unknown)) {
+            eprintln!("{}: {}: {} ({})", finding.status, finding.check, finding.what, finding.seen);
+        }
+    }
+}
+
+#[test]
+fn memcached_with_a_thread_for_each_instance_is_in_order() {
+    let Some(mut rig) = Rig::new() else { return };
+    if !rig.memcached(2) {
+        return;
+    }
+    rig.set_device(SUSPEND20);
+    rig.set_epolls(Params::from(doctored::policy(SUSPEND20).epoll), |_| true);
+    rig.connect_both_queues();
+    let found = rig.doctor(Some(SUSPEND20));
+    assert_eq!(found.faults(), BTreeSet::new(), "{found:#?}");
+    assert!(found.checks(Status::Ok).contains("epoll-instance"), "{found:#?}");
+}
+
+#[test]
+fn packets_that_are_passed_on_are_seen() {
+    one_fault("rps", SUSPEND20, |rig| rig.write("queues/rx-0/rps_cpus", "2"));
+}
+
+#[test]
+fn flows_that_are_passed_on_are_seen() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(SUSPEND20, Mode::Sound);
+    let sound = rig.doctor(Some(SUSPEND20));
+    rig.write("queues/rx-1/rps_flow_cnt", "256");
+    let broken = rig.doctor(Some(SUSPEND20));
+    // It takes the host's switch as well, which no test sets: half of it is worth a word.
+    assert_eq!(added(&sound, &broken, Status::Advice), BTreeSet::from(["rfs"]), "{broken:#?}");
+    assert_eq!(broken.faults(), BTreeSet::new(), "{broken:#?}");
+}
+
+#[test]
+fn a_device_without_instances_is_seen() {
+    let Some(found) = one_fault("napi", SUSPEND20, |rig| rig.feature("gro", false)) else { return };
+    assert_eq!(found.mend("napi"), "ethtool -K va gro on");
+}
+
+#[test]
+fn connections_that_came_past_napi_are_seen() {
+    let Some(found) = one_fault("napi-id", SUSPEND20, |rig| {
+        rig.disconnect();
+        rig.peer_offloads(true);
+        rig.connect(1);
+    }) else {
+        return;
+    };
+    assert!(found.mend("napi-id").contains("tso off gso off"), "{found:#?}");
+}
+
+#[test]
+fn deferral_that_is_off_is_seen() {
+    one_fault("deferral", SUSPEND20, |rig| rig.set(Setting::DeferHardIrqs, 0));
+}
+
+#[test]
+fn deferral_without_a_period_is_seen() {
+    one_fault("deferral", SUSPEND20, |rig| rig.set(Setting::GroFlushTimeout, 0));
+}
+
+#[test]
+fn a_suspension_shorter_than_a_period_is_seen() {
+    one_fault("suspend-timeout", SUSPEND20, |rig| rig.set(Setting::IrqSuspendTimeout, 5_000));
+}
+
+#[test]
+fn a_suspension_that_is_off_is_seen() {
+    one_fault("suspend-timeout", SUSPEND20, |rig| rig.set(Setting::IrqSuspendTimeout, 0));
+}
+
+#[test]
+fn threads_that_the_policy_does_not_have_are_seen() {
+    one_fault("threaded", SUSPEND20, |rig| rig.set(Setting::Threaded, 1));
+}
+
+#[test]
+fn an_epoll_that_does_not_prefer_is_seen() {
+    let Some(found) = one_fault("prefer", SUSPEND20, |rig| {
+        rig.set_epolls(Params::default(), |_| true);
+    }) else {
+        return;
+    };
+    assert!(found.mend("prefer").starts_with("napkin attach "), "{found:#?}");
+    assert!(found.mend("prefer").ends_with(" --policy suspend20"), "{found:#?}");
+}
+
+#[test]
+fn the_flag_on_an_epoll_without_sockets_is_seen() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(SUSPEND20, Mode::SpareEpoll);
+    let spare = *epolls(rig.pid()).last().expect("the program has two");
+    let sound = rig.doctor(Some(SUSPEND20));
+    assert_eq!(sound.faults(), BTreeSet::new(), "{sound:#?}");
+    rig.set_epolls(Params::default(), |fd| fd != spare);
+    let broken = rig.doctor(Some(SUSPEND20));
+    assert_eq!(broken.faults(), BTreeSet::from(["prefer-epoll"]), "{broken:#?}");
+}
+
+#[test]
+fn a_budget_below_the_policy_s_is_seen() {
+    one_fault("budget", SUSPEND20, |rig| {
+        let epoll = doctored::policy(SUSPEND20).epoll;
+        rig.set_epolls(Params { busy_poll_budget: 0, ..Params::from(epoll) }, |_| true);
+    });
+}
+
+#[test]
+fn an_epoll_without_time_to_poll_is_seen() {
+    one_fault("busy-poll-usecs", "napibusy", |rig| {
+        let epoll = doctored::policy("napibusy").epoll;
+        rig.set_epolls(Params { busy_poll_usecs: 0, ..Params::from(epoll) }, |_| true);
+    });
+}
+
+#[test]
+fn sockets_of_two_instances_on_one_epoll_are_seen() {
+    let Some(found) = one_fault("epoll-instance", SUSPEND20, Rig::connect_both_queues) else {
+        return;
+    };
+    assert!(found.seen("epoll-instance").contains("NAPI"), "{found:#?}");
+}
+
+#[test]
+fn a_thread_that_is_pinned_elsewhere_is_seen() {
+    if napkin_sched::usable_cpus().len() < 2 {
+        return eprintln!("skipped: there is one CPU");
+    }
+    let policy = "suspend20,threaded=enabled";
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(policy, Mode::Sound);
+    let cpus = napkin_sched::usable_cpus();
+    rig.pin_poll_threads(cpus[0]);
+    rig.pin_program(cpus[0]);
+    let sound = rig.doctor(Some(policy));
+    assert_eq!(sound.faults(), BTreeSet::new(), "{sound:#?}");
+    assert!(sound.checks(Status::Ok).contains("cpu-match"), "{sound:#?}");
+    rig.pin_program(cpus[1]);
+    let broken = rig.doctor(Some(policy));
+    assert_eq!(broken.faults(), BTreeSet::from(["cpu-match"]), "{broken:#?}");
+    let mend = broken.mend("cpu-match");
+    assert!(mend.starts_with(&format!("taskset -pc {} ", cpus[0])), "{mend}");
+}
+
+#[test]
+fn a_program_that_looks_and_never_waits_is_seen() {
+    let Some(found) = wrong_program("wait-timeout", Mode::ZeroTimeout) else { return };
+    assert!(found.seen("wait-timeout").contains("timeout 0"), "{found:#?}");
+}
+
+#[test]
+fn a_program_that_wakes_for_nothing_is_advised() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(SUSPEND20, Mode::FiniteTimeout);
+    let found = rig.doctor(Some(SUSPEND20));
+    assert_eq!(found.faults(), BTreeSet::new(), "{found:#?}");
+    assert!(found.checks(Status::Advice).contains("wait-timeout"), "{found:#?}");
+}
+
+#[test]
+fn threads_that_share_an_epoll_are_seen() {
+    wrong_program("epoll-shared", Mode::SharedEpoll);
+}
+
+#[test]
+fn a_program_without_epoll_is_seen() {
+    wrong_program("epoll", Mode::NoEpoll);
+}
+
+#[test]
+fn another_program_on_the_queue_is_named() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(SUSPEND20, Mode::Sound);
+    let sound = rig.doctor(Some(SUSPEND20));
+    assert!(sound.checks(Status::Ok).contains("shared-interface"), "{sound:#?}");
+    let other = rig.start_another(Mode::NoEpoll);
+    let found = rig.doctor(Some(SUSPEND20));
+    assert_eq!(found.faults(), BTreeSet::new(), "{found:#?}");
+    let added = added(&sound, &found, Status::Advice);
+    assert_eq!(added, BTreeSet::from(["shared-interface"]), "{found:#?}");
+    let seen = found.seen("shared-interface");
+    assert!(seen.contains(&format!("[{other}]")), "{seen}");
+}
+
+#[test]
+fn without_a_program_those_on_the_device_are_found() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(SUSPEND20, Mode::Sound);
+    let found = rig.doctor_of_device(None);
+    assert_eq!(found.policy, SUSPEND20);
+    assert_eq!(found.programs.len(), 1, "{found:#?}");
+    assert!(found.programs[0].contains(&format!("[{}]", rig.pid())), "{found:#?}");
+    assert_eq!(found.faults(), BTreeSet::new(), "{found:#?}");
+    rig.stop();
+    let alone = rig.doctor_of_device(None);
+    assert_eq!(alone.faults(), BTreeSet::new(), "{alone:#?}");
+    assert!(alone.checks(Status::Advice).contains("suspend-program"), "{alone:#?}");
+}
+
+#[test]
+fn a_mode_that_the_kernel_lacks_is_said() {
+    let Some(mut rig) = Rig::new() else { return };
+    let found = rig.doctor_of_device(Some("ksoftirqd"));
+    assert!(found.faults().contains("kernel-support"), "{found:#?}");
+    assert!(found.mend("kernel-support").starts_with("napkin apply threaded"), "{found:#?}");
+}
+
+#[test]
+fn a_go_program_is_warned_about() {
+    let Some(mut rig) = Rig::new() else { return };
+    if Command::new("go").arg("version").output().is_err() {
+        return eprintln!("skipped: go cannot be run");
+    }
+    if !rig.go_server() {
+        return eprintln!("skipped: go cannot build a server here");
+    }
+    rig.set_device(SUSPEND20);
+    rig.set_epolls(Params::from(doctored::policy(SUSPEND20).epoll), |_| true);
+    rig.connect(1);
+    let found = rig.doctor(Some(SUSPEND20));
+    assert!(found.checks(Status::Advice).contains("go-runtime"), "{found:#?}");
+    assert!(found.mend("go-runtime").contains("napkin apply defer20"), "{found:#?}");
+}
+
+#[test]
+fn without_a_right_the_rest_is_checked_and_the_right_is_named() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(SUSPEND20, Mode::Sound);
+    let found = rig.doctor_without_rights(Some(SUSPEND20));
+    assert_eq!(found.faults(), BTreeSet::new(), "{found:#?}");
+    for check in ["kernel-support", "napi", "settings", "deferral", "suspend-timeout", "rps"] {
+        assert!(found.checks(Status::Ok).contains(check), "{check}: {found:#?}");
+    }
+    for (check, right) in [
+        ("napi-id", "CAP_SYS_PTRACE"),
+        ("epoll", "CAP_SYS_PTRACE"),
+        ("shared-interface", "CAP_SYS_PTRACE"),
+        ("poller", "CAP_BPF"),
+    ] {
+        assert!(found.checks(Status::Unknown).contains(check), "{check}: {found:#?}");
+        assert!(found.seen(check).contains(right), "{check}: {}", found.seen(check));
+    }
+}
+
+#[test]
+fn a_program_that_ends_meanwhile_is_no_failure() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(SUSPEND20, Mode::Sound);
+    let pid = rig.pid();
+    let found = rig.doctor_while(|rig| rig.stop());
+    assert!(found.programs.is_empty() || found.programs[0].contains(&pid.to_string()));
+}
+
+#[test]
+fn a_program_in_another_namespace_is_not_taken_for_one_here() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(SUSPEND20, Mode::Sound);
+    let request = Request {
+        pid: Some(rig.pid()),
+        ifname: None,
+        policy: None,
+        window: std::time::Duration::from_millis(10),
+    };
+    let error = gather(&request).expect_err("it is elsewhere").to_string();
+    assert!(error.contains(&format!("nsenter -t {} -n", rig.pid())), "{error}");
+}

@@ -1,0 +1,608 @@
+//! Patients: a veth pair between two namespaces, a server on one end, its clients on the other.
+
+// Not every test binary uses all of it.
+#![allow(dead_code)]
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use napkin_core::Policy;
+use napkin_linux::doctor::{Finding, Request, Status, examine, gather};
+use napkin_linux::namespace::{Namespace, NamespaceError};
+use napkin_linux::netlink::{Ethtool, GRO, GSO, Netdev, Route, TSO, VethConfig};
+use napkin_linux::process::{Params, Process, Socket};
+use napkin_linux::{Setting, Settings, device};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+pub(crate) const SUSPEND20: &str = "suspend20";
+
+/// Longer than anything here takes on a machine that is busy with other tests.
+const LONG: Duration = Duration::from_secs(20);
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+/// What a program's environment says that it is one, and which.
+const PROGRAM: &str = "NAPKIN_TEST_DOCTORED";
+
+/// How a program serves its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// One thread, one epoll, waits without end.
+    Sound,
+    /// As `Sound`, and an epoll in which there is nothing.
+    SpareEpoll,
+    /// Looks at its epoll without ever waiting.
+    ZeroTimeout,
+    /// Waits 5 ms at a time.
+    FiniteTimeout,
+    /// Two threads wait on one epoll.
+    SharedEpoll,
+    /// A thread for each connection, which receives.
+    NoEpoll,
+}
+
+const MODES: [Mode; 6] = [
+    Mode::Sound,
+    Mode::SpareEpoll,
+    Mode::ZeroTimeout,
+    Mode::FiniteTimeout,
+    Mode::SharedEpoll,
+    Mode::NoEpoll,
+];
+
+/// A request, and what every server answers to it, as memcached does.
+const REQUEST: &[u8] = b"get x\r\n";
+const ANSWER: &[u8] = b"END\r\n";
+
+pub(crate) fn policy(text: &str) -> Policy {
+    text.parse().expect(text)
+}
+
+/// The epoll descriptors of a process.
+pub(crate) fn epolls(pid: i32) -> Vec<i32> {
+    let process = Process::open(pid).expect("it runs");
+    let found = process.descriptors(usize::MAX).expect("we may look");
+    found.epolls().map(|epoll| epoll.fd).collect()
+}
+
+/// What the doctor found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) policy: String,
+    pub(crate) programs: Vec<String>,
+    findings: Vec<Finding>,
+}
+
+impl Found {
+    pub(crate) fn of(&self, status: Status) -> Vec<&Finding> {
+        self.findings.iter().filter(|finding| finding.status == status).collect()
+    }
+
+    pub(crate) fn checks(&self, status: Status) -> BTreeSet<&'static str> {
+        self.of(status).iter().map(|finding| finding.check).collect()
+    }
+
+    pub(crate) fn faults(&self) -> BTreeSet<&'static str> {
+        self.checks(Status::Fault)
+    }
+
+    /// The worst finding of a check.
+    #[track_caller]
+    fn worst(&self, check: &str) -> &Finding {
+        self.findings.iter().find(|finding| finding.check == check).expect(check)
+    }
+
+    #[track_caller]
+    pub(crate) fn mend(&self, check: &str) -> String {
+        self.worst(check).mend.clone().expect(check)
+    }
+
+    #[track_caller]
+    pub(crate) fn seen(&self, check: &str) -> String {
+        self.worst(check).seen.clone()
+    }
+}
+
+/// A server, its device, and its clients.
+pub(crate) struct Rig {
+    server: Namespace,
+    client: Namespace,
+    programs: Vec<Child>,
+    connections: Vec<TcpStream>,
+    /// Where a program was built.
+    built: Option<PathBuf>,
+}
+
+impl Rig {
+    /// `va`, with two queues and an instance for each, and the clients' `vb`, whose packets go to
+    /// NAPI; a visible word if that may not be made.
+    pub(crate) fn new() -> Option<Rig> {
+        let made = Namespace::new().and_then(|server| Ok((server, Namespace::new()?)));
+        let (server, client) = match made {
+            Ok(made) => made,
+            Err(NamespaceError::NoRight { right, .. }) => {
+                eprintln!("skipped: a network namespace needs {right}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let peer = client.as_fd();
+        server
+            .run(|| {
+                let config = VethConfig {
+                    name: "va",
+                    peer: "vb",
+                    peer_namespace: Some(peer),
+                    rx_queues: 2,
+                    tx_queues: 2,
+                };
+                Route::open().expect("a socket").add_veth(&config).expect("a pair");
+                feature("va", &[GRO[0]], true);
+                address("va", SERVER);
+            })
+            .expect("entered");
+        client.run(|| address("vb", CLIENT)).expect("entered");
+        let rig = Rig { server, client, programs: vec![], connections: vec![], built: None };
+        rig.peer_offloads(false);
+        Some(rig)
+    }
+
+    /// The program under a policy, with one connection: set as `napkin run --dev` sets it.
+    pub(crate) fn set_up(&mut self, text: &str, mode: Mode) {
+        self.start(mode);
+        self.set_device(text);
+        self.set_epolls(Params::from(policy(text).epoll), |_| true);
+        self.connect(1);
+    }
+
+    fn start(&mut self, mode: Mode) -> i32 {
+        let name = format!("{mode:?}");
+        let program = self.spawn(|port| {
+            let mut command = Command::new(std::env::current_exe().expect("this binary"));
+            command.args(["program", "--exact", "--nocapture", "--test-threads=1"]);
+            command.env(PROGRAM, format!("{name} {port}"));
+            command
+        });
+        self.pid_of(program)
+    }
+
+    /// Starts a server, and waits until it listens. Its place among the programs.
+    fn spawn(&mut self, command: impl FnOnce(u16) -> Command) -> usize {
+        let place = self.programs.len();
+        let mut command = command(port(place));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = self.server.run(|| command.spawn()).expect("entered").expect("it starts");
+        self.programs.push(child);
+        let start = Instant::now();
+        while self.connection(place).is_none() {
+            assert!(start.elapsed() < LONG, "the server does not listen");
+            thread::sleep(Duration::from_millis(5));
+        }
+        place
+    }
+
+    /// memcached with so many threads, each with the connections of one instance; false, and a
+    /// visible word, if it is not there.
+    pub(crate) fn memcached(&mut self, threads: u32) -> bool {
+        if Command::new("memcached").arg("-V").stdout(Stdio::null()).status().is_err() {
+            eprintln!("skipped: memcached cannot be run");
+            return false;
+        }
+        self.spawn(|port| {
+            let mut command = Command::new("memcached");
+            command.args(["-u", "root", "-U", "0", "-l", "10.77.0.1", "-p"]).arg(port.to_string());
+            command.arg("-t").arg(threads.to_string());
+            if threads > 1 {
+                command.arg("-N").arg(threads.to_string());
+            }
+            command
+        });
+        true
+    }
+
+    /// A server built by Go without C; false if that fails.
+    pub(crate) fn go_server(&mut self) -> bool {
+        const SOURCE: &str = "package main\n\
+            import (\"net\"; \"os\")\n\
+            func main() {\n\
+            \tlistener, err := net.Listen(\"tcp4\", \"10.77.0.1:\" + os.Args[1])\n\
+            \tif err != nil { panic(err) }\n\
+            \tfor {\n\
+            \t\tconnection, err := listener.Accept()\n\
+            \t\tif err != nil { panic(err) }\n\
+            \t\tgo func() {\n\
+            \t\t\tbuffer := make([]byte, 64)\n\
+            \t\t\tfor {\n\
+            \t\t\t\tif n, err := connection.Read(buffer); n == 0 || err != nil { return }\n\
+            \t\t\t\tconnection.Write([]byte(\"END\\r\\n\"))\n\
+            \t\t\t}\n\
+            \t\t}()\n\
+            \t}\n\
+            }\n";
+        let directory =
+            std::env::temp_dir().join(format!("napkin-doctored-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        self.built = Some(directory.clone());
+        std::fs::write(directory.join("main.go"), SOURCE).expect("written");
+        let built = Command::new("go")
+            .current_dir(&directory)
+            .env("CGO_ENABLED", "0")
+            .env("GO111MODULE", "off")
+            .env("GOFLAGS", "")
+            .args(["build", "-o", "server", "main.go"])
+            .status();
+        if !built.is_ok_and(|status| status.success()) {
+            return false;
+        }
+        self.spawn(|port| {
+            let mut command = Command::new(directory.join("server"));
+            command.arg(port.to_string());
+            command
+        });
+        true
+    }
+
+    pub(crate) fn start_another(&mut self, mode: Mode) -> i32 {
+        let pid = self.start(mode);
+        let connection = self.connection(self.programs.len() - 1).expect("it listens");
+        self.connections.push(connection);
+        pid
+    }
+
+    fn pid_of(&self, place: usize) -> i32 {
+        i32::try_from(self.programs[place].id()).expect("an id")
+    }
+
+    /// The first program's.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid_of(0)
+    }
+
+    /// Runs something on the server's side.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.server.run(work).expect("entered")
+    }
+
+    /// Ends all programs and connections.
+    pub(crate) fn stop(&mut self) {
+        self.connections.clear();
+        for mut program in self.programs.drain(..) {
+            let _ = program.kill();
+            let _ = program.wait();
+        }
+    }
+
+    /// A connection that has served a request.
+    fn connection(&self, program: usize) -> Option<TcpStream> {
+        let address = SocketAddr::from((SERVER, port(program)));
+        let connect = || TcpStream::connect_timeout(&address, LONG);
+        let mut stream = self.client.run(connect).expect("entered").ok()?;
+        stream.set_read_timeout(Some(LONG)).expect("a timeout");
+        stream.set_nodelay(true).expect("an option");
+        request(&mut stream).then_some(stream)
+    }
+
+    /// More connections to the first program.
+    pub(crate) fn connect(&mut self, connections: usize) {
+        for _ in 0..connections {
+            let connection = self.connection(0).expect("it listens");
+            self.connections.push(connection);
+        }
+    }
+
+    /// More connections, until both instances have some.
+    pub(crate) fn connect_both_queues(&mut self) {
+        for _ in 0..64 {
+            self.connect(1);
+            if self.napi_ids().len() == 2 {
+                return;
+            }
+        }
+        panic!("64 connections came by one queue");
+    }
+
+    /// The instances of the first program's connections.
+    fn napi_ids(&self) -> BTreeSet<u32> {
+        let process = Process::open(self.pid()).expect("it runs");
+        let found = process.descriptors(usize::MAX).expect("we may look");
+        let taken = found.sockets().filter_map(|it| process.take(&it).expect("we may take it"));
+        let sockets = taken.filter_map(|it| Socket::of(&it).expect("a socket"));
+        sockets.filter(|socket| socket.peer.is_some()).filter_map(|it| it.napi_id).collect()
+    }
+
+    pub(crate) fn disconnect(&mut self) {
+        self.connections.clear();
+    }
+
+    pub(crate) fn feature(&self, name: &str, on: bool) {
+        let name = format!("rx-{name}");
+        self.server.run(|| feature("va", &[&name], on)).expect("entered");
+    }
+
+    /// Whether the clients' end sends large packets, which pass by NAPI.
+    pub(crate) fn peer_offloads(&self, on: bool) {
+        let names: Vec<&str> = TSO.iter().chain(GSO.iter()).copied().collect();
+        self.client.run(|| feature("vb", &names, on)).expect("entered");
+    }
+
+    /// Writes a file of the device's in sysfs.
+    pub(crate) fn write(&self, file: &str, text: &str) {
+        let path = format!("/sys/class/net/va/{file}");
+        self.server.run(|| std::fs::write(&path, text)).expect("entered").expect(&path);
+    }
+
+    /// Sets every instance as a policy says.
+    pub(crate) fn set_device(&self, text: &str) {
+        let wanted = Settings::of(&policy(text).instance);
+        for setting in Setting::ALL {
+            self.set(setting, wanted.get(setting).expect("a policy has them all"));
+        }
+    }
+
+    /// Sets one thing of every instance.
+    pub(crate) fn set(&self, setting: Setting, value: u64) {
+        let set = || {
+            let mut netdev = Netdev::open().expect("netdev");
+            for napi in device::read(&mut netdev, "va").expect("instances").napis {
+                netdev.set_napi(napi.id, setting, value).expect("it is taken");
+            }
+        };
+        self.server.run(set).expect("entered");
+    }
+
+    /// Sets the first program's epolls that are wanted.
+    pub(crate) fn set_epolls(&self, params: Params, wanted: impl Fn(i32) -> bool) {
+        let process = Process::open(self.pid()).expect("it runs");
+        let found = process.descriptors(usize::MAX).expect("we may look");
+        for epoll in found.epolls().filter(|epoll| wanted(epoll.fd)) {
+            let taken = process.take(&epoll).expect("we may take it").expect("it is open");
+            assert_eq!(params.set(&taken), Ok(true));
+        }
+    }
+
+    /// Pins the threads of all instances.
+    pub(crate) fn pin_poll_threads(&self, cpu: usize) {
+        let read = || device::read(&mut Netdev::open().expect("netdev"), "va");
+        let device = self.server.run(read).expect("entered").expect("it is there");
+        for napi in device.napis {
+            napkin_sched::pin(napi.pid, &[cpu]).expect("it lives");
+            assert!(napi.pid.is_some());
+        }
+    }
+
+    /// Pins all threads of the first program.
+    pub(crate) fn pin_program(&self, cpu: usize) {
+        for tid in Process::open(self.pid()).expect("it runs").threads().expect("it has some") {
+            napkin_sched::pin(Some(tid), &[cpu]).expect("it lives");
+        }
+    }
+
+    /// Examines the first program, under traffic.
+    pub(crate) fn doctor(&mut self, asked: Option<&str>) -> Found {
+        self.examine(Some(self.pid()), asked, || {}, |_| {})
+    }
+
+    /// Examines the device.
+    pub(crate) fn doctor_of_device(&mut self, asked: Option<&str>) -> Found {
+        self.examine(None, asked, || {}, |_| {})
+    }
+
+    /// Examines the first program by a thread that may do nothing.
+    pub(crate) fn doctor_without_rights(&mut self, asked: Option<&str>) -> Found {
+        let none = CapabilitySets {
+            effective: CapabilitySet::empty(),
+            permitted: CapabilitySet::empty(),
+            inheritable: CapabilitySet::empty(),
+        };
+        let drop = || set_capabilities(None, none).expect("it may always do less");
+        self.examine(Some(self.pid()), asked, drop, |_| {})
+    }
+
+    /// Examines the first program while something happens to it.
+    pub(crate) fn doctor_while(&mut self, happens: impl FnOnce(&mut Rig)) -> Found {
+        self.examine(Some(self.pid()), Some(SUSPEND20), || {}, happens)
+    }
+
+    fn examine(
+        &mut self,
+        pid: Option<i32>,
+        asked: Option<&str>,
+        before: impl FnOnce() + Send,
+        meanwhile: impl FnOnce(&mut Rig),
+    ) -> Found {
+        let wanted = Request {
+            pid,
+            ifname: Some("va".into()),
+            policy: asked.map(policy),
+            window: Duration::from_millis(300),
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut streams: Vec<TcpStream> =
+            self.connections.iter().map(|it| it.try_clone().expect("a copy")).collect();
+        let traffic = thread::spawn({
+            let stop = stop.clone();
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    for stream in &mut streams {
+                        // One whose packets find no instance may get no answer any more.
+                        let _ = request(stream);
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+        });
+        let server = Namespace::open(format!("/proc/self/fd/{}", self.server.as_fd().as_raw_fd()));
+        let server = server.expect("it is one");
+        let facts = thread::scope(|scope| {
+            let looking = || {
+                before();
+                gather(&wanted)
+            };
+            let looking = scope.spawn(|| server.run(looking).expect("entered"));
+            thread::sleep(Duration::from_millis(100));
+            meanwhile(self);
+            looking.join().expect("no panic")
+        });
+        stop.store(true, Ordering::Relaxed);
+        traffic.join().expect("no panic");
+        let facts = facts.expect("there is something to look at");
+        let [facts] = &facts[..] else { panic!("one device was named") };
+        let report = examine(facts);
+        Found { policy: report.policy, programs: report.programs, findings: report.findings }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(directory) = &self.built {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+fn port(program: usize) -> u16 {
+    11_211 + u16::try_from(program).expect("a few")
+}
+
+fn feature(ifname: &str, names: &[&str], on: bool) {
+    let wanted: Vec<_> = names.iter().map(|name| (*name, on)).collect();
+    Ethtool::open().expect("ethtool").set_features(ifname, &wanted).expect("it is taken");
+}
+
+fn address(ifname: &str, address: Ipv4Addr) {
+    let mut route = Route::open().expect("a socket");
+    let link = route.link(ifname).expect("it is there");
+    route.add_address(link.ifindex, address, 24).expect("it is taken");
+    route.set_up(link.ifindex).expect("it goes up");
+}
+
+/// Whether a request was answered.
+fn request(stream: &mut TcpStream) -> bool {
+    let mut answer = [0; ANSWER.len()];
+    stream.write_all(REQUEST).is_ok() && stream.read_exact(&mut answer).is_ok() && answer == ANSWER
+}
+
+/// The test binary as a server, if its environment says so.
+pub(crate) fn program() {
+    let Ok(text) = std::env::var(PROGRAM) else { return };
+    let (name, port) = text.split_once(' ').expect("a mode and a port");
+    let mode = MODES.into_iter().find(|mode| format!("{mode:?}") == name).expect("a mode");
+    let address = (SERVER, port.parse::<u16>().expect("a port"));
+    let listener = TcpListener::bind(address).expect("the address is ours");
+    match mode {
+        Mode::NoEpoll => serve_by_threads(&listener),
+        Mode::SharedEpoll => {
+            let epoll = Epoll::new();
+            epoll.add(&listener);
+            thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| serve(&epoll, &listener, -1));
+                }
+            });
+        }
+        Mode::SpareEpoll => {
+            let epoll = Epoll::new();
+            epoll.add(&listener);
+            let _spare = Epoll::new();
+            serve(&epoll, &listener, -1);
+        }
+        Mode::Sound | Mode::ZeroTimeout | Mode::FiniteTimeout => {
+            let epoll = Epoll::new();
+            epoll.add(&listener);
+            let timeout = match mode {
+                Mode::ZeroTimeout => 0,
+                Mode::FiniteTimeout => 5,
+                _ => -1,
+            };
+            serve(&epoll, &listener, timeout);
+        }
+    }
+}
+
+fn serve_by_threads(listener: &TcpListener) {
+    for stream in listener.incoming() {
+        let mut stream = stream.expect("a connection");
+        thread::spawn(move || while answer(&mut stream) {});
+    }
+}
+
+/// Answers one request; false at the end.
+fn answer(stream: &mut TcpStream) -> bool {
+    let mut bytes = [0; 64];
+    matches!(stream.read(&mut bytes), Ok(1..)) && stream.write_all(ANSWER).is_ok()
+}
+
+/// An epoll whose waits are exactly the ones that are asked for.
+struct Epoll(std::os::fd::OwnedFd);
+
+impl Epoll {
+    fn new() -> Epoll {
+        let flags = rustix::event::epoll::CreateFlags::CLOEXEC;
+        Epoll(rustix::event::epoll::create(flags).expect("an epoll"))
+    }
+
+    fn add(&self, member: &impl AsFd) {
+        use rustix::event::epoll::{EventData, EventFlags, add};
+        let number = u64::try_from(member.as_fd().as_raw_fd()).expect("a descriptor");
+        add(&self.0, member, EventData::new_u64(number), EventFlags::IN).expect("it is added");
+    }
+
+    /// The descriptors that are ready.
+    fn wait(&self, timeout: i32) -> Vec<i32> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
+        // SAFETY: the array has room for the 32 events that the call is told of.
+        let ready =
+            unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 32, timeout) };
+        let ready = usize::try_from(ready).unwrap_or(0);
+        events[..ready].iter().map(|event| event.u64 as i32).collect()
+    }
+}
+
+fn serve(epoll: &Epoll, listener: &TcpListener, timeout: i32) {
+    listener.set_nonblocking(true).expect("an option");
+    let mut streams: Vec<TcpStream> = Vec::new();
+    loop {
+        for fd in epoll.wait(timeout) {
+            if fd == listener.as_raw_fd() {
+                // Another thread may have been faster.
+                let Ok((stream, _)) = listener.accept() else { continue };
+                epoll.add(&stream);
+                streams.push(stream);
+                continue;
+            }
+            // One of the other thread's is answered through a copy of its number.
+            match streams.iter_mut().position(|stream| stream.as_raw_fd() == fd) {
+                Some(place) => {
+                    if !answer(&mut streams[place]) {
+                        streams.swap_remove(place);
+                    }
+                }
+                None => answer_other(fd),
+            }
+        }
+    }
+}
+
+/// Answers on a connection that another thread holds, and may have served already.
+fn answer_other(fd: i32) {
+    let mut bytes = [0_u8; 64];
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: the buffer is of the length that is given; a number that is no socket is refused.
+    let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    if got > 0 {
+        // SAFETY: as above.
+        unsafe { libc::send(fd, ANSWER.as_ptr().cast(), ANSWER.len(), libc::MSG_NOSIGNAL) };
+    } else {
+        thread::yield_now();
+    }
+}

@@ -1,0 +1,209 @@
+//! `napkin attach`, and what it shares with `napkin run`.
+
+use std::time::Duration;
+
+use napkin_core::Policy;
+use napkin_linux::apply::{DeviceRestored, Hold, Options, Request};
+use napkin_linux::attach::{
+    Attachment, Detail, Ended, Event, Lines, Plan, Restoration, Signals, cpus_by_napi, hold, set_on,
+};
+use napkin_linux::journal::{ProcessJournals, Store};
+use napkin_linux::kernel::Kernel;
+use napkin_linux::support::{self, Scope, Warning};
+use napkin_sched::CpuList;
+
+use crate::failure::{Failure, say};
+use crate::{policies, units};
+
+/// Its arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Sets a policy's epoll parameters (and its socket options, if it has any) on a running, unmodified
+program, its children and theirs, from outside, and keeps doing so for what they open later, until
+it is interrupted: then everything is put back, and the exit code is 0. It ends as well when the
+last of the processes has ended, or after --for. Other users' processes take CAP_SYS_PTRACE.
+
+An epoll context that is opened later is found by looking: every 10 ms for a second after a start
+or a change, then every 250 ms; and never for more than 2 % of a CPU.
+
+What was set is written down before it is set: after a crash napkin restore puts it back.
+
+Examples:
+  napkin attach $(pidof memcached) --policy suspend20 --dev eth0
+                                          the device and the program, until Ctrl-C
+  napkin attach 812 --policy suspend20    the program only, if the device is set already
+  napkin attach 812 --policy suspend20 --dev eth0 --cpus 2-5 --pin
+                                          with each waiting thread beside its packets
+  napkin attach 812 --policy napibusy --for 10m
+  napkin attach 812 --policy suspend20 --once
+                                          set what there is now and leave; then: napkin restore
+Then: napkin doctor 812, which says whether the mode is active")]
+pub(crate) struct Attach {
+    /// The program, with its children and theirs.
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: i32,
+    #[command(flatten)]
+    how: How,
+    /// Put everything back after this time.
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    limit: Option<Duration>,
+    /// Set what there is now, and leave it so until `napkin restore`.
+    #[arg(long, conflicts_with_all = ["limit", "dev"])]
+    once: bool,
+}
+
+/// What is set, and how much is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct How {
+    /// The policy: a preset, a member of a family, or one spelled out; see `napkin policies`.
+    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    pub(crate) policy: Policy,
+    /// Apply its device part to this device first, and put that back at the end.
+    #[arg(long, value_name = "DEV")]
+    pub(crate) dev: Option<String>,
+    /// Only the instance that polls this receive queue.
+    #[arg(long, value_name = "N", requires = "dev")]
+    pub(crate) queue: Option<u32>,
+    /// The CPUs of the device's interrupts and threads: queue i goes to the i-th of them.
+    #[arg(long, value_name = "CPUS", requires = "dev")]
+    pub(crate) cpus: Option<CpuList>,
+    /// Move each thread that waits for the packets of one instance to the CPU where that is polled.
+    #[arg(long)]
+    pub(crate) pin: bool,
+    /// Say only what fails.
+    #[arg(long, short, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say everything.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+}
+
+fn policy(text: &str) -> Result<Policy, napkin_core::policy::PolicyError> {
+    text.parse()
+}
+
+pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
+    let how = &args.how;
+    // Before anything is changed that is to be put back.
+    let signals = Signals::block(&Signals::ENDS).map_err(Failure::of)?;
+    let mut attachment = how.attachment()?;
+    attachment.add(args.pid).map_err(Failure::of)?;
+    let device = how.device()?;
+    how.pin(&mut attachment)?;
+    let mut lines = Lines::new(how.detail());
+    let mut tell = |event: &Event| lines.line(event).iter().for_each(|line| say(line));
+    if args.once {
+        attachment.look().events.iter().for_each(&mut tell);
+        attachment.leave();
+        how.note("left so: napkin restore puts it back");
+        return Ok(());
+    }
+    let ended = hold(&mut attachment, args.limit, &signals, &mut tell);
+    let (restoration, events) = attachment.restore();
+    events.iter().for_each(&mut tell);
+    if ended != Ended::Processes {
+        how.note(&restored(&restoration));
+    }
+    let device = device.map_or(Ok(()), |device| how.put_back(device));
+    if restoration.failed > 0 {
+        return Err(Failure::Failed("not everything was put back: try napkin restore".into()));
+    }
+    device
+}
+
+impl How {
+    /// An attachment to nothing yet, after what the policy cannot do was said.
+    pub(crate) fn attachment(&self) -> Result<Attachment<ProcessJournals>, Failure> {
+        let policy = &self.policy;
+        let scope = if self.dev.is_some() { Scope::Both } else { Scope::Program };
+        policies::warn(&[*policy]);
+        let plan = Plan::of(policy).map_err(Failure::of)?;
+        for warning in support::check(policy, &Kernel::probe(), scope).map_err(Failure::of)? {
+            match warning {
+                Warning::DeviceNotSet => self.note_device(),
+                warning if !self.quiet => say(&format!("warning: {warning}")),
+                _ => {}
+            }
+        }
+        let store = Store::open().map_err(Failure::of)?;
+        Ok(Attachment::new(plan, ProcessJournals::new(store)))
+    }
+
+    /// Says that the policy has a device part, if no device has it. Where the devices cannot be
+    /// looked at it is said as well.
+    fn note_device(&self) {
+        if set_on(&self.policy).is_ok_and(|devices| !devices.is_empty()) {
+            return;
+        }
+        let policy = &self.policy;
+        self.note(&format!(
+            "note: no device is set as {policy} says, so that its program part alone has little \
+             effect: add --dev DEV, or napkin apply {policy} --dev DEV"
+        ));
+    }
+
+    /// Applies the policy to the device for as long as the guard lives.
+    pub(crate) fn device(&self) -> Result<Option<Hold>, Failure> {
+        let Some(ifname) = &self.dev else { return Ok(None) };
+        let cpus = self.cpus.clone().unwrap_or_default().0;
+        let options = Options { queue: self.queue, cpus, rt: None };
+        let request = Request { policy: &self.policy, ifname, options: &options, force: false };
+        let device = Hold::here(&request).map_err(Failure::of)?;
+        if self.verbose {
+            let changes = device.applied().done.len();
+            say(&format!("{ifname}: {}, {changes} settings changed", self.policy));
+        }
+        Ok(Some(device))
+    }
+
+    /// Has an attachment pin threads, if asked for.
+    pub(crate) fn pin(&self, attachment: &mut Attachment<ProcessJournals>) -> Result<(), Failure> {
+        if self.pin {
+            attachment.pin_with(cpus_by_napi().map_err(Failure::of)?);
+        }
+        Ok(())
+    }
+
+    /// Puts the device back and says what could not be.
+    pub(crate) fn put_back(&self, device: Hold) -> Result<(), Failure> {
+        let restored: DeviceRestored = device.restore().map_err(Failure::of)?;
+        if restored.is_complete() {
+            return Ok(());
+        }
+        let ifname = &restored.ifname;
+        Err(Failure::Failed(format!(
+            "{ifname}: not everything was put back: napkin diff --dev {ifname} says what, and \
+             napkin restore tries again"
+        )))
+    }
+
+    pub(crate) fn detail(&self) -> Detail {
+        match (self.quiet, self.verbose) {
+            (true, _) => Detail::Quiet,
+            (_, true) => Detail::Everything,
+            _ => Detail::News,
+        }
+    }
+
+    /// Says something that is no failure.
+    pub(crate) fn note(&self, line: &str) {
+        if !self.quiet {
+            say(line);
+        }
+    }
+}
+
+fn restored(restoration: &Restoration) -> String {
+    let Restoration { done, gone, changed, failed } = restoration;
+    let mut text = format!("put back: {done}");
+    for (count, what) in [
+        (gone, "gone with what they were of"),
+        (changed, "left as others set them"),
+        (failed, "not"),
+    ] {
+        if *count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    text
+}

@@ -1,0 +1,88 @@
+//! `napkin diff`.
+
+use napkin_core::Policy;
+use napkin_linux::apply::{Difference, Linux, Options, Target, World, difference, plan};
+use napkin_linux::journal::Store;
+use serde_json::json;
+
+use crate::apply::{changed, policy};
+use crate::failure::{Failure, print, print_json};
+use crate::table;
+
+/// Its arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+With a policy: what napkin apply would change. Without: what is different from what it was before
+napkin changed it, and which of that somebody else has set since.
+
+Exit code, as of diff(1): 0 if nothing differs, 1 if something does, 2 if it cannot be told.
+It takes no privilege, but the journal can be read only by who made the changes.
+
+Examples:
+  napkin diff suspend20 --dev eth0    is it in force?
+  sudo napkin diff --dev eth0         what has napkin changed?")]
+pub(crate) struct Diff {
+    /// The policy; without, the device as it was before napkin changed it.
+    #[arg(value_parser = policy)]
+    policy: Option<Policy>,
+    /// The device.
+    #[arg(long, value_name = "DEV")]
+    dev: String,
+    /// Print JSON; times are in nanoseconds.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Diff) -> Result<(), Failure> {
+    let differs = match &args.policy {
+        Some(policy) => from_policy(args, policy)?,
+        None => from_before(args)?,
+    };
+    if differs { Err(Failure::Exit(1)) } else { Ok(()) }
+}
+
+/// Whatever keeps the answer from being had: 1 would say that something differs.
+fn trouble(error: impl std::fmt::Display) -> Failure {
+    Failure::Usage(error.to_string())
+}
+
+fn from_policy(args: &Diff, policy: &Policy) -> Result<bool, Failure> {
+    let mut world = Linux::open().map_err(trouble)?;
+    let at = world.look(Target::Name(&args.dev)).map_err(trouble)?;
+    let plan = plan(policy, &at, world.kernel(), &Options::default()).map_err(trouble)?;
+    let differs = !plan.changes.is_empty();
+    if args.json {
+        print_json(&json!(plan))?;
+    } else if differs {
+        print(&changed(&args.dev, &plan.changes))?;
+    } else {
+        print(&format!("{}: {policy}, as far as the device goes\n", args.dev))?;
+    }
+    Ok(differs)
+}
+
+fn from_before(args: &Diff) -> Result<bool, Failure> {
+    let store = Store::open().map_err(trouble)?;
+    let mut world = Linux::open().map_err(trouble)?;
+    let different = difference(&mut world, &store, &args.dev).map_err(trouble)?;
+    if args.json {
+        print_json(&json!(different))?;
+    } else if different.is_empty() {
+        print(&format!("{}: as it was before napkin\n", args.dev))?;
+    } else {
+        let rows = different.iter().map(|it| row(&args.dev, it)).collect();
+        print(&table::columns(&["dev", "instance", "setting", "before", "now", "set by"], rows))?;
+    }
+    Ok(!different.is_empty())
+}
+
+fn row(ifname: &str, difference: &Difference) -> Vec<String> {
+    let Difference { place, before, set, now, foreign } = difference;
+    let now = now.as_ref().map_or_else(|| "not there".into(), |now| place.show(now));
+    let by = if *foreign {
+        format!("somebody else; napkin had set {}", place.show(set))
+    } else {
+        "napkin".into()
+    };
+    vec![ifname.into(), place.subject(), place.what().into(), place.show(before), now, by]
+}

@@ -1,0 +1,186 @@
+//! `napkin doctor`.
+
+use std::time::Duration;
+
+use napkin_core::Policy;
+use napkin_linux::doctor::{CHECKS, Finding, Report, Request, Status, examine, gather};
+use serde_json::json;
+
+use crate::failure::{Failure, print, print_json};
+use crate::{table, units};
+
+/// Its arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A fault: the mode does not work, or not as its policy says. Advice: what the published set-ups did,
+what costs other programs something, or what cannot profit. Unknown: what was missing to see it; a
+right is named. Which checks there are depends on the policy; napkin doctor --list explains them.
+
+The program is looked at for a moment (--for), best under load: only what happens can be seen.
+Without PID: the programs that own sockets on the device. Without --dev: the devices by which the
+program's sockets receive. Nothing is changed. Root sees most.
+
+Exit code: 0 without a fault, 1 with one, 2 for a command that makes no sense.
+
+Examples:
+  napkin doctor                                  every device, and who uses it
+  napkin doctor $(pidof memcached)               why is suspension not active?
+  napkin doctor 812 --policy suspend20           what is missing for it
+  napkin doctor --dev eth0 --for 5s --json       for a script
+  napkin doctor 812 --json | jq -r '.devices[].findings[] | select(.status == \"fault\").mend'")]
+pub(crate) struct Doctor {
+    /// The program, with its children.
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// The device.
+    #[arg(long, value_name = "DEV")]
+    dev: Option<String>,
+    /// The policy whose conditions are checked; without, the one that the settings mean.
+    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    policy: Option<Policy>,
+    /// How long to look at what the programs do.
+    #[arg(long = "for", value_name = "TIME", default_value = "500ms", value_parser = window)]
+    window: Duration,
+    /// Show what is in order as fully as what is not.
+    #[arg(long)]
+    all: bool,
+    /// List the checks, and do nothing.
+    #[arg(long, conflicts_with_all = ["pid", "dev", "policy", "all"])]
+    list: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn policy(text: &str) -> Result<Policy, napkin_core::policy::PolicyError> {
+    text.parse()
+}
+
+fn window(text: &str) -> Result<Duration, String> {
+    let window = units::duration(text)?;
+    if window > Request::LONGEST {
+        return Err(format!("at most {} s", Request::LONGEST.as_secs()));
+    }
+    Ok(window)
+}
+
+pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {
+    if args.list {
+        return list(args.json);
+    }
+    let request = Request {
+        pid: args.pid,
+        ifname: args.dev.clone(),
+        policy: args.policy,
+        window: args.window,
+    };
+    let facts = gather(&request).map_err(Failure::of)?;
+    let reports: Vec<Report> = facts.iter().map(examine).collect();
+    let faults: usize = reports.iter().map(|report| report.count(Status::Fault)).sum();
+    if args.json {
+        print_json(&as_json(&reports))?;
+    } else {
+        let text: Vec<String> = reports.iter().map(|report| readable(report, args.all)).collect();
+        print(&text.join("\n"))?;
+    }
+    if faults == 0 { Ok(()) } else { Err(Failure::Exit(1)) }
+}
+
+fn list(json: bool) -> Result<(), Failure> {
+    if json {
+        let checks: Vec<_> =
+            CHECKS.iter().map(|check| json!({"check": check.name, "what": check.what})).collect();
+        return print_json(&json!(checks));
+    }
+    let rows = CHECKS.iter().map(|check| vec![check.name.to_owned(), check.what.to_owned()]);
+    print(&table::wrapped(&["check", "in order if"], rows.collect()))
+}
+
+fn as_json(reports: &[Report]) -> serde_json::Value {
+    let count = |status| reports.iter().map(|report| report.count(status)).sum::<usize>();
+    json!({
+        "devices": reports,
+        "faults": count(Status::Fault),
+        "advice": count(Status::Advice),
+        "unknown": count(Status::Unknown),
+        "ok": count(Status::Ok),
+    })
+}
+
+fn readable(report: &Report, all: bool) -> String {
+    let how = if report.asked { "asked for" } else { "by the settings" };
+    let mut out = format!("{}: {} ({how})", report.ifname, report.policy);
+    if !report.programs.is_empty() {
+        out.push_str(&format!(", {}", report.programs.join(", ")));
+    }
+    out.push_str("\n\n");
+    for finding in &report.findings {
+        if all || finding.status != Status::Ok {
+            out.push_str(&full(finding));
+        }
+    }
+    let mut fine: Vec<&str> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.status == Status::Ok)
+        .map(|finding| finding.check)
+        .collect();
+    fine.dedup();
+    if !all && !fine.is_empty() {
+        out.push_str(&filled("in order: ", &fine.join(", ")));
+        out.push('\n');
+    }
+    out.push_str(&format!("{}\n", report.summary()));
+    out
+}
+
+fn full(finding: &Finding) -> String {
+    let Finding { check, status, what, seen, mend } = finding;
+    let mut out = format!("{status:8}{check}\n{}", filled("        ", what));
+    let label = if *status == Status::Unknown { "missing" } else { "seen" };
+    out.push_str(&filled(&format!("{label:>7}: "), seen));
+    if let Some(mend) = mend {
+        // Never broken: it is there to be copied.
+        out.push_str(&format!("   mend: {mend}\n"));
+    }
+    out.push('\n');
+    out
+}
+
+/// Characters in a line: a terminal of 80 columns.
+const WIDTH: usize = 79;
+
+/// A text in lines, its label before the first and blanks before the others.
+fn filled(label: &str, text: &str) -> String {
+    let indent = label.len();
+    let mut out = label.to_owned();
+    let mut column = indent;
+    for (place, word) in text.split(' ').enumerate() {
+        let length = word.chars().count();
+        if place > 0 {
+            if column + 1 + length > WIDTH {
+                out.push_str(&format!("\n{:indent$}", ""));
+                column = indent;
+            } else {
+                out.push(' ');
+                column += 1;
+            }
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filled;
+
+    #[test]
+    fn long_texts_are_broken_between_words() {
+        let text = filled("seen: ", &"word ".repeat(40));
+        assert!(text.lines().count() > 2, "{text}");
+        assert!(text.lines().all(|line| line.len() < 80), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("      word")), "{text}");
+    }
+}

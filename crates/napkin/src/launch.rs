@@ -1,0 +1,87 @@
+//! `napkin run`.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use napkin_linux::attach::{Exit, Lines, Signals, Told, die_by, run as run_program};
+
+use crate::attach::How;
+use crate::failure::{Failure, say};
+
+/// Its arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Starts an unmodified program under a policy: its epoll contexts (and sockets, if the policy has
+options for them), those of its children too, are set from outside as they are opened; with --dev
+the device is set before the program starts, and put back after it has ended. There is no preload
+and no patch, so that statically linked programs work as well.
+
+Signals are passed on, and the exit code is the program's; if a signal ended it, the same ends
+napkin. 127: there is no such program; 126: it cannot be executed; 125: napkin could not start it.
+If the program leaves processes behind (a daemon), napkin stays until the last has ended. napkin's
+own messages go to standard error.
+
+Examples:
+  napkin run --policy suspend20 --dev eth0 -- memcached -t 4
+  napkin run --policy suspend20 --dev eth0 --cpus 2-5 --pin -- memcached -t 4
+                                    each thread beside the packets that it waits for
+  napkin run --policy napibusy -q -- nginx -g 'daemon off;'
+                                    the program only; napkin apply has set the device
+  napkin run --policy base -- PROGRAM
+                                    the same program for comparison
+Then: napkin doctor $(pidof memcached), which says whether the mode is active")]
+pub(crate) struct Run {
+    #[command(flatten)]
+    how: How,
+    /// The program and its arguments.
+    #[arg(
+        value_name = "PROGRAM",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    program: Vec<OsString>,
+}
+
+pub(crate) fn run(args: &Run) -> Result<(), Failure> {
+    let how = &args.how;
+    let Some((program, arguments)) = args.program.split_first() else {
+        return Err(Failure::Usage("name the program".into()));
+    };
+    // Before anything is changed that is to be put back; they are passed on to the program.
+    let signals = Signals::block(&Signals::PASSED).map_err(Failure::of)?;
+    let mut attachment = how.attachment()?;
+    let device = how.device()?;
+    how.pin(&mut attachment)?;
+    let mut lines = Lines::new(how.detail());
+    let mut tell = |told: Told<'_>| match told {
+        Told::Event(event) => lines.line(event).iter().for_each(|line| say(line)),
+        Told::Remaining(count) => how.note(&format!(
+            "the program has ended; waiting for what it left behind ({count} processes)"
+        )),
+        _ => {}
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let ended = run_program(&mut command, &mut attachment, &signals, &mut tell);
+    drop(attachment);
+    let device = device.map_or(Ok(()), |device| how.put_back(device));
+    // How the program ended comes first: whoever started it wants to know that.
+    if let Err(failure) = device {
+        failure.report();
+    }
+    match ended {
+        Ok(Exit::Code(0)) => Ok(()),
+        Ok(Exit::Code(code)) => Err(Failure::Exit(u8::try_from(code).unwrap_or(u8::MAX))),
+        Ok(Exit::Signal(signal)) => {
+            die_by(signal);
+            // It was a signal that does not end a process by itself.
+            Err(Failure::Exit(128_u8.saturating_add(u8::try_from(signal).unwrap_or(0))))
+        }
+        Err(error) => {
+            let code = error.exit_code();
+            Failure::of(error).report();
+            Err(Failure::Exit(code))
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! `napkin restore`.
+
+use napkin_linux::apply::{
+    Also, DeviceRestored, Linux, ProcessRestored, Restoration, RestoreOptions, restore,
+};
+use napkin_linux::journal::{Store, Subject};
+use serde_json::json;
+
+use crate::apply::changed;
+use crate::failure::{Failure, print, print_json, say};
+
+/// Its arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Puts back what napkin apply, run and attach have changed and not put back themselves: what each
+setting was before napkin first changed it, as the journal says. It works after a crash and after
+kill -9, and can itself be interrupted and started again.
+
+What somebody else changed after napkin is told of and left alone, and stays in the journal:
+--force puts it back too, --forget leaves it for good. A device that another napkin holds (apply
+--for, run --dev) is left to that one.
+
+Exit code: 0 if all is as it was, 1 if something is left.
+
+Examples:
+  napkin restore --dry-run        what would be put back
+  sudo napkin restore             everything in this network namespace
+  sudo napkin restore --dev eth0
+  sudo napkin restore --forget    put back what can be, and forget the rest")]
+pub(crate) struct Restore {
+    /// Only this device; without, every device of this network namespace, and every process.
+    #[arg(long, value_name = "DEV")]
+    dev: Option<String>,
+    /// Also what somebody else has changed since.
+    #[arg(long)]
+    force: bool,
+    /// Forget what could not be put back.
+    #[arg(long)]
+    forget: bool,
+    /// Only say what would be put back.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON; times are in nanoseconds.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
+    let store = Store::open().map_err(Failure::of)?;
+    let mut world = Linux::open().map_err(Failure::of)?;
+    let options = RestoreOptions {
+        ifname: args.dev.clone(),
+        force: args.force,
+        forget: args.forget,
+        dry_run: args.dry_run,
+    };
+    let restoration = restore(&mut world, &store, &options).map_err(Failure::of)?;
+    if args.json {
+        print_json(&json!(restoration))?;
+    } else {
+        told(&restoration, args)?;
+    }
+    if restoration.is_complete() { Ok(()) } else { Err(Failure::Exit(1)) }
+}
+
+fn told(restoration: &Restoration, args: &Restore) -> Result<(), Failure> {
+    for found in &restoration.also {
+        also(found);
+    }
+    for restored in &restoration.devices {
+        device(restored, args.dry_run)?;
+    }
+    for restored in &restoration.processes {
+        process(restored, args.dry_run)?;
+    }
+    if restoration.is_empty() {
+        print("nothing to put back: the journal is empty\n")?;
+    }
+    if args.dry_run {
+        print("nothing was changed (--dry-run)\n")?;
+    }
+    Ok(())
+}
+
+/// Says what became of a device.
+pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Failure> {
+    let DeviceRestored { ifname, .. } = restored;
+    if let Some(why) = &restored.refused {
+        say(&format!("{ifname}: nothing was put back: {why}"));
+        return Ok(());
+    }
+    if restored.gone {
+        return print(&format!("{ifname}: the device is gone, and what was changed with it\n"));
+    }
+    if !restored.changes.is_empty() {
+        print(&changed(ifname, &restored.changes))?;
+    } else if restored.is_complete() {
+        print(&format!("{ifname}: everything is as it was\n"))?;
+    }
+    let left = match (restored.forgotten, dry_run) {
+        (_, true) => "",
+        (true, _) => "; left alone and forgotten (--forget)",
+        (false, _) => "; left alone: restore --force sets it",
+    };
+    for foreign in &restored.foreign {
+        say(&format!("{foreign}{left}"));
+    }
+    for failed in &restored.failed {
+        say(&format!("{ifname} {}: {}", failed.place.subject(), failed.why));
+    }
+    if !restored.missing.is_empty() {
+        let count = restored.missing.len();
+        let why = if restored.up {
+            "belong to instances that are not there now, and may come back with them: restore again \
+             then, or give them up with --forget"
+        } else {
+            "cannot be reached while it is down: set it up (ip link set DEV up) and restore again, \
+             or give them up with --forget"
+        };
+        say(&format!("{ifname}: {count} settings {why}"));
+    }
+    if let Some(why) = &restored.journal {
+        say(&format!("{ifname}: {why}"));
+    }
+    Ok(())
+}
+
+fn process(restored: &ProcessRestored, dry_run: bool) -> Result<(), Failure> {
+    let ProcessRestored { pid, changes, gone, left, forgotten } = restored;
+    let verb = if dry_run { "would be put back" } else { "put back" };
+    for change in changes {
+        print(&format!("process {pid}: {verb}: what was before {change}\n"))?;
+    }
+    if *gone > 0 {
+        print(&format!("process {pid}: {gone} gone with the process or its descriptors\n"))?;
+    }
+    let end = if *forgotten { " (forgotten)" } else { "" };
+    for why in left {
+        say(&format!("process {pid}: {why}{end}"));
+    }
+    Ok(())
+}
+
+fn also(also: &Also) {
+    let name = |subject: &Subject| match subject {
+        Subject::Device { ifname, .. } => ifname.clone(),
+        Subject::Process { pid, .. } => format!("process {pid}"),
+    };
+    say(&match also {
+        Also::OtherBoot { subject } => {
+            format!("{}: changed before the last boot, which undid it: dropped", name(subject))
+        }
+        Also::NamespaceGone { subject, namespace } => format!(
+            "{}: changed in network namespace {namespace}, which is gone: dropped; if it was a \
+             physical device, it is back in the first namespace as it was set (napkin show)",
+            name(subject)
+        ),
+        Also::OtherNamespace { subject, namespace, path } => format!(
+            "{}: changed in another network namespace, {namespace}: left alone; restore from within \
+             it, or remove {}",
+            name(subject),
+            path.display()
+        ),
+        Also::Unreadable { why, forgotten: true, .. } => format!("given up: {why}"),
+        Also::Unreadable { why, .. } => why.clone(),
+        _ => return,
+    });
+}

@@ -1,0 +1,91 @@
+//! `napkin top`: options in, a view or tables out.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use napkin_top::screen::{self, Options, SHORTEST, ScreenError};
+use napkin_top::{Column, EngineSource, LinuxSource, Source, View, batch};
+
+use crate::failure::Failure;
+use crate::units;
+
+/// Its arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each line is a NAPI instance: what a device's queue is polled by. Rates are by the second.
+  packets intr polls   packets, interrupts, polls
+  softirq thread app   polls by who polled: a softirq, a thread, an application that busy polls
+  empty                of all polls, those that found nothing
+  defer wdog           timers armed in the place of an interrupt, and timers that fired
+  suspend              waits of applications that suspended the interrupt
+  squeeze              softirq rounds of its CPU that were cut short
+  thr-cpu              CPU that its thread uses
+  mode owners          the policy in force; the programs whose sockets it serves
+A dash is what is not known; a note below the CPUs says why, and which right it needs.
+On a narrow terminal the less important columns are left out: select a line with the arrows to
+read them. Keys: h shows them all; q ends it.
+
+Examples:
+  sudo napkin top                              the kernel's instances
+  sudo napkin top --filter 'eth0 memcached'    those of a device that serve a program
+  napkin top --engine                          the only engine that runs (see napkin serve)
+  napkin top --sort empty --interval 500ms
+  sudo napkin top --batch --json -n 5 | jq '.napis[] | {id, mode, polls_per_s}'")]
+pub(crate) struct Top {
+    /// Watch an engine instead of the kernel: its control socket, or the only engine that runs.
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1)]
+    engine: Option<Option<PathBuf>>,
+    /// From one sample to the next, as in 500ms; at least 100ms.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    /// Only instances that have each of these words in device, id, mode or programs.
+    #[arg(long, value_name = "WORDS")]
+    filter: Option<String>,
+    /// The column to sort by; the largest number, or the first name, comes first.
+    #[arg(long, value_name = "COLUMN", default_value = "packets", value_parser = column)]
+    sort: Column,
+    /// Print tables instead of a live view: one at the end of each interval.
+    #[arg(long)]
+    batch: bool,
+    /// With --batch: one JSON object a line.
+    #[arg(long, requires = "batch")]
+    json: bool,
+    /// End after so many intervals.
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+}
+
+pub(crate) fn run(args: &Top) -> Result<(), Failure> {
+    let mut source: Box<dyn Source + Send> = match &args.engine {
+        Some(named) => {
+            let named =
+                named.clone().or_else(|| std::env::var_os("NAPKIN_CONTROL").map(Into::into));
+            Box::new(EngineSource::open(named.as_deref()).map_err(Failure::of)?)
+        }
+        None => Box::new(LinuxSource::open().map_err(Failure::of)?),
+    };
+    let view = View::new().sorted(args.sort).filtered(args.filter.as_deref().unwrap_or(""));
+    let options = Options { interval: args.interval, count: args.count };
+    if args.batch {
+        let mut out = io::stdout().lock();
+        return batch::run(&mut *source, &view, &options, args.json, &mut out).map_err(Failure::of);
+    }
+    match screen::run(source, view, &options) {
+        Ok(()) => Ok(()),
+        Err(error @ ScreenError::NoTerminal { .. }) => Err(Failure::Usage(error.to_string())),
+        Err(error) => Err(Failure::of(error)),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = units::duration(text)?;
+    if interval < SHORTEST {
+        return Err(format!("give at least {}ms", SHORTEST.as_millis()));
+    }
+    Ok(interval)
+}
+
+fn column(text: &str) -> Result<Column, String> {
+    text.parse()
+}

@@ -1,0 +1,242 @@
+//! `napkin apply`, `restore` and `diff` as commands: killed at every step, two at once, by users
+//! without rights.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, Output, Stdio};
+
+use common::{Place, text};
+use napkin_linux::namespace::{Namespace, NamespaceError};
+use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
+use napkin_linux::{Setting, device};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use serde_json::Value;
+
+/// Runs a test in a fresh namespace with a veth of two queues, `va`.
+fn lab(test: impl FnOnce() + Send) {
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(NamespaceError::NoRight { right, .. }) => {
+            return eprintln!("skipped: a network namespace needs {right}");
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let inside = || {
+        let mut route = Route::open().expect("a socket");
+        let config =
+            VethConfig { name: "va", peer: "vb", peer_namespace: None, rx_queues: 2, tx_queues: 2 };
+        route.add_veth(&config).expect("a pair");
+        Ethtool::open().expect("ethtool").set_features("va", &[(GRO[0], true)]).expect("GRO");
+        for name in ["va", "vb"] {
+            let link = route.link(name).expect("it was made");
+            route.set_up(link.ifindex).expect("up");
+        }
+        test();
+    };
+    namespace.run(inside).expect("entered");
+}
+
+fn command(home: &Place, args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
+    command.args(args.split(' ')).env("NAPKIN_STATE", home.0.join("state"));
+    command
+}
+
+fn napkin(home: &Place, args: &str) -> Output {
+    command(home, args).output().expect("the binary runs")
+}
+
+/// Every instance's settings and its thread's CPUs and class; ids of threads differ each time.
+fn settings() -> String {
+    let mut netdev = Netdev::open().expect("netdev");
+    let mut device = device::find(&mut netdev, "va").expect("it is there");
+    device.napis.iter_mut().for_each(|napi| napi.pid = napi.pid.map(|_| 1));
+    format!("{device:#?}")
+}
+
+fn set(queue: u32, setting: Setting, value: u64) {
+    let mut netdev = Netdev::open().expect("netdev");
+    let device = device::read(&mut netdev, "va").expect("it is there");
+    let napi = device.of_rx_queue(queue).expect("a queue");
+    netdev.set_napi(napi.id, setting, value).expect("it takes it");
+}
+
+fn journals(home: &Place) -> usize {
+    let files = std::fs::read_dir(home.0.join("state")).into_iter().flatten().flatten();
+    files.filter(|it| it.path().extension().is_some_and(|it| it == "journal")).count()
+}
+
+#[test]
+fn killed_at_every_step_restore_gives_the_earlier_state() {
+    if !cfg!(debug_assertions) {
+        return eprintln!("skipped: a release build has no points to be killed at");
+    }
+    lab(|| {
+        let home = Place::new("apply-kill");
+        set(0, Setting::Threaded, 1);
+        set(1, Setting::GroFlushTimeout, 50_000);
+        let original = settings();
+        let mut steps = 0;
+        for apply in ["apply suspend20 --dev va", "apply threaded --dev va --cpus 0 --rt 7"] {
+            for point in 1.. {
+                let mut child = command(&home, apply);
+                let status =
+                    child.env("NAPKIN_FAULT", point.to_string()).output().expect("it runs");
+                let killed = status.status.signal() == Some(libc::SIGKILL);
+                assert!(killed || status.status.success(), "{}", text(&status.stderr));
+                // And killed on the way back, too: each time a step further.
+                for back in 1.. {
+                    steps += 1;
+                    // Every third time not at all, which is what a user does.
+                    let mut child = command(&home, "restore");
+                    if point % 3 != 0 {
+                        child.env("NAPKIN_FAULT", back.to_string());
+                    }
+                    let end = child.output().expect("it runs");
+                    if end.status.signal() != Some(libc::SIGKILL) {
+                        assert!(end.status.success(), "{}", text(&end.stderr));
+                        break;
+                    }
+                }
+                assert_eq!(settings(), original, "{apply}, killed at {point}");
+                assert_eq!(journals(&home), 0, "{apply}, killed at {point}");
+                if !killed {
+                    assert!(point > 10, "{apply} has only {point} points");
+                    break;
+                }
+            }
+        }
+        assert!(steps > 60, "{steps} steps");
+    });
+}
+
+#[test]
+fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
+    lab(|| {
+        let home = Place::new("apply-for");
+        let original = settings();
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL] {
+            let mut child = command(&home, "apply defer20 --dev va --for 1h")
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the binary runs");
+            let said = BufReader::new(child.stderr.take().expect("a pipe"));
+            let held = said.lines().map_while(Result::ok).find(|line| line.contains("held for"));
+            assert!(held.is_some());
+            assert_ne!(settings(), original);
+
+            let pid = child.id();
+            for other in ["apply base --dev va", "restore", "restore --dev va --force"] {
+                let refused = napkin(&home, other);
+                assert_eq!(refused.status.code(), Some(1), "{other}");
+                let said = text(&refused.stderr);
+                assert!(said.contains(&format!("held by process {pid} (")), "{other}: {said}");
+                assert!(said.contains("apply defer20 --dev va --for 1h"), "{other}: {said}");
+            }
+            let pid = Pid::from_child(&child);
+            kill_process(pid, signal).expect("it lives");
+            let status = child.wait().expect("it ends");
+            if signal == Signal::KILL {
+                assert_ne!(settings(), original);
+                let output = napkin(&home, "restore");
+                assert!(output.status.success(), "{}", text(&output.stderr));
+            } else {
+                assert!(status.success(), "{status}");
+            }
+            assert_eq!(settings(), original, "{signal:?}");
+            assert_eq!(journals(&home), 0, "{signal:?}");
+        }
+        let output = napkin(&home, "apply suspend200 --dev va --for 10ms");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(settings(), original, "its time was up");
+    });
+}
+
+#[test]
+fn many_at_once_leave_what_one_would() {
+    lab(|| {
+        let home = Place::new("apply-many");
+        let original = settings();
+        let names = ["defer20", "suspend20", "threaded", "base", "defer200", "suspend200"];
+        let children: Vec<_> = names
+            .iter()
+            .map(|name| {
+                command(&home, &format!("apply {name} --dev va"))
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .expect("the binary runs")
+            })
+            .collect();
+        for child in children {
+            let output = child.wait_with_output().expect("it ends");
+            let said = text(&output.stderr);
+            assert!(output.status.success() || said.contains("held by"), "{said}");
+        }
+        let output = napkin(&home, "restore");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(settings(), original);
+        assert_eq!(journals(&home), 0);
+    });
+}
+
+#[test]
+fn diff_says_by_its_code_whether_anything_differs() {
+    lab(|| {
+        let home = Place::new("diff");
+        let code = |args: &str| napkin(&home, args).status.code();
+        assert_eq!(code("diff suspend20 --dev va"), Some(1));
+        assert_eq!(code("diff base --dev va"), Some(0));
+        assert_eq!(code("diff --dev va"), Some(0));
+        assert_eq!(code("diff hold --dev va"), Some(2));
+        assert_eq!(code("diff base --dev nowhere"), Some(2));
+        assert_eq!(code("apply suspend20 --dev va"), Some(0));
+        assert_eq!(code("diff suspend20 --dev va"), Some(0));
+        let output = napkin(&home, "diff --dev va --json");
+        assert_eq!(output.status.code(), Some(1));
+        let different: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(different.as_array().map(Vec::len), Some(6));
+        assert_eq!(different[0]["subject"], "queue 0");
+        assert_eq!(code("restore"), Some(0));
+        assert_eq!(code("diff --dev va"), Some(0));
+    });
+}
+
+#[test]
+fn without_rights_what_can_be_done_is_done_and_the_right_is_named() {
+    lab(|| {
+        let home = Place::new("apply-rights");
+        let before = settings();
+        let without = |args: &str| {
+            let mut command = command(&home, args);
+            // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
+            unsafe {
+                command.pre_exec(|| {
+                    // With no identity of root's left to give them back at the exec.
+                    rustix::thread::set_no_new_privs(true)?;
+                    let none = CapabilitySet::empty();
+                    let sets =
+                        CapabilitySets { effective: none, permitted: none, inheritable: none };
+                    for right in [CapabilitySet::NET_ADMIN, CapabilitySet::SYS_ADMIN] {
+                        rustix::thread::remove_capability_from_bounding_set(right)?;
+                    }
+                    set_capabilities(None, sets)?;
+                    Ok(())
+                });
+            }
+            command.output().expect("the binary runs")
+        };
+        let output = without("apply defer20 --dev va --dry-run");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("gro-flush-timeout"));
+        assert_eq!(without("diff defer20 --dev va").status.code(), Some(1));
+        let output = without("apply defer20 --dev va");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("CAP_NET_ADMIN"), "{}", text(&output.stderr));
+        assert_eq!((settings(), journals(&home)), (before, 0));
+    });
+}

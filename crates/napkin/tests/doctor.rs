@@ -1,0 +1,103 @@
+//! `napkin doctor`: what it prints, and its exit code.
+
+#[path = "../../linux/tests/doctored/mod.rs"]
+mod doctored;
+
+use std::process::{Command, Output};
+
+use doctored::{Mode, Rig, SUSPEND20};
+use napkin_linux::doctor::CHECKS;
+use serde_json::Value;
+
+/// The program of the test binary, when it is started again as one: see `doctored::program`.
+#[test]
+fn program() {
+    doctored::program();
+}
+
+fn doctor(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
+    command.arg("doctor").args(args).output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_checks_are_listed() {
+    let told = doctor(&["--list"]);
+    assert!(told.status.success());
+    let out = text(&told.stdout);
+    for check in CHECKS {
+        assert!(out.contains(check.name), "{}", check.name);
+    }
+    let told = doctor(&["--list", "--json"]);
+    let list: Value = serde_json::from_slice(&told.stdout).expect("JSON");
+    assert_eq!(list.as_array().map(Vec::len), Some(CHECKS.len()));
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    for (args, said, code) in [
+        (&["--dev", "no-such-device"][..], "no-such-device", 1),
+        (&["2147483647"][..], "there is no process 2147483647", 1),
+        (&["--policy", "suspnd20"][..], "did you mean 'suspend20'?", 2),
+        (&["--for", "2m"][..], "at most 60 s", 2),
+        (&["0"][..], "0 is not in", 2),
+    ] {
+        let told = doctor(args);
+        let error = text(&told.stderr);
+        assert!(error.contains(said), "{args:?}: {error}");
+        assert_eq!(told.status.code(), Some(code), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn loopback_has_nothing_to_set() {
+    let told = doctor(&["--dev", "lo", "--for", "20ms", "--policy", "base"]);
+    // Loopback has no instance, whatever the policy.
+    assert_eq!(told.status.code(), Some(1), "{}", text(&told.stderr));
+    assert!(text(&told.stdout).contains("fault   napi\n"), "{}", text(&told.stdout));
+}
+
+#[test]
+fn a_sound_set_up_ends_with_0_and_a_broken_one_with_1() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(SUSPEND20, Mode::Sound);
+    let pid = rig.pid().to_string();
+    let args = [pid.as_str(), "--dev", "va", "--policy", SUSPEND20, "--for", "100ms"];
+
+    let sound = rig.run(|| doctor(&args));
+    let out = text(&sound.stdout);
+    assert_eq!(sound.status.code(), Some(0), "{out}{}", text(&sound.stderr));
+    assert!(out.starts_with("va: suspend20 (asked for), "), "{out}");
+    assert!(out.contains("\nin order: kernel-support, napi, "), "{out}");
+    let last = out.lines().last().expect("a summary");
+    assert!(last.starts_with("0 faults, ") && last.contains(" in order, "), "{last}");
+    // But for commands, which are there to be copied.
+    let mut lines = out.lines().filter(|line| !line.starts_with("   mend: "));
+    assert!(lines.all(|line| line.chars().count() < 80), "{out}");
+
+    rig.write("queues/rx-0/rps_cpus", "1");
+    let broken = rig.run(|| doctor(&args));
+    let out = text(&broken.stdout);
+    assert_eq!(broken.status.code(), Some(1), "{out}");
+    assert!(out.contains("\nfault   rps\n"), "{out}");
+    assert!(out.contains("\n   seen: rx-0: rps_cpus 0\n"), "{out}");
+    let mend = out.lines().find_map(|line| line.trim_start().strip_prefix("mend: "));
+    let mend = mend.expect("a command").to_owned();
+
+    // The command mends it.
+    let mended = rig.run(|| Command::new("sh").args(["-c", &mend]).status());
+    assert!(mended.is_ok_and(|status| status.success()), "{mend}");
+    let json = rig.run(|| doctor(&[&args[..], &["--json"]].concat()));
+    assert_eq!(json.status.code(), Some(0), "{}", text(&json.stdout));
+    let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(json["faults"], 0);
+    let device = &json["devices"][0];
+    assert_eq!((&device["ifname"], &device["policy"]), (&"va".into(), &SUSPEND20.into()));
+    let findings = device["findings"].as_array().expect("a list");
+    let rps = findings.iter().find(|it| it["check"] == "rps").expect("it was checked");
+    assert_eq!((&rps["status"], &rps["mend"]), (&"ok".into(), &Value::Null));
+}

@@ -1,0 +1,72 @@
+//! Lists of CPUs, as the kernel and `taskset` write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// CPUs by number: `2`, `0,2`, `0-3`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CpuList(pub Vec<usize>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CpuList, String> {
+        const LARGEST: usize = 1_023;
+        let form = || format!("give CPUs as in 0,2 or 0-3, of 0 to {LARGEST}");
+        let number = |text: &str| match text.parse::<usize>() {
+            Ok(cpu) if cpu <= LARGEST => Ok(cpu),
+            _ => Err(form()),
+        };
+        let mut cpus = Vec::new();
+        for item in text.split(',') {
+            let (first, last) = item.split_once('-').unwrap_or((item, item));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(form());
+            }
+            for cpu in first..=last {
+                if cpus.contains(&cpu) {
+                    return Err(format!("CPU {cpu} is named twice"));
+                }
+                cpus.push(cpu);
+            }
+        }
+        Ok(CpuList(cpus))
+    }
+}
+
+impl fmt::Display for CpuList {
+    /// In rising order as the kernel lists CPUs: `0-3,6`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let runs = sorted.chunk_by(|one, next| one + 1 == *next);
+        let run = |run: &[usize]| match run {
+            [first, .., last] => format!("{first}-{last}"),
+            run => run.iter().map(usize::to_string).collect(),
+        };
+        f.pad(&runs.map(run).collect::<Vec<_>>().join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_listed_as_the_kernel_does() {
+        let listed = |cpus: &[usize]| CpuList(cpus.to_vec()).to_string();
+        assert_eq!(listed(&[3, 1, 2, 0, 6, 8, 9]), "0-3,6,8-9");
+        assert_eq!(listed(&[5]), "5");
+        assert_eq!(listed(&[]), "");
+    }
+
+    #[test]
+    fn cpus_are_read_as_taskset_reads_them() {
+        let cpus = |text: &str| text.parse::<CpuList>().map(|list| list.0);
+        assert_eq!(cpus("0,2-4"), Ok(vec![0, 2, 3, 4]));
+        for wrong in ["", "a", "3-1", "0,0", "0-9999", "1,"] {
+            assert!(cpus(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! The columns: what each shows of an instance, how it is sorted, and which of them fit on a line.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::rates::{NapiRates, Rates};
+use crate::text::{UNKNOWN, rate, share, width};
+
+/// Space between two columns.
+pub(crate) const GAP: usize = 1;
+
+/// A column of the instances' table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Column {
+    /// The device's name.
+    Dev,
+    /// The instance's id.
+    Napi,
+    /// Its receive queues.
+    Rx,
+    /// Its interrupt's number.
+    Irq,
+    /// Its CPU.
+    Cpu,
+    /// Packets a second.
+    Packets,
+    /// Interrupts a second.
+    Interrupts,
+    /// Polls a second.
+    Polls,
+    /// Polls a second by a softirq.
+    Softirq,
+    /// Polls a second by a thread of the kernel's.
+    Thread,
+    /// Polls a second by an application.
+    Application,
+    /// Polls that found nothing, of all.
+    Empty,
+    /// Polls a second that used their whole budget.
+    Full,
+    /// Deferrals a second.
+    Deferrals,
+    /// Expiries of the timer a second.
+    Watchdogs,
+    /// Suspensions a second.
+    Suspensions,
+    /// Time squeezes a second of its CPU.
+    Squeezes,
+    /// CPU of its thread.
+    ThreadCpu,
+    /// The policy in force.
+    Mode,
+    /// The programs whose sockets it serves.
+    Owners,
+}
+
+/// What a cell is, for sorting.
+enum Value {
+    Text(String),
+    Number(Option<f64>),
+}
+
+impl Column {
+    /// All, from left to right.
+    pub const ALL: [Column; 20] = [
+        Column::Dev,
+        Column::Napi,
+        Column::Rx,
+        Column::Irq,
+        Column::Cpu,
+        Column::Packets,
+        Column::Interrupts,
+        Column::Polls,
+        Column::Softirq,
+        Column::Thread,
+        Column::Application,
+        Column::Empty,
+        Column::Full,
+        Column::Deferrals,
+        Column::Watchdogs,
+        Column::Suspensions,
+        Column::Squeezes,
+        Column::ThreadCpu,
+        Column::Mode,
+        Column::Owners,
+    ];
+
+    /// The same, the most important first: the order in which they get their place.
+    const BY_IMPORTANCE: [Column; 20] = [
+        Column::Napi,
+        Column::Dev,
+        Column::Packets,
+        Column::Polls,
+        Column::Empty,
+        Column::Interrupts,
+        Column::Mode,
+        Column::Owners,
+        Column::ThreadCpu,
+        Column::Application,
+        Column::Softirq,
+        Column::Thread,
+        Column::Deferrals,
+        Column::Watchdogs,
+        Column::Suspensions,
+        Column::Cpu,
+        Column::Squeezes,
+        Column::Rx,
+        Column::Irq,
+        Column::Full,
+    ];
+
+    /// Its name: over the column, and for `--sort`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Column::Dev => "dev",
+            Column::Napi => "napi",
+            Column::Rx => "rx",
+            Column::Irq => "irq",
+            Column::Cpu => "cpu",
+            Column::Packets => "packets",
+            Column::Interrupts => "intr",
+            Column::Polls => "polls",
+            Column::Softirq => "softirq",
+            Column::Thread => "thread",
+            Column::Application => "app",
+            Column::Empty => "empty",
+            Column::Full => "full",
+            Column::Deferrals => "defer",
+            Column::Watchdogs => "wdog",
+            Column::Suspensions => "suspend",
+            Column::Squeezes => "squeeze",
+            Column::ThreadCpu => "thr-cpu",
+            Column::Mode => "mode",
+            Column::Owners => "owners",
+        }
+    }
+
+    /// What it says, in a line.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Column::Dev => "device",
+            Column::Napi => "id of the NAPI instance",
+            Column::Rx => "receive queues that it polls",
+            Column::Irq => "number of its interrupt; virtual devices have none",
+            Column::Cpu => "CPU of its interrupt or thread, or where it last polled",
+            Column::Packets => "packets a second that its polls found",
+            Column::Interrupts => "interrupts a second",
+            Column::Polls => "polls a second, whoever polled",
+            Column::Softirq => "polls a second by a softirq (also in ksoftirqd)",
+            Column::Thread => "polls a second by its own thread, or a worker's",
+            Column::Application => "polls a second by an application's busy poll",
+            Column::Empty => "of all polls, those that found nothing",
+            Column::Full => "polls a second that used their whole budget",
+            Column::Deferrals => "timers a second armed in the place of the interrupt",
+            Column::Watchdogs => "timers a second that fired",
+            Column::Suspensions => "waits of applications a second that suspended its interrupt",
+            Column::Squeezes => "softirq rounds a second of its CPU, cut short by time or budget",
+            Column::ThreadCpu => "CPU that its thread uses; 100% is the whole of one",
+            Column::Mode => "policy in force",
+            Column::Owners => "programs whose sockets it serves",
+        }
+    }
+
+    /// Whether it is a name, which may be cut, and not a number, which never is.
+    pub const fn is_text(self) -> bool {
+        matches!(self, Column::Dev | Column::Rx | Column::Mode | Column::Owners)
+    }
+
+    /// Whether the largest comes first unless asked otherwise.
+    pub const fn falls(self) -> bool {
+        !matches!(self, Column::Napi | Column::Irq | Column::Cpu) && !self.is_text()
+    }
+
+    /// What it shows of an instance.
+    pub fn cell(self, napi: &NapiRates) -> String {
+        match (self, self.value(napi)) {
+            (_, Value::Text(text)) if text.is_empty() => UNKNOWN.into(),
+            (_, Value::Text(text)) => text,
+            (Column::Napi | Column::Irq | Column::Cpu, Value::Number(number)) => {
+                number.map_or_else(|| UNKNOWN.into(), |number| format!("{number:.0}"))
+            }
+            (Column::Empty | Column::ThreadCpu, Value::Number(part)) => share(part),
+            (_, Value::Number(number)) => rate(number),
+        }
+    }
+
+    fn value(self, napi: &NapiRates) -> Value {
+        Value::Number(match self {
+            Column::Dev => return Value::Text(napi.ifname.clone()),
+            Column::Rx => return Value::Text(ranges(&napi.rx_queues)),
+            Column::Mode => return Value::Text(napi.mode.clone()),
+            Column::Owners => return Value::Text(napi.owners.join(" ")),
+            Column::Napi => Some(f64::from(napi.id)),
+            Column::Irq => napi.irq.map(f64::from),
+            Column::Cpu => napi.cpu.map(|cpu| cpu as f64),
+            Column::Packets => napi.packets_per_s,
+            Column::Interrupts => napi.interrupts_per_s,
+            Column::Polls => napi.polls_per_s,
+            Column::Softirq => napi.softirq_polls_per_s,
+            Column::Thread => napi.thread_polls_per_s,
+            Column::Application => napi.application_polls_per_s,
+            Column::Empty => napi.empty_polls,
+            Column::Full => napi.full_polls_per_s,
+            Column::Deferrals => napi.deferrals_per_s,
+            Column::Watchdogs => napi.watchdogs_per_s,
+            Column::Suspensions => napi.suspensions_per_s,
+            Column::Squeezes => napi.time_squeezes_per_s,
+            Column::ThreadCpu => napi.thread_cpu,
+        })
+    }
+
+    /// How two instances stand to each other. What is not known comes last, whatever the direction.
+    pub fn compare(self, a: &NapiRates, b: &NapiRates, descending: bool) -> Ordering {
+        let directed = |order: Ordering| if descending { order.reverse() } else { order };
+        match (self.value(a), self.value(b)) {
+            (Value::Text(a), Value::Text(b)) => match (a.is_empty(), b.is_empty()) {
+                (false, false) => directed(a.cmp(&b)),
+                (a, b) => a.cmp(&b),
+            },
+            (Value::Number(Some(a)), Value::Number(Some(b))) => directed(a.total_cmp(&b)),
+            (Value::Number(a), Value::Number(b)) => b.is_some().cmp(&a.is_some()),
+            _ => Ordering::Equal,
+        }
+    }
+
+    /// The least that it takes.
+    fn least(self, rows: &[&NapiRates]) -> usize {
+        match self {
+            // A name has what it wants, up to a length that most have not, before a less important
+            // column has anything.
+            Column::Dev => self.wanted(rows).min(10),
+            Column::Rx => self.wanted(rows).min(7),
+            Column::Mode => self.wanted(rows).min(12),
+            Column::Owners => self.wanted(rows).min(16),
+            // Ids may have any length; rates have at most five characters, so that the columns do
+            // not move with every number.
+            Column::Napi | Column::Irq | Column::Cpu => self.wanted(rows),
+            _ => self.name().len().max(5),
+        }
+    }
+
+    /// What it would like to have.
+    fn wanted(self, rows: &[&NapiRates]) -> usize {
+        let widest = rows.iter().map(|napi| width(&self.cell(napi))).max().unwrap_or(0);
+        widest.max(self.name().len())
+    }
+
+    /// Whether it says anything of any instance.
+    fn says(self, napis: &[NapiRates]) -> bool {
+        napis.iter().any(|napi| self.cell(napi) != UNKNOWN)
+    }
+}
+
+impl fmt::Display for Column {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Column {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Column, String> {
+        Column::ALL.into_iter().find(|column| column.name() == text).ok_or_else(|| {
+            let names: Vec<&str> = Column::ALL.map(Column::name).to_vec();
+            format!("no column is called {text:?}: there are {}", names.join(", "))
+        })
+    }
+}
+
+/// Numbers, rising, runs drawn together: `0-3 7`.
+fn ranges(numbers: &[u32]) -> String {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in sorted {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let shown = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(shown).collect::<Vec<_>>().join(" ")
+}
+
+/// The columns that fit on `line` characters, from left to right, each with its width. The column
+/// that is sorted by is the first to get its place; one that says nothing of any instance, the last.
+pub(crate) fn fit(
+    line: usize,
+    sort: Column,
+    rates: &Rates,
+    shown: &[&NapiRates],
+) -> Vec<(Column, usize)> {
+    let (saying, silent): (Vec<Column>, Vec<Column>) = Column::BY_IMPORTANCE
+        .into_iter()
+        .filter(|column| *column != sort)
+        .partition(|column| column.says(&rates.napis));
+    // Until there are rates, nobody knows which of them there will be.
+    let order: Vec<Column> = match rates.window_ns {
+        Some(_) => [sort].into_iter().chain(saying).chain(silent).collect(),
+        None => {
+            let rest = Column::BY_IMPORTANCE.into_iter().filter(|column| *column != sort);
+            [sort].into_iter().chain(rest).collect()
+        }
+    };
+    let (mut chosen, mut used): (Vec<(Column, usize)>, usize) = (Vec::new(), 0);
+    for column in order {
+        let least = column.least(shown);
+        let needed = least + if chosen.is_empty() { 0 } else { GAP };
+        if used + needed > line {
+            break;
+        }
+        used += needed;
+        chosen.push((column, least));
+    }
+    // What is left goes to the names that are too long for what they have, in turn.
+    let mut left = line - used;
+    loop {
+        let before = left;
+        for (column, has) in chosen.iter_mut().filter(|(column, _)| column.is_text()) {
+            if left > 0 && *has < column.wanted(shown) {
+                (*has, left) = (*has + 1, left - 1);
+            }
+        }
+        if left == before || left == 0 {
+            break;
+        }
+    }
+    chosen.sort_by_key(|(column, _)| Column::ALL.iter().position(|it| it == column));
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(napis: Vec<NapiRates>) -> Rates {
+        Rates { window_ns: Some(1), napis, ..Rates::default() }
+    }
+
+    fn napi() -> NapiRates {
+        NapiRates {
+            ifname: "enp129s0f0np0".into(),
+            id: 8_193,
+            rx_queues: vec![0, 1, 2, 9],
+            cpu: Some(3),
+            mode: "suspend20".into(),
+            packets_per_s: Some(123_456.0),
+            polls_per_s: Some(4_000.0),
+            empty_polls: Some(0.25),
+            owners: vec!["memcached[812]".into()],
+            ..NapiRates::default()
+        }
+    }
+
+    fn fitted(line: usize, sort: Column) -> Vec<(Column, usize)> {
+        let rates = rates(vec![napi()]);
+        fit(line, sort, &rates, &rates.napis.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn every_column_has_its_importance_and_its_name() {
+        for column in Column::ALL {
+            assert_eq!(column.name().parse(), Ok(column));
+            let places = Column::BY_IMPORTANCE.iter().filter(|it| **it == column).count();
+            assert_eq!(places, 1, "{column}");
+        }
+        let error = "speed".parse::<Column>().expect_err("there is none");
+        assert!(error.contains("\"speed\"") && error.contains("thr-cpu"), "{error}");
+    }
+
+    #[test]
+    fn what_fits_never_takes_more_than_the_line_and_never_cuts_a_number() {
+        for line in 0..=250 {
+            let fitted = fitted(line, Column::Packets);
+            let used: usize = fitted.iter().map(|(_, width)| width + GAP).sum();
+            assert!(used <= line + GAP, "{line}: {used}");
+            for (column, has) in fitted.iter().filter(|(column, _)| !column.is_text()) {
+                assert!(width(&column.cell(&napi())) <= *has, "{column} at {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_less_important_go_first_and_the_sorted_one_last() {
+        let names = |line, sort| -> Vec<Column> {
+            fitted(line, sort).into_iter().map(|(column, _)| column).collect()
+        };
+        assert_eq!(names(250, Column::Packets).len(), Column::ALL.len());
+        assert_eq!(names(12, Column::Packets), [Column::Napi, Column::Packets]);
+        assert_eq!(names(8, Column::Full), [Column::Full]);
+        let eighty = names(80, Column::Packets);
+        for column in [Column::Dev, Column::Napi, Column::Packets, Column::Mode, Column::Owners] {
+            assert!(eighty.contains(&column), "{column}");
+        }
+        assert!(!eighty.contains(&Column::Watchdogs), "nothing is known of them");
+    }
+
+    #[test]
+    fn a_name_gets_what_is_left() {
+        let of = |line| fitted(line, Column::Packets).into_iter().find(|it| it.0 == Column::Dev);
+        assert_eq!(of(250), Some((Column::Dev, "enp129s0f0np0".len())));
+    }
+
+    #[test]
+    fn the_unknown_comes_last_in_both_directions() {
+        let (known, unknown) = (napi(), NapiRates::default());
+        for column in [Column::Packets, Column::Mode, Column::Cpu] {
+            for descending in [true, false] {
+                assert_eq!(column.compare(&known, &unknown, descending), Ordering::Less);
+            }
+        }
+        let more = NapiRates { packets_per_s: Some(1e9), ..napi() };
+        assert_eq!(Column::Packets.compare(&known, &more, true), Ordering::Greater);
+        assert_eq!(Column::Packets.compare(&known, &more, false), Ordering::Less);
+    }
+
+    #[test]
+    fn queues_are_drawn_together() {
+        assert_eq!(ranges(&[3, 0, 1, 2, 7, 7, u32::MAX]), format!("0-3 7 {}", u32::MAX));
+        assert_eq!(Column::Rx.cell(&NapiRates::default()), "-");
+    }
+}

@@ -1,0 +1,411 @@
+//! The picture: from the view and the rates to the cells of a screen of any size.
+//!
+//! A line that says what is watched, the CPUs, what could not be known, the instances, what of the
+//! selected one has no column, and the keys. Where the screen is small, whole parts are left out,
+//! never a digit.
+
+use std::time::Duration;
+
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Color, Modifier, Style};
+
+use crate::column::{Column, GAP, fit};
+use crate::rates::{CpuShares, NapiRates, Rates};
+use crate::text::{UNKNOWN, cut, rate, share, width};
+use crate::view::View;
+
+/// What is drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Scene<'a> {
+    /// What is watched.
+    pub title: &'a str,
+    /// From one sample to the next.
+    pub interval: Duration,
+    /// What happened.
+    pub rates: &'a Rates,
+    /// Why there is nothing newer.
+    pub error: Option<&'a str>,
+}
+
+const PLAIN: Style = Style::new();
+const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
+const BAR: Style = Style::new().add_modifier(Modifier::REVERSED);
+const WARNING: Style = Style::new().fg(Color::Yellow);
+const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+
+/// The parts of a screen, in lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Parts {
+    cpus: usize,
+    notes: usize,
+    details: usize,
+    keys: usize,
+    rows: usize,
+}
+
+/// Draws everything.
+pub fn draw(scene: &Scene<'_>, view: &mut View, area: Rect, buffer: &mut Buffer) {
+    let area = area.intersection(*buffer.area());
+    if area.is_empty() {
+        return;
+    }
+    let mut paper = Paper { area, line: 0, buffer };
+    if view.help.is_some() {
+        return draw_help(scene, view, &mut paper);
+    }
+    let rates = scene.rates;
+    let rows = view.rows(rates);
+    let columns = fit(paper.width(), view.sort, rates, &rows);
+    let cpu_lines = cpu_lines(&rates.cpus, paper.width(), usize::MAX).len();
+    let details = match view.selected_among(&rows).and_then(|place| rows.get(place)) {
+        Some(napi) => detail(napi, &columns, paper.width(), (paper.lines() / 8).min(DETAILS)),
+        None => Vec::new(),
+    };
+    let parts = divide(paper.lines(), cpu_lines, rates.notes.len(), details.len());
+
+    paper.say(&head(scene, view, rows.len(), paper.width()), STRONG);
+    if let Some(error) = scene.error {
+        paper.say(&cut(error, paper.width()), BAD);
+    }
+    for (place, line) in cpu_lines_within(&rates.cpus, paper.width(), parts.cpus).iter().enumerate()
+    {
+        paper.say(line, if place == 0 { FAINT } else { PLAIN });
+    }
+    for note in notes(&rates.notes, parts.notes) {
+        paper.say(&cut(&note, paper.width()), WARNING);
+    }
+    paper.row(&columns, BAR, |column| {
+        let sorted = column == view.sort;
+        (column.name().to_owned(), if sorted { STRONG } else { PLAIN })
+    });
+    // An error takes a line of theirs.
+    let lines = parts.rows.saturating_sub(usize::from(scene.error.is_some()));
+    let (top, selected) = view.settle(&rows, lines);
+    for (place, napi) in rows.iter().enumerate().skip(top).take(lines) {
+        let base = match selected {
+            Some(selected) if selected == place => BAR,
+            _ if napi.idle() => FAINT,
+            _ => PLAIN,
+        };
+        paper.row(&columns, base, |column| (column.cell(napi), style(column, napi)));
+    }
+    if rows.is_empty() && lines > 0 {
+        paper.say(&cut(nothing(rates, view), paper.width()), FAINT);
+    }
+    paper.line = paper.lines().saturating_sub(parts.keys + parts.details);
+    details.iter().take(parts.details).for_each(|line| paper.say(line, PLAIN));
+    paper.line = paper.lines().saturating_sub(parts.keys);
+    if parts.keys > 0 {
+        let shown = (top, (top + lines).min(rows.len()), rows.len());
+        paper.say(&keys(view, shown, paper.width()), if view.typing { STRONG } else { FAINT });
+    }
+}
+
+/// How a screen's lines are divided. The instances come first: at least one line of them, below
+/// their columns' names and the first line.
+fn divide(lines: usize, cpus: usize, notes: usize, details: usize) -> Parts {
+    let mut left = lines.saturating_sub(3);
+    let mut take = |wanted: usize, most: usize, least: usize| {
+        let taken = wanted.min(most).min(left);
+        let taken = if taken < least { 0 } else { taken };
+        left -= taken;
+        taken
+    };
+    let keys = take(1, if lines < 4 { 0 } else { 1 }, 1);
+    let details = take(details, lines / 8, 1);
+    // A line of names and one of numbers at least.
+    let cpus = take(cpus, if lines < 8 { 0 } else { (lines / 6).max(2) }, 2);
+    let notes = take(notes, if lines < 10 { 0 } else { (lines / 8).max(1) }, 1);
+    Parts { cpus, notes, details, keys, rows: left + usize::from(lines > 2) }
+}
+
+/// The first line: what is watched on the left, and how on the right.
+fn head(scene: &Scene<'_>, view: &View, shown: usize, columns: usize) -> String {
+    let all = scene.rates.napis.len();
+    let mut right = format!("{all} instance{}", if all == 1 { "" } else { "s" });
+    if shown < all {
+        right += &format!(", {} hidden", all - shown);
+    }
+    right += &format!("  every {}", interval(scene.interval));
+    if view.paused {
+        right += "  PAUSED";
+    }
+    let left = format!("napkin top: {}", scene.title);
+    let room = columns.saturating_sub(width(&right) + 2);
+    if room < 12 {
+        return cut(&left, columns);
+    }
+    let left = cut(&left, room);
+    let space = columns.saturating_sub(width(&left) + width(&right));
+    format!("{left}{}{right}", " ".repeat(space))
+}
+
+/// `1s`, `500ms`.
+pub(crate) fn interval(interval: Duration) -> String {
+    let ms = interval.as_millis();
+    if ms.is_multiple_of(1_000) { format!("{}s", ms / 1_000) } else { format!("{ms}ms") }
+}
+
+fn nothing(rates: &Rates, view: &View) -> &'static str {
+    if rates.napis.is_empty() {
+        "no NAPI instance: is a device up? A veth needs `ethtool -K DEV gro on`"
+    } else if view.filter.is_empty() {
+        "every instance is idle: i shows them"
+    } else {
+        "no instance is called so: Esc clears the filter"
+    }
+}
+
+/// The most lines for the selected instance.
+const DETAILS: usize = 3;
+
+const CPU_NAMES: [&str; 6] = ["hard", "soft", "thread", "idle", "steal", "squeeze"];
+const CPU_GAP: &str = "  ";
+
+/// The CPUs' names and numbers, as many beside each other as fit; at most `most` of the CPUs.
+fn cpu_lines(cpus: &[CpuShares], columns: usize, most: usize) -> Vec<String> {
+    if cpus.is_empty() || most == 0 {
+        return Vec::new();
+    }
+    let number = cpus.iter().map(|cpu| cpu.cpu.to_string().len()).max().unwrap_or(0).max(3);
+    let cell = |name: &str, values: [String; 6]| {
+        let mut cell = format!("{name:>number$}");
+        for (column, value) in CPU_NAMES.iter().zip(values) {
+            cell += &format!(" {value:>0$}", column.len().max(4));
+        }
+        cell
+    };
+    let names = cell("cpu", CPU_NAMES.map(str::to_owned));
+    let beside = ((columns + CPU_GAP.len()) / (names.len() + CPU_GAP.len())).max(1);
+    let shown = &cpus[..cpus.len().min(most)];
+    let cells: Vec<String> = shown
+        .iter()
+        .map(|cpu| {
+            let parts = [cpu.hard_irq, cpu.softirq, cpu.thread, cpu.idle, cpu.steal].map(share);
+            let [hard, soft, thread, idle, steal] = parts;
+            cell(
+                &cpu.cpu.to_string(),
+                [hard, soft, thread, idle, steal, rate(cpu.time_squeezes_per_s)],
+            )
+        })
+        .collect();
+    // By columns, as `ls` does: neighbours stand below each other.
+    let lines = cells.len().div_ceil(beside);
+    let beside = cells.len().div_ceil(lines);
+    let mut text = vec![vec![names; beside].join(CPU_GAP)];
+    for line in 0..lines {
+        let of_line: Vec<&str> =
+            cells.iter().skip(line).step_by(lines).map(String::as_str).collect();
+        text.push(of_line.join(CPU_GAP));
+    }
+    // A line that would be cut loses whole columns at its end, not digits.
+    text.into_iter().map(|line| whole_words(&line, columns)).collect()
+}
+
+/// The same on so many lines. Where not all fit, the busiest CPUs are shown, and how many are not.
+fn cpu_lines_within(cpus: &[CpuShares], columns: usize, lines: usize) -> Vec<String> {
+    if lines < 2 {
+        return Vec::new();
+    }
+    let all = cpu_lines(cpus, columns, cpus.len());
+    if all.len() <= lines {
+        return all;
+    }
+    let one = cpu_lines(cpus, usize::MAX / 4, 1).first().map_or(1, String::len);
+    let beside = ((columns + CPU_GAP.len()) / (one + CPU_GAP.len())).max(1);
+    // The last line says what is missing, if there is a line to spare for it.
+    let (of_cpus, says) = if lines > 2 { (lines - 2, true) } else { (1, false) };
+    let most = of_cpus * beside;
+    let busy = |cpu: &CpuShares| 1.0 - cpu.idle.unwrap_or(1.0);
+    let mut busiest: Vec<&CpuShares> = cpus.iter().collect();
+    busiest.sort_by(|a, b| busy(b).total_cmp(&busy(a)).then(a.cpu.cmp(&b.cpu)));
+    let (shown, hidden) = busiest.split_at(most.min(busiest.len()));
+    let mut shown: Vec<CpuShares> = shown.iter().map(|cpu| (*cpu).clone()).collect();
+    shown.sort_by_key(|cpu| cpu.cpu);
+    let mut text = cpu_lines(&shown, columns, most);
+    if says {
+        let mean = hidden.iter().map(|cpu| busy(cpu)).sum::<f64>() / hidden.len().max(1) as f64;
+        let mean = share(Some(mean));
+        text.push(cut(&format!("and {} more, {mean} busy on average", hidden.len()), columns));
+    }
+    text
+}
+
+/// As many whole words of a line as fit.
+fn whole_words(line: &str, columns: usize) -> String {
+    if line.len() <= columns {
+        return line.to_owned();
+    }
+    let fitting = line.get(..=columns).and_then(|start| start.rfind(' ')).unwrap_or(0);
+    line.get(..fitting).unwrap_or_default().to_owned()
+}
+
+fn notes(notes: &[String], lines: usize) -> Vec<String> {
+    let mut shown: Vec<String> = notes.iter().take(lines).cloned().collect();
+    if notes.len() > lines
+        && let Some(last) = shown.last_mut()
+    {
+        *last = format!("(h shows {} more) {last}", notes.len() - lines);
+    }
+    shown
+}
+
+/// What stands out in a cell.
+fn style(column: Column, napi: &NapiRates) -> Style {
+    let happens = |rate: Option<f64>| rate.is_some_and(|rate| rate > 0.0);
+    match column {
+        Column::Squeezes if happens(napi.time_squeezes_per_s) => WARNING,
+        Column::Full if happens(napi.full_polls_per_s) => WARNING,
+        _ => PLAIN,
+    }
+}
+
+/// What has no column, or not enough of one, on so many lines.
+fn detail(napi: &NapiRates, columns: &[(Column, usize)], line: usize, lines: usize) -> Vec<String> {
+    let missing = |column: &&Column| {
+        let has = columns.iter().find(|(it, _)| it == *column).map(|(_, width)| *width);
+        has.is_none_or(|has| width(&column.cell(napi)) > has)
+    };
+    let said = Column::ALL
+        .iter()
+        .filter(missing)
+        .map(|column| (column, column.cell(napi)))
+        .filter(|(_, cell)| cell != UNKNOWN)
+        .map(|(column, cell)| format!("{column} {cell}"))
+        .chain(napi.pid.map(|pid| format!("thread-id {pid}")));
+    let mut text = vec![format!("{} {}:", napi.ifname, napi.id)];
+    for part in said {
+        let full = text.len() == lines;
+        match text.last_mut() {
+            Some(last) if full || text_fits(last, &part, line) => {
+                *last = format!("{last}  {part}");
+            }
+            _ => text.push(format!("  {part}")),
+        }
+    }
+    text.iter().take(lines).map(|text| cut(text, line)).collect()
+}
+
+fn text_fits(text: &str, more: &str, line: usize) -> bool {
+    width(text) + 2 + width(more) <= line
+}
+
+fn keys(view: &View, shown: (usize, usize, usize), columns: usize) -> String {
+    let (first, last, all) = shown;
+    let right =
+        if last - first < all { format!("{}-{last} of {all}", first + 1) } else { String::new() };
+    let left = if view.typing {
+        format!("filter: {}_   Enter keeps it, Esc clears it", view.filter)
+    } else if view.filter.is_empty() {
+        "q quit  p pause  s/S sort  r reverse  / filter  i idle  h help".to_owned()
+    } else {
+        format!("filter: {}   / changes it, Esc clears it", view.filter)
+    };
+    let left = cut(&left, columns.saturating_sub(width(&right) + 1));
+    let space = columns.saturating_sub(width(&left) + width(&right));
+    format!("{left}{}{right}", " ".repeat(space))
+}
+
+fn draw_help(scene: &Scene<'_>, view: &mut View, paper: &mut Paper<'_>) {
+    let mut text: Vec<String> = [
+        "q, Ctrl-C      quit",
+        "p, space       pause and go on; a pause costs nothing",
+        "s, S           sort by the next column, by the one before",
+        "r              reverse the order",
+        "/              filter: words of device, id, mode or program; Esc clears it",
+        "i              hide and show instances on which nothing happens",
+        "arrows, PageUp, PageDown, Home, End    select; Esc selects nothing",
+        "",
+        "Rates are by the second; - is what is not known. The columns:",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    text.extend(Column::ALL.map(|column| format!("  {:<9}{}", column.name(), column.what())));
+    text.push(String::new());
+    text.push(
+        "CPUs: hard interrupts, softirqs, threads (user and system), idle, stolen by a".into(),
+    );
+    text.push("hypervisor, and softirq rounds cut short a second.".into());
+    if !scene.rates.notes.is_empty() {
+        text.push(String::new());
+        text.push("What could not be known here:".into());
+    }
+    for note in &scene.rates.notes {
+        let mut rest = note.as_str();
+        // Long notes go on in the next line, at a space where there is one.
+        while !rest.is_empty() {
+            let room = paper.width().saturating_sub(2).max(1);
+            let end = rest.char_indices().nth(room).map_or(rest.len(), |(end, _)| end);
+            let space = rest[..end].rfind(' ').filter(|space| *space > 0 && end < rest.len());
+            let end = space.unwrap_or(end);
+            text.push(format!("  {}", &rest[..end]));
+            rest = rest[end..].trim_start();
+        }
+    }
+    paper.say("napkin top: help", STRONG);
+    let lines = paper.lines().saturating_sub(2);
+    let first = view.settle_help(text.len(), lines);
+    for line in text.iter().skip(first).take(lines) {
+        paper.say(&cut(line, paper.width()), PLAIN);
+    }
+    let scrolls = if text.len() > lines { "arrows scroll; " } else { "" };
+    paper.say(&cut(&format!("{scrolls}any other key goes back"), paper.width()), FAINT);
+}
+
+/// A screen that is written line by line; what is beyond its edges is not written.
+struct Paper<'a> {
+    area: Rect,
+    line: usize,
+    buffer: &'a mut Buffer,
+}
+
+impl Paper<'_> {
+    fn width(&self) -> usize {
+        usize::from(self.area.width)
+    }
+
+    fn lines(&self) -> usize {
+        usize::from(self.area.height)
+    }
+
+    /// The next line's place, unless the screen is full.
+    fn next(&mut self) -> Option<u16> {
+        let line = u16::try_from(self.line).ok().filter(|line| *line < self.area.height)?;
+        self.line += 1;
+        Some(self.area.y + line)
+    }
+
+    fn say(&mut self, text: &str, style: Style) {
+        let Some(y) = self.next() else { return };
+        self.buffer.set_stringn(self.area.x, y, text, self.width(), style);
+    }
+
+    /// A line of the table: numbers to the right, names to the left.
+    fn row(
+        &mut self,
+        columns: &[(Column, usize)],
+        base: Style,
+        cell: impl Fn(Column) -> (String, Style),
+    ) {
+        let Some(y) = self.next() else { return };
+        let line = Rect { y, height: 1, ..self.area };
+        self.buffer.set_style(line, base);
+        let mut x = 0;
+        for (column, has) in columns {
+            let (text, style) = cell(*column);
+            let text = if column.is_text() { cut(&text, *has) } else { text };
+            let indent = if column.is_text() { 0 } else { has.saturating_sub(width(&text)) };
+            let left = u16::try_from(x + indent).ok().filter(|left| *left < self.area.width);
+            if let Some(left) = left {
+                let room = self.width() - usize::from(left);
+                self.buffer.set_stringn(self.area.x + left, y, text, room, base.patch(style));
+            }
+            x += has + GAP;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,393 @@
+//! Two samples become what is shown: rates by the second, and shares of a CPU's time.
+//!
+//! What is `None` in a sample is `None` here. So is whatever has no earlier count to be compared
+//! with: an instance that came, one that was made anew under its old id (a count of it fell), a
+//! thread that was replaced. It is never shown as 0.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::sample::{CpuSample, NapiSample, Sample};
+
+const SECOND_NS: f64 = 1e9;
+
+/// What happened between two samples.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Rates {
+    /// When it ended, in nanoseconds of the monotonic clock.
+    pub at_ns: u64,
+    /// How long it was, in nanoseconds; `None` of the first sample, which has nothing to be
+    /// compared with.
+    pub window_ns: Option<u64>,
+    /// The instances that are there at its end, in the source's order.
+    pub napis: Vec<NapiRates>,
+    /// The CPUs that are on at its end.
+    pub cpus: Vec<CpuShares>,
+    /// What could not be known, and why.
+    pub notes: Vec<String>,
+}
+
+/// One instance. Rates are by the second.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct NapiRates {
+    /// Its device.
+    pub ifname: String,
+    /// Its id.
+    pub id: u32,
+    /// The receive queues that it polls.
+    pub rx_queues: Vec<u32>,
+    /// Its interrupt's number.
+    pub irq: Option<u32>,
+    /// Its CPU.
+    pub cpu: Option<usize>,
+    /// Its mode.
+    pub mode: String,
+    /// Packets.
+    pub packets_per_s: Option<f64>,
+    /// Interrupts.
+    pub interrupts_per_s: Option<f64>,
+    /// Polls, all of them.
+    pub polls_per_s: Option<f64>,
+    /// Polls by a softirq.
+    pub softirq_polls_per_s: Option<f64>,
+    /// Polls by a thread of the kernel's or the engine's.
+    pub thread_polls_per_s: Option<f64>,
+    /// Polls by an application's busy poll.
+    pub application_polls_per_s: Option<f64>,
+    /// Of all polls, the part that found nothing, 0 to 1; `None` also if there was no poll.
+    pub empty_polls: Option<f64>,
+    /// Polls that used their whole budget.
+    pub full_polls_per_s: Option<f64>,
+    /// Polls after which the timer was armed in the place of the interrupt.
+    pub deferrals_per_s: Option<f64>,
+    /// Times that its timer fired.
+    pub watchdogs_per_s: Option<f64>,
+    /// Times that an application's wait suspended its interrupt.
+    pub suspensions_per_s: Option<f64>,
+    /// Softirq rounds of its CPU that ended for lack of time or budget.
+    pub time_squeezes_per_s: Option<f64>,
+    /// Its thread's id.
+    pub pid: Option<i32>,
+    /// CPUs that its thread used: 1 is the whole of one.
+    pub thread_cpu: Option<f64>,
+    /// The programs whose sockets it serves.
+    pub owners: Vec<String>,
+}
+
+/// Where one CPU's time went: parts that add up to 1.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct CpuShares {
+    /// Its number.
+    pub cpu: usize,
+    /// In hard interrupts.
+    pub hard_irq: Option<f64>,
+    /// In softirqs.
+    pub softirq: Option<f64>,
+    /// In threads.
+    pub thread: Option<f64>,
+    /// Idle.
+    pub idle: Option<f64>,
+    /// Stolen by a hypervisor.
+    pub steal: Option<f64>,
+    /// Softirq rounds that ended for lack of time or budget.
+    pub time_squeezes_per_s: Option<f64>,
+}
+
+impl NapiRates {
+    /// Whether nothing at all is known to have happened. An instance of which nothing is known is
+    /// not idle.
+    pub fn idle(&self) -> bool {
+        let counts = [self.packets_per_s, self.interrupts_per_s, self.polls_per_s];
+        counts.iter().any(Option::is_some) && counts.iter().flatten().all(|rate| *rate == 0.0)
+    }
+}
+
+/// Remembers the last sample.
+#[derive(Debug, Default)]
+pub struct Meter {
+    before: Option<Sample>,
+}
+
+impl Meter {
+    /// What happened since the sample before this one.
+    pub fn take(&mut self, now: Sample) -> Rates {
+        let rates = between(self.before.as_ref(), &now);
+        self.before = Some(now);
+        rates
+    }
+
+    /// Forgets the counts before `now`, so that the next window begins here.
+    pub fn restart(&mut self, now: Sample) {
+        self.before = Some(now);
+    }
+}
+
+/// What happened from one sample to the next; without an earlier one, only what is there.
+pub fn between(before: Option<&Sample>, now: &Sample) -> Rates {
+    let window = before.and_then(|before| now.at_ns.checked_sub(before.at_ns));
+    let window_ns = window.filter(|window| *window != 0);
+    let before = before.filter(|_| window_ns.is_some());
+    let seconds = window_ns.map_or(1.0, |window| window as f64 / SECOND_NS);
+    let napis: HashMap<(&str, u32), &NapiSample> = before
+        .into_iter()
+        .flat_map(|before| &before.napis)
+        .map(|napi| ((napi.ifname.as_str(), napi.id), napi))
+        .collect();
+    let cpus: HashMap<usize, &CpuSample> =
+        before.into_iter().flat_map(|before| &before.cpus).map(|cpu| (cpu.cpu, cpu)).collect();
+    Rates {
+        at_ns: now.at_ns,
+        window_ns,
+        napis: now
+            .napis
+            .iter()
+            .map(|napi| {
+                let before = napis.get(&(napi.ifname.as_str(), napi.id)).copied();
+                self::napi(before.filter(|before| !made_anew(before, napi)), napi, seconds)
+            })
+            .collect(),
+        cpus: now
+            .cpus
+            .iter()
+            .map(|cpu| self::cpu(cpus.get(&cpu.cpu).copied(), cpu, seconds))
+            .collect(),
+        notes: now.notes.clone(),
+    }
+}
+
+/// Whether an instance counts from a beginning of its own: one of its counts fell.
+fn made_anew(before: &NapiSample, now: &NapiSample) -> bool {
+    let polls =
+        |of: fn(&crate::Polls) -> u64| (before.polls.as_ref().map(of), now.polls.as_ref().map(of));
+    [
+        (before.packets, now.packets),
+        (before.interrupts, now.interrupts),
+        (before.full_polls, now.full_polls),
+        (before.deferrals, now.deferrals),
+        (before.watchdogs, now.watchdogs),
+        (before.suspensions, now.suspensions),
+        polls(|polls| polls.softirq),
+        polls(|polls| polls.thread),
+        polls(|polls| polls.application),
+        polls(|polls| polls.empty),
+    ]
+    .iter()
+    .any(|counts| matches!(counts, (Some(before), Some(now)) if now < before))
+}
+
+/// How much a count grew; nothing is known of one that fell.
+fn grown(before: Option<u64>, now: Option<u64>) -> Option<f64> {
+    now?.checked_sub(before?).map(|growth| growth as f64)
+}
+
+fn napi(before: Option<&NapiSample>, now: &NapiSample, seconds: f64) -> NapiRates {
+    let growth = |of: fn(&NapiSample) -> Option<u64>| grown(before.and_then(of), of(now));
+    let rate = |of| growth(of).map(|growth| growth / seconds);
+    let softirq = growth(|napi| Some(napi.polls?.softirq));
+    let thread = growth(|napi| Some(napi.polls?.thread));
+    let application = growth(|napi| Some(napi.polls?.application));
+    let empty = growth(|napi| Some(napi.polls?.empty));
+    let polls = (|| Some(softirq? + thread? + application?))();
+    let same_thread = before.is_some_and(|before| before.pid == now.pid);
+    let same_cpu = before.is_some_and(|before| before.cpu == now.cpu);
+    NapiRates {
+        ifname: now.ifname.clone(),
+        id: now.id,
+        rx_queues: now.rx_queues.clone(),
+        irq: now.irq,
+        cpu: now.cpu,
+        mode: now.mode.clone(),
+        packets_per_s: rate(|napi| napi.packets),
+        interrupts_per_s: rate(|napi| napi.interrupts),
+        polls_per_s: polls.map(|polls| polls / seconds),
+        softirq_polls_per_s: softirq.map(|polls| polls / seconds),
+        thread_polls_per_s: thread.map(|polls| polls / seconds),
+        application_polls_per_s: application.map(|polls| polls / seconds),
+        // The counts of one sample need not be of the same moment: more may be empty than there are.
+        empty_polls: (|| {
+            let polls = polls.filter(|polls| *polls > 0.0)?;
+            Some((empty? / polls).min(1.0))
+        })(),
+        full_polls_per_s: rate(|napi| napi.full_polls),
+        deferrals_per_s: rate(|napi| napi.deferrals),
+        watchdogs_per_s: rate(|napi| napi.watchdogs),
+        suspensions_per_s: rate(|napi| napi.suspensions),
+        time_squeezes_per_s: rate(|napi| napi.time_squeezes).filter(|_| same_cpu),
+        pid: now.pid,
+        thread_cpu: growth(|napi| napi.thread_cpu_ns)
+            .filter(|_| same_thread)
+            .map(|used| used / SECOND_NS / seconds),
+        owners: now.owners.clone(),
+    }
+}
+
+fn cpu(before: Option<&CpuSample>, now: &CpuSample, seconds: f64) -> CpuShares {
+    // Idle time goes back at times; and a window may be shorter than the kernel's unit.
+    let part =
+        |of: fn(&CpuSample) -> u64| before.map(|before| of(now).saturating_sub(of(before)) as f64);
+    let parts = [
+        part(|cpu| cpu.hard_irq_ns),
+        part(|cpu| cpu.softirq_ns),
+        part(|cpu| cpu.thread_ns),
+        part(|cpu| cpu.idle_ns),
+        part(|cpu| cpu.steal_ns),
+    ];
+    let all: f64 = parts.iter().flatten().sum();
+    let [hard_irq, softirq, thread, idle, steal] =
+        parts.map(|part| part.filter(|_| all > 0.0).map(|part| part / all));
+    let squeezes = grown(before.and_then(|before| before.time_squeezes), now.time_squeezes);
+    CpuShares {
+        cpu: now.cpu,
+        hard_irq,
+        softirq,
+        thread,
+        idle,
+        steal,
+        time_squeezes_per_s: squeezes.map(|squeezes| squeezes / seconds),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Polls;
+
+    fn napi(id: u32, packets: u64) -> NapiSample {
+        NapiSample {
+            ifname: "eth0".into(),
+            id,
+            packets: Some(packets),
+            polls: Some(Polls { softirq: packets, thread: 0, application: 0, empty: 0 }),
+            ..NapiSample::default()
+        }
+    }
+
+    fn sample(at_s: u64, napis: Vec<NapiSample>) -> Sample {
+        Sample { at_ns: at_s * 1_000_000_000, napis, ..Sample::default() }
+    }
+
+    #[test]
+    fn a_rate_is_by_the_second_however_long_the_window() {
+        let mut meter = Meter::default();
+        let first = meter.take(sample(10, vec![napi(1, 500)]));
+        assert_eq!((first.window_ns, first.napis[0].packets_per_s), (None, None));
+        let second = meter.take(sample(14, vec![napi(1, 900)]));
+        assert_eq!(second.window_ns, Some(4_000_000_000));
+        assert_eq!(second.napis[0].packets_per_s, Some(100.0));
+        assert_eq!(second.napis[0].polls_per_s, Some(100.0));
+    }
+
+    #[test]
+    fn what_a_source_does_not_know_stays_unknown() {
+        let silent = || NapiSample { ifname: "eth0".into(), id: 1, ..NapiSample::default() };
+        let rates = between(Some(&sample(1, vec![silent()])), &sample(2, vec![silent()]));
+        let expected = NapiRates { ifname: "eth0".into(), id: 1, ..NapiRates::default() };
+        assert_eq!(rates.napis, [expected]);
+        assert!(!rates.napis[0].idle(), "nothing is known of it");
+    }
+
+    #[test]
+    fn an_instance_that_comes_has_no_rates_yet_and_one_that_goes_is_gone() {
+        let before = sample(1, vec![napi(1, 10), napi(2, 10)]);
+        let rates = between(Some(&before), &sample(2, vec![napi(2, 10), napi(3, 1_000)]));
+        let ids: Vec<u32> = rates.napis.iter().map(|napi| napi.id).collect();
+        assert_eq!(ids, [2, 3]);
+        assert_eq!(rates.napis[0].packets_per_s, Some(0.0));
+        assert!(rates.napis[0].idle());
+        assert_eq!(rates.napis[1].packets_per_s, None);
+    }
+
+    #[test]
+    fn an_instance_made_anew_has_no_rates_though_some_of_its_counts_are_larger() {
+        let mut before = napi(1, 500);
+        before.deferrals = Some(3);
+        let mut now = napi(1, 20);
+        now.deferrals = Some(40);
+        let rates = between(Some(&sample(1, vec![before])), &sample(2, vec![now]));
+        assert_eq!(rates.napis[0].packets_per_s, None);
+        assert_eq!(rates.napis[0].deferrals_per_s, None);
+        // The same id of another device is another instance.
+        let mut other = napi(1, 900);
+        other.ifname = "eth1".into();
+        let rates = between(Some(&sample(1, vec![napi(1, 500)])), &sample(2, vec![other]));
+        assert_eq!(rates.napis[0].packets_per_s, None);
+    }
+
+    #[test]
+    fn polls_are_told_apart_and_the_empty_ones_are_a_share() {
+        let polls = |softirq, thread, application, empty| {
+            let polls = Some(Polls { softirq, thread, application, empty });
+            sample(softirq, vec![NapiSample { id: 1, polls, ..NapiSample::default() }])
+        };
+        let rates = between(Some(&polls(1, 0, 0, 0)), &polls(3, 4, 2, 6));
+        let napi = &rates.napis[0];
+        assert_eq!(napi.polls_per_s, Some(4.0));
+        assert_eq!(napi.softirq_polls_per_s, Some(1.0));
+        assert_eq!(napi.thread_polls_per_s, Some(2.0));
+        assert_eq!(napi.application_polls_per_s, Some(1.0));
+        assert_eq!(napi.empty_polls, Some(0.75));
+        // Counts of different moments: never more than all.
+        let rates = between(Some(&polls(1, 0, 0, 0)), &polls(2, 0, 0, 9));
+        assert_eq!(rates.napis[0].empty_polls, Some(1.0));
+        // No poll: no share.
+        let mut later = polls(2, 0, 0, 9);
+        later.at_ns += 1;
+        let rates = between(Some(&polls(2, 0, 0, 9)), &later);
+        assert_eq!((rates.napis[0].polls_per_s, rates.napis[0].empty_polls), (Some(0.0), None));
+    }
+
+    #[test]
+    fn a_thread_s_time_is_of_one_thread_and_squeezes_are_of_one_cpu() {
+        let with = |pid, cpu, used, squeezes| NapiSample {
+            pid: Some(pid),
+            cpu: Some(cpu),
+            thread_cpu_ns: Some(used),
+            time_squeezes: Some(squeezes),
+            ..NapiSample::default()
+        };
+        let after = |before, now| {
+            let rates = between(Some(&sample(1, vec![before])), &sample(3, vec![now]));
+            (rates.napis[0].thread_cpu, rates.napis[0].time_squeezes_per_s)
+        };
+        let before = || with(7, 0, 1_000_000_000, 4);
+        assert_eq!(after(before(), with(7, 0, 2_000_000_000, 8)), (Some(0.5), Some(2.0)));
+        assert_eq!(after(before(), with(8, 0, 2_000_000_000, 8)), (None, Some(2.0)));
+        assert_eq!(after(before(), with(7, 1, 2_000_000_000, 8)), (Some(0.5), None));
+    }
+
+    #[test]
+    fn a_cpu_s_parts_add_up_to_one_though_idle_time_goes_back() {
+        let cpu = |softirq, idle| CpuSample {
+            cpu: 3,
+            softirq_ns: softirq,
+            thread_ns: softirq,
+            idle_ns: idle,
+            time_squeezes: Some(softirq),
+            ..CpuSample::default()
+        };
+        let of = |before, now| {
+            let before = Sample { at_ns: 1, cpus: vec![before], ..Sample::default() };
+            let now = Sample { at_ns: 1_000_000_001, cpus: vec![now], ..Sample::default() };
+            between(Some(&before), &now).cpus.remove(0)
+        };
+        let shares = of(cpu(10, 100), cpu(20, 120));
+        assert_eq!(
+            (shares.softirq, shares.thread, shares.idle),
+            (Some(0.25), Some(0.25), Some(0.5))
+        );
+        assert_eq!((shares.hard_irq, shares.time_squeezes_per_s), (Some(0.0), Some(10.0)));
+        let shares = of(cpu(10, 100), cpu(20, 90));
+        assert_eq!((shares.softirq, shares.idle), (Some(0.5), Some(0.0)));
+        assert_eq!(of(cpu(10, 100), cpu(10, 100)).idle, None, "too short to tell");
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_gives_no_rates() {
+        let same = sample(5, vec![napi(1, 10)]);
+        let rates = between(Some(&same), &same);
+        assert_eq!((rates.window_ns, rates.napis[0].packets_per_s), (None, None));
+        let rates = between(Some(&same), &sample(4, vec![napi(1, 20)]));
+        assert_eq!((rates.window_ns, rates.napis[0].packets_per_s), (None, None));
+    }
+}

@@ -1,0 +1,410 @@
+//! Live on a terminal: until `q`, a signal, or the loss of the terminal.
+//!
+//! Samples are taken on a thread of their own, so that a source that does not answer holds up
+//! neither keys nor the end. Between two samples everything sleeps.
+
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use ratatui_core::terminal::Terminal;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::draw::{Scene, draw};
+use crate::key::{Key, Keys};
+use crate::rates::{Meter, Rates};
+use crate::sample::{Sample, Source, SourceError};
+use crate::signals::{Asked, Signals};
+use crate::terminal::{Screen, enter, leave};
+use crate::view::{Action, View};
+
+/// The shortest interval: below, watching costs more than what is watched.
+pub const SHORTEST: Duration = Duration::from_millis(100);
+
+/// The first window is at most this long, so that there is soon something to see.
+const FIRST: Duration = Duration::from_millis(300);
+
+/// How long an escape waits for the rest of a key.
+const ESCAPE: Duration = Duration::from_millis(25);
+
+/// Why there is no view, or none any more.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ScreenError {
+    /// Input or output is a file or a pipe.
+    #[error("{what} is no terminal: --batch prints tables, --batch --json prints JSON")]
+    NoTerminal {
+        /// Which of them.
+        what: &'static str,
+    },
+    /// There is nothing to watch.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The operating system refuses.
+    #[error("cannot use the terminal: {0}")]
+    System(#[from] io::Error),
+    /// The source panicked, and has said so.
+    #[error("taking samples ended unexpectedly")]
+    Ended,
+}
+
+/// How it is watched.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// From one sample to the next; no shorter than [`SHORTEST`].
+    pub interval: Duration,
+    /// End after so many windows.
+    pub count: Option<u64>,
+}
+
+/// Shows a source until somebody has seen enough.
+///
+/// # Errors
+/// If there is no terminal, or nothing to watch at the beginning. Of a source that fails later the
+/// view says so, and goes on trying.
+pub fn run(
+    mut source: Box<dyn Source + Send>,
+    view: View,
+    options: &Options,
+) -> Result<(), ScreenError> {
+    for (is, what) in
+        [(io::stdin().is_terminal(), "the input"), (io::stdout().is_terminal(), "the output")]
+    {
+        if !is {
+            return Err(ScreenError::NoTerminal { what });
+        }
+    }
+    let first = source.sample()?;
+    // Before any thread is made: it inherits what is blocked.
+    let signals = Signals::open()?;
+    let sampler = Sampler::start(source)?;
+    let _ours = Ours::take()?;
+    let terminal = Terminal::new(Screen::new())?;
+    let mut live = Live {
+        terminal,
+        sampler,
+        view,
+        interval: options.interval.max(SHORTEST),
+        left: options.count,
+        meter: Meter::default(),
+        rates: Rates::default(),
+        title: String::new(),
+        error: None,
+        resuming: false,
+        due: None,
+    };
+    live.first(first);
+    match live.watch(&signals) {
+        // Whoever closed the terminal has seen enough.
+        Err(ScreenError::System(error)) if lost(&error) => Ok(()),
+        result => result,
+    }
+}
+
+fn lost(error: &io::Error) -> bool {
+    let gone = [Errno::IO, Errno::PIPE, Errno::NXIO, Errno::BADF];
+    error.raw_os_error().is_some_and(|raw| gone.iter().any(|it| it.raw_os_error() == raw))
+}
+
+/// The terminal, ours while this lives; a panic gives it back before its message is written.
+struct Ours;
+
+impl Ours {
+    fn take() -> io::Result<Ours> {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            leave();
+            before(info);
+        }));
+        // From here on it is given back, also if the next step fails half way.
+        let ours = Ours;
+        enter()?;
+        Ok(ours)
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        // The hook may stay: of a terminal that is not ours it does nothing.
+        leave();
+    }
+}
+
+struct Live {
+    terminal: Terminal<Screen>,
+    sampler: Sampler,
+    view: View,
+    interval: Duration,
+    left: Option<u64>,
+    meter: Meter,
+    rates: Rates,
+    title: String,
+    error: Option<String>,
+    /// A pause has just ended: the next sample only begins a window.
+    resuming: bool,
+    /// When the next sample is to be asked for; `None` while one is awaited.
+    due: Option<Instant>,
+}
+
+impl Live {
+    fn first(&mut self, sample: Sample) {
+        self.rates = self.meter.take(sample);
+        self.title = self.sampler.title.clone();
+        self.due = Some(Instant::now() + self.interval.min(FIRST));
+    }
+
+    fn watch(&mut self, signals: &Signals) -> Result<(), ScreenError> {
+        let mut keys = Keys::default();
+        self.draw()?;
+        loop {
+            let timeout = match (keys.waits(), self.due) {
+                (true, _) => Some(ESCAPE),
+                (false, Some(due)) if !self.view.paused => {
+                    Some(due.saturating_duration_since(Instant::now()))
+                }
+                _ => None,
+            };
+            let input = rustix::stdio::stdin();
+            let mut fds = [
+                PollFd::new(&input, PollFlags::IN),
+                PollFd::new(signals, PollFlags::IN),
+                PollFd::new(&self.sampler.rings, PollFlags::IN),
+            ];
+            let timespec = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+            let woken = match poll(&mut fds, timespec.as_ref()) {
+                Ok(woken) => woken,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            };
+            let [input, signal, sample] = fds.map(|fd| fd.revents());
+            if signal.contains(PollFlags::IN) {
+                match signals.asked() {
+                    Some(Asked::End) => return Ok(()),
+                    Some(Asked::Stop) => self.stop()?,
+                    Some(Asked::Draw) => self.draw()?,
+                    None => {}
+                }
+            }
+            if !input.is_empty() {
+                let Some(pressed) = read_keys(&mut keys)? else { return Ok(()) };
+                if self.press(pressed)? {
+                    return Ok(());
+                }
+            } else if woken == 0 && keys.waits() {
+                let pressed = keys.end();
+                if self.press(pressed)? {
+                    return Ok(());
+                }
+            }
+            if sample.contains(PollFlags::IN) && self.take()? {
+                return Ok(());
+            }
+            if !self.view.paused && self.due.is_some_and(|due| due <= Instant::now()) {
+                self.due = None;
+                self.sampler.ask()?;
+            }
+        }
+    }
+
+    /// Whether it is to end.
+    fn press(&mut self, keys: Vec<Key>) -> Result<bool, ScreenError> {
+        if keys.is_empty() {
+            return Ok(false);
+        }
+        for key in keys {
+            match self.view.key(key, &self.rates) {
+                Action::Quit => return Ok(true),
+                Action::Stop => self.stop()?,
+                Action::Redraw => self.terminal.clear()?,
+                Action::Pause if !self.view.paused => {
+                    self.resuming = true;
+                    self.due = self.due.map(|_| Instant::now());
+                }
+                Action::Pause | Action::Draw => {}
+            }
+        }
+        self.draw()?;
+        Ok(false)
+    }
+
+    /// Takes what the sampler has found. Whether it is to end.
+    fn take(&mut self) -> Result<bool, ScreenError> {
+        let Some((title, sample)) = self.sampler.found()? else { return Ok(false) };
+        self.title = title;
+        self.due = Some(Instant::now() + self.interval);
+        match sample {
+            Err(error) => self.error = Some(error.to_string()),
+            // Whoever pauses wants to go on reading what is there.
+            Ok(_) if self.view.paused => return Ok(false),
+            Ok(sample) if std::mem::take(&mut self.resuming) => {
+                self.error = None;
+                self.meter.restart(sample);
+                return Ok(false);
+            }
+            Ok(sample) => {
+                self.error = None;
+                self.rates = self.meter.take(sample);
+                self.left = self.left.map(|left| left.saturating_sub(1));
+            }
+        }
+        self.draw()?;
+        Ok(self.left == Some(0))
+    }
+
+    /// Gives the terminal back, stops the process, and takes it again when told to go on.
+    fn stop(&mut self) -> Result<(), ScreenError> {
+        leave();
+        let ourselves = rustix::process::getpid();
+        rustix::process::kill_process(ourselves, rustix::process::Signal::STOP)
+            .map_err(io::Error::from)?;
+        enter()?;
+        self.resuming = true;
+        self.terminal.clear()?;
+        self.draw()
+    }
+
+    fn draw(&mut self) -> Result<(), ScreenError> {
+        let scene = Scene {
+            title: &self.title,
+            interval: self.interval,
+            rates: &self.rates,
+            error: self.error.as_deref(),
+        };
+        let view = &mut self.view;
+        self.terminal.draw(|frame| {
+            let area = frame.area();
+            draw(&scene, view, area, frame.buffer_mut());
+        })?;
+        Ok(())
+    }
+}
+
+/// What was pressed; `None` if the terminal has gone.
+fn read_keys(keys: &mut Keys) -> Result<Option<Vec<Key>>, ScreenError> {
+    let mut bytes = [0; 1_024];
+    match rustix::io::read(rustix::stdio::stdin(), &mut bytes) {
+        Ok(0) => Ok(None),
+        Ok(read) => Ok(Some(keys.read(bytes.get(..read).unwrap_or_default()))),
+        Err(Errno::INTR | Errno::AGAIN) => Ok(Some(Vec::new())),
+        Err(errno) => Err(io::Error::from(errno).into()),
+    }
+}
+
+type Found = (String, Result<Sample, SourceError>);
+
+/// The thread that takes samples, one when asked.
+struct Sampler {
+    title: String,
+    asks: Sender<()>,
+    answers: Receiver<Found>,
+    /// Readable once there is an answer, or the thread has ended.
+    rings: Arc<OwnedFd>,
+}
+
+/// Rings, whatever becomes of the thread.
+struct Bell(Arc<OwnedFd>);
+
+impl Bell {
+    fn ring(&self) {
+        // It fails only if it rings already, a number of times that nobody reaches.
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.ring();
+    }
+}
+
+impl Sampler {
+    fn start(mut source: Box<dyn Source + Send>) -> io::Result<Sampler> {
+        let title = source.title();
+        let rings = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = Bell(Arc::clone(&rings));
+        let (asks, asked) = mpsc::channel();
+        let (answer, answers) = mpsc::channel();
+        // Not joined at the end: a source that does not answer must not hold that up.
+        std::thread::Builder::new().name("sampler".into()).spawn(move || {
+            let bell = bell;
+            // Dropped before the bell, so that whoever is woken finds that there is nobody.
+            let answer = answer;
+            while asked.recv().is_ok() {
+                let sample = source.sample();
+                if answer.send((source.title(), sample)).is_err() {
+                    break;
+                }
+                bell.ring();
+            }
+        })?;
+        Ok(Sampler { title, asks, answers, rings })
+    }
+
+    fn ask(&self) -> Result<(), ScreenError> {
+        self.asks.send(()).map_err(|_| ScreenError::Ended)
+    }
+
+    fn found(&self) -> Result<Option<Found>, ScreenError> {
+        let _ = rustix::io::read(self.rings.as_fd(), &mut [0; 8]);
+        match self.answers.try_recv() {
+            Ok(found) => Ok(Some(found)),
+            Err(mpsc::TryRecvError::Empty) => Ok(None),
+            Err(mpsc::TryRecvError::Disconnected) => Err(ScreenError::Ended),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fails(u32);
+
+    impl Source for Fails {
+        fn title(&self) -> String {
+            format!("after {}", self.0)
+        }
+
+        fn sample(&mut self) -> Result<Sample, SourceError> {
+            self.0 += 1;
+            match self.0 {
+                1 => Ok(Sample { at_ns: 1, ..Sample::default() }),
+                2 => Err(SourceError("gone".into())),
+                _ => panic!("a source with a bug"),
+            }
+        }
+    }
+
+    fn wait(sampler: &Sampler) {
+        let mut fds = [PollFd::new(&sampler.rings, PollFlags::IN)];
+        poll(&mut fds, None).expect("it rings");
+    }
+
+    #[test]
+    fn a_sampler_answers_when_asked_and_says_when_it_has_ended() {
+        let sampler = Sampler::start(Box::new(Fails(0))).expect("a thread");
+        assert_eq!(sampler.title, "after 0");
+        assert!(sampler.found().expect("it runs").is_none());
+        sampler.ask().expect("it runs");
+        wait(&sampler);
+        let (title, sample) = sampler.found().expect("it runs").expect("an answer");
+        assert_eq!((title.as_str(), sample.expect("counts").at_ns), ("after 1", 1));
+        sampler.ask().expect("it runs");
+        wait(&sampler);
+        assert!(sampler.found().expect("it runs").expect("an answer").1.is_err());
+        sampler.ask().expect("it runs");
+        wait(&sampler);
+        assert!(matches!(sampler.found(), Err(ScreenError::Ended)));
+    }
+
+    #[test]
+    fn a_closed_terminal_is_no_failure_and_a_full_disk_is() {
+        let error = |errno: Errno| io::Error::from(errno);
+        assert!(lost(&error(Errno::IO)) && lost(&error(Errno::PIPE)));
+        assert!(!lost(&error(Errno::NOSPC)));
+    }
+}

@@ -1,0 +1,283 @@
+//! A running engine, asked over its control socket: `napi-get` every time, and `dev-get` once, for
+//! what the engine warns of.
+//!
+//! An engine's threads are threads of its process, so `/proc` knows their CPU time. How it treats
+//! its CPUs and its applications it does not say: of a policy, the instance's part is named.
+
+use std::path::{Path, PathBuf};
+
+use napkin_core::Policy;
+use napkin_core::policy::{FAMILIES, InstancePolicy, PRESETS, Threaded};
+use napkin_engine::control::{Record, Request, Verb, choose, request};
+use napkin_linux::procfs::{Time, thread};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket, sockopt};
+use serde_json::Value;
+
+use super::{LONGEST_NAME, cpus, now_ns};
+use crate::sample::{NapiSample, Polls, Sample, Source, SourceError};
+use crate::text::plain;
+
+/// User space has no interrupt numbers, and an engine counts neither full polls nor suspensions.
+const NEVER_KNOWN: &str = "irq, full, suspend: an engine does not know them";
+
+/// An engine.
+#[derive(Debug)]
+pub struct EngineSource {
+    path: PathBuf,
+    /// Its process and its program's name; another after it was restarted.
+    process: Option<(i32, String)>,
+    /// What the engine warned of when it was first asked.
+    warnings: Vec<String>,
+}
+
+impl EngineSource {
+    /// The engine behind a socket; without one, the only engine that runs.
+    ///
+    /// # Errors
+    /// If there is none, or more than one, or it does not answer.
+    pub fn open(named: Option<&Path>) -> Result<EngineSource, SourceError> {
+        let path = choose(named).map_err(|error| SourceError(error.to_string()))?;
+        let mut source = EngineSource { path, process: None, warnings: Vec::new() };
+        source.meet()?;
+        Ok(source)
+    }
+
+    /// Learns which process it is, and what it warns of.
+    fn meet(&mut self) -> Result<(), SourceError> {
+        let answer = request(&self.path, &Request::new(Verb::DevGet));
+        let answer = answer.map_err(|error| SourceError(error.to_string()))?;
+        self.warnings = answer.warnings.iter().map(|text| plain(text, 512)).collect();
+        self.process = peer(&self.path).map(|pid| {
+            let comm = thread::comm(pid).unwrap_or_else(|| "?".into());
+            (pid, plain(&comm, LONGEST_NAME))
+        });
+        Ok(())
+    }
+}
+
+impl Source for EngineSource {
+    fn title(&self) -> String {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy();
+        let name = plain(&name, LONGEST_NAME);
+        match &self.process {
+            Some((pid, _)) => format!("engine {name} (process {pid})"),
+            None => format!("engine {name}"),
+        }
+    }
+
+    fn sample(&mut self) -> Result<Sample, SourceError> {
+        let answer = request(&self.path, &Request::new(Verb::NapiGet));
+        let at_ns = now_ns();
+        let records = match answer {
+            Ok(answer) => answer.records,
+            Err(error) => {
+                // Whoever answers next may be another.
+                self.process = None;
+                return Err(SourceError(error.to_string()));
+            }
+        };
+        if self.process.is_none() {
+            self.meet()?;
+        }
+        let mut notes = vec![NEVER_KNOWN.to_owned()];
+        notes.extend(self.warnings.iter().cloned());
+        let cpus = cpus(&mut notes);
+        let napis: Vec<NapiSample> =
+            records.iter().map(|record| napi(record, self.process.as_ref())).collect();
+        if napis.iter().any(|napi| napi.polls.is_none()) {
+            notes
+                .push("polls: this engine does not say who polled; it is of another napkin".into());
+        }
+        if napis.iter().any(|napi| napi.pid.is_some() && napi.thread_cpu_ns.is_none()) {
+            let what = "thread CPU: /proc shows this engine's threads to its user and to root only";
+            notes.push(what.into());
+        }
+        Ok(Sample { at_ns, napis, cpus, notes })
+    }
+}
+
+/// The process that listens at a socket.
+fn peer(path: &Path) -> Option<i32> {
+    let address = SocketAddrUnix::new(path).ok()?;
+    let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).ok()?;
+    sockopt::set_socket_timeout(
+        &socket,
+        sockopt::Timeout::Send,
+        Some(std::time::Duration::from_secs(1)),
+    )
+    .ok()?;
+    connect(&socket, &address).ok()?;
+    Some(sockopt::socket_peercred(&socket).ok()?.pid.as_raw_nonzero().get())
+}
+
+fn number(record: &Record, name: &str) -> Option<u64> {
+    record.get(name).and_then(Value::as_u64)
+}
+
+fn small<T: TryFrom<u64>>(record: &Record, name: &str) -> Option<T> {
+    number(record, name).and_then(|number| T::try_from(number).ok())
+}
+
+fn text<'a>(record: &'a Record, name: &str) -> &'a str {
+    record.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn napi(record: &Record, process: Option<&(i32, String)>) -> NapiSample {
+    let pid: Option<i32> = small(record, "pid");
+    let gone = record.get("gone") == Some(&Value::Bool(true));
+    NapiSample {
+        ifname: plain(text(record, "ifname"), LONGEST_NAME),
+        id: small(record, "id").unwrap_or(0),
+        rx_queues: small(record, "queue-id").into_iter().collect(),
+        // User space has no interrupt numbers.
+        irq: None,
+        cpu: small(record, "cpu"),
+        mode: if gone { "device gone".into() } else { mode(record) },
+        packets: number(record, "packets"),
+        polls: polls(record),
+        interrupts: number(record, "interrupts"),
+        full_polls: None,
+        deferrals: number(record, "deferrals"),
+        watchdogs: number(record, "timer-polls"),
+        suspensions: None,
+        time_squeezes: number(record, "time-squeezes"),
+        pid,
+        thread_cpu_ns: pid
+            .zip(process)
+            .and_then(|(tid, (pid, _))| Time::read(*pid, tid))
+            .map(|time| time.run_ns),
+        owners: process.map(|(pid, comm)| format!("{comm}[{pid}]")).into_iter().collect(),
+    }
+}
+
+/// ksoftirqd is the softirq in another thread; a worker polls in a thread's place.
+fn polls(record: &Record) -> Option<Polls> {
+    let sum = |first, second| Some(number(record, first)?.saturating_add(number(record, second)?));
+    Some(Polls {
+        softirq: sum("polls-softirq", "polls-ksoftirqd")?,
+        thread: sum("polls-thread", "polls-worker")?,
+        application: number(record, "polls-application")?,
+        empty: number(record, "empty-polls")?,
+    })
+}
+
+/// The name of the first policy that sets an instance so; without one, the settings.
+fn mode(record: &Record) -> String {
+    let instance = InstancePolicy {
+        threaded: match text(record, "threaded") {
+            "enabled" => Threaded::Enabled,
+            "busy-poll" => Threaded::BusyPoll,
+            "workqueue" => Threaded::Workqueue,
+            _ => Threaded::Disabled,
+        },
+        defer_hard_irqs: small(record, "defer-hard-irqs").unwrap_or(0),
+        gro_flush_timeout: number(record, "gro-flush-timeout").unwrap_or(0),
+        irq_suspend_timeout: number(record, "irq-suspend-timeout").unwrap_or(0),
+        hold: number(record, "hold").unwrap_or(0),
+        hold_tick: 0,
+        feedback: record.get("feedback") == Some(&Value::Bool(true)),
+    };
+    let alone = Policy { instance, ..Policy::BASE };
+    let preset = || PRESETS.iter().find(|preset| preset.policy.instance == instance);
+    let member = || {
+        let microseconds = u32::try_from(instance.gro_flush_timeout / 1_000).ok()?;
+        let member = |family: &napkin_core::policy::Family| family.policy(microseconds);
+        FAMILIES.iter().filter_map(member).find(|policy| policy.instance == instance)?.name()
+    };
+    alone
+        .name()
+        .or_else(|| preset().map(|preset| preset.name.to_owned()))
+        .or_else(member)
+        .unwrap_or_else(|| alone.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn record(value: &Value) -> Record {
+        value.as_object().expect("an object").clone()
+    }
+
+    #[test]
+    fn an_instance_is_taken_over_under_its_own_names() {
+        let record = record(&json!({
+            "ifname": "syn0", "id": 3, "queue-id": 2, "cpu": 1, "threaded": "disabled",
+            "defer-hard-irqs": 100, "gro-flush-timeout": 20_000, "irq-suspend-timeout": 20_000_000,
+            "hold": 0, "feedback": false, "packets": 10, "interrupts": 2, "deferrals": 4,
+            "timer-polls": 5, "time-squeezes": 6, "polls-softirq": 1, "polls-ksoftirqd": 2,
+            "polls-thread": 3, "polls-worker": 4, "polls-application": 5, "empty-polls": 7,
+        }));
+        let napi = napi(&record, Some(&(12, "napkin".into())));
+        assert_eq!((napi.ifname.as_str(), napi.id, napi.cpu), ("syn0", 3, Some(1)));
+        assert_eq!((napi.rx_queues, napi.irq), (vec![2], None));
+        assert_eq!(napi.mode, "suspend20");
+        assert_eq!(napi.polls, Some(Polls { softirq: 3, thread: 7, application: 5, empty: 7 }));
+        assert_eq!((napi.packets, napi.interrupts), (Some(10), Some(2)));
+        assert_eq!(
+            (napi.deferrals, napi.watchdogs, napi.time_squeezes),
+            (Some(4), Some(5), Some(6))
+        );
+        assert_eq!((napi.pid, napi.full_polls), (None, None));
+        assert_eq!(napi.owners, ["napkin[12]"]);
+    }
+
+    #[test]
+    fn the_mode_is_named_by_the_instance_alone() {
+        for (settings, name) in [
+            (json!({}), "base"),
+            (json!({"threaded": "enabled"}), "threaded"),
+            (json!({"threaded": "busy-poll"}), "threaded=busy-poll"),
+            (json!({"threaded": "workqueue"}), "workqueue"),
+            (json!({"defer-hard-irqs": 100, "gro-flush-timeout": 200_000}), "defer200"),
+            (json!({"hold": 100_000}), "hold"),
+            (json!({"hold": 250_000}), "hold250"),
+            (json!({"defer-hard-irqs": 7}), "defer-hard-irqs=7"),
+        ] {
+            assert_eq!(mode(&record(&settings)), name, "{settings}");
+        }
+        let suspend50 = json!({"defer-hard-irqs": 100, "gro-flush-timeout": 50_000,
+            "irq-suspend-timeout": 20_000_000});
+        assert_eq!(mode(&record(&suspend50)), "suspend50");
+    }
+
+    #[test]
+    fn an_engine_that_has_gone_is_an_error_with_its_name() {
+        let nobody = std::env::temp_dir().join("napkin-top-nobody.sock");
+        let error = EngineSource::open(Some(&nobody)).expect_err("there is none");
+        assert!(error.to_string().contains("nobody listens there"), "{error}");
+    }
+
+    fn anything() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            Just(Value::Null),
+            any::<u64>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<bool>().prop_map(Value::from),
+            ".{0,100}".prop_map(Value::from),
+            Just(json!([1, {"a": 2}])),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_an_engine_answers_is_taken_without_harm(
+            values in prop::collection::vec(anything(), 26),
+        ) {
+            let names = [
+                "ifname", "id", "queue-id", "cpu", "threaded", "defer-hard-irqs",
+                "gro-flush-timeout", "irq-suspend-timeout", "hold", "feedback", "packets",
+                "interrupts", "deferrals", "timer-polls", "time-squeezes", "polls-softirq",
+                "polls-ksoftirqd", "polls-thread", "polls-worker", "polls-application",
+                "empty-polls", "gone", "pid", "weight", "polls", "ifindex",
+            ];
+            let record: Record =
+                names.iter().map(|name| (*name).to_owned()).zip(values).collect();
+            let napi = napi(&record, Some(&(i32::MAX, "gone".into())));
+            prop_assert!(napi.ifname.chars().count() <= LONGEST_NAME);
+            prop_assert!(!napi.ifname.chars().any(char::is_control));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The kernel's own instances, of the network namespace in which this process is.
+//!
+//! What is known and how is `napkin-linux`'s; here it only gets its place in a sample.
+
+use napkin_linux::sample::{CpuSnapshot, NapiSnapshot, Options, Sampler, Snapshot};
+
+use super::LONGEST_NAME;
+use crate::sample::{CpuSample, NapiSample, Polls, Sample, Source, SourceError};
+use crate::text::plain;
+
+/// The longest mode that is taken over, in characters: a policy and what it differs in.
+const LONGEST_MODE: usize = 128;
+
+/// The most programs of one instance that are taken over, those with the most sockets.
+const MOST_OWNERS: usize = 32;
+
+/// The kernel.
+#[derive(Debug)]
+pub struct LinuxSource {
+    sampler: Sampler,
+    title: String,
+}
+
+impl LinuxSource {
+    /// Begins to count. What takes a right that this process has not is left out and noted.
+    ///
+    /// # Errors
+    /// If the kernel cannot list its instances (Linux 6.8 can).
+    pub fn open() -> Result<LinuxSource, SourceError> {
+        let sampler = Sampler::start(&Options::default());
+        let sampler = sampler.map_err(|error| SourceError(error.to_string()))?;
+        let system = rustix::system::uname();
+        let release = plain(&system.release().to_string_lossy(), LONGEST_NAME);
+        let host = plain(&system.nodename().to_string_lossy(), LONGEST_NAME);
+        Ok(LinuxSource { sampler, title: format!("Linux {release} on {host}") })
+    }
+}
+
+impl Source for LinuxSource {
+    fn title(&self) -> String {
+        self.title.clone()
+    }
+
+    fn sample(&mut self) -> Result<Sample, SourceError> {
+        let snapshot = self.sampler.sample().map_err(|error| SourceError(error.to_string()))?;
+        Ok(taken_over(snapshot))
+    }
+}
+
+fn taken_over(snapshot: Snapshot) -> Sample {
+    let cpus: Vec<CpuSample> = snapshot.cpus.iter().map(cpu).collect();
+    let squeezes = |number: usize| cpus.iter().find(|cpu| cpu.cpu == number)?.time_squeezes;
+    let napis: Vec<NapiSample> =
+        snapshot.napis.iter().map(|napi| self::napi(napi, napi.cpu.and_then(squeezes))).collect();
+    let mut notes = snapshot.notes;
+    let of = |lacks: fn(&NapiSample) -> bool| napis.iter().filter(|napi| lacks(napi)).count();
+    let no_irq = of(|napi| napi.irq.is_none());
+    if no_irq > 0 {
+        notes.push(format!("irq, intr: {no_irq} instances, of virtual devices, have no interrupt"));
+    }
+    let no_queue = of(|napi| napi.rx_queues.is_empty());
+    if no_queue > 0 {
+        notes.push(format!("rx: of {no_queue} instances the driver does not say the queues"));
+    }
+    Sample { at_ns: snapshot.at_ns, napis, cpus, notes }
+}
+
+fn napi(napi: &NapiSnapshot, time_squeezes: Option<u64>) -> NapiSample {
+    let counts = napi.counts.as_ref();
+    NapiSample {
+        ifname: plain(&napi.ifname, LONGEST_NAME),
+        id: napi.id,
+        rx_queues: napi.rx_queues.clone(),
+        irq: napi.irq,
+        cpu: napi.cpu,
+        mode: plain(&napi.mode, LONGEST_MODE),
+        packets: counts.map(|counts| counts.packets),
+        polls: counts.map(|counts| Polls {
+            softirq: counts.softirq,
+            thread: counts.thread,
+            application: counts.application,
+            empty: counts.empty,
+        }),
+        interrupts: napi.interrupts,
+        full_polls: counts.map(|counts| counts.full),
+        deferrals: counts.and_then(|counts| counts.deferrals),
+        watchdogs: counts.and_then(|counts| counts.watchdogs),
+        suspensions: counts.and_then(|counts| counts.suspensions),
+        time_squeezes,
+        pid: napi.pid,
+        thread_cpu_ns: napi.thread_cpu_ns,
+        owners: napi.owners.iter().take(MOST_OWNERS).map(|it| plain(it, LONGEST_NAME)).collect(),
+    }
+}
+
+fn cpu(cpu: &CpuSnapshot) -> CpuSample {
+    CpuSample {
+        cpu: cpu.cpu,
+        hard_irq_ns: cpu.hard_irq_ns,
+        softirq_ns: cpu.softirq_ns,
+        thread_ns: cpu.thread_ns,
+        idle_ns: cpu.idle_ns,
+        steal_ns: cpu.steal_ns,
+        time_squeezes: cpu.time_squeezes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use napkin_linux::Settings;
+    use napkin_linux::count::Counts;
+
+    fn instance(counts: Option<Counts>) -> NapiSnapshot {
+        NapiSnapshot {
+            ifindex: 2,
+            ifname: "eth0".into(),
+            id: 513,
+            rx_queues: vec![0],
+            tx_queues: vec![0],
+            irq: Some(44),
+            pid: Some(99),
+            settings: Settings::default(),
+            mode: "suspend20".into(),
+            cpu: Some(3),
+            counts,
+            interrupts: Some(7),
+            thread_cpu_ns: Some(8),
+            owners: vec!["mem\x1bcached[812]".into()],
+        }
+    }
+
+    fn snapshot(napi: NapiSnapshot) -> Snapshot {
+        let cpu = CpuSnapshot {
+            cpu: 3,
+            hard_irq_ns: 1,
+            softirq_ns: 2,
+            thread_ns: 3,
+            idle_ns: 4,
+            steal_ns: 5,
+            time_squeezes: Some(6),
+        };
+        Snapshot { at_ns: 9, napis: vec![napi], cpus: vec![cpu], ..Snapshot::default() }
+    }
+
+    #[test]
+    fn every_count_has_its_place() {
+        let counts = Counts {
+            softirq: 1,
+            thread: 2,
+            application: 3,
+            empty: 4,
+            full: 5,
+            packets: 6,
+            deferrals: Some(7),
+            suspensions: Some(8),
+            watchdogs: Some(9),
+            ..Counts::default()
+        };
+        let sample = taken_over(snapshot(instance(Some(counts))));
+        let napi = &sample.napis[0];
+        let polls = Polls { softirq: 1, thread: 2, application: 3, empty: 4 };
+        assert_eq!((napi.polls, napi.full_polls, napi.packets), (Some(polls), Some(5), Some(6)));
+        let timers = (napi.deferrals, napi.suspensions, napi.watchdogs);
+        assert_eq!(timers, (Some(7), Some(8), Some(9)));
+        assert_eq!((napi.irq, napi.interrupts, napi.thread_cpu_ns), (Some(44), Some(7), Some(8)));
+        assert_eq!((napi.cpu, napi.time_squeezes), (Some(3), Some(6)), "its CPU's");
+        assert_eq!(napi.owners, ["mem\u{fffd}cached[812]"]);
+        assert_eq!((sample.cpus[0].softirq_ns, sample.cpus[0].steal_ns), (2, 5));
+        assert_eq!((sample.at_ns, sample.notes.len()), (9, 0));
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_say_is_unknown_and_noted() {
+        let mut bare = instance(None);
+        (bare.irq, bare.interrupts, bare.cpu, bare.rx_queues) = (None, None, None, Vec::new());
+        let sample = taken_over(snapshot(bare));
+        let napi = &sample.napis[0];
+        assert_eq!((napi.polls, napi.packets, napi.time_squeezes), (None, None, None));
+        assert!(sample.notes[0].starts_with("irq, intr: 1 instances"), "{:?}", sample.notes);
+        assert!(sample.notes[1].starts_with("rx: of 1 instances"), "{:?}", sample.notes);
+    }
+}

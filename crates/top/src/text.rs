@@ -1,0 +1,122 @@
+//! Numbers and names as they are shown: short, of bounded width, and harmless on a terminal.
+
+use ratatui_core::text::Span;
+
+/// What stands where something is not known.
+pub(crate) const UNKNOWN: &str = "-";
+
+/// Characters on a screen that a text takes.
+pub(crate) fn width(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// A name of somebody else's: no control characters, and at most `limit` characters.
+pub(crate) fn plain(text: &str, limit: usize) -> String {
+    let harmless = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().take(limit).map(harmless).collect()
+}
+
+/// A text of at most `columns` columns; an ellipsis says that it was cut. Never used for numbers.
+pub(crate) fn cut(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let (mut kept, mut used) = (String::new(), 0);
+    for c in text.chars() {
+        let mut bytes = [0; 4];
+        let more = width(c.encode_utf8(&mut bytes));
+        if used + more + 1 > columns {
+            break;
+        }
+        kept.push(c);
+        used += more;
+    }
+    if columns > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+/// A rate in at most five characters: `0`, `0.3`, `17`, `9999`, `12.3k`, `4.56M`.
+pub(crate) fn rate(rate: Option<f64>) -> String {
+    let Some(rate) = rate.filter(|rate| rate.is_finite()) else { return UNKNOWN.into() };
+    if rate == 0.0 {
+        return "0".into();
+    }
+    // What happened is not 0, however seldom.
+    if rate < 0.05 {
+        return "<0.1".into();
+    }
+    if rate < 9.95 {
+        return format!("{rate:.1}");
+    }
+    if rate < 9_999.5 {
+        return format!("{rate:.0}");
+    }
+    let (mut scaled, mut unit) = (rate / 1e3, "k");
+    for next in ["M", "G", "T", "P", "E"] {
+        if scaled < 999.5 {
+            break;
+        }
+        (scaled, unit) = (scaled / 1e3, next);
+    }
+    let decimals = if scaled < 9.995 { 2 } else { usize::from(scaled < 99.95) };
+    format!("{scaled:.decimals$}{unit}")
+}
+
+/// A part of a whole in at most four characters: `0%`, `<1%`, `37%`, `100%`; of several CPUs more.
+pub(crate) fn share(share: Option<f64>) -> String {
+    let Some(share) = share.filter(|share| share.is_finite()) else { return UNKNOWN.into() };
+    if share > 0.0 && share < 0.005 {
+        return "<1%".into();
+    }
+    format!("{:.0}%", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_has_at_most_five_characters_and_is_0_only_if_nothing_happened() {
+        for (value, shown) in [
+            (0.0, "0"),
+            (0.01, "<0.1"),
+            (0.3, "0.3"),
+            (9.94, "9.9"),
+            (9.96, "10"),
+            (1_234.4, "1234"),
+            (9_999.4, "9999"),
+            (9_999.6, "10.0k"),
+            (123_456.0, "123k"),
+            (999_600.0, "1.00M"),
+            (1e9, "1.00G"),
+            (u64::MAX as f64 * 10.0, "184E"),
+        ] {
+            assert_eq!(rate(Some(value)), shown);
+            assert!(shown.len() <= 5);
+        }
+        assert_eq!((rate(None).as_str(), rate(Some(f64::NAN)).as_str()), ("-", "-"));
+    }
+
+    #[test]
+    fn a_share_is_in_percent() {
+        let shown = [Some(0.0), Some(0.001), Some(0.375), Some(1.0), Some(2.5), None].map(share);
+        assert_eq!(shown, ["0%", "<1%", "38%", "100%", "250%", "-"]);
+    }
+
+    #[test]
+    fn a_text_is_cut_by_columns_and_says_so() {
+        assert_eq!(cut("memcached[812]", 14), "memcached[812]");
+        assert_eq!(cut("memcached[812]", 6), "memca…");
+        assert_eq!(cut("漢字漢字", 5), "漢字…");
+        assert_eq!(cut("漢字漢字", 4), "漢…");
+        assert_eq!((cut("ab", 1).as_str(), cut("ab", 0).as_str()), ("…", ""));
+    }
+
+    #[test]
+    fn a_name_does_nothing_to_the_terminal() {
+        assert_eq!(plain("a\x1b[2Jb\n", 64), "a\u{fffd}[2Jb\u{fffd}");
+        assert_eq!(plain("abcdef", 3), "abc");
+    }
+}
