@@ -5,7 +5,8 @@ use std::time::Duration;
 use napkin_core::Policy;
 use napkin_linux::apply::{DeviceRestored, Hold, Options, Request};
 use napkin_linux::attach::{
-    Attachment, Detail, Ended, Event, Lines, Plan, Restoration, Signals, cpus_by_napi, hold, set_on,
+    Attachment, Detail, Ended, Event, EventKind, Lines, Plan, Restoration, Signals, cpus_by_napi,
+    hold, set_on,
 };
 use napkin_linux::journal::{ProcessJournals, Store};
 use napkin_linux::kernel::Kernel;
@@ -93,9 +94,18 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     let mut lines = Lines::new(how.detail());
     let mut tell = |event: &Event| lines.line(event).iter().for_each(|line| say(line));
     if args.once {
-        attachment.look().events.iter().for_each(&mut tell);
+        let events = attachment.look().events;
+        events.iter().for_each(&mut tell);
         attachment.leave();
-        how.note("left so: napkin restore puts it back");
+        if events.iter().any(|event| matches!(event.kind, EventKind::Failed { .. })) {
+            return Err(Failure::Failed("not everything was set".into()));
+        }
+        let set = events.iter().any(|event| event.kind.sets());
+        how.note(if set {
+            "left so: napkin restore puts it back"
+        } else {
+            "nothing was to be set"
+        });
         return Ok(());
     }
     let ended = hold(&mut attachment, args.limit, &signals, &mut tell);

@@ -475,10 +475,15 @@ fn what_a_killed_napkin_leaves_is_put_back_by_restore() {
     let attach = ["attach", &pid, "--policy", "suspend20"];
     let mut napkin = Running::start(scratch.napkin(&attach));
     until("set", || (params(&mut child, &mut output) == SET).then_some(()));
-    // A second one is told who is at it.
+    // A second one has nothing to do if it wants the same, and is told who is at it if not.
     let second = scratch.napkin(&attach).arg("--once").output().expect("napkin");
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(!said.contains("; set"), "{said}");
+    assert!(second.status.success() && said.contains("nothing was to be set"), "{said}");
+    let other = ["attach", &pid, "--policy", "napibusy", "--once"];
+    let second = scratch.napkin(&other).output().expect("napkin");
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains(&napkin.pid().to_string()), "{said}");
     napkin.0.kill().expect("a child");
     napkin.0.wait().expect("it ends");
     drop(napkin);

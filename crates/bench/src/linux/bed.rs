@@ -1,5 +1,8 @@
 //! A pair of namespaces with a policy in force on the server's device, and counted.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use napkin_core::Policy;
 use napkin_linux::count::{self, Counter, Key};
 use napkin_linux::kernel::Kernel;
@@ -31,6 +34,8 @@ pub struct Bed {
     pub counter: Counter,
     /// Under which key it counts the server's device.
     pub key: Key,
+    /// The device's own count of what it received, in sysfs: open, so that it can be read from here.
+    received: File,
 }
 
 impl Bed {
@@ -47,7 +52,7 @@ impl Bed {
         let netns = pair.server.inode().map_err(failed)?;
         let netns = u32::try_from(netns).map_err(failed)?;
         let counter = Counter::start(&count::Options::default()).map_err(failed)?;
-        let set = || -> Result<Key, BenchError> {
+        let set = || -> Result<(Key, File), BenchError> {
             let ifindex = Route::open().and_then(|mut it| it.link(DEVICE)).map_err(failed)?.ifindex;
             let mut netdev = Netdev::open().map_err(failed)?;
             let napis = netdev.napis(Some(ifindex)).map_err(failed)?;
@@ -66,9 +71,22 @@ impl Bed {
             if let Some(pid) = netdev.napi(napi.id).map_err(failed)?.pid {
                 sched::pin(Some(pid), &[placement.queue])?;
             }
-            Ok(Key { netns, ifindex, napi_id: napi.id })
+            let received = format!("/sys/class/net/{DEVICE}/statistics/rx_packets");
+            let received = File::open(received).map_err(failed)?;
+            Ok((Key { netns, ifindex, napi_id: napi.id }, received))
         };
-        let key = pair.server.run(set).map_err(failed)??;
-        Ok(Bed { pair, counter, key })
+        let (key, received) = pair.server.run(set).map_err(failed)??;
+        Ok(Bed { pair, counter, key, received })
+    }
+
+    /// Packets that the device says it received since it was made.
+    ///
+    /// # Errors
+    /// If its file cannot be read.
+    pub fn received(&self) -> Result<u64, BenchError> {
+        let mut bytes = [0; 32];
+        let read = self.received.read_at(&mut bytes, 0).map_err(failed)?;
+        let text = String::from_utf8_lossy(&bytes[..read]);
+        text.trim().parse().map_err(|_| failed(format!("rx_packets of {DEVICE} is '{text}'")))
     }
 }

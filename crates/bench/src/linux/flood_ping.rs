@@ -10,7 +10,7 @@ use super::window::Window;
 use super::{failed, notes};
 use crate::error::BenchError;
 use crate::ping::Ping;
-use crate::report::{Column, Figures};
+use crate::report::{Column, Figures, Report};
 use crate::workload::{Options, Trial, Workload};
 
 /// The workload; it has one load, a closed loop.
@@ -59,6 +59,10 @@ impl Workload for FloodPing {
         Ok(figures)
     }
 
+    fn conclude(&self, report: &mut Report) {
+        super::conclude(report);
+    }
+
     fn columns(&self) -> Vec<Column> {
         let extra = |name: &str| Column::Extra(name.to_owned());
         vec![
@@ -67,6 +71,7 @@ impl Workload for FloodPing {
             Column::Achieved,
             Column::Packets,
             Column::Polls,
+            Column::EmptyPolls,
             extra("polls_softirq"),
             extra("polls_thread"),
             extra("deferrals"),

@@ -20,7 +20,7 @@ use super::window::Window;
 use super::{failed, notes};
 use crate::error::BenchError;
 use crate::memcached::{Client, ClientFigures, ClientWait, Config, Load, populate};
-use crate::report::{Column, Figures};
+use crate::report::{Column, Figures, Report};
 use crate::workload::{Options, Placement, Trial, Workload};
 
 const PORT: u16 = 11_211;
@@ -123,6 +123,10 @@ impl Workload for Memcached {
         Ok(figures)
     }
 
+    fn conclude(&self, report: &mut Report) {
+        super::conclude(report);
+    }
+
     fn columns(&self) -> Vec<Column> {
         let extra = |name: &str| Column::Extra(name.to_owned());
         vec![
@@ -139,7 +143,7 @@ impl Workload for Memcached {
             extra("polls_softirq"),
             extra("polls_thread"),
             extra("polls_application"),
-            extra("empty_polls"),
+            Column::EmptyPolls,
             extra("packets_per_poll"),
             extra("deferrals"),
             extra("watchdogs"),
@@ -177,7 +181,7 @@ impl Workload for Memcached {
 fn merge(figures: &mut Figures, served: &ClientFigures) {
     figures.offered_per_s = served.asked_per_s;
     figures.achieved_per_s = Some(served.achieved_per_s);
-    figures.latency_ns = served.latency_ns.clone();
+    figures.latency_ns = served.latency_ns;
     figures.packets = Some(served.requests);
     let polls = figures.polls.unwrap_or(0);
     let packets = figures.polled_packets.unwrap_or(0);
@@ -191,6 +195,7 @@ fn merge(figures: &mut Figures, served: &ClientFigures) {
     put("misses", served.misses.into());
     put("reconnects", served.reconnects.into());
     put("client_errors", json!(served.errors));
+    put("client_notes", json!(served.notes));
     if let Some(delay) = served.send_delay_ns {
         put("client_send_delay_p50_ns", delay.p50.into());
         put("client_send_delay_p99_ns", delay.p99.into());

@@ -21,6 +21,7 @@ use napkin_core::Policy;
 use crate::error::BenchError;
 use crate::memcached::Load;
 use crate::rate::{shorten, whole_rate};
+use crate::report::{Report, Row};
 use crate::workload::Workload;
 
 use flood_ping::FloodPing;
@@ -40,6 +41,26 @@ const NOTES: [&str; 3] = [
 
 fn notes() -> Vec<String> {
     NOTES.map(str::to_owned).to_vec()
+}
+
+/// Says in which rows the polls that were counted took fewer packets than the device says it received:
+/// there, polls are missing. (A few are on their way at either end of a window.)
+fn conclude(report: &mut Report) {
+    /// One in so many may be missing.
+    const SLACK: u64 = 100;
+    let missing = |row: &Row| {
+        let received = row.figures.extra.get("rx_packets")?.as_u64()?;
+        let counted = row.figures.polled_packets?;
+        let missing = received.saturating_sub(counted);
+        (missing > received / SLACK).then(|| format!("{}: {missing} of {received}", row.policy))
+    };
+    let rows: Vec<String> = report.rows.iter().filter_map(missing).collect();
+    if !rows.is_empty() {
+        report.notes.push(format!(
+            "polls were not counted, as packets that the device received are missing from theirs              ({}); take polls_*, deferrals and watchdogs of these rows for too few",
+            rows.join(", ")
+        ));
+    }
 }
 
 fn failed(error: impl Display) -> BenchError {
@@ -107,11 +128,35 @@ fn not_a_load(given: &str, form: &str) -> BenchError {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Map, Value};
+
     use super::*;
+    use crate::measure::Host;
+    use crate::report::{Figures, Repetition};
 
     fn of(name: &str, loads: &[&str]) -> Result<usize, String> {
         let loads: Vec<String> = loads.iter().map(|load| (*load).to_owned()).collect();
         workload(name, &loads, None).map(|it| it.0.loads()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn polls_that_were_not_counted_are_told_by_the_packets_that_they_took() {
+        let row = |policy: &str, polled: u64, received: u64| {
+            let extra = Map::from_iter([("rx_packets".to_owned(), Value::from(received))]);
+            let figures = Figures { polled_packets: Some(polled), extra, ..Figures::default() };
+            let repetitions = vec![Repetition { step: 0, figures }];
+            Row::from_repetitions(policy.to_owned(), Map::new(), repetitions, Vec::new())
+        };
+        let mut report = Report {
+            workload: "memcached".into(),
+            world: "linux".into(),
+            host: Host::default(),
+            rows: vec![row("base", 995, 1_000), row("defer20", 900, 1_000)],
+            notes: Vec::new(),
+            extra: Map::new(),
+        };
+        conclude(&mut report);
+        assert!(report.notes[0].contains("(defer20: 100 of 1000)"), "{:?}", report.notes);
     }
 
     #[test]

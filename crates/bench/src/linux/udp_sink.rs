@@ -18,7 +18,7 @@ use super::pair::{CLIENT, SERVER};
 use super::window::Window;
 use super::{failed, notes};
 use crate::error::BenchError;
-use crate::report::{Column, Figures};
+use crate::report::{Column, Figures, Report};
 use crate::workload::{Options, Trial, Workload};
 
 const PORT: u16 = 9;
@@ -100,6 +100,10 @@ impl Workload for UdpSink {
         })
     }
 
+    fn conclude(&self, report: &mut Report) {
+        super::conclude(report);
+    }
+
     fn columns(&self) -> Vec<Column> {
         let extra = |name: &str| Column::Extra(name.to_owned());
         vec![
@@ -110,6 +114,7 @@ impl Workload for UdpSink {
             Column::Packets,
             Column::Drops,
             Column::Polls,
+            Column::EmptyPolls,
             extra("polls_softirq"),
             extra("polls_thread"),
             extra("polls_application"),

@@ -19,6 +19,7 @@ pub struct Window<'a> {
     cpu: usize,
     began: Instant,
     counts: Counts,
+    received: u64,
     times: CpuTimes,
     squeezes: u32,
 }
@@ -40,7 +41,8 @@ impl<'a> Window<'a> {
     /// If the counts or `/proc` cannot be read.
     pub fn begin(bed: &'a Bed, cpu: usize) -> Result<Window<'a>, BenchError> {
         let (counts, times, squeezes) = read(bed, cpu)?;
-        Ok(Window { bed, cpu, began: Instant::now(), counts, times, squeezes })
+        let received = bed.received()?;
+        Ok(Window { bed, cpu, began: Instant::now(), counts, received, times, squeezes })
     }
 
     /// Ends it.
@@ -49,28 +51,40 @@ impl<'a> Window<'a> {
     /// As [`Window::begin`].
     pub fn end(self) -> Result<Figures, BenchError> {
         let (counts, times, squeezes) = read(self.bed, self.cpu)?;
+        let received = self.bed.received()?.saturating_sub(self.received);
         let wall = self.began.elapsed();
         let counts = counts.since(&self.counts);
+        let all = counts.all();
         let mut figures = Figures {
             window_ns: Some(u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)),
-            polls: Some(counts.polls()),
-            empty_polls: Some(counts.empty),
-            polled_packets: Some(counts.packets),
+            polls: Some(all.polls),
+            empty_polls: Some(all.empty),
+            polled_packets: Some(all.packets),
             ..Figures::default()
         };
         let extra = &mut figures.extra;
         let mut put = |name: &str, count: u64| {
             extra.insert(name.to_owned(), Value::from(count));
         };
-        put("polls_softirq", counts.softirq);
-        put("polls_thread", counts.thread);
-        put("polls_application", counts.application);
-        put("full_polls", counts.full);
+        put("rx_packets", received);
+        // By who polled and by what the poll found.
+        let contexts = [
+            ("softirq", counts.softirq),
+            ("thread", counts.thread),
+            ("application", counts.application),
+        ];
+        for (who, polled) in contexts {
+            put(&format!("polls_{who}"), polled.polls);
+            put(&format!("empty_polls_{who}"), polled.empty);
+            put(&format!("full_polls_{who}"), polled.full);
+            put(&format!("packets_{who}"), polled.packets);
+        }
         // Left out where the kernel's timers could not be watched.
         let timers = [
             ("deferrals", counts.deferrals),
             ("watchdogs", counts.watchdogs),
             ("suspensions", counts.suspensions),
+            ("suspend_expiries", counts.expiries),
         ];
         for (name, count) in timers {
             if let Some(count) = count {

@@ -48,6 +48,8 @@ pub enum Column {
     InterruptsTxPerPacket,
     InterruptsPerPacket,
     Polls,
+    /// Polls that found nothing.
+    EmptyPolls,
     Packets,
     /// All drop counters added up.
     Drops,
@@ -81,6 +83,7 @@ impl Column {
             Column::InterruptsTxPerPacket => "tx irqs/pkt",
             Column::InterruptsPerPacket => "irqs/pkt",
             Column::Polls => "polls",
+            Column::EmptyPolls => "empty polls",
             Column::Packets => "packets",
             Column::Drops => "drops",
             Column::ContextSwitchesPerPacket => "switches/pkt",
@@ -135,6 +138,7 @@ impl Column {
             Column::InterruptsTxPerPacket => f.extra.get("interrupts_tx_per_packet").map(plain),
             Column::InterruptsPerPacket => f.interrupts_per_packet.map(ratio),
             Column::Polls => f.polls.map(count),
+            Column::EmptyPolls => f.empty_polls.map(count),
             Column::Packets => f.packets.map(count),
             // What a window did not name was not dropped in it.
             Column::Drops => f.window_ns.map(|_| count(f.dropped())),

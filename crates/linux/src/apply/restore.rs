@@ -285,10 +285,11 @@ fn other(
     found: Found,
     options: &RestoreOptions,
 ) -> Result<Option<Also>, JournalError> {
+    let sweep = |path: &PathBuf| if options.dry_run { Ok(()) } else { store.sweep(path) };
     let drop = |path: &PathBuf| if options.dry_run { Ok(()) } else { store.forget(path) };
     Ok(match found {
         Found::OtherBoot { path, subject } => {
-            drop(&path)?;
+            sweep(&path)?;
             Some(Also::OtherBoot { subject })
         }
         Found::OtherNamespace { path, subject, namespace, alive } => {
@@ -301,7 +302,7 @@ fn other(
             }
         }
         Found::Empty { path } => {
-            drop(&path)?;
+            sweep(&path)?;
             None
         }
         Found::Unreadable { path, error } => {
@@ -350,13 +351,13 @@ fn device<W: World>(
     options: &RestoreOptions,
     restored: &mut DeviceRestored,
 ) -> Result<(), ApplyError> {
+    let _lock = if options.dry_run { None } else { Some(store.lock(ifindex, &restored.ifname)?) };
+    // As both are now that nobody else can be at them.
     let at = match world.look(Target::Index(ifindex)) {
         Ok(at) => Some(at),
         Err(error) if error.is_absent() => None,
         Err(error) => return Err(error.into()),
     };
-    let _lock = if options.dry_run { None } else { Some(store.lock(ifindex, &restored.ifname)?) };
-    // As it is now that nobody else can be at it.
     let mut journal = store.device(ifindex, &restored.ifname)?;
     let Some(at) = at else {
         restored.gone = true;

@@ -15,7 +15,7 @@ use crate::process::{
 use crate::rights::Right;
 
 /// More descriptors of one process than this are not looked at.
-const MAX_DESCRIPTORS: usize = 1 << 20;
+pub(super) const MAX_DESCRIPTORS: usize = 1 << 20;
 
 /// More changes of one process than this are not made: each is written down, and kept until the
 /// process ends.

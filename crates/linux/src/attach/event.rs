@@ -91,6 +91,16 @@ pub enum EventKind {
     Ended,
 }
 
+impl EventKind {
+    /// Whether something was set that can be put back.
+    pub const fn sets(&self) -> bool {
+        matches!(
+            self,
+            EventKind::Epolls { .. } | EventKind::Sockets { .. } | EventKind::Pinned { .. }
+        )
+    }
+}
+
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Event { pid, comm, kind } = self;

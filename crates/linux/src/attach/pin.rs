@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::attached::Attached;
+use super::attached::{Attached, MAX_DESCRIPTORS};
 use super::change::{Recorder, What};
 use super::event::{Event, EventKind};
 use crate::process::{Kind, ProcessError, socket};
@@ -39,7 +39,7 @@ impl Attached {
         if waits.seen.is_empty() {
             return Ok(());
         }
-        let found = self.process.descriptors(usize::MAX)?;
+        let found = self.process.descriptors(MAX_DESCRIPTORS)?;
         let by_inode: BTreeMap<u64, _> = found
             .sockets()
             .filter_map(|descriptor| match descriptor.kind {

@@ -136,6 +136,7 @@ const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 const LOAD_64: u8 = 0x18;
 const ADD_CONSTANT: u8 = 0x07;
+const ADD: u8 = 0x0f;
 const SUBTRACT: u8 = 0x1f;
 const MOVE: u8 = 0xbf;
 const MOVE_CONSTANT: u8 = 0xb7;
@@ -176,6 +177,11 @@ impl Assembler {
     /// `to += constant`
     pub fn add(&mut self, to: Register, constant: i32) {
         self.push(ADD_CONSTANT, to as u8, 0, 0, constant);
+    }
+
+    /// `to += from`; one of them may be a pointer.
+    pub fn add_register(&mut self, to: Register, from: Register) {
+        self.push(ADD, to as u8, from as u8, 0, 0);
     }
 
     /// `to -= from`

@@ -11,7 +11,7 @@ use super::assemble::AssembleError;
 use super::bpf::{Map, MapKind, Program, Refused, RunStats};
 use super::btf::{Btf, BtfError};
 use super::layout::{Absent, Layout, Timer};
-use super::program::{self, Maps, key, row};
+use super::program::{self, Maps, key, polled, row};
 use crate::rights::Right;
 
 /// What to count.
@@ -46,39 +46,70 @@ pub struct Key {
     pub napi_id: u32,
 }
 
+/// Polls of one instance by one kind of context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Polled {
+    /// All of them.
+    pub polls: u64,
+    /// Those that found nothing to receive (they may have cleaned a transmit ring).
+    pub empty: u64,
+    /// Those that used their whole budget.
+    pub full: u64,
+    /// Packets (the driver's unit of work; of an aggregating device, aggregates) that they took.
+    pub packets: u64,
+}
+
 /// Counts of one instance since the counter was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Counts {
-    /// Polls by a softirq (ksoftirqd's included).
-    pub softirq: u64,
-    /// Polls by the instance's thread.
-    pub thread: u64,
-    /// Polls by an application that busy polls.
-    pub application: u64,
-    /// Of all polls, those that found nothing to receive (they may have cleaned a transmit ring).
-    pub empty: u64,
-    /// Of all polls, those that used their whole budget.
-    pub full: u64,
-    /// Packets (the driver's unit of work; of an aggregating device, aggregates) that polls took.
-    pub packets: u64,
+    /// By a softirq (ksoftirqd's included).
+    pub softirq: Polled,
+    /// By the instance's thread.
+    pub thread: Polled,
+    /// By an application that busy polls.
+    pub application: Polled,
     /// Times that the timer was armed in the place of the interrupt (`defer-hard-irqs`). `None` if
     /// timers are not counted.
     pub deferrals: Option<u64>,
     /// Times that an application's wait suspended the interrupt (`irq-suspend-timeout`).
     pub suspensions: Option<u64>,
+    /// Times that a suspension's timer fired: the application did not come back in time.
+    pub expiries: Option<u64>,
     /// Times that the timer was armed with deferral off, only to flush what GRO holds.
     pub flushes: Option<u64>,
-    /// Times that the timer fired.
+    /// Times that the timer fired, whatever had armed it.
     pub watchdogs: Option<u64>,
     /// The CPU of the last poll.
     pub cpu: Option<u32>,
 }
 
+impl Polled {
+    fn since(self, earlier: Polled) -> Polled {
+        Polled {
+            polls: self.polls.saturating_sub(earlier.polls),
+            empty: self.empty.saturating_sub(earlier.empty),
+            full: self.full.saturating_sub(earlier.full),
+            packets: self.packets.saturating_sub(earlier.packets),
+        }
+    }
+}
+
 impl Counts {
-    /// All polls.
-    pub fn polls(&self) -> u64 {
-        self.softirq.wrapping_add(self.thread).wrapping_add(self.application)
+    /// Polls, whoever polled.
+    pub fn all(&self) -> Polled {
+        let sum = |get: fn(&Polled) -> u64| {
+            [self.softirq, self.thread, self.application]
+                .iter()
+                .fold(0_u64, |sum, it| sum.wrapping_add(get(it)))
+        };
+        Polled {
+            polls: sum(|it| it.polls),
+            empty: sum(|it| it.empty),
+            full: sum(|it| it.full),
+            packets: sum(|it| it.packets),
+        }
     }
 
     /// What was counted since an earlier reading of the same counter.
@@ -87,14 +118,12 @@ impl Counts {
             now.map(|now| now.saturating_sub(then.unwrap_or(0)))
         };
         Counts {
-            softirq: self.softirq.saturating_sub(earlier.softirq),
-            thread: self.thread.saturating_sub(earlier.thread),
-            application: self.application.saturating_sub(earlier.application),
-            empty: self.empty.saturating_sub(earlier.empty),
-            full: self.full.saturating_sub(earlier.full),
-            packets: self.packets.saturating_sub(earlier.packets),
+            softirq: self.softirq.since(earlier.softirq),
+            thread: self.thread.since(earlier.thread),
+            application: self.application.since(earlier.application),
             deferrals: optional(self.deferrals, earlier.deferrals),
             suspensions: optional(self.suspensions, earlier.suspensions),
+            expiries: optional(self.expiries, earlier.expiries),
             flushes: optional(self.flushes, earlier.flushes),
             watchdogs: optional(self.watchdogs, earlier.watchdogs),
             cpu: self.cpu,
@@ -376,16 +405,20 @@ impl Counter {
 
     fn counts(&self, bytes: &[u8; ROW]) -> Counts {
         let number = |place: i16| part(bytes, place).map_or(0, u64::from_ne_bytes);
+        let block = |at: i16| Polled {
+            polls: number(at + polled::POLLS),
+            empty: number(at + polled::EMPTY),
+            full: number(at + polled::FULL),
+            packets: number(at + polled::PACKETS),
+        };
         let arms = |place| self.arms.then(|| number(place));
         Counts {
-            softirq: number(row::SOFTIRQ),
-            thread: number(row::THREAD),
-            application: number(row::APPLICATION),
-            empty: number(row::EMPTY),
-            full: number(row::FULL),
-            packets: number(row::PACKETS),
+            softirq: block(row::SOFTIRQ),
+            thread: block(row::THREAD),
+            application: block(row::APPLICATION),
             deferrals: arms(row::DEFERRALS),
             suspensions: arms(row::SUSPENSIONS),
+            expiries: (self.arms && self.fires).then(|| number(row::EXPIRIES)),
             flushes: arms(row::FLUSHES),
             watchdogs: self.fires.then(|| number(row::WATCHDOGS)),
             cpu: part(bytes, row::CPU).map_or(0, u32::from_ne_bytes).checked_sub(1),
@@ -453,12 +486,13 @@ mod tests {
 
     #[test]
     fn a_difference_keeps_what_is_not_known_and_never_goes_below_nothing() {
-        let then = Counts { softirq: 10, packets: 5, deferrals: Some(3), ..Counts::default() };
-        let now = Counts { softirq: 14, packets: 4, deferrals: Some(9), ..Counts::default() };
+        let softirq = |polls, packets| Polled { polls, packets, ..Polled::default() };
+        let then = Counts { softirq: softirq(10, 5), deferrals: Some(3), ..Counts::default() };
+        let now = Counts { softirq: softirq(14, 4), deferrals: Some(9), ..Counts::default() };
         let since = now.since(&then);
-        assert_eq!((since.softirq, since.packets), (4, 0));
+        assert_eq!(since.softirq, softirq(4, 0));
         assert_eq!((since.deferrals, since.watchdogs), (Some(6), None));
-        assert_eq!(since.polls(), 4);
+        assert_eq!(since.all().polls, 4);
     }
 
     #[test]

@@ -18,4 +18,4 @@ mod layout;
 mod program;
 
 pub use bpf::RunStats;
-pub use counter::{CountError, Counter, Counts, Key, Lost, Options, ProgramStats};
+pub use counter::{CountError, Counter, Counts, Key, Lost, Options, Polled, ProgramStats};

@@ -26,22 +26,31 @@ use super::layout::{Layout, Settings, Softirq, Timer};
 
 /// Places in a row, in bytes.
 pub(super) mod row {
+    /// Polls by who polled, each a block of four numbers.
     pub(in super::super) const SOFTIRQ: i16 = 0;
-    pub(in super::super) const THREAD: i16 = 8;
-    pub(in super::super) const APPLICATION: i16 = 16;
-    pub(in super::super) const EMPTY: i16 = 24;
-    pub(in super::super) const FULL: i16 = 32;
-    pub(in super::super) const PACKETS: i16 = 40;
-    pub(in super::super) const DEFERRALS: i16 = 48;
-    pub(in super::super) const SUSPENSIONS: i16 = 56;
-    pub(in super::super) const FLUSHES: i16 = 64;
-    pub(in super::super) const WATCHDOGS: i16 = 72;
+    pub(in super::super) const THREAD: i16 = 32;
+    pub(in super::super) const APPLICATION: i16 = 64;
+    pub(in super::super) const DEFERRALS: i16 = 96;
+    pub(in super::super) const SUSPENSIONS: i16 = 104;
+    pub(in super::super) const FLUSHES: i16 = 112;
+    pub(in super::super) const WATCHDOGS: i16 = 120;
+    pub(in super::super) const EXPIRIES: i16 = 128;
     /// 32 bits: the CPU of the last poll, and 1; 0 before the first.
-    pub(in super::super) const CPU: i16 = 80;
+    pub(in super::super) const CPU: i16 = 136;
     /// 32 bits: the thread in whose busy-poll session the instance is, or 0.
-    pub(in super::super) const SESSION: i16 = 84;
+    pub(in super::super) const SESSION: i16 = 140;
+    /// 64 bits: whether the timer was last armed by a suspension.
+    pub(in super::super) const SUSPENDED: i16 = 144;
     /// Bytes of a row.
-    pub(in super::super) const LEN: i16 = 88;
+    pub(in super::super) const LEN: i16 = 152;
+}
+
+/// Places in a block of polls, in bytes.
+pub(super) mod polled {
+    pub(in super::super) const POLLS: i16 = 0;
+    pub(in super::super) const EMPTY: i16 = 8;
+    pub(in super::super) const FULL: i16 = 16;
+    pub(in super::super) const PACKETS: i16 = 24;
 }
 
 /// Places in a key, in bytes; 32 bits each.
@@ -105,23 +114,27 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
     program.set(R2, 0);
     program.place(application);
     program.store(Word, R9, row::SESSION, R2);
-    increment(&mut program, row::APPLICATION);
+    program.set(R3, row::APPLICATION.into());
     program.jump(counted);
     program.place(thread);
-    increment(&mut program, row::THREAD);
+    program.set(R3, row::THREAD.into());
     program.jump(counted);
     program.place(softirq);
-    increment(&mut program, row::SOFTIRQ);
+    program.set(R3, row::SOFTIRQ.into());
     program.place(counted);
+    // From the row to its block.
+    program.add_register(R3, R9);
+    program.set(R1, 1);
+    program.atomic_add(R3, polled::POLLS, R1);
 
     let (empty, placed) = (program.label(), program.label());
     program.jump_if(R7, When::Equal, 0, empty);
-    program.atomic_add(R9, row::PACKETS, R7);
+    program.atomic_add(R3, polled::PACKETS, R7);
     program.jump_if_registers(R8, When::Greater, R7, placed);
-    increment(&mut program, row::FULL);
+    program.atomic_add(R3, polled::FULL, R1);
     program.jump(placed);
     program.place(empty);
-    increment(&mut program, row::EMPTY);
+    program.atomic_add(R3, polled::EMPTY, R1);
     program.place(placed);
     program.call(Helper::GetSmpProcessorId);
     program.add(R0, 1);
@@ -153,6 +166,11 @@ pub(super) fn fire(layout: &Layout, timer: &Timer, maps: Maps) -> Result<Vec<u8>
     instance_of_timer(&mut program, timer);
     find_row(&mut program, layout, maps, end);
     increment(&mut program, row::WATCHDOGS);
+    // One that a suspension armed ran out: the application did not come back in time.
+    program.load(Double, R1, R9, row::SUSPENDED);
+    program.jump_if(R1, When::Equal, 0, end);
+    program.store_constant(Double, R9, row::SUSPENDED, 0);
+    increment(&mut program, row::EXPIRIES);
     finish(program, end)
 }
 
@@ -174,6 +192,7 @@ pub(super) fn mark(softirq: &Softirq, marks: i32, value: bool) -> Result<Vec<u8>
 /// the two, a suspension cannot be told from a deferral, and counts as one.)
 fn count_arming(program: &mut Assembler, settings: &Settings) {
     let (flush, deferral, counted) = (program.label(), program.label(), program.label());
+    program.store_constant(Double, R9, row::SUSPENDED, 0);
     program.load(Word, R1, R6, settings.defer_hard_irqs);
     program.jump_if(R1, When::Equal, 0, flush);
     program.load(Double, R1, R6, settings.irq_suspend_timeout);
@@ -184,6 +203,7 @@ fn count_arming(program: &mut Assembler, settings: &Settings) {
     program.load(Double, R2, R6, settings.gro_flush_timeout);
     program.jump_if_registers(R1, When::LessOrEqual, R2, deferral);
     increment(program, row::SUSPENSIONS);
+    program.store_constant(Double, R9, row::SUSPENDED, 1);
     program.jump(counted);
     program.place(flush);
     increment(program, row::FLUSHES);

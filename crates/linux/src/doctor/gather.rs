@@ -419,25 +419,15 @@ impl Counted {
     fn of(&self, ifindex: u32) -> Polls {
         let mut polls = Polls { suspend_expiries: Some(0), ..Polls::default() };
         for (_, counts) in self.0.iter().filter(|(key, _)| key.ifindex == ifindex) {
-            polls.softirq += counts.softirq;
-            polls.thread += counts.thread;
-            polls.application += counts.application;
-            polls.packets += counts.packets;
-            let fired = suspend_expiries(counts);
-            polls.suspend_expiries =
-                polls.suspend_expiries.zip(fired).map(|(one, other)| one.saturating_add(other));
+            polls.softirq += counts.softirq.polls;
+            polls.thread += counts.thread.polls;
+            polls.application += counts.application.polls;
+            polls.packets += counts.all().packets;
+            let expiries = polls.suspend_expiries.zip(counts.expiries);
+            polls.suspend_expiries = expiries.map(|(one, other)| one.saturating_add(other));
         }
         polls
     }
-}
-
-/// How many of the timers that fired were a suspension's, as far as the counts tell: there are no
-/// more than suspensions, and no fewer than the timers that deferral and GRO did not arm.
-fn suspend_expiries(counts: &Counts) -> Option<u64> {
-    let (fired, suspensions) = (counts.watchdogs?, counts.suspensions?);
-    let most = fired.min(suspensions);
-    let least = fired.saturating_sub(counts.deferrals?).saturating_sub(counts.flushes?);
-    if most == 0 || least > 0 { Some(least) } else { None }
 }
 
 #[cfg(test)]
@@ -460,21 +450,5 @@ mod tests {
     fn counters_of_the_kernel_wrap() {
         let (squeezes, drops) = grown(softnet(u32::MAX, 7), softnet(1, 9));
         assert_eq!((squeezes, drops), (Ok(2), Ok(2)));
-    }
-
-    #[test]
-    fn a_suspension_s_timer_is_told_from_others_where_it_can_be() {
-        let counts = |watchdogs, suspensions, deferrals| Counts {
-            watchdogs: Some(watchdogs),
-            suspensions: Some(suspensions),
-            deferrals: Some(deferrals),
-            flushes: Some(0),
-            ..Counts::default()
-        };
-        assert_eq!(suspend_expiries(&counts(0, 9, 9)), Some(0));
-        assert_eq!(suspend_expiries(&counts(9, 0, 9)), Some(0));
-        assert_eq!(suspend_expiries(&counts(9, 9, 4)), Some(5));
-        assert_eq!(suspend_expiries(&counts(9, 9, 9)), None);
-        assert_eq!(suspend_expiries(&Counts::default()), None);
     }
 }

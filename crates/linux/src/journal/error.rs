@@ -66,6 +66,14 @@ pub enum JournalError {
         /// The limit.
         limit: u64,
     },
+    /// Another line would make it longer than is read again.
+    #[error("{} is full: it has no room for more than {limit} bytes", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        limit: u64,
+    },
     /// Another napkin is at it.
     #[error("{what} is held by {holder}; wait for it, or end it (it puts back what it changed)")]
     Locked {

@@ -17,8 +17,9 @@ use super::error::JournalError;
 use super::fault;
 use crate::namespace::Identity;
 
-/// The most that is read of a file: a thousand times what a device with 64 queues needs.
-const LIMIT: u64 = 8 << 20;
+/// The most that is read or written of a file: what the most changes of one process take (65,536,
+/// each told twice before the file is looked through), and thousands of devices' with 64 queues.
+const LIMIT: u64 = 64 << 20;
 
 /// The form of these files; another number is another napkin's.
 const FORMAT: u32 = 1;
@@ -104,13 +105,17 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
         Ok(Some(Log { path: path.to_owned(), header, entries, complete, file: None }))
     }
 
-    /// Writes a line, and returns when it is on the disk.
+    /// Writes a line, and returns when it is on the disk. A file grows no longer than it is read.
     pub(super) fn append(&mut self, entry: E) -> Result<(), JournalError> {
         fault::point();
+        let line = line(&entry, &self.path)?;
+        if self.complete.saturating_add(line.len() as u64) > LIMIT {
+            return Err(JournalError::Full { path: self.path.clone(), limit: LIMIT });
+        }
         if self.file.is_none() {
             self.open()?;
         }
-        self.write(&line(&entry, &self.path)?)?;
+        self.write(&line)?;
         self.entries.push(entry);
         fault::point();
         Ok(())
@@ -131,10 +136,11 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
         written.map_err(|error| JournalError::io("write", &new, error))?;
         fs::rename(&new, &self.path)
             .map_err(|error| JournalError::io("replace", &self.path, error))?;
-        sync_directory(&self.path)?;
+        // What was open is the old file, which has no name any more.
         self.file = None;
         self.complete = bytes.len() as u64;
         self.entries = entries;
+        sync_directory(&self.path)?;
         fault::point();
         Ok(())
     }

@@ -172,12 +172,31 @@ impl Store {
         Ok(paths.into_iter().filter_map(|path| self.look(path, &mut living)).collect())
     }
 
-    /// Removes a file of the directory.
+    /// Gives up a file of the directory, whatever it says.
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`] if another napkin is at it, or if the operating system refuses.
+    pub fn forget(&self, path: &Path) -> Result<(), JournalError> {
+        let _lock = Lock::take(&path.with_extension("lock"), &path.display().to_string())?;
+        log::remove(path)
+    }
+
+    /// Removes a file that was [`Found::Empty`] or [`Found::OtherBoot`], unless another napkin has
+    /// begun it anew meanwhile, or is about to.
     ///
     /// # Errors
     /// If the operating system refuses.
-    pub fn forget(&self, path: &Path) -> Result<(), JournalError> {
-        log::remove(path)
+    pub fn sweep(&self, path: &Path) -> Result<(), JournalError> {
+        let what = path.display().to_string();
+        let _lock = match Lock::take(&path.with_extension("lock"), &what) {
+            Ok(lock) => lock,
+            Err(JournalError::Locked { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        match log::peek(path)? {
+            Some(header) if header.boot_id == self.boot_id => Ok(()),
+            _ => log::remove(path),
+        }
     }
 
     fn look(&self, path: PathBuf, living: &mut living::Living) -> Option<Found> {

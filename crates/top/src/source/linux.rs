@@ -74,15 +74,15 @@ fn napi(napi: &NapiSnapshot, time_squeezes: Option<u64>) -> NapiSample {
         irq: napi.irq,
         cpu: napi.cpu,
         mode: plain(&napi.mode, LONGEST_MODE),
-        packets: counts.map(|counts| counts.packets),
+        packets: counts.map(|counts| counts.all().packets),
         polls: counts.map(|counts| Polls {
-            softirq: counts.softirq,
-            thread: counts.thread,
-            application: counts.application,
-            empty: counts.empty,
+            softirq: counts.softirq.polls,
+            thread: counts.thread.polls,
+            application: counts.application.polls,
+            empty: counts.all().empty,
         }),
         interrupts: napi.interrupts,
-        full_polls: counts.map(|counts| counts.full),
+        full_polls: counts.map(|counts| counts.all().full),
         deferrals: counts.and_then(|counts| counts.deferrals),
         watchdogs: counts.and_then(|counts| counts.watchdogs),
         suspensions: counts.and_then(|counts| counts.suspensions),
@@ -109,7 +109,7 @@ fn cpu(cpu: &CpuSnapshot) -> CpuSample {
 mod tests {
     use super::*;
     use napkin_linux::Settings;
-    use napkin_linux::count::Counts;
+    use napkin_linux::count::{Counts, Polled};
 
     fn instance(counts: Option<Counts>) -> NapiSnapshot {
         NapiSnapshot {
@@ -146,12 +146,9 @@ mod tests {
     #[test]
     fn every_count_has_its_place() {
         let counts = Counts {
-            softirq: 1,
-            thread: 2,
-            application: 3,
-            empty: 4,
-            full: 5,
-            packets: 6,
+            softirq: Polled { polls: 1, empty: 1, full: 2, packets: 3 },
+            thread: Polled { polls: 2, empty: 1, full: 1, packets: 2 },
+            application: Polled { polls: 3, empty: 2, full: 2, packets: 1 },
             deferrals: Some(7),
             suspensions: Some(8),
             watchdogs: Some(9),
