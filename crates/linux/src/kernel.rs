@@ -6,15 +6,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType};
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde::Serialize;
 
 use crate::netlink::{Netdev, NetlinkError, Operation};
 use crate::process::epoll::Params;
+use crate::process::socket;
 use crate::procfs::read_text;
 use crate::rights::Right;
 use crate::settings::Setting;
@@ -114,11 +114,6 @@ pub struct Kernel {
     pub namespace_cookie: Can,
 }
 
-/// `asm-generic/socket.h`.
-const SO_INCOMING_NAPI_ID: libc::c_int = 56;
-const SO_PREFER_BUSY_POLL: libc::c_int = 69;
-const SO_NETNS_COOKIE: libc::c_int = 71;
-
 impl Kernel {
     /// Asks the running kernel. Reads only; takes a millisecond or so.
     pub fn probe() -> Kernel {
@@ -206,60 +201,35 @@ fn epoll_params() -> Can {
 }
 
 fn socket_options() -> [Can; 3] {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)
-        .or_else(|_| rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None));
-    [SO_INCOMING_NAPI_ID, SO_PREFER_BUSY_POLL, SO_NETNS_COOKIE].map(|option| match &socket {
-        Ok(socket) => {
-            let tried = socket_option(socket.as_fd(), option);
+    let flags = SocketFlags::CLOEXEC;
+    let made = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
+        .or_else(|_| rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None));
+    let options = [libc::SO_INCOMING_NAPI_ID, libc::SO_PREFER_BUSY_POLL, libc::SO_NETNS_COOKIE];
+    options.map(|option| match &made {
+        Ok(made) => {
+            // As much as the longest of them takes.
+            let tried = socket::option::<8>(made, option).map(drop);
             Can::tried(tried, &[Errno::NOPROTOOPT], Right::NetAdmin)
         }
         Err(_) => Can::Unknown { right: None },
     })
 }
 
-fn socket_option(socket: BorrowedFd<'_>, option: libc::c_int) -> Result<(), Errno> {
-    let mut value = 0_u64;
-    let mut size = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `size` bytes, those of `value`, and the size.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            (&raw mut value).cast(),
-            &raw mut size,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(last_error()) }
-}
-
 fn pidfd() -> (Can, Can) {
-    let (own, standard_error) = match pidfd_open(getpid(), PidfdFlags::empty()) {
-        Ok(own) => (own, libc::STDERR_FILENO),
+    let own = match pidfd_open(getpid(), PidfdFlags::empty()) {
+        Ok(own) => own,
         Err(errno) => {
             let can = Can::tried(Err(errno), &[Errno::NOSYS], Right::SysPtrace);
             return (can, can);
         }
     };
-    // SAFETY: the call takes three numbers and makes a descriptor.
-    let taken = unsafe { libc::syscall(libc::SYS_pidfd_getfd, own.as_raw_fd(), standard_error, 0) };
-    let tried = match i32::try_from(taken) {
-        Ok(descriptor) if descriptor >= 0 => {
-            // SAFETY: the kernel has just made it, and nobody else knows of it.
-            drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
-            Ok(())
-        }
-        _ => match last_error() {
-            // Standard error is closed; the call itself was understood.
-            Errno::BADF => Ok(()),
-            errno => Err(errno),
-        },
+    let taken = pidfd_getfd(&own, libc::STDERR_FILENO, PidfdGetfdFlags::empty());
+    let tried = match taken.map(drop) {
+        // Standard error is closed; the call itself was understood.
+        Err(Errno::BADF) => Ok(()),
+        tried => tried,
     };
     (Can::Yes, Can::tried(tried, &[Errno::NOSYS], Right::SysPtrace))
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

@@ -13,11 +13,11 @@ use std::thread;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::netlink::{NetlinkError, Route};
+use crate::process::socket::own_netns_cookie;
 use crate::rights::Right;
 
 /// The calling thread's. `/proc/self` would be the first thread's.
@@ -137,7 +137,7 @@ impl Namespace {
     /// # Errors
     /// [`NamespaceError::Read`] without procfs.
     pub fn identity() -> Result<Identity, NamespaceError> {
-        Ok(Identity { cookie: cookie(), inode: Namespace::current()?.inode()? })
+        Ok(Identity { cookie: own_netns_cookie(), inode: Namespace::current()?.inode()? })
     }
 
     /// The calling thread's.
@@ -243,30 +243,3 @@ fn unshare(what: UnshareFlags) -> Result<(), Errno> {
     // SAFETY: only NEWNET and NEWNS are asked for: the table of descriptors stays shared.
     unsafe { rustix::thread::unshare_unsafe(what) }
 }
-
-/// The cookie of the calling thread's namespace, which is that of a socket made in it.
-fn cookie() -> Option<u64> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .ok()?;
-    let mut cookie = 0_u64;
-    let mut size = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `size` bytes, those of `cookie`, and the size.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut size,
-        )
-    };
-    (result == 0 && size as usize == size_of::<u64>()).then_some(cookie)
-}
-
-/// `asm-generic/socket.h`.
-const SO_NETNS_COOKIE: libc::c_int = 71;

@@ -2,8 +2,8 @@
 //! live view.
 //!
 //! Put together from netlink, the [counting programs](crate::count), `/proc` and, more rarely as it
-//! is dearer, a look at every process's sockets. All numbers are cumulative; whoever shows them takes
-//! differences. What cannot be known is `None`, with the reason in the notes, and never 0.
+//! is dearer, a look at every process's sockets and at what the devices are made of. All numbers are
+//! cumulative; whoever shows them takes differences. What cannot be known is `None`, with the reason in the notes, and never 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,12 +12,13 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::count::{self, CountError, Counter, Counts, Key};
+use crate::device::{self, DeviceError, Napi};
 use crate::namespace::{Namespace, NamespaceError};
-use crate::netlink::{NapiRecord, Netdev, NetlinkError, QueueKind, QueueRecord, Route};
+use crate::netlink::{NapiRecord, Netdev, NetlinkError};
 use crate::procfs::thread::{ThreadStat, Time};
 use crate::procfs::{CpuTimes, Interrupts, Softnet};
 use crate::rights::Right;
-use crate::settings::Settings;
+use crate::settings::{Setting, Settings};
 use crate::show::{self, Programs};
 
 /// How to sample.
@@ -26,7 +27,7 @@ pub struct Options {
     /// What the counting programs count; `None` for no counting.
     pub count: Option<count::Options>,
     /// How often to look at the processes for owners and their epoll parameters: some
-    /// microseconds a socket.
+    /// microseconds a socket. Also how late a device's new name may be.
     pub owners_every: Duration,
 }
 
@@ -40,9 +41,12 @@ impl Default for Options {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// The kernel did not list devices or instances.
+    /// The kernel did not list instances.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
+    /// The kernel did not list devices.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The calling thread's namespace cannot be told.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
@@ -124,7 +128,7 @@ pub struct CpuSnapshot {
 #[derive(Debug)]
 pub struct Sampler {
     netdev: Netdev,
-    route: Route,
+    devices: Devices,
     /// The namespace's inode, as in [`Key`].
     netns: u32,
     counter: Option<Counter>,
@@ -163,7 +167,7 @@ impl Sampler {
         let room = options.count.map_or(0, |options| options.instances);
         Ok(Sampler {
             netdev: Netdev::open()?,
-            route: Route::open()?,
+            devices: Devices::default(),
             netns,
             counter,
             crowded: usize::try_from(room / 2).unwrap_or(usize::MAX),
@@ -184,15 +188,15 @@ impl Sampler {
         // Before the instances: what is counted and then not listed is gone.
         let counted = self.counted(&mut notes);
         let at_ns = monotonic_ns();
-        let names: BTreeMap<u32, String> =
-            self.route.links()?.into_iter().map(|link| (link.ifindex, link.name)).collect();
         let records = self.netdev.napis(None)?;
-        let queues = Queues::of(&self.netdev.queues(None)?);
+        if self.devices.outdated(&records, self.owners_every) {
+            self.devices = Devices::read(&mut self.netdev)?;
+        }
         if let Some(counted) = &counted {
             self.forget(counted, &records);
         }
         self.look_at_programs(&mut notes);
-        let interrupts = records.iter().any(|record| record.irq.is_some()).then(Interrupts::read);
+        let interrupts = self.devices.have_interrupts().then(Interrupts::read);
         let interrupts = match interrupts {
             Some(Err(error)) => {
                 notes.push(format!("interrupts are not counted: /proc/interrupts: {error}"));
@@ -203,14 +207,14 @@ impl Sampler {
         let mut napis: Vec<NapiSnapshot> = records
             .iter()
             .filter_map(|record| {
-                // A device that came between the two lists is there the next time.
-                let ifname = names.get(&record.ifindex)?.clone();
-                Some(self.napi(record, ifname, &queues, counted.as_ref(), interrupts.as_ref()))
+                // What went between the two lists is left out.
+                let known = self.devices.get(record)?;
+                Some(self.napi(record, known, counted.as_ref(), interrupts.as_ref()))
             })
             .collect();
         napis.sort_by_key(|napi| (napi.ifindex, napi.id));
         let backlog = Key { netns: 0, ifindex: 0, napi_id: 0 };
-        let backlog = counted.as_ref().map(|all| all.get(&backlog).copied().unwrap_or_default());
+        let backlog = counted.as_ref().map(|all| self.of(&backlog, all));
         let cpus = self.cpus(&mut notes);
         Ok(Snapshot { at_ns, napis, backlog, cpus, notes })
     }
@@ -234,6 +238,12 @@ impl Sampler {
                 None
             }
         }
+    }
+
+    /// An instance's counts. One without a row was never polled.
+    fn of(&self, key: &Key, counted: &BTreeMap<Key, Counts>) -> Counts {
+        let never = || self.counter.as_ref().map(Counter::none_yet).unwrap_or_default();
+        counted.get(key).copied().unwrap_or_else(never)
     }
 
     /// Takes out of the counter's table what is gone, and other namespaces' if it gets crowded.
@@ -260,9 +270,9 @@ impl Sampler {
         if unseen > 0 {
             // Even with the right: a security module, or a process with more rights than this one.
             let without = if Right::SysPtrace.held() { "even with" } else { "without" };
+            let processes = if unseen == 1 { "process" } else { "processes" };
             notes.push(format!(
-                "owners among {unseen} processes are not known: they could not be looked at \
-                 {without} {}",
+                "owners: {unseen} {processes} could not be looked at {without} {}",
                 Right::SysPtrace
             ));
         }
@@ -271,13 +281,14 @@ impl Sampler {
     fn napi(
         &self,
         record: &NapiRecord,
-        ifname: String,
-        queues: &Queues,
+        (ifname, known): (&str, &Napi),
         counted: Option<&BTreeMap<Key, Counts>>,
         interrupts: Option<&Interrupts>,
     ) -> NapiSnapshot {
         let key = Key { netns: self.netns, ifindex: record.ifindex, napi_id: record.id };
-        let counts = counted.map(|all| all.get(&key).copied().unwrap_or_default());
+        let counts = counted.map(|all| self.of(&key, all));
+        let settings = completed(record.settings, &known.settings);
+        let irq = record.irq.or(known.irq);
         // In a container with process ids of its own the kernel's are other processes', or none.
         let thread = record.pid.and_then(|pid| ThreadStat::read(pid, pid));
         let thread = thread.filter(|it| it.kernel && it.comm.starts_with("napi/"));
@@ -289,17 +300,17 @@ impl Sampler {
         let owners = self.programs.by_napi_id.get(&record.id).map_or(&[][..], Vec::as_slice);
         NapiSnapshot {
             ifindex: record.ifindex,
-            ifname,
+            ifname: ifname.to_owned(),
             id: record.id,
-            rx_queues: queues.get(record.id, QueueKind::Rx),
-            tx_queues: queues.get(record.id, QueueKind::Tx),
-            irq: record.irq,
+            rx_queues: known.rx_queues.clone(),
+            tx_queues: known.tx_queues.clone(),
+            irq,
             pid: record.pid,
-            settings: record.settings,
-            mode: show::mode(&record.settings, &behind).to_string(),
+            settings,
+            mode: show::mode(&settings, &behind).to_string(),
             cpu: polled_on.or(thread.map(|it| it.cpu)),
             counts,
-            interrupts: record.irq.and_then(|irq| Some(interrupts?.get(irq)?.total())),
+            interrupts: irq.and_then(|irq| Some(interrupts?.get(irq)?.total())),
             thread_cpu_ns: ran,
             owners: owners
                 .iter()
@@ -354,26 +365,53 @@ fn step(squeezes: &mut BTreeMap<usize, (u32, u64)>, cpu: usize, now: u32) {
     *last = now;
 }
 
-/// Which instance polls which queues.
-struct Queues(BTreeMap<(u32, QueueKind), Vec<u32>>);
+/// What netlink does not tell of every instance with its settings, or not at all, and what hardly
+/// changes: names, queues, interrupts.
+#[derive(Debug, Default)]
+struct Devices {
+    /// By ifindex and NAPI id: the device's name, and the instance.
+    napis: BTreeMap<(u32, u32), (String, Napi)>,
+    read_at: Option<Instant>,
+}
 
-impl Queues {
-    fn of(records: &[QueueRecord]) -> Queues {
-        let mut of: BTreeMap<_, Vec<u32>> = BTreeMap::new();
-        for record in records {
-            if let Some(napi_id) = record.napi_id {
-                of.entry((napi_id, record.kind)).or_default().push(record.id);
+impl Devices {
+    fn read(netdev: &mut Netdev) -> Result<Devices, DeviceError> {
+        let mut napis = BTreeMap::new();
+        for device in device::read_all(netdev)? {
+            for napi in device.napis {
+                napis.insert((device.ifindex, napi.id), (device.ifname.clone(), napi));
             }
         }
-        for ids in of.values_mut() {
-            ids.sort_unstable();
-        }
-        Queues(of)
+        Ok(Devices { napis, read_at: Some(Instant::now()) })
     }
 
-    fn get(&self, napi_id: u32, kind: QueueKind) -> Vec<u32> {
-        self.0.get(&(napi_id, kind)).cloned().unwrap_or_default()
+    /// Whether instances came or went, or it is long since they were looked at.
+    fn outdated(&self, records: &[NapiRecord], longest: Duration) -> bool {
+        self.read_at.is_none_or(|at| at.elapsed() >= longest)
+            || records.len() != self.napis.len()
+            || records.iter().any(|record| self.get(record).is_none())
     }
+
+    fn get(&self, record: &NapiRecord) -> Option<(&str, &Napi)> {
+        let (ifname, napi) = self.napis.get(&(record.ifindex, record.id))?;
+        Some((ifname, napi))
+    }
+
+    fn have_interrupts(&self) -> bool {
+        self.napis.values().any(|(_, napi)| napi.irq.is_some())
+    }
+}
+
+/// Settings as netlink tells them now; what an older kernel's does not, as they were in sysfs.
+fn completed(mut settings: Settings, known: &Settings) -> Settings {
+    for setting in Setting::ALL {
+        if settings.get(setting).is_none()
+            && let Some(value) = known.get(setting)
+        {
+            settings.set(setting, value);
+        }
+    }
+    settings
 }
 
 fn monotonic_ns() -> u64 {
@@ -397,16 +435,15 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_listed_by_rising_number_under_whoever_polls_them() {
-        let queue = |id, kind, napi_id| QueueRecord { ifindex: 2, id, kind, napi_id };
-        let queues = Queues::of(&[
-            queue(1, QueueKind::Rx, Some(7)),
-            queue(0, QueueKind::Rx, Some(7)),
-            queue(0, QueueKind::Tx, Some(7)),
-            queue(2, QueueKind::Rx, None),
-        ]);
-        assert_eq!(queues.get(7, QueueKind::Rx), [0, 1]);
-        assert_eq!(queues.get(7, QueueKind::Tx), [0]);
-        assert_eq!(queues.get(8, QueueKind::Rx), [0; 0]);
+    fn what_netlink_does_not_tell_is_taken_from_sysfs_and_the_rest_is_not() {
+        let mut told = Settings::default();
+        told.set(Setting::DeferHardIrqs, 7);
+        let mut known = Settings::default();
+        known.set(Setting::DeferHardIrqs, 1);
+        known.set(Setting::Threaded, 1);
+        let settings = completed(told, &known);
+        assert_eq!(settings.get(Setting::DeferHardIrqs), Some(7), "it may have changed since");
+        assert_eq!(settings.get(Setting::Threaded), Some(1));
+        assert_eq!(settings.get(Setting::GroFlushTimeout), None);
     }
 }

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::apply::{changed, policy};
 use crate::failure::{Failure, print, print_json};
+use crate::restore::note_unread;
 use crate::table;
 
 /// Its arguments.
@@ -69,6 +70,7 @@ fn from_before(args: &Diff) -> Result<bool, Failure> {
         print_json(&json!(different))?;
     } else if different.is_empty() {
         print(&format!("{}: as it was before napkin\n", args.dev))?;
+        note_unread(&store);
     } else {
         let rows = different.iter().map(|it| row(&args.dev, it)).collect();
         print(&table::columns(&["dev", "instance", "setting", "before", "now", "set by"], rows))?;

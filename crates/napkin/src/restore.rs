@@ -58,14 +58,14 @@ pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
     if args.json {
         print_json(&json!(restoration))?;
     } else {
-        told(&restoration, args)?;
+        told(&restoration, &store, args)?;
     }
     if restoration.is_complete() { Ok(()) } else { Err(Failure::Exit(1)) }
 }
 
-fn told(restoration: &Restoration, args: &Restore) -> Result<(), Failure> {
+fn told(restoration: &Restoration, store: &Store, args: &Restore) -> Result<(), Failure> {
     for found in &restoration.also {
-        also(found);
+        also(found, args.dry_run);
     }
     for restored in &restoration.devices {
         device(restored, args.dry_run)?;
@@ -75,11 +75,23 @@ fn told(restoration: &Restoration, args: &Restore) -> Result<(), Failure> {
     }
     if restoration.is_empty() {
         print("nothing to put back: the journal is empty\n")?;
+        note_unread(store);
     }
     if args.dry_run {
         print("nothing was changed (--dry-run)\n")?;
     }
     Ok(())
+}
+
+/// An empty journal says nothing of what another user's napkin did.
+pub(crate) fn note_unread(store: &Store) {
+    if let Some(root_s) = store.not_root_s() {
+        say(&format!(
+            "note: this is the journal in {}; what root changed is in {}: look as root",
+            store.directory().display(),
+            root_s.display()
+        ));
+    }
 }
 
 /// Says what became of a device.
@@ -117,7 +129,7 @@ pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Fai
             "cannot be reached while it is down: set it up (ip link set DEV up) and restore again, \
              or give them up with --forget"
         };
-        say(&format!("{ifname}: {count} settings {why}"));
+        say(&format!("{ifname}: {count} settings {}", why.replace("DEV", ifname)));
     }
     if let Some(why) = &restored.journal {
         say(&format!("{ifname}: {why}"));
@@ -129,29 +141,30 @@ fn process(restored: &ProcessRestored, dry_run: bool) -> Result<(), Failure> {
     let ProcessRestored { pid, changes, gone, left, forgotten } = restored;
     let verb = if dry_run { "would be put back" } else { "put back" };
     for change in changes {
-        print(&format!("process {pid}: {verb}: what was before {change}\n"))?;
+        print(&format!("process {pid}: {verb}: {change}\n"))?;
     }
     if *gone > 0 {
         print(&format!("process {pid}: {gone} gone with the process or its descriptors\n"))?;
     }
     let end = if *forgotten { " (forgotten)" } else { "" };
     for why in left {
-        say(&format!("process {pid}: {why}{end}"));
+        say(&format!("{why}{end}"));
     }
     Ok(())
 }
 
-fn also(also: &Also) {
+fn also(also: &Also, dry_run: bool) {
+    let dropped = if dry_run { "would be dropped" } else { "dropped" };
     let name = |subject: &Subject| match subject {
         Subject::Device { ifname, .. } => ifname.clone(),
         Subject::Process { pid, .. } => format!("process {pid}"),
     };
     say(&match also {
         Also::OtherBoot { subject } => {
-            format!("{}: changed before the last boot, which undid it: dropped", name(subject))
+            format!("{}: changed before the last boot, which undid it: {dropped}", name(subject))
         }
         Also::NamespaceGone { subject, namespace } => format!(
-            "{}: changed in network namespace {namespace}, which is gone: dropped; if it was a \
+            "{}: changed in network namespace {namespace}, which is gone: {dropped}; if it was a \
              physical device, it is back in the first namespace as it was set (napkin show)",
             name(subject)
         ),

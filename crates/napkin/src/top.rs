@@ -14,21 +14,28 @@ use crate::units;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each line is a NAPI instance: what a device's queue is polled by. Rates are by the second.
+  rx irq cpu           its receive queues, its interrupt, the CPU of its last poll (or its thread)
   packets intr polls   packets, interrupts, polls
   softirq thread app   polls by who polled: a softirq, a thread, an application that busy polls
-  empty                of all polls, those that found nothing
+  empty full           of all polls, those that found nothing; polls that used their whole budget
   defer wdog           timers armed in the place of an interrupt, and timers that fired
   suspend              waits of applications that suspended the interrupt
-  squeeze              softirq rounds of its CPU that were cut short
+  squeeze              softirq rounds that were cut short on that CPU, whichever instance's
   thr-cpu              CPU that its thread uses
   mode owners          the policy in force; the programs whose sockets it serves
-A dash is what is not known; a note below the CPUs says why, and which right it needs.
+A dash is what is not known; a note says why, and which right it needs. It also stands for the empty
+polls of an instance that was not polled, and the CPU of one without a thread.
 On a narrow terminal the less important columns are left out: select a line with the arrows to
 read them. Keys: h shows them all; q ends it.
+
+Only the network namespace in which it runs is watched. Counting polls takes CAP_BPF and
+CAP_PERFMON, and costs every poll of the machine some time while it runs; owners take
+CAP_SYS_PTRACE. Without them the rest is shown.
 
 Examples:
   sudo napkin top                              the kernel's instances
   sudo napkin top --filter 'eth0 memcached'    those of a device that serve a program
+  sudo ip netns exec NAME napkin top           those of another network namespace
   napkin top --engine                          the only engine that runs (see napkin serve)
   napkin top --sort empty --interval 500ms
   sudo napkin top --batch --json -n 5 | jq '.napis[] | {id, mode, polls_per_s}'")]

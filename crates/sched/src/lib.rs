@@ -108,8 +108,8 @@ pub fn pin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
         }
         set.set(*cpu);
     }
-    let pid = thread.and_then(Pid::from_raw);
     let refused = |source| SchedError::Affinity { source };
+    let pid = id(thread).map_err(refused)?;
     let before = sched_getaffinity(pid).map_err(refused)?;
     match sched_setaffinity(pid, &set) {
         Ok(()) => {}
@@ -137,19 +137,17 @@ pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
         Class::Fair => (libc::SCHED_OTHER, 0),
         Class::Fifo(priority) => (libc::SCHED_FIFO, priority),
     };
+    let refused = |source| match class {
+        Class::Fifo(priority) => SchedError::RealTime { priority, source },
+        Class::Fair => SchedError::Class { source },
+    };
+    let thread = number(thread).map_err(refused)?;
     // SAFETY: `sched_param` is plain data, for which all zeros are valid on every libc.
     let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
     param.sched_priority = i32::from(priority);
     // SAFETY: the pointer is to a live `sched_param`; the call reads it and nothing else.
-    let result = unsafe { libc::sched_setscheduler(thread.unwrap_or(0), policy, &raw const param) };
-    if result == 0 {
-        return Ok(());
-    }
-    let source = last_error();
-    Err(match class {
-        Class::Fifo(priority) => SchedError::RealTime { priority, source },
-        Class::Fair => SchedError::Class { source },
-    })
+    let result = unsafe { libc::sched_setscheduler(thread, policy, &raw const param) };
+    if result == 0 { Ok(()) } else { Err(refused(last_error())) }
 }
 
 /// The CPUs on which a thread (`None`: the calling one) may run, in order.
@@ -157,8 +155,8 @@ pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
 /// # Errors
 /// If the thread has ended.
 pub fn affinity(thread: Option<i32>) -> Result<Vec<usize>, SchedError> {
-    let set = sched_getaffinity(thread.and_then(Pid::from_raw))
-        .map_err(|source| SchedError::Affinity { source })?;
+    let set =
+        id(thread).and_then(sched_getaffinity).map_err(|source| SchedError::Affinity { source })?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
@@ -168,7 +166,7 @@ pub fn affinity(thread: Option<i32>) -> Result<Vec<usize>, SchedError> {
 /// # Errors
 /// If the thread has ended.
 pub fn class(thread: Option<i32>) -> Result<Class, SchedError> {
-    let thread = thread.unwrap_or(0);
+    let thread = number(thread).map_err(|source| SchedError::Class { source })?;
     let failed = || SchedError::Class { source: last_error() };
     // SAFETY: the call takes a number and returns one.
     let policy = unsafe { libc::sched_getscheduler(thread) };
@@ -185,6 +183,21 @@ pub fn class(thread: Option<i32>) -> Result<Class, SchedError> {
         return Err(failed());
     }
     Ok(Class::Fifo(u8::try_from(param.sched_priority).unwrap_or(u8::MAX)))
+}
+
+/// A thread as the system calls of rustix take it. An id that no thread has (0 and below, from a
+/// file or another's answer) must not become the calling thread.
+fn id(thread: Option<i32>) -> Result<Option<Pid>, io::Errno> {
+    match thread {
+        None => Ok(None),
+        Some(id @ 1..) => Ok(Pid::from_raw(id)),
+        Some(_) => Err(io::Errno::SRCH),
+    }
+}
+
+/// The same for those of libc, where 0 is the calling thread.
+fn number(thread: Option<i32>) -> Result<i32, io::Errno> {
+    Ok(id(thread)?.map_or(0, |id| id.as_raw_nonzero().get()))
 }
 
 fn last_error() -> io::Errno {
@@ -244,6 +257,16 @@ mod tests {
             unusable(ABSENT).to_string()
         });
         assert_eq!(told.join().expect("no panic"), told_here);
+    }
+
+    #[test]
+    fn an_id_that_no_thread_has_is_not_the_calling_thread() {
+        for id in [0, -1, i32::MIN] {
+            assert!(pin(Some(id), &usable_cpus()[..1]).is_err(), "{id}");
+            assert!(affinity(Some(id)).is_err(), "{id}");
+            assert!(class(Some(id)).is_err(), "{id}");
+            assert!(classify(Some(id), Class::Fair).is_err(), "{id}");
+        }
     }
 
     #[test]

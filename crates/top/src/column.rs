@@ -143,7 +143,7 @@ impl Column {
             Column::Napi => "id of the NAPI instance",
             Column::Rx => "receive queues that it polls",
             Column::Irq => "number of its interrupt; virtual devices have none",
-            Column::Cpu => "CPU of its interrupt or thread, or where it last polled",
+            Column::Cpu => "CPU where it last polled, or that of its thread",
             Column::Packets => "packets a second that its polls found",
             Column::Interrupts => "interrupts a second",
             Column::Polls => "polls a second, whoever polled",
@@ -155,8 +155,12 @@ impl Column {
             Column::Deferrals => "timers a second armed in the place of the interrupt",
             Column::Watchdogs => "timers a second that fired",
             Column::Suspensions => "waits of applications a second that suspended its interrupt",
-            Column::Squeezes => "softirq rounds a second of its CPU, cut short by time or budget",
-            Column::ThreadCpu => "CPU that its thread uses; 100% is the whole of one",
+            Column::Squeezes => {
+                "softirq rounds a second that were cut short on the CPU of column cpu"
+            }
+            Column::ThreadCpu => {
+                "CPU that its thread uses, if it has one; 100% is the whole of one"
+            }
             Column::Mode => "policy in force",
             Column::Owners => "programs whose sockets it serves",
         }

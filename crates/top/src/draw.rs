@@ -32,6 +32,8 @@ const PLAIN: Style = Style::new();
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 const BAR: Style = Style::new().add_modifier(Modifier::REVERSED);
+/// The name of the column that is sorted by, in the bar: bold alone is hard to see there.
+const SORTED: Style = Style::new().add_modifier(Modifier::BOLD).remove_modifier(Modifier::REVERSED);
 const WARNING: Style = Style::new().fg(Color::Yellow);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
@@ -78,7 +80,7 @@ pub fn draw(scene: &Scene<'_>, view: &mut View, area: Rect, buffer: &mut Buffer)
     }
     paper.row(&columns, BAR, |column| {
         let sorted = column == view.sort;
-        (column.name().to_owned(), if sorted { STRONG } else { PLAIN })
+        (column.name().to_owned(), if sorted { SORTED } else { PLAIN })
     });
     // An error takes a line of theirs.
     let lines = parts.rows.saturating_sub(usize::from(scene.error.is_some()));
@@ -299,7 +301,7 @@ fn keys(view: &View, shown: (usize, usize, usize), columns: usize) -> String {
     let left = if view.typing {
         format!("filter: {}_   Enter keeps it, Esc clears it", view.filter)
     } else if view.filter.is_empty() {
-        "q quit  p pause  s/S sort  r reverse  / filter  i idle  h help".to_owned()
+        "q quit  h help  p pause  s/S sort  r reverse  / filter  i idle".to_owned()
     } else {
         format!("filter: {}   / changes it, Esc clears it", view.filter)
     };
@@ -311,14 +313,16 @@ fn keys(view: &View, shown: (usize, usize, usize), columns: usize) -> String {
 fn draw_help(scene: &Scene<'_>, view: &mut View, paper: &mut Paper<'_>) {
     let mut text: Vec<String> = [
         "q, Ctrl-C      quit",
-        "p, space       pause and go on; a pause costs nothing",
+        "p, space       pause and go on; in a pause nothing is read, but counted still",
         "s, S           sort by the next column, by the one before",
         "r              reverse the order",
         "/              filter: words of device, id, mode or program; Esc clears it",
         "i              hide and show instances on which nothing happens",
+        "Ctrl-Z, Ctrl-L stop until told to go on (fg); draw all of it again",
         "arrows, PageUp, PageDown, Home, End    select; Esc selects nothing",
         "",
-        "Rates are by the second; - is what is not known. The columns:",
+        "Rates are by the second. A dash is what is not known; also the empty ones of",
+        "no polls, and the CPU of no thread. The columns:",
     ]
     .map(str::to_owned)
     .to_vec();
@@ -327,7 +331,10 @@ fn draw_help(scene: &Scene<'_>, view: &mut View, paper: &mut Paper<'_>) {
     text.push(
         "CPUs: hard interrupts, softirqs, threads (user and system), idle, stolen by a".into(),
     );
-    text.push("hypervisor, and softirq rounds cut short a second.".into());
+    text.push(
+        "hypervisor, and softirq rounds cut short a second. Where not all CPUs fit, the".into(),
+    );
+    text.push("busiest are shown.".into());
     if !scene.rates.notes.is_empty() {
         text.push(String::new());
         text.push("What could not be known here:".into());

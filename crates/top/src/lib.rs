@@ -23,6 +23,6 @@ mod view;
 pub use column::Column;
 pub use key::Key;
 pub use rates::{CpuShares, Meter, NapiRates, Rates, between};
-pub use sample::{CpuSample, NapiSample, Polls, Sample, Source, SourceError};
+pub use sample::{CpuSample, NapiSample, Polls, Sample, Source, SourceError, Squeezes};
 pub use source::{EngineSource, LinuxSource};
 pub use view::{Action, View};

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::sample::{CpuSample, NapiSample, Sample};
+use crate::sample::{CpuSample, NapiSample, Sample, Squeezes};
 
 const SECOND_NS: f64 = 1e9;
 
@@ -134,8 +134,13 @@ pub fn between(before: Option<&Sample>, now: &Sample) -> Rates {
         .flat_map(|before| &before.napis)
         .map(|napi| ((napi.ifname.as_str(), napi.id), napi))
         .collect();
-    let cpus: HashMap<usize, &CpuSample> =
+    let earlier: HashMap<usize, &CpuSample> =
         before.into_iter().flat_map(|before| &before.cpus).map(|cpu| (cpu.cpu, cpu)).collect();
+    let cpus: Vec<CpuShares> = now
+        .cpus
+        .iter()
+        .map(|cpu| self::cpu(earlier.get(&cpu.cpu).copied(), cpu, seconds))
+        .collect();
     Rates {
         at_ns: now.at_ns,
         window_ns,
@@ -144,14 +149,10 @@ pub fn between(before: Option<&Sample>, now: &Sample) -> Rates {
             .iter()
             .map(|napi| {
                 let before = napis.get(&(napi.ifname.as_str(), napi.id)).copied();
-                self::napi(before.filter(|before| !made_anew(before, napi)), napi, seconds)
+                self::napi(before.filter(|before| !made_anew(before, napi)), napi, &cpus, seconds)
             })
             .collect(),
-        cpus: now
-            .cpus
-            .iter()
-            .map(|cpu| self::cpu(cpus.get(&cpu.cpu).copied(), cpu, seconds))
-            .collect(),
+        cpus,
         notes: now.notes.clone(),
     }
 }
@@ -181,7 +182,12 @@ fn grown(before: Option<u64>, now: Option<u64>) -> Option<f64> {
     now?.checked_sub(before?).map(|growth| growth as f64)
 }
 
-fn napi(before: Option<&NapiSample>, now: &NapiSample, seconds: f64) -> NapiRates {
+fn napi(
+    before: Option<&NapiSample>,
+    now: &NapiSample,
+    cpus: &[CpuShares],
+    seconds: f64,
+) -> NapiRates {
     let growth = |of: fn(&NapiSample) -> Option<u64>| grown(before.and_then(of), of(now));
     let rate = |of| growth(of).map(|growth| growth / seconds);
     let softirq = growth(|napi| Some(napi.polls?.softirq));
@@ -190,7 +196,6 @@ fn napi(before: Option<&NapiSample>, now: &NapiSample, seconds: f64) -> NapiRate
     let empty = growth(|napi| Some(napi.polls?.empty));
     let polls = (|| Some(softirq? + thread? + application?))();
     let same_thread = before.is_some_and(|before| before.pid == now.pid);
-    let same_cpu = before.is_some_and(|before| before.cpu == now.cpu);
     NapiRates {
         ifname: now.ifname.clone(),
         id: now.id,
@@ -213,12 +218,30 @@ fn napi(before: Option<&NapiSample>, now: &NapiSample, seconds: f64) -> NapiRate
         deferrals_per_s: rate(|napi| napi.deferrals),
         watchdogs_per_s: rate(|napi| napi.watchdogs),
         suspensions_per_s: rate(|napi| napi.suspensions),
-        time_squeezes_per_s: rate(|napi| napi.time_squeezes).filter(|_| same_cpu),
+        time_squeezes_per_s: before.and_then(|before| squeezes(before, now, cpus, seconds)),
         pid: now.pid,
         thread_cpu: growth(|napi| napi.thread_cpu_ns)
             .filter(|_| same_thread)
             .map(|used| used / SECOND_NS / seconds),
         owners: now.owners.clone(),
+    }
+}
+
+/// Of the CPU in which the instance is now, also if it came from another within the window.
+fn squeezes(
+    before: &NapiSample,
+    now: &NapiSample,
+    cpus: &[CpuShares],
+    seconds: f64,
+) -> Option<f64> {
+    match (before.time_squeezes, now.time_squeezes) {
+        (_, Squeezes::OfCpu) => {
+            cpus.iter().find(|cpu| Some(cpu.cpu) == now.cpu)?.time_squeezes_per_s
+        }
+        (Squeezes::Counted(then), Squeezes::Counted(count)) if before.cpu == now.cpu => {
+            grown(Some(then), Some(count)).map(|growth| growth / seconds)
+        }
+        _ => None,
     }
 }
 
@@ -343,7 +366,7 @@ mod tests {
             pid: Some(pid),
             cpu: Some(cpu),
             thread_cpu_ns: Some(used),
-            time_squeezes: Some(squeezes),
+            time_squeezes: Squeezes::Counted(squeezes),
             ..NapiSample::default()
         };
         let after = |before, now| {
@@ -354,6 +377,25 @@ mod tests {
         assert_eq!(after(before(), with(7, 0, 2_000_000_000, 8)), (Some(0.5), Some(2.0)));
         assert_eq!(after(before(), with(8, 0, 2_000_000_000, 8)), (None, Some(2.0)));
         assert_eq!(after(before(), with(7, 1, 2_000_000_000, 8)), (Some(0.5), None));
+    }
+
+    #[test]
+    fn an_instance_that_came_to_another_cpu_shows_the_squeezes_there() {
+        let on = |at_s, cpu| {
+            let cpus = [(0, 100), (1, 10)].map(|(cpu, squeezes)| CpuSample {
+                cpu,
+                time_squeezes: Some(squeezes * at_s),
+                ..CpuSample::default()
+            });
+            let napi = NapiSample { cpu, time_squeezes: Squeezes::OfCpu, ..napi(1, at_s) };
+            Sample { cpus: cpus.to_vec(), ..sample(at_s, vec![napi]) }
+        };
+        let shown =
+            |before, now| between(Some(&on(1, before)), &on(2, now)).napis[0].time_squeezes_per_s;
+        assert_eq!(shown(Some(0), Some(0)), Some(100.0));
+        assert_eq!(shown(Some(0), Some(1)), Some(10.0));
+        assert_eq!(shown(None, Some(1)), Some(10.0));
+        assert_eq!(shown(Some(0), None), None, "it was never seen anywhere");
     }
 
     #[test]

@@ -50,6 +50,19 @@ pub struct Polls {
     pub empty: u64,
 }
 
+/// Softirq rounds that ended for lack of time or budget (`time_squeeze`). They are a CPU's: all its
+/// instances show the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub enum Squeezes {
+    /// Nobody knows.
+    #[default]
+    Unknown,
+    /// So many, of the CPU in [`NapiSample::cpu`] as the source runs it.
+    Counted(u64),
+    /// Those of the CPU in [`NapiSample::cpu`], among [`Sample::cpus`].
+    OfCpu,
+}
+
 /// One instance.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct NapiSample {
@@ -61,7 +74,7 @@ pub struct NapiSample {
     pub rx_queues: Vec<u32>,
     /// Its interrupt's number.
     pub irq: Option<u32>,
-    /// Its CPU: of its interrupt, its thread, or where it last polled.
+    /// Its CPU: where it last polled, or that of its thread; an engine's, to which it belongs.
     pub cpu: Option<usize>,
     /// Its mode: the policy in force by name, or as spelled out.
     pub mode: String,
@@ -79,9 +92,8 @@ pub struct NapiSample {
     pub watchdogs: Option<u64>,
     /// Times that an application's wait suspended its interrupt.
     pub suspensions: Option<u64>,
-    /// Softirq rounds of the CPU in [`NapiSample::cpu`] that ended for lack of time or budget
-    /// (`time_squeeze`). They are the CPU's: all its instances show the same.
-    pub time_squeezes: Option<u64>,
+    /// Softirq rounds of its CPU that ended for lack of time or budget.
+    pub time_squeezes: Squeezes,
     /// Its thread's id.
     pub pid: Option<i32>,
     /// Nanoseconds of CPU that its thread has used.

@@ -148,7 +148,7 @@ impl View {
             Key::End => Some(usize::MAX),
             _ => None,
         };
-        if key == Key::Char('q') { Action::Quit } else { Action::Draw }
+        Action::Draw
     }
 
     fn type_filter(&mut self, key: Key) {
@@ -375,7 +375,8 @@ mod tests {
         press(&mut view, &rates, "s");
         assert_eq!((view.help, view.sort), (None, Column::Packets));
         press(&mut view, &rates, "?");
-        assert_eq!(view.key(Key::Char('q'), &rates), Action::Quit);
+        assert_eq!(view.key(Key::Char('q'), &rates), Action::Draw, "as any other key");
+        assert_eq!(view.help, None);
     }
 
     #[test]

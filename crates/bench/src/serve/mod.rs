@@ -11,15 +11,15 @@ mod config;
 mod device;
 mod error;
 mod server;
-mod signals;
 mod status;
 
 use std::time::{Duration, Instant};
 
+use napkin_linux::attach::Signals;
+
 pub use config::{DeviceKind, DeviceSpec, Network, ServeConfig, What};
 pub use error::ServeError;
 pub use server::Server;
-pub use signals::Signals;
 pub use status::{Status, Totals};
 
 /// From one status to the next.
@@ -46,7 +46,7 @@ pub fn run(
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Totals, ServeError> {
     // Before any other thread is made: they inherit it, and no packet's thread is interrupted.
-    let signals = Signals::block().map_err(ServeError::Signals)?;
+    let signals = Signals::block(&Signals::ENDS).map_err(ServeError::Signals)?;
     let mut server = Server::start(config)?;
     tell(Event::Started(&server));
     let start = Instant::now();
@@ -57,7 +57,7 @@ pub fn run(
             break;
         }
         let until = limit.map_or(next, |limit| limit.min(next));
-        if signals.wait(until.saturating_sub(elapsed)) {
+        if signals.wait(until.saturating_sub(elapsed)).is_some() {
             break;
         }
         for device in server.check()? {

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::restore::Foreign;
+use super::restored::Foreign;
 use crate::device::DeviceError;
 use crate::journal::JournalError;
 use crate::netlink::NetlinkError;

@@ -6,7 +6,7 @@ use napkin_sched::Class;
 use super::error::ApplyError;
 use super::place::{Change, Instance, Place, Value};
 use super::plan::{Options, Plan, plan};
-use super::restore::Foreign;
+use super::restored::Foreign;
 use super::undo::undo;
 use super::world::{Snapshot, Target, World};
 use crate::journal::{DeviceJournal, Lock, Standing, Store, fault};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::error::ApplyError;
 use super::execute::{Applied, Request, held};
 use super::linux::Linux;
-use super::restore::DeviceRestored;
+use super::restored::DeviceRestored;
 use super::undo::undo;
 use super::world::{Target, World};
 use crate::attach::Signals;

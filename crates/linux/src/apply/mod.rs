@@ -21,6 +21,7 @@ mod neighbours;
 mod place;
 mod plan;
 mod restore;
+mod restored;
 #[cfg(test)]
 mod tests;
 mod undo;
@@ -35,7 +36,6 @@ pub use linux::Linux;
 pub use neighbours::{Neighbours, neighbours};
 pub use place::{Change, Instance, Place, Value};
 pub use plan::{Options, Plan, plan};
-pub use restore::{
-    Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration, RestoreOptions, restore,
-};
+pub use restore::{RestoreOptions, restore};
+pub use restored::{Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration};
 pub use world::{Snapshot, Target, World};

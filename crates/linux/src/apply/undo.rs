@@ -4,7 +4,7 @@ use super::error::ApplyError;
 use super::execute::set;
 use super::place::{Change, Place, Value};
 use super::plan::sort;
-use super::restore::{DeviceRestored, Failed, Foreign};
+use super::restored::{DeviceRestored, Failed, Foreign};
 use super::world::{Snapshot, World};
 use crate::journal::DeviceJournal;
 

@@ -21,6 +21,9 @@ pub(super) const MAX_DESCRIPTORS: usize = 1 << 20;
 /// process ends.
 const MAX_CHANGES: usize = 1 << 16;
 
+/// So many reasons are remembered; then they are told anew.
+const MAX_TOLD: usize = 1_024;
+
 /// A process under a policy.
 #[derive(Debug)]
 pub(super) struct Attached {
@@ -74,16 +77,24 @@ impl Attached {
 
     /// A failure, once for each reason.
     pub(super) fn failed(&mut self, why: String, events: &mut Vec<Event>) {
-        if self.told.insert(why.clone()) {
+        if self.is_news(why.clone()) {
             events.push(self.event(EventKind::Failed { why }));
         }
     }
 
     /// A thread that stays where it is, once for each reason.
     pub(super) fn not_pinned(&mut self, tid: i32, why: String, events: &mut Vec<Event>) {
-        if self.told.insert(format!("{tid}: {why}")) {
+        if self.is_news(format!("{tid}: {why}")) {
             events.push(self.event(EventKind::NotPinned { tid, why }));
         }
+    }
+
+    fn is_news(&mut self, what: String) -> bool {
+        // Threads may come and go without end, each with a reason of its own.
+        if self.told.len() >= MAX_TOLD {
+            self.told.clear();
+        }
+        self.told.insert(what)
     }
 
     /// Looks at it and sets what is not as planned.
@@ -246,6 +257,13 @@ impl Attached {
             }
         }
         self.own_sockets.retain(|inode| there.contains(inode));
+        if !found.cut {
+            // A closed socket needs nothing put back, and a proxy opens others without end.
+            self.changes.retain(|_, change| match change.what {
+                What::Socket { inode, .. } => there.contains(&inode),
+                _ => true,
+            });
+        }
         self.sockets = there;
         if count > 0 {
             events.push(self.event(EventKind::Sockets { count, options }));

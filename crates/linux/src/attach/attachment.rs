@@ -110,6 +110,11 @@ impl<R: Recorder> Attachment<R> {
         self.tree.keys().copied().collect()
     }
 
+    /// They themselves.
+    pub(super) fn attached(&self) -> impl Iterator<Item = &Process> {
+        self.tree.values().map(|attached| &attached.process)
+    }
+
     /// Whether a process is one of them, and lived at the last look.
     pub fn holds(&self, pid: i32) -> bool {
         self.tree.contains_key(&pid)
@@ -191,9 +196,6 @@ impl<R: Recorder> Attachment<R> {
 
     fn ended(&mut self, attached: &Attached, events: &mut Vec<Event>) {
         events.push(attached.event(EventKind::Ended));
-        if attached.changes.is_empty() {
-            return;
-        }
         let pid = attached.process.pid();
         if let Err(error) = self.recorder.finished(pid, attached.process.start_time()) {
             events.push(attached.event(EventKind::Failed { why: unwritten(&error) }));

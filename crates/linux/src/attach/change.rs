@@ -74,7 +74,7 @@ pub trait Recorder {
     /// If it cannot be written.
     fn before(&mut self, change: &ProcessChange) -> io::Result<()>;
 
-    /// The process has ended, or everything in it was put back: nothing that was written down for it
+    /// The process has ended, or everything that this recorder was told of was put back: none of it
     /// is needed any more.
     ///
     /// # Errors
@@ -142,12 +142,6 @@ impl ProcessChange {
             restored => restored,
         }
     }
-
-    /// Whether two changes are of the same thing, whatever the values.
-    pub fn same_place(&self, other: &ProcessChange) -> bool {
-        let process = (self.pid, self.start_time) == (other.pid, other.start_time);
-        process && self.what.place() == other.what.place()
-    }
 }
 
 impl What {
@@ -157,6 +151,18 @@ impl What {
             What::Epoll { tid, fd, .. } => (0, *tid, *fd as u64),
             What::Socket { inode, .. } => (1, 0, *inode),
             What::Affinity { tid, thread_start_time, .. } => (2, *tid, *thread_start_time),
+        }
+    }
+}
+
+impl What {
+    /// `epoll 5: busy poll 64 us, budget 8, prefer -> busy poll 0 us, budget 0`: what putting it
+    /// back does.
+    pub fn back(&self) -> String {
+        match self {
+            What::Epoll { old, .. } => format!("{self} -> {old}"),
+            What::Socket { old, .. } => format!("{self} -> {old}"),
+            What::Affinity { old, .. } => format!("{self} -> {}", CpuList(old.clone())),
         }
     }
 }
@@ -267,8 +273,8 @@ mod tests {
 
     #[test]
     fn a_place_is_the_same_whatever_is_set_there() {
-        assert!(epoll(5, 64).same_place(&epoll(5, 8)));
-        assert!(!epoll(5, 64).same_place(&epoll(6, 64)));
+        assert_eq!(epoll(5, 64).what.place(), epoll(5, 8).what.place());
+        assert_ne!(epoll(5, 64).what.place(), epoll(6, 64).what.place());
     }
 
     #[test]

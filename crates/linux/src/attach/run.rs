@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgid, kill_process, set_child_subreaper, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, kill_process, pidfd_send_signal,
+    set_child_subreaper, wait,
 };
 use thiserror::Error;
 
@@ -134,7 +135,7 @@ pub fn run<R: Recorder>(
         let Some(came) = signals.wait(next.saturating_duration_since(Instant::now())) else {
             continue;
         };
-        pass_on(came, program, exit.is_some(), &attachment.pids());
+        pass_on(came, program, exit.is_some(), attachment);
     }
     let look = attachment.look();
     look.events.iter().for_each(|event| tell(Told::Event(event)));
@@ -223,35 +224,36 @@ fn stop_with(status: WaitStatus) {
 }
 
 /// Passes a signal on to the program, or, once it has ended, to the processes that are left.
-fn pass_on(came: Came, program: Pid, ended: bool, left: &[i32]) {
+fn pass_on<R: Recorder>(came: Came, program: Pid, ended: bool, attachment: &Attachment<R>) {
     let Some(signal) = Signal::from_named_raw(came.signal) else { return };
     if signal == Signal::CHILD {
         return;
     }
-    if ended {
-        for pid in left.iter().filter(|pid| **pid > 0) {
-            if let Some(pid) = Pid::from_raw(*pid) {
-                pass_one(came, signal, pid);
-            }
+    if !ended {
+        // It was not waited for yet, so the id is its own.
+        if is_for(came, signal, program) {
+            let _ = kill_process(program, signal);
         }
-    } else {
-        pass_one(came, signal, program);
+        return;
+    }
+    for process in attachment.attached() {
+        if Pid::from_raw(process.pid()).is_some_and(|pid| is_for(came, signal, pid)) {
+            // By its descriptor: its id may be another's by now.
+            let _ = pidfd_send_signal(process.pidfd(), signal);
+        }
     }
 }
 
-fn pass_one(came: Came, signal: Signal, pid: Pid) {
+/// Whether a process has not had a signal already that came to this one.
+fn is_for(came: Came, signal: Signal, pid: Pid) -> bool {
     // A terminal sends its signals to the whole group: this process's own, and the program's unless
     // it made another.
     let same_group = || getpgid(Some(pid)).ok() == getpgid(None).ok();
     if came.from_kernel && same_group() {
-        return;
+        return false;
     }
     // What wakes this process came to the program as well if it was sent to the group.
-    if signal == Signal::CONT && !stopped(pid) {
-        return;
-    }
-    // It has ended, and its end was not seen yet.
-    let _ = kill_process(pid, signal);
+    signal != Signal::CONT || stopped(pid)
 }
 
 /// Whether a process is stopped.

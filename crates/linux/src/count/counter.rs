@@ -364,6 +364,12 @@ impl Counter {
         Ok(all)
     }
 
+    /// The counts of an instance that is not in the table, as it was not polled yet: 0 of what is
+    /// counted.
+    pub fn none_yet(&self) -> Counts {
+        self.counts(&[0; ROW])
+    }
+
     /// Takes an instance that is gone out of the table, so that there is room for another. If it is
     /// not gone its counts begin anew. Whether there was one.
     ///

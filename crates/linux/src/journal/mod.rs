@@ -26,6 +26,9 @@ pub use process::{ProcessJournal, ProcessJournals};
 
 use crate::namespace::{Identity, Namespace, boot_id};
 
+/// Where root's journals are, unless `$NAPKIN_STATE` says otherwise.
+const ROOT_S: &str = "/run/napkin";
+
 /// What a file of changes is called at its end.
 const JOURNAL: &str = "journal";
 
@@ -89,7 +92,7 @@ impl Store {
     pub fn open() -> Result<Store, JournalError> {
         let directory = match std::env::var_os("NAPKIN_STATE").filter(|it| !it.is_empty()) {
             Some(named) => PathBuf::from(named),
-            None if rustix::process::geteuid().is_root() => PathBuf::from("/run/napkin"),
+            None if rustix::process::geteuid().is_root() => PathBuf::from(ROOT_S),
             None => {
                 let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
                 let runtime = runtime.filter(|it| it.is_absolute());
@@ -109,6 +112,12 @@ impl Store {
     /// Where it is.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Root's directory, if it is there and this is another one: what root changed is not told here.
+    pub fn not_root_s(&self) -> Option<&'static Path> {
+        let root_s = Path::new(ROOT_S);
+        (self.directory != root_s && root_s.is_dir()).then_some(root_s)
     }
 
     /// Takes the lock of a device: one napkin at a time changes it.

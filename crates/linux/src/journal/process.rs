@@ -24,6 +24,22 @@ pub struct ProcessJournal {
     log: Log<ProcessChange>,
     /// Lines after the last look through.
     needed: usize,
+    /// The last line of each thing: a server may have ten thousands of sockets.
+    last: BTreeMap<Key, usize>,
+    /// What was in the file when it was opened: another napkin's, which has ended and not put it
+    /// back.
+    earlier: Vec<ProcessChange>,
+}
+
+/// The process and the thing in it that were changed.
+type Key = (i32, u64, (u8, i32, u64));
+
+fn key(change: &ProcessChange) -> Key {
+    (change.pid, change.start_time, change.what.place())
+}
+
+fn last_of_each(entries: &[ProcessChange]) -> BTreeMap<Key, usize> {
+    entries.iter().enumerate().map(|(at, change)| (key(change), at)).collect()
 }
 
 impl ProcessJournal {
@@ -31,7 +47,9 @@ impl ProcessJournal {
         let log =
             Log::<ProcessChange>::read(&path)?.filter(|log| log.header.boot_id == header.boot_id);
         let log = log.unwrap_or_else(|| Log::new(path, header));
-        Ok(ProcessJournal { log, needed: 0 })
+        let last = last_of_each(&log.entries);
+        let earlier = log.entries.clone();
+        Ok(ProcessJournal { log, needed: 0, last, earlier })
     }
 
     /// The process: its id, and when it started.
@@ -46,14 +64,19 @@ impl ProcessJournal {
     /// from what it was last set to, and from what it may still be if the last was not made.
     pub fn records(&self) -> Vec<Vec<ProcessChange>> {
         let mut records: Vec<Vec<ProcessChange>> = Vec::new();
+        let mut of: BTreeMap<Key, usize> = BTreeMap::new();
         for change in &self.log.entries {
-            match records.iter_mut().find(|record| record[0].same_place(change)) {
+            let known = of.get(&key(change)).and_then(|at| records.get_mut(*at));
+            match known {
                 Some(record) => {
                     let back = since(&record[record.len() - 1], change);
                     record.retain(|other| *other != back);
                     record.insert(0, back);
                 }
-                None => records.push(vec![change.clone()]),
+                None => {
+                    of.insert(key(change), records.len());
+                    records.push(vec![change.clone()]);
+                }
             }
         }
         records
@@ -64,14 +87,16 @@ impl ProcessJournal {
     /// # Errors
     /// If it could not be written; then it must not be made.
     pub fn before(&mut self, change: &ProcessChange) -> Result<(), JournalError> {
-        let last = self.log.entries.iter().rev().find(|other| other.same_place(change));
+        let last = self.last.get(&key(change)).and_then(|at| self.log.entries.get(*at));
         if last == Some(change) {
             return Ok(());
         }
         if self.log.entries.len() > 2 * self.needed + SLACK {
             self.compact()?;
         }
-        self.log.append(change.clone())
+        self.log.append(change.clone())?;
+        self.last.insert(key(change), self.log.entries.len() - 1);
+        Ok(())
     }
 
     /// Removes the file: nothing in it is needed any more.
@@ -82,6 +107,16 @@ impl ProcessJournal {
         self.log.remove()
     }
 
+    /// Drops what was written since it was opened, all of which was put back. What was there before
+    /// stays for `napkin restore`, if the process lives and has it still; without any, the file goes.
+    ///
+    /// # Errors
+    /// If the file could not be written.
+    pub fn close(mut self) -> Result<(), JournalError> {
+        let earlier: Vec<_> = self.earlier.into_iter().filter(is_there).collect();
+        if earlier.is_empty() { self.log.remove() } else { self.log.rewrite(earlier) }
+    }
+
     /// Keeps what can still be put back.
     fn compact(&mut self) -> Result<(), JournalError> {
         let records = self.records().into_iter().filter(|record| is_there(&record[0]));
@@ -89,7 +124,10 @@ impl ProcessJournal {
         let lines: Vec<ProcessChange> =
             records.flat_map(|record| record.into_iter().take(2).rev()).collect();
         self.needed = lines.len();
-        self.log.rewrite(lines)
+        let last = last_of_each(&lines);
+        self.log.rewrite(lines)?;
+        self.last = last;
+        Ok(())
     }
 }
 
@@ -131,12 +169,15 @@ fn is_there(change: &ProcessChange) -> bool {
 pub struct ProcessJournals {
     store: Store,
     open: BTreeMap<(i32, u64), (ProcessJournal, Lock)>,
+    /// Why a journal could not be had, in the words of the first time: who asks again and again
+    /// tells of it once.
+    refused: BTreeMap<(i32, u64), String>,
 }
 
 impl ProcessJournals {
     /// None yet.
     pub fn new(store: Store) -> ProcessJournals {
-        ProcessJournals { store, open: BTreeMap::new() }
+        ProcessJournals { store, open: BTreeMap::new(), refused: BTreeMap::new() }
     }
 
     fn of(&mut self, process: (i32, u64)) -> Result<&mut ProcessJournal, JournalError> {
@@ -154,17 +195,26 @@ impl ProcessJournals {
 
 impl Recorder for ProcessJournals {
     fn before(&mut self, change: &ProcessChange) -> io::Result<()> {
-        self.of((change.pid, change.start_time))
-            .and_then(|journal| journal.before(change))
-            .map_err(io::Error::other)
+        let process = (change.pid, change.start_time);
+        match self.of(process).and_then(|journal| journal.before(change)) {
+            Ok(()) => {
+                self.refused.remove(&process);
+                Ok(())
+            }
+            Err(error) => {
+                let why = self.refused.entry(process).or_insert_with(|| error.to_string());
+                Err(io::Error::other(why.clone()))
+            }
+        }
     }
 
     fn finished(&mut self, pid: i32, start_time: u64) -> io::Result<()> {
+        self.refused.remove(&(pid, start_time));
         match self.open.remove(&(pid, start_time)) {
             Some((journal, lock)) => {
-                let removed = journal.finish().map_err(io::Error::other);
+                let closed = journal.close().map_err(io::Error::other);
                 drop(lock);
-                removed
+                closed
             }
             None => Ok(()),
         }

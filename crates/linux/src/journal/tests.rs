@@ -234,6 +234,44 @@ fn a_process_s_changes_are_told_from_the_last_set_to_the_first_before() {
 }
 
 #[test]
+fn a_file_that_another_napkin_has_just_begun_is_not_swept_away() {
+    let home = Home::new();
+    write(&home.elsewhere("an earlier boot", 1), &[(0, 0, 20)]);
+    // Seen now by a restore; before that acts, an apply begins the file anew.
+    let store = home.store();
+    let found = store.survey().expect("readable");
+    let [Found::OtherBoot { path, .. }] = &found[..] else { panic!("{found:?}") };
+    let lock = store.lock(7, "va").expect("nobody has it");
+    store.sweep(path).expect("left to who holds it");
+    assert!(path.exists(), "somebody is at it");
+    write(&store, &[(1, 5, 6)]);
+    drop(lock);
+    store.sweep(path).expect("looked at again");
+    assert_eq!(store.device(7, "va").expect("readable").records().len(), 1, "this boot's");
+    let lock = store.lock(7, "va").expect("nobody has it");
+    let error = store.forget(path).expect_err("held");
+    assert!(matches!(error, JournalError::Locked { .. }), "{error}");
+    drop(lock);
+    fs::write(path, "{").expect("written");
+    store.sweep(path).expect("swept");
+    assert_eq!(fs::read_dir(&home.0).expect("there").count(), 0, "the lock is gone as well");
+}
+
+#[test]
+fn a_file_grows_no_longer_than_it_is_read() {
+    let home = Home::new();
+    let mut journal = write(&home.store(), &[(0, 0, 20)]);
+    let cpus = Value::Cpus((0..1 << 20).collect());
+    let error = (0..64).find_map(|queue| {
+        let place = Place::IrqCpus(Instance { rx: vec![queue], tx: vec![], nth: 0 });
+        journal.before(&place, &cpus, &Value::Number(0)).err()
+    });
+    assert!(matches!(error, Some(JournalError::Full { .. })), "{error:?}");
+    let again = home.store().device(7, "va").expect("still readable");
+    assert_eq!(again.records(), journal.records());
+}
+
+#[test]
 fn a_process_s_file_forgets_what_is_closed() {
     let home = Home::new();
     let mut recorder = home.store().recorder();

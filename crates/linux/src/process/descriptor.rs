@@ -221,8 +221,9 @@ fn shared_with(owners: &[i32], tid: i32) -> Result<bool, Errno> {
 /// Whether two threads have one descriptor table.
 fn same_files(one: i32, other: i32) -> Result<bool, Errno> {
     const KCMP_FILES: libc::c_int = 2;
+    const NONE: usize = 0;
     // SAFETY: `kcmp` takes numbers only, and changes nothing.
-    let result = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0_u64, 0_u64) };
+    let result = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, NONE, NONE) };
     match result {
         0 => Ok(true),
         1.. => Ok(false),
@@ -234,7 +235,9 @@ fn same_files(one: i32, other: i32) -> Result<bool, Errno> {
 /// the kernel does not say.
 pub(crate) fn same_file(own: impl AsFd, pid: i32, fd: i32) -> bool {
     const KCMP_FILE: libc::c_int = 0;
-    let own = own.as_fd().as_raw_fd();
+    // The kernel takes these as long numbers: an int would leave their upper halves to chance.
+    let index = |fd: i32| fd.cast_unsigned() as usize;
+    let (own, fd) = (index(own.as_fd().as_raw_fd()), index(fd));
     let this = std::process::id();
     // SAFETY: `kcmp` takes numbers only, and changes nothing.
     let result = unsafe { libc::syscall(libc::SYS_kcmp, this, pid, KCMP_FILE, own, fd) };

@@ -1,7 +1,6 @@
 //! A taken socket: what it is, whose packets it receives, and its busy-poll options.
 
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 
 use rustix::fd::{AsFd, AsRawFd};
@@ -153,13 +152,14 @@ pub fn napi_id(socket: impl AsFd) -> Result<Option<u32>, Errno> {
 
 /// The cookie of a socket's network namespace, if this kernel tells (since 5.14).
 pub fn netns_cookie(socket: impl AsFd) -> Option<u64> {
-    get(socket, libc::SO_NETNS_COOKIE).ok()
+    option(socket, libc::SO_NETNS_COOKIE).map(u64::from_ne_bytes).ok()
 }
 
-/// The cookie of the network namespace that the calling thread is in.
+/// The cookie of the network namespace that the calling thread is in, which is that of a socket made
+/// there.
 pub fn own_netns_cookie() -> Option<u64> {
     let socket = rustix::net::socket_with(
-        AddressFamily::INET,
+        AddressFamily::UNIX,
         SocketType::DGRAM,
         rustix::net::SocketFlags::CLOEXEC,
         None,
@@ -167,26 +167,24 @@ pub fn own_netns_cookie() -> Option<u64> {
     netns_cookie(socket.ok()?)
 }
 
-fn get_u32(socket: impl AsFd, option: libc::c_int) -> Result<u32, Errno> {
-    get(socket, option)
+fn get_u32(socket: impl AsFd, number: libc::c_int) -> Result<u32, Errno> {
+    option(socket, number).map(u32::from_ne_bytes)
 }
 
-/// An option that is a number.
-fn get<T: Copy + Default>(socket: impl AsFd, option: libc::c_int) -> Result<T, Errno> {
-    let mut value = MaybeUninit::new(T::default());
-    // Four or eight.
-    let mut length = size_of::<T>() as libc::socklen_t;
+/// An option's first `N` bytes; those that the kernel does not write are 0.
+pub(crate) fn option<const N: usize>(
+    socket: impl AsFd,
+    option: libc::c_int,
+) -> Result<[u8; N], Errno> {
+    let mut value = [0; N];
+    let mut length = libc::socklen_t::try_from(N).map_err(|_| Errno::INVAL)?;
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: both pointers are to live values of their own; the kernel writes no more than `length`
     // bytes.
     let result = unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, option, value.as_mut_ptr().cast(), &raw mut length)
     };
-    if result != 0 {
-        return Err(last_error());
-    }
-    // SAFETY: it was initialised above, and whatever bytes the kernel wrote make a number.
-    Ok(unsafe { value.assume_init() })
+    if result == 0 { Ok(value) } else { Err(last_error()) }
 }
 
 fn set_u32(socket: impl AsFd, option: libc::c_int, value: u32) -> Result<(), Errno> {

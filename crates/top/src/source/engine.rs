@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket, so
 use serde_json::Value;
 
 use super::{LONGEST_NAME, cpus, now_ns};
-use crate::sample::{NapiSample, Polls, Sample, Source, SourceError};
+use crate::sample::{NapiSample, Polls, Sample, Source, SourceError, Squeezes};
 use crate::text::plain;
 
 /// User space has no interrupt numbers, and an engine counts neither full polls nor suspensions.
@@ -140,7 +140,7 @@ fn napi(record: &Record, process: Option<&(i32, String)>) -> NapiSample {
         deferrals: number(record, "deferrals"),
         watchdogs: number(record, "timer-polls"),
         suspensions: None,
-        time_squeezes: number(record, "time-squeezes"),
+        time_squeezes: number(record, "time-squeezes").map_or(Squeezes::Unknown, Squeezes::Counted),
         pid,
         thread_cpu_ns: pid
             .zip(process)
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!((napi.packets, napi.interrupts), (Some(10), Some(2)));
         assert_eq!(
             (napi.deferrals, napi.watchdogs, napi.time_squeezes),
-            (Some(4), Some(5), Some(6))
+            (Some(4), Some(5), Squeezes::Counted(6))
         );
         assert_eq!((napi.pid, napi.full_polls), (None, None));
         assert_eq!(napi.owners, ["napkin[12]"]);

@@ -5,7 +5,7 @@
 use napkin_linux::sample::{CpuSnapshot, NapiSnapshot, Options, Sampler, Snapshot};
 
 use super::LONGEST_NAME;
-use crate::sample::{CpuSample, NapiSample, Polls, Sample, Source, SourceError};
+use crate::sample::{CpuSample, NapiSample, Polls, Sample, Source, SourceError, Squeezes};
 use crate::text::plain;
 
 /// The longest mode that is taken over, in characters: a policy and what it differs in.
@@ -49,23 +49,27 @@ impl Source for LinuxSource {
 
 fn taken_over(snapshot: Snapshot) -> Sample {
     let cpus: Vec<CpuSample> = snapshot.cpus.iter().map(cpu).collect();
-    let squeezes = |number: usize| cpus.iter().find(|cpu| cpu.cpu == number)?.time_squeezes;
-    let napis: Vec<NapiSample> =
-        snapshot.napis.iter().map(|napi| self::napi(napi, napi.cpu.and_then(squeezes))).collect();
+    let napis: Vec<NapiSample> = snapshot.napis.iter().map(napi).collect();
     let mut notes = snapshot.notes;
     let of = |lacks: fn(&NapiSample) -> bool| napis.iter().filter(|napi| lacks(napi)).count();
     let no_irq = of(|napi| napi.irq.is_none());
     if no_irq > 0 {
-        notes.push(format!("irq, intr: {no_irq} instances, of virtual devices, have no interrupt"));
+        let of = instances(no_irq);
+        notes.push(format!("irq, intr: {of} without an interrupt that is known (virtual devices)"));
     }
     let no_queue = of(|napi| napi.rx_queues.is_empty());
     if no_queue > 0 {
-        notes.push(format!("rx: of {no_queue} instances the driver does not say the queues"));
+        let of = instances(no_queue);
+        notes.push(format!("rx: {of} of which the driver does not say the queues"));
     }
     Sample { at_ns: snapshot.at_ns, napis, cpus, notes }
 }
 
-fn napi(napi: &NapiSnapshot, time_squeezes: Option<u64>) -> NapiSample {
+fn instances(count: usize) -> String {
+    format!("{count} instance{}", if count == 1 { "" } else { "s" })
+}
+
+fn napi(napi: &NapiSnapshot) -> NapiSample {
     let counts = napi.counts.as_ref();
     NapiSample {
         ifname: plain(&napi.ifname, LONGEST_NAME),
@@ -86,7 +90,7 @@ fn napi(napi: &NapiSnapshot, time_squeezes: Option<u64>) -> NapiSample {
         deferrals: counts.and_then(|counts| counts.deferrals),
         watchdogs: counts.and_then(|counts| counts.watchdogs),
         suspensions: counts.and_then(|counts| counts.suspensions),
-        time_squeezes,
+        time_squeezes: Squeezes::OfCpu,
         pid: napi.pid,
         thread_cpu_ns: napi.thread_cpu_ns,
         owners: napi.owners.iter().take(MOST_OWNERS).map(|it| plain(it, LONGEST_NAME)).collect(),
@@ -161,7 +165,8 @@ mod tests {
         let timers = (napi.deferrals, napi.suspensions, napi.watchdogs);
         assert_eq!(timers, (Some(7), Some(8), Some(9)));
         assert_eq!((napi.irq, napi.interrupts, napi.thread_cpu_ns), (Some(44), Some(7), Some(8)));
-        assert_eq!((napi.cpu, napi.time_squeezes), (Some(3), Some(6)), "its CPU's");
+        assert_eq!((napi.cpu, napi.time_squeezes), (Some(3), Squeezes::OfCpu));
+        assert_eq!((sample.cpus[0].cpu, sample.cpus[0].time_squeezes), (3, Some(6)));
         assert_eq!(napi.owners, ["mem\u{fffd}cached[812]"]);
         assert_eq!((sample.cpus[0].softirq_ns, sample.cpus[0].steal_ns), (2, 5));
         assert_eq!((sample.at_ns, sample.notes.len()), (9, 0));
@@ -173,8 +178,8 @@ mod tests {
         (bare.irq, bare.interrupts, bare.cpu, bare.rx_queues) = (None, None, None, Vec::new());
         let sample = taken_over(snapshot(bare));
         let napi = &sample.napis[0];
-        assert_eq!((napi.polls, napi.packets, napi.time_squeezes), (None, None, None));
-        assert!(sample.notes[0].starts_with("irq, intr: 1 instances"), "{:?}", sample.notes);
-        assert!(sample.notes[1].starts_with("rx: of 1 instances"), "{:?}", sample.notes);
+        assert_eq!((napi.polls, napi.packets, napi.cpu), (None, None, None));
+        assert!(sample.notes[0].starts_with("irq, intr: 1 instance "), "{:?}", sample.notes);
+        assert!(sample.notes[1].starts_with("rx: 1 instance "), "{:?}", sample.notes);
     }
 }

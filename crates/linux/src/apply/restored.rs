@@ -1,0 +1,188 @@
+//! What became of everything that the journal knew, to be told to a person or as JSON.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::place::{Change, Place, Value, told, told_all};
+use super::world::Snapshot;
+use crate::journal::{Record, Subject};
+
+/// A place that somebody else changed after napkin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Foreign {
+    /// The device's name.
+    pub ifname: String,
+    /// Where.
+    #[serde(flatten, serialize_with = "told")]
+    pub place: Place,
+    /// What it is now.
+    pub now: Value,
+    /// What napkin had set.
+    pub set: Value,
+    /// What it was before.
+    pub before: Value,
+}
+
+impl Foreign {
+    pub(super) fn of(record: &Record, now: &Value, ifname: &str) -> Foreign {
+        Foreign {
+            ifname: ifname.to_owned(),
+            place: record.place.clone(),
+            now: now.clone(),
+            set: record.set.clone(),
+            before: record.before.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Foreign { ifname, place, now, set, before } = self;
+        let [now, set, before] = [now, set, before].map(|value| place.show(value));
+        let (what, subject) = (place.what(), place.subject());
+        write!(
+            f,
+            "{what} of {ifname} {subject} is {now}; napkin had set {set}, before it was {before}"
+        )
+    }
+}
+
+/// A place that could not be put back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Failed {
+    /// Where.
+    #[serde(flatten, serialize_with = "told")]
+    pub place: Place,
+    /// Why not.
+    pub why: String,
+}
+
+/// What became of one device.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DeviceRestored {
+    /// Its name.
+    pub ifname: String,
+    /// Whether it is there; what was changed on one that is not went with it.
+    pub gone: bool,
+    /// Whether it is up.
+    pub up: bool,
+    /// What was put back (or would be).
+    pub changes: Vec<Change>,
+    /// What somebody else changed, and was left alone.
+    pub foreign: Vec<Foreign>,
+    /// What is not there now, and may come back: instances of a device that is down, or of fewer
+    /// queues.
+    #[serde(serialize_with = "told_all")]
+    pub missing: Vec<Place>,
+    /// What the kernel would not take.
+    pub failed: Vec<Failed>,
+    /// How many places the journal still knows.
+    pub kept: usize,
+    /// Whether they were forgotten.
+    pub forgotten: bool,
+    /// Why nothing was done at all.
+    pub refused: Option<String>,
+    /// What is wrong with the journal.
+    pub journal: Option<String>,
+}
+
+impl DeviceRestored {
+    pub(super) fn of(at: &Snapshot) -> DeviceRestored {
+        DeviceRestored {
+            ifname: at.device.ifname.clone(),
+            up: at.device.up,
+            ..DeviceRestored::default()
+        }
+    }
+
+    /// Whether all is as it was, or was given up.
+    pub fn is_complete(&self) -> bool {
+        let left = !self.foreign.is_empty() || !self.missing.is_empty() || !self.failed.is_empty();
+        self.refused.is_none() && self.journal.is_none() && (!left || self.forgotten)
+    }
+}
+
+/// What became of one process.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ProcessRestored {
+    /// Its id.
+    pub pid: i32,
+    /// What was put back (or would be), in words.
+    pub changes: Vec<String>,
+    /// How many changes went with the process, or with its descriptors.
+    pub gone: usize,
+    /// What was left alone, and why.
+    pub left: Vec<String>,
+    /// Whether that was forgotten.
+    pub forgotten: bool,
+}
+
+/// Other files of the journal's directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "what")]
+#[non_exhaustive]
+pub enum Also {
+    /// Of another boot, whose settings died with it: dropped.
+    OtherBoot {
+        /// Of what.
+        subject: Subject,
+    },
+    /// Of a network namespace that is gone: dropped.
+    NamespaceGone {
+        /// Of what.
+        subject: Subject,
+        /// Which namespace.
+        namespace: String,
+    },
+    /// Of another network namespace: left alone.
+    OtherNamespace {
+        /// Of what.
+        subject: Subject,
+        /// Which namespace.
+        namespace: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// It cannot be read.
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+        /// Whether it was given up.
+        forgotten: bool,
+    },
+}
+
+/// What became of everything that the journal knew.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Restoration {
+    /// Devices.
+    pub devices: Vec<DeviceRestored>,
+    /// Processes.
+    pub processes: Vec<ProcessRestored>,
+    /// Other files.
+    pub also: Vec<Also>,
+}
+
+impl Restoration {
+    /// Whether nothing of this namespace is left to be put back.
+    pub fn is_complete(&self) -> bool {
+        let unreadable = |also: &Also| matches!(also, Also::Unreadable { forgotten: false, .. });
+        self.devices.iter().all(DeviceRestored::is_complete)
+            && self.processes.iter().all(|it| it.left.is_empty() || it.forgotten)
+            && !self.also.iter().any(unreadable)
+    }
+
+    /// Whether the journal knew of nothing.
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty() && self.processes.is_empty() && self.also.is_empty()
+    }
+}

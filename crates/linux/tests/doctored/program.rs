@@ -1,0 +1,156 @@
+//! The program that the patients are: a server that waits in one of several ways.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
+
+use super::SERVER;
+
+/// What a program's environment says that it is one, and which.
+pub(super) const PROGRAM: &str = "NAPKIN_TEST_DOCTORED";
+
+/// How a program serves its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// One thread, one epoll, waits without end.
+    Sound,
+    /// As `Sound`, and an epoll in which there is nothing.
+    SpareEpoll,
+    /// Looks at its epoll without ever waiting.
+    ZeroTimeout,
+    /// Waits 5 ms at a time.
+    FiniteTimeout,
+    /// Two threads wait on one epoll.
+    SharedEpoll,
+    /// A thread for each connection, which receives.
+    NoEpoll,
+}
+
+const MODES: [Mode; 6] = [
+    Mode::Sound,
+    Mode::SpareEpoll,
+    Mode::ZeroTimeout,
+    Mode::FiniteTimeout,
+    Mode::SharedEpoll,
+    Mode::NoEpoll,
+];
+
+/// A request, and what every server answers to it, as memcached does.
+pub(super) const REQUEST: &[u8] = b"get x\r\n";
+pub(super) const ANSWER: &[u8] = b"END\r\n";
+
+/// The test binary as a server, if its environment says so.
+pub(crate) fn program() {
+    let Ok(text) = std::env::var(PROGRAM) else { return };
+    let (name, port) = text.split_once(' ').expect("a mode and a port");
+    let mode = MODES.into_iter().find(|mode| format!("{mode:?}") == name).expect("a mode");
+    let address = (SERVER, port.parse::<u16>().expect("a port"));
+    let listener = TcpListener::bind(address).expect("the address is ours");
+    match mode {
+        Mode::NoEpoll => serve_by_threads(&listener),
+        Mode::SharedEpoll => {
+            let epoll = Epoll::new();
+            epoll.add(&listener);
+            thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| serve(&epoll, &listener, -1));
+                }
+            });
+        }
+        Mode::SpareEpoll => {
+            let epoll = Epoll::new();
+            epoll.add(&listener);
+            let _spare = Epoll::new();
+            serve(&epoll, &listener, -1);
+        }
+        Mode::Sound | Mode::ZeroTimeout | Mode::FiniteTimeout => {
+            let epoll = Epoll::new();
+            epoll.add(&listener);
+            let timeout = match mode {
+                Mode::ZeroTimeout => 0,
+                Mode::FiniteTimeout => 5,
+                _ => -1,
+            };
+            serve(&epoll, &listener, timeout);
+        }
+    }
+}
+
+fn serve_by_threads(listener: &TcpListener) {
+    for stream in listener.incoming() {
+        let mut stream = stream.expect("a connection");
+        thread::spawn(move || while answer(&mut stream) {});
+    }
+}
+
+/// Answers one request; false at the end.
+fn answer(stream: &mut TcpStream) -> bool {
+    let mut bytes = [0; 64];
+    matches!(stream.read(&mut bytes), Ok(1..)) && stream.write_all(ANSWER).is_ok()
+}
+
+/// An epoll whose waits are exactly the ones that are asked for.
+struct Epoll(std::os::fd::OwnedFd);
+
+impl Epoll {
+    fn new() -> Epoll {
+        let flags = rustix::event::epoll::CreateFlags::CLOEXEC;
+        Epoll(rustix::event::epoll::create(flags).expect("an epoll"))
+    }
+
+    fn add(&self, member: &impl AsFd) {
+        use rustix::event::epoll::{EventData, EventFlags, add};
+        let number = u64::try_from(member.as_fd().as_raw_fd()).expect("a descriptor");
+        add(&self.0, member, EventData::new_u64(number), EventFlags::IN).expect("it is added");
+    }
+
+    /// The descriptors that are ready.
+    fn wait(&self, timeout: i32) -> Vec<i32> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
+        // SAFETY: the array has room for the 32 events that the call is told of.
+        let ready =
+            unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 32, timeout) };
+        let ready = usize::try_from(ready).unwrap_or(0);
+        events[..ready].iter().map(|event| event.u64 as i32).collect()
+    }
+}
+
+fn serve(epoll: &Epoll, listener: &TcpListener, timeout: i32) {
+    listener.set_nonblocking(true).expect("an option");
+    let mut streams: Vec<TcpStream> = Vec::new();
+    loop {
+        for fd in epoll.wait(timeout) {
+            if fd == listener.as_raw_fd() {
+                // Another thread may have been faster.
+                let Ok((stream, _)) = listener.accept() else { continue };
+                epoll.add(&stream);
+                streams.push(stream);
+                continue;
+            }
+            // One of the other thread's is answered through a copy of its number.
+            match streams.iter_mut().position(|stream| stream.as_raw_fd() == fd) {
+                Some(place) => {
+                    if !answer(&mut streams[place]) {
+                        streams.swap_remove(place);
+                    }
+                }
+                None => answer_other(fd),
+            }
+        }
+    }
+}
+
+/// Answers on a connection that another thread holds, and may have served already.
+fn answer_other(fd: i32) {
+    let mut bytes = [0_u8; 64];
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: the buffer is of the length that is given; a number that is no socket is refused.
+    let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    if got > 0 {
+        // SAFETY: as above.
+        unsafe { libc::send(fd, ANSWER.as_ptr().cast(), ANSWER.len(), libc::MSG_NOSIGNAL) };
+    } else {
+        thread::yield_now();
+    }
+}
