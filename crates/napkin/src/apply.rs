@@ -5,7 +5,7 @@ use std::time::Duration;
 use napkin_core::Policy;
 use napkin_core::policy::Time;
 use napkin_linux::apply::{
-    self as kernel, Applied, Change, DeviceRestored, Ended, Hold, Linux, Neighbours, Options, Plan,
+    self as kernel, Applied, ApplyError, Change, DeviceRestored, Ended, Hold, Linux, Neighbours, Options, Plan,
     Request, Target, World,
 };
 use napkin_linux::attach::Signals;
@@ -64,7 +64,7 @@ pub(crate) struct Apply {
     /// Only say what would be changed.
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON; times are in nanoseconds.
+    /// Print JSON; times are in nanoseconds. With --for: one document at each end.
     #[arg(long)]
     json: bool,
 }
@@ -82,7 +82,11 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
         warn(&plan, neighbours.as_ref());
         return told(args, &plan, &plan.changes, neighbours.as_ref());
     }
-    let store = Store::open().map_err(Failure::of)?;
+    let store = Store::open().map_err(|error| match world.may_change() {
+        // The right is what is missing first.
+        Err(right) => Failure::of(ApplyError::NoRight { ifname: args.dev.clone(), right }),
+        Ok(()) => Failure::of(error),
+    })?;
     let request =
         Request { policy: &args.policy, ifname: &args.dev, options: &options, force: args.force };
     let Some(limit) = args.limit else {

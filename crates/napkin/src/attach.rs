@@ -8,8 +8,9 @@ use napkin_linux::attach::{
     Attachment, Detail, Ended, Event, EventKind, Lines, Plan, Restoration, Signals, cpus_by_napi,
     hold, set_on,
 };
-use napkin_linux::journal::{ProcessJournals, Store};
+use napkin_linux::journal::{Found, ProcessJournals, Store};
 use napkin_linux::kernel::Kernel;
+use napkin_linux::process::Params;
 use napkin_linux::support::{self, Scope, Warning};
 use napkin_sched::CpuList;
 
@@ -108,17 +109,35 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
         });
         return Ok(());
     }
+    let (mut set, mut failed) = (false, false);
+    let mut tell = |event: &Event| {
+        set |= event.kind.sets();
+        failed |= matches!(event.kind, EventKind::Failed { .. });
+        tell(event);
+    };
     let ended = hold(&mut attachment, args.limit, &signals, &mut tell);
     let (restoration, events) = attachment.restore();
     events.iter().for_each(&mut tell);
     if ended != Ended::Processes {
         how.note(&restored(&restoration));
+        if left_before(args.pid) {
+            how.note("what an earlier napkin set there is left so: napkin restore puts it back");
+        }
     }
     let device = device.map_or(Ok(()), |device| how.put_back(device));
     if restoration.failed > 0 {
         return Err(Failure::Failed("not everything was put back: try napkin restore".into()));
     }
+    if failed && !set {
+        return Err(Failure::Failed("nothing could be set".into()));
+    }
     device
+}
+
+/// Whether the journal still knows of changes of a process.
+fn left_before(pid: i32) -> bool {
+    let found = Store::open().and_then(|store| store.survey()).unwrap_or_default();
+    found.iter().any(|it| matches!(it, Found::Process(journal) if journal.process().0 == pid))
 }
 
 impl How {
@@ -128,9 +147,15 @@ impl How {
         let scope = if self.dev.is_some() { Scope::Both } else { Scope::Program };
         policies::warn(&[*policy]);
         let plan = Plan::of(policy).map_err(Failure::of)?;
-        for warning in support::check(policy, &Kernel::probe(), scope).map_err(Failure::of)? {
+        let kernel = Kernel::probe();
+        let nothing = plan.epoll == Params::default() && plan.socket.is_none();
+        if nothing {
+            // All of it is the device's: whether this kernel can do that is the only question.
+            support::check(policy, &kernel, Scope::Both).map_err(Failure::of)?;
+        }
+        for warning in support::check(policy, &kernel, scope).map_err(Failure::of)? {
             match warning {
-                Warning::DeviceNotSet => self.note_device(),
+                Warning::DeviceNotSet => self.note_device(nothing),
                 warning if !self.quiet => say(&format!("warning: {warning}")),
                 _ => {}
             }
@@ -141,14 +166,19 @@ impl How {
 
     /// Says that the policy has a device part, if no device has it. Where the devices cannot be
     /// looked at it is said as well.
-    fn note_device(&self) {
+    fn note_device(&self, nothing: bool) {
         if set_on(&self.policy).is_ok_and(|devices| !devices.is_empty()) {
             return;
         }
         let policy = &self.policy;
+        let effect = if nothing {
+            "and it sets nothing in the program"
+        } else {
+            "so that its program part alone has little effect"
+        };
         self.note(&format!(
-            "note: no device is set as {policy} says, so that its program part alone has little \
-             effect: add --dev DEV, or napkin apply {policy} --dev DEV"
+            "note: no device is set as {policy} says, {effect}: add --dev DEV, or napkin apply \
+             {policy} --dev DEV"
         ));
     }
 
@@ -204,6 +234,9 @@ impl How {
 }
 
 fn restored(restoration: &Restoration) -> String {
+    if *restoration == Restoration::default() {
+        return "nothing was to be put back".into();
+    }
     let Restoration { done, gone, changed, failed } = restoration;
     let mut text = format!("put back: {done}");
     for (count, what) in [

@@ -3,7 +3,7 @@
 //!
 //! The kernel keeps no such counts, and a mode that is set need not be active. So three small eBPF
 //! programs add to a table at the trace point after each poll, where timers are armed, and where an
-//! instance's timer fires. They are assembled here ([`assemble`], [`program`]), with the places of
+//! instance's timer fires. They are assembled here ([`assemble`], `program`), with the places of
 //! members from the kernel's own description of its types ([`btf`]), and loaded with `bpf(2)`;
 //! nothing is pinned, so all of it goes when the process does, however it ends.
 //!
