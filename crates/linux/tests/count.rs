@@ -622,6 +622,9 @@ fn a_sampler_puts_counts_thread_mode_and_owner_together_and_leaves_other_namespa
     let counts = |napi: &sample::NapiSnapshot| napi.counts.expect("counts");
     assert_eq!(counts(napi).since(&counts(earlier)).all().packets, 400);
     assert!(napi.thread_cpu_ns > earlier.thread_cpu_ns, "the thread worked");
+    let timers = (counts(earlier).deferrals, counts(earlier).watchdogs);
+    assert_eq!(timers, (Some(0), Some(0)), "nothing is armed, polled before or not");
+    assert_eq!(napi.rx_queues, [0], "a veth's are numbered as everywhere");
     assert!(napi.pid.is_some() && napi.cpu.is_some() && napi.irq.is_none());
     assert_eq!(napi.interrupts, None, "a veth has none, which is not 0");
     let me = format!("[{}]", std::process::id());

@@ -5,8 +5,8 @@ use std::time::Duration;
 use napkin_core::Policy;
 use napkin_core::policy::Time;
 use napkin_linux::apply::{
-    self as kernel, Applied, ApplyError, Change, DeviceRestored, Ended, Hold, Linux, Neighbours, Options, Plan,
-    Request, Target, World,
+    self as kernel, Applied, ApplyError, Change, DeviceRestored, Ended, Hold, Linux, Neighbours,
+    Options, Plan, Request, Target, World,
 };
 use napkin_linux::attach::Signals;
 use napkin_linux::journal::Store;

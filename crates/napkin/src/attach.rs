@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     if ended != Ended::Processes {
         how.note(&restored(&restoration));
         if left_before(args.pid) {
-            how.note("what an earlier napkin set there is left so: napkin restore puts it back");
+            how.note("what another napkin set there is left so: napkin restore puts it back");
         }
     }
     let device = device.map_or(Ok(()), |device| how.put_back(device));

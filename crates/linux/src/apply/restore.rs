@@ -129,7 +129,7 @@ fn other(
             let why = error.to_string();
             let given_up = if options.forget { drop(&path) } else { Err(error) };
             let forgotten = given_up.is_ok();
-            let why = given_up.err().map_or_else(|| why.clone(), |error| error.to_string());
+            let why = given_up.err().map_or(why, |error| error.to_string());
             Some(Also::Unreadable { path, why, forgotten })
         }
         Found::Device(_) | Found::Process(_) => None,

@@ -67,10 +67,12 @@ pub(super) fn program(process: &Process, window: Duration) -> Option<Program> {
         Err(error) if counted.is_empty() => Err(missing(&error)),
         Err(_) => Ok(counted),
     };
-    Some(Program {
+    let go = go::is_go(pid);
+    // What was read by its ids was its own if it still lives.
+    process.alive().then_some(Program {
         pid,
         comm,
-        go: go::is_go(pid),
+        go,
         epolls,
         sockets,
         threads,

@@ -219,13 +219,6 @@ fn control(event: BorrowedFd<'_>, command: libc::c_ulong, value: i32) -> io::Res
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// 4 KiB where the system does not say.
-fn page_size() -> usize {
-    // SAFETY: the call takes a number and returns one.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4_096)
-}
-
 /// An event's records: a page of the kernel's, and the pages that it fills.
 #[derive(Debug)]
 struct Ring {
@@ -235,7 +228,7 @@ struct Ring {
 
 impl Ring {
     fn map(event: BorrowedFd<'_>) -> io::Result<Ring> {
-        let page = page_size();
+        let page = rustix::param::page_size();
         let length = (PAGES + 1) * page;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let nowhere = std::ptr::null_mut();

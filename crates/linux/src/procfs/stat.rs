@@ -70,9 +70,7 @@ fn line(text: &str, tick_ns: u64) -> Option<CpuTimes> {
 
 /// Ticks a second of the times in `/proc`, which is not the rate of the kernel's own tick.
 pub(super) fn ticks_per_second() -> u64 {
-    // SAFETY: the call takes a number and returns one.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    u64::try_from(ticks).ok().filter(|ticks| *ticks != 0).unwrap_or(100)
+    rustix::param::clock_ticks_per_second()
 }
 
 #[cfg(test)]

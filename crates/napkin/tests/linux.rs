@@ -1,0 +1,485 @@
+//! The kernel's side end to end, as a user has it: servers and devices under the real binary, killed
+//! and crossed, and everything as it was at the end, here and elsewhere on the host.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+use common::{LONG, Place, text};
+use napkin_linux::namespace::{Namespace, NamespaceError};
+use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
+use napkin_linux::process::{Params, Process};
+use napkin_linux::{Setting, device};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const SUSPEND20: Params =
+    Params { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+
+/// Runs a test in a fresh namespace with two devices of two queues each: `va`, which is named to
+/// napkin, and `vc`, which never is.
+fn lab(test: impl FnOnce() + Send) {
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(NamespaceError::NoRight { right, .. }) => {
+            return eprintln!("skipped: a network namespace needs {right}");
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let inside = || {
+        pair("va", "vb");
+        pair("vc", "vd");
+        let lo = Route::open().expect("a socket").link("lo").expect("always there");
+        Route::open().expect("a socket").set_up(lo.ifindex).expect("up");
+        test();
+    };
+    namespace.run(inside).expect("entered");
+}
+
+fn pair(name: &str, peer: &str) {
+    let mut route = Route::open().expect("a socket");
+    let config = VethConfig { name, peer, peer_namespace: None, rx_queues: 2, tx_queues: 2 };
+    route.add_veth(&config).expect("a pair");
+    Ethtool::open().expect("ethtool").set_features(name, &[(GRO[0], true)]).expect("GRO");
+    for name in [name, peer] {
+        let link = route.link(name).expect("it was made");
+        route.set_up(link.ifindex).expect("up");
+    }
+}
+
+fn command(home: &Place, args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
+    command.args(args.split(' ')).env("NAPKIN_STATE", home.0.join("state")).stdin(Stdio::null());
+    command
+}
+
+fn napkin(home: &Place, args: &str) -> Output {
+    command(home, args).output().expect("the binary runs")
+}
+
+/// What was said, of a command that must succeed.
+fn done(home: &Place, args: &str) -> String {
+    let output = napkin(home, args);
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{args}: {} {said}", output.status);
+    said
+}
+
+/// Every instance's settings, its thread's CPUs and class; ids of threads differ each time.
+fn settings(ifname: &str) -> String {
+    let mut netdev = Netdev::open().expect("netdev");
+    let mut device = device::find(&mut netdev, ifname).expect("it is there");
+    device.napis.iter_mut().for_each(|napi| napi.pid = napi.pid.map(|_| 1));
+    format!("{device:#?}")
+}
+
+/// Settings that no policy has, so that putting back cannot be mistaken for switching off.
+fn unusual() -> String {
+    let mut netdev = Netdev::open().expect("netdev");
+    for (queue, setting, value) in [
+        (0, Setting::Threaded, 1),
+        (0, Setting::DeferHardIrqs, 3),
+        (1, Setting::GroFlushTimeout, 50_000),
+        (1, Setting::IrqSuspendTimeout, 7_000_000),
+    ] {
+        let device = device::read(&mut netdev, "va").expect("it is there");
+        let napi = device.of_rx_queue(queue).expect("a queue");
+        netdev.set_napi(napi.id, setting, value).expect("it takes it");
+    }
+    settings("va")
+}
+
+fn journals(home: &Place) -> usize {
+    let files = std::fs::read_dir(home.0.join("state")).into_iter().flatten().flatten();
+    files.filter(|it| it.path().extension().is_some_and(|it| it == "journal")).count()
+}
+
+fn until<T>(what: &str, mut so: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = so() {
+            return value;
+        }
+        assert!(start.elapsed() < LONG, "never so: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// A process that is ended with the test, whosever child it is by then.
+struct Ends(i32);
+
+impl Ends {
+    fn now(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.0).expect("not 0");
+        let _ = kill_process(pid, signal);
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.now(Signal::KILL);
+    }
+}
+
+fn id(child: &Child) -> i32 {
+    i32::try_from(child.id()).expect("an id")
+}
+
+/// The parameters of a process's epoll contexts, read from outside, in the order of descriptors.
+fn epolls(pid: i32) -> Vec<Params> {
+    let Ok(process) = Process::open(pid) else { return Vec::new() };
+    let Ok(found) = process.descriptors(usize::MAX) else { return Vec::new() };
+    let take = |epoll| Params::get(process.take(&epoll).ok()??).ok()?;
+    found.epolls().filter_map(take).collect()
+}
+
+/// memcached's arguments for a port that nobody listens on; somebody may take it before it is used.
+fn memcached() -> Option<String> {
+    let there = Command::new("memcached").arg("-V").stdout(Stdio::null()).status();
+    if !there.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: there is no memcached");
+        return None;
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let port = listener.local_addr().expect("bound").port();
+    Some(format!("memcached -u root -l 127.0.0.1 -U 0 -t 2 -p {port}"))
+}
+
+/// Its contexts, once it has all: the main thread's and one for each of its two others.
+fn serving(pid: i32) -> Vec<Params> {
+    until("three contexts", || Some(epolls(pid)).filter(|all| all.len() == 3))
+}
+
+fn start(program: &str) -> Child {
+    let mut words = program.split(' ');
+    let mut command = Command::new(words.next().expect("a name"));
+    command.args(words).stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
+}
+
+/// The only child of a napkin, once its contexts are as a policy says.
+fn child_under(napkin: &Child, params: Params) -> i32 {
+    let napkin = Process::open(id(napkin)).expect("it runs");
+    until("the program, set", || {
+        let pid = *napkin.children().ok()?.first()?;
+        let all = epolls(pid);
+        (all.len() == 3 && all.iter().all(|it| *it == params)).then_some(pid)
+    })
+}
+
+#[test]
+fn once_is_put_back_by_restore() {
+    lab(|| {
+        let Some(program) = memcached() else { return };
+        let home = Place::new("linux-once");
+        let mut server = start(&program);
+        let ends = Ends(id(&server));
+        let before = serving(ends.0);
+        let said = done(&home, &format!("attach {} --policy suspend20 --once", ends.0));
+        assert!(said.contains("left so: napkin restore puts it back"), "{said}");
+        assert_eq!(serving(ends.0), [SUSPEND20; 3]);
+        assert_eq!(journals(&home), 1);
+
+        let said = done(&home, "restore --dry-run");
+        assert!(said.contains("would be put back: epoll"), "{said}");
+        assert_eq!(serving(ends.0), [SUSPEND20; 3]);
+        let said = done(&home, "restore");
+        assert_eq!(said.matches(": put back: epoll").count(), 3, "{said}");
+        assert_eq!((serving(ends.0), journals(&home)), (before, 0));
+
+        // What it tells of has ended: there is nothing to be put back, and that is no failure.
+        done(&home, &format!("attach {} --policy suspend20 --once -q", ends.0));
+        ends.now(Signal::TERM);
+        server.wait().expect("it ends");
+        done(&home, "restore");
+        assert_eq!(journals(&home), 0);
+    });
+}
+
+#[test]
+fn what_an_earlier_attach_left_outlives_a_later_one() {
+    lab(|| {
+        let Some(program) = memcached() else { return };
+        let home = Place::new("linux-nested");
+        let mut server = start(&program);
+        let ends = Ends(id(&server));
+        let before = serving(ends.0);
+        done(&home, &format!("attach {} --policy suspend20 --once", ends.0));
+        for policy in ["napibusy", "suspend20"] {
+            let said = done(&home, &format!("attach {} --policy {policy} --for 50ms", ends.0));
+            assert!(said.contains("napkin restore puts it back"), "{policy}: {said}");
+            assert_eq!(serving(ends.0), [SUSPEND20; 3], "{policy}");
+            assert_eq!(journals(&home), 1, "{policy}");
+        }
+        done(&home, "restore");
+        assert_eq!((serving(ends.0), journals(&home)), (before, 0));
+        ends.now(Signal::TERM);
+        server.wait().expect("it ends");
+    });
+}
+
+#[test]
+fn run_killed_in_the_middle_leaves_what_restore_puts_back() {
+    lab(|| {
+        let Some(program) = memcached() else { return };
+        let home = Place::new("linux-killed");
+        let before = unusual();
+        let run = format!("run --policy suspend20 --dev va -- {program}");
+        let mut child = command(&home, &run).stderr(Stdio::null()).spawn().expect("it runs");
+        let program = Ends(child_under(&child, SUSPEND20));
+        assert_ne!(settings("va"), before);
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+
+        // The program lives and serves; device and program are as they were set.
+        assert_eq!(epolls(program.0), [SUSPEND20; 3]);
+        assert_eq!(napkin(&home, "diff suspend20 --dev va").status.code(), Some(0));
+        assert_eq!(napkin(&home, "diff --dev va").status.code(), Some(1));
+        done(&home, "restore");
+        assert_eq!(settings("va"), before);
+        assert_eq!(epolls(program.0), [Params::default(); 3]);
+        assert_eq!(journals(&home), 0);
+        assert_eq!(napkin(&home, "diff --dev va").status.code(), Some(0));
+    });
+}
+
+#[test]
+fn run_puts_the_device_back_and_ends_as_its_program_did() {
+    lab(|| {
+        let home = Place::new("linux-run");
+        let before = unusual();
+        for (program, code) in [("true", 0), ("false", 1), ("/nonexistent", 127)] {
+            let output = napkin(&home, &format!("run -q --policy suspend20 --dev va -- {program}"));
+            assert_eq!(output.status.code(), Some(code), "{program}: {}", text(&output.stderr));
+            assert_eq!((settings("va"), journals(&home)), (before.clone(), 0), "{program}");
+        }
+        let Some(program) = memcached() else { return };
+        let run = format!("run -q --policy suspend20 --dev va -- {program}");
+        let mut child = command(&home, &run).spawn().expect("it runs");
+        let program = Ends(child_under(&child, SUSPEND20));
+        assert_eq!(napkin(&home, "diff suspend20 --dev va").status.code(), Some(0));
+        program.now(Signal::KILL);
+        let status = child.wait().expect("it ends");
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
+        assert_eq!((settings("va"), journals(&home)), (before, 0));
+    });
+}
+
+#[test]
+fn whoever_comes_second_is_told_who_holds_device_and_program() {
+    lab(|| {
+        let Some(program) = memcached() else { return };
+        let home = Place::new("linux-second");
+        let before = unusual();
+        let run = format!("run -q --policy suspend20 --dev va -- {program}");
+        let mut first = command(&home, &run).spawn().expect("it runs");
+        let program = Ends(child_under(&first, SUSPEND20));
+        let held = settings("va");
+        let attach = format!("attach {} --policy napibusy", program.0);
+        for second in [
+            "run --policy defer20 --dev va -- true",
+            "apply defer20 --dev va",
+            "apply defer20 --dev va --for 1h",
+            "restore",
+            "restore --force --forget",
+            &format!("{attach} --dev va"),
+            &format!("{attach} --once"),
+            &format!("{attach} --for 50ms"),
+        ] {
+            let output = napkin(&home, second);
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{second}: {said}");
+            assert!(
+                said.contains(&format!("held by process {} (", first.id())),
+                "{second}: {said}"
+            );
+            assert_eq!((settings("va"), epolls(program.0)), (held.clone(), vec![SUSPEND20; 3]));
+        }
+        // Another device is nobody's.
+        assert!(napkin(&home, "run --policy defer20 --dev vc -- true").status.success());
+        kill_process(Pid::from_child(&first), Signal::TERM).expect("it runs");
+        first.wait().expect("it ends");
+        assert_eq!((settings("va"), journals(&home)), (before, 0));
+    });
+}
+
+#[test]
+fn a_device_that_goes_or_is_down_at_the_end_does_not_hide_how_the_program_ended() {
+    lab(|| {
+        let home = Place::new("linux-gone");
+        let before = settings("vc");
+        let mut route = Route::open().expect("a socket");
+        let ifindex = route.link("vc").expect("it is there").ifindex;
+        let mut run = |change: &mut dyn FnMut(&mut Route)| {
+            let go = home.0.join("go");
+            let _ = std::fs::remove_file(&go);
+            let script = "until [ -e \"$0\" ]; do sleep 0.01; done; exit 5";
+            let child = command(&home, "run --policy suspend20 --dev vc -- sh -c")
+                .args([script, go.to_str().expect("text")])
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("it runs");
+            let process = Process::open(id(&child)).expect("it runs");
+            until("the program", || process.children().ok()?.first().copied());
+            change(&mut route);
+            std::fs::write(&go, "").expect("a file");
+            let output = child.wait_with_output().expect("it ends");
+            assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+            text(&output.stderr)
+        };
+        let said = run(&mut |route| route.set_down(ifindex).expect("down"));
+        assert!(said.contains("not everything was put back"), "{said}");
+        assert_eq!(journals(&home), 1);
+        let output = napkin(&home, "restore");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("ip link set vc up"), "{said}");
+        Route::open().expect("a socket").set_up(ifindex).expect("up");
+        done(&home, "restore");
+        assert_eq!((settings("vc"), journals(&home)), (before, 0));
+
+        run(&mut |route| route.delete(ifindex).expect("deleted"));
+        assert_eq!(journals(&home), 0);
+        assert!(done(&home, "restore").contains("nothing to put back"));
+    });
+}
+
+#[test]
+fn a_policy_without_a_part_for_programs_says_so_and_one_that_linux_lacks_is_refused() {
+    lab(|| {
+        let home = Place::new("linux-part");
+        let said = done(&home, "run --policy threaded -- true");
+        assert!(said.contains("sets nothing in the program"), "{said}");
+        let output = napkin(&home, "run --policy hold -- true");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("no Linux has hold"), "{}", text(&output.stderr));
+    });
+}
+
+#[test]
+fn without_a_right_and_a_directory_the_right_is_named() {
+    lab(|| {
+        let home = Place::new("linux-rights");
+        let before = settings("va");
+        // A copy where everybody may execute it.
+        let binary = home.0.join("napkin");
+        std::fs::copy(env!("CARGO_BIN_EXE_napkin"), &binary).expect("a copy");
+        let mut nobody = Command::new(&binary);
+        nobody.args(["apply", "suspend20", "--dev", "va"]).uid(65_534).gid(65_534);
+        nobody.env_remove("NAPKIN_STATE").env_remove("XDG_RUNTIME_DIR");
+        let output = match nobody.output() {
+            Ok(output) => output,
+            Err(error) => return eprintln!("skipped: it cannot be run as nobody: {error}"),
+        };
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("CAP_NET_ADMIN"), "{}", text(&output.stderr));
+        assert_eq!(settings("va"), before);
+    });
+}
+
+#[test]
+fn what_is_asked_for_as_json_is_json() {
+    lab(|| {
+        let home = Place::new("linux-json");
+        for (args, codes) in [
+            ("show --json", &[0][..]),
+            ("show va --json", &[0]),
+            ("apply suspend20 --dev va --dry-run --json", &[0]),
+            ("apply suspend20 --dev va --json", &[0]),
+            ("diff --dev va --json", &[1]),
+            ("diff suspend20 --dev va --json", &[0]),
+            // Nobody asks for the suspension: advice, or a fault of this host.
+            ("doctor --dev va --for 20ms --json", &[0, 1]),
+            ("top --batch --json -n 1 --interval 100ms", &[0]),
+            ("restore --dry-run --json", &[0]),
+            ("restore --json", &[0]),
+        ] {
+            let output = napkin(&home, args);
+            let code = output.status.code().expect("no signal");
+            assert!(codes.contains(&code), "{args}: {code} {}", text(&output.stderr));
+            let parsed: Result<Value, _> = serde_json::from_slice(&output.stdout);
+            assert!(parsed.is_ok(), "{args}: {parsed:?} {}", text(&output.stdout));
+        }
+    });
+}
+
+/// Every setting that napkin could change and that is outside of the test's namespace: all
+/// instances, the devices' files, the affinity of all interrupts.
+fn host() -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut netdev = Netdev::open().expect("netdev");
+    for napi in netdev.napis(None).expect("napi-get") {
+        all.insert(format!("napi {}", napi.id), format!("{napi:?}"));
+    }
+    let mut read = |path: std::path::PathBuf| {
+        // What cannot be read, or went meanwhile, cannot be compared.
+        if let Ok(value) = std::fs::read_to_string(&path) {
+            all.insert(path.display().to_string(), value);
+        }
+    };
+    let list = |path: &std::path::Path| {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    for device in list("/sys/class/net".as_ref()) {
+        for file in [
+            "napi_defer_hard_irqs",
+            "gro_flush_timeout",
+            "threaded",
+            "mtu",
+            "tx_queue_len",
+            "flags",
+        ] {
+            read(device.join(file));
+        }
+        for queue in list(&device.join("queues")) {
+            for file in ["rps_cpus", "rps_flow_cnt", "xps_cpus"] {
+                read(queue.join(file));
+            }
+        }
+    }
+    for irq in list("/proc/irq".as_ref()) {
+        read(irq.join("smp_affinity_list"));
+    }
+    for file in ["net/core/busy_poll", "net/core/busy_read", "kernel/sched_rt_runtime_us"] {
+        read(std::path::Path::new("/proc/sys").join(file));
+    }
+    all
+}
+
+#[test]
+fn nothing_else_on_the_host_is_touched() {
+    let outside = host();
+    lab(|| {
+        let home = Place::new("linux-host");
+        let neighbour = settings("vc");
+        let before = unusual();
+        for policy in ["suspend20", "threaded", "napibusy", "base"] {
+            done(&home, &format!("apply {policy} --dev va --cpus 0"));
+            assert_eq!(settings("vc"), neighbour, "{policy}");
+        }
+        done(&home, "apply threaded --dev va --cpus 0 --rt 10");
+        done(&home, "run -q --policy suspend20 --dev va --cpus 0 -- true");
+        let Some(program) = memcached() else { return };
+        let run =
+            format!("run -q --policy suspend20 --dev va --queue 1 --cpus 0 --pin -- {program}");
+        let mut child = command(&home, &run).spawn().expect("it runs");
+        let program = Ends(child_under(&child, SUSPEND20));
+        assert_eq!(settings("vc"), neighbour);
+        program.now(Signal::TERM);
+        child.wait().expect("it ends");
+        done(&home, "restore");
+        assert_eq!(settings("vc"), neighbour);
+        assert_eq!((settings("va"), journals(&home)), (before, 0));
+    });
+    let now = host();
+    assert!(!outside.is_empty());
+    for (what, before) in &outside {
+        // Other tests make and remove devices of their own.
+        if let Some(now) = now.get(what) {
+            assert_eq!(now, before, "{what}");
+        }
+    }
+}
