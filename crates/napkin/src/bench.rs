@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::parser::ValueSource;
 use clap::{ArgMatches, Subcommand, ValueEnum};
 use napkin_bench::flood_ping::FloodPing;
 use napkin_bench::linux;
@@ -19,6 +18,7 @@ use crate::failure::{Failure, print, say};
 use crate::machine::{self, Modelled};
 use crate::policies::warn;
 use crate::units;
+use crate::world::{World, world};
 
 /// What to run, and how.
 #[derive(Debug, clap::Args)]
@@ -51,9 +51,9 @@ Examples:
   sudo napkin bench memcached --world linux --policy base,defer20,suspend20 --load 20k,max")]
 pub(crate) struct Bench {
     #[command(subcommand)]
-    workload: Option<Which>,
+    pub(crate) workload: Option<Which>,
     #[command(flatten)]
-    common: Common,
+    pub(crate) common: Common,
 }
 
 #[derive(Debug, clap::Args)]
@@ -61,7 +61,7 @@ pub(crate) struct Common {
     /// Where to run: napkin's engine on this machine, a model in virtual time, or the kernel's own NAPI.
     /// [default: engine where it has the workload, else machine]
     #[arg(long, value_enum, global = true)]
-    world: Option<World>,
+    pub(crate) world: Option<World>,
     #[command(flatten)]
     pub(crate) modelled: Modelled,
     /// A policy to compare, or a list of names with commas; may be given several times. A value with
@@ -97,21 +97,11 @@ pub(crate) struct Common {
     pub(crate) quiet: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum World {
-    /// Real threads and real packets, on this machine.
-    Engine,
-    /// A model in virtual time.
-    Machine,
-    /// The kernel's own NAPI, under programs of the operating system.
-    Linux,
-}
-
 /// What [`UdpSink`] is offered by default.
 const OFFERED: &str = "0.2,0.4,0.6,0.8,0.9,1,1.1,1.2,1.4,1.6,1.8,2,2.5,3,4";
 
 #[derive(Debug, Subcommand)]
-enum Which {
+pub(crate) enum Which {
     /// 2007: echo requests as fast as replies come. What do interrupts cost, and what does hold save?
     ///
     /// Without --policy: base, hold1000.
@@ -173,7 +163,7 @@ enum Which {
 }
 
 impl Which {
-    fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Which::FloodPing { .. } => "flood-ping",
             Which::UdpSink { .. } => "udp-sink",
@@ -185,7 +175,7 @@ impl Which {
     }
 
     /// The worlds that have it, the first by default.
-    fn worlds(&self) -> &'static [World] {
+    pub(crate) fn worlds(&self) -> &'static [World] {
         match self {
             Which::FloodPing { .. } | Which::UdpSink { .. } => {
                 &[World::Engine, World::Machine, World::Linux]
@@ -197,15 +187,8 @@ impl Which {
     }
 }
 
-/// Options of single workloads that only the engine has.
-const ENGINE_ONLY: [&str; 8] =
-    ["device", "offered", "corner", "application", "delivery", "consume", "rate", "delay"];
-
-/// Options of single workloads that only linux has.
-const LINUX_ONLY: [&str; 1] = ["connections"];
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Device {
+pub(crate) enum Device {
     /// A synthetic queue that floods by itself.
     Synthetic,
     /// A TAP device, and the operating system's ping.
@@ -213,72 +196,11 @@ enum Device {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Application {
+pub(crate) enum Application {
     /// In a blocking receive call.
     Blocking,
     /// In an epoll wait.
     Epoll,
-}
-
-/// The world that a call means; options of the other ones are refused.
-fn world(args: &Bench, matches: Option<&ArgMatches>) -> Result<World, Failure> {
-    let has = args.workload.as_ref().map_or(&[World::Engine][..], Which::worlds);
-    let world = args.common.world.unwrap_or(has[0]);
-    if !has.contains(&world) {
-        let Some(which) = &args.workload else {
-            let name = spelled(world);
-            let text = format!("name a workload: napkin bench flood-ping --world {name}");
-            return Err(Failure::Usage(text));
-        };
-        let (name, worlds) = (which.name(), has.iter().copied().map(spelled).collect::<Vec<_>>());
-        let text = format!(
-            "{name} runs in {} only: napkin bench {name} --world {}",
-            worlds.join(" and "),
-            worlds[0]
-        );
-        return Err(Failure::Usage(text));
-    }
-    let modelled = &args.common.modelled;
-    let foreign = match world {
-        World::Engine => modelled.given(),
-        World::Machine => None,
-        World::Linux => modelled.given_beside_load(),
-    };
-    if let Some(option) = foreign {
-        return Err(Failure::Usage(format!(
-            "--{option} is for a modelled host: add --world machine"
-        )));
-    }
-    let linux_only: &[&str] = if world == World::Machine { &LINUX_ONLY } else { &[] };
-    let engine_only: &[&str] = if world == World::Engine { &[] } else { &ENGINE_ONLY };
-    let chosen = matches.and_then(ArgMatches::subcommand).map(|(_, chosen)| chosen);
-    let given = |option: &&&str| {
-        let ids = chosen.filter(|chosen| chosen.try_contains_id(option).is_ok());
-        let source = ids.and_then(|chosen| chosen.value_source(option));
-        source == Some(ValueSource::CommandLine)
-    };
-    if let Some(option) = engine_only.iter().find(given) {
-        let instead = match world {
-            World::Machine => "a modelled workload takes --load and --set",
-            _ => "in linux a workload takes --load",
-        };
-        return Err(Failure::Usage(format!(
-            "--{option} is for the engine; {instead} (see napkin bench --help)"
-        )));
-    }
-    match linux_only.iter().find(given) {
-        Some(option) => Err(Failure::Usage(format!("--{option} is for linux: add --world linux"))),
-        None => Ok(world),
-    }
-}
-
-/// A world as it is named on the command line.
-fn spelled(world: World) -> &'static str {
-    match world {
-        World::Engine => "engine",
-        World::Machine => "machine",
-        World::Linux => "linux",
-    }
 }
 
 /// Runs it.

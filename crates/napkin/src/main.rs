@@ -23,6 +23,7 @@ mod sweep;
 mod table;
 mod top;
 mod units;
+mod world;
 
 use std::process::ExitCode;
 

@@ -200,7 +200,12 @@ fn options_of_one_world_are_refused_in_the_other() {
         let said = refused(args);
         assert!(said.contains(part), "{args:?}: {said}");
     };
-    says(&["bench", "memcached", "--world", "engine"], "runs in the machine only");
+    says(&["bench", "memcached", "--world", "engine"], "runs in machine and linux only");
+    says(&["bench", "xsk-rr", "--world", "linux"], "runs in engine and machine only");
+    says(&["bench", "memcached", "--connections", "4"], "--connections is for linux");
+    says(&["bench", "memcached", "--world", "linux", "--queues", "2"], "is for a modelled host");
+    says(&["bench", "udp-sink", "--world", "linux", "--corner"], "--corner is for the engine");
+    says(&["bench", "memcached", "--world", "linux", "--load", "0"], "a load of '0' is none");
     says(&["bench", "udp-sink", "--queues", "2"], "--queues is for a modelled host");
     says(&["bench", "udp-sink", "--world", "machine", "--corner"], "--corner is for the engine");
     says(&["bench", "xsk-rr", "--world", "machine", "--rate", "9"], "--rate is for the engine");

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::bed::Bed;
 use super::pair::SERVER;
 use super::window::Window;
-use super::{failed, notes};
+use super::{extra, failed, notes};
 use crate::error::BenchError;
 use crate::ping::Ping;
 use crate::report::{Column, Figures, Report};
@@ -64,7 +64,6 @@ impl Workload for FloodPing {
     }
 
     fn columns(&self) -> Vec<Column> {
-        let extra = |name: &str| Column::Extra(name.to_owned());
         vec![
             Column::Policy,
             Column::Load("client".into()),

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::bed::Bed;
 use super::pair::SERVER;
 use super::window::Window;
-use super::{failed, notes};
+use super::{extra, failed, notes};
 use crate::error::BenchError;
 use crate::memcached::{Client, ClientFigures, ClientWait, Config, Load, populate};
 use crate::report::{Column, Figures, Report};
@@ -128,7 +128,6 @@ impl Workload for Memcached {
     }
 
     fn columns(&self) -> Vec<Column> {
-        let extra = |name: &str| Column::Extra(name.to_owned());
         vec![
             Column::Policy,
             Column::Load("rate".into()),

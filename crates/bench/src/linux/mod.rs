@@ -21,7 +21,7 @@ use napkin_core::Policy;
 use crate::error::BenchError;
 use crate::memcached::Load;
 use crate::rate::{shorten, whole_rate};
-use crate::report::{Report, Row};
+use crate::report::{Column, Report, Row};
 use crate::workload::Workload;
 
 use flood_ping::FloodPing;
@@ -38,6 +38,11 @@ const NOTES: [&str; 3] = [
     "server_* are shares of the serving CPU's time, polls that found nothing included: the kernel \
      does not tell these apart, so cpu is null",
 ];
+
+/// A column of a figure that only this world has.
+fn extra(name: &str) -> Column {
+    Column::Extra(name.to_owned())
+}
 
 fn notes() -> Vec<String> {
     NOTES.map(str::to_owned).to_vec()

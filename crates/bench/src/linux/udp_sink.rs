@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::bed::Bed;
 use super::pair::{CLIENT, SERVER};
 use super::window::Window;
-use super::{failed, notes};
+use super::{extra, failed, notes};
 use crate::error::BenchError;
 use crate::report::{Column, Figures, Report};
 use crate::workload::{Options, Trial, Workload};
@@ -105,7 +105,6 @@ impl Workload for UdpSink {
     }
 
     fn columns(&self) -> Vec<Column> {
-        let extra = |name: &str| Column::Extra(name.to_owned());
         vec![
             Column::Policy,
             Column::Load("rate".into()),
