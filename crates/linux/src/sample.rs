@@ -162,7 +162,10 @@ impl Sampler {
                 counter_notes.push(format!("polls, packets and timers are not counted: {error}"));
                 None
             }
-            None => None,
+            None => {
+                counter_notes.push("polls, packets and timers: nobody asked to count them".into());
+                None
+            }
         };
         let room = options.count.map_or(0, |options| options.instances);
         Ok(Sampler {

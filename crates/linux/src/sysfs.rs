@@ -270,6 +270,13 @@ impl Sysfs {
     }
 }
 
+/// The CPUs that are on; if the kernel does not say, those that this process may use.
+pub fn online_cpus() -> Vec<usize> {
+    let text = read_text("/sys/devices/system/cpu/online", LIMIT);
+    let online = text.ok().and_then(|text| cpus::parse_list(&text));
+    online.unwrap_or_else(napkin_sched::usable_cpus)
+}
+
 /// Whether two CPUs share a core, somewhere on this host.
 pub fn smt_active() -> Option<bool> {
     match read_text("/sys/devices/system/cpu/smt/active", LIMIT).ok()?.trim() {

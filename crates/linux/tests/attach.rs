@@ -265,6 +265,26 @@ fn sockets_are_set_and_what_a_listener_hands_on_is_put_back_too() {
 }
 
 #[test]
+fn sockets_that_come_and_go_are_not_remembered() {
+    if !Right::NetAdmin.held() {
+        return eprintln!("skipped: the preference needs {}", Right::NetAdmin);
+    }
+    let Some(mut program) = Program::start() else { return };
+    let (mut attachment, notes) = attach(&program, "busypoll");
+    for _ in 0..5 {
+        program.ask("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)");
+        attachment.look();
+        program.ask("u.close()");
+        attachment.look();
+    }
+    assert_eq!(notes.before.borrow().len(), 5, "each was set");
+    program.ask("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)");
+    attachment.look();
+    let (restoration, _) = attachment.restore();
+    assert_eq!((restoration.done, restoration.gone), (1, 0), "only what is open");
+}
+
+#[test]
 fn a_thread_that_waits_is_pinned_where_its_packets_are_polled_and_put_back() {
     let Some(link) = Link::new("pin") else { return };
     let (Some(mut program), Some(mut sender)) =

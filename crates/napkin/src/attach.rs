@@ -14,6 +14,7 @@ use napkin_linux::process::Params;
 use napkin_linux::support::{self, Scope, Warning};
 use napkin_sched::CpuList;
 
+use crate::apply::policy;
 use crate::failure::{Failure, say};
 use crate::{policies, units};
 
@@ -78,10 +79,6 @@ pub(crate) struct How {
     /// Say everything.
     #[arg(long, short)]
     pub(crate) verbose: bool,
-}
-
-fn policy(text: &str) -> Result<Policy, napkin_core::policy::PolicyError> {
-    text.parse()
 }
 
 pub(crate) fn run(args: &Attach) -> Result<(), Failure> {

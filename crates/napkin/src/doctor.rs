@@ -6,6 +6,7 @@ use napkin_core::Policy;
 use napkin_linux::doctor::{CHECKS, Finding, Report, Request, Status, examine, gather};
 use serde_json::json;
 
+use crate::apply::policy;
 use crate::failure::{Failure, print, print_json};
 use crate::{table, units};
 
@@ -50,10 +51,6 @@ pub(crate) struct Doctor {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-}
-
-fn policy(text: &str) -> Result<Policy, napkin_core::policy::PolicyError> {
-    text.parse()
 }
 
 fn window(text: &str) -> Result<Duration, String> {

@@ -87,7 +87,7 @@ fn told(restoration: &Restoration, store: &Store, args: &Restore) -> Result<(), 
 pub(crate) fn note_unread(store: &Store) {
     if let Some(root_s) = store.not_root_s() {
         say(&format!(
-            "note: this is the journal in {}; what root changed is in {}: look as root",
+            "note: that is the journal in {}; root's, in {}, was not read",
             store.directory().display(),
             root_s.display()
         ));

@@ -68,11 +68,15 @@ fn done(home: &Place, args: &str) -> String {
     said
 }
 
-/// Every instance's settings, its thread's CPUs and class; ids of threads differ each time.
+/// Every instance's settings, its thread's CPUs and class; ids of threads differ each time, and
+/// those of instances each time that the device comes up.
 fn settings(ifname: &str) -> String {
     let mut netdev = Netdev::open().expect("netdev");
     let mut device = device::find(&mut netdev, ifname).expect("it is there");
-    device.napis.iter_mut().for_each(|napi| napi.pid = napi.pid.map(|_| 1));
+    for napi in &mut device.napis {
+        napi.id = 0;
+        napi.pid = napi.pid.map(|_| 1);
+    }
     format!("{device:#?}")
 }
 

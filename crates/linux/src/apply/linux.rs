@@ -2,7 +2,6 @@
 //! scheduler for threads, `/proc/irq` for interrupts.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use super::error::WorldError;
 use super::place::{Instance, Place, Value};
@@ -10,11 +9,10 @@ use super::world::{Snapshot, Target, World};
 use crate::device::{self, Device, DeviceError, Napi};
 use crate::kernel::{Can, Kernel, Way};
 use crate::netlink::{Netdev, NetlinkError, Route};
-use crate::procfs::cpus::parse_list;
-use crate::procfs::{irq, read_text, thread};
+use crate::procfs::{irq, thread};
 use crate::rights::Right;
 use crate::settings::Setting;
-use crate::sysfs::{DeviceFile, Sysfs};
+use crate::sysfs::{DeviceFile, Sysfs, online_cpus};
 
 /// The kernel's thread that makes all others, and hands its CPUs down to them.
 const KTHREADD: i32 = 2;
@@ -138,7 +136,7 @@ impl World for Linux {
                 values.extend(value.map(|it| (Place::Device(setting), Value::Number(it))));
             }
         }
-        Ok(Snapshot { device, values, cpus: online() })
+        Ok(Snapshot { device, values, cpus: online_cpus() })
     }
 
     fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, WorldError> {
@@ -216,7 +214,7 @@ impl World for Linux {
         // In a container with process ids of its own 2 is somebody else.
         let kthreadd = thread::comm(KTHREADD).filter(|comm| comm == "kthreadd");
         let cpus = kthreadd.and_then(|_| napkin_sched::affinity(Some(KTHREADD)).ok());
-        cpus.unwrap_or_else(online)
+        cpus.unwrap_or_else(online_cpus)
     }
 }
 
@@ -227,11 +225,4 @@ fn file(setting: Setting) -> Option<DeviceFile> {
         Setting::GroFlushTimeout => Some(DeviceFile::GroFlushTimeout),
         Setting::IrqSuspendTimeout => None,
     }
-}
-
-fn online() -> Vec<usize> {
-    let listed = fs::exists("/sys/devices/system/cpu/online").unwrap_or(false);
-    let text =
-        if listed { read_text("/sys/devices/system/cpu/online", 64 << 10).ok() } else { None };
-    text.and_then(|text| parse_list(&text)).unwrap_or_else(napkin_sched::usable_cpus)
 }

@@ -310,7 +310,7 @@ fn host() -> Host {
         |name: Sysctl| sysctls.get(&name).cloned().unwrap_or_else(|| Err(name.to_string()));
     let absent = |path: &'static str| move || format!("{path}, which this kernel does not have");
     Host {
-        cpus: sysfs_cpus(),
+        cpus: sysfs::online_cpus(),
         smt: sysfs::smt_active().ok_or_else(absent("/sys/devices/system/cpu/smt/active")),
         timer_migration: sysctl(Sysctl::TimerMigration),
         rt_runtime: sysctl(Sysctl::SchedRtRuntimeUs),
@@ -322,13 +322,6 @@ fn host() -> Host {
             .ok_or_else(absent("/sys/devices/virtual/workqueue/cpumask")),
         irqbalance: Ok(Threads::find().irqbalance),
     }
-}
-
-/// The CPUs that are on; those of this process if nothing says.
-fn sysfs_cpus() -> Vec<usize> {
-    let text = crate::procfs::read_text("/sys/devices/system/cpu/online", 4_096);
-    let online = text.ok().and_then(|text| crate::procfs::cpus::parse_list(text.trim()));
-    online.unwrap_or_else(napkin_sched::usable_cpus)
 }
 
 /// The switches. Those of the network are shown in the host's own namespace only: they are read

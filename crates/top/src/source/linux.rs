@@ -22,12 +22,15 @@ pub struct LinuxSource {
 }
 
 impl LinuxSource {
-    /// Begins to count. What takes a right that this process has not is left out and noted.
+    /// Begins to watch; with `count` also to count polls, which costs each of the machine's polls
+    /// some time. What takes a right that this process has not is left out and noted.
     ///
     /// # Errors
     /// If the kernel cannot list its instances (Linux 6.8 can).
-    pub fn open() -> Result<LinuxSource, SourceError> {
-        let sampler = Sampler::start(&Options::default());
+    pub fn open(count: bool) -> Result<LinuxSource, SourceError> {
+        let default = Options::default();
+        let options = Options { count: default.count.filter(|_| count), ..default };
+        let sampler = Sampler::start(&options);
         let sampler = sampler.map_err(|error| SourceError(error.to_string()))?;
         let system = rustix::system::uname();
         let release = plain(&system.release().to_string_lossy(), LONGEST_NAME);

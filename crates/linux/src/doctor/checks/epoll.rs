@@ -70,6 +70,10 @@ pub(super) fn epoll(facts: &Facts) -> Vec<Finding> {
         };
         let served = program.served(facts).len();
         let serving = program.serving(facts);
+        if epolls.is_empty() && served == 0 && facts.programs.iter().any(waits_by_epoll) {
+            // A server's first process that only starts and watches those that serve.
+            continue;
+        }
         findings.push(if epolls.is_empty() {
             Finding::fault(
                 format!("{name} has no epoll: only epoll_wait busy polls for many sockets"),
@@ -98,6 +102,10 @@ pub(super) fn epoll(facts: &Facts) -> Vec<Finding> {
         });
     }
     findings
+}
+
+fn waits_by_epoll(program: &Program) -> bool {
+    program.epolls.as_ref().is_ok_and(|epolls| !epolls.is_empty())
 }
 
 /// Whether a policy wants epolls that prefer.

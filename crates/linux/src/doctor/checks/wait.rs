@@ -1,15 +1,39 @@
 //! How the programs wait.
 
+use std::collections::BTreeMap;
+
 use napkin_core::MICROSECOND;
 
 use super::{listed, time};
 use crate::doctor::{Facts, Finding, Program, Wait};
 
-/// What a wait looks like.
-fn show(wait: &Wait) -> String {
-    let timeout = wait.timeout.map_or_else(|| "-1".into(), time);
-    format!("epoll {}: timeout {timeout} ({} times)", wait.epoll, wait.times)
+/// Waits as they were seen, a line for each epoll: a program that counts down to its next timer has
+/// another timeout each time.
+fn show(waits: &[&Wait]) -> String {
+    // No end is longer than any.
+    const ENDLESS: u64 = u64::MAX;
+    let mut by_epoll: BTreeMap<i32, (u64, u64, u64)> = BTreeMap::new();
+    for wait in waits {
+        let timeout = wait.timeout.unwrap_or(ENDLESS);
+        let (least, most, times) = by_epoll.entry(wait.epoll).or_insert((timeout, timeout, 0));
+        *least = timeout.min(*least);
+        *most = timeout.max(*most);
+        *times = times.saturating_add(wait.times);
+    }
+    let timeout = |timeout: u64| if timeout == ENDLESS { "-1".into() } else { time(timeout) };
+    listed(by_epoll.into_iter().map(|(epoll, (least, most, times))| {
+        let least_to_most = if least == most {
+            timeout(least)
+        } else {
+            format!("{} to {}", timeout(least), timeout(most))
+        };
+        format!("epoll {epoll}: timeout {least_to_most} ({times} times)")
+    }))
 }
+
+/// A timeout from which on a wake-up for nothing is too rare to matter: one in a second ends no more
+/// than one suspension.
+const SELDOM: u64 = 1_000_000_000;
 
 /// A wait with a zero timeout never busy polls, by the kernel's rule; a finite one wakes a program
 /// that has nothing to do, and ends its instance's suspension each time.
@@ -44,34 +68,28 @@ pub(super) fn timeout(facts: &Facts) -> Vec<Finding> {
         findings.push(if mostly {
             Finding::fault(
                 format!("{name} waits with a zero timeout, and such a wait never busy polls"),
-                listed(zero.iter().map(|wait| show(wait))),
+                show(&zero),
                 Some(format!(
                     "napkin apply threaded --dev {}    (needs nothing of the program)",
                     facts.device.ifname
                 )),
             )
         } else if !finite.is_empty() && facts.policy.application.spin {
-            Finding::ok(
-                format!("{name} never sleeps for long"),
-                listed(finite.iter().map(|wait| show(wait))),
-            )
-        } else if !finite.is_empty() {
+            Finding::ok(format!("{name} never sleeps for long"), show(&finite))
+        } else if finite.iter().any(|wait| wait.timeout < Some(SELDOM)) {
             Finding::advice(
                 format!("{name} wakes up though nothing has come, which ends the suspension"),
-                listed(finite.iter().map(|wait| show(wait))),
+                show(&finite),
                 None,
             )
         } else if facts.policy.application.spin {
             Finding::advice(
                 format!("{name} sleeps until something comes; the policy's program never sleeps"),
-                listed(waits.iter().map(|wait| show(wait))),
+                show(&waits),
                 None,
             )
         } else {
-            Finding::ok(
-                format!("{name} waits without end"),
-                listed(waits.iter().map(|wait| show(wait))),
-            )
+            Finding::ok(format!("{name} waits without end, or for long"), show(&waits))
         });
     }
     findings

@@ -133,6 +133,8 @@ fn a_wait_with_a_zero_timeout_never_polls() {
     faulty("suspend20", "wait-timeout", |it| timeout(it, Some(0)));
     advised("suspend20", "wait-timeout", |it| timeout(it, Some(10_000_000)));
     advised("fullbusy", "wait-timeout", |it| timeout(it, None));
+    // A server's timers for idle connections: one wake-up in more than a minute.
+    assert_eq!(broken("suspend20", |it| timeout(it, Some(75_000_000_000))), []);
     // A look before it sleeps is no harm.
     let looks = broken("suspend20", |it| {
         let look = Wait { timeout: Some(0), times: 3, ..waits(it)[0] };
