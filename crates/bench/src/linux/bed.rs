@@ -16,13 +16,12 @@ use super::pair::{DEVICE, Pair};
 use crate::error::BenchError;
 use crate::workload::Placement;
 
-/// The settings in the order in which none of them does harm alone: suspension and deferral's period
-/// before the count that switches deferral on.
+/// The settings in the order in which `napkin apply` switches them on.
 const ORDER: [Setting; 4] = [
-    Setting::Threaded,
-    Setting::IrqSuspendTimeout,
     Setting::GroFlushTimeout,
     Setting::DeferHardIrqs,
+    Setting::IrqSuspendTimeout,
+    Setting::Threaded,
 ];
 
 /// A place for one run.

@@ -20,18 +20,20 @@ pub struct Window<'a> {
     began: Instant,
     counts: Counts,
     received: u64,
-    times: CpuTimes,
-    squeezes: u32,
+    times: Option<CpuTimes>,
+    squeezes: Option<u32>,
 }
 
-/// Everything at one moment.
-fn read(bed: &Bed, cpu: usize) -> Result<(Counts, CpuTimes, u32), BenchError> {
-    let counts = bed.counter.read().map_err(failed)?.get(&bed.key).copied().unwrap_or_default();
-    let times = CpuTimes::read().map_err(BenchError::Proc)?;
-    let times = times.into_iter().find(|it| it.cpu == cpu).unwrap_or_default();
+/// Everything at one moment; what `/proc` does not say of the CPU is `None`.
+type Moment = (Counts, Option<CpuTimes>, Option<u32>);
+
+fn read(bed: &Bed, cpu: usize) -> Result<Moment, BenchError> {
+    let counts = bed.counter.read().map_err(failed)?.get(&bed.key).copied();
+    let times = CpuTimes::read().map_err(BenchError::Proc)?.into_iter().find(|it| it.cpu == cpu);
     let softnet = Softnet::read().map_err(BenchError::Proc)?;
-    let squeezes = softnet.iter().find(|it| it.cpu == Some(cpu)).map_or(0, |it| it.time_squeeze);
-    Ok((counts, times, squeezes))
+    let softnet = softnet.iter().find(|it| it.cpu == Some(cpu));
+    // An instance that was never polled has no counts yet: they are 0.
+    Ok((counts.unwrap_or_else(|| bed.counter.none_yet()), times, softnet.map(|it| it.time_squeeze)))
 }
 
 impl<'a> Window<'a> {
@@ -91,16 +93,21 @@ impl<'a> Window<'a> {
                 put(name, count);
             }
         }
-        put("time_squeeze", squeezes.wrapping_sub(self.squeezes).into());
-        let since = |get: fn(&CpuTimes) -> u64| get(&times).saturating_sub(get(&self.times));
-        let idle = since(|it| it.idle_ns) + since(|it| it.iowait_ns);
-        let irq = since(|it| it.irq_ns);
-        let softirq = since(|it| it.softirq_ns);
-        let threads = since(|it| it.user_ns) + since(|it| it.nice_ns) + since(|it| it.system_ns);
-        let all = idle + irq + softirq + threads + since(|it| it.steal_ns);
-        set_ratio(extra, "server_busy", irq + softirq + threads, all);
-        set_ratio(extra, "server_softirq", softirq, all);
-        set_ratio(extra, "server_threads", threads, all);
+        if let (Some(now), Some(then)) = (squeezes, self.squeezes) {
+            put("time_squeeze", now.wrapping_sub(then).into());
+        }
+        if let (Some(now), Some(then)) = (times, self.times) {
+            let since = |get: fn(&CpuTimes) -> u64| get(&now).saturating_sub(get(&then));
+            let idle = since(|it| it.idle_ns) + since(|it| it.iowait_ns);
+            let irq = since(|it| it.irq_ns);
+            let softirq = since(|it| it.softirq_ns);
+            let threads =
+                since(|it| it.user_ns) + since(|it| it.nice_ns) + since(|it| it.system_ns);
+            let all = idle + irq + softirq + threads + since(|it| it.steal_ns);
+            set_ratio(extra, "server_busy", irq + softirq + threads, all);
+            set_ratio(extra, "server_softirq", softirq, all);
+            set_ratio(extra, "server_threads", threads, all);
+        }
         extra.insert("serving_cpus".into(), vec![self.cpu].into());
         Ok(figures)
     }
