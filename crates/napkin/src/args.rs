@@ -26,7 +26,12 @@ Examples:
   napkin napi-get                                   what a running engine's instances are set to
   napkin napi-set --id 1 --threaded busy-poll       change one while traffic flows
   napkin bench memcached --world machine            a host of 64 CPUs and 100 Gbit/s, in virtual time
-  napkin reproduce 2024                             a published table beside what the machine says"
+  napkin reproduce 2024                             a published table beside what the machine says
+  napkin show                                       this kernel's NAPI instances, and what is set
+  sudo napkin run --policy suspend20 --dev eth0 -- memcached -t 4
+                                                    a program of yours; all put back at the end
+  sudo napkin doctor                                what keeps a mode from being active
+  sudo napkin top                                   who polls, live"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -266,9 +266,12 @@ pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
                 let queues = facts.device.napis.len();
                 format!("memcached -t {queues} -N {queues} ...    (a thread for each instance)")
             } else {
+                // A veth has no queues for both directions.
+                let veth = facts.device.driver.as_deref() == Some("veth");
+                let one = if veth { "rx 1" } else { "combined 1" };
                 format!(
-                    "ethtool -L {} combined 1    (or give the program a thread and a listening \
-                         socket for each queue)",
+                    "ethtool -L {} {one}    (or give the program a thread and a listening socket \
+                         for each queue)",
                     facts.device.ifname
                 )
             };
