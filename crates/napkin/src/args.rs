@@ -28,7 +28,7 @@ Examples:
   napkin bench memcached --world machine            a host of 64 CPUs and 100 Gbit/s, in virtual time
   napkin reproduce 2024                             a published table beside what the machine says
   napkin show                                       this kernel's NAPI instances, and what is set
-  sudo napkin run --policy suspend20 --dev eth0 -- memcached -t 4
+  sudo napkin run --policy suspend20 --dev eth0 -- memcached -u memcache -t 4 -N 4
                                                     a program of yours; all put back at the end
   sudo napkin doctor                                what keeps a mode from being active
   sudo napkin top                                   who polls, live"

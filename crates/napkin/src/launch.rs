@@ -22,8 +22,9 @@ If the program leaves processes behind (a daemon), napkin stays until the last h
 own messages go to standard error.
 
 Examples:
-  napkin run --policy suspend20 --dev eth0 -- memcached -t 4
-  napkin run --policy suspend20 --dev eth0 --cpus 2-5 --pin -- memcached -t 4
+  sudo napkin run --policy suspend20 --dev eth0 -- memcached -u memcache -t 4 -N 4
+                                    a thread for each of four queues
+  sudo napkin run --policy suspend20 --dev eth0 --cpus 2-5 --pin -- memcached -u memcache -t 4 -N 4
                                     each thread beside the packets that it waits for
   napkin run --policy napibusy -q -- nginx -g 'daemon off;'
                                     the program only; napkin apply has set the device
