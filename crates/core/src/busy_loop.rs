@@ -4,7 +4,7 @@ use crate::host::Host;
 use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::session::{Session, SessionNext};
-use crate::step::{Did, Op, unexpected};
+use crate::step::{Did, Op};
 use crate::{NEVER, Ns};
 
 /// A microsecond of busy polling: the kernel shifts nanoseconds by ten.
@@ -26,6 +26,11 @@ pub(crate) enum LoopNext {
 enum At {
     Session,
     Looking,
+    /// Has let go because another thread wants the CPU, and looks whether the last poll brought
+    /// something.
+    LetGo,
+    /// Gives way to that thread.
+    Yielding,
 }
 
 #[derive(Debug)]
@@ -35,6 +40,8 @@ pub(crate) struct BusyLoop<'a, Q> {
     until: Ns,
     at: At,
     interrupted: bool,
+    /// Lets go for another thread, and goes on afterwards (the kernel's `need_resched`).
+    yields: bool,
 }
 
 impl<'a, Q> BusyLoop<'a, Q> {
@@ -55,22 +62,24 @@ impl<'a, Q> BusyLoop<'a, Q> {
             until,
             at: At::Session,
             interrupted: false,
+            yields: false,
         }
     }
 
     #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> LoopNext {
-        if self.at == At::Looking {
-            self.at = At::Session;
-            match did {
-                Did::Events(0) if now < self.until => self.session.pass(),
-                Did::Events(_) => self.session.stop(now),
-                Did::Interrupted => {
-                    self.interrupted = true;
-                    self.session.stop(now);
+        match self.at {
+            At::Session => {}
+            At::Looking => {
+                self.at = At::Session;
+                match did {
+                    Did::Events(0) if now < self.until && !self.session.resched() => {
+                        self.session.pass();
+                    }
+                    _ => self.stop(now, did),
                 }
-                _ => unexpected("Look", did),
             }
+            At::LetGo | At::Yielding => return self.give_way(now, did),
         }
         match self.session.next(now, did) {
             SessionNext::Op(op) => LoopNext::Op(op),
@@ -78,8 +87,41 @@ impl<'a, Q> BusyLoop<'a, Q> {
                 self.at = At::Looking;
                 LoopNext::Op(Op::Look)
             }
+            SessionNext::Stopped if self.yields => {
+                self.at = At::LetGo;
+                LoopNext::Op(Op::Look)
+            }
             SessionNext::Stopped if self.interrupted => LoopNext::Interrupted,
             SessionNext::Stopped => LoopNext::Ended,
+        }
+    }
+
+    /// A look found something, or the time is up, or a signal or another thread came.
+    #[cold]
+    fn stop(&mut self, now: Ns, did: Did) {
+        self.interrupted = did.events().is_none();
+        let wanted = did == Did::Resched || self.session.resched();
+        self.yields = wanted && did.events() == Some(0) && now < self.until;
+        self.session.stop(now);
+    }
+
+    /// The session has let go for another thread: that one runs, and then it begins anew, unless
+    /// something has come or the time is up.
+    #[cold]
+    fn give_way(&mut self, now: Ns, did: Did) -> LoopNext {
+        if self.at == At::Yielding {
+            self.yields = false;
+            self.session.restart();
+            self.at = At::Looking;
+            return LoopNext::Op(Op::Look);
+        }
+        match did.events() {
+            Some(0) if now < self.until => {
+                self.at = At::Yielding;
+                LoopNext::Op(Op::Resched)
+            }
+            Some(_) => LoopNext::Ended,
+            None => LoopNext::Interrupted,
         }
     }
 
@@ -87,7 +129,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
     pub(crate) fn idle_cycle(&self) -> Option<IdleCycle> {
         match self.at {
             At::Session if self.until > 0 => self.session.idle_cycle(self.until),
-            At::Session | At::Looking => None,
+            _ => None,
         }
     }
 

@@ -10,7 +10,7 @@ use core::mem;
 
 use crate::host::Host;
 use crate::instance::{Id, Instance, Owned};
-use crate::state::{Release, SCHED_THREADED};
+use crate::state::Release;
 
 /// Proof of owning an instance, and the only way to its queue.
 #[derive(Debug)]
@@ -88,9 +88,7 @@ impl<'a, Q> Claim<'a, Q> {
 impl<Q> Drop for Claim<'_, Q> {
     /// Only a context that unwinds, or that was abandoned between two steps, gets here.
     fn drop(&mut self) {
-        if !self.instance.state.load().has(SCHED_THREADED) {
-            self.instance.state.take_from_thread();
-            self.host.strand(self.id);
-        }
+        self.instance.state.take_from_thread();
+        self.host.strand(self.id);
     }
 }

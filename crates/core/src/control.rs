@@ -212,8 +212,16 @@ pub struct TxPoll<'a, Q> {
     host: &'a Host<Q>,
     id: Id,
     claim: Option<Claim<'a, Q>>,
-    started: bool,
+    at: TxPollAt,
     reaped: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TxPollAt {
+    Start,
+    Polled,
+    Masked,
+    Ended,
 }
 
 impl<'a, Q> TxPoll<'a, Q> {
@@ -223,7 +231,7 @@ impl<'a, Q> TxPoll<'a, Q> {
     /// If there is no such instance.
     pub fn new(host: &'a Host<Q>, id: Id) -> Self {
         let _ = host.instance(id);
-        TxPoll { host, id, claim: None, started: false, reaped: 0 }
+        TxPoll { host, id, claim: None, at: TxPollAt::Start, reaped: 0 }
     }
 
     /// Completions reaped; after [`Op::Done`].
@@ -234,22 +242,34 @@ impl<'a, Q> TxPoll<'a, Q> {
 
 impl<Q> Pass<Q> for TxPoll<'_, Q> {
     fn next(&mut self, _: Ns, did: Did) -> Op {
-        if !self.started {
-            self.started = true;
-            if !self.host.instance(self.id).state.claim_free() {
-                return Op::Done;
+        if self.at == TxPollAt::Start {
+            if self.host.instance(self.id).state.claim_free() {
+                self.claim = Some(Claim::from_token(self.host, self.id));
+                self.at = TxPollAt::Polled;
+                return Op::Poll { id: self.id, budget: 0 };
             }
-            self.claim = Some(Claim::from_token(self.host, self.id));
-            return Op::Poll { id: self.id, budget: 0 };
+            self.at = TxPollAt::Ended;
         }
         let Some(claim) = self.claim.take() else { return Op::Done };
+        if self.at == TxPollAt::Masked {
+            self.at = TxPollAt::Ended;
+            return self.host.route(claim, From::Thread).unwrap_or(Op::Done);
+        }
         if let Did::Polled(work) = did {
             debug_assert_eq!(work.rx, 0, "a poll with budget 0 receives nothing");
             self.reaped = work.tx;
         }
         match claim.release() {
-            Ok(()) => Op::Done,
-            Err(claim) => self.host.route(claim, From::Thread).unwrap_or(Op::Done),
+            Ok(()) => {
+                self.at = TxPollAt::Ended;
+                Op::Done
+            }
+            // Somebody wanted it meanwhile; its line may be open, and whoever polls polls masked.
+            Err(claim) => {
+                self.claim = Some(claim);
+                self.at = TxPollAt::Masked;
+                Op::Mask(self.id)
+            }
         }
     }
 
@@ -269,15 +289,25 @@ impl<Q> Host<Q> {
         id: Id,
         change: impl FnOnce(&mut Q) -> T,
     ) -> Result<T, ControlError> {
-        let instance = self.instance(id);
-        if !instance.state.lock_disabled() {
+        if !self.instance(id).state.lock_disabled() {
             return Err(ControlError::NotDisabled(id));
         }
-        let mut claim = Claim::from_token(self, id);
-        let result = change(&mut claim.owned().queue);
-        claim.into_token();
-        instance.state.end_disable();
-        Ok(result)
+        let mut locked = Locked(Some(Claim::from_token(self, id)));
+        Ok(change(queue_of(locked.0.as_mut())))
+    }
+}
+
+/// A disabled instance, locked against an enable. It stays disabled when the lock goes, also while
+/// the change unwinds.
+struct Locked<'a, Q>(Option<Claim<'a, Q>>);
+
+impl<Q> Drop for Locked<'_, Q> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.0.take() {
+            let state = &claim.instance().state;
+            claim.into_token();
+            state.end_disable();
+        }
     }
 }
 

@@ -108,7 +108,7 @@ impl EpollContext {
         }
     }
 
-    /// Suspends the instance after events were found.
+    /// Suspends the instance after events were found, or prolongs its suspension.
     ///
     /// Several threads may wait on one context, and it takes part once: the part is taken out of
     /// the context while it is prolonged, and if another thread's suspension, resume or close came
@@ -117,7 +117,8 @@ impl EpollContext {
     fn suspend<Q>(&self, host: &Host<Q>, id: Id, now: Ns) -> Option<Op> {
         let instance = host.instance(id);
         let timeout = instance.settings.irq_suspend_timeout();
-        if timeout == 0 {
+        let until = suspend_until(host, id, now, timeout);
+        if timeout == 0 || until <= now {
             return match unpack(self.suspends.load(Ordering::Acquire)) {
                 Some((other, _)) if other != id => self.resume(host, From::Application),
                 _ => None,
@@ -131,7 +132,6 @@ impl EpollContext {
             self.prolonged(0);
             return Self::leave(host, other, part, From::Application);
         }
-        let until = now + timeout;
         let part = instance.suspension.enter(held.map(|(_, part)| part), until);
         if !self.prolonged(REGISTERED | u64::from(id.0) << 32 | u64::from(part.0)) {
             return Self::leave(host, id, part, From::Application);
@@ -145,6 +145,15 @@ impl EpollContext {
         let suspends = &self.suspends;
         suspends.compare_exchange(PROLONGING, packed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
+}
+
+/// Until when a wait that has found events suspends an instance: for the timeout, counted from the
+/// instance's last poll. From the wait itself, as Linux counts, a ready list that never runs empty
+/// would put the timer off for ever, while nobody polls (race R18).
+fn suspend_until<Q>(host: &Host<Q>, id: Id, now: Ns, timeout: Ns) -> Ns {
+    let without_poll = host.rules().prolongs_without_poll || race::on(Race::ProlongWithoutPoll);
+    let from = if without_poll { now } else { host.instance(id).polled_at() };
+    from.saturating_add(timeout)
 }
 
 fn unpack(packed: u64) -> Option<(Id, Registration)> {
@@ -204,12 +213,11 @@ impl<'a, Q> EpollWait<'a, Q> {
     }
 
     fn looked(&mut self, now: Ns, did: Did) -> Option<Op> {
-        let events = match did {
-            Did::Events(events) => events,
-            Did::Interrupted if race::on(Race::SuspendOnSignal) => 1,
+        let events = match did.events() {
+            Some(events) => events,
+            None if race::on(Race::SuspendOnSignal) => 1,
             // A signal: nothing was delivered, so nothing is suspended.
-            Did::Interrupted => return self.end(),
-            _ => unreachable!("Look answered by {did:?}"),
+            None => return self.end(),
         };
         let params = self.context.params();
         if events > 0 {
@@ -287,13 +295,13 @@ impl<Q> Pass<Q> for EpollWait<'_, Q> {
 impl<Q> EpollWait<'_, Q> {
     /// A busy poll has ended, and so has the look after it.
     fn polled(&mut self, now: Ns, did: Did) -> Option<Op> {
-        match did {
-            Did::Events(0) => {
+        match did.events() {
+            Some(0) => {
                 self.at = At::Resumed;
                 self.found_nothing().or_else(|| self.sleep())
             }
-            Did::Interrupted => self.interrupted(),
-            _ => self.looked(now, did),
+            None => self.interrupted(),
+            Some(_) => self.looked(now, did),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::instance::{CpuId, Id, Instance};
 use crate::order::Order;
 use crate::policy::{InstancePolicy, Threaded};
 use crate::race::{self, Race};
+use crate::rules::{KernelRules, Rules};
 use crate::settings::{self, SettingError};
 use crate::state::{IN_BUSY_POLL, Prep, SCHED_THREADED, State};
 use crate::step::{Op, Task};
@@ -33,6 +34,7 @@ pub struct Host<Q> {
     cpus: Box<[Cpu]>,
     /// Items of the shared pool. Lock-free and bounded; each instance is on it at most once.
     pub(crate) work: ArrayQueue<Id>,
+    rules: Rules,
 }
 
 impl<Q> Host<Q> {
@@ -53,7 +55,8 @@ impl<Q> Host<Q> {
         assert!(cpus > 0 && cpus < u16::MAX, "{cpus} CPUs");
         assert!(instances.len() < usize::from(u16::MAX), "{} instances", instances.len());
         let work = ArrayQueue::new(instances.len().max(1));
-        Host { instances, cpus: (0..cpus).map(|_| Cpu::new()).collect::<Vec<_>>().into(), work }
+        let cpus = (0..cpus).map(|_| Cpu::new()).collect::<Vec<_>>().into();
+        Host { instances, cpus, work, rules: Rules::new() }
     }
 
     /// One instance.
@@ -129,6 +132,17 @@ impl<Q> Host<Q> {
     /// Meant for set-up; under traffic it holds from the owner's next poll on.
     pub fn set_order(&self, id: Id, order: Order) {
         self.instance(id).settings.set_order(order);
+    }
+
+    /// Says in what the kernel that this host models differs from the core. Meant for set-up; under
+    /// traffic it holds from the next session and the next wait on.
+    pub fn set_rules(&self, rules: KernelRules) {
+        self.rules.set(rules);
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> KernelRules {
+        self.rules.load()
     }
 
     /// Moves an instance's interrupt, softirq and timer to another CPU, from its next schedule on.

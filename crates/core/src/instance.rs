@@ -7,7 +7,7 @@ use crate::policy::InstancePolicy;
 use crate::settings::Settings;
 use crate::state::{State, StateWord};
 use crate::suspend::Suspension;
-use crate::sync::{AtomicU32, Ordering, Word64};
+use crate::sync::{AtomicU32, Count, Ordering, Word64};
 use crate::{NEVER, Ns};
 
 /// An instance's place in its [`Host`](crate::Host).
@@ -38,6 +38,9 @@ pub struct Instance<Q> {
     pub(crate) next: AtomicU32,
     /// When the timer fires; [`NEVER`] if it is not armed.
     deadline: Word64,
+    /// Written by the owner alone. An older value read by another thread only ends a suspension
+    /// sooner, so no order is asked for.
+    polled_at: Count,
     pub(crate) suspension: Suspension,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
@@ -51,6 +54,7 @@ impl<Q> Instance<Q> {
             state: StateWord::new(),
             next: AtomicU32::new(u32::MAX),
             deadline: Word64::new(NEVER),
+            polled_at: Count::new(0),
             suspension: Suspension::new(),
             settings: Settings::new(),
             counters: Counters::new(),
@@ -85,10 +89,23 @@ impl<Q> Instance<Q> {
     }
 
     /// Counts polls that were not made: `n` whole cycles of an [`IdleCycle`](crate::IdleCycle) that a
-    /// world skipped. Called in the place of the skipped steps, by whoever drives the pass that owns
-    /// the instance: owners' counts are no atomic sums.
-    pub fn count_empty_polls(&self, owner: Owner, n: u64) {
+    /// world skipped, the last of which would have ended its poll at `last`. Called in the place of the
+    /// skipped steps, by whoever drives the pass that owns the instance: owners' counts are no atomic
+    /// sums.
+    pub fn count_empty_polls(&self, owner: Owner, n: u64, last: Ns) {
         self.counters.empty_polls(owner, n);
+        self.polled(last);
+    }
+
+    /// When a poll that may receive last ended; 0 before the first.
+    pub fn polled_at(&self) -> Ns {
+        self.polled_at.load(Ordering::Relaxed)
+    }
+
+    /// A poll has ended; by the owner.
+    #[inline]
+    pub(crate) fn polled(&self, now: Ns) {
+        self.polled_at.store(now, Ordering::Relaxed);
     }
 
     /// Forgets the shortest idle gap ([`Counts::idle_gap_min`]), so that a measured window has its

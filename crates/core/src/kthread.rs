@@ -25,7 +25,7 @@ pub struct Kthread<'a, Q> {
 }
 
 impl<'a, Q> Kthread<'a, Q> {
-    /// The loop of the thread of `id`. There must be one at a time.
+    /// The loop of the thread of `id`. One is enough: of several, each schedule has one that polls.
     ///
     /// # Panics
     /// If there is no such instance.
@@ -48,11 +48,11 @@ impl<Q> Pass<Q> for Kthread<'_, Q> {
             if !self.turn.has_claim() {
                 let instance = self.host.instance(self.id);
                 let state = instance.state.load();
-                let mine = if race::on(Race::ThreadTestsSched) { SCHED } else { SCHED_THREADED };
                 if race::on(Race::ThreadQuitsOnDisable) && state.has(DISABLE) {
                     return Op::Done;
                 }
-                if state.has(mine) {
+                let mine = state.has(SCHED_THREADED) && instance.state.adopt();
+                if mine || race::on(Race::ThreadTestsSched) && state.has(SCHED) {
                     let claim = Claim::from_token(self.host, self.id);
                     return self.turn.begin(claim, instance.settings.weight());
                 }

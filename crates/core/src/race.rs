@@ -33,6 +33,8 @@ pub enum Race {
     ModeWaitsForDrain,
     /// R14: one idle context's resume ends every context's suspension.
     ResumeCancelsAll,
+    /// R18: a wait that finds events prolongs a suspension although nobody has polled since.
+    ProlongWithoutPoll,
 }
 
 #[cfg(any(loom, feature = "races"))]

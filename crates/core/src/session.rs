@@ -2,11 +2,11 @@
 //!
 //! Each pass tries to own the instance and, if it does, polls with the session's budget; the
 //! interrupt stays as it was. Letting go takes one poll more, which completes like any other poll
-//! (so a claim costs at least two polls). With `prefer` and deferral it takes none: the deferral
-//! count is full again, and a timer, not an interrupt, looks after the ring until the application
-//! comes back. (Kernels up to 2025 poll once more here, too. Linux 7.2, counted, does not: each
-//! suspending wait has one poll of its own and one of the softirq's, and no wait returns more than
-//! one poll's frames: rows A053 and F155 of `crates/bench/tables/kernel_oracle.csv`.)
+//! (so a claim costs at least two polls); a ring that it does not drain is handed to the softirq at
+//! once. With `prefer` and deferral it takes none: the deferral count is full again, and a timer, not
+//! an interrupt, looks after the ring until the application comes back. That is Linux since
+//! 7599c13dbe7a; before, it polled once more there, too
+//! ([`KernelRules::session_polls_once_more`](crate::KernelRules)).
 
 use crate::Ns;
 use crate::claim::Claim;
@@ -61,12 +61,23 @@ impl<'a, Q> Session<'a, Q> {
         self.turn.again();
     }
 
+    /// Begins anew after having let go.
+    pub(crate) fn restart(&mut self) {
+        self.turn = Turn::idle();
+        self.at = At::Passing;
+    }
+
+    /// Whether another thread wants the CPU, as far as the steps of the passes so far have shown.
+    pub(crate) fn resched(&self) -> bool {
+        self.turn.resched()
+    }
+
     /// Begins to let go. With `prefer` and deferral a timer looks after the ring, which stays masked;
     /// otherwise one poll more completes, and may allow the interrupt again.
     pub(crate) fn stop(&mut self, now: Ns) {
         self.at = At::Stopping;
-        self.turn.again_last();
         let prefer = self.prefer;
+        self.turn.again_last(prefer);
         let mut leaves = false;
         if let Some(claim) = self.turn.claim_mut() {
             let instance = claim.instance();
@@ -82,7 +93,8 @@ impl<'a, Q> Session<'a, Q> {
                         claim.instance().arm(now + timeout);
                     }
                 } else {
-                    leaves = count > 0 && timeout != 0;
+                    let once_more = self.host.rules().session_polls_once_more;
+                    leaves = count > 0 && timeout != 0 && !once_more;
                 }
             }
         }

@@ -61,14 +61,11 @@ impl<'a, Q> SocketWait<'a, Q> {
     }
 
     fn looked(&mut self, now: Ns, did: Did, polled: bool) -> Op {
-        let frames = match did {
-            Did::Events(frames) => frames,
-            Did::Interrupted => 0,
-            _ => unreachable!("Look answered by {did:?}"),
-        };
+        let found = did.events();
+        let frames = found.unwrap_or(0);
         let nonblocking = self.timeout == Some(0);
         let busy = self.napi.filter(|_| self.policy.socket_busy_polls() && !polled);
-        if let (0, Did::Events(_), Some(id)) = (frames, did, busy)
+        if let (Some(0), Some(id)) = (found, busy)
             && (nonblocking || now < self.deadline)
         {
             let usecs = if nonblocking { 0 } else { self.policy.socket_busy_poll_usecs };
@@ -78,7 +75,7 @@ impl<'a, Q> SocketWait<'a, Q> {
             return self.next(now, Did::Start);
         }
         self.frames = frames;
-        if frames > 0 || did == Did::Interrupted || nonblocking || now >= self.deadline {
+        if frames > 0 || found.is_none() || nonblocking || now >= self.deadline {
             self.at = At::Ended;
             return Op::Done;
         }

@@ -25,7 +25,8 @@ pub const IN_BUSY_POLL: u32 = 1 << 6;
 pub const PREFER_BUSY_POLL: u32 = 1 << 7;
 /// The instance's own thread polls it.
 pub const THREADED: u32 = 1 << 8;
-/// `SCHED` is held for the thread: the only bit on which the thread may act.
+/// `SCHED` was given to the thread, which has not taken it yet: the only bit on which the thread may
+/// act. (In the kernel it stays for as long as the thread owns the instance.)
 pub const SCHED_THREADED: u32 = 1 << 9;
 /// The thread never stops polling (with `THREADED`).
 pub const THREADED_BUSY_POLL: u32 = 1 << 11;
@@ -211,6 +212,12 @@ impl StateWord {
     pub(crate) fn give_to_thread(&self) -> bool {
         self.step(|old| (old & THREADED != 0).then_some((old | SCHED_THREADED) & !IN_BUSY_POLL))
             .is_ok()
+    }
+
+    /// The thread takes what was given to it. One step, so that of two threads only one owns it.
+    #[inline]
+    pub(crate) fn adopt(&self) -> bool {
+        self.step(|old| (old & SCHED_THREADED != 0).then_some(old & !SCHED_THREADED)).is_ok()
     }
 
     /// Takes the token back from the thread (or the session), for another owner.

@@ -41,7 +41,8 @@ pub enum Op {
     RunHere(CpuId),
     /// Run the handler of a vector that is not the core's; answer `Ok`.
     Vector(CpuId, Vector),
-    /// Look how many events (or frames) wait for the application; answer [`Did::Events`].
+    /// Look how many events (or frames) wait for the application; answer [`Did::Events`],
+    /// [`Did::Interrupted`], or [`Did::Resched`] where there are none and another thread wants the CPU.
     Look,
     /// A place to switch threads if the scheduler wants to (`cond_resched`); answer `Ok`, or
     /// [`Did::Resched`] where a world knows that it did.
@@ -72,10 +73,23 @@ pub enum Did {
     /// How many events wait.
     Events(u32),
     /// Done, and another thread wants this CPU (`need_resched`). Any step may be answered so in
-    /// place of `Ok`.
+    /// place of `Ok`, and a look in place of `Events(0)`: a busy-poll session then lets go.
     Resched,
     /// The sleep, or the look, was ended by a signal.
     Interrupted,
+}
+
+impl Did {
+    /// How many events a look found; `None` if a signal ended it.
+    #[inline]
+    pub(crate) fn events(self) -> Option<u32> {
+        match self {
+            Did::Events(events) => Some(events),
+            Did::Resched => Some(0),
+            Did::Interrupted => None,
+            _ => unexpected("Look", self),
+        }
+    }
 }
 
 /// A world's mistake. Out of line, so that the answer need not be in memory for its sake.

@@ -82,6 +82,11 @@ pub(crate) struct Turn<'a, Q> {
     budget: u16,
     /// The last poll of a session: it completes, other polls of a session do not.
     last: bool,
+    /// The session prefers busy polling: a ring that its last poll does not drain is left to the
+    /// timer, if there is one (the kernel's `skip_schedule`).
+    prefers: bool,
+    /// Another thread wants the CPU, as the world has said of a step of this turn.
+    resched: bool,
     /// What the last poll found.
     work: Work,
     at: At,
@@ -102,6 +107,8 @@ impl<'a, Q> Turn<'a, Q> {
             claim: None,
             budget: 0,
             last: false,
+            prefers: false,
+            resched: false,
             work: Work::NONE,
             at: At::Start,
             early: false,
@@ -133,10 +140,16 @@ impl<'a, Q> Turn<'a, Q> {
         self.at = At::Start;
     }
 
-    /// Another turn, after which a session lets go.
-    pub(crate) fn again_last(&mut self) {
+    /// Another turn, after which a session lets go; with `prefers`, to the timer if it has to.
+    pub(crate) fn again_last(&mut self, prefers: bool) {
         self.at = At::Start;
         self.last = true;
+        self.prefers = prefers;
+    }
+
+    /// Whether another thread wants the CPU, as far as a step of the turns so far was answered so.
+    pub(crate) fn resched(&self) -> bool {
+        self.resched
     }
 
     /// Lets go without another poll: the timer looks after the ring, which stays masked.
@@ -203,6 +216,7 @@ impl<'a, Q> Turn<'a, Q> {
                 let Did::Polled(work) = did else { unexpected("Poll", did) };
                 debug_assert!(work.rx <= self.budget, "{} of {} frames", work.rx, self.budget);
                 claim.instance().counters.poll(owner, work);
+                claim.instance().polled(now);
                 self.work = work;
                 if work.any() {
                     let owned = claim.owned();
@@ -242,13 +256,13 @@ impl<'a, Q> Turn<'a, Q> {
                     self.release::<false>(false)
                 }
             }
-            At::Remasked if self.early => self.unmasked_first(now, false, owner),
+            At::Remasked if self.early => self.unmasked_first(now, did == Did::Resched, owner),
             At::Remasked => Next::End(End::Again),
         }
     }
 
     /// The next step of a turn whose driver has unmasked first. `yes`: work waited at the unmasking,
-    /// or the receivers of the delivery are full.
+    /// the receivers of the delivery are full, or another thread wants the CPU after the masking.
     // Told a flag in place of the answer, or each answer of the usual order would be taken apart for
     // this one. Out of line where the usual order's own steps are; in line where a turn can lie in
     // registers, which a call would force into memory.
@@ -275,7 +289,10 @@ impl<'a, Q> Turn<'a, Q> {
                 self.mask(Stage::Keeps(End::Again))
             }
             (At::Unmasked, _) => self.release::<true>(false),
-            (At::Remasked, Stage::Passes) => self.deliver(now, owner),
+            (At::Remasked, Stage::Passes) => {
+                self.resched |= yes;
+                self.deliver(now, owner)
+            }
             (At::Remasked, Stage::Keeps(end)) => Next::End(end),
             (At::Delivered, _) => {
                 let pressure = if yes { Pressure::Full } else { Pressure::Room };
@@ -358,10 +375,12 @@ impl<'a, Q> Turn<'a, Q> {
         }
         if exhausted {
             // A ring that never drains makes room for a session that prefers busy polling, if a
-            // timer will look after the ring meanwhile.
+            // timer will look after the ring meanwhile. A session that does not prefer it hands the
+            // ring over at once (`busy_poll_stop`: `__napi_schedule`).
             let timeout = settings.gro_flush_timeout();
-            if (self.last || state.has(PREFER_BUSY_POLL)) && timeout != 0 && owned.defer_count > 0 {
-                owned.defer_count -= 1;
+            let makes_room = if self.last { self.prefers } else { state.has(PREFER_BUSY_POLL) };
+            if makes_room && timeout != 0 && owned.defer_count > 0 {
+                owned.defer_count -= u32::from(!self.last);
                 return self.defer::<OPEN>(now, timeout, state);
             }
             return Next::End(if self.last { End::HandOver } else { End::Again });
@@ -392,7 +411,10 @@ impl<'a, Q> Turn<'a, Q> {
                 return self.defer::<OPEN>(now, timeout, state);
             }
         }
+        // A suspension ends where the interrupt returns: its timer goes, and a context that has
+        // stalled in it must not be waited for (invariant 7).
         instance.cancel_timer();
+        instance.suspension.expire();
         if OPEN && self.open {
             // Work that waited at the unmasking may have no interrupt. (The kernel looks after the
             // release, and schedules.)

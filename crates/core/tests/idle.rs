@@ -79,8 +79,9 @@ fn skipping_equals_stepping<P: Spins>(
         }
         assert_eq!(one.pass.cycle(), Some(cycle), "the next cycle is like the last");
     }
+    let last = skipped.now.get() + (n - 1) * LENGTH + skipped.poll_cost.get();
     skipped.pass(n * LENGTH);
-    skipped.host.instance(ID).count_empty_polls(cycle.owner, n);
+    skipped.host.instance(ID).count_empty_polls(cycle.owner, n, last);
     // What the device counts is the world's.
     let unmasks = cycle.steps().iter().filter(|step| matches!(step, Op::Unmask(_))).count() as u64;
     skipped.device(ID).unmasks += n * unmasks;
@@ -156,8 +157,9 @@ fn as_many_cycles_as_fit_are_followed_by_the_end_of_the_loop() {
     assert_eq!(cycle.steps(), [Op::Poll { id: ID, budget: 8 }, Op::Look]);
     let n = cycle.most(talk.now.get(), LENGTH);
     assert_eq!(n, 34);
+    let last = talk.now.get() + (n - 1) * LENGTH + talk.poll_cost.get();
     talk.pass(n * LENGTH);
-    talk.host.instance(ID).count_empty_polls(cycle.owner, n);
+    talk.host.instance(ID).count_empty_polls(cycle.owner, n, last);
     // The 35th ends after the loop's end: it lets go.
     assert_eq!(wait.does(poll), "poll 8 -> 0");
     assert_eq!(wait.says(), "look -> 0, poll 8 -> 0, unmask, look -> 0");

@@ -385,6 +385,6 @@ fn an_interrupt_during_a_poll_with_budget_0_is_not_lost() {
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "");
     assert_eq!(reap.does(op), "poll 0 -> 0");
-    assert_eq!(reap.says(), "wake ksoftirqd");
+    assert_eq!(reap.says(), "mask, wake ksoftirqd");
     assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 1, deliver, unmask, sleep");
 }

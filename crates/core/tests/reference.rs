@@ -5,7 +5,7 @@
 mod model;
 mod world;
 
-use model::{Model, SOCKET, Seen};
+use model::{LOOK, Model, SOCKET, Seen};
 use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy};
 use napkin_core::*;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ enum Happens {
     Advance(Ns),
     Set(InstancePolicy),
     Follow(usize),
-    Wait(usize, u16),
+    Wait { who: usize, budget: u16, prefer: bool },
     Schedule,
 }
 
@@ -65,12 +65,13 @@ impl<'t> Real<'t> {
                 return;
             }
             Happens::Follow(who) => return self.contexts[who].follow(ID),
-            Happens::Wait(who, budget) => {
+            Happens::Wait { who, budget, prefer } => {
                 let params = EpollPolicy {
-                    busy_poll_usecs: 0,
+                    busy_poll_usecs: u32::from(!prefer),
                     busy_poll_budget: budget,
-                    prefer_busy_poll: true,
+                    prefer_busy_poll: prefer,
                 };
+                talk.look_cost.set(if prefer { 0 } else { LOOK });
                 self.contexts[who].set(params);
                 let wait = EpollWait::new(&talk.host, &self.contexts[who], None, true);
                 let mut wait = talk.hear(wait);
@@ -139,7 +140,7 @@ fn model_happens(model: &mut Model, what: &Happens) {
         Happens::Advance(ns) => model.advance(ns),
         Happens::Set(policy) => model.settings = policy,
         Happens::Follow(who) => model.seen.follows[who] = true,
-        Happens::Wait(who, budget) => model.wait(who, budget),
+        Happens::Wait { who, budget, prefer } => model.wait(who, budget, prefer),
         Happens::Schedule => model.schedule(),
     }
 }
@@ -199,8 +200,8 @@ fn happens() -> impl Strategy<Value = Happens> {
         ).prop_map(Happens::Advance),
         1 => settings().prop_map(Happens::Set),
         3 => (0usize..2).prop_map(Happens::Follow),
-        4 => (0usize..2, prop::sample::select(&[1u16, 8, 64][..]))
-            .prop_map(|(who, budget)| Happens::Wait(who, budget)),
+        4 => (0usize..2, prop::sample::select(&[1u16, 8, 64][..]), prop::bool::weighted(0.7))
+            .prop_map(|(who, budget, prefer)| Happens::Wait { who, budget, prefer }),
         1 => Just(Happens::Schedule),
     ]
 }

@@ -173,14 +173,14 @@ fn two_contexts_suspend_and_one_that_idles_does_not_end_it_for_the_other() {
     // Both find the event: both suspend.
     wait(&talk, &idle, None).says();
     talk.at(US);
-    assert_eq!(wait(&talk, &busy, None).says(), "look -> 1, timer +20ms");
+    assert_eq!(wait(&talk, &busy, None).says(), "look -> 1, timer +19999us");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 2);
     talk.read();
     // One finds nothing: it leaves, and the instance is not polled for it.
     let said = wait(&talk, &idle, None).says();
-    assert!(said.ends_with("timer +20ms, look -> 0, sleep"), "{said}");
+    assert!(said.ends_with("timer +19999us, look -> 0, sleep"), "{said}");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
-    assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND + US);
+    assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND);
     // The last to leave has it polled at once.
     let said = wait(&talk, &busy, None).says();
     assert!(said.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{said}");

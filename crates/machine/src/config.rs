@@ -169,9 +169,11 @@ pub struct Kernel {
     pub inline_while_ksoftirqd: bool,
     /// Whether interrupts and softirqs are taken out of the time that threads are charged for.
     pub irq_time: bool,
+    /// In what its busy polling and suspension differ from the core's.
+    pub rules: KernelRules,
 }
 
-use napkin_core::Order;
+use napkin_core::{KernelRules, Order};
 
 /// The NIC and its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,6 +271,10 @@ impl Config {
                 next_buddy: p.on("kernel.next-buddy"),
                 inline_while_ksoftirqd: p.on("kernel.inline-while-ksoftirqd"),
                 irq_time: p.on("kernel.irq-time"),
+                rules: KernelRules {
+                    session_polls_once_more: p.on("kernel.session-polls-once-more"),
+                    prolongs_without_poll: p.on("kernel.prolongs-without-poll"),
+                },
             },
             cost: Costs::of(p),
             locality: Locality {

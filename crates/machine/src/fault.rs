@@ -32,6 +32,8 @@ pub enum Fault {
     Signal(ThreadId),
     /// Frames to the host are lost for so long.
     LinkDown(Ns),
+    /// The epoll context's ready list does not run empty for so long.
+    AlwaysReady(u32, Ns),
 }
 
 /// Who polls in a mode.
@@ -88,6 +90,7 @@ impl Machine<'_> {
                 }
             }
             Fault::LinkDown(time) => self.link_down_until = self.now + time,
+            Fault::AlwaysReady(epoll, time) => self.always_ready(epoll, self.now + time),
         }
     }
 

@@ -148,6 +148,10 @@ impl Machine<'_> {
         if queue.ring.is_empty() || waiting <= SLACK {
             return None;
         }
+        if self.config.kernel.rules.prolongs_without_poll && instance.suspending_contexts() > 0 {
+            // This kernel does not keep it (race R18).
+            return None;
+        }
         let settings = instance.settings();
         let longest = settings
             .irq_suspend_timeout

@@ -198,6 +198,7 @@ impl<'a> Machine<'a> {
             );
             machine.workers.push(id);
         }
+        host.set_rules(config.kernel.rules);
         for id in host.ids() {
             host.set_order(id, config.nic.order);
             machine.enable(id);

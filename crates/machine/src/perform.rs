@@ -119,7 +119,7 @@ impl Machine<'_> {
                     self.enable_bh(at);
                     self.pay(cpu, at, cost.look, class)
                 }
-                _ => self.look(at),
+                _ => self.look(cpu, at),
             },
             Op::Resched | Op::Yield | Op::Pause => match stage {
                 0 => {
@@ -346,19 +346,23 @@ impl Machine<'_> {
     }
 
     /// What the application's wait finds.
-    fn look(&mut self, at: Context) -> Next {
+    fn look(&mut self, cpu: usize, at: Context) -> Next {
         let Context::Thread(me) = at else { return Next::Did(Did::Events(0)) };
         if std::mem::take(&mut self.threads[me.0 as usize].interrupted) {
             return Next::Did(Did::Interrupted);
         }
-        Next::Did(Did::Events(self.found(me)))
+        let found = self.found(me);
+        let gives_way = found == 0 && self.cpus[cpu].need_resched;
+        Next::Did(if gives_way { Did::Resched } else { Did::Events(found) })
     }
 
     pub(crate) fn found(&self, me: ThreadId) -> u32 {
         let thread = &self.threads[me.0 as usize];
         match (thread.epoll, thread.socket) {
             (Some(epoll), _) => {
-                (self.ready[epoll as usize].list.len() as u32).min(thread.max_events)
+                let ready = &self.ready[epoll as usize];
+                let always = u32::from(self.now < ready.always_until);
+                (ready.list.len() as u32 + always).min(thread.max_events)
             }
             (None, Some(socket)) => self.waiting(socket),
             (None, None) => 0,

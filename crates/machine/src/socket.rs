@@ -65,6 +65,8 @@ pub(crate) struct Ready {
     pub(crate) waiter: Option<ThreadId>,
     pub(crate) returns: u64,
     pub(crate) events: u64,
+    /// Until then a descriptor that is always ready is on the list, too.
+    pub(crate) always_until: Ns,
 }
 
 /// A flow: where its frames arrive and which socket gets them.
@@ -113,6 +115,19 @@ impl Machine<'_> {
     /// How many events, or frames, the thread's last wait found.
     pub fn events(&self, me: ThreadId) -> u32 {
         self.threads[me.0 as usize].events
+    }
+
+    /// Puts a descriptor on an epoll context's ready list that stays ready until then (a level-triggered
+    /// `EPOLLOUT` on a pipe that nobody fills): each wait finds an event at once. It is no socket, and
+    /// [`Machine::next_ready`] does not name it.
+    pub fn always_ready(&mut self, epoll: u32, until: Ns) {
+        let ready = &mut self.ready[epoll as usize];
+        ready.always_until = until;
+        if let Some(waiter) = ready.waiter
+            && self.threads[waiter.0 as usize].pass.is_some()
+        {
+            self.wake_thread(waiter);
+        }
     }
 
     /// Takes the next ready socket of a thread's epoll context; the thread reads it until it is

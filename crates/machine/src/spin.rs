@@ -179,9 +179,9 @@ impl Machine<'_> {
         }
         let cycle = &spin.cycle;
         let poll = self.config.cost.poll;
-        self.host.instance(cycle.id).count_empty_polls(cycle.owner, rounds);
-        self.cpus[cpu].polled_in_vain += rounds * poll;
         let polled = spin.start + (rounds - 1) * spin.length + self.cpus[cpu].wall(poll);
+        self.host.instance(cycle.id).count_empty_polls(cycle.owner, rounds, polled);
+        self.cpus[cpu].polled_in_vain += rounds * poll;
         self.queues[usize::from(cycle.id.0)].waiting_since = polled;
         if self.seen.detailed
             && let Some(&Op::Poll { budget, .. }) = cycle.steps().first()

@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 
 use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
-use napkin_core::{EpollContext, MICROSECOND, MILLISECOND, Ns, Order};
+use napkin_core::{EpollContext, KernelRules, MICROSECOND, MILLISECOND, Ns, Order};
 
 use crate::client::Client;
 use crate::config::{Config, Fair, Preemption};
@@ -140,6 +140,8 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
 fn config(rng: &mut Rng) -> Result<Config, String> {
     let profile = Profile::named("emulator-7.2").map_err(|error| error.to_string())?;
     let mut config = Config::of(&profile);
+    // What the core promises, not what a kernel does.
+    config.kernel.rules = KernelRules::default();
     config.processor.cpus = 1 + rng.below(6) as u16;
     config.processor.smt = 1 + rng.below(2) as u16;
     config.processor.smt_dilation = 1_500;

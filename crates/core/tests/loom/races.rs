@@ -188,6 +188,37 @@ fn one_of_two_resumes() {
     main.settle();
 }
 
+/// A context whose ready list never runs empty waits again and again, beside somebody who polls or
+/// not; time passes between its waits.
+fn a_list_that_never_runs_empty(polled: bool) {
+    let world = World::new(&SUSPEND, false);
+    let mut main = Actor::new(&world);
+    main.enable();
+    main.packet();
+    let context = context(true);
+    let mut others = vec![];
+    if polled {
+        let mut other = Actor::new(&world);
+        others.push(spawn(move || other.schedule(napkin_core::From::Application)));
+    }
+    for _ in 0..2 {
+        main.events = Some([1].into());
+        main.wait(&context);
+        world.pass(SUSPENSION / 2);
+    }
+    join(&mut others);
+    world.still();
+    main.close(&context);
+    main.settle();
+}
+
+#[test]
+fn r18_a_list_that_never_runs_empty_does_not_put_the_timer_off() {
+    explore(|| a_list_that_never_runs_empty(true));
+    let model = || a_list_that_never_runs_empty(false);
+    model_bites(Race::ProlongWithoutPoll, model, "suspended beyond the timeout");
+}
+
 #[test]
 fn r14_one_contexts_resume_is_its_own() {
     model_bites(Race::ResumeCancelsAll, one_of_two_resumes, "the busy context still suspends");

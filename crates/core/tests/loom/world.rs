@@ -121,6 +121,10 @@ impl World {
         }
         let held = SCHED | SCHED_THREADED | IN_BUSY_POLL | MISSED;
         assert!(!state.has(held), "a token that nobody holds: {state:x?}");
+        // Invariant 7: nobody who suspends keeps the queue waiting for longer than the timeout.
+        let longest = instance.polled_at() + SUSPENSION;
+        let suspended = instance.suspending_contexts() > 0;
+        assert!(!suspended || instance.deadline() <= longest, "suspended beyond the timeout");
         let waiting = self.line.waiting();
         assert!(armed || waiting == 0, "{waiting} packets that nobody will find");
         assert!(armed || !self.line.masked(), "masked, without an owner and without a timer");
@@ -140,7 +144,7 @@ impl World {
     }
 
     /// Lets time pass, and says what time it is then.
-    fn pass(&self, time: Ns) -> Ns {
+    pub(crate) fn pass(&self, time: Ns) -> Ns {
         self.clock.fetch_add(time, SeqCst) + time
     }
 

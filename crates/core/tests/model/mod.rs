@@ -8,6 +8,9 @@
 use napkin_core::policy::{InstancePolicy, PARK_TIMEOUT};
 use napkin_core::{NEVER, Ns, Order, WEIGHT};
 
+/// How long a look takes in a wait that does not prefer busy polling: longer than its microsecond.
+pub(crate) const LOOK: Ns = 2_000;
+
 /// Frames a socket keeps.
 pub(crate) const SOCKET: u32 = 100;
 
@@ -69,6 +72,8 @@ pub(crate) struct Model {
     /// Who thinks that it suspends, though the timeout may have ended it.
     registered: [bool; 2],
     until: Ns,
+    /// When a poll last ended.
+    polled_at: Ns,
 }
 
 impl Model {
@@ -89,6 +94,7 @@ impl Model {
             suspends: [false; 2],
             registered: [false; 2],
             until: 0,
+            polled_at: 0,
         }
     }
 
@@ -143,26 +149,46 @@ impl Model {
     }
 
     /// An application waits, for one pass if it busy polls at all; it reads what it finds.
-    pub(crate) fn wait(&mut self, who: usize, budget: u16) {
+    pub(crate) fn wait(&mut self, who: usize, budget: u16, prefer: bool) {
+        self.look(prefer);
         if self.seen.socket == 0 && self.seen.follows[who] {
-            let found = self.session(budget);
-            if !found {
+            self.session(budget, prefer);
+            self.look(prefer);
+            if self.seen.socket == 0 {
                 self.seen.follows[who] = false;
-                self.resume(who);
+                if prefer {
+                    self.resume(who);
+                }
                 self.settle();
                 return;
             }
         }
         if self.seen.socket > 0 {
             self.seen.socket = 0;
-            if self.seen.follows[who] && self.settings.irq_suspend_timeout > 0 {
-                self.suspends[who] = true;
-                self.registered[who] = true;
-                self.until = self.until.max(self.now + self.settings.irq_suspend_timeout);
-                self.seen.deadline = self.now + self.settings.irq_suspend_timeout;
+            if prefer && self.seen.follows[who] {
+                self.suspend(who);
             }
         }
         self.settle();
+    }
+
+    fn look(&mut self, prefer: bool) {
+        if !prefer {
+            self.now += LOOK;
+        }
+    }
+
+    /// A suspension lasts for its timeout after the last poll, however often it is prolonged: whoever
+    /// finds events has not polled, and the ring must not wait for them any longer.
+    fn suspend(&mut self, who: usize) {
+        let timeout = self.settings.irq_suspend_timeout;
+        let until = self.polled_at + timeout;
+        if timeout > 0 && until > self.now {
+            self.suspends[who] = true;
+            self.registered[who] = true;
+            self.until = self.until.max(until);
+            self.seen.deadline = until;
+        }
     }
 
     fn resume(&mut self, who: usize) {
@@ -174,17 +200,20 @@ impl Model {
         }
     }
 
-    /// One pass of a session that prefers busy polling. It lets go to the timer, or, without
-    /// deferral, with another poll.
-    fn session(&mut self, budget: u16) -> bool {
+    /// One pass of a session. One that prefers busy polling lets go to the timer; without deferral,
+    /// or without that preference, it lets go with another poll.
+    fn session(&mut self, budget: u16, prefer: bool) {
         if self.holding {
-            self.preferred = true;
-            return false;
+            self.preferred |= prefer;
+            self.look(prefer);
+            return;
         }
         self.take(budget);
-        let found = self.seen.socket > 0;
-        self.count = self.settings.defer_hard_irqs;
-        let left = if self.count > 0 && self.settings.gro_flush_timeout > 0 {
+        self.look(prefer);
+        if prefer {
+            self.count = self.settings.defer_hard_irqs;
+        }
+        let left = if prefer && self.count > 0 && self.settings.gro_flush_timeout > 0 {
             self.defer()
         } else {
             let (frames, any, full) = self.take(budget);
@@ -194,7 +223,6 @@ impl Model {
             Left::Free => {}
             Left::More | Left::Wanted | Left::Holding => self.softirq(),
         }
-        found
     }
 
     /// The softirq polls until the instance is given back or only held.
@@ -231,6 +259,7 @@ impl Model {
     fn take(&mut self, budget: u16) -> (usize, bool, bool) {
         let frames = self.seen.ring.min(usize::from(budget));
         let done = std::mem::take(&mut self.done);
+        self.polled_at = self.now;
         self.open = self.order == Order::UnmaskFirst && frames < usize::from(budget);
         if self.open {
             // Whatever follows; where the interrupt is not to come it is masked again.
@@ -277,7 +306,7 @@ impl Model {
         let defers = settings.gro_flush_timeout > 0;
         if !drained {
             // Not drained: on with it, or, for somebody who prefers to poll, room and a timer.
-            if (session || self.preferred) && defers && self.count > 0 {
+            if !session && self.preferred && defers && self.count > 0 {
                 self.count -= 1;
                 return self.defer();
             }
@@ -306,6 +335,8 @@ impl Model {
             }
         }
         self.seen.unmasks += u64::from(self.order == Order::DeliverFirst);
+        // Where the interrupt returns nobody suspends it any more.
+        self.suspends = [false; 2];
         self.free(None)
     }
 

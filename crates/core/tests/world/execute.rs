@@ -208,6 +208,9 @@ impl<'a> World<'a> {
             frame.looked_in_vain = false;
             return Did::Interrupted;
         }
+        if frames == 0 && self.random.once_in(16) {
+            return Did::Resched;
+        }
         Did::Events(frames)
     }
 

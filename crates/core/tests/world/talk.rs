@@ -25,6 +25,8 @@ pub(crate) struct Talk {
     pub(crate) poll_cost: Cell<Ns>,
     /// What a yield costs.
     pub(crate) yield_cost: Cell<Ns>,
+    /// What a look costs.
+    pub(crate) look_cost: Cell<Ns>,
     /// Whether another thread wants the CPU.
     pub(crate) need_resched: Cell<bool>,
     /// Whether the next look is ended by a signal.
@@ -54,6 +56,7 @@ impl Talk {
             now: Cell::new(0),
             poll_cost: Cell::new(0),
             yield_cost: Cell::new(0),
+            look_cost: Cell::new(0),
             need_resched: Cell::new(false),
             signal: Cell::new(false),
         };
@@ -258,7 +261,7 @@ impl<P: Pass<Port>> Speaker<'_, P> {
             }
             Op::Mask(_) => {
                 self.pass.queue().mask();
-                self.did = Did::Ok;
+                self.did = if talk.need_resched.get() { Did::Resched } else { Did::Ok };
                 "mask".into()
             }
             Op::Unmask(_) => {
@@ -271,8 +274,10 @@ impl<P: Pass<Port>> Speaker<'_, P> {
                 "look: signal".into()
             }
             Op::Look => {
+                talk.pass(talk.look_cost.get());
                 let frames = talk.sockets.borrow()[0].frames;
-                self.did = Did::Events(frames);
+                let wanted = frames == 0 && talk.need_resched.get();
+                self.did = if wanted { Did::Resched } else { Did::Events(frames) };
                 format!("look -> {frames}")
             }
             other => {

@@ -1,0 +1,154 @@
+//! How long a suspension lasts: never longer than its timeout after the last poll, whoever waits.
+#![cfg(not(loom))]
+
+mod world;
+
+use napkin_core::*;
+use world::talk::{ID, Talk};
+
+const US: Ns = MICROSECOND;
+const TIMEOUT: Ns = 20 * MILLISECOND;
+
+/// A packet was interrupted for, polled and delivered, at the present time.
+fn serve_one(talk: &Talk) {
+    talk.arrive(1);
+    talk.interrupt(ID);
+    assert!(talk.softirq().starts_with("poll 64 -> 1, deliver, timer"));
+}
+
+fn wait(talk: &Talk, context: &EpollContext) -> String {
+    talk.hear(EpollWait::new(&talk.host, context, Some(0), false)).says()
+}
+
+#[test]
+fn a_list_that_never_runs_empty_delays_a_packet_by_the_timeout_at_the_most() {
+    let talk = Talk::new("suspend20");
+    let context = talk.context(0, 64, true);
+    context.follow(ID);
+    serve_one(&talk);
+    assert_eq!(wait(&talk, &context), "look -> 1, timer +20ms");
+    // The event stays (level-triggered, never read): each wait returns at once, and polls nothing.
+    talk.arrive(1);
+    for ms in 1..20 {
+        talk.at(ms * MILLISECOND);
+        assert_eq!(wait(&talk, &context), format!("look -> 1, timer +{}ms", 20 - ms));
+        assert_eq!(talk.timer(), "nothing");
+    }
+    talk.at(TIMEOUT);
+    // It would be over now: nothing to prolong, and the timer has the ring polled.
+    assert_eq!(wait(&talk, &context), "look -> 1");
+    assert_eq!(talk.timer(), "raise");
+    assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, timer +20us");
+    // That was a poll: the next wait suspends anew.
+    assert_eq!(wait(&talk, &context), "look -> 2, timer +20ms");
+}
+
+#[test]
+fn linux_puts_the_timer_off_at_every_wait() {
+    let talk = Talk::new("suspend20");
+    talk.host.set_rules(KernelRules { prolongs_without_poll: true, ..KernelRules::default() });
+    let context = talk.context(0, 64, true);
+    context.follow(ID);
+    serve_one(&talk);
+    talk.arrive(1);
+    for ms in 0..200 {
+        talk.at(ms * MILLISECOND);
+        assert_eq!(talk.timer(), "nothing");
+        assert_eq!(wait(&talk, &context), "look -> 1, timer +20ms");
+    }
+    assert_eq!(talk.device(ID).waiting(), 1, "for a fifth of a second, ten times the timeout");
+}
+
+#[test]
+fn whoever_polls_prolongs() {
+    let talk = Talk::new("suspend20");
+    let context = talk.context(0, 64, true);
+    context.follow(ID);
+    serve_one(&talk);
+    wait(&talk, &context);
+    talk.read();
+    // A busy application: each wait finds its list empty, polls, and suspends by that poll.
+    for n in 1..=100 {
+        talk.at(n * 10 * MILLISECOND);
+        talk.arrive(1);
+        let said = talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
+        assert!(said.ends_with("look -> 1, timer +20ms"), "{said}");
+        assert_eq!(talk.timer(), "nothing");
+        talk.read();
+    }
+    assert_eq!(talk.counts().timer_polls, 0);
+}
+
+#[test]
+fn a_batch_that_takes_several_waits_stays_suspended_until_it_is_done() {
+    let talk = Talk::new("suspend20");
+    let context = talk.context(0, 64, true);
+    context.follow(ID);
+    serve_one(&talk);
+    for us in [0, 500, 1_000, 5_000] {
+        talk.at(us * US);
+        wait(&talk, &context);
+        assert_eq!(talk.host.instance(ID).deadline(), TIMEOUT);
+    }
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
+}
+
+#[test]
+fn other_contexts_cannot_put_it_off_by_turns() {
+    let talk = Talk::new("suspend20");
+    let contexts = [(); 4].map(|()| talk.context(0, 64, true));
+    serve_one(&talk);
+    for (n, context) in (0..).zip(&contexts) {
+        context.follow(ID);
+        talk.at(n * 5 * MILLISECOND);
+        wait(&talk, context);
+        assert_eq!(talk.host.instance(ID).deadline(), TIMEOUT);
+    }
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 4);
+    talk.at(TIMEOUT);
+    assert_eq!(talk.timer(), "raise");
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
+}
+
+#[test]
+fn an_idle_instance_is_not_suspended_by_events_of_something_else() {
+    let talk = Talk::new("suspend20");
+    let context = talk.context(0, 64, true);
+    serve_one(&talk);
+    while talk.masked() {
+        talk.at(talk.host.instance(ID).deadline());
+        talk.timer();
+        talk.softirq();
+    }
+    context.follow(ID);
+    talk.pass(1_000 * MILLISECOND);
+    // Its list is not empty; nothing was polled for a second. Interrupts are allowed, and stay so.
+    assert_eq!(wait(&talk, &context), "look -> 1");
+    assert_eq!(talk.host.instance(ID).deadline(), NEVER);
+    talk.arrive(1);
+    assert_eq!(talk.interrupt(ID), "mask, raise");
+}
+
+#[test]
+fn a_suspension_ends_where_the_interrupt_returns() {
+    let talk = Talk::new("suspend20");
+    let (stalled, other) = (talk.context(0, 64, true), talk.context(0, 64, true));
+    stalled.follow(ID);
+    other.follow(ID);
+    serve_one(&talk);
+    wait(&talk, &stalled);
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
+    // Deferral is switched off for a moment: the next poll unmasks, and its timer is gone.
+    talk.set(|policy| policy.defer_hard_irqs = 0);
+    talk.host.schedule(ID, From::Interrupt).map(|op| talk.word(op));
+    assert_eq!(talk.softirq(), "poll 64 -> 0, unmask");
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
+    talk.set(|policy| policy.defer_hard_irqs = 100);
+    // A second later, fifty times the timeout, the one that stalled is not waited for.
+    talk.pass(1_000 * MILLISECOND);
+    serve_one(&talk);
+    assert_eq!(wait(&talk, &other), "look -> 2, timer +20ms");
+    talk.read();
+    let said = talk.hear(EpollWait::new(&talk.host, &other, None, false)).says();
+    assert!(said.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{said}");
+}
