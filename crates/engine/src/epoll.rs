@@ -1,13 +1,13 @@
 //! `Epoll`: one thread, many sockets, with the kernel's busy polling and suspension.
 //!
 //! Level-triggered, as `epoll` is by default: a socket stays ready until it is drained. The rules
-//! of a wait are the core's ([`EpollWait`]); this file keeps the ready list and the sleeper.
+//! of a wait are the core's ([`EpollWait`]), the ready list is [`ready`](crate::ready)'s; this file
+//! joins them to the sockets and to the sleeper.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_queue::ArrayQueue;
 use napkin_core::policy::EpollPolicy;
 use napkin_core::{CpuId, EpollContext, EpollWait, From};
 use napkin_stack::{Listener, Receiver, Socket};
@@ -15,14 +15,12 @@ use thiserror::Error;
 
 use crate::Engine;
 use crate::drive::{self, Ended, Hooks};
+use crate::ready::{Event, ReadyList, Source, Watch};
 use crate::shared::Shared;
 use crate::waiter::Waiter;
 
 /// The most sockets one `Epoll` can watch.
 pub const WATCHES: usize = 16_384;
-
-/// Slots beyond the number of watches, so that a push never meets a slot that is being read.
-const SLACK: usize = 64;
 
 /// What cannot be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -45,58 +43,38 @@ pub enum EpollError {
     Stopped,
 }
 
-/// An event: the socket with that token is readable (or was closed).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
-    /// The token given to [`Epoll::add`].
-    pub token: u64,
-}
-
 /// What the sockets' listeners share with the one who waits.
 #[derive(Debug)]
 struct Ready {
     context: EpollContext,
-    list: ArrayQueue<Arc<Watch>>,
+    list: ReadyList<Receiver>,
     waiter: Arc<Waiter>,
     /// Waits so far.
     waits: AtomicU64,
 }
 
-/// One watched socket.
-#[derive(Debug)]
-struct Watch {
-    token: u64,
-    receiver: Arc<Receiver>,
-    /// It is on the ready list, or is about to be.
-    listed: AtomicBool,
-    /// The last wait that reported it.
-    reported: AtomicU64,
-    removed: AtomicBool,
-}
+impl Source for Receiver {
+    fn readable(&self) -> bool {
+        Receiver::readable(self)
+    }
 
-impl Ready {
-    fn list(&self, watch: &Arc<Watch>) {
-        if !watch.listed.swap(true, Ordering::AcqRel) {
-            // There is a slot for each watch, and a watch is listed once.
-            let pushed = self.list.push(Arc::clone(watch));
-            debug_assert!(pushed.is_ok(), "more watches than slots");
-        }
+    fn is_closed(&self) -> bool {
+        Receiver::is_closed(self)
     }
 }
 
 /// Tells an epoll of its sockets.
 struct Watcher {
     ready: Arc<Ready>,
-    watch: Arc<Watch>,
+    watch: Arc<Watch<Receiver>>,
 }
 
 impl Listener for Watcher {
     fn readable(&self, napi_id: u32) {
-        self.ready.list(&self.watch);
         if let Some(id) = self.ready.waiter.shared().instance_of(napi_id) {
             self.ready.context.follow(id);
         }
-        self.ready.waiter.wake();
+        self.ready.list.announce(&self.watch, || self.ready.waiter.wake());
     }
 
     fn drained(&self, napi_id: u32) {
@@ -111,12 +89,15 @@ pub(crate) fn drained(shared: &Shared, napi_id: u32) {
     }
 }
 
+/// A watched socket, and who tells the ready list of it.
+type Watched = (Arc<Watch<Receiver>>, Arc<dyn Listener>);
+
 /// An epoll context: sockets in, events out, for one waiting thread at a time.
 ///
 /// Dropping it ends its suspension at once.
 pub struct Epoll {
     ready: Arc<Ready>,
-    watches: Vec<(Arc<Watch>, Arc<dyn Listener>)>,
+    watches: Vec<Watched>,
     spin: bool,
 }
 
@@ -135,7 +116,7 @@ impl Epoll {
         check(&params)?;
         let ready = Arc::new(Ready {
             context: EpollContext::new(params, 0),
-            list: ArrayQueue::new(WATCHES + SLACK),
+            list: ReadyList::new(WATCHES),
             waiter: Waiter::new(shared, cpu),
             waits: AtomicU64::new(0),
         });
@@ -172,13 +153,7 @@ impl Epoll {
             return Err(EpollError::TooMany);
         }
         let receiver = Arc::clone(socket.receiver());
-        let watch = Arc::new(Watch {
-            token,
-            receiver: Arc::clone(&receiver),
-            listed: AtomicBool::new(false),
-            reported: AtomicU64::new(0),
-            removed: AtomicBool::new(false),
-        });
+        let watch = Watch::new(Arc::clone(&receiver), token);
         let watcher = Watcher { ready: Arc::clone(&self.ready), watch: Arc::clone(&watch) };
         let listener: Arc<dyn Listener> = Arc::new(watcher);
         self.watches.push((Arc::clone(&watch), Arc::clone(&listener)));
@@ -187,7 +162,8 @@ impl Epoll {
             self.ready.context.follow(id);
         }
         if receiver.readable() {
-            self.ready.list(&watch);
+            // Nobody waits: this handle is not shared.
+            self.ready.list.announce(&watch, || {});
         }
         Ok(())
     }
@@ -195,24 +171,13 @@ impl Epoll {
     /// Stops watching a socket.
     pub fn remove(&mut self, socket: &impl Socket) {
         self.watches.retain(|(watch, listener)| {
-            let it = Arc::ptr_eq(&watch.receiver, socket.receiver());
+            let it = Arc::ptr_eq(&watch.source, socket.receiver());
             if it {
-                watch.removed.store(true, Ordering::Release);
-                watch.receiver.clear_listener(listener);
+                watch.source.clear_listener(listener);
+                self.ready.list.remove(watch);
             }
             !it
         });
-        // Once round the ready list, so that it never holds more than is watched.
-        for _ in 0..self.ready.list.len() {
-            match self.ready.list.pop() {
-                Some(watch) if !watch.removed.load(Ordering::Acquire) => {
-                    let pushed = self.ready.list.push(watch);
-                    debug_assert!(pushed.is_ok(), "more watches than slots");
-                }
-                Some(_) => {}
-                None => break,
-            }
-        }
     }
 
     /// Waits until a socket is readable and fills `events` with at most `max` of them; nothing
@@ -262,8 +227,7 @@ impl std::fmt::Debug for Epoll {
 impl Drop for Epoll {
     fn drop(&mut self) {
         for (watch, listener) in &self.watches {
-            watch.removed.store(true, Ordering::Release);
-            watch.receiver.clear_listener(listener);
+            watch.source.clear_listener(listener);
         }
         let shared = self.ready.waiter.shared();
         // Not on this thread: it may be unwinding.
@@ -284,26 +248,7 @@ struct Look<'a> {
 
 impl Hooks for Look<'_> {
     fn look(&mut self) -> u32 {
-        // Once round the list at most: what is still readable goes back to its tail.
-        for _ in 0..self.ready.list.len() {
-            if self.events.len() >= self.max {
-                break;
-            }
-            let Some(watch) = self.ready.list.pop() else { break };
-            // First the flag, then the look: a frame that comes in between lists it again.
-            watch.listed.store(false, Ordering::SeqCst);
-            if watch.removed.load(Ordering::Acquire) {
-                continue;
-            }
-            if watch.receiver.readable() {
-                self.ready.list(&watch);
-            } else if !watch.receiver.is_closed() {
-                continue;
-            }
-            if watch.reported.swap(self.number, Ordering::Relaxed) != self.number {
-                self.events.push(Event { token: watch.token });
-            }
-        }
+        self.ready.list.look(self.number, self.events, self.max);
         self.events.len() as u32
     }
 }

@@ -167,3 +167,91 @@ impl Queue for Port {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::sync::atomic::AtomicBool;
+
+    use napkin_nic::{QueueCounters, SendError, Transmitter};
+    use napkin_stack::{Address, Stack};
+    use rustix::event::{EventfdFlags, epoll, eventfd};
+    use rustix::time::Timespec;
+
+    use super::*;
+
+    /// A device whose descriptor is readable for ever, as that of a TAP interface which somebody
+    /// has removed.
+    #[derive(Debug)]
+    struct Readable {
+        descriptor: OwnedFd,
+        gone: AtomicBool,
+    }
+
+    #[derive(Debug, Clone)]
+    struct Handle(Arc<Readable>);
+
+    impl Transmitter for Handle {
+        fn send(&self, _: &[u8], _: Ns) -> Result<(), SendError> {
+            Err(SendError::Down)
+        }
+    }
+
+    impl PacketQueue for Handle {
+        fn poll(&mut self, _: u16, _: Ns, _: &mut Vec<Frame>) -> Work {
+            Work::NONE
+        }
+        fn mask(&mut self) {}
+        fn unmask(&mut self, _: Ns) -> bool {
+            false
+        }
+        fn interrupt(&self) -> BorrowedFd<'_> {
+            self.0.descriptor.as_fd()
+        }
+        fn acknowledge(&mut self) {}
+        fn gone(&self) -> bool {
+            self.0.gone.load(Ordering::Relaxed)
+        }
+        fn transmitter(&self) -> Arc<dyn Transmitter> {
+            Arc::new(self.clone())
+        }
+        fn counters(&self) -> Arc<QueueCounters> {
+            Arc::default()
+        }
+    }
+
+    /// Whether an interrupt is due.
+    fn interrupts(cpu: &OwnedFd) -> bool {
+        let mut events = Vec::with_capacity(4);
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        epoll::wait(cpu, spare, Some(&now)).expect("a look") > 0
+    }
+
+    #[test]
+    fn a_device_that_has_gone_interrupts_no_more() {
+        let cpu = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).expect("a descriptor"));
+        let descriptor = eventfd(1, EventfdFlags::CLOEXEC).expect("a descriptor");
+        let device = Handle(Arc::new(Readable { descriptor, gone: AtomicBool::new(false) }));
+        let address = Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+        let input = Input::new(Stack::new(address), 1, device.transmitter());
+        let nic = Box::new(device.clone());
+        let mut port = Port::new(nic, input, Spin::default(), PortShares::default());
+        let line = Line::attach(Arc::clone(&cpu), device.interrupt(), 0).expect("a line");
+        port.device.as_mut().expect("a device").line = Some(line);
+        assert!(!interrupts(&cpu), "masked at first");
+
+        assert!(!port.unmask(0));
+        assert!(interrupts(&cpu), "its descriptor is readable");
+        port.interrupted();
+
+        assert!(!port.unmask(0));
+        assert!(interrupts(&cpu), "and stays so");
+        port.interrupted();
+
+        device.0.gone.store(true, Ordering::Relaxed);
+        assert!(!port.unmask(0), "no work waits in a device that has gone");
+        assert!(!interrupts(&cpu), "an interrupt of a device that has gone");
+    }
+}

@@ -1,4 +1,5 @@
-//! Models of the engine's own protocols without a lock: sleeping and waking, kicks, timers.
+//! Models of the engine's own protocols without a lock: sleeping and waking, kicks, timers, ready
+//! lists.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p napkin-engine --release --test loom
@@ -13,18 +14,21 @@
 //!
 //! Without `--cfg loom` this file is empty.
 #![cfg(loom)]
-#![allow(dead_code, reason = "the models use a part of each file")]
+#![allow(dead_code, unreachable_pub, reason = "the models use a part of each file")]
 
 #[path = "../../src/kick.rs"]
 mod kick;
 #[path = "../../src/parker.rs"]
 mod parker;
+#[path = "../../src/ready.rs"]
+mod ready;
 #[path = "../../src/slack.rs"]
 mod slack;
 #[path = "../../src/timer.rs"]
 mod timer;
 
 mod kicking;
+mod listing;
 mod os;
 mod sleeping;
 mod sync;

@@ -5,8 +5,10 @@
 //! so that every order of accesses is tried; the access itself follows with its own ordering, and
 //! loads may still find old values.
 
+use std::collections::VecDeque;
+
 use loom::sync::atomic::AtomicUsize;
-use loom::sync::{Condvar, Mutex};
+use loom::sync::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use loom::sync::atomic::{Ordering, fence};
 
@@ -70,4 +72,39 @@ word!(AtomicU64, loom::sync::atomic::AtomicU64, u64);
 pub(crate) struct Bucket {
     pub(crate) lock: Mutex<()>,
     pub(crate) sleepers: Condvar,
+}
+
+/// A locked list in the place of crossbeam's queue, which loom cannot see into; with the same
+/// guarantee: what happened before a push happened before its pop.
+#[derive(Debug)]
+pub(crate) struct ArrayQueue<T> {
+    items: Mutex<VecDeque<T>>,
+    capacity: usize,
+}
+
+impl<T> ArrayQueue<T> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        ArrayQueue { items: Mutex::new(VecDeque::new()), capacity }
+    }
+
+    fn items(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.items.lock().expect("no model panics with the lock")
+    }
+
+    pub(crate) fn push(&self, item: T) -> Result<(), T> {
+        let mut items = self.items();
+        if items.len() == self.capacity {
+            return Err(item);
+        }
+        items.push_back(item);
+        Ok(())
+    }
+
+    pub(crate) fn pop(&self) -> Option<T> {
+        self.items().pop_front()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items().len()
+    }
 }

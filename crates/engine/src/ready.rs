@@ -1,0 +1,230 @@
+//! An epoll's ready list: the sockets that have something to report, each on it once.
+//!
+//! Whoever makes a socket ready lists it, and then wakes whoever waits ([`ReadyList::announce`]);
+//! whoever waits goes round the list ([`ReadyList::look`]), and sleeps if that reported nothing.
+//! Level-triggered: what is still readable after the look goes back to the tail of the list.
+//!
+//! Not here: who waits, and how. Modelled by `tests/loom`.
+
+use std::sync::Arc;
+
+use crate::sync::{ArrayQueue, AtomicBool, AtomicU64, Ordering};
+
+/// Slots beyond the number of watches, so that a push never meets a slot that is being read.
+const SLACK: usize = 64;
+
+/// An event: the socket with that token is readable (or was closed).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// The token given to [`Epoll::add`](crate::Epoll::add).
+    pub token: u64,
+}
+
+/// What can be watched.
+pub(crate) trait Source {
+    /// Whether a receive would find something.
+    fn readable(&self) -> bool;
+
+    /// Whether it is closed: reported once, as nothing more will come.
+    fn is_closed(&self) -> bool;
+}
+
+/// One watched source.
+#[derive(Debug)]
+pub(crate) struct Watch<S> {
+    pub(crate) source: Arc<S>,
+    token: u64,
+    /// It is on the list, or is about to be.
+    listed: AtomicBool,
+    /// The last wait that reported it.
+    reported: AtomicU64,
+    removed: AtomicBool,
+}
+
+impl<S: Source> Watch<S> {
+    pub(crate) fn new(source: Arc<S>, token: u64) -> Arc<Watch<S>> {
+        Arc::new(Watch {
+            source,
+            token,
+            listed: AtomicBool::new(false),
+            reported: AtomicU64::new(0),
+            removed: AtomicBool::new(false),
+        })
+    }
+}
+
+/// The list, for any number of threads that announce and one that looks.
+#[derive(Debug)]
+pub(crate) struct ReadyList<S>(ArrayQueue<Arc<Watch<S>>>);
+
+impl<S: Source> ReadyList<S> {
+    /// A list for at most that many watches at a time.
+    pub(crate) fn new(watches: usize) -> ReadyList<S> {
+        ReadyList(ArrayQueue::new(watches + SLACK))
+    }
+
+    fn list(&self, watch: &Arc<Watch<S>>) {
+        if !watch.listed.swap(true, Ordering::Release) {
+            self.push(Arc::clone(watch));
+        }
+    }
+
+    /// The source has something to report: lists it, and has whoever waits woken. In this order:
+    /// woken before, he would find the list empty and sleep.
+    pub(crate) fn announce(&self, watch: &Arc<Watch<S>>, wake: impl FnOnce()) {
+        self.list(watch);
+        wake();
+    }
+
+    /// Once round the list at most: adds an event for each source that has something to report, up
+    /// to `max` events in all. `wait` is the number of the present wait, from 1: a source is
+    /// reported once in each.
+    pub(crate) fn look(&self, wait: u64, events: &mut Vec<Event>, max: usize) {
+        for _ in 0..self.0.len() {
+            if events.len() >= max {
+                return;
+            }
+            let Some(watch) = self.0.pop() else { return };
+            // First the flag, then the look: what comes in between lists it again. A swap, not a
+            // store: the look must see everything that came before an announcement which found the
+            // flag set and left it at that.
+            watch.listed.swap(false, Ordering::Acquire);
+            if watch.removed.load(Ordering::Acquire) {
+                continue;
+            }
+            if watch.source.readable() {
+                self.list(&watch);
+            } else if !watch.source.is_closed() {
+                continue;
+            }
+            if watch.reported.swap(wait, Ordering::Relaxed) != wait {
+                events.push(Event { token: watch.token });
+            }
+        }
+    }
+
+    /// Reports a source no more, and takes it off the list, so that the list never holds more than
+    /// is watched. Only while nobody looks.
+    pub(crate) fn remove(&self, watch: &Watch<S>) {
+        watch.removed.store(true, Ordering::Release);
+        for _ in 0..self.0.len() {
+            match self.0.pop() {
+                Some(watch) if !watch.removed.load(Ordering::Acquire) => self.push(watch),
+                Some(_) => {}
+                None => return,
+            }
+        }
+    }
+
+    fn push(&self, watch: Arc<Watch<S>>) {
+        // There is a slot for each watch, and a watch is listed once.
+        let pushed = self.0.push(watch);
+        debug_assert!(pushed.is_ok(), "more watches than slots");
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Socket {
+        frames: Cell<u32>,
+        closed: Cell<bool>,
+        looks: Cell<u32>,
+    }
+
+    impl Source for Socket {
+        fn readable(&self) -> bool {
+            self.looks.set(self.looks.get() + 1);
+            self.frames.get() > 0
+        }
+
+        fn is_closed(&self) -> bool {
+            self.closed.get()
+        }
+    }
+
+    /// A list with that many sockets, tokens from 0, each with a frame and listed.
+    fn listed(sockets: u64) -> (ReadyList<Socket>, Vec<Arc<Watch<Socket>>>) {
+        let list = ReadyList::new(4);
+        let watches: Vec<_> =
+            (0..sockets).map(|token| Watch::new(Arc::<Socket>::default(), token)).collect();
+        for watch in &watches {
+            watch.source.frames.set(1);
+            list.list(watch);
+        }
+        (list, watches)
+    }
+
+    /// What one look of that wait finds.
+    fn look(list: &ReadyList<Socket>, wait: u64, max: usize) -> Vec<u64> {
+        let mut events = Vec::new();
+        list.look(wait, &mut events, max);
+        events.iter().map(|event| event.token).collect()
+    }
+
+    #[test]
+    fn a_socket_is_reported_until_it_is_drained() {
+        let (list, watches) = listed(2);
+        assert_eq!(look(&list, 1, 8), [0, 1]);
+        assert_eq!(look(&list, 2, 8), [0, 1]);
+        watches[0].source.frames.set(0);
+        assert_eq!(look(&list, 3, 8), [1]);
+        watches[1].source.frames.set(0);
+        assert_eq!(look(&list, 4, 8), [0; 0]);
+        list.announce(&watches[0], || watches[0].source.frames.set(1));
+        assert_eq!(look(&list, 5, 8), [0]);
+    }
+
+    #[test]
+    fn several_looks_of_one_wait_report_it_once() {
+        let (list, _watches) = listed(2);
+        let mut events = Vec::new();
+        for _ in 0..3 {
+            list.look(1, &mut events, 8);
+        }
+        assert_eq!(events, [Event { token: 0 }, Event { token: 1 }]);
+    }
+
+    #[test]
+    fn where_fewer_are_asked_for_each_has_its_turn() {
+        let (list, watches) = listed(3);
+        assert_eq!(look(&list, 1, 2), [0, 1]);
+        assert_eq!(watches[2].source.looks.get(), 0, "a look beyond what was asked for");
+        assert_eq!(look(&list, 2, 2), [2, 0]);
+        assert_eq!(look(&list, 3, 1), [1]);
+        assert_eq!(look(&list, 4, 0), [0; 0]);
+        assert_eq!(look(&list, 5, 3), [2, 0, 1]);
+    }
+
+    #[test]
+    fn a_look_goes_round_once() {
+        let (list, watches) = listed(1);
+        assert_eq!(look(&list, 1, 8), [0]);
+        assert_eq!(watches[0].source.looks.get(), 1);
+    }
+
+    #[test]
+    fn one_that_is_closed_is_reported_once() {
+        let (list, watches) = listed(1);
+        watches[0].source.frames.set(0);
+        watches[0].source.closed.set(true);
+        assert_eq!(look(&list, 1, 8), [0]);
+        assert_eq!(look(&list, 2, 8), [0; 0]);
+    }
+
+    #[test]
+    fn one_that_was_removed_is_reported_no_more_and_the_others_are() {
+        let (list, watches) = listed(3);
+        list.remove(&watches[1]);
+        assert_eq!(list.0.len(), 2, "it is off the list");
+        // An announcement that was under way.
+        watches[1].listed.store(false, Ordering::Relaxed);
+        list.list(&watches[1]);
+        assert_eq!(look(&list, 1, 8), [0, 2]);
+        assert_eq!(list.0.len(), 2, "it is off the list again");
+    }
+}
