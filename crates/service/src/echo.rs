@@ -1,11 +1,19 @@
 //! Echo: every message goes back to where it came from, as it is (RFC 862).
 //!
 //! On the stack's own sockets that is a frame turned round in place: no copy and no lookup.
+//!
+//! A message from the port of a service is not answered, as inetd's echo does not: its sender is
+//! forged, and the service there would answer the answer, for ever if it is an echo as well. A
+//! service's ports are those below 1024, and the one on which this echo itself is served. Two echoes
+//! on two different ports above can still be set on each other.
 
 use napkin_core::Ns;
-use napkin_stack::Exchange;
+use napkin_stack::{Exchange, Message};
 
 use crate::Service;
+
+/// The first port that may be a client's (`IPPORT_RESERVED`).
+const FIRST_CLIENT_PORT: u16 = 1024;
 
 /// An echo service on one socket.
 #[derive(Debug)]
@@ -13,12 +21,13 @@ pub struct Echo<S> {
     socket: S,
     answered: u64,
     failed: u64,
+    refused: u64,
 }
 
 impl<S: Exchange> Echo<S> {
     /// Serves this socket from now on.
     pub fn new(socket: S) -> Echo<S> {
-        Echo { socket, answered: 0, failed: 0 }
+        Echo { socket, answered: 0, failed: 0, refused: 0 }
     }
 
     /// Messages that went back.
@@ -30,6 +39,11 @@ impl<S: Exchange> Echo<S> {
     /// counts the reasons.
     pub fn failed(&self) -> u64 {
         self.failed
+    }
+
+    /// Messages that were dropped because they came from the port of a service.
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 }
 
@@ -43,6 +57,10 @@ impl<S: Exchange> Service for Echo<S> {
     fn serve_ready(&mut self, now: Ns, limit: usize) -> usize {
         for served in 0..limit {
             let Some(message) = self.socket.try_recv() else { return served };
+            if message.ports().is_some_and(from_service) {
+                self.refused += 1;
+                continue;
+            }
             match self.socket.echo(message, now) {
                 Ok(()) => self.answered += 1,
                 Err(_) => self.failed += 1,
@@ -50,6 +68,11 @@ impl<S: Exchange> Service for Echo<S> {
         }
         limit
     }
+}
+
+/// Whether a message between these ports (source and destination) came from a service.
+fn from_service((from, to): (u16, u16)) -> bool {
+    from < FIRST_CLIENT_PORT || from == to
 }
 
 #[cfg(test)]
@@ -74,6 +97,17 @@ mod tests {
         assert_eq!(echo.serve_ready(0, 8), 2);
         assert_eq!(echo.socket().sent(), ["two"]);
         assert_eq!((echo.answered(), echo.failed()), (1, 1));
+    }
+
+    #[test]
+    fn a_service_is_not_answered() {
+        // Port 0, discard, the last reserved one, our own.
+        for from in [0, 9, 1023, 7_000] {
+            assert!(from_service((from, 7_000)), "{from}");
+        }
+        for from in [1024, 6_999, 7_001, u16::MAX] {
+            assert!(!from_service((from, 7_000)), "{from}");
+        }
     }
 
     #[test]

@@ -61,6 +61,10 @@ mod tests {
         fn arrived(&self) -> Ns {
             0
         }
+
+        fn ports(&self) -> Option<(u16, u16)> {
+            None
+        }
     }
 
     impl Exchange for Script {

@@ -79,6 +79,74 @@ fn a_peer_hears_its_echo_over_a_raw_socket() {
     assert_eq!(echoed(&stack, socket), ["one", "two", "three"]);
 }
 
+/// A host with an echo on one port.
+struct Host<S> {
+    echo: Echo<S>,
+    input: Input,
+    wire: Arc<Wire>,
+}
+
+impl<S: Exchange> Host<S> {
+    fn new(address: Address, open: impl FnOnce(&Arc<Stack>) -> S) -> Host<S> {
+        let (stack, wire) = (Stack::new(address), Arc::new(Wire::default()));
+        let input = Input::new(Arc::clone(&stack), 1, wire.clone());
+        Host { echo: Echo::new(open(&stack)), input, wire }
+    }
+
+    /// These frames arrive; what the host sends then.
+    fn receives(&mut self, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let pool = Pool::new(frames.len().max(1));
+        let mut batch = Vec::new();
+        for bytes in frames {
+            let mut frame = pool.take().unwrap();
+            frame.buffer()[..bytes.len()].copy_from_slice(&bytes);
+            frame.set_len(bytes.len());
+            batch.push(frame);
+        }
+        self.input.deliver(&mut batch, 0);
+        self.echo.serve_ready(0, 8);
+        std::mem::take(&mut *self.wire.0.lock().unwrap())
+    }
+}
+
+/// Sends one host a datagram that claims to come from the other one's port, and lets the two answer
+/// each other. Returns how many answers that made, of at most 20.
+fn answers<S: Exchange>(us: &mut Host<S>, peer: &mut Host<S>, (from, to): (u16, u16)) -> usize {
+    let mut forged = vec![0; 64];
+    let length = FrameBuilder::new(PEER, US).udp(&mut forged, from, to, b"x").unwrap();
+    forged.truncate(length);
+    let (mut frames, mut answers) = (vec![forged], 0);
+    while !frames.is_empty() && answers < 20 {
+        let sent = us.receives(frames);
+        answers += sent.len();
+        frames = peer.receives(sent);
+        answers += frames.len();
+    }
+    answers
+}
+
+#[test]
+fn two_echoes_cannot_be_set_on_each_other() {
+    let udp = |port| move |stack: &Arc<Stack>| stack.bind_udp(port, 8).unwrap();
+    let (mut us, mut peer) = (Host::new(US, udp(7)), Host::new(PEER, udp(7)));
+    assert_eq!(answers(&mut us, &mut peer, (7, 7)), 0);
+    assert_eq!((us.echo.answered(), us.echo.refused(), us.echo.failed()), (0, 1, 0));
+
+    // The peer's port may be a client's; ours is a service's to him.
+    let mut peer = Host::new(PEER, udp(7_000));
+    assert_eq!(answers(&mut us, &mut peer, (7_000, 7)), 1);
+    assert_eq!((us.echo.answered(), peer.echo.refused()), (1, 1));
+
+    // The same port, which might be a client's.
+    let mut us = Host::new(US, udp(7_000));
+    assert_eq!(answers(&mut us, &mut peer, (7_000, 7_000)), 0);
+
+    let raw = |stack: &Arc<Stack>| stack.open_raw(RawFilter::UdpPort(7), 8).unwrap();
+    let (mut us, mut peer) = (Host::new(US, raw), Host::new(PEER, raw));
+    assert_eq!(answers(&mut us, &mut peer, (7, 7)), 0);
+    assert_eq!(us.echo.refused(), 1);
+}
+
 #[test]
 fn a_sink_gives_every_buffer_back() {
     let stack = Stack::new(US);

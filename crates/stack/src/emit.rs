@@ -13,7 +13,7 @@ use smoltcp::wire::{
 };
 
 use crate::wire::{
-    ARP_FRAME, ETHERNET_HEADER, IPV4_HEADER, UDP_HEADER, UDP_PAYLOAD, can_send, steering_port,
+    ARP_FRAME, ETHERNET_HEADER, IPV4_HEADER, UDP_HEADER, UDP_PAYLOAD, can_send, udp_ports,
     udp_source,
 };
 use crate::{Address, SendError};
@@ -24,8 +24,8 @@ const HOP_LIMIT: u8 = 64;
 /// Where a UDP frame that was sent to us goes when it is answered: our address and port, and those
 /// of the sender. `None` if the bytes are no IPv4 UDP frame.
 pub(crate) fn udp_way_back(bytes: &[u8], us: &Address) -> Option<Way> {
-    let port = steering_port(bytes)?;
-    let (ipv4, source_port) = udp_source(bytes)?;
+    let (source_port, port) = udp_ports(bytes)?;
+    let (ipv4, _) = udp_source(bytes)?;
     let mac = <[u8; 6]>::try_from(bytes.get(6..12)?).ok()?;
     // 0 is no port, and a group is not to be written to.
     if source_port == 0 || mac[0] & 1 != 0 || !can_send(ipv4, us) {

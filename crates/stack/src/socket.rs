@@ -10,7 +10,7 @@ use std::sync::Arc;
 use napkin_core::Ns;
 use napkin_nic::Frame;
 
-use crate::Receiver;
+use crate::{Receiver, wire};
 
 /// A socket of the stack, as the engine sees it.
 pub trait Socket: Send + Sync {
@@ -35,6 +35,10 @@ pub trait Message {
 
     /// When its frame arrived, in nanoseconds of the device's clock.
     fn arrived(&self) -> Ns;
+
+    /// The UDP source and destination port: from where it came, and to which of ours. `None` for a
+    /// raw socket's frame that is no IPv4 UDP.
+    fn ports(&self) -> Option<(u16, u16)>;
 }
 
 impl Message for Frame {
@@ -44,6 +48,10 @@ impl Message for Frame {
 
     fn arrived(&self) -> Ns {
         Frame::arrived(self)
+    }
+
+    fn ports(&self) -> Option<(u16, u16)> {
+        wire::udp_ports(self)
     }
 }
 

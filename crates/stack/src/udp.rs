@@ -53,6 +53,10 @@ impl Message for Datagram {
     fn arrived(&self) -> Ns {
         Datagram::arrived(self)
     }
+
+    fn ports(&self) -> Option<(u16, u16)> {
+        wire::udp_ports(&self.frame)
+    }
 }
 
 /// A bound UDP port. Dropping it closes it: its port is free at once, frames that wait are let go

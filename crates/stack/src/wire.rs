@@ -196,6 +196,12 @@ pub(crate) fn udp_source(bytes: &[u8]) -> Option<(Ipv4Addr, u16)> {
     Some((Ipv4Packet::new_unchecked(ip).src_addr(), u16::from_be_bytes([port[0], port[1]])))
 }
 
+/// The source and destination port of a UDP frame, by its headers alone.
+pub(crate) fn udp_ports(bytes: &[u8]) -> Option<(u16, u16)> {
+    let to = steering_port(bytes)?;
+    udp_source(bytes).map(|(_, from)| (from, to))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,6 +25,8 @@ pub(super) struct Progress {
     pub(super) received: AtomicU64,
     pub(super) replied: AtomicU64,
     pub(super) failed: AtomicU64,
+    /// From the port of a service, and so not answered.
+    pub(super) refused: AtomicU64,
 }
 
 /// A socket that is both waited for and served: the two want to own it.
@@ -81,10 +83,11 @@ impl Serving {
         match &mut self.service {
             Kind::Echo(echo) => {
                 echo.serve_ready(now, BATCH);
-                let (answered, failed) = (echo.answered(), echo.failed());
-                progress.received.store(answered + failed, Ordering::Relaxed);
+                let (answered, failed, refused) = (echo.answered(), echo.failed(), echo.refused());
+                progress.received.store(answered + failed + refused, Ordering::Relaxed);
                 progress.replied.store(answered, Ordering::Relaxed);
                 progress.failed.store(failed, Ordering::Relaxed);
+                progress.refused.store(refused, Ordering::Relaxed);
             }
             Kind::Sink(sink) => {
                 sink.serve_ready(now, BATCH);

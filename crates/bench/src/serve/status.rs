@@ -46,9 +46,13 @@ impl Totals {
         for progress in progress {
             totals.received += progress.received.load(Ordering::Relaxed);
             totals.replies += progress.replied.load(Ordering::Relaxed);
-            let failed = progress.failed.load(Ordering::Relaxed);
-            if failed != 0 {
-                *totals.drops.entry("reply_failed").or_default() += failed;
+            for (name, count) in
+                [("reply_failed", &progress.failed), ("from_service", &progress.refused)]
+            {
+                let count = count.load(Ordering::Relaxed);
+                if count != 0 {
+                    *totals.drops.entry(name).or_default() += count;
+                }
             }
         }
         totals
