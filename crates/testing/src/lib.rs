@@ -1,0 +1,123 @@
+//! A test harness in which a test that cannot run on this machine, or with these rights, is shown as
+//! ignored, with its reason. The standard harness can ignore only what was known when it was built.
+//!
+//! Names as filters, `--exact`, `--skip`, `--list`, `--test-threads` and `RUST_TEST_THREADS` are the
+//! standard harness's, by libtest-mimic; output is never captured. A test program says
+//! `harness = false` in its `Cargo.toml`, and:
+//!
+//! ```text
+//! use napkin_testing::{needs_cpus, test};
+//!
+//! #[test]
+//! fn two_threads_run_at_once() {
+//!     needs_cpus(2);
+//!     // ...
+//! }
+//!
+//! napkin_testing::main!();
+//! ```
+//!
+//! Not here: what a test needs of napkin's own crates; none of them is a dependency.
+
+use std::fmt;
+use std::panic;
+use std::process::ExitCode;
+use std::thread;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+#[doc(hidden)]
+pub use inventory;
+pub use napkin_testing_macros::test;
+
+/// A function with `#[test]`.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct Test {
+    /// With the crate in front: `apply::lab::a_name`.
+    pub path: &'static str,
+    pub run: fn(),
+}
+
+inventory::collect!(Test);
+
+/// What a test unwinds with that cannot run here. Never seen as a panic: no hook is called.
+struct Ignored(String);
+
+/// Ends the running test, which is then shown as ignored for this reason. On the test's own thread
+/// only, or on one whose panics go on there.
+pub fn ignore(reason: impl fmt::Display) -> ! {
+    panic::resume_unwind(Box::new(Ignored(reason.to_string())))
+}
+
+/// Ignores the running test unless it has what it needs, such as a right or a program.
+pub fn needs(has: bool, what: impl fmt::Display) {
+    if !has {
+        ignore(format_args!("needs {what}"));
+    }
+}
+
+/// Ignores the running test unless a program is installed.
+pub fn needs_program(name: &str) {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    needs(std::env::split_paths(&path).any(|it| it.join(name).is_file()), name);
+}
+
+/// Ignores the running test unless this process may use so many CPUs.
+pub fn needs_cpus(cpus: usize) {
+    needs(
+        thread::available_parallelism().is_ok_and(|it| it.get() >= cpus),
+        format_args!("{cpus} CPUs"),
+    );
+}
+
+/// Runs a test on a thread of its own, so that what it does to its thread ends with it.
+fn run(name: &str, run: fn()) -> Result<Completion, Failed> {
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
+    match thread.join().map_err(|payload| payload.downcast::<Ignored>()) {
+        Ok(()) => Ok(Completion::Completed),
+        Err(Ok(ignored)) => Ok(Completion::ignored_with(ignored.0)),
+        Err(Err(panic)) => panic::resume_unwind(panic),
+    }
+}
+
+/// Runs the tests that the command line names. For [`main!`](crate::main).
+#[doc(hidden)]
+pub fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    let threads = std::env::var("RUST_TEST_THREADS").ok().and_then(|it| it.parse().ok());
+    arguments.test_threads = arguments.test_threads.or(threads);
+    let tests = inventory::iter::<Test>.into_iter().map(|test| {
+        let name = test.path.split_once("::").map_or(test.path, |(_, name)| name);
+        Trial::ignorable_test(name, || run(name, test.run))
+    });
+    let mut tests: Vec<Trial> = tests.collect();
+    tests.sort_by(|one, other| one.name().cmp(other.name()));
+    libtest_mimic::run(&arguments, tests).exit_code()
+}
+
+/// The main function of a test program.
+#[macro_export]
+macro_rules! main {
+    () => {
+        fn main() -> std::process::ExitCode {
+            $crate::main()
+        }
+
+        // The standard harness, which would find no test, runs this one; without it it is not there.
+        #[::core::prelude::v1::test]
+        fn harness_is_false_in_cargo_toml() {
+            panic!("this test program needs `harness = false` in Cargo.toml");
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! register {
+    ($name:ident) => {
+        $crate::inventory::submit! {
+            $crate::Test { path: concat!(module_path!(), "::", stringify!($name)), run: $name }
+        }
+    };
+}

@@ -1,0 +1,95 @@
+//! The harness, seen from outside: this program runs its own tests again, as a person would.
+
+use std::process::{Command, Output};
+
+use napkin_testing::{needs, needs_cpus, needs_program, test};
+
+/// Set while somebody looks at the tests of [`looked_at`].
+const LOOKED_AT: &str = "NAPKIN_TEST_LOOKED_AT";
+
+/// What the tests below look at. By themselves these have nothing to do.
+mod looked_at {
+    use super::{LOOKED_AT, needs, needs_cpus, needs_program, test};
+
+    fn watched() -> bool {
+        std::env::var_os(LOOKED_AT).is_some()
+    }
+
+    #[test]
+    fn passes() {
+        needs_cpus(1);
+        needs_program("sh");
+    }
+
+    #[test]
+    fn lacks_a_right() {
+        needs(!watched(), "CAP_NOTHING");
+    }
+
+    #[test]
+    fn lacks_a_program() {
+        if watched() {
+            needs_program("no-such-program");
+        }
+    }
+
+    #[test]
+    fn lacks_cpus() {
+        if watched() {
+            needs_cpus(1 << 20);
+        }
+    }
+
+    #[test]
+    fn fails() {
+        assert!(!watched(), "because it is watched");
+    }
+}
+
+fn run(arguments: &[&str]) -> (String, Output) {
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new(program).args(arguments).env(LOOKED_AT, "1").output();
+    let output = output.expect("it starts");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), output)
+}
+
+#[test]
+fn a_test_that_cannot_run_is_shown_as_ignored_with_its_reason() {
+    let (said, output) = run(&["looked_at::lacks"]);
+    for (name, reason) in [
+        ("lacks_a_right", "ignored (needs CAP_NOTHING)"),
+        ("lacks_a_program", "ignored (needs no-such-program)"),
+        ("lacks_cpus", "ignored (needs 1048576 CPUs)"),
+    ] {
+        let line = said.lines().find(|line| line.contains(&format!("::{name} "))).expect(&said);
+        assert!(line.ends_with(reason), "{line}");
+    }
+    assert!(said.contains("0 passed; 0 failed; 3 ignored"), "{said}");
+    assert!(output.status.success(), "{said}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn a_test_that_fails_says_why_and_so_does_the_program() {
+    let (said, output) = run(&["looked_at::fails", "--exact", "--nocapture"]);
+    assert!(said.contains("test looked_at::fails ... FAILED"), "{said}");
+    assert!(said.contains("because it is watched"), "{said}");
+    assert_eq!(output.status.code(), Some(101));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("thread 'looked_at::fails'"), "{told}");
+}
+
+#[test]
+fn tests_are_listed_and_chosen_by_name() {
+    let (said, _) = run(&["--list"]);
+    let names: Vec<&str> = said.lines().filter(|it| it.starts_with("looked_at")).collect();
+    let expected = ["fails", "lacks_a_program", "lacks_a_right", "lacks_cpus", "passes"];
+    assert_eq!(names, expected.map(|name| format!("looked_at::{name}: test")));
+    let (said, output) = run(&["passes", "--test-threads=1"]);
+    assert!(said.contains("1 passed; 0 failed; 0 ignored"), "{said}");
+    assert!(output.status.success());
+    let (said, _) = run(&["--ignored"]);
+    assert!(said.contains("running 0 tests"), "{said}");
+}
+
+napkin_testing::main!();
