@@ -234,13 +234,17 @@ pub(crate) fn run_here(shared: &Shared, cpu: CpuId) {
     drive(shared, &mut softirq, &mut meter, &mut Plain);
 }
 
-/// Drives a control pass (disable, enable) to its end; its sleeps are real.
-pub(crate) fn control<P: Pass<Port>>(shared: &Shared, pass: &mut P) {
+/// Drives a control pass (disable, enable) to its end; its sleeps are real. Should a device panic in
+/// it, what the pass held is the softirq's, who is told to look.
+pub(crate) fn control<P: Pass<Port>>(shared: &Shared, pass: P) {
+    let _found = shared.on_unwind();
+    // Dropped before the guard.
+    let mut pass = pass;
     let mut meter = shared.anonymous_meter();
-    let mut ended = drive(shared, pass, &mut meter, &mut Plain);
+    let mut ended = drive(shared, &mut pass, &mut meter, &mut Plain);
     while let Ended::Sleep(at) = ended {
         std::thread::sleep(std::time::Duration::from_nanos(at.saturating_sub(clock::now())));
-        ended = resume(shared, pass, &mut meter, &mut Plain);
+        ended = resume(shared, &mut pass, &mut meter, &mut Plain);
     }
 }
 

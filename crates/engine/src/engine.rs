@@ -96,8 +96,8 @@ impl Engine {
         }
         for (id, settings) in engine.shared.host.ids().zip(parts.settings) {
             engine.apply(id, &settings)?;
-            if let Ok(mut enable) = Enable::new(&engine.shared.host, id) {
-                drive::control(&engine.shared, &mut enable);
+            if let Ok(enable) = Enable::new(&engine.shared.host, id) {
+                drive::control(&engine.shared, enable);
             }
         }
         Ok(engine)
@@ -261,14 +261,14 @@ impl Engine {
         let cpu = shared.cpu(shared.host.instance(id).cpu());
         let counters = queue.counters();
         let port = assembly::port(&device.stack, queue, device.cost, napi, (id, cpu))?;
-        if let Ok(mut disable) = Disable::new(&shared.host, id) {
-            drive::control(shared, &mut disable);
+        if let Ok(disable) = Disable::new(&shared.host, id) {
+            drive::control(shared, disable);
         }
         let replaced = shared.host.change_queue(id, |old| *old = port);
         debug_assert!(replaced.is_ok(), "{napi_id} was not disabled");
         napi.succeed(counters);
-        if let Ok(mut enable) = Enable::new(&shared.host, id) {
-            drive::control(shared, &mut enable);
+        if let Ok(enable) = Enable::new(&shared.host, id) {
+            drive::control(shared, enable);
         }
         drop(crew);
         Ok(())
@@ -380,8 +380,8 @@ impl Engine {
         // Should anything have been left lying, whoever is to find it looks now.
         self.shared.look_everywhere();
         for id in self.shared.host.ids() {
-            if let Ok(mut disable) = Disable::new(&self.shared.host, id) {
-                drive::control(&self.shared, &mut disable);
+            if let Ok(disable) = Disable::new(&self.shared.host, id) {
+                drive::control(&self.shared, disable);
             }
         }
         self.shared.ended.store(true, Ordering::Release);
