@@ -274,7 +274,7 @@ fn faults(
         let at = rng.below(TRAFFIC);
         let queue = rng.below(u64::from(queues)) as u16;
         let thread = threads[rng.below(threads.len() as u64) as usize];
-        let fault = match rng.below(9) {
+        let fault = match rng.below(10) {
             0 => Fault::LoseInterrupt(queue),
             1 => Fault::DelayInterrupt(queue, rng.below(2 * MILLISECOND)),
             2 => Fault::Stall(thread, rng.below(30 * MILLISECOND)),
@@ -282,7 +282,11 @@ fn faults(
             4 | 5 => Fault::Set(queue, instance(rng)),
             6 => Fault::Signal(thread),
             7 => Fault::Disable(queue, rng.below(20 * MILLISECOND)),
-            _ => Fault::LinkDown(rng.below(5 * MILLISECOND)),
+            8 => Fault::LinkDown(rng.below(5 * MILLISECOND)),
+            _ => {
+                let epoll = rng.below(u64::from(apps)) as u32;
+                Fault::AlwaysReady(epoll, rng.below(200 * MILLISECOND))
+            }
         };
         machine.fault_at(at, fault);
     }

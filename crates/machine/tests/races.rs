@@ -27,6 +27,7 @@ fn every_race_that_a_single_threaded_world_can_show_is_found() {
         Race::BusyBitStays,
         Race::UnmaskWithoutLook,
         Race::ModeWaitsForDrain,
+        Race::ProlongWithoutPoll,
     ] {
         let found = breaks(wanted);
         println!("{wanted:?}: {found:?}");
