@@ -4,7 +4,7 @@ use crate::host::Host;
 use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::session::{Session, SessionNext};
-use crate::step::{Did, Op};
+use crate::step::{Did, Op, unexpected};
 use crate::{NEVER, Ns};
 
 /// A microsecond of busy polling: the kernel shifts nanoseconds by ten.
@@ -31,6 +31,15 @@ enum At {
     LetGo,
     /// Gives way to that thread.
     Yielding,
+}
+
+/// How a loop that has let go for another thread goes on. (Small, so that no step goes by way of
+/// memory for its sake.)
+enum Way {
+    Yield,
+    Look,
+    Ended,
+    Interrupted,
 }
 
 #[derive(Debug)]
@@ -68,18 +77,32 @@ impl<'a, Q> BusyLoop<'a, Q> {
 
     #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> LoopNext {
-        match self.at {
-            At::Session => {}
-            At::Looking => {
-                self.at = At::Session;
-                match did {
-                    Did::Events(0) if now < self.until && !self.session.resched() => {
-                        self.session.pass();
-                    }
-                    _ => self.stop(now, did),
+        if self.at == At::Looking {
+            self.at = At::Session;
+            match did {
+                Did::Events(0) if now < self.until && !self.session.resched() => {
+                    self.session.pass();
                 }
+                Did::Events(events) => self.stop(now, events == 0 && self.session.resched()),
+                Did::Resched => self.stop(now, true),
+                Did::Interrupted => {
+                    self.interrupted = true;
+                    self.session.stop(now);
+                }
+                _ => unexpected("Look", did),
             }
-            At::LetGo | At::Yielding => return self.give_way(now, did),
+        } else if self.at != At::Session {
+            let events = match did {
+                Did::Events(events) => Some(events),
+                Did::Interrupted => None,
+                _ => Some(0),
+            };
+            return match self.give_way(now, events) {
+                Way::Yield => LoopNext::Op(Op::Resched),
+                Way::Look => LoopNext::Op(Op::Look),
+                Way::Ended => LoopNext::Ended,
+                Way::Interrupted => LoopNext::Interrupted,
+            };
         }
         match self.session.next(now, did) {
             SessionNext::Op(op) => LoopNext::Op(op),
@@ -96,32 +119,30 @@ impl<'a, Q> BusyLoop<'a, Q> {
         }
     }
 
-    /// A look found something, or the time is up, or a signal or another thread came.
+    /// A look found something, or the time is up, or another thread wants the CPU (`resched`).
     #[cold]
-    fn stop(&mut self, now: Ns, did: Did) {
-        self.interrupted = did.events().is_none();
-        let wanted = did == Did::Resched || self.session.resched();
-        self.yields = wanted && did.events() == Some(0) && now < self.until;
+    fn stop(&mut self, now: Ns, resched: bool) {
+        self.yields = resched && now < self.until;
         self.session.stop(now);
     }
 
     /// The session has let go for another thread: that one runs, and then it begins anew, unless
     /// something has come or the time is up.
     #[cold]
-    fn give_way(&mut self, now: Ns, did: Did) -> LoopNext {
+    fn give_way(&mut self, now: Ns, events: Option<u32>) -> Way {
         if self.at == At::Yielding {
             self.yields = false;
             self.session.restart();
             self.at = At::Looking;
-            return LoopNext::Op(Op::Look);
+            return Way::Look;
         }
-        match did.events() {
+        match events {
             Some(0) if now < self.until => {
                 self.at = At::Yielding;
-                LoopNext::Op(Op::Resched)
+                Way::Yield
             }
-            Some(_) => LoopNext::Ended,
-            None => LoopNext::Interrupted,
+            Some(_) => Way::Ended,
+            None => Way::Interrupted,
         }
     }
 
