@@ -315,6 +315,7 @@ pub const KEYS: &[Key] = &[
     key("memcached", "client-queues", count(1, 1024), "receive queues of a client machine").or(1.0),
     key("memcached", "client-slow", ratio(0.0, 1.0), "share of a client's receive queues that interrupt at that period only, busy or not").or(0.0),
     key("memcached", "hottest-queue", ratio(0.0, 0.5), "how much more connections than the mean the fullest queue has; the others have evenly spaced shares, down to as much less").or(0.0),
+    key("memcached", "always-ready", OFF_ON, "each worker's epoll context also has a descriptor that is always ready, such as a writable pipe (race R18)").or(0.0),
     key("tcp-rr", "work", TIME, "the program's own work on one request, without system calls"),
     key("tcp-rr", "client-delay", TIME, "a request's time outside of the server and the link"),
     key("tcp-rr", "client-frame", TIME, "the client host's time for a request on the CPU of its receive queue").or(0.0),

@@ -6,7 +6,7 @@
 //! machines load the server; the first one's own stamps make the latencies, in the bins of its
 //! histogram.
 
-use napkin_core::EpollContext;
+use napkin_core::{EpollContext, NEVER};
 
 use super::{Outcome, Run};
 use crate::config::Config;
@@ -75,6 +75,9 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
         let socket = machine.add_socket(SOCKET);
         machine.add_flow(queue, Some(socket));
         machine.watch(workers[usize::from(queue)], u32::from(queue), socket);
+    }
+    if run.profile.on("memcached.always-ready") {
+        (0..setup.queues).for_each(|queue| machine.always_ready(u32::from(queue), NEVER));
     }
     for worker in workers {
         machine.wake_thread(worker);
