@@ -30,6 +30,9 @@ use std::process::ExitCode;
 use args::{Args, Command};
 use clap::{CommandFactory, FromArgMatches};
 
+/// The commit that this is built from, where it is known.
+const COMMIT: Option<&str> = option_env!("NAPKIN_COMMIT");
+
 fn main() -> ExitCode {
     let matches = Args::command().get_matches();
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

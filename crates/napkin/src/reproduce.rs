@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use napkin_bench::report::{Progress, file};
+use napkin_bench::report::{Progress, Provenance, file};
 use napkin_bench::reproduce::all::{ALL, Known, find};
 use napkin_bench::reproduce::{Document, Options, page, text};
 
@@ -118,7 +118,8 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
         file::write(path, &text).map_err(Failure::of)?;
     }
     if let Some(path) = &args.report {
-        file::write(path, &page::render(&document)).map_err(Failure::of)?;
+        let page = page::render(&document, &Provenance::now(crate::COMMIT));
+        file::write(path, &page).map_err(Failure::of)?;
     }
     Ok(())
 }

@@ -6,10 +6,15 @@
 pub mod file;
 pub mod json;
 pub mod median;
+pub mod page;
+pub mod plot;
 pub mod progress;
+pub mod proposal;
+pub mod provenance;
 pub mod table;
 
 pub use file::WriteError;
 pub use json::{Figures, Repetition, Report, Row};
 pub use progress::Progress;
+pub use provenance::Provenance;
 pub use table::Column;

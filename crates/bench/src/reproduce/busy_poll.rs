@@ -320,7 +320,7 @@ impl Experiment for BusyPoll {
         let median: Vec<&Cell> =
             of("").into_iter().filter(|cell| cell.quantity == ESTIMATES[1].0).collect();
         vec![
-            plot::bars(
+            plot::dots(
                 "The tool's \"p50\" by load",
                 "Where the application is busy, whoever brings the replies meanwhile decides: nobody but a \
                  timer or the next send (inline), a CPU that has to wake up (interrupts), a thread that \
@@ -329,7 +329,7 @@ impl Experiment for BusyPoll {
                 Group::Load,
                 false,
             ),
-            plot::bars(
+            plot::dots(
                 "Receive calls by their time",
                 "The measured host's receive calls at 32000/s, polled inline.",
                 &of("receive calls"),

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::report::plot::axis::number;
+
 /// What a figure counts in. Published and modelled are always in the same unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
@@ -213,19 +215,6 @@ pub fn relative(value: f64, meant: f64) -> Option<f64> {
     }
 }
 
-/// A figure for people: whole numbers as they are, others with enough digits to compare.
-pub fn number(value: f64) -> String {
-    let size = value.abs();
-    let digits = match size {
-        // Whole but for the rounding of binary fractions counts as whole.
-        _ if size >= 1000.0 || (value - value.round()).abs() <= size * 1e-12 => 0,
-        _ if size >= 10.0 => 1,
-        _ if size >= 0.1 => 2,
-        _ => 4,
-    };
-    format!("{value:.digits$}")
-}
-
 /// A number with its unit.
 pub fn with_unit(value: f64, unit: Unit) -> String {
     let gap = if matches!(unit, Unit::PerS | Unit::Count | Unit::Ratio) { "" } else { " " };
@@ -314,14 +303,6 @@ mod tests {
         assert_eq!(cell.to_string(), want);
         cell.published = None;
         assert!(!cell.is_judged() && cell.to_string().contains("not published"));
-    }
-
-    #[test]
-    fn numbers_keep_the_digits_that_matter() {
-        let values = [0.0, 1.0 + 1e-15, 982_241.0, 4999.7, 20247.5, 117.53, 9.876, 0.0312, -2.5];
-        let shown: Vec<_> = values.into_iter().map(number).collect();
-        let want = ["0", "1", "982241", "5000", "20248", "117.5", "9.88", "0.0312", "-2.50"];
-        assert_eq!(shown, want);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, Reproduce, ReproduceError, Run, Task};
 use super::json::Reproduction;
-use super::plot::{self, Figure, X};
+use super::plot::{self, Figure};
 use super::verdict::{self, Verdict};
 use crate::report::Progress;
 
@@ -105,15 +105,8 @@ impl Experiment for Fake {
     fn figures(&self, cells: &[Cell]) -> Vec<Figure> {
         let cells: Vec<&Cell> = cells.iter().collect();
         vec![
-            plot::lines(
-                "Latency <p99>",
-                "What it shows.",
-                &cells,
-                X::Load("packets/s"),
-                "\"p99\"",
-                true,
-            ),
-            plot::bars("Bars & more", "What it shows.", &cells, plot::Group::Load, true),
+            plot::lines("Latency <p99>", "What it shows.", &cells, "packets/s", "\"p99\"", true),
+            plot::dots("Bars & more", "What it shows.", &cells, plot::Group::Load, true),
         ]
     }
 

@@ -13,7 +13,7 @@ use napkin_machine::scenario::{self, flood_ping};
 use super::cell::{Cell, Modelled, Unit, number};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
 use super::null::{self, NullModel};
-use super::plot::{self, Figure, X};
+use super::plot::{self, Figure};
 use super::published::{self, HoldRow};
 use super::verdict::{self, Tolerance, Verdict};
 use crate::machine::figures::figures;
@@ -197,7 +197,7 @@ fn moves_with_hz(cells: &[Cell]) -> Verdict {
         ),
         got: format!("{} and {}", said(slow), said(fast)),
         met: slow.is_some_and(|it| it <= 3.0) && fast.is_some_and(|it| (it - PACE).abs() <= 3.0),
-        misses: Vec::new(),
+        ..Verdict::default()
     }
 }
 
@@ -315,7 +315,7 @@ impl Experiment for Hold {
                 "CPU of a hundred pings a second by HZ",
                 "A hold by jiffies keeps the CPU for as long as its jiffies last; one by time does not care.",
                 &of(PACED),
-                X::Load("HZ"),
+                "HZ",
                 CPU,
                 false,
             ),
@@ -323,7 +323,7 @@ impl Experiment for Hold {
                 "Packets of a flood by HZ",
                 "While packets come faster than any hold ends, HZ does not matter.",
                 &of(FLOOD),
-                X::Load("HZ"),
+                "HZ",
                 PACKETS,
                 false,
             ),

@@ -421,14 +421,14 @@ impl Experiment for Kernel {
             cells.iter().filter(|cell| cell.quantity == quantity).collect()
         };
         vec![
-            plot::bars(
+            plot::dots(
                 "Interrupts by scenario",
                 "Deferral, suspension and polling leave a few of the hundreds.",
                 &of("interrupts"),
                 Group::Load,
                 true,
             ),
-            plot::bars(
+            plot::dots(
                 "Median latency by scenario",
                 "From the send stamp to the return of the receive call.",
                 &of(MEDIAN),

@@ -11,7 +11,7 @@ use napkin_machine::scenario::{self, udp_sink};
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
 use super::null::{self, NullModel};
-use super::plot::{self, Figure, X};
+use super::plot::{self, Figure};
 use super::published::{self, KsoftirqdRow};
 use super::verdict::{self, Verdict};
 use crate::machine::figures::figures;
@@ -232,7 +232,7 @@ impl Experiment for Ksoftirqd {
             "While each packet has an interrupt of its own on top of the application, more offered is less \
              delivered. Where ksoftirqd takes over, the scheduler divides the CPU.",
             &cells,
-            X::Load("offered packets/s"),
+            "offered packets/s",
             DELIVERED,
             false,
         )]

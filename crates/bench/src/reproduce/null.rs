@@ -84,7 +84,8 @@ pub fn beats(what: &str, cells: &[&Cell], model: NullModel, idle: &str) -> Verdi
     let Comparison { figures, machine, predicted, null } = compare(cells, model, idle);
     let shown = |error: Option<f64>| error.map_or("not to be had".to_owned(), percent);
     let mut got = format!("machine {}, null model {}", shown(machine), shown(null));
-    let fitted = cells.iter().filter(|cell| cell.is_judged() && cell.fitted).count();
+    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
+    let fitted = judged.iter().filter(|cell| cell.fitted).count();
     if fitted > 0 {
         got.push_str(&format!(
             "; on the {} figures not fitted {}",
@@ -97,7 +98,8 @@ pub fn beats(what: &str, cells: &[&Cell], model: NullModel, idle: &str) -> Verdi
         asked: format!("at most half of a null model's that knows {}", model.knows()),
         got,
         met: matches!((machine, null), (Some(machine), Some(null)) if machine <= null / 2.0),
-        misses: Vec::new(),
+        worst: verdict::worst(&judged),
+        ..Verdict::default()
     }
 }
 
@@ -129,7 +131,8 @@ pub fn beats_on_excess(what: &str, cells: &[&Cell], idle: &str) -> [Verdict; 2] 
                 .to_owned(),
             got: format!("machine {}, null model {}", shown(machine), shown(null)),
             met: matches!((machine, null), (Some(machine), Some(null)) if machine <= null / 2.0),
-            misses: Vec::new(),
+            worst: verdict::worst_by_difference(&excesses.iter().collect::<Vec<_>>(), unit),
+            ..Verdict::default()
         }
     };
     [judge("mean", &mean), judge("median", &|errors| median(errors))]

@@ -1,34 +1,26 @@
 //! A reproduction as one HTML page: plots, tables, criteria and their words.
 //!
-//! The page needs no script and no network, and follows the reader's choice of light or dark. It says what
-//! is shown and how it was taken, since it will be read apart from the program.
+//! It says what is shown and how it was taken, since it will be read apart from the program.
 
 use super::cell::number;
 use super::json::{Document, Reproduction};
-use super::plot::svg::{self, escape};
 use super::text::{self, EXEMPT, FITTED, Grid, TextColumn};
-
-/// The style sheet. The twelve colours stand out against both grounds.
-const STYLE: &str = include_str!("page.css");
+use crate::report::Provenance;
+use crate::report::page::{self, escape};
+use crate::report::proposal::Proposal;
 
 /// The page, whole.
-pub fn render(document: &Document) -> String {
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>napkin reproduce</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <h1>Published beside modelled</h1>\n"
-    );
-    page.push_str(&introduction(document));
-    page.push_str(&contents(document));
+pub fn render(document: &Document, provenance: &Provenance) -> String {
+    let mut body = introduction();
+    body.push_str(&page::facts(&provenance.facts()));
+    body.push_str(&contents(document));
     for reproduction in &document.experiments {
-        page.push_str(&section(reproduction));
+        body.push_str(&section(reproduction));
     }
-    page.push_str("</body>\n</html>\n");
-    page
+    page::whole("napkin reproduce: published beside modelled", &body)
 }
 
-fn introduction(document: &Document) -> String {
+fn introduction() -> String {
     format!(
         "<p>Each section repeats a published experiment on how a host takes packets from its network \
          device. The published figures are those of the document, unchanged. The modelled ones come from a \
@@ -41,8 +33,7 @@ fn introduction(document: &Document) -> String {
          and <b>{EXEMPT}</b> one that is shown and not judged. Where a publication's estimator is not what \
          its name says, the modelled column repeats that estimator and the column <i>true</i> has what the \
          name promises. A figure that could not be modelled is a dash, and its reason stands below the \
-         table.</p>\n<p class=\"small\">napkin {}</p>\n",
-        escape(&document.version)
+         table.</p>\n"
     )
 }
 
@@ -82,14 +73,11 @@ fn section(reproduction: &Reproduction) -> String {
     for note in &reproduction.notes {
         out.push_str(&format!("<p>Note: {}</p>\n", escape(note)));
     }
+    let proposal = Proposal::of_year(&reproduction.experiment);
+    out.push_str(&page::links(proposal.as_slice()));
     out.push_str(&criteria(reproduction));
     for figure in &reproduction.figures {
-        out.push_str(&format!(
-            "<figure>\n<h3>{}</h3>\n{}<figcaption>{}</figcaption>\n</figure>\n",
-            escape(&figure.title),
-            svg::draw(figure),
-            escape(&figure.caption)
-        ));
+        out.push_str(&page::figure(figure));
     }
     out.push_str("<details><summary>Every figure, published beside modelled</summary>\n");
     for grid in text::grids(&reproduction.cells) {
@@ -127,6 +115,10 @@ fn criteria(reproduction: &Reproduction) -> String {
             escape(&verdict.asked),
             escape(&verdict.got)
         ));
+        if !verdict.worst.is_empty() {
+            let worst = escape(&verdict.worst.join("; "));
+            out.push_str(&format!("<div class=\"small\">worst: {worst}</div>"));
+        }
         if !verdict.misses.is_empty() {
             let misses: String =
                 verdict.misses.iter().map(|miss| format!("<li>{}</li>", escape(miss))).collect();
@@ -171,41 +163,21 @@ fn table(grid: &Grid) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::page::tests::check;
     use crate::reproduce::fake::Fake;
 
     fn page(fake: &Fake) -> String {
-        render(&Document::new(vec![fake.run()]))
-    }
-
-    /// The tags of a page, without their attributes, in order.
-    fn tags(page: &str) -> Vec<&str> {
-        let ends = |c: char| c == '>' || c == ' ' || c == '\n';
-        let style = page.find("</style>").unwrap();
-        let tags = page[style..].split('<').skip(1);
-        tags.filter(|tag| !tag.split('>').next().unwrap().ends_with('/'))
-            .map(|tag| tag.split(ends).next().unwrap())
-            .collect()
+        let provenance = Provenance {
+            date: "2030-01-02T03:04:05Z".to_owned(),
+            version: "napkin 1, commit 0123abc".to_owned(),
+            command: "napkin reproduce fake".to_owned(),
+        };
+        render(&Document::new(vec![fake.run()]), &provenance)
     }
 
     #[test]
-    fn the_page_needs_neither_script_nor_network() {
-        let page = page(&Fake::default());
-        for word in ["<script", "http://", "https://", "@import", "url(", "src="] {
-            assert!(!page.contains(word), "{word}");
-        }
-    }
-
-    #[test]
-    fn every_element_is_closed_in_its_order() {
-        let page = page(&Fake { panics: Some("b at 2"), ..Fake::default() });
-        let mut open = vec!["html", "head", "style"];
-        for tag in tags(&page) {
-            match tag.strip_prefix('/') {
-                Some(tag) => assert_eq!(open.pop(), Some(tag)),
-                None => open.push(tag),
-            }
-        }
-        assert_eq!(open, [""; 0]);
+    fn the_page_is_whole_and_needs_neither_script_nor_network() {
+        check(&page(&Fake { panics: Some("b at 2"), ..Fake::default() }));
     }
 
     #[test]
@@ -218,6 +190,8 @@ mod tests {
             "<h3>Latency &lt;p99&gt;</h3>",
             "not modelled (a, 2/s): no such load",
             "<td class=\"\">*114.5</td>",
+            "<td>2030-01-02T03:04:05Z</td>",
+            "<td>napkin reproduce fake</td>",
             "<summary>4 outside it</summary>",
         ] {
             assert!(page.contains(words), "{words}\n{page}");
@@ -237,12 +211,5 @@ mod tests {
     #[test]
     fn the_same_experiment_gives_the_same_page() {
         assert_eq!(page(&Fake::default()), page(&Fake::default()));
-    }
-
-    #[test]
-    fn the_style_sheet_has_every_colour() {
-        for colour in 0..svg::COLOURS {
-            assert!(STYLE.contains(&format!(".c{colour} ")), "{colour}");
-        }
     }
 }

@@ -13,7 +13,7 @@ use napkin_machine::scenario::{self, Outcome, memcached};
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
 use super::null::{self, NullModel};
-use super::plot::{self, Figure, X};
+use super::plot::{self, Figure};
 use super::published::{self, IrqSuspendRow, TargetQps};
 use super::verdict::{self, Tolerance, Verdict};
 use crate::machine::figures::figures;
@@ -309,7 +309,7 @@ impl Experiment for Suspend {
     fn figures(&self, cells: &[Cell]) -> Vec<Figure> {
         let cells: Vec<&Cell> = cells.iter().collect();
         let line = |title: &str, caption: &str, quantity: &str, log: bool| {
-            plot::lines(title, caption, &cells, X::Load("requests/s"), quantity, log)
+            plot::lines(title, caption, &cells, "requests/s", quantity, log)
         };
         vec![
             line(

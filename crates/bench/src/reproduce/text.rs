@@ -174,6 +174,9 @@ fn verdicts(reproduction: &Reproduction) -> String {
             "{mark}  {}: {}; asked: {}\n",
             verdict.what, verdict.got, verdict.asked
         ));
+        if !verdict.worst.is_empty() {
+            text.push_str(&format!("          worst: {}\n", verdict.worst.join("; ")));
+        }
         // Single figures may miss where the criterion as a whole is met; that is what it allows.
         let shown = if verdict.met { 0 } else { MISSES };
         for miss in verdict.misses.iter().take(shown) {
@@ -264,6 +267,7 @@ b    2/s       1500    1690  +12.6 %   3379
 note: Fitted to one row.
 
 met     p99, 4 figures: 13.7 %; asked: median error at most 20 %
+          worst: a, 1/s +14 %; b, 1/s +14 %; a, 2/s +14 %
 MISSED  p99: 0 of 4 (0 %); asked: within 10 % in at least 90 % of the figures
           a, 1/s: \"p99\" published 100 us, modelled 114.5 us (+14.5 %)
           b, 1/s: \"p99\" published 150 us, modelled 170.8 us (+13.8 %)

@@ -264,23 +264,23 @@ impl Experiment for ThreadedPolling {
     }
 
     fn figures(&self, cells: &[Cell]) -> Vec<Figure> {
-        let bars = |table: &str, size: &str, caption: &str| {
+        let dots = |table: &str, size: &str, caption: &str| {
             let of: Vec<&Cell> = cells
                 .iter()
                 .filter(|c| c.table == table && c.load == size && c.quantity != RATE)
                 .collect();
-            plot::bars(&format!("{table}, {size}: latency"), caption, &of, Group::Quantity, true)
+            plot::dots(&format!("{table}, {size}: latency"), caption, &of, Group::Quantity, true)
         };
         let stalls = "A thread that was on a CPU when its softirq began waits for it, unseen by the scheduler.";
         let wire = "The wire is full, whoever polls.";
         let device = "Most of it is the device's.";
         vec![
-            bars(TCP_RR, "1B", stalls),
-            bars(TCP_RR, "5KB", stalls),
-            bars(TCP_RR, "1MB", wire),
-            bars(SSD, "4K", stalls),
-            bars(SSD, "64K", device),
-            bars(SSD, "1M", device),
+            dots(TCP_RR, "1B", stalls),
+            dots(TCP_RR, "5KB", stalls),
+            dots(TCP_RR, "1MB", wire),
+            dots(SSD, "4K", stalls),
+            dots(SSD, "64K", device),
+            dots(SSD, "1M", device),
         ]
     }
 

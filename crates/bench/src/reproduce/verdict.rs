@@ -13,7 +13,7 @@ use super::cell::{Cell, Modelled, Unit, number, with_unit};
 use crate::measure::interleave::median;
 
 /// The outcome of one criterion.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// What is judged.
     pub what: String,
@@ -25,6 +25,9 @@ pub struct Verdict {
     pub met: bool,
     /// What missed, in words, the worst first; empty where the criterion is about no single figures.
     pub misses: Vec<String>,
+    /// The figures furthest off, the worst first, where the criterion is about a median: that hides them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub worst: Vec<String>,
 }
 
 /// How far a figure may be off.
@@ -92,6 +95,7 @@ pub fn share_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f6
         got: of(within, judged.len()),
         met: enough(within, judged.len(), share),
         misses: missed.into_iter().map(Cell::to_string).collect(),
+        ..Verdict::default()
     }
 }
 
@@ -108,6 +112,7 @@ pub fn median_error(what: &str, cells: &[&Cell], at_most: f64) -> Verdict {
         got: middle.map_or("none to be had: too few figures were modelled".to_owned(), percent),
         met: middle.is_some_and(|error| error <= at_most * (1.0 + ROUNDING)),
         misses: worst_first(&judged, used).into_iter().map(Cell::to_string).collect(),
+        worst: worst(&judged),
     }
 }
 
@@ -144,6 +149,7 @@ pub fn pair_order(what: &str, cells: &[&Cell], gap: f64, share: f64) -> Verdict 
         got: of(right, pairs),
         met: enough(right, pairs, share),
         misses,
+        ..Verdict::default()
     }
 }
 
@@ -277,7 +283,7 @@ pub fn collapse_points(what: &str, cells: &[&Cell], within: f64) -> Verdict {
         asked: format!("as published within {}/s: {}", number(within), points(want)),
         got: said,
         met: agree && missing == 0 && !published.is_empty(),
-        misses: Vec::new(),
+        ..Verdict::default()
     }
 }
 
@@ -336,6 +342,7 @@ pub fn excess_over_idle(
         got: of(good, total),
         met: good >= needed && total > 0,
         misses: missed.into_iter().map(Cell::to_string).collect(),
+        ..Verdict::default()
     }
 }
 
@@ -370,6 +377,7 @@ pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, needed: us
         got: of(good, rows.len()),
         met: good >= needed && !rows.is_empty(),
         misses,
+        ..Verdict::default()
     }
 }
 
@@ -382,6 +390,45 @@ fn worst_first<'a>(cells: &[&'a Cell], used: impl Fn(&Cell) -> f64) -> Vec<&'a C
         .collect();
     missed.sort_by(|a, b| b.0.total_cmp(&a.0));
     missed.into_iter().map(|(_, cell)| cell).collect()
+}
+
+/// How many figures are named beside a median.
+const WORST: usize = 3;
+
+/// The figures that are furthest off, relative to what was published, the worst first.
+pub(super) fn worst(cells: &[&Cell]) -> Vec<String> {
+    let shown = |error: f64| format!("{:+.*} %", usize::from(error.abs() < 0.1), error * 100.0);
+    furthest(cells, Cell::relative, shown)
+}
+
+/// The same in the figures' own unit.
+pub(super) fn worst_by_difference(cells: &[&Cell], unit: Unit) -> Vec<String> {
+    let shown = |error: f64| {
+        let sign = if error > 0.0 { "+" } else { "" };
+        format!("{sign}{}", with_unit(error, unit))
+    };
+    furthest(cells, Cell::difference, shown)
+}
+
+fn furthest(
+    cells: &[&Cell],
+    error: fn(&Cell) -> Option<f64>,
+    shown: impl Fn(f64) -> String,
+) -> Vec<String> {
+    let off = |cell: &Cell| error(cell).map_or(f64::INFINITY, f64::abs);
+    let mut cells: Vec<&Cell> = cells.iter().copied().filter(|cell| off(cell) > 0.0).collect();
+    cells.sort_by(|a, b| off(b).total_cmp(&off(a)));
+    let one = cells.windows(2).all(|pair| pair[0].quantity == pair[1].quantity);
+    let named = |cell: &Cell| {
+        let quantity = if one { String::new() } else { format!(", {}", cell.quantity) };
+        let error = match (cell.model(), error(cell)) {
+            (None, _) => "not modelled".to_owned(),
+            (_, Some(error)) => shown(error),
+            (Some(model), None) => format!("{} where 0 was published", number(model)),
+        };
+        format!("{}{quantity} {error}", cell.row())
+    };
+    cells.into_iter().take(WORST).map(named).collect()
 }
 
 /// Whether so many are a share of all; none of none never is.

@@ -74,6 +74,24 @@ fn the_median_error_counts_lost_figures_as_wrong_without_limit() {
 }
 
 #[test]
+fn what_a_median_hides_is_named_the_worst_first() {
+    let cells = [
+        cell("a", "1", 100.0, 101.0),
+        cell("b", "1", 100.0, 100.0),
+        cell("napibusy", "1000K", 128.0, 2516.0),
+        lost(cell("c", "1", 100.0, 0.0)),
+        cell("d", "1", 100.0, 60.0),
+        cell("e", "1", 0.0, 3.0),
+    ];
+    let worst = |cells: &[Cell]| median_error("p99", &refs(cells), 0.15).worst;
+    let want = ["c, 1 not modelled", "e, 1 3 where 0 was published", "napibusy, 1000K +1866 %"];
+    assert_eq!(worst(&cells), want);
+    assert_eq!(worst(&cells[..3]), ["napibusy, 1000K +1866 %", "a, 1 +1.0 %"], "b is right");
+    let p95 = Cell { quantity: "p95".into(), ..cell("d", "1", 100.0, 60.0) };
+    assert_eq!(worst(&[cells[0].clone(), p95]), ["d, 1, p95 -40 %", "a, 1, p99 +1.0 %"]);
+}
+
+#[test]
 fn pairs_are_judged_only_within_a_load_and_only_if_far_apart() {
     let cells = [
         cell("a", "1", 100.0, 1.0),

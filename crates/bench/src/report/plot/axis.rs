@@ -47,11 +47,6 @@ impl Scale {
         })
     }
 
-    /// The value of the lower end, where bars begin: zero, or the smallest that a logarithmic axis shows.
-    pub fn base(self) -> f64 {
-        if self.log { self.low } else { 0.0 }
-    }
-
     /// Values of the ticks, rising.
     pub fn ticks(self) -> Vec<f64> {
         if !self.log {
@@ -88,6 +83,19 @@ fn round_down(value: f64) -> f64 {
     [5.0, 2.0, 1.0].into_iter().find(fits).unwrap_or(1.0) * power
 }
 
+/// A figure for people: whole numbers as they are, others with enough digits to compare.
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    let digits = match size {
+        // Whole but for the rounding of binary fractions counts as whole.
+        _ if size >= 1000.0 || (value - value.round()).abs() <= size * 1e-12 => 0,
+        _ if size >= 10.0 => 1,
+        _ if size >= 0.1 => 2,
+        _ => 4,
+    };
+    format!("{value:.digits$}")
+}
+
 /// A tick's text: large numbers in thousands (k) or millions (M).
 pub fn tick_text(value: f64) -> String {
     let (value, unit) = match value.abs() {
@@ -120,7 +128,6 @@ mod tests {
     fn negative_values_widen_a_linear_axis_downwards() {
         let scale = Scale::over([-3.0, 4.0], false);
         assert_eq!(scale.ticks(), [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(scale.base(), 0.0);
     }
 
     #[test]
@@ -142,6 +149,14 @@ mod tests {
                 assert_eq!(scale.place(f64::NAN), None);
             }
         }
+    }
+
+    #[test]
+    fn numbers_keep_the_digits_that_matter() {
+        let values = [0.0, 1.0 + 1e-15, 982_241.0, 4999.7, 20247.5, 117.53, 9.876, 0.0312, -2.5];
+        let shown: Vec<_> = values.into_iter().map(number).collect();
+        let want = ["0", "1", "982241", "5000", "20248", "117.5", "9.88", "0.0312", "-2.50"];
+        assert_eq!(shown, want);
     }
 
     #[test]
