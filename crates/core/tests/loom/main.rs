@@ -15,7 +15,9 @@
 #![cfg(loom)]
 
 mod contexts;
+mod control;
 mod device;
+mod neighbours;
 mod pairs;
 mod races;
 mod scene;

@@ -116,6 +116,28 @@ pub(crate) enum Rules {
     Ksoftirqd,
 }
 
+impl Rules {
+    pub(crate) fn apply(self, world: &World) {
+        let squeezed =
+            Limits { budget: 1, budget_time: LATE, dispatch_time: LATE, dispatch_passes: 1 };
+        let (limits, policy) = match self {
+            Rules::Inline => (Limits::default(), CpuPolicy::default()),
+            Rules::Squeezed => (squeezed, CpuPolicy::default()),
+            Rules::SqueezedOld => {
+                (squeezed, CpuPolicy { inline_while_ksoftirqd: false, ..Default::default() })
+            }
+            Rules::Ksoftirqd => {
+                let net_softirq = NetSoftirq::Ksoftirqd;
+                (Limits::default(), CpuPolicy { net_softirq, ..Default::default() })
+            }
+        };
+        for cpu in 0..world.host.cpus() {
+            world.host.cpu(CpuId(cpu)).set_limits(limits);
+            world.host.cpu(CpuId(cpu)).set_policy(policy);
+        }
+    }
+}
+
 /// How many preemptions are explored where the environment does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
@@ -160,23 +182,7 @@ impl Scene {
         let world = World::new(&self.policy, self.one_shot);
         world.host.set_order(ID, self.order);
         let mut main = Actor::new(&world);
-        let squeezed =
-            Limits { budget: 1, budget_time: LATE, dispatch_time: LATE, dispatch_passes: 1 };
-        let (limits, policy) = match self.rules {
-            Rules::Inline => (Limits::default(), CpuPolicy::default()),
-            Rules::Squeezed => (squeezed, CpuPolicy::default()),
-            Rules::SqueezedOld => {
-                (squeezed, CpuPolicy { inline_while_ksoftirqd: false, ..Default::default() })
-            }
-            Rules::Ksoftirqd => {
-                let net_softirq = NetSoftirq::Ksoftirqd;
-                (Limits::default(), CpuPolicy { net_softirq, ..Default::default() })
-            }
-        };
-        for cpu in 0..world.host.cpus() {
-            world.host.cpu(CpuId(cpu)).set_limits(limits);
-            world.host.cpu(CpuId(cpu)).set_policy(policy);
-        }
+        self.rules.apply(&world);
         match self.start {
             Start::Idle => main.enable(),
             Start::Taken => {
@@ -269,7 +275,7 @@ impl fmt::Display for Scene {
 }
 
 impl Actor {
-    fn play(
+    pub(crate) fn play(
         &mut self,
         act: Act,
         policy: InstancePolicy,
@@ -287,7 +293,7 @@ impl Actor {
             Act::TxPoll => self.tx_poll(),
             Act::Schedule => self.schedule(napkin_core::From::Application),
             Act::Set(threaded) => self.set(&InstancePolicy { threaded, ..policy }),
-            Act::Move => self.world.host.set_cpu(ID, CpuId(1 - CPU.0)),
+            Act::Move => self.world.host.set_cpu(self.id, CpuId(1 - CPU.0)),
             Act::Disable => self.disable(others),
             Act::Abandon => self.abandon_disable(false),
             Act::AbandonAtOnce => self.abandon_disable(true),
@@ -301,7 +307,7 @@ pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) -> u64 {
     explored(Depth::Usual, model)
 }
 
-fn explored(depth: Depth, model: impl Fn() + Send + Sync + 'static) -> u64 {
+pub(crate) fn explored(depth: Depth, model: impl Fn() + Send + Sync + 'static) -> u64 {
     let runs = Arc::new(AtomicU64::new(0));
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 20_000;

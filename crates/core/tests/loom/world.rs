@@ -1,5 +1,5 @@
-//! A small world under loom: one device (`device.rs`), and actors that drive the core's passes step
-//! by step.
+//! A small world under loom: one device (`device.rs`) or more, and actors that drive the core's passes
+//! step by step.
 //!
 //! Nothing blocks. Who wakes a task that sleeps carries on as that task once its own pass has ended;
 //! who wakes a task that runs leaves a mark that the task takes before it sleeps. So each model ends
@@ -52,8 +52,9 @@ pub(crate) enum Stop {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) host: Host<Nic>,
-    line: Arc<Line>,
-    napi: AtomicU32,
+    /// Of each instance: its device, and its thread.
+    lines: Vec<Arc<Line>>,
+    napi: Vec<AtomicU32>,
     worker: AtomicU32,
     ksoftirqd: [AtomicU32; 2],
     /// Who has to stop polling (`None`: nobody) once this is 1.
@@ -75,15 +76,28 @@ impl World {
         one_shot: bool,
         leaving: Option<Owner>,
     ) -> Arc<World> {
-        let (line, nic) = Line::new(one_shot);
-        let host = Host::new(2, [(nic, CPU)]);
-        host.set_weight(ID, 1).expect("1 is a weight");
-        host.set(ID, policy).expect("a policy of the models");
+        Self::of(1, policy, one_shot, leaving)
+    }
+
+    /// A host of two CPUs and that many instances on one of them, still disabled.
+    pub(crate) fn of(
+        instances: u16,
+        policy: &InstancePolicy,
+        one_shot: bool,
+        leaving: Option<Owner>,
+    ) -> Arc<World> {
+        let (lines, nics): (Vec<_>, Vec<_>) = (0..instances).map(|_| Line::new(one_shot)).unzip();
+        let host = Host::new(2, nics.into_iter().map(|nic| (nic, CPU)));
+        for id in host.ids() {
+            host.set_weight(id, 1).expect("1 is a weight");
+            host.set(id, policy).expect("a policy of the models");
+        }
         let thread = matches!(policy.threaded, Threaded::Enabled | Threaded::BusyPoll);
+        let thread = |_| AtomicU32::new(if thread { ASLEEP } else { ENDED });
         Arc::new(World {
+            napi: host.ids().map(thread).collect(),
             host,
-            line,
-            napi: AtomicU32::new(if thread { ASLEEP } else { ENDED }),
+            lines,
             worker: AtomicU32::new(ASLEEP),
             ksoftirqd: [AtomicU32::new(ASLEEP), AtomicU32::new(ASLEEP)],
             leaving,
@@ -92,9 +106,13 @@ impl World {
         })
     }
 
+    pub(crate) fn line(&self, id: Id) -> &Line {
+        &self.lines[usize::from(id.0)]
+    }
+
     fn slot(&self, task: Task) -> &AtomicU32 {
         match task {
-            Task::Napi(_) => &self.napi,
+            Task::Napi(Id(id)) => &self.napi[usize::from(id)],
             Task::Worker => &self.worker,
             Task::Ksoftirqd(CpuId(cpu)) => &self.ksoftirqd[usize::from(cpu)],
         }
@@ -103,20 +121,25 @@ impl World {
     /// Every actor has ended: nothing may be owned, and nothing may depend on an event that will
     /// not come (invariants 2 and 3).
     pub(crate) fn still(&self) {
-        let instance = self.host.instance(ID);
-        let state = instance.state();
-        let armed = instance.deadline() != NEVER;
         for cpu in 0..2 {
             let cpu = self.host.cpu(CpuId(cpu));
             assert!(!cpu.running(), "a softirq that nobody runs");
             assert_eq!(cpu.pending(), 0, "softirqs that nobody will run");
             assert!(!cpu.ksoftirqd_runnable(), "ksoftirqd sleeps and is taken for runnable");
         }
+        self.host.ids().for_each(|id| self.still_of(id));
+    }
+
+    fn still_of(&self, id: Id) {
+        let (instance, line) = (self.host.instance(id), self.line(id));
+        let state = instance.state();
+        let armed = instance.deadline() != NEVER;
         let threaded = matches!(state.mode(), Threaded::Enabled | Threaded::BusyPoll);
         let expected = if threaded { ASLEEP } else { ENDED };
-        assert_eq!(self.napi.load(Acquire), expected, "the thread's state in mode {state:?}");
+        let thread = self.slot(Task::Napi(id)).load(Acquire);
+        assert_eq!(thread, expected, "the thread's state in mode {state:?}");
         if state.disabled() {
-            assert!(self.line.masked(), "disabled and not masked");
+            assert!(line.masked(), "disabled and not masked");
             return;
         }
         let held = SCHED | SCHED_THREADED | IN_BUSY_POLL | MISSED;
@@ -125,22 +148,24 @@ impl World {
         let longest = instance.polled_at() + SUSPENSION;
         let suspended = instance.suspending_contexts() > 0;
         assert!(!suspended || instance.deadline() <= longest, "suspended beyond the timeout");
-        let waiting = self.line.waiting();
+        let waiting = line.waiting();
         assert!(armed || waiting == 0, "{waiting} packets that nobody will find");
-        assert!(armed || !self.line.masked(), "masked, without an owner and without a timer");
+        assert!(armed || !line.masked(), "masked, without an owner and without a timer");
     }
 
     /// Every timer has fired: nothing waits, and the interrupt is allowed.
     fn settled(&self) {
         self.still();
-        let state = self.host.instance(ID).state();
-        if state.disabled() {
-            return;
+        for id in self.host.ids() {
+            if self.host.instance(id).state().disabled() {
+                continue;
+            }
+            let line = self.line(id);
+            assert_eq!(line.waiting(), 0, "packets left");
+            assert!(!line.masked(), "masked for ever");
+            let (delivered, arrived) = (line.socket.load(Acquire), line.arrived.load(SeqCst));
+            assert_eq!(delivered, arrived, "delivered of arrived");
         }
-        assert_eq!(self.line.waiting(), 0, "packets left");
-        assert!(!self.line.masked(), "masked for ever");
-        let (delivered, arrived) = (self.line.socket.load(Acquire), self.line.arrived.load(SeqCst));
-        assert_eq!(delivered, arrived, "delivered of arrived");
     }
 
     /// Lets time pass, and says what time it is then.
@@ -158,6 +183,8 @@ impl World {
 #[derive(Debug)]
 pub(crate) struct Actor {
     pub(crate) world: Arc<World>,
+    /// The instance to which it does things.
+    pub(crate) id: Id,
     /// What the looks of this actor find, in place of the socket's frames.
     pub(crate) events: Option<VecDeque<u32>>,
     raised: Vec<CpuId>,
@@ -169,8 +196,13 @@ pub(crate) struct Actor {
 
 impl Actor {
     pub(crate) fn new(world: &Arc<World>) -> Self {
+        Self::of(world, ID)
+    }
+
+    /// The same, with another instance than the first.
+    pub(crate) fn of(world: &Arc<World>, id: Id) -> Self {
         let world = world.clone();
-        Actor { world, events: None, raised: vec![], todo: vec![], steps: 0, polls_then: None }
+        Actor { world, id, events: None, raised: vec![], todo: vec![], steps: 0, polls_then: None }
     }
 
     /// Invariant 4: whose mode has gone polls twice more at the most, once it can know.
@@ -186,7 +218,7 @@ impl Actor {
 
     /// Drives a pass until it ends or sleeps. It is dropped by the caller, and only then: a model
     /// that fails must not run the core's clean-up without loom.
-    fn drive<P: Pass<Nic>>(&mut self, pass: &mut P, first: Did) -> Stop {
+    pub(crate) fn drive<P: Pass<Nic>>(&mut self, pass: &mut P, first: Did) -> Stop {
         let mut did = first;
         loop {
             self.steps += 1;
@@ -205,7 +237,7 @@ impl Actor {
                     self.world.pass(LOOK);
                     Did::Events(match &mut self.events {
                         Some(events) => events.pop_front().unwrap_or(0),
-                        None => self.world.line.socket.load(Acquire),
+                        None => self.world.line(self.id).socket.load(Acquire),
                     })
                 }
                 Op::Sleep(_) => return Stop::Slept,
@@ -219,7 +251,7 @@ impl Actor {
     }
 
     /// Drives a pass that ends to its end.
-    fn finish<P: Pass<Nic>>(&mut self, pass: P) -> Stop {
+    pub(crate) fn finish<P: Pass<Nic>>(&mut self, pass: P) -> Stop {
         let mut pass = ManuallyDrop::new(pass);
         let stop = self.drive(&mut *pass, Did::Start);
         drop(ManuallyDrop::into_inner(pass));
@@ -291,10 +323,10 @@ impl Actor {
             // A mode that came while the thread was ending found it there: look again. (A thread
             // that ends all the same has ended.)
             tries += 1;
-            let mode = host.instance(ID).state().mode();
-            let wanted = matches!(mode, Threaded::Enabled | Threaded::BusyPoll);
+            let mode = |id| host.instance(id).state().mode();
+            let wanted = |id| matches!(mode(id), Threaded::Enabled | Threaded::BusyPoll);
             let again = next == ENDED
-                && wanted
+                && matches!(task, Task::Napi(id) if wanted(id))
                 && tries < 3
                 && slot.compare_exchange(ENDED, RUNNING, AcqRel, Acquire).is_ok();
             if !again {
@@ -305,21 +337,21 @@ impl Actor {
 
     /// A packet arrives, and its interrupt is handled here.
     pub(crate) fn packet(&mut self) {
-        if self.world.line.arrive() {
+        if self.world.line(self.id).arrive() {
             self.interrupt();
         }
     }
 
     /// A packet arrives, and its interrupt alone is handled here.
     pub(crate) fn packet_only(&mut self) {
-        if self.world.line.arrive() {
+        if self.world.line(self.id).arrive() {
             self.interrupt_only();
         }
     }
 
     /// Another actor, who takes over what this one still had to do.
     pub(crate) fn hand_over(&mut self) -> Actor {
-        let mut other = Actor::new(&self.world);
+        let mut other = Actor::of(&self.world, self.id);
         other.raised.append(&mut self.raised);
         other.todo.append(&mut self.todo);
         other
@@ -333,14 +365,14 @@ impl Actor {
 
     fn interrupt_only(&mut self) {
         let world = self.world.clone();
-        self.finish(Interrupt::new(&world.host, ID));
+        self.finish(Interrupt::new(&world.host, self.id));
     }
 
     /// The timer fires, if it is armed for `now` or earlier.
     pub(crate) fn timer(&mut self, now: Ns) {
         let world = self.world.clone();
         let now = world.clock.fetch_max(now, SeqCst).max(now);
-        if let Some(op) = world.host.timer(ID, now) {
+        if let Some(op) = world.host.timer(self.id, now) {
             self.act(op);
         }
         self.way_out();
@@ -349,7 +381,7 @@ impl Actor {
     /// Somebody schedules the instance.
     pub(crate) fn schedule(&mut self, from: napkin_core::From) {
         let world = self.world.clone();
-        if let Some(op) = world.host.schedule(ID, from) {
+        if let Some(op) = world.host.schedule(self.id, from) {
             self.act(op);
         }
         self.way_out();
@@ -375,16 +407,16 @@ impl Actor {
     /// A poll with budget 0.
     pub(crate) fn tx_poll(&mut self) {
         let world = self.world.clone();
-        self.finish(TxPoll::new(&world.host, ID));
+        self.finish(TxPoll::new(&world.host, self.id));
         self.way_out();
     }
 
     /// Changes the settings, with everything that a world has to do about the thread: one that
     /// ends, or has ended, looks at the new mode.
     pub(crate) fn set(&mut self, policy: &InstancePolicy) {
-        self.world.host.set(ID, policy).expect("a policy of the models");
+        self.world.host.set(self.id, policy).expect("a policy of the models");
         let threaded = matches!(policy.threaded, Threaded::Enabled | Threaded::BusyPoll);
-        let old = self.world.napi.fetch_update(AcqRel, Acquire, |old| {
+        let old = self.world.slot(Task::Napi(self.id)).fetch_update(AcqRel, Acquire, |old| {
             Some(match old {
                 ASLEEP => RUNNING,
                 RUNNING => WOKEN,
@@ -393,14 +425,14 @@ impl Actor {
             })
         });
         if old == Ok(ASLEEP) || old == Ok(ENDED) && threaded {
-            self.todo.push(Task::Napi(ID));
+            self.todo.push(Task::Napi(self.id));
         }
         self.way_out();
     }
 
     /// Changes the settings; when that has happened the old owner has two polls.
     pub(crate) fn change(&mut self, policy: &InstancePolicy) {
-        self.world.host.set(ID, policy).expect("a policy of the models");
+        self.world.host.set(self.id, policy).expect("a policy of the models");
         self.world.left.fetch_or(1, AcqRel);
         self.set(policy);
     }
@@ -408,8 +440,8 @@ impl Actor {
     /// Brings the instance into service.
     pub(crate) fn enable(&mut self) {
         let world = self.world.clone();
-        if let Ok(enable) = Enable::new(&world.host, ID) {
-            world.line.disabled.store(false, SeqCst);
+        if let Ok(enable) = Enable::new(&world.host, self.id) {
+            world.line(self.id).disabled.store(false, SeqCst);
             self.finish(enable);
         }
         self.way_out();
@@ -419,7 +451,7 @@ impl Actor {
     /// which is long enough.
     pub(crate) fn disable(&mut self, others: &mut Vec<JoinHandle<()>>) {
         let world = self.world.clone();
-        let Ok(disable) = Disable::new(&world.host, ID) else { return };
+        let Ok(disable) = Disable::new(&world.host, self.id) else { return };
         let mut disable = ManuallyDrop::new(disable);
         let mut stop = self.drive(&mut *disable, Did::Start);
         if stop == Stop::Slept {
@@ -428,17 +460,17 @@ impl Actor {
         }
         assert_eq!(stop, Stop::Done, "a disable that never ends");
         drop(ManuallyDrop::into_inner(disable));
-        assert!(world.host.instance(ID).state().disabled(), "disabled");
-        world.line.disabled.store(true, SeqCst);
+        assert!(world.host.instance(self.id).state().disabled(), "disabled");
+        world.line(self.id).disabled.store(true, SeqCst);
         self.way_out();
     }
 
     /// A disable that is given up at its first sleep, or before its first step.
     pub(crate) fn abandon_disable(&mut self, at_once: bool) {
         let world = self.world.clone();
-        let Ok(mut disable) = Disable::new(&world.host, ID) else { return };
+        let Ok(mut disable) = Disable::new(&world.host, self.id) else { return };
         if !at_once && self.drive(&mut disable, Did::Start) == Stop::Done {
-            world.line.disabled.store(true, SeqCst);
+            world.line(self.id).disabled.store(true, SeqCst);
             drop(disable);
             return;
         }
@@ -452,12 +484,13 @@ impl Actor {
     pub(crate) fn settle(&mut self) {
         self.world.still();
         for _ in 0..8 {
-            let deadline = self.world.host.instance(ID).deadline();
-            if deadline == NEVER {
+            let host = &self.world.host;
+            let next = host.ids().map(|id| (host.instance(id).deadline(), id)).min();
+            let Some((deadline, id)) = next.filter(|(deadline, _)| *deadline != NEVER) else {
                 self.world.settled();
                 return;
-            }
-            self.timer(deadline);
+            };
+            Actor::of(&self.world, id).timer(deadline);
             self.world.still();
         }
         panic!("timers without end");
