@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
 use crate::ping::{PAYLOAD, Ping};
-use crate::report::{Column, Figures};
+use crate::report::{Column, Figures, column};
 use crate::serving::{DEVICE, PEER, Serving, US, Window, set_ratio};
 use crate::workload::{Options, Trial, Workload};
 
@@ -157,28 +157,23 @@ impl Workload for FloodPing {
         Ok(figures)
     }
 
-    fn columns(&self) -> Vec<Column> {
-        use Column::{
-            Achieved, Asleep, Extra, Interrupts, InterruptsPerPacket, InterruptsTxPerPacket, Load,
-            Packets, Policy, Poll, Polls, Waiting, Work,
-        };
+    fn columns(&self) -> Vec<&'static Column> {
         vec![
-            Policy,
-            Load("client".into()),
-            Achieved,
-            Packets,
-            Interrupts,
-            InterruptsPerPacket,
-            InterruptsTxPerPacket,
-            Polls,
-            Work,
-            Poll,
-            Waiting,
-            Asleep,
-            // Of those of either kind that won the instance, how many came after its hold: with hold, all.
-            Extra("interrupts_won".into()),
-            Extra("interrupts_after_hold".into()),
-            Extra("idle_gap_min_ns".into()),
+            column::POLICY,
+            column::CLIENT,
+            column::ACHIEVED,
+            column::PACKETS,
+            column::INTERRUPTS,
+            column::INTERRUPTS_PER_PACKET,
+            column::TX_INTERRUPTS_PER_PACKET,
+            column::POLLS,
+            column::WORK,
+            column::POLL,
+            column::WAITING,
+            column::ASLEEP,
+            column::INTERRUPTS_WON,
+            column::AFTER_HOLD,
+            column::IDLE_GAP,
         ]
     }
 
@@ -200,8 +195,8 @@ impl Workload for FloodPing {
                     .into(),
             );
         }
-        let asking = options.policies.iter().filter(|policy| asks_the_application(policy));
-        let asking: Vec<String> = asking.map(Policy::to_string).collect();
+        let asking = options.policies.iter().filter(|it| asks_the_application(&it.policy));
+        let asking: Vec<&str> = asking.map(|it| it.name.as_str()).collect();
         if !asking.is_empty() {
             notes.push(format!(
                 "no application takes part: what these ask of one (busy polling, suspending) does \
@@ -214,22 +209,24 @@ impl Workload for FloodPing {
 }
 
 /// Whether a part of the policy only takes effect in an application's waits.
-fn asks_the_application(policy: &Policy) -> bool {
+pub(crate) fn asks_the_application(policy: &Policy) -> bool {
     policy.epoll != EpollPolicy::default() || policy.application != ApplicationPolicy::default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::NamedPolicy;
 
     #[test]
     fn policies_that_need_an_application_are_named() {
         let names = ["base", "napibusy", "fullbusy", "busypoll", "busypoll-separate", "suspend20"];
-        let policies = names.iter().map(|name| name.parse().expect(name)).collect();
+        let policies = NamedPolicy::read(&names.join(",")).expect("presets");
         let notes = FloodPing::synthetic().notes(&Options { policies, ..Options::default() });
         let [.., note] = &notes[..] else { panic!("there are notes") };
         assert!(note.ends_with(&names[1..].join(", ")), "{note}");
-        let policies = vec![Policy::BASE, Policy::THREADED_BUSY_POLL, Policy::FEEDBACK];
+        let policies = [Policy::BASE, Policy::THREADED_BUSY_POLL, Policy::FEEDBACK];
+        let policies = NamedPolicy::all(policies);
         let notes = FloodPing::synthetic().notes(&Options { policies, ..Options::default() });
         assert!(!notes.iter().any(|note| note.starts_with("no application")), "{notes:?}");
     }

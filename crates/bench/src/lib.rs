@@ -1,6 +1,7 @@
 //! Workloads and honest measurement of delivery policies.
 //!
 //! - [`flood_ping`] (2007), [`udp_sink`] (2018) and [`xsk_rr`] (2025): the proposals' workloads.
+//! - [`policy`]: the policies of a comparison, by their names.
 //! - [`workload`]: what they have in common, and the interleaved run of one under several policies;
 //!   [`serving`]: the engine that serves them, and the figures of a window of it; [`short`]: the
 //!   short round.
@@ -17,6 +18,7 @@ pub mod machine;
 pub mod measure;
 pub mod memcached;
 mod ping;
+pub mod policy;
 mod rate;
 pub mod report;
 pub mod reproduce;
@@ -29,4 +31,5 @@ pub mod workload;
 pub mod xsk_rr;
 
 pub use error::{BenchError, Stopped};
+pub use policy::NamedPolicy;
 pub use workload::{Options, Workload, run};

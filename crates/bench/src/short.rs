@@ -6,6 +6,7 @@ use std::time::Duration;
 use napkin_core::Policy;
 
 use crate::flood_ping::FloodPing;
+use crate::policy::NamedPolicy;
 use crate::udp_sink::{Offered, UdpSink};
 use crate::workload::{Options, Workload};
 use crate::xsk_rr::{PACES, XskRr};
@@ -14,7 +15,7 @@ use crate::xsk_rr::{PACES, XskRr};
 /// for, each has a short one of its own; that of the options is not used.
 pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Workload>, Options)> {
     let with = |policies: Vec<Policy>, short: u64| Options {
-        policies,
+        policies: NamedPolicy::all(policies),
         repetitions: options.repetitions,
         window: window.unwrap_or(Duration::from_millis(short)),
         warm_up: options.warm_up.min(Duration::from_millis(150)),

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
 use crate::measure::engine::RING_DROPS;
-use crate::report::{Column, Figures, Report, Row};
+use crate::report::{Column, Figures, Report, Row, column};
 use crate::serving::{PEER, Serving, US, Window, set_ratio};
 use crate::workload::{Options, Placement, Trial, Workload};
 
@@ -184,28 +184,24 @@ impl Workload for UdpSink {
         Ok(figures)
     }
 
-    fn columns(&self) -> Vec<Column> {
-        use Column::{
-            Achieved, Asleep, Drops, Extra, InterruptsPerPacket, Load, Offered, Policy, Poll,
-            Waiting, Work,
-        };
+    fn columns(&self) -> Vec<&'static Column> {
         let load = match self.offered.first() {
-            Some(self::Offered::AfterSoftirq) => "corner",
-            _ => "times_peak",
+            Some(Offered::AfterSoftirq) => column::CORNER,
+            _ => column::TIMES_PEAK,
         };
         vec![
-            Load(load.into()),
-            Policy,
-            Offered,
-            Achieved,
-            Extra("polled_ratio".into()),
-            Drops,
-            Extra("ring_share".into()),
-            InterruptsPerPacket,
-            Work,
-            Poll,
-            Waiting,
-            Asleep,
+            load,
+            column::POLICY,
+            column::OFFERED,
+            column::ACHIEVED,
+            column::POLLED_PER_RECEIVED,
+            column::DROPS,
+            column::RING_SHARE,
+            column::INTERRUPTS_PER_PACKET,
+            column::WORK,
+            column::POLL,
+            column::WAITING,
+            column::ASLEEP,
         ]
     }
 
@@ -227,8 +223,8 @@ impl Workload for UdpSink {
             ),
             "no request's latency is measured here: nothing is answered".to_owned(),
         ];
-        let epoll = options.policies.iter().filter(|policy| policy.epoll.enabled());
-        let epoll: Vec<String> = epoll.map(Policy::to_string).collect();
+        let epoll = options.policies.iter().filter(|it| it.policy.epoll.enabled());
+        let epoll: Vec<&str> = epoll.map(|it| it.name.as_str()).collect();
         if self.waits == Waits::Blocking && !epoll.is_empty() {
             notes.push(format!(
                 "these wait in epoll, whatever the load says, since they are about it: {}",
@@ -253,7 +249,7 @@ fn set_ratios(figures: &mut Figures) {
 /// What a policy received up to saturation, and beyond it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Beyond {
-    /// The policy.
+    /// What its rows are called.
     pub policy: String,
     /// The most it received a second up to saturation: under any load up to and including the first
     /// that it could not keep up with (received less than 98 % of).
@@ -277,7 +273,7 @@ pub struct Beyond {
 impl Beyond {
     /// One for each policy that was offered more than it could take.
     pub fn all(rows: &[Row]) -> Vec<Beyond> {
-        let mut policies: Vec<&str> = rows.iter().map(|row| row.policy.as_str()).collect();
+        let mut policies: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         policies.sort_unstable();
         policies.dedup();
         policies.into_iter().filter_map(|policy| Beyond::of(policy, rows)).collect()
@@ -286,7 +282,7 @@ impl Beyond {
     fn of(policy: &str, rows: &[Row]) -> Option<Beyond> {
         let mut points: Vec<(f64, f64, f64)> = rows
             .iter()
-            .filter(|row| row.policy == policy)
+            .filter(|row| row.name == policy)
             .filter_map(|row| {
                 let times = row.load.get("times_peak")?.as_f64()?;
                 Some((times, row.figures.offered_per_s?, row.figures.achieved_per_s?))

@@ -7,13 +7,14 @@ use serde_json::{Map, Value};
 
 use crate::error::{BenchError, Stopped};
 use crate::measure::{Host, Plan, ProcStat};
+use crate::policy::NamedPolicy;
 use crate::report::{Column, Figures, Progress, Repetition, Report, Row};
 
 /// What is common to the runs of all workloads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// The policies to compare.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<NamedPolicy>,
     /// How often each policy runs under each load.
     pub repetitions: usize,
     /// The measured part of one run.
@@ -112,7 +113,7 @@ pub trait Workload {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError>;
 
     /// The columns of its table.
-    fn columns(&self) -> Vec<Column>;
+    fn columns(&self) -> Vec<&'static Column>;
 
     /// What follows from all rows together.
     fn conclude(&self, _report: &mut Report) {}
@@ -154,7 +155,7 @@ pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, Stopped
             continue;
         }
         let seed = options.seed.wrapping_mul(1_000_003).wrapping_add(step.repetition as u64);
-        match workload.run(load, Trial { policy, options, seed }) {
+        match workload.run(load, Trial { policy: &policy.policy, options, seed }) {
             Ok(figures) => {
                 repetitions[step.subject].push(Repetition { step: number as u64, figures });
             }
@@ -194,12 +195,8 @@ pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, Stopped
     let rows = repetitions.into_iter().enumerate().filter_map(|(subject, repetitions)| {
         let (load, place) = (subject / policies, subject % policies);
         let why = refused[place].iter().filter(|_| repetitions.is_empty()).cloned().collect();
-        let row = Row::from_repetitions(
-            options.policies[place].to_string(),
-            workload.load(load),
-            repetitions,
-            why,
-        );
+        let policy = &options.policies[place];
+        let row = Row::of(policy, workload.load(load), repetitions, why);
         // After a failure: what there is.
         (!row.repetitions.is_empty() || !row.notes.is_empty()).then_some(row)
     });
@@ -231,6 +228,7 @@ fn check(options: &Options) -> Result<(), BenchError> {
             "nothing to run: give at least one policy, one repetition and a window".into(),
         ));
     }
+    NamedPolicy::distinct(&options.policies).map_err(BenchError::Option)?;
     let usable = napkin_engine::sched::usable_cpus();
     if let Some(cpu) = options.cpus.iter().find(|cpu| !usable.contains(cpu)) {
         let usable = usable.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
@@ -252,6 +250,7 @@ mod tests {
     use napkin_engine::SocketError;
 
     use super::*;
+    use crate::report::column;
 
     /// A workload of one load, whose runs do as they are told in turn.
     struct Told {
@@ -283,8 +282,8 @@ mod tests {
             self.outcomes[run]()
         }
 
-        fn columns(&self) -> Vec<Column> {
-            vec![Column::Policy, Column::Packets]
+        fn columns(&self) -> Vec<&'static Column> {
+            vec![column::POLICY, column::PACKETS]
         }
     }
 
@@ -302,7 +301,7 @@ mod tests {
 
     fn two_policies() -> Options {
         Options {
-            policies: vec![Policy::BUSYPOLL, Policy::BASE],
+            policies: NamedPolicy::all([Policy::BUSYPOLL, Policy::BASE]),
             repetitions: 2,
             progress: false,
             ..Options::default()
@@ -318,7 +317,7 @@ mod tests {
         assert_eq!(busypoll.figures, Figures::default(), "nothing is filled in");
         assert!(busypoll.notes[0].contains("CAP_NET_ADMIN"), "{:?}", busypoll.notes);
         assert_eq!((base.repetitions.len(), base.notes.len()), (2, 0));
-        let table = crate::report::table::render(&report.rows, &told.columns());
+        let table = crate::report::table::render(&report.rows, &told.columns(), 80);
         assert!(table.contains("not measured (busypoll): SO_PREFER_BUSY_POLL"), "{table}");
     }
 

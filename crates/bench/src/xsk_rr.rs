@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
 use crate::measure::{Latency, Pow2, PublishedEstimator};
-use crate::report::{Column, Figures};
+use crate::report::{Column, Figures, column};
 use crate::serving::{PEER, Serving, US, Window};
 use crate::workload::{Options, Trial, Workload};
 
@@ -160,32 +160,27 @@ impl Workload for XskRr {
         Ok(self.figures(figures, seen, per_second))
     }
 
-    fn columns(&self) -> Vec<Column> {
-        use Column::{
-            Achieved, Asleep, ContextSwitchesPerPacket, InterruptsPerPacket, Load, P5, P50, P95,
-            P99, P999, Policy, Poll, PublishedP5, PublishedP50, PublishedP95, PublishedP99,
-            Waiting, Work,
-        };
+    fn columns(&self) -> Vec<&'static Column> {
         vec![
-            Load("rate".into()),
-            Load("delay_ns".into()),
-            Policy,
-            P5,
-            P50,
-            P95,
-            P99,
-            P999,
-            PublishedP5,
-            PublishedP50,
-            PublishedP95,
-            PublishedP99,
-            Achieved,
-            ContextSwitchesPerPacket,
-            InterruptsPerPacket,
-            Work,
-            Poll,
-            Waiting,
-            Asleep,
+            column::RATE,
+            column::DELAY,
+            column::POLICY,
+            column::P5,
+            column::P50,
+            column::P95,
+            column::P99,
+            column::P999,
+            column::PUBLISHED_P5,
+            column::PUBLISHED_P50,
+            column::PUBLISHED_P95,
+            column::PUBLISHED_P99,
+            column::ACHIEVED,
+            column::SWITCHES_PER_PACKET,
+            column::INTERRUPTS_PER_PACKET,
+            column::WORK,
+            column::POLL,
+            column::WAITING,
+            column::ASLEEP,
         ]
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use napkin_bench::linux::workload;
 use napkin_bench::report::{Report, Row};
-use napkin_bench::{Options, run};
+use napkin_bench::{NamedPolicy, Options, run};
 use napkin_linux::rights::Right;
 
 /// Whether this process may make namespaces and count in them, and has the program.
@@ -26,14 +26,21 @@ fn may_run(program: &str) -> bool {
 fn report(name: &str, load: &str, policies: &[&str]) -> Report {
     let (workload, _) = workload(name, &[load.to_owned()], Some(8)).expect(name);
     let options = Options {
-        policies: policies.iter().map(|name| name.parse().expect(name)).collect(),
+        policies: NamedPolicy::read(&policies.join(",")).expect("policies"),
         repetitions: 1,
         window: Duration::from_millis(300),
         warm_up: Duration::from_millis(100),
         progress: false,
         ..Options::default()
     };
-    run(&*workload, &options).unwrap_or_else(|stopped| panic!("{name}: {stopped}"))
+    let report = run(&*workload, &options).unwrap_or_else(|stopped| panic!("{name}: {stopped}"));
+    // Where the kernel's timers cannot be watched these three are left out.
+    let timers = ["defer", "wdog", "suspend"];
+    for column in workload.columns().into_iter().filter(|it| !timers.contains(&it.name)) {
+        let says = |row: &Row| column.value(&serde_json::to_value(row).unwrap()).is_some();
+        assert!(report.rows.iter().any(says), "{name}: column {} is empty", column.name);
+    }
+    report
 }
 
 fn extra(row: &Row, name: &str) -> u64 {

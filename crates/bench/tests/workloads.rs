@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use napkin_bench::flood_ping::{Client, FloodPing};
 use napkin_bench::measure::Pow2;
-use napkin_bench::report::{Report, Row};
+use napkin_bench::report::{Column, Report, Row};
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, XskRr};
-use napkin_bench::{Options, Workload, run};
-use napkin_core::Policy;
+use napkin_bench::{NamedPolicy, Options, Workload, run};
 
 /// All of them use the same CPUs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -17,7 +16,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 fn briefly(workload: &dyn Workload, policies: &[&str]) -> Report {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let options = Options {
-        policies: policies.iter().map(|name| name.parse::<Policy>().expect(name)).collect(),
+        policies: NamedPolicy::read(&policies.join(",")).expect("policies"),
         repetitions: 1,
         window: Duration::from_millis(400),
         warm_up: Duration::from_millis(100),
@@ -27,6 +26,13 @@ fn briefly(workload: &dyn Workload, policies: &[&str]) -> Report {
     run(workload, &options).expect("the run takes place")
 }
 
+/// The columns that are empty in all rows: their fields are not in the report, or not measured.
+fn empty_columns(workload: &dyn Workload, report: &Report) -> Vec<&'static str> {
+    let rows: Vec<_> = report.rows.iter().map(|row| serde_json::to_value(row).unwrap()).collect();
+    let empty = |column: &&&Column| rows.iter().all(|row| column.value(row).is_none());
+    workload.columns().iter().filter(empty).map(|column| column.name).collect()
+}
+
 fn extra(row: &Row, name: &str) -> u64 {
     row.figures.extra.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0)
 }
@@ -34,7 +40,9 @@ fn extra(row: &Row, name: &str) -> u64 {
 #[test]
 fn a_flood_is_answered_and_hold_needs_no_interrupts_for_it() {
     let flood = Client::Synthetic { turnaround: 20_000 };
-    let report = briefly(&FloodPing { clients: vec![flood] }, &["base", "hold100000", "workqueue"]);
+    let flood = FloodPing { clients: vec![flood] };
+    let report = briefly(&flood, &["base", "hold100000", "workqueue"]);
+    assert_eq!(empty_columns(&flood, &report), [] as [&str; 0]);
     let [base, hold, workqueue] = &report.rows[..] else { panic!("three rows") };
     for row in [base, hold, workqueue] {
         assert!(row.figures.packets.expect("counted") > 0, "{row:?}");
@@ -58,6 +66,7 @@ fn a_sink_accounts_for_what_it_was_offered() {
     for waits in [Waits::Blocking, Waits::Epoll] {
         let sink = UdpSink { offered: vec![Offered::TimesPeak(3.0)], waits, ..UdpSink::default() };
         let report = briefly(&sink, &["ksoftirqd", "feedback", "suspend20"]);
+        assert_eq!(empty_columns(&sink, &report), [] as [&str; 0]);
         for row in &report.rows {
             let polled = row.figures.polled_packets.expect("counted");
             let received = row.figures.achieved_per_s.expect("counted") * 0.4;
@@ -84,10 +93,12 @@ fn the_corner_interrupts_after_each_softirq() {
 
 #[test]
 fn packets_are_answered_in_all_four_configurations() {
+    let xsk_rr = XskRr { paces: vec![PACES[0]] };
     let report = briefly(
-        &XskRr { paces: vec![PACES[0]] },
+        &xsk_rr,
         &["interrupts", "busypoll", "busypoll-separate", "threaded-busy-poll", "suspend20"],
     );
+    assert_eq!(empty_columns(&xsk_rr, &report), [] as [&str; 0]);
     for row in &report.rows {
         let latency = row.figures.latency_ns.expect("packets were answered");
         assert!(latency.count > 0 && latency.p50 <= latency.p99, "{row:?}");

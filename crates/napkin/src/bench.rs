@@ -6,23 +6,21 @@ use std::time::Duration;
 use clap::{ArgMatches, Subcommand, ValueEnum};
 use napkin_bench::flood_ping::FloodPing;
 use napkin_bench::linux;
-use napkin_bench::report::{Column, Report, file, table};
+use napkin_bench::report::{Column, Report, column, file, table, text};
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, Pace, XskRr};
-use napkin_bench::{BenchError, Options, Stopped, Workload, run, short};
+use napkin_bench::{BenchError, NamedPolicy, Options, Stopped, Workload, run, short};
 use napkin_core::Policy;
-use napkin_core::policy::PolicyError;
 use napkin_sched::CpuList;
 
 use crate::failure::{Failure, print, say};
 use crate::machine::{self, Modelled};
-use crate::policies::warn;
+use crate::policies::warn_named;
 use crate::units;
 use crate::world::{World, world};
 
-/// What to run, and how.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+/// What follows the options in its help.
+const HELP: &str = "\
 Without a workload: a short round of all three on embedded devices, in about a minute.
 Policies that are compared run interleaved (A B C A B C ...); the table shows medians, the JSON file
 every repetition. On a shared machine trust ratios within one run, not microseconds.
@@ -35,8 +33,12 @@ makes and removes (needs root). A workload that several have runs in the engine 
 otherwise. In the machine a window is virtual time, repetitions are seeds,
 runs use all cores, and the same seed gives the same bytes.
 
+A table has the columns that fit on a line of the terminal (of $COLUMNS, else of 120 characters in a
+pipe), the most important first; it says which it leaves out. --help explains them all.
+
 A --policy value is a list of names, unless it contains a '=': then it is one policy, spelled out, to
-its end. So base,ksoftirqd are two, and suspend20,hold=50us is one: the preset with a change.
+its end. So base,ksoftirqd are two, and suspend20,hold=50us is one: the preset with a change. It may be
+given a name, which is no key and no preset: mine=suspend20,hold=50us.
 
 Examples:
   napkin bench
@@ -48,7 +50,11 @@ Examples:
   napkin bench memcached --policy base,suspend20 --load 200k,max --json memcached.json
   napkin bench memcached --cpus 16 --queues 4 --set cost.poll=400ns --trace timeline.json
   napkin bench udp-sink --world machine --load 5000,13000,21000 --seeds 5
-  sudo napkin bench memcached --world linux --policy base,defer20,suspend20 --load 20k,max")]
+  sudo napkin bench memcached --world linux --policy base,defer20,suspend20 --load 20k,max";
+
+/// What to run, and how.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP, after_long_help = format!("{HELP}\n\n{}", column::explained()))]
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) workload: Option<Which>,
@@ -65,8 +71,8 @@ pub(crate) struct Common {
     #[command(flatten)]
     pub(crate) modelled: Modelled,
     /// A policy to compare, or a list of names with commas; may be given several times. A value with
-    /// a '=' is one policy, spelled out (see napkin policies). Without, those that tell the
-    /// workload's story.
+    /// a '=' is one policy, spelled out (see napkin policies), or NAME=POLICY, whose rows have that
+    /// name. Without, those that tell the workload's story.
     #[arg(long = "policy", value_name = "POLICY", global = true)]
     policies: Vec<String>,
     /// How often each policy runs under each load; in the machine, each with a seed of its own.
@@ -89,7 +95,8 @@ pub(crate) struct Common {
     #[arg(long, value_name = "LIST", global = true)]
     pub(crate) cpus: Option<CpuList>,
     /// Write the figures, with every repetition, to this file (FILE.flood-ping.json and so on in the
-    /// short round). If it is no regular file (/dev/stdout, a pipe), the table goes to standard error.
+    /// short round). With - they go to standard output, one JSON document a workload, and the tables to
+    /// standard error; so they do if FILE is a pipe.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) json: Option<PathBuf>,
     /// Show no progress.
@@ -224,7 +231,7 @@ fn linux(which: &Which, common: &Common) -> Result<(), Failure> {
         .map_err(|error| Failure::Usage(error.to_string()))?;
     let mut options = options(common)?;
     if options.policies.is_empty() {
-        options.policies = story;
+        options.policies = NamedPolicy::all(story);
     }
     let json = common.json.as_deref();
     check(json)?;
@@ -251,7 +258,7 @@ fn engine(args: &Bench) -> Result<(), Failure> {
     };
     let workload = workload(which)?;
     if options.policies.is_empty() {
-        options.policies = story(which);
+        options.policies = NamedPolicy::all(story(which));
     }
     check(json)?;
     one(&*workload, &options, json, true)
@@ -267,23 +274,26 @@ fn cost(text: &str) -> Result<u64, String> {
 
 /// The file of one workload of the short round.
 fn json_of(path: &Path, workload: &str) -> PathBuf {
+    if file::is_stdout(path) {
+        return path.to_owned();
+    }
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{workload}.json"));
     PathBuf::from(name)
 }
 
-/// Fails before anything runs if the figures could not be written afterwards.
-pub(crate) fn check(json: Option<&Path>) -> Result<(), Failure> {
-    json.map_or(Ok(()), |path| file::check(path).map_err(Failure::of))
+/// Fails before anything runs if what is to be written could not be written afterwards.
+pub(crate) fn check<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
+    file::check_all(files).map_err(Failure::of)
 }
 
 /// The policies that were asked for, with what they will not do.
-pub(crate) fn policies(common: &Common) -> Result<Vec<Policy>, Failure> {
+pub(crate) fn policies(common: &Common) -> Result<Vec<NamedPolicy>, Failure> {
     let mut policies = Vec::new();
     for text in &common.policies {
-        policies.extend(read(text).map_err(Failure::Usage)?);
+        policies.extend(NamedPolicy::read(text).map_err(Failure::Usage)?);
     }
-    warn(&policies);
+    warn_named(&policies);
     Ok(policies)
 }
 
@@ -298,26 +308,6 @@ fn options(common: &Common) -> Result<Options, Failure> {
         cpus: common.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
         progress: !common.quiet,
         ..default
-    })
-}
-
-/// Reads a `--policy`: a list of names, or, with a `=`, one policy that is spelled out (which has
-/// commas of its own).
-fn read(text: &str) -> Result<Vec<Policy>, String> {
-    if !text.contains('=') {
-        let names = text.split(',').map(str::parse::<Policy>);
-        return names.collect::<Result<_, _>>().map_err(|error| error.to_string());
-    }
-    let read = text.parse().map(|policy| vec![policy]);
-    read.map_err(|error: PolicyError| {
-        // Whoever meant a list has a name behind a comma.
-        if text.split(',').skip(1).all(|item| item.contains('=')) {
-            return error.to_string();
-        }
-        format!(
-            "{error} (--policy '{text}' is one policy, since it contains '='; give a policy that is \
-             spelled out a --policy of its own)"
-        )
     })
 }
 
@@ -410,29 +400,36 @@ fn show(
 /// Prints the rows of a report under a heading, and writes it to its file.
 pub(crate) fn print_report(
     heading: &str,
-    columns: &[Column],
+    columns: &[&'static Column],
     report: &Report,
     json: Option<&Path>,
     whole: bool,
 ) -> Result<(), Failure> {
-    let mut text = format!("{heading}\n{}", table::render(&report.rows, columns));
+    let stream = json.is_some_and(file::is_stream);
+    let width = match stream {
+        true => text::line_width(std::io::stderr()),
+        false => text::line_width(std::io::stdout()),
+    };
+    let mut out = text::wrap(heading, width);
+    out.push('\n');
+    out.push_str(&table::render(&report.rows, columns, width));
     for note in &report.notes {
-        text.push_str(&format!("note: {note}\n"));
+        out.push_str(&text::wrap(&format!("note: {note}"), width));
+        out.push('\n');
     }
-    let times = table::receive_times(&report.rows, columns);
+    let times = table::receive_times(&report.rows, columns, width);
     if whole && !times.is_empty() {
-        text.push_str(&format!("\n{}", times.trim_end_matches('\n')));
-        text.push('\n');
+        out.push_str(&format!("\n{}", times.trim_end_matches('\n')));
+        out.push('\n');
     }
-    text.push('\n');
+    out.push('\n');
     // First the file: whoever closes the pipe has asked for it all the same.
-    let device = json.is_some_and(|path| std::fs::metadata(path).is_ok_and(|it| !it.is_file()));
     let written = json.map_or(Ok(()), |path| report.write(path).map_err(Failure::of));
-    if device {
-        // Nothing between the braces, if it is standard output.
-        say(text.trim_end());
+    if stream {
+        // Nothing between the braces.
+        say(out.trim_end());
     } else {
-        print(&text)?;
+        print(&out)?;
     }
     written
 }
@@ -442,24 +439,6 @@ mod tests {
     use clap::{Args, CommandFactory};
 
     use super::*;
-
-    #[test]
-    fn a_policy_is_a_list_of_names_or_one_that_is_spelled_out() {
-        let names = |text: &str| {
-            let policies = read(text)?;
-            Ok::<_, String>(policies.iter().map(Policy::to_string).collect::<Vec<_>>())
-        };
-        assert_eq!(names("base,ksoftirqd").unwrap(), ["base", "ksoftirqd"]);
-        assert_eq!(names("base,hold=100us").unwrap(), ["hold"], "one, by its shortest spelling");
-        assert_eq!(names("suspend20,hold=50us").unwrap().len(), 1);
-        for list in ["base,threaded,hold=50us", "hold=50us,base", "base,ksoftirqd,hold=50us"] {
-            let error = names(list).unwrap_err();
-            assert!(error.contains("is one policy, since it contains '='"), "{error}");
-        }
-        assert!(!names("base,hlod=50us").unwrap_err().contains("one policy"), "meant as one");
-        let error = names("base,ksoftirq").unwrap_err();
-        assert!(error.contains("ksoftirqd"), "the nearest is suggested: {error}");
-    }
 
     #[test]
     fn help_shows_the_defaults_that_hold() {

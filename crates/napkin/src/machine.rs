@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use napkin_bench::NamedPolicy;
 use napkin_bench::machine::perfetto;
 use napkin_bench::machine::{Plan, PlanError, SCENARIOS, Scenario, find};
 use napkin_bench::report::{Progress, file};
@@ -44,7 +45,8 @@ pub(crate) struct Modelled {
     /// Runs at a time. [default: as many as there are CPUs]
     #[arg(long, value_name = "N", global = true)]
     jobs: Option<NonZeroUsize>,
-    /// Write a timeline of the first part of each row's window, for ui.perfetto.dev.
+    /// Write a timeline of the first part of each row's window, for ui.perfetto.dev; - is standard
+    /// output.
     #[arg(long, value_name = "FILE", global = true)]
     trace: Option<PathBuf>,
     /// How much of the window the timeline shows. [default: 20ms]
@@ -129,7 +131,7 @@ pub(crate) fn bench(name: &str, common: &Common) -> Result<(), Failure> {
     let (profile, source) = host(chosen, &modelled.set, cpus, modelled.queues)?;
     let mut chosen = policies(common)?;
     if chosen.is_empty() {
-        chosen = scenario.policies();
+        chosen = NamedPolicy::all(scenario.policies());
     }
     let loads = if modelled.load.is_empty() { scenario.loads() } else { modelled.load.clone() };
     let window = common.window.map(|window| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX));
@@ -146,8 +148,7 @@ pub(crate) fn bench(name: &str, common: &Common) -> Result<(), Failure> {
         jobs: modelled.jobs,
     };
     plan.check().map_err(|error| failure(&error))?;
-    check(common.json.as_deref())?;
-    check(modelled.trace.as_deref())?;
+    check(common.json.as_deref().into_iter().chain(modelled.trace.as_deref()))?;
     if let Some(path) = &modelled.trace {
         let window = modelled.trace_window.unwrap_or(perfetto::WINDOW);
         let timelines = plan.timelines(window).map_err(|error| failure(&error))?;

@@ -1,5 +1,6 @@
 //! `napkin policies`: the table of all, or the long form of one.
 
+use napkin_bench::NamedPolicy;
 use napkin_core::Policy;
 use napkin_core::policy::{FAMILIES, Family, KEYS, PRESETS, Preset};
 use serde_json::{Value, json};
@@ -18,12 +19,18 @@ pub(crate) fn run(args: &Policies) -> Result<(), Failure> {
 /// Says what policies that are about to be used will not do, once for each. One that has a name,
 /// its own or a family's, is as its authors published it, and explained by `napkin policies`.
 pub(crate) fn warn(policies: &[Policy]) {
-    for (place, policy) in policies.iter().enumerate() {
-        if policy.name().is_some() || policies[..place].contains(policy) {
+    warn_named(&NamedPolicy::all(policies.iter().copied()));
+}
+
+/// The same of policies that were given names.
+pub(crate) fn warn_named(policies: &[NamedPolicy]) {
+    for (place, NamedPolicy { name, policy }) in policies.iter().enumerate() {
+        let known = policies[..place].iter().any(|earlier| earlier.policy == *policy);
+        if policy.name().is_some() || known {
             continue;
         }
         for warning in policy.warnings() {
-            say(&format!("warning: {policy}: {warning}"));
+            say(&format!("warning: {name}: {warning}"));
         }
     }
 }

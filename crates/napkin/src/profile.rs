@@ -214,6 +214,10 @@ fn find_constants(
     match out {
         Some(path) => {
             file::write(path, &text).map_err(Failure::of)?;
+            if file::is_stream(path) {
+                say(heading.trim_end());
+                return Ok(());
+            }
             print(&heading)
         }
         None => {

@@ -8,7 +8,7 @@ use napkin_bench::reproduce::all::{ALL, Known, find};
 use napkin_bench::reproduce::{Document, Options, page, text};
 
 use crate::bench::check;
-use crate::failure::{Failure, print};
+use crate::failure::{Failure, print, say};
 use crate::units;
 
 /// The name of the experiment that takes a table.
@@ -29,10 +29,11 @@ pub(crate) struct Reproduce {
     /// 2007, 2018, 2020, 2024, 2025, kernel, or all.
     #[arg(value_name = "EXPERIMENT", default_value = "all")]
     experiments: Vec<String>,
-    /// Write every figure and every run to this file.
+    /// Write every figure and every run to this file; with - to standard output, and the tables to
+    /// standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a page with tables and plots to this file.
+    /// Write a page with tables and plots to this file; - is standard output.
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
     /// A table of kernel scenarios in the place of the one that comes with napkin.
@@ -94,8 +95,9 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     if args.profile.is_some() && chosen.len() != 1 {
         return Err(Failure::Usage("--profile is for one experiment: name it".to_owned()));
     }
-    check(args.json.as_deref())?;
-    check(args.report.as_deref())?;
+    let files = || args.json.as_deref().into_iter().chain(args.report.as_deref());
+    check(files())?;
+    let stream = files().any(file::is_stream);
     let options = Options {
         repetitions: args.seeds,
         seed: args.seed,
@@ -109,7 +111,12 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     let mut experiments = Vec::new();
     for known in chosen {
         let reproduction = (known.make)().reproduce(&options, progress).map_err(Failure::of)?;
-        print(&format!("{}\n", text::render(&reproduction)))?;
+        let text = text::render(&reproduction);
+        if stream {
+            say(&text);
+        } else {
+            print(&format!("{text}\n"))?;
+        }
         experiments.push(reproduction);
     }
     let document = Document::new(experiments);

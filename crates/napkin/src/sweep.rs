@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use napkin_bench::report::Progress;
+use napkin_bench::report::{Progress, file};
 use napkin_bench::sweep::{Axis, Event, Sweep as Points};
 
 use crate::failure::{Failure, say};
@@ -32,7 +32,7 @@ pub(crate) struct Sweep {
     /// A parameter and its values; may be given several times.
     #[arg(long, value_name = "NAME=VALUES")]
     vary: Vec<String>,
-    /// The CSV file.
+    /// The CSV file; - is standard output.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Go on with the file if it is there.
@@ -117,10 +117,14 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Failure> {
     });
     drop(progress);
     let totals = totals.map_err(|error| match error.is_usage() {
+        _ if error.is_closed() => Failure::Closed,
         true => Failure::Usage(error.to_string()),
         false => Failure::of(error),
     })?;
-    say(&format!("{} points in {}", totals.points, args.out.display()));
+    match file::is_stdout(&args.out) {
+        true => say(&format!("{} points", totals.points)),
+        false => say(&format!("{} points in {}", totals.points, args.out.display())),
+    }
     if totals.failed > 0 {
         return Err(Failure::Failed(format!(
             "{} points have no figures; their lines say why in the column 'error'",

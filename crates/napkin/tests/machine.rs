@@ -73,6 +73,51 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
 }
 
 #[test]
+fn with_a_dash_the_figures_are_alone_on_standard_output() {
+    let args = ["udp-sink", "--world", "machine", "--load", "13000", "--json", "-"];
+    let output = bench(&[&args[..], &["--policy", "mine=feedback,hold=20us"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("nothing but JSON");
+    let row = &report["rows"][0];
+    assert_eq!(row["name"], "mine");
+    assert_eq!(row["policy"], "hold=20us,feedback=on");
+    let table = text(&output.stderr);
+    assert!(
+        table.contains("\nmine ") && table.contains("mine: hold=20us,feedback=on\n"),
+        "{table}"
+    );
+    let twice = bench(&[&args[..], &["--trace", "-"]].concat());
+    assert!(text(&twice.stderr).contains("standard output: another one goes there"));
+    assert!(twice.stdout.is_empty());
+}
+
+#[test]
+fn tables_fit_the_line_and_notes_do_too() {
+    for columns in [40, 80, 120] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_napkin"))
+            .args([
+                "bench",
+                "memcached",
+                "--load",
+                "100k",
+                "--policy",
+                "base,suspend20",
+                "--policy",
+                "long=defer37",
+            ])
+            .args(SHORT)
+            .env("COLUMNS", columns.to_string())
+            .output()
+            .expect("the binary runs");
+        let shown = text(&output.stdout);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let longest = shown.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(columns), "{columns}:\n{shown}");
+        assert!(shown.contains("not on this line: "), "{shown}");
+    }
+}
+
+#[test]
 fn a_host_can_be_changed_and_the_report_says_so() {
     let place = Place::new("machine-set");
     let file = place.0.join("a.json");

@@ -30,6 +30,25 @@ fn to(path: &Path) -> Vec<&str> {
 }
 
 #[test]
+fn on_standard_output_the_points_come_in_their_order() {
+    let place = Place::new("sweep-dash");
+    let file = place.0.join("a.csv");
+    let path = file.to_str().expect("a plain path");
+    let run = |out: &str, jobs: &str| {
+        let vary = ["sweep", "udp-sink", "--vary", "load=5000,13000,21000", "--vary", "seed=1..3"];
+        let short = ["--virtual", "20ms", "--warm-up", "5ms", "--quiet", "--jobs", jobs];
+        napkin([&vary[..], &short, &["--out", out]].concat())
+    };
+    let streamed = run("-", "3");
+    assert!(streamed.status.success(), "{}", text(&streamed.stderr));
+    assert!(run(path, "1").status.success());
+    assert_eq!(text(&streamed.stdout), std::fs::read_to_string(&file).expect("a sheet"));
+    let resumed = napkin(["sweep", "udp-sink", "--vary", "seed=1..3", "--out", "-", "--resume"]);
+    assert_eq!(resumed.status.code(), Some(2));
+    assert!(text(&resumed.stderr).contains("--resume goes on with a file"));
+}
+
+#[test]
 fn a_sweep_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes() {
     let place = Place::new("sweep-kill");
     let (whole, killed) = (place.0.join("whole.csv"), place.0.join("killed.csv"));

@@ -1,16 +1,17 @@
 //! `flood-ping` (2007) in this world: the real `ping -f`, answered by the kernel.
 
 use napkin_core::Policy;
-use napkin_core::policy::{ApplicationPolicy, EpollPolicy};
 use serde_json::{Map, Value};
 
 use super::bed::Bed;
 use super::pair::SERVER;
 use super::window::Window;
-use super::{extra, failed, notes};
+use super::{failed, notes};
 use crate::error::BenchError;
+use crate::flood_ping::asks_the_application;
 use crate::ping::Ping;
-use crate::report::{Column, Figures, Report};
+use crate::policy::NamedPolicy;
+use crate::report::{Column, Figures, Report, column};
 use crate::workload::{Options, Trial, Workload};
 
 /// The workload; it has one load, a closed loop.
@@ -63,30 +64,28 @@ impl Workload for FloodPing {
         super::conclude(report);
     }
 
-    fn columns(&self) -> Vec<Column> {
+    fn columns(&self) -> Vec<&'static Column> {
         vec![
-            Column::Policy,
-            Column::Load("client".into()),
-            Column::Achieved,
-            Column::Packets,
-            Column::Polls,
-            Column::EmptyPolls,
-            extra("polls_softirq"),
-            extra("polls_thread"),
-            extra("deferrals"),
-            extra("watchdogs"),
-            extra("server_busy"),
+            column::POLICY,
+            column::CLIENT,
+            column::ACHIEVED,
+            column::PACKETS,
+            column::POLLS,
+            column::EMPTY_POLLS,
+            column::SOFTIRQ_POLLS,
+            column::THREAD_POLLS,
+            column::DEFERRALS,
+            column::WATCHDOGS,
+            column::BUSY,
         ]
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {
         let mut notes = notes();
         notes.push("closed loop: the client keeps its latency to itself".into());
-        let asks = |policy: &&Policy| {
-            policy.epoll != EpollPolicy::default()
-                || policy.application != ApplicationPolicy::default()
-        };
-        let asking: Vec<_> = options.policies.iter().filter(asks).map(Policy::to_string).collect();
+        let asks = |it: &&NamedPolicy| asks_the_application(&it.policy);
+        let asking = options.policies.iter().filter(asks);
+        let asking: Vec<&str> = asking.map(|it| it.name.as_str()).collect();
         if !asking.is_empty() {
             notes.push(format!(
                 "no application takes part: what these ask of one (busy polling, suspending) does \

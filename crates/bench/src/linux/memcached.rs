@@ -17,10 +17,10 @@ use serde_json::{Map, Value, json};
 use super::bed::Bed;
 use super::pair::SERVER;
 use super::window::Window;
-use super::{extra, failed, notes};
+use super::{failed, notes};
 use crate::error::BenchError;
 use crate::memcached::{Client, ClientFigures, ClientWait, Config, Load, populate};
-use crate::report::{Column, Figures, Report};
+use crate::report::{Column, Figures, Report, column};
 use crate::workload::{Options, Placement, Trial, Workload};
 
 const PORT: u16 = 11_211;
@@ -127,26 +127,26 @@ impl Workload for Memcached {
         super::conclude(report);
     }
 
-    fn columns(&self) -> Vec<Column> {
+    fn columns(&self) -> Vec<&'static Column> {
         vec![
-            Column::Policy,
-            Column::Load("rate".into()),
-            Column::Achieved,
-            Column::P50,
-            Column::P95,
-            Column::P99,
-            Column::P999,
-            extra("late"),
-            extra("server_busy"),
-            Column::Polls,
-            extra("polls_softirq"),
-            extra("polls_thread"),
-            extra("polls_application"),
-            Column::EmptyPolls,
-            extra("packets_per_poll"),
-            extra("deferrals"),
-            extra("watchdogs"),
-            extra("suspensions"),
+            column::POLICY,
+            column::RATE,
+            column::ACHIEVED,
+            column::P50,
+            column::P95,
+            column::P99,
+            column::P999,
+            column::LATE,
+            column::BUSY,
+            column::POLLS,
+            column::SOFTIRQ_POLLS,
+            column::THREAD_POLLS,
+            column::APPLICATION_POLLS,
+            column::EMPTY_POLLS,
+            column::PACKETS_PER_POLL,
+            column::DEFERRALS,
+            column::WATCHDOGS,
+            column::SUSPENSIONS,
         ]
     }
 
@@ -162,8 +162,8 @@ impl Workload for Memcached {
         let spinning: Vec<_> = options
             .policies
             .iter()
-            .filter(|it| it.application.spin)
-            .map(Policy::to_string)
+            .filter(|it| it.policy.application.spin)
+            .map(|it| it.name.as_str())
             .collect();
         if !spinning.is_empty() {
             notes.push(format!(

@@ -21,7 +21,7 @@ use napkin_core::Policy;
 use crate::error::BenchError;
 use crate::memcached::Load;
 use crate::rate::{shorten, whole_rate};
-use crate::report::{Column, Report, Row};
+use crate::report::{Report, Row};
 use crate::workload::Workload;
 
 use flood_ping::FloodPing;
@@ -39,11 +39,6 @@ const NOTES: [&str; 3] = [
      does not tell these apart, so cpu is null",
 ];
 
-/// A column of a figure that only this world has.
-fn extra(name: &str) -> Column {
-    Column::Extra(name.to_owned())
-}
-
 fn notes() -> Vec<String> {
     NOTES.map(str::to_owned).to_vec()
 }
@@ -57,7 +52,7 @@ fn conclude(report: &mut Report) {
         let received = row.figures.extra.get("rx_packets")?.as_u64()?;
         let counted = row.figures.polled_packets?;
         let missing = received.saturating_sub(counted);
-        (missing > received / SLACK).then(|| format!("{}: {missing} of {received}", row.policy))
+        (missing > received / SLACK).then(|| format!("{}: {missing} of {received}", row.name))
     };
     let rows: Vec<String> = report.rows.iter().filter_map(missing).collect();
     if !rows.is_empty() {

@@ -16,9 +16,9 @@ use serde_json::{Map, Value, json};
 use super::bed::Bed;
 use super::pair::{CLIENT, SERVER};
 use super::window::Window;
-use super::{extra, failed, notes};
+use super::{failed, notes};
 use crate::error::BenchError;
-use crate::report::{Column, Figures, Report};
+use crate::report::{Column, Figures, Report, column};
 use crate::workload::{Options, Trial, Workload};
 
 const PORT: u16 = 9;
@@ -104,23 +104,23 @@ impl Workload for UdpSink {
         super::conclude(report);
     }
 
-    fn columns(&self) -> Vec<Column> {
+    fn columns(&self) -> Vec<&'static Column> {
         vec![
-            Column::Policy,
-            Column::Load("rate".into()),
-            Column::Achieved,
-            extra("sent"),
-            Column::Packets,
-            Column::Drops,
-            Column::Polls,
-            Column::EmptyPolls,
-            extra("polls_softirq"),
-            extra("polls_thread"),
-            extra("polls_application"),
-            extra("deferrals"),
-            extra("watchdogs"),
-            extra("server_busy"),
-            extra("server_softirq"),
+            column::POLICY,
+            column::RATE,
+            column::ACHIEVED,
+            column::SENT,
+            column::PACKETS,
+            column::DROPS,
+            column::POLLS,
+            column::EMPTY_POLLS,
+            column::SOFTIRQ_POLLS,
+            column::THREAD_POLLS,
+            column::APPLICATION_POLLS,
+            column::DEFERRALS,
+            column::WATCHDOGS,
+            column::BUSY,
+            column::SOFTIRQ_BUSY,
         ]
     }
 

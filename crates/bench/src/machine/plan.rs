@@ -13,7 +13,8 @@ use thiserror::Error;
 use super::perfetto::{MOST_EVENTS, Recorder, Timeline, TraceError};
 use super::scenario::{LoadError, Scenario};
 use super::{figures, host, pool};
-use crate::report::{Column, Progress, Repetition, Report, Row};
+use crate::policy::NamedPolicy;
+use crate::report::{Column, Progress, Repetition, Report, Row, column};
 
 /// Longest virtual time of one run, warm-up included: an hour.
 pub const LONGEST: Ns = 3_600_000 * MILLISECOND;
@@ -31,6 +32,9 @@ pub enum PlanError {
     /// There is nothing to run.
     #[error("nothing to run: give at least one {0}")]
     Nothing(&'static str),
+    /// Rows could not be told apart.
+    #[error("{0}")]
+    Policies(String),
     /// The window makes no sense.
     #[error("a run of {0} ns of virtual time: give a window above 0 and at most an hour in all")]
     Window(Ns),
@@ -96,7 +100,7 @@ pub struct Plan<'a> {
     /// Where the profile was read: `built-in`, or a path.
     pub source: String,
     /// The policies to compare.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<NamedPolicy>,
     /// The loads, each in the scenario's form.
     pub loads: Vec<String>,
     /// Seeds of each policy under each load.
@@ -130,6 +134,7 @@ impl Plan<'_> {
         if self.window == 0 || self.window.saturating_add(self.warm_up) > LONGEST {
             return Err(PlanError::Window(self.window.saturating_add(self.warm_up)));
         }
+        NamedPolicy::distinct(&self.policies).map_err(PlanError::Policies)?;
         for load in &self.loads {
             self.scenario.load(load, &self.profile)?;
         }
@@ -141,11 +146,15 @@ impl Plan<'_> {
         self.loads.len() * self.policies.len()
     }
 
+    fn policy(&self, row: usize) -> &NamedPolicy {
+        &self.policies[row % self.policies.len()]
+    }
+
     fn point(&self, row: usize, repetition: u64) -> Point<'_> {
         Point {
             scenario: self.scenario,
             profile: &self.profile,
-            policy: self.policies[row % self.policies.len()],
+            policy: self.policy(row).policy,
             load: &self.loads[row / self.policies.len()],
             seed: self.seed.wrapping_add(repetition),
             warm_up: self.warm_up,
@@ -154,8 +163,8 @@ impl Plan<'_> {
     }
 
     fn name(&self, row: usize) -> String {
-        let point = self.point(row, 0);
-        format!("{} {} at {}", self.scenario.name(), point.policy, point.load)
+        let load = self.point(row, 0).load;
+        format!("{} {} at {load}", self.scenario.name(), self.policy(row))
     }
 
     /// Runs the table. A run that fails leaves a note in its row, and no figures.
@@ -198,9 +207,8 @@ impl Plan<'_> {
                     }
                 }
             }
-            let point = self.point(row, 0);
-            let load = self.scenario.load(point.load, &self.profile)?;
-            table.push(Row::from_repetitions(point.policy.to_string(), load, repetitions, notes));
+            let load = self.scenario.load(self.point(row, 0).load, &self.profile)?;
+            table.push(Row::of(self.policy(row), load, repetitions, notes));
         }
         if let (Some((what, why)), true) =
             (failure, table.iter().all(|it| it.repetitions.is_empty()))
@@ -259,25 +267,25 @@ impl Plan<'_> {
     }
 
     /// The columns of its table for people.
-    pub fn columns(&self) -> Vec<Column> {
+    pub fn columns(&self) -> Vec<&'static Column> {
         let first = self.loads.first().and_then(|it| self.scenario.load(it, &self.profile).ok());
         let load = first.unwrap_or_default();
-        let mut columns = vec![Column::Policy];
-        columns.extend(load.keys().cloned().map(Column::Load));
+        let mut columns = vec![column::POLICY];
+        columns.extend(load.keys().filter_map(|key| Column::of_load(key)));
         columns.extend([
-            Column::Offered,
-            Column::Achieved,
-            Column::P50,
-            Column::P99,
-            Column::P999,
-            Column::Work,
-            Column::Poll,
-            Column::Waiting,
-            Column::Asleep,
-            Column::InterruptsPerPacket,
-            Column::Polls,
-            Column::Drops,
-            Column::ContextSwitchesPerPacket,
+            column::OFFERED,
+            column::ACHIEVED,
+            column::P50,
+            column::P99,
+            column::P999,
+            column::WORK,
+            column::POLL,
+            column::WAITING,
+            column::ASLEEP,
+            column::INTERRUPTS_PER_PACKET,
+            column::POLLS,
+            column::DROPS,
+            column::SWITCHES_PER_PACKET,
         ]);
         columns
     }
@@ -293,7 +301,7 @@ mod tests {
             scenario: &StandIn,
             profile: stand_in::profile(),
             source: "built-in".to_owned(),
-            policies: StandIn.policies(),
+            policies: NamedPolicy::all(StandIn.policies()),
             loads: StandIn.loads(),
             repetitions: 2,
             seed: 1,

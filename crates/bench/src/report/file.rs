@@ -1,4 +1,5 @@
 //! Writes a report to a file so that a reader sees the old one or the new one, never half of one.
+//! `-` is standard output.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -17,6 +18,35 @@ pub struct WriteError {
     pub source: io::Error,
 }
 
+/// Whether this is standard output: `-`. (A file of that name is `./-`.)
+pub fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Whether what is written there is read as it comes: standard output, a pipe, a device. Tables and
+/// other words then do not belong on standard output.
+pub fn is_stream(path: &Path) -> bool {
+    is_stdout(path) || fs::metadata(path).is_ok_and(|it| !it.is_file())
+}
+
+/// Finds out whether several reports could be written: each to its path, and at most one of them to
+/// standard output.
+///
+/// # Errors
+/// The first that could not.
+pub fn check_all<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), WriteError> {
+    let mut streams = 0;
+    for path in paths {
+        check(path)?;
+        streams += usize::from(is_stdout(path));
+        if streams > 1 {
+            let source = io::Error::other("another one goes there; name a file for one of them");
+            return Err(WriteError { path: "standard output".into(), source });
+        }
+    }
+    Ok(())
+}
+
 /// Finds out whether a report could be written there, and leaves everything as it is.
 ///
 /// # Errors
@@ -26,6 +56,9 @@ pub fn check(path: &Path) -> Result<(), WriteError> {
 }
 
 fn try_check(path: &Path) -> io::Result<()> {
+    if is_stdout(path) {
+        return Ok(());
+    }
     let target = match fs::metadata(path) {
         Ok(old) if old.is_file() => fs::canonicalize(path)?,
         Ok(old) if old.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
@@ -41,7 +74,7 @@ fn try_check(path: &Path) -> io::Result<()> {
 
 impl Report {
     /// Writes the report, indented, with a newline at its end. A regular file is replaced by renaming
-    /// a finished one over it; what is no regular file (`/dev/stdout`, a pipe) is written to directly.
+    /// a finished one over it; what is no regular file (`-`, a pipe) is written to directly.
     ///
     /// # Errors
     /// If the file, or its neighbour while it grows, cannot be written; the error names the path.
@@ -65,6 +98,14 @@ pub fn write(path: &Path, text: &str) -> Result<(), WriteError> {
 }
 
 fn put(path: &Path, text: &[u8]) -> io::Result<()> {
+    if is_stdout(path) {
+        let mut out = io::stdout().lock();
+        return match out.write_all(text).and_then(|()| out.flush()) {
+            // Whoever reads has had enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written,
+        };
+    }
     match fs::metadata(path) {
         Ok(old) if old.is_file() => {
             // Through a symbolic link, to what it names: renaming would replace the link itself.
@@ -167,6 +208,16 @@ mod tests {
     fn a_device_is_written_to_and_not_replaced() {
         report("echo").write(Path::new("/dev/null")).unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn a_dash_is_standard_output_for_one_report() {
+        let [dash, null] = ["-", "/dev/null"].map(Path::new);
+        assert!(is_stream(dash) && is_stream(null) && !is_stdout(null));
+        assert!(!is_stdout(Path::new("./-")) && !is_stream(Path::new("./-")));
+        assert!(check_all([dash, null]).is_ok());
+        let error = check_all([dash, dash]).unwrap_err().to_string();
+        assert!(error.contains("standard output: another one goes there"), "{error}");
     }
 
     #[test]

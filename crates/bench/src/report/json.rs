@@ -40,6 +40,8 @@ pub struct Report {
 /// One policy under one load. Make it with [`Row::from_repetitions`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
+    /// What the row is called: the name that the policy was given, or the policy's text.
+    pub name: String,
     /// The policy, in its text form or by its preset's name.
     pub policy: String,
     /// The load, in the workload's own terms.
@@ -161,6 +163,7 @@ mod tests {
             ..Figures::default()
         };
         Row {
+            name: "defer20".into(),
             policy: "defer20".into(),
             load: Map::from_iter([("connections".into(), Value::from(4))]),
             figures: figures.clone(),

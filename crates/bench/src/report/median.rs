@@ -17,9 +17,21 @@ use serde_json::{Map, Value};
 use super::json::{Figures, Repetition, Row};
 use crate::measure::interleave::median;
 use crate::measure::{CpuSplit, LatencyNs, Pow2, Published, Spread};
+use crate::policy::NamedPolicy;
 
 impl Row {
-    /// Combines repetitions into a row, after filling in their derived ratios.
+    /// Combines repetitions of a policy into its row, after filling in their derived ratios.
+    pub fn of(
+        policy: &NamedPolicy,
+        load: Map<String, Value>,
+        repetitions: Vec<Repetition>,
+        notes: Vec<String>,
+    ) -> Row {
+        let name = policy.name.clone();
+        Row { name, ..Row::from_repetitions(policy.policy.to_string(), load, repetitions, notes) }
+    }
+
+    /// The same of a policy that is called by its text.
     pub fn from_repetitions(
         policy: impl Into<String>,
         load: Map<String, Value>,
@@ -29,7 +41,8 @@ impl Row {
         repetitions.iter_mut().for_each(|repetition| repetition.figures.derive());
         let all: Vec<&Figures> = repetitions.iter().map(|r| &r.figures).collect();
         let (figures, spread) = (combine(&all), spreads(&all));
-        Row { policy: policy.into(), load, figures, spread, notes, repetitions }
+        let policy = policy.into();
+        Row { name: policy.clone(), policy, load, figures, spread, notes, repetitions }
     }
 }
 

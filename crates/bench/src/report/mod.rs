@@ -1,8 +1,10 @@
 //! What a run leaves behind: JSON, tables, and a progress line while it lasts.
 //!
 //! [`json`] holds the report's types, the one source of every printed number; [`median`] makes a row
-//! from its repetitions; [`mod@file`] writes the JSON form; [`table`] prints rows. Nothing here measures.
+//! from its repetitions; [`mod@file`] writes the JSON form; [`mod@column`] says what there is to be shown
+//! of a row, [`table`] shows it, [`text`] has units and lines. Nothing here measures.
 
+pub mod column;
 pub mod file;
 pub mod json;
 pub mod median;
@@ -12,9 +14,10 @@ pub mod progress;
 pub mod proposal;
 pub mod provenance;
 pub mod table;
+pub mod text;
 
+pub use column::Column;
 pub use file::WriteError;
 pub use json::{Figures, Repetition, Report, Row};
 pub use progress::Progress;
 pub use provenance::Provenance;
-pub use table::Column;

@@ -1,166 +1,141 @@
-//! Rows as a table for people: the same numbers as the JSON, rounded to three digits, with units.
+//! Rows as a table for people, as wide as the line that it is for.
 //!
-//! No column is computed here; what a row does not have is a dash. A table wider than
-//! [`WIDTH`] is continued below with its leading columns repeated, so that no number is ever broken.
+//! The most important columns get their place first; what is left out is said below, and so is what a
+//! short sign in the place of a long policy means. No number is ever cut, no line broken by a terminal.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde_json::Value;
 
-use super::json::{Figures, Row};
-use crate::measure::{LatencyNs, Published};
+use super::column::{ABSENT, Column, POLICY, Unit};
+use super::json::Row;
+use super::text::{count, wrap};
 
-/// Widest table in characters.
-pub const WIDTH: usize = 120;
+/// Blanks between two columns.
+const GAP: usize = 2;
 
-/// How the names of the report's times end.
-const TIME: &str = "_ns";
+/// The part of a line that a policy may take: longer ones are shown as a sign, and explained below.
+const POLICY_PART: usize = 4;
 
-/// What is shown for a figure that a row does not have.
-const ABSENT: &str = "-";
+/// Of a load that is the same in all rows; see [`Shown::rank`].
+const SAME: u8 = 1;
 
-/// A column of a table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each shows the report's field of the same name")]
-pub enum Column {
-    Policy,
-    /// A field of the row's `load`; one in nanoseconds is shown with its unit.
-    Load(String),
-    Offered,
-    Achieved,
-    P5,
-    P50,
-    P95,
-    P99,
-    P999,
-    /// The 2025 document's estimator, which is no percentile, under its published name.
-    PublishedP5,
-    /// See [`Column::PublishedP5`].
-    PublishedP50,
-    /// See [`Column::PublishedP5`].
-    PublishedP95,
-    /// See [`Column::PublishedP5`].
-    PublishedP99,
-    Work,
-    Poll,
-    Waiting,
-    Asleep,
-    Interrupts,
-    InterruptsTxPerPacket,
-    InterruptsPerPacket,
-    Polls,
-    /// Polls that found nothing.
-    EmptyPolls,
-    Packets,
-    /// All drop counters added up.
-    Drops,
-    ContextSwitchesPerPacket,
-    /// A further figure of the workload, as it stands in the report.
-    Extra(String),
+/// Of a column of dashes.
+const SILENT: u8 = 2;
+
+/// Rows as the table shows them.
+struct Shown {
+    /// Each row in the JSON report's form, its name as it is shown.
+    rows: Vec<Value>,
+    /// What is shown in the place of a policy's text, and what it stands for.
+    legend: Vec<(String, String)>,
 }
 
-impl Column {
-    fn header(&self) -> &str {
-        match self {
-            Column::Policy => "policy",
-            Column::Load(name) => name.strip_suffix(TIME).unwrap_or(name),
-            Column::Extra(name) => name,
-            Column::Offered => "offered",
-            Column::Achieved => "achieved",
-            Column::P5 => "p5",
-            Column::P50 => "p50",
-            Column::P95 => "p95",
-            Column::P99 => "p99",
-            Column::P999 => "p99.9",
-            Column::PublishedP5 => "\"p5\"",
-            Column::PublishedP50 => "\"p50\"",
-            Column::PublishedP95 => "\"p95\"",
-            Column::PublishedP99 => "\"p99\"",
-            Column::Work => "work",
-            Column::Poll => "poll",
-            Column::Waiting => "waiting",
-            Column::Asleep => "asleep",
-            Column::Interrupts => "irqs",
-            Column::InterruptsTxPerPacket => "tx irqs/pkt",
-            Column::InterruptsPerPacket => "irqs/pkt",
-            Column::Polls => "polls",
-            Column::EmptyPolls => "empty polls",
-            Column::Packets => "packets",
-            Column::Drops => "drops",
-            Column::ContextSwitchesPerPacket => "switches/pkt",
-        }
-    }
-
-    /// Whether the column says which row it is: such columns come first and are repeated.
-    fn names_row(&self) -> bool {
-        matches!(self, Column::Policy | Column::Load(_))
-    }
-
-    /// Whether the column holds words, which stand left; numbers stand right.
-    fn is_text(&self, rows: &[Row]) -> bool {
-        match self {
-            Column::Policy => true,
-            Column::Load(name) => {
-                rows.iter().any(|r| r.load.get(name).is_some_and(Value::is_string))
+impl Shown {
+    fn new(rows: &[Row], width: usize) -> Shown {
+        let (mut legend, mut signs) = (Vec::<(String, String)>::new(), 0);
+        let rows = rows.iter().map(|row| {
+            // Numbers, strings, lists and maps with names: nothing in there can fail.
+            let mut shown = serde_json::to_value(row).unwrap_or_default();
+            let meaning = match row.name == row.policy {
+                true => row.policy.clone(),
+                false => format!("{} = {}", row.name, row.policy),
+            };
+            if row.name.chars().count() > width / POLICY_PART {
+                let known = legend.iter().find(|(_, known)| *known == meaning);
+                let sign = known.map(|(sign, _)| sign.clone()).unwrap_or_else(|| {
+                    signs += 1;
+                    let sign = format!("[{signs}]");
+                    legend.push((sign.clone(), meaning));
+                    sign
+                });
+                shown[POLICY.field] = sign.into();
+            } else if row.name != row.policy && !legend.iter().any(|(name, _)| *name == row.name) {
+                legend.push((row.name.clone(), row.policy.clone()));
             }
-            _ => false,
-        }
+            shown
+        });
+        Shown { rows: rows.collect(), legend }
     }
 
-    fn cell(&self, row: &Row) -> String {
-        let f: &Figures = &row.figures;
-        let latency =
-            |get: fn(&LatencyNs) -> u64| f.latency_ns.as_ref().map(|l| time(get(l) as f64));
-        let published = |get: fn(&Published) -> u64| {
-            f.published_estimator_ns.as_ref().map(|p| time(get(p) as f64))
+    fn cells(&self, column: &Column) -> Vec<String> {
+        self.rows.iter().map(|row| column.cell(row)).collect()
+    }
+
+    /// What a column takes, without the gap.
+    fn width(&self, column: &Column) -> usize {
+        let cells = self.cells(column).into_iter().map(|cell| cell.chars().count());
+        cells.chain([column.name.chars().count()]).max().unwrap_or(0)
+    }
+
+    /// Whether a column holds words, which stand left; numbers stand right.
+    fn is_text(&self, column: &Column) -> bool {
+        column.unit == Unit::Plain
+            && self.rows.iter().any(|row| column.value(row).is_some_and(Value::is_string))
+    }
+
+    /// How late a column gets its place: a load that is the same in all rows tells none from another,
+    /// and a column of dashes says nothing.
+    fn rank(&self, column: &Column) -> (u8, usize) {
+        let cells = self.cells(column);
+        let same = cells.windows(2).all(|pair| pair[0] == pair[1]);
+        let class = match cells.iter().all(|cell| cell == ABSENT) {
+            true => SILENT,
+            false if same && column.is_load() => SAME,
+            false => 0,
         };
-        let shown = match self {
-            Column::Policy => Some(row.policy.clone()),
-            Column::Load(name) => row.load.get(name).map(|value| match value.as_f64() {
-                Some(ns) if name.ends_with(TIME) => time(ns),
-                _ => plain(value),
-            }),
-            Column::Offered => f.offered_per_s.map(rate),
-            Column::Achieved => f.achieved_per_s.map(rate),
-            Column::P5 => latency(|l| l.p5),
-            Column::P50 => latency(|l| l.p50),
-            Column::P95 => latency(|l| l.p95),
-            Column::P99 => latency(|l| l.p99),
-            Column::P999 => latency(|l| l.p999),
-            Column::PublishedP5 => published(|p| p.p5),
-            Column::PublishedP50 => published(|p| p.p50),
-            Column::PublishedP95 => published(|p| p.p95),
-            Column::PublishedP99 => published(|p| p.p99),
-            Column::Work => f.cpu.map(|c| percent(c.work)),
-            Column::Poll => f.cpu.map(|c| percent(c.poll)),
-            Column::Waiting => f.cpu.map(|c| percent(c.waiting)),
-            Column::Asleep => f.cpu.map(|c| percent(c.asleep)),
-            Column::Interrupts => f.interrupts.map(count),
-            Column::InterruptsTxPerPacket => f.extra.get("interrupts_tx_per_packet").map(plain),
-            Column::InterruptsPerPacket => f.interrupts_per_packet.map(ratio),
-            Column::Polls => f.polls.map(count),
-            Column::EmptyPolls => f.empty_polls.map(count),
-            Column::Packets => f.packets.map(count),
-            // What a window did not name was not dropped in it.
-            Column::Drops => f.window_ns.map(|_| count(f.dropped())),
-            Column::ContextSwitchesPerPacket => f.context_switches_per_packet.map(ratio),
-            Column::Extra(name) => f.extra.get(name).map(plain),
-        };
-        shown.unwrap_or_else(|| ABSENT.to_owned())
+        (class, column.rank())
+    }
+
+    /// Those of the columns that fit on a line, in their order, and those that do not.
+    fn fit(&self, columns: &[&'static Column], width: usize) -> (Columns, Columns) {
+        let mut by_rank = columns.to_vec();
+        by_rank.sort_by_key(|column| self.rank(column));
+        let (mut used, mut chosen) = (0, Vec::new());
+        for column in by_rank {
+            used += self.width(column) + if chosen.is_empty() { 0 } else { GAP };
+            // The first has its place in any case: it names the row.
+            if used > width && !chosen.is_empty() {
+                break;
+            }
+            chosen.push(column);
+        }
+        columns.iter().copied().partition(|column| chosen.contains(column))
     }
 }
 
-/// The rows under the chosen columns, and below them what could not be measured. Ends with a newline.
-pub fn render(rows: &[Row], columns: &[Column]) -> String {
-    let mut text =
-        parts(rows, columns).iter().map(|part| draw(rows, part)).collect::<Vec<_>>().join("\n\n");
+type Columns = Vec<&'static Column>;
+
+/// The rows under those of the columns that fit on a line of `width` characters, and below them what was
+/// left out and what could not be measured. Ends with a newline.
+pub fn render(rows: &[Row], columns: &[&'static Column], width: usize) -> String {
+    let shown = Shown::new(rows, width);
+    let (fitting, left_out) = shown.fit(columns, width);
+    let mut text = draw(&shown, &fitting);
     text.push('\n');
+    let mut say = |line: &str| {
+        text.push_str(&wrap(line, width));
+        text.push('\n');
+    };
+    for (shown, meaning) in &shown.legend {
+        say(&format!("{shown}: {meaning}"));
+    }
+    if !left_out.is_empty() {
+        let named = left_out.iter().map(|column| match shown.rows.first() {
+            Some(row) if shown.rank(column).0 == SAME => {
+                format!("{} ({})", column.name, column.cell(row))
+            }
+            _ => column.name.to_owned(),
+        });
+        let named = named.collect::<Vec<_>>().join(", ");
+        say(&format!("not on this line: {named}; a wider terminal has them, --json FILE has all"));
+    }
     let mut told: Vec<(&str, &str)> = Vec::new();
-    for row in rows {
+    for (row, value) in rows.iter().zip(&shown.rows) {
         for note in &row.notes {
             // Loads of one policy often share a note: once is enough.
-            if !told.contains(&(&row.policy, note)) {
-                told.push((&row.policy, note));
-                text.push_str(&format!("not measured ({}): {note}\n", row.policy));
+            if !told.contains(&(&row.name, note)) {
+                told.push((&row.name, note));
+                say(&format!("not measured ({}): {note}", POLICY.cell(value)));
             }
         }
     }
@@ -169,66 +144,37 @@ pub fn render(rows: &[Row], columns: &[Column]) -> String {
 
 /// The histograms of the time in receive calls, one for each row that has one, named as the row is by
 /// the columns; empty if there is none.
-pub fn receive_times(rows: &[Row], columns: &[Column]) -> String {
+pub fn receive_times(rows: &[Row], columns: &[&Column], width: usize) -> String {
+    let shown = Shown::new(rows, width);
     let mut text = String::new();
-    for row in rows {
+    for (row, value) in rows.iter().zip(&shown.rows) {
         let Some(histogram) = &row.figures.receive_time_histogram else { continue };
-        let names = columns.iter().filter_map(|column| match column {
-            Column::Load(_) => Some(format!(", {} {}", column.header(), column.cell(row))),
-            _ => None,
-        });
-        let names: String = names.collect();
-        text.push_str(&format!(
-            "time in receive calls in ns, {}{names} ({} calls):\n{histogram}\n",
-            row.policy,
+        let loads = columns.iter().filter(|column| column.is_load());
+        let names: String =
+            loads.map(|column| format!(", {} {}", column.name, column.cell(value))).collect();
+        let line = format!(
+            "time in receive calls in ns, {}{names} ({} calls):",
+            POLICY.cell(value),
             count(histogram.count())
-        ));
+        );
+        text.push_str(&format!("{}\n{histogram}\n", wrap(&line, width)));
     }
     text
 }
 
-/// Distributes the columns over tables of at most [`WIDTH`], each led by those that name the row.
-fn parts<'a>(rows: &[Row], columns: &'a [Column]) -> Vec<Vec<&'a Column>> {
-    let width = |column: &Column| {
-        let cells = rows.iter().map(|row| column.cell(row).chars().count());
-        cells.chain([column.header().chars().count()]).max().unwrap_or(0) + usize::from(GAP)
-    };
-    let (leading, figures): (Vec<_>, Vec<_>) = columns.iter().partition(|c| c.names_row());
-    let leading_width: usize = leading.iter().map(|c| width(c)).sum();
-    let mut parts = vec![leading.clone()];
-    let mut used = leading_width;
-    for column in figures {
-        let needed = width(column);
-        // A part always takes one figure, however wide the leading columns are.
-        let full = used + needed > WIDTH + usize::from(GAP) && used > leading_width;
-        if full {
-            parts.push(leading.clone());
-            used = leading_width;
-        }
-        used += needed;
-        if let Some(part) = parts.last_mut() {
-            part.push(column);
-        }
-    }
-    parts
-}
-
-/// Blanks between two columns.
-const GAP: u16 = 2;
-
-fn draw(rows: &[Row], columns: &[&Column]) -> String {
+fn draw(shown: &Shown, columns: &[&Column]) -> String {
     let mut table = Table::new();
     // No junctions: with them, every column would be one wider than its padding.
     table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('-')));
     table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(columns.iter().map(|column| Cell::new(column.header())));
+    table.set_header(columns.iter().map(|column| Cell::new(column.name)));
     table.add_rows(
-        rows.iter().map(|row| columns.iter().map(|column| column.cell(row)).collect::<Vec<_>>()),
+        shown.rows.iter().map(|row| columns.iter().map(|it| it.cell(row)).collect::<Vec<_>>()),
     );
     for (i, (column, drawn)) in columns.iter().zip(table.column_iter_mut()).enumerate() {
         let last = i + 1 == columns.len();
-        drawn.set_padding((0, if last { 0 } else { GAP }));
-        drawn.set_cell_alignment(if column.is_text(rows) {
+        drawn.set_padding((0, if last { 0 } else { GAP as u16 }));
+        drawn.set_cell_alignment(if shown.is_text(column) {
             CellAlignment::Left
         } else {
             CellAlignment::Right
@@ -237,70 +183,14 @@ fn draw(rows: &[Row], columns: &[&Column]) -> String {
     table.trim_fmt()
 }
 
-/// A length of time, given in nanoseconds.
-pub fn time(ns: f64) -> String {
-    scaled(ns, 1000.0, &[" ns", " us", " ms", " s"])
-}
-
-/// A rate, given per second.
-pub fn rate(per_s: f64) -> String {
-    scaled(per_s, 1000.0, &["/s", " k/s", " M/s", " G/s"])
-}
-
-/// A fraction as a percentage.
-pub fn percent(fraction: f64) -> String {
-    format!("{:.1} %", fraction * 100.0)
-}
-
-/// A count: exact up to six digits, then rounded.
-pub fn count(n: u64) -> String {
-    if n < 1_000_000 {
-        n.to_string()
-    } else {
-        scaled(n as f64, 1000.0, &["", " k", " M", " G", " T"])
-    }
-}
-
-/// A ratio of two counts.
-fn ratio(value: f64) -> String {
-    format!("{value:.3}")
-}
-
-/// A value of the report as it stands there, without a string's quotes.
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-/// Three significant digits in the largest unit that keeps the number at or above 1.
-fn scaled(value: f64, step: f64, units: &[&str]) -> String {
-    let mut value = value;
-    let mut units = units.iter();
-    let mut unit = units.next().copied().unwrap_or("");
-    // 999.5 would be printed as 1000: it already belongs to the next unit.
-    while value.abs() >= step - 0.5 {
-        let Some(next) = units.next() else { break };
-        unit = next;
-        value /= step;
-    }
-    let digits = match value.abs() {
-        0.0 => 0,
-        v if v < 9.995 => 2,
-        v if v < 99.95 => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$}{unit}")
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::Map;
 
+    use super::super::column::*;
     use super::*;
     use crate::measure::{CpuSplit, Latency, PublishedEstimator};
-    use crate::report::Repetition;
+    use crate::report::{Figures, Repetition};
 
     fn row(policy: &str, rate: u64, us: u64) -> Row {
         let mut latency = Latency::new();
@@ -317,53 +207,126 @@ mod tests {
             packets: Some(2 * rate),
             polled_packets: Some(2 * rate),
             published_estimator_ns: published.take(),
-            extra: Map::from_iter([("hits".into(), Value::from("most"))]),
+            extra: Map::from_iter([("server_busy".into(), Value::from(0.5))]),
             ..Figures::default()
         };
-        let load = Map::from_iter([("connections".into(), Value::from(4))]);
+        let load = Map::from_iter([("requests_per_s".into(), Value::from(rate))]);
         Row::from_repetitions(policy, load, vec![Repetition { step: 0, figures }], Vec::new())
+    }
+
+    /// Every column that there is, over rows of policies with names of any length.
+    fn all() -> Vec<Row> {
+        let spelled = "defer-hard-irqs=100,gro-flush-timeout=20us,irq-suspend-timeout=20ms,\
+                       hold=50us,epoll-busy-poll-budget=64,epoll-prefer-busy-poll=on";
+        let mut rows = vec![
+            row("base", 12_500, 13),
+            row("threaded-busy-poll", 1_200_000, 1_300),
+            row(spelled, 1, 1),
+        ];
+        rows[0]
+            .notes
+            .push("SO_PREFER_BUSY_POLL needs the right CAP_NET_ADMIN, which is missing".into());
+        rows
+    }
+
+    fn lines(text: &str) -> usize {
+        text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
     }
 
     #[test]
     fn a_table_of_two_policies() {
         let rows = [row("softirq", 12_500, 13), row("threaded-busy-poll", 1_200_000, 1_300)];
         let columns = [
-            Column::Policy,
-            Column::Load("connections".into()),
-            Column::Achieved,
-            Column::P50,
-            Column::PublishedP99,
-            Column::Poll,
-            Column::InterruptsPerPacket,
-            Column::Drops,
-            Column::Extra("hits".into()),
+            POLICY,
+            REQUESTS_PER_S,
+            ACHIEVED,
+            P50,
+            PUBLISHED_P99,
+            POLL,
+            INTERRUPTS_PER_PACKET,
+            BUSY,
         ];
-        let text = render(&rows, &columns);
         let want = "\
-policy              connections  achieved      p50    \"p99\"    poll  irqs/pkt  drops  hits
-------------------------------------------------------------------------------------------
-softirq                       4  12.5 k/s  13.0 us  13.0 us  50.0 %     0.500      -  most
-threaded-busy-poll            4  1.20 M/s  1.30 ms  1.30 ms  50.0 %     0.500      -  most
+policy              requests/s  achieved      p50    \"p99\"    poll  irqs/pkt    busy
+------------------------------------------------------------------------------------
+softirq                  12500  12.5 k/s  13.0 us  13.0 us  50.0 %     0.500  50.0 %
+threaded-busy-poll     1200000  1.20 M/s  1.30 ms  1.30 ms  50.0 %     0.500  50.0 %
 ";
+        let text = render(&rows, &columns, 90);
         assert_eq!(text, want, "\n{text}");
     }
 
     #[test]
-    fn a_wide_table_is_continued_below_and_never_wider_than_promised() {
-        let rows = [row("a policy with a rather long name indeed", 12_500, 13)];
-        use Column::{
-            Achieved, Asleep, Interrupts, Load, P5, P50, P95, P99, P999, Packets, Policy, Poll,
-            Polls, PublishedP50, PublishedP99, Waiting, Work,
-        };
-        let mut columns = vec![Policy, Load("connections".into()), Achieved, P5, P50, P95, P99];
-        columns.extend([P999, PublishedP50, PublishedP99, Work, Poll, Waiting, Asleep]);
-        columns.extend([Interrupts, Polls, Packets]);
-        let text = render(&rows, &columns);
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
-        assert_eq!(text.matches("a policy with").count(), 2, "the row is named again:\n{text}");
-        for column in &columns {
-            assert!(text.contains(column.header()), "{column:?}");
+    fn on_a_narrow_line_the_less_important_columns_are_left_out_and_named() {
+        let rows = [row("softirq", 12_500, 13), row("threaded", 1_200_000, 1_300)];
+        let columns = [POLICY, REQUESTS_PER_S, PUBLISHED_P99, ACHIEVED, P50, BUSY, IDLE_GAP];
+        let want = "\
+policy    requests/s  achieved      p50    busy
+-----------------------------------------------
+softirq        12500  12.5 k/s  13.0 us  50.0 %
+threaded     1200000  1.20 M/s  1.30 ms  50.0 %
+not on this line: \"p99\", idle gap; a wider terminal has
+  them, --json FILE has all
+";
+        let text = render(&rows, &columns, 55);
+        assert_eq!(text, want, "\n{text}");
+    }
+
+    #[test]
+    fn whatever_the_line_nothing_is_longer_and_no_column_is_lost() {
+        let rows = all();
+        for width in 20..=250 {
+            let text = render(&rows, COLUMNS, width);
+            assert!(lines(&text) <= width, "{width}:\n{text}");
+            let (fitting, left_out) = Shown::new(&rows, width).fit(COLUMNS, width);
+            assert_eq!(fitting.len() + left_out.len(), COLUMNS.len());
+            assert_eq!(fitting[0], POLICY);
+            let header = text.lines().next().unwrap_or("");
+            assert!(fitting.iter().all(|column| header.contains(column.name)), "{width}:\n{text}");
+            // Only the sentence below may be broken.
+            let told = text.replace("\n  ", " ");
+            assert!(left_out.iter().all(|column| told.contains(column.name)), "{width}:\n{text}");
         }
+        assert_eq!(Shown::new(&rows, 1_000).fit(COLUMNS, 1_000).1, [] as [&Column; 0]);
+    }
+
+    #[test]
+    fn eighty_characters_have_rate_latency_and_where_the_cpu_went() {
+        let shown = Shown::new(&all(), 80);
+        let (fitting, _) = shown.fit(COLUMNS, 80);
+        for column in [POLICY, REQUESTS_PER_S, ACHIEVED, P50, P99, WORK, POLL] {
+            assert!(fitting.contains(&column), "{}", column.name);
+        }
+    }
+
+    #[test]
+    fn a_long_policy_is_a_sign_that_is_explained_below() {
+        let rows = all();
+        let text = render(&rows, &[POLICY, P50], 80);
+        assert!(text.contains("\n[1]                 1.00 us\n"), "{text}");
+        let told = text.replace("\n  ", "");
+        assert!(told.contains(&format!("[1]: {}\n", rows[2].policy)), "{text}");
+        let wide = render(&rows, &[POLICY, P50], 4 * rows[2].policy.len());
+        assert!(!wide.contains("[1]"), "{wide}");
+    }
+
+    #[test]
+    fn a_policy_that_was_given_a_name_is_called_by_it() {
+        let mut rows = [row("base", 1, 1), row("suspend20,hold=50us", 1, 1)];
+        rows[1].name = "mine".into();
+        let text = render(&rows, &[POLICY, P50], 80);
+        assert!(text.contains("\nmine    1.00 us\nmine: suspend20,hold=50us\n"), "{text}");
+        rows[1].name = "a-name-as-long-as-may-be".into();
+        let text = render(&rows, &[POLICY, P50], 80);
+        assert!(text.contains("\n[1]: a-name-as-long-as-may-be = suspend20,hold=50us\n"), "{text}");
+    }
+
+    #[test]
+    fn a_load_that_never_changes_gets_its_place_last() {
+        let rows = [row("base", 9, 1), row("threaded", 9, 1)];
+        let text = render(&rows, &[POLICY, REQUESTS_PER_S, P50, P99], 32);
+        assert!(text.starts_with("policy        p50      p99\n"), "{text}");
+        assert!(text.replace("\n ", "").contains("not on this line: requests/s (9);"), "{text}");
     }
 
     #[test]
@@ -373,61 +336,51 @@ threaded-busy-poll            4  1.20 M/s  1.30 ms  1.30 ms  50.0 %     0.500   
             row.figures.cpu = None;
             row.notes.push("cpu: too few CPUs".into());
         }
-        let text = render(&rows, &[Column::Policy, Column::Work, Column::Drops]);
-        assert!(text.contains("defer20     -      -\n"), "{text}");
+        let text = render(&rows, &[POLICY, WORK, INTERRUPTS_WON], 80);
+        assert!(text.contains("defer20     -         -\n"), "{text}");
         assert_eq!(text.matches("not measured (defer20): cpu: too few CPUs\n").count(), 1);
     }
 
     #[test]
-    fn a_window_without_a_drop_has_none_and_that_is_no_dash() {
+    fn drops_are_added_up_and_a_dash_where_nothing_was_measured() {
         let mut row = row("base", 1, 1);
+        assert!(render(&[row.clone()], &[POLICY, DROPS], 80).ends_with("base        -\n"));
         row.figures.window_ns = Some(1);
-        assert!(render(&[row], &[Column::Policy, Column::Drops]).ends_with("base        0\n"));
+        assert!(render(&[row.clone()], &[POLICY, DROPS], 80).ends_with("base        0\n"));
+        row.figures.drops = [("ring_full".to_owned(), 2), ("socket_full".to_owned(), 3)].into();
+        assert!(render(&[row], &[POLICY, DROPS], 80).ends_with("base        5\n"));
     }
 
     #[test]
     fn a_load_in_nanoseconds_is_shown_with_its_unit() {
         let mut row = row("base", 1, 1);
         row.load.insert("delay_ns".into(), Value::from(78_000));
-        let text = render(&[row], &[Column::Policy, Column::Load("delay_ns".into())]);
+        let text = render(&[row], &[POLICY, DELAY], 80);
         assert!(text.starts_with("policy    delay\n") && text.ends_with("  78.0 us\n"), "{text}");
     }
 
     #[test]
     fn receive_times_are_shown_for_the_rows_that_have_them() {
         let mut rows = [row("interrupts", 1, 1), row("busypoll", 1, 1)];
-        let columns = [Column::Policy, Column::Load("connections".into())];
-        assert_eq!(receive_times(&rows, &columns), "");
+        let columns = [POLICY, REQUESTS_PER_S];
+        assert_eq!(receive_times(&rows, &columns, 80), "");
         let mut calls = crate::measure::Pow2::new();
         [300, 600, 700].into_iter().for_each(|ns| calls.record(ns));
         rows[1].figures.receive_time_histogram = Some(calls);
-        let text = receive_times(&rows, &columns);
+        let text = receive_times(&rows, &columns, 80);
         assert!(
             text.starts_with(
-                "time in receive calls in ns, busypoll, connections 4 (3 calls):\n[256, 512) "
+                "time in receive calls in ns, busypoll, requests/s 1 (3 calls):\n[256, 512) "
             ),
             "{text}"
         );
         assert_eq!(text.lines().count(), 4, "two buckets, and a blank line");
+        assert!(lines(&text) <= 80);
     }
 
     #[test]
     fn no_rows_is_a_header_and_no_columns_is_no_panic() {
-        assert!(render(&[], &[Column::Policy, Column::Packets]).starts_with("policy"));
-        let _ = render(&[row("x", 1, 1)], &[]);
-    }
-
-    #[test]
-    fn units_change_where_three_digits_do() {
-        let times = [0.0, 7.0, 950.0, 999.6, 12_700.0, 127_000.0, 1_000_000.0, 2e9, 5e12];
-        let shown: Vec<_> = times.into_iter().map(time).collect();
-        let want = [
-            "0 ns", "7.00 ns", "950 ns", "1.00 us", "12.7 us", "127 us", "1.00 ms", "2.00 s",
-            "5000 s",
-        ];
-        assert_eq!(shown, want);
-        assert_eq!((rate(32_000.0), rate(99.96)), ("32.0 k/s".into(), "100/s".into()));
-        assert_eq!((count(999_999), count(1_234_567)), ("999999".into(), "1.23 M".into()));
-        assert_eq!(percent(0.1234), "12.3 %");
+        assert!(render(&[], &[POLICY, PACKETS], 80).starts_with("policy"));
+        let _ = render(&[row("x", 1, 1)], &[], 80);
     }
 }

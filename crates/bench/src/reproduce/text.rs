@@ -10,7 +10,7 @@ use comfy_table::{
 
 use super::cell::{self, Cell, Modelled};
 use super::json::Reproduction;
-use crate::report::table::WIDTH;
+use crate::report::text::WIDTH;
 
 /// What stands where there is no figure.
 const ABSENT: &str = "-";

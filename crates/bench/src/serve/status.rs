@@ -11,7 +11,7 @@ use napkin_engine::Engine;
 use super::application::Progress;
 use crate::measure::engine::grown;
 use crate::measure::{CpuSplit, EngineTotals, EngineWindow};
-use crate::report::table::percent;
+use crate::report::text::percent;
 
 /// What has happened since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -80,6 +80,12 @@ impl SweepError {
     pub fn is_usage(&self) -> bool {
         !matches!(self, SweepError::Sheet(SheetError::Io { .. } | SheetError::Write(_)))
     }
+
+    /// Whether whoever read standard output has had enough.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, SweepError::Sheet(SheetError::Io { source, .. })
+            if source.kind() == std::io::ErrorKind::BrokenPipe)
+    }
 }
 
 /// What is told while a sweep runs.

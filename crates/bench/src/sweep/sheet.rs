@@ -4,9 +4,9 @@
 //! point's place. Lines are appended as points finish, each in one write, so that a process that is
 //! killed leaves at most one half line, which is dropped when the sweep goes on. When all points are
 //! there the file is sorted by place: its bytes then do not depend on the order in which they
-//! finished.
+//! finished. On standard output (`-`) a line waits for those before it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -51,6 +51,9 @@ pub enum SheetError {
         /// What it should hold.
         ours: String,
     },
+    /// Standard output has nothing to go on with.
+    #[error("--resume goes on with a file: standard output has none; name one with --out FILE")]
+    Stdout,
     /// Another process is at it.
     #[error("{} is being written by another sweep", path.display())]
     Busy {
@@ -74,11 +77,19 @@ pub enum SheetError {
 #[derive(Debug)]
 pub(super) struct Sheet {
     path: PathBuf,
-    file: File,
+    out: Out,
     /// The columns; empty until the first point says them.
     pub(super) header: Vec<String>,
     /// The points that are there.
     pub(super) done: BTreeSet<u64>,
+}
+
+/// Where the lines go.
+#[derive(Debug)]
+enum Out {
+    File(File),
+    /// The place that is due, and the lines of those behind it.
+    Stdout(u64, BTreeMap<u64, Vec<u8>>),
 }
 
 /// One line of CSV, with its newline.
@@ -93,6 +104,13 @@ impl Sheet {
     /// one is begun.
     pub(super) fn open(path: &Path, identity: &str, resume: bool) -> Result<Sheet, SheetError> {
         let io = |source| SheetError::Io { path: path.to_owned(), source };
+        if file::is_stdout(path) {
+            let out = Out::Stdout(0, BTreeMap::new());
+            return match resume {
+                true => Err(SheetError::Stdout),
+                false => Ok(Sheet::of(path, out)),
+            };
+        }
         let there = path.exists();
         if there && !resume {
             return Err(SheetError::Exists { path: path.to_owned() });
@@ -101,12 +119,15 @@ impl Sheet {
             OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| SheetError::Busy { path: path.to_owned() })?;
-        let mut sheet =
-            Sheet { path: path.to_owned(), file, header: Vec::new(), done: BTreeSet::new() };
+        let mut sheet = Sheet::of(path, Out::File(file));
         if there {
             sheet.read(identity)?;
         }
         Ok(sheet)
+    }
+
+    fn of(path: &Path, out: Out) -> Sheet {
+        Sheet { path: path.to_owned(), out, header: Vec::new(), done: BTreeSet::new() }
     }
 
     /// Takes over what is there, and cuts off a line that was not finished.
@@ -120,7 +141,9 @@ impl Sheet {
             if whole == 0 && !ours.as_bytes().starts_with(&bytes[..bytes.len().min(ours.len())]) {
                 return Err(self.form(1, "it does not begin with the header of a sweep".into()));
             }
-            self.file.set_len(whole as u64).map_err(io)?;
+            if let Out::File(file) = &self.out {
+                file.set_len(whole as u64).map_err(io)?;
+            }
         }
         let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&bytes[..whole]);
         for (index, record) in reader.records().enumerate() {
@@ -158,7 +181,7 @@ impl Sheet {
     /// Writes the header of a new file; holds it against that of an old one.
     pub(super) fn head(&mut self, header: Vec<String>, identity: &str) -> Result<(), SheetError> {
         if self.header.is_empty() {
-            self.put(&header)?;
+            self.put(None, &header)?;
             self.header = header;
         } else if self.header != header {
             return Err(SheetError::Other {
@@ -172,20 +195,41 @@ impl Sheet {
 
     /// Appends a point.
     pub(super) fn point(&mut self, place: u64, fields: &[String]) -> Result<(), SheetError> {
-        self.put(fields)?;
+        self.put(Some(place), fields)?;
         self.done.insert(place);
         Ok(())
     }
 
-    fn put(&mut self, fields: &[String]) -> Result<(), SheetError> {
-        let io = |source| SheetError::Io { path: self.path.clone(), source };
-        let bytes = line(fields).map_err(io)?;
-        self.file.write_all(&bytes).map_err(io)
+    /// Writes the line of a point, or of the header.
+    fn put(&mut self, place: Option<u64>, fields: &[String]) -> Result<(), SheetError> {
+        let path = self.path.clone();
+        let io = |source| SheetError::Io { path, source };
+        let written = line(fields).and_then(|bytes| match (&mut self.out, place) {
+            (Out::File(file), _) => file.write_all(&bytes),
+            (Out::Stdout(..), None) => io::stdout().write_all(&bytes),
+            (Out::Stdout(due, held), Some(place)) => {
+                held.insert(place, bytes);
+                while let Some(bytes) = held.remove(due) {
+                    io::stdout().write_all(&bytes)?;
+                    *due += 1;
+                }
+                io::stdout().flush()
+            }
+        });
+        written.map_err(io)
     }
 
     /// Puts the points into their order.
     pub(super) fn sort(&mut self) -> Result<(), SheetError> {
-        let io = |source| SheetError::Io { path: self.path.clone(), source };
+        let path = self.path.clone();
+        let io = |source| SheetError::Io { path: path.clone(), source };
+        if let Out::Stdout(_, held) = &mut self.out {
+            // Those behind a place that never came.
+            return std::mem::take(held)
+                .into_values()
+                .try_for_each(|bytes| io::stdout().write_all(&bytes))
+                .map_err(io);
+        }
         let text = fs::read_to_string(&self.path).map_err(io)?;
         let mut lines: Vec<&str> = text.lines().collect();
         if lines.is_empty() {

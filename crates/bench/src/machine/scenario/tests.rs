@@ -1,4 +1,5 @@
 use super::*;
+use crate::report::Column;
 
 fn emulator() -> Profile {
     Profile::named("emulator-7.2").unwrap()
@@ -36,7 +37,9 @@ fn every_scenario_s_defaults_are_loads_of_its_own_profile() {
         assert!(profile.has(scenario.section()), "{name}");
         assert!(!scenario.policies().is_empty() && !scenario.loads().is_empty(), "{name}");
         for load in scenario.loads() {
-            scenario.load(&load, &profile).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let load = scenario.load(&load, &profile).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let unknown = load.keys().find(|key| Column::of_load(key).is_none());
+            assert_eq!(unknown, None, "{name}: the tables have a column for each");
         }
         assert!(scenario.load("0", &profile).is_err(), "{name}");
         assert!(scenario.load("nonsense", &profile).is_err(), "{name}");

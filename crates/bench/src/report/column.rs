@@ -1,0 +1,213 @@
+//! The columns of the tables: name, field in the JSON report, unit and meaning, in one place.
+//!
+//! Header, help and cells come from [`COLUMNS`]: a cell is the value that stands in a row of the JSON
+//! report under the column's field, rounded to three digits and with its unit. Nothing is computed here.
+
+use serde_json::{Map, Value};
+
+use super::text::{count, percent, plain, rate, ratio, time};
+use Unit::{Count, Plain, Rate, Ratio, Share, Time};
+
+/// What is shown for a figure that a row does not have.
+pub const ABSENT: &str = "-";
+
+/// What a value in the JSON report is, and so how it is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A text, or a number that is printed as it stands.
+    Plain,
+    /// A count; of a map of counts, their sum.
+    Count,
+    /// Nanoseconds.
+    Time,
+    /// A number a second.
+    Rate,
+    /// A fraction from 0 to 1, printed in per cent.
+    Share,
+    /// A quotient of two counts.
+    Ratio,
+}
+
+/// A column.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Column {
+    /// What stands over it.
+    pub name: &'static str,
+    /// Where its value stands in a row of the JSON report; a dot leads into an object.
+    pub field: &'static str,
+    /// What its value is.
+    pub unit: Unit,
+    /// What it says, in a line.
+    pub what: &'static str,
+}
+
+/// Makes each column a constant, and the list of them all.
+macro_rules! columns {
+    ($($id:ident: $name:literal, $field:literal, $unit:ident, $what:literal;)*) => {
+        $(
+            #[doc = concat!($what, ".")]
+            pub const $id: &Column =
+                &Column { name: $name, field: $field, unit: $unit, what: $what };
+        )*
+
+        /// All columns, the most important first: the order in which they get their place on a line.
+        pub const COLUMNS: &[&Column] = &[$($id),*];
+    };
+}
+
+columns! {
+    POLICY: "policy", "name", Plain, "the policy, or the name that was given to it";
+    // The load, in the workload's own terms.
+    CLIENT: "client", "load.client", Plain, "who sends; flood and ping -f wait for each reply, extreme does not";
+    TIMES_PEAK: "times peak", "load.times_peak", Plain, "offered, as a multiple of the rate that fills the CPU";
+    CORNER: "corner", "load.corner", Plain, "when packets come, where not at a rate";
+    RATE: "rate", "load.rate", Plain, "asked for a second; max: as many as are answered";
+    REQUESTS_PER_S: "requests/s", "load.requests_per_s", Plain, "requests a second; flood and max: as many as are answered";
+    PACKETS_PER_S: "packets/s", "load.packets_per_s", Plain, "packets sent a second";
+    FRAMES_PER_S: "frames/s", "load.frames_per_s", Plain, "frames sent a second";
+    OPERATIONS_PER_S: "ops/s", "load.operations_per_s", Plain, "operations a second";
+    BYTES: "bytes", "load.bytes", Plain, "size of a request, or of an operation";
+    DELAY: "delay", "load.delay_ns", Time, "how long the application is busy after each reply";
+    // The figures.
+    ACHIEVED: "achieved", "achieved_per_s", Rate, "replies, answers or received datagrams a second";
+    P50: "p50", "latency_ns.p50", Time, "median latency, from the time at which it was meant to be sent";
+    P99: "p99", "latency_ns.p99", Time, "latency that 99 % do not exceed";
+    WORK: "work", "cpu.work", Share, "of the serving CPUs' time: ran, and found something to do";
+    POLL: "poll", "cpu.poll", Share, "of the same: ran, in polls that found nothing";
+    WAITING: "waiting", "cpu.waiting", Share, "of the same: ready to run, and had no CPU";
+    DROPS: "drops", "drops", Count, "packets lost, whoever counted them";
+    BUSY: "busy", "server_busy", Share, "of the serving CPU's time: neither idle nor stolen";
+    INTERRUPTS_PER_PACKET: "irqs/pkt", "interrupts_per_packet", Ratio, "receive interrupts for each packet polled";
+    ASLEEP: "asleep", "cpu.asleep", Share, "of the serving CPUs' time: the rest";
+    SOFTIRQ_POLLS: "softirq", "polls_softirq", Count, "polls by a softirq";
+    THREAD_POLLS: "thread", "polls_thread", Count, "polls by a thread of the kernel's";
+    APPLICATION_POLLS: "app", "polls_application", Count, "polls by an application's busy poll";
+    OFFERED: "offered", "offered_per_s", Rate, "meant to be sent a second; none in a closed loop";
+    SENT: "sent", "sent", Count, "datagrams that the sender got rid of";
+    POLLED_PER_RECEIVED: "polled/rcvd", "polled_ratio", Ratio, "packets polled for each datagram received";
+    RING_SHARE: "ring share", "ring_share", Share, "of the drops: those in the ring, which cost no CPU";
+    P999: "p99.9", "latency_ns.p999", Time, "latency that 99.9 % do not exceed";
+    P95: "p95", "latency_ns.p95", Time, "latency that 95 % do not exceed";
+    SWITCHES_PER_PACKET: "switches/pkt", "context_switches_per_packet", Ratio, "context switches for each packet served";
+    POLLS: "polls", "polls", Count, "polls, those that found nothing among them";
+    EMPTY_POLLS: "empty", "empty_polls", Count, "polls that found nothing";
+    PACKETS_PER_POLL: "pkts/poll", "packets_per_poll", Ratio, "packets that a poll found";
+    DEFERRALS: "defer", "deferrals", Count, "timers armed in the place of an interrupt";
+    WATCHDOGS: "wdog", "watchdogs", Count, "such timers that fired";
+    SUSPENSIONS: "suspend", "suspensions", Count, "waits of applications that suspended the interrupt";
+    P5: "p5", "latency_ns.p5", Time, "latency that 5 % do not exceed";
+    PACKETS: "packets", "packets", Count, "packets served in the window";
+    INTERRUPTS: "irqs", "interrupts", Count, "receive interrupts that found the instance free";
+    TX_INTERRUPTS_PER_PACKET: "tx irqs/pkt", "interrupts_tx_per_packet", Ratio, "transmit interrupts for each packet polled";
+    INTERRUPTS_WON: "irqs won", "interrupts_won", Count, "interrupts of either kind that found it free";
+    AFTER_HOLD: "after hold", "interrupts_after_hold", Count, "of these, the ones that came after a hold";
+    IDLE_GAP: "idle gap", "idle_gap_min_ns", Time, "shortest time from the last work to an interrupt";
+    LATE: "late", "late", Count, "requests due while their connection waited for an answer";
+    SOFTIRQ_BUSY: "softirq busy", "server_softirq", Share, "of the serving CPU's time: in softirqs";
+    PUBLISHED_P5: "\"p5\"", "published_estimator_ns.p5", Time, "of the 2025 document: mean of the fastest 5 %, rounded down";
+    PUBLISHED_P50: "\"p50\"", "published_estimator_ns.p50", Time, "of the same, the fastest 50 %: none of these is a percentile";
+    PUBLISHED_P95: "\"p95\"", "published_estimator_ns.p95", Time, "of the same, the fastest 95 %";
+    PUBLISHED_P99: "\"p99\"", "published_estimator_ns.p99", Time, "of the same, the fastest 99 %";
+}
+
+impl Column {
+    /// The column of a field of a row's `load`.
+    pub fn of_load(key: &str) -> Option<&'static Column> {
+        COLUMNS.iter().copied().find(|column| column.field.strip_prefix(LOAD) == Some(key))
+    }
+
+    /// Whether it says under which load a row is.
+    pub fn is_load(&self) -> bool {
+        self.field.starts_with(LOAD)
+    }
+
+    /// Its place among all columns: the less, the more important.
+    pub fn rank(&self) -> usize {
+        COLUMNS.iter().position(|column| *column == self).unwrap_or(COLUMNS.len())
+    }
+
+    /// Its value in a row of the JSON report, if it is there and not `null`.
+    pub fn value<'a>(&self, row: &'a Value) -> Option<&'a Value> {
+        let found = self.field.split('.').try_fold(row, |value, name| value.get(name))?;
+        // No count in a map is a count of 0, unless nothing was measured at all.
+        let empty = found.as_object().is_some_and(Map::is_empty) && row.get("window_ns").is_none();
+        (!found.is_null() && !empty).then_some(found)
+    }
+
+    /// What it shows of a row of the JSON report.
+    pub fn cell(&self, row: &Value) -> String {
+        self.value(row).and_then(|value| self.show(value)).unwrap_or_else(|| ABSENT.to_owned())
+    }
+
+    /// A value in its unit; `None` if it is of another kind.
+    fn show(&self, value: &Value) -> Option<String> {
+        Some(match self.unit {
+            Plain => plain(value),
+            Count => match value.as_object() {
+                Some(counts) => count(counts.values().filter_map(Value::as_u64).sum()),
+                None => count(value.as_u64()?),
+            },
+            Time => time(value.as_f64()?),
+            Rate => rate(value.as_f64()?),
+            Share => percent(value.as_f64()?),
+            Ratio => ratio(value.as_f64()?),
+        })
+    }
+}
+
+/// How the fields of a load begin.
+const LOAD: &str = "load.";
+
+/// All columns for help: name, meaning, and the field in a row of the JSON report.
+pub fn explained() -> String {
+    const LINE: usize = 80;
+    let longest = COLUMNS.iter().map(|column| column.name.len()).max().unwrap_or(0);
+    let indent = " ".repeat(longest + 4);
+    let options = textwrap::Options::new(LINE).subsequent_indent(&indent);
+    let mut text =
+        "Columns of the tables, and where each stands in a row of --json (there times are in ns,\n\
+                    shares from 0 to 1):"
+            .to_owned();
+    for Column { name, field, what, .. } in COLUMNS {
+        let line = format!("  {name:longest$}  {what} [{field}]");
+        text.push('\n');
+        text.push_str(&textwrap::fill(&line, &options));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_has_a_name_and_a_field_of_its_own() {
+        for (place, column) in COLUMNS.iter().enumerate() {
+            assert_eq!(column.rank(), place, "{}", column.name);
+            let same = |other: &&&Column| other.name == column.name || other.field == column.field;
+            assert_eq!(COLUMNS.iter().filter(same).count(), 1, "{}", column.name);
+        }
+        assert_eq!(Column::of_load("delay_ns"), Some(DELAY));
+        assert_eq!(Column::of_load("weather"), None);
+    }
+
+    #[test]
+    fn a_cell_is_what_stands_in_the_report_in_its_unit() {
+        let row = serde_json::json!({
+            "name": "base",
+            "load": { "rate": "max", "delay_ns": 78_000 },
+            "latency_ns": { "p50": 12_700 },
+            "cpu": { "work": 0.1234 },
+            "achieved_per_s": 99.96,
+            "drops": { "ring_full": 2, "socket_full": 3 },
+            "interrupts_per_packet": 0.33333,
+            "polls": null,
+        });
+        let cells =
+            [POLICY, RATE, DELAY, P50, WORK, ACHIEVED, DROPS, INTERRUPTS_PER_PACKET, POLLS, P99];
+        let cells = cells.map(|column| column.cell(&row));
+        let want = ["base", "max", "78.0 us", "12.7 us", "12.3 %", "100/s", "5", "0.333", "-", "-"];
+        assert_eq!(cells, want);
+        assert_eq!(POLLS.cell(&serde_json::json!({ "polls": "many" })), "-");
+    }
+}

@@ -1,0 +1,114 @@
+//! Numbers in their units, and sentences in lines: what tables and what stands around them share.
+
+use rustix::fd::AsFd;
+use serde_json::Value;
+use textwrap::core::Word;
+use textwrap::{Options, WordSeparator};
+
+/// Characters of a line where nobody says how many there are: in a pipe, in a file.
+pub const WIDTH: usize = 120;
+
+/// The narrowest line that is written for; whatever a terminal says.
+const NARROWEST: usize = 20;
+
+/// Characters of a line of this output: what the environment says (`COLUMNS`), or the terminal, if it is
+/// one, or [`WIDTH`].
+pub fn line_width(output: impl AsFd) -> usize {
+    let asked = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
+    let terminal = || rustix::termios::tcgetwinsize(output).ok().map(|size| size.ws_col.into());
+    let width = asked.filter(|width| *width > 0).or_else(terminal).filter(|width| *width > 0);
+    width.map_or(WIDTH, |width| width.max(NARROWEST))
+}
+
+/// A text in lines of at most `width` characters, all but the first behind two blanks. What has no
+/// blanks, such as a policy that is spelled out, is broken behind its commas.
+pub fn wrap(text: &str, width: usize) -> String {
+    let words =
+        WordSeparator::Custom(|line| Box::new(line.split_inclusive([' ', ',']).map(Word::from)));
+    let options = Options::new(width.max(NARROWEST)).subsequent_indent("  ").word_separator(words);
+    textwrap::fill(text, options)
+}
+
+/// A length of time, given in nanoseconds.
+pub fn time(ns: f64) -> String {
+    scaled(ns, 1000.0, &[" ns", " us", " ms", " s"])
+}
+
+/// A rate, given per second.
+pub fn rate(per_s: f64) -> String {
+    scaled(per_s, 1000.0, &["/s", " k/s", " M/s", " G/s"])
+}
+
+/// A fraction as a percentage.
+pub fn percent(fraction: f64) -> String {
+    format!("{:.1} %", fraction * 100.0)
+}
+
+/// A count: exact up to six digits, then rounded.
+pub fn count(n: u64) -> String {
+    if n < 1_000_000 {
+        n.to_string()
+    } else {
+        scaled(n as f64, 1000.0, &["", " k", " M", " G", " T"])
+    }
+}
+
+/// A ratio of two counts.
+pub(super) fn ratio(value: f64) -> String {
+    format!("{value:.3}")
+}
+
+/// A value of the report as it stands there, without a string's quotes.
+pub(super) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Three significant digits in the largest unit that keeps the number at or above 1.
+fn scaled(value: f64, step: f64, units: &[&str]) -> String {
+    let mut value = value;
+    let mut units = units.iter();
+    let mut unit = units.next().copied().unwrap_or("");
+    // 999.5 would be printed as 1000: it already belongs to the next unit.
+    while value.abs() >= step - 0.5 {
+        let Some(next) = units.next() else { break };
+        unit = next;
+        value /= step;
+    }
+    let digits = match value.abs() {
+        0.0 => 0,
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_change_where_three_digits_do() {
+        let times = [0.0, 7.0, 950.0, 999.6, 12_700.0, 127_000.0, 1_000_000.0, 2e9, 5e12];
+        let shown: Vec<_> = times.into_iter().map(time).collect();
+        let want = [
+            "0 ns", "7.00 ns", "950 ns", "1.00 us", "12.7 us", "127 us", "1.00 ms", "2.00 s",
+            "5000 s",
+        ];
+        assert_eq!(shown, want);
+        assert_eq!((rate(32_000.0), rate(99.96)), ("32.0 k/s".into(), "100/s".into()));
+        assert_eq!((count(999_999), count(1_234_567)), ("999999".into(), "1.23 M".into()));
+        assert_eq!(percent(0.1234), "12.3 %");
+    }
+
+    #[test]
+    fn a_sentence_is_broken_between_words_and_a_policy_behind_its_commas() {
+        assert_eq!(wrap("at least one of them fits", 20), "at least one of them\n  fits");
+        let policy = "one: threaded=busy-poll,hold=50us,feedback=on";
+        assert_eq!(wrap(policy, 28), "one: threaded=busy-poll,\n  hold=50us,feedback=on");
+        assert_eq!(wrap(&"x".repeat(30), 20), format!("{}\n  {}", "x".repeat(18), "x".repeat(12)));
+    }
+}
