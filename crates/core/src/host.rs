@@ -189,7 +189,6 @@ impl<Q> Host<Q> {
         match prep {
             Prep::Won => {
                 instance.counters.timer_polls();
-                instance.state.clear(crate::state::PREFER_BUSY_POLL);
                 self.route(Claim::from_token(self, id), From::Interrupt)
             }
             Prep::Missed => {

@@ -34,7 +34,8 @@ pub const THREADED_BUSY_POLL: u32 = 1 << 11;
 pub const WORKQUEUE: u32 = 1 << 16;
 
 const MODE: u32 = THREADED | THREADED_BUSY_POLL | WORKQUEUE;
-/// What a release clears.
+/// What a release clears: an instance that nobody owns has no marks. (A kernel's session that leaves
+/// to the timer keeps `PREFER_BUSY_POLL`, and the timer clears it.)
 const HELD: u32 = SCHED | SCHED_THREADED | PREFER_BUSY_POLL | IN_BUSY_POLL | MISSED;
 
 /// A state, read once.

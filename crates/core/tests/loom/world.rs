@@ -17,7 +17,7 @@ use loom::sync::atomic::{
 };
 use loom::thread::{JoinHandle, yield_now};
 use napkin_core::policy::{InstancePolicy, Threaded};
-use napkin_core::state::{IN_BUSY_POLL, MISSED, SCHED, SCHED_THREADED};
+use napkin_core::state::{IN_BUSY_POLL, MISSED, PREFER_BUSY_POLL, SCHED, SCHED_THREADED};
 use napkin_core::*;
 
 use crate::device::{Line, Nic};
@@ -142,7 +142,7 @@ impl World {
             assert!(line.masked(), "disabled and not masked");
             return;
         }
-        let held = SCHED | SCHED_THREADED | IN_BUSY_POLL | MISSED;
+        let held = SCHED | SCHED_THREADED | IN_BUSY_POLL | MISSED | PREFER_BUSY_POLL;
         assert!(!state.has(held), "a token that nobody holds: {state:x?}");
         // Invariant 7: nobody who suspends keeps the queue waiting for longer than the timeout.
         let longest = instance.polled_at() + SUSPENSION;

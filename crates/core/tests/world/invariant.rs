@@ -236,6 +236,13 @@ impl<'a> World<'a> {
             if instance.suspending_contexts() > contexts {
                 return Err(format!("{id:?}: more than {contexts} contexts suspend"));
             }
+            let marks = state::MISSED
+                | state::PREFER_BUSY_POLL
+                | state::IN_BUSY_POLL
+                | state::SCHED_THREADED;
+            if !state.has(state::SCHED) && state.has(marks) {
+                return Err(format!("{id:?} has marks and no owner: {state:?}"));
+            }
             if state.has(state::SCHED | state::DISABLE) {
                 continue;
             }
