@@ -82,6 +82,10 @@ pub(crate) enum Command {
     Doctor(crate::doctor::Doctor),
     /// Watch NAPI instances live: the kernel's, or a running engine's.
     Top(crate::top::Top),
+    /// Print the completions of a shell.
+    Completions(crate::manual::Completions),
+    /// Write the manual, a page for each command.
+    Man(crate::manual::Manual),
 }
 
 #[derive(Debug, clap::Args)]

@@ -12,6 +12,7 @@ mod doctor;
 mod failure;
 mod launch;
 mod machine;
+mod manual;
 mod policies;
 mod profile;
 mod reproduce;
@@ -58,6 +59,8 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
