@@ -54,4 +54,4 @@ pub use packet::{Kind, Packet};
 pub use rng::Rng;
 pub use snapshot::{CpuUse, EpollUse, QueueUse, Snapshot};
 pub use thread::{Act, Affinity, Class, Program, Role, ThreadId};
-pub use trace::{Mark, Trace};
+pub use trace::{Mark, Station, Trace};

@@ -306,11 +306,13 @@ impl<'a> Machine<'a> {
     /// Lets somebody watch from now on.
     pub fn set_trace(&mut self, mut trace: Box<dyn Trace>) {
         self.catch_up_all();
-        for (index, queue) in (0..).zip(&self.queues) {
+        for (index, queue) in (0..).zip(&mut self.queues) {
             trace.depth(index, self.now, queue.ring.len());
             trace.masked(index, self.now, !queue.armed);
+            queue.suspended = false;
         }
         self.trace = Some(trace);
+        self.trace_suspensions();
     }
 
     /// Asks that the client's timer be called.
@@ -341,6 +343,7 @@ impl<'a> Machine<'a> {
             self.now = self.now.max(time);
             self.steps += 1;
             self.happen(event);
+            self.trace_suspensions();
             self.check();
             if self.broken.is_some() {
                 return;

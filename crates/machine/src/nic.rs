@@ -12,6 +12,7 @@ use crate::machine::Machine;
 use crate::moderation::{Adaptive, Sample, Transmissions};
 use crate::packet::{Kind, Packet};
 use crate::thread::{State, ThreadId};
+use crate::trace::Station;
 
 /// A receiver that has had no frame of a queue for so long has no say in its pressure.
 const ACTIVE: Ns = 100 * MILLISECOND;
@@ -68,6 +69,8 @@ pub(crate) struct NicQueue {
     pub(crate) polls_seen: u64,
     /// The CPU of a thread that polls this queue in vain, in bulk.
     pub(crate) spinner: Option<u16>,
+    /// Whoever watches has been told that it is suspended.
+    pub(crate) suspended: bool,
     pub(crate) counts: QueueCounts,
 }
 
@@ -103,6 +106,7 @@ impl NicQueue {
             changed: None,
             polls_seen: 0,
             spinner: None,
+            suspended: false,
             counts: QueueCounts::default(),
         }
     }
@@ -149,6 +153,7 @@ impl Machine<'_> {
         }
         if queue.ring.len() >= queue.size {
             queue.counts.ring_drops += 1;
+            self.passed(&packet, self.now, Station::Dropped);
             return;
         }
         queue.ring.push_back(packet);
@@ -157,6 +162,7 @@ impl Machine<'_> {
         if let Some(trace) = &mut self.trace {
             trace.depth(index as u16, self.now, depth);
         }
+        self.passed(&packet, self.now, Station::Ring);
         self.moderate(index);
     }
 
@@ -282,6 +288,7 @@ impl Machine<'_> {
         let begin = (self.now + self.config.nic.transmit).max(self.link_out);
         let wire = self.wire_time(&packet);
         self.link_out = begin + wire;
+        self.passed(&packet, self.link_out, Station::Answered);
         let packet = self.store(packet);
         self.events.at(begin + wire + self.config.link.latency, Event::Leave { packet });
         self.events.at(begin + wire, Event::Transmitted { queue });
@@ -344,11 +351,14 @@ impl Machine<'_> {
         if socket.frames.len() >= socket.capacity as usize || !socket.open {
             socket.dropped += 1;
             self.queues[index].counts.socket_drops += 1;
+            self.passed(&packet, self.now, Station::Dropped);
             return None;
         }
         let id = Id(index as u16);
         socket.frames.push_back(packet);
         socket.napi = Some(id);
+        self.passed(&packet, self.now, Station::Socket(cpu as u16));
+        let socket = &mut self.sockets[place as usize];
         let waiter = match socket.epoll {
             Some(epoll) => {
                 self.contexts[epoll as usize].follow(id);

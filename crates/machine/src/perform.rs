@@ -272,6 +272,9 @@ impl Machine<'_> {
         if !work.any() {
             self.cpus[cpu].polled_in_vain += self.config.cost.poll;
         }
+        // A poll by the application does not hold.
+        let holds = self.role(at) != Some(Role::Application);
+        self.trace_poll(cpu, id, work, holds);
         if self.seen.detailed && self.seen.queue.is_none_or(|only| only == id.0) {
             let who = self.who(cpu);
             *self.seen.polls.entry((who, budget, work.rx)).or_insert(0) += 1;

@@ -349,6 +349,7 @@ impl Machine<'_> {
 
     /// Takes the step of a context a part further.
     pub(crate) fn step(&mut self, cpu: usize, at: Where) -> bool {
+        self.trace_suspensions();
         match self.perform(cpu, at) {
             Next::Spend(time, class) => self.spend(cpu, time, class, false),
             Next::Did(did) => {

@@ -7,6 +7,7 @@ use napkin_core::{Id, Ns};
 use crate::machine::Machine;
 use crate::packet::Packet;
 use crate::thread::ThreadId;
+use crate::trace::Station;
 
 /// A receive buffer.
 #[derive(Debug)]
@@ -162,6 +163,7 @@ impl Machine<'_> {
         } else {
             locality.cross_cpu
         };
+        self.passed(&packet, self.now, Station::Read(cpu));
         self.drained(socket);
         Some((packet, extra))
     }

@@ -1,8 +1,10 @@
 //! What a watcher is told.
 
-use napkin_core::Ns;
+use napkin_core::{Id, Ns, Work};
 
 use crate::cpu::Use;
+use crate::machine::Machine;
+use crate::packet::{Kind, Packet};
 
 /// A moment worth a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +21,22 @@ pub enum Mark<'a> {
     Wake(&'a str),
 }
 
+/// A station on a frame's way through the host. Frames are told apart by their flow and stamp, which an
+/// answer has from its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Station {
+    /// It is in a queue's ring.
+    Ring,
+    /// There was no room, in the ring or in the socket: its way ends.
+    Dropped,
+    /// It is in its socket, delivered on this CPU.
+    Socket(u16),
+    /// A thread on this CPU has read it.
+    Read(u16),
+    /// Its answer, or a part of it, has left the host.
+    Answered,
+}
+
 /// Somebody who watches a run. All times are virtual; calls come in order of time for each CPU.
 ///
 /// At the start it is told the depth and the mask of every queue.
@@ -33,6 +51,50 @@ pub trait Trace: core::fmt::Debug {
     /// A queue's interrupt is masked, or not, from now on. May say again what holds already.
     fn masked(&mut self, queue: u16, at: Ns, masked: bool);
 
+    /// A poll of a queue on a CPU has ended, with so many frames.
+    fn polled(&mut self, cpu: u16, queue: u16, at: Ns, frames: u16);
+
+    /// A frame for a socket has reached a station. A station may lie a little in the future.
+    fn passed(&mut self, packet: &Packet, at: Ns, station: Station);
+
+    /// A queue's interrupts are suspended by somebody, or by nobody, from now on. Said when it changes.
+    fn suspended(&mut self, queue: u16, at: Ns, suspended: bool);
+
+    /// A queue is held in polled mode without work (*hold*), or has work again. May say again what
+    /// holds already; being unmasked ends it, too.
+    fn held(&mut self, queue: u16, at: Ns, held: bool);
+
     /// Something happened on a CPU.
     fn mark(&mut self, cpu: u16, at: Ns, mark: Mark<'_>);
+}
+
+impl Machine<'_> {
+    /// Tells the watcher which queues are suspended, where that has changed.
+    pub(crate) fn trace_suspensions(&mut self) {
+        let Some(trace) = &mut self.trace else { return };
+        for (index, queue) in (0..).zip(&mut self.queues) {
+            let suspended = self.host.instance(Id(index)).suspending_contexts() > 0;
+            if std::mem::replace(&mut queue.suspended, suspended) != suspended {
+                trace.suspended(index, self.now, suspended);
+            }
+        }
+    }
+
+    /// Tells the watcher that a frame for a socket has come to a station of its way.
+    pub(crate) fn passed(&mut self, packet: &Packet, at: Ns, station: Station) {
+        if let Some(trace) = &mut self.trace
+            && packet.kind == Kind::Data
+        {
+            trace.passed(packet, at, station);
+        }
+    }
+
+    /// Tells the watcher of a poll that has ended, by an owner that holds or by one that does not.
+    pub(crate) fn trace_poll(&mut self, cpu: usize, id: Id, work: Work, holds: bool) {
+        let Some(trace) = &mut self.trace else { return };
+        trace.polled(cpu as u16, id.0, self.now, work.rx);
+        if holds && self.host.instance(id).settings().hold > 0 {
+            trace.held(id.0, self.now, !work.any());
+        }
+    }
 }

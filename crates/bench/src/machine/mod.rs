@@ -13,6 +13,7 @@
 pub mod figures;
 pub mod fit;
 pub mod host;
+mod journey;
 pub mod perfetto;
 pub mod plan;
 pub mod pool;

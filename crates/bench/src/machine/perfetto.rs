@@ -1,18 +1,22 @@
 //! Timelines in the Chrome trace format, for <https://ui.perfetto.dev>.
 //!
 //! One process for each run that was recorded. Its threads are the CPUs: a slice is a context (`irq`,
-//! `softirq`, or the thread that ran), its category what the time counted as. Counters show each
-//! queue's depth, and 1 while its interrupt is masked; instants show interrupts, timers and
-//! wake-ups. Times are microseconds of virtual time.
+//! `softirq`, or the thread that ran), its category what the time counted as, with the polls that ended
+//! in it and how many frames each of them took. Counters show each queue's depth, and 1 while its
+//! interrupt is masked; spans show when a queue was suspended or held, and each request's way from the
+//! wire to its answer; instants show interrupts, timers and wake-ups. Times are microseconds of virtual
+//! time.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::rc::Rc;
 
 use napkin_core::Ns;
-use napkin_machine::{Mark, Trace, Use};
+use napkin_machine::{Mark, Packet, Station, Trace, Use};
 use thiserror::Error;
+
+use super::journey::Journeys;
 
 /// The most events that one file may hold, about 100 MB: more than that the viewer cannot open.
 pub const MOST_EVENTS: usize = 1_000_000;
@@ -41,7 +45,14 @@ struct Slice {
     class: Use,
     from: Ns,
     to: Ns,
+    /// Polls that ended in it.
+    polls: u32,
+    /// What those took that took any, the first few.
+    batches: Batches,
 }
+
+/// The frames of the first polls that took any.
+type Batches = [u16; 8];
 
 /// What an instant or a counter is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +65,18 @@ enum What {
     Expired { queue: u16 },
     Wake { name: u32 },
 }
+
+/// A time in which a queue was something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    queue: u16,
+    what: &'static str,
+    from: Ns,
+    to: Ns,
+}
+
+const SUSPENDED: &str = "suspended";
+const HELD: &str = "held";
 
 /// What was recorded of one run.
 #[derive(Debug, Clone, Default)]
@@ -69,6 +92,10 @@ pub struct Timeline {
     last: Vec<Option<usize>>,
     moments: Vec<(u16, Ns, What)>,
     masked: Vec<Option<bool>>,
+    spans: Vec<Span>,
+    /// Since when, of those that have not ended.
+    open: BTreeMap<(u16, &'static str), Ns>,
+    journeys: Journeys,
     full_at: Option<Ns>,
 }
 
@@ -106,6 +133,32 @@ impl Trace for Recorder {
         if timeline.masked[place].replace(masked) != Some(masked) {
             timeline.moment(0, at, What::Masked { queue, masked });
         }
+        if !masked {
+            timeline.span(queue, HELD, at, false);
+        }
+    }
+
+    fn polled(&mut self, cpu: u16, _: u16, at: Ns, frames: u16) {
+        self.0.borrow_mut().polled(cpu, at, frames);
+    }
+
+    fn passed(&mut self, packet: &Packet, at: Ns, station: Station) {
+        let mut timeline = self.0.borrow_mut();
+        if timeline.journeys.begins(packet, station) {
+            if (timeline.from..timeline.until).contains(&at) && timeline.fits(at) {
+                timeline.journeys.begin(packet, at);
+            }
+        } else if at < timeline.until {
+            timeline.journeys.pass(packet, at, station);
+        }
+    }
+
+    fn suspended(&mut self, queue: u16, at: Ns, suspended: bool) {
+        self.0.borrow_mut().span(queue, SUSPENDED, at, suspended);
+    }
+
+    fn held(&mut self, queue: u16, at: Ns, held: bool) {
+        self.0.borrow_mut().span(queue, HELD, at, held);
     }
 
     fn mark(&mut self, cpu: u16, at: Ns, mark: Mark<'_>) {
@@ -139,7 +192,9 @@ impl Timeline {
 
     /// Whether another event fits; notes when it first did not.
     fn fits(&mut self, at: Ns) -> bool {
-        if self.slices.len() + self.moments.len() < self.most {
+        if self.slices.len() + self.moments.len() + 2 * self.spans.len() + self.journeys.events()
+            < self.most
+        {
             return true;
         }
         self.full_at.get_or_insert(at);
@@ -164,7 +219,35 @@ impl Timeline {
         }
         if self.fits(from) {
             self.last[place] = Some(self.slices.len());
-            self.slices.push(Slice { cpu, name, class, from, to });
+            let (polls, batches) = (0, Batches::default());
+            self.slices.push(Slice { cpu, name, class, from, to, polls, batches });
+        }
+    }
+
+    /// A poll has ended: it belongs to what its CPU was at until now.
+    fn polled(&mut self, cpu: u16, at: Ns, frames: u16) {
+        let last = self.last.get(usize::from(cpu)).copied().flatten();
+        let Some(slice) = last.and_then(|last| self.slices.get_mut(last)) else { return };
+        if slice.to != at {
+            return;
+        }
+        slice.polls += 1;
+        if frames > 0
+            && let Some(free) = slice.batches.iter_mut().find(|it| **it == 0)
+        {
+            *free = frames;
+        }
+    }
+
+    /// A queue is something from now on, or is it no more.
+    fn span(&mut self, queue: u16, what: &'static str, at: Ns, begins: bool) {
+        if begins {
+            self.open.entry((queue, what)).or_insert(at);
+        } else if let Some(since) = self.open.remove(&(queue, what)) {
+            let (from, to) = (since.max(self.from), at.min(self.until));
+            if from < to && self.fits(at) {
+                self.spans.push(Span { queue, what, from, to });
+            }
         }
     }
 
@@ -212,7 +295,7 @@ pub fn json(timelines: &[Timeline]) -> String {
 }
 
 /// Microseconds with the nanoseconds behind the point.
-fn us(ns: Ns) -> String {
+pub(super) fn us(ns: Ns) -> String {
     format!("{}.{:03}", ns / 1_000, ns % 1_000)
 }
 
@@ -244,7 +327,7 @@ impl Timeline {
             r#"{{"ph":"M","pid":{pid},"name":"process_name","args":{{"name":{name}}}}}"#
         ));
         let cpus = self.slices.iter().map(|it| it.cpu).chain(self.moments.iter().map(|it| it.0));
-        for cpu in cpus.collect::<std::collections::BTreeSet<_>>() {
+        for cpu in cpus.collect::<BTreeSet<_>>() {
             say(format_args!(
                 r#"{{"ph":"M","pid":{pid},"tid":{cpu},"name":"thread_name","args":{{"name":"CPU {cpu}"}}}}"#
             ));
@@ -252,14 +335,37 @@ impl Timeline {
                 r#"{{"ph":"M","pid":{pid},"tid":{cpu},"name":"thread_sort_index","args":{{"sort_index":{cpu}}}}}"#
             ));
         }
-        for Slice { cpu, name, class, from, to } in &self.slices {
+        for Slice { cpu, name, class, from, to, polls, batches } in &self.slices {
+            let arguments = match polls {
+                0 => String::new(),
+                _ => {
+                    let batches: Vec<_> = batches.iter().filter(|it| **it > 0).collect();
+                    format!(r#","args":{{"polls":{polls},"batches":{batches:?}}}"#)
+                }
+            };
             say(format_args!(
-                r#"{{"ph":"X","pid":{pid},"tid":{cpu},"ts":{},"dur":{},"name":{},"cat":"{}"}}"#,
+                r#"{{"ph":"X","pid":{pid},"tid":{cpu},"ts":{},"dur":{},"name":{},"cat":"{}"{arguments}}}"#,
                 us(*from),
                 us(to - from),
                 names[*name as usize],
                 category(*class),
             ));
+        }
+        let unended = self.open.iter().filter(|(_, since)| **since < self.until).map(
+            |(&(queue, what), since)| Span {
+                queue,
+                what,
+                from: *since.max(&self.from),
+                to: self.until,
+            },
+        );
+        for Span { queue, what, from, to } in self.spans.iter().copied().chain(unended) {
+            for (phase, at) in [("b", from), ("e", to)] {
+                say(format_args!(
+                    r#"{{"ph":"{phase}","cat":"{what}","id2":{{"local":"{queue:#x}"}},"pid":{pid},"tid":0,"ts":{},"name":"queue {queue} {what}"}}"#,
+                    us(at),
+                ));
+            }
         }
         for (cpu, at, what) in &self.moments {
             let ts = us(*at);
@@ -291,11 +397,13 @@ impl Timeline {
             };
             say(format_args!("{line}"));
         }
+        self.journeys.write(pid, self.from, put);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use napkin_machine::Kind;
     use serde_json::Value;
 
     use super::*;
@@ -383,6 +491,120 @@ mod tests {
         assert_eq!(process["args"]["name"], "it \"runs\"", "names are quoted");
         let times = events.iter().filter(|it| it["ph"] != "M").map(|it| ns(it, "ts"));
         assert!(times.clone().min() >= Some(5_000_000) && times.max() < Some(25_000_000));
+    }
+
+    #[test]
+    fn a_request_is_followed_from_the_wire_to_its_reader() {
+        for policy in ["base", "threaded", "suspend20"] {
+            let (timeline, _) = recorded(policy, MOST_EVENTS);
+            let events = events(&timeline);
+            let mut by_id: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
+            for event in events.iter().filter(|it| it["cat"] == "request" && it["id2"].is_object())
+            {
+                let id = event["id2"]["local"].as_str().unwrap().to_owned();
+                by_id.entry(id).or_default().push(event);
+            }
+            let mut read = 0;
+            for events in by_id.values() {
+                let said: Vec<_> = events
+                    .iter()
+                    .map(|it| format!("{}{}", it["ph"].as_str().unwrap(), it["name"]))
+                    .collect();
+                if events[0]["args"]["end"] == "read" {
+                    read += 1;
+                    let stages = ["wire", "ring", "socket"]
+                        .map(|it| [format!("b\"{it}\""), format!("e\"{it}\"")]);
+                    assert_eq!(said[1..said.len() - 1], stages.concat(), "{policy}");
+                }
+                assert_eq!(
+                    (&*said[0], said.last().unwrap().as_str()),
+                    ("b\"request\"", "e\"request\"")
+                );
+                for pair in events[1..events.len() - 1].windows(2) {
+                    assert!(ns(pair[0], "ts") <= ns(pair[1], "ts"), "{policy}: {pair:?}");
+                    if pair[0]["ph"] == "e" {
+                        assert_eq!(
+                            pair[0]["ts"], pair[1]["ts"],
+                            "{policy}: a stage begins where one ended"
+                        );
+                    }
+                }
+            }
+            assert!((350..450).contains(&read), "{policy}: {read} of some 400 in 20 ms");
+        }
+    }
+
+    #[test]
+    fn an_answer_ends_a_request_and_a_full_ring_drops_it() {
+        let mut recorder = Recorder::new("x", 100, 1_000, MOST_EVENTS);
+        let request = |stamp| Packet::new(7, Kind::Data, 64, 0, stamp);
+        for (stamp, at, station) in [
+            (90, 110, Station::Ring),
+            (90, 120, Station::Socket(0)),
+            (90, 150, Station::Read(1)),
+            (90, 170, Station::Answered),
+            (95, 200, Station::Ring),
+            (95, 210, Station::Dropped),
+            (80, 90, Station::Ring),
+        ] {
+            recorder.passed(&request(stamp), at, station);
+        }
+        let events = events(&recorder.timeline().borrow());
+        let requests: Vec<_> = events
+            .iter()
+            .filter(|it| it["ph"] == "b" && it["name"] == "request")
+            .map(|it| (it["ts"].as_f64().unwrap(), it["args"]["end"].as_str().unwrap()))
+            .collect();
+        assert_eq!(requests, [(0.1, "answered"), (0.1, "dropped")], "one began before the window");
+        let stages =
+            events.iter().filter(|it| it["ph"] == "e").map(|it| it["name"].as_str().unwrap());
+        assert_eq!(
+            stages.collect::<Vec<_>>(),
+            ["wire", "ring", "socket", "application", "request", "wire", "ring", "request"]
+        );
+        let arrow: Vec<_> = events.iter().filter(|it| it["ph"] == "s" || it["ph"] == "f").collect();
+        assert_eq!(arrow.len(), 2);
+        assert_eq!((&arrow[0]["tid"], &arrow[1]["tid"]), (&0.into(), &1.into()));
+        assert_eq!(arrow[0]["id"], arrow[1]["id"]);
+    }
+
+    #[test]
+    fn suspension_and_hold_are_spans_within_the_window() {
+        for (policy, name) in [("suspend200", "queue 0 suspended"), ("hold50", "queue 0 held")] {
+            let (timeline, _) = recorded(policy, MOST_EVENTS);
+            let events = events(&timeline);
+            let of = |phase: &str| -> Vec<u64> {
+                let of = events.iter().filter(|it| it["ph"] == phase && it["name"] == name);
+                of.map(|it| ns(it, "ts")).collect()
+            };
+            let (begins, ends) = (of("b"), of("e"));
+            assert!(begins.len() > 3 && begins.len() == ends.len(), "{policy}: {begins:?}");
+            for (begin, end) in begins.iter().zip(&ends) {
+                assert!(begin < end && *begin >= 5_000_000 && *end <= 25_000_000, "{policy}");
+            }
+        }
+        let (timeline, _) = recorded("base", MOST_EVENTS);
+        assert!(timeline.spans.is_empty() && timeline.open.is_empty());
+    }
+
+    #[test]
+    fn slices_have_the_polls_that_ended_in_them_with_their_batches() {
+        let mut recorder = Recorder::new("x", 0, 1_000, 10);
+        recorder.ran(0, "softirq", Use::Softirq, 0, 10);
+        recorder.polled(0, 0, 10, 64);
+        recorder.ran(0, "softirq", Use::Softirq, 10, 30);
+        recorder.polled(0, 0, 30, 0);
+        recorder.ran(0, "sink", Use::User, 30, 40);
+        recorder.polled(0, 0, 99, 5);
+        let slices = events(&recorder.timeline().borrow());
+        let slices: Vec<_> = slices.iter().filter(|it| it["ph"] == "X").collect();
+        assert_eq!(slices[0]["args"], serde_json::json!({"polls": 2, "batches": [64]}));
+        assert!(slices[1]["args"].is_null(), "a poll that ended in no slice");
+
+        let (timeline, _) = recorded("base", MOST_EVENTS);
+        let softirqs = events(&timeline);
+        let mut softirqs = softirqs.iter().filter(|it| it["ph"] == "X" && it["name"] == "softirq");
+        assert!(softirqs.any(|it| it["args"]["batches"][0].as_u64() > Some(0)));
     }
 
     #[test]

@@ -1,0 +1,135 @@
+//! Requests on their way from the wire to the answer, for a timeline.
+//!
+//! A request is a span of its own, with a span for each stage inside it: `wire` (from when the client
+//! says that it sent it), `ring`, `socket`, `application`. An arrow leads from the context that
+//! delivered it to the thread that read it. A program that does not answer, or answers on another
+//! flow, ends the way by reading. A second request of the same flow and stamp is not followed.
+
+use std::collections::BTreeMap;
+
+use napkin_core::Ns;
+use napkin_machine::{Packet, Station};
+
+use super::perfetto::us;
+
+/// The events that one request may become in the file.
+const EVENTS: usize = 12;
+
+/// One request.
+#[derive(Debug, Clone)]
+struct Journey {
+    flow: u32,
+    /// When the client says that it was sent.
+    sent: Ns,
+    ring: Ns,
+    dropped: Option<Ns>,
+    /// Where and when: the CPU.
+    socket: Option<(u16, Ns)>,
+    read: Option<(u16, Ns)>,
+    answered: Option<Ns>,
+}
+
+/// The requests of one run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Journeys {
+    journeys: Vec<Journey>,
+    by_frame: BTreeMap<(u32, Ns), usize>,
+}
+
+impl Journeys {
+    /// At most so many events will be written.
+    pub(super) fn events(&self) -> usize {
+        self.journeys.len() * EVENTS
+    }
+
+    /// Whether a frame is the start of a journey that is not known yet.
+    pub(super) fn begins(&self, packet: &Packet, station: Station) -> bool {
+        station == Station::Ring && !self.by_frame.contains_key(&(packet.flow, packet.stamp))
+    }
+
+    pub(super) fn begin(&mut self, packet: &Packet, at: Ns) {
+        self.by_frame.insert((packet.flow, packet.stamp), self.journeys.len());
+        self.journeys.push(Journey {
+            flow: packet.flow,
+            sent: packet.stamp.min(at),
+            ring: at,
+            dropped: None,
+            socket: None,
+            read: None,
+            answered: None,
+        });
+    }
+
+    /// A frame has come to a station; of no concern if its journey has not begun here.
+    pub(super) fn pass(&mut self, packet: &Packet, at: Ns, station: Station) {
+        let Some(&place) = self.by_frame.get(&(packet.flow, packet.stamp)) else { return };
+        let journey = &mut self.journeys[place];
+        match station {
+            Station::Ring => {}
+            Station::Dropped => journey.dropped = journey.dropped.or(Some(at)),
+            Station::Socket(cpu) => journey.socket = journey.socket.or(Some((cpu, at))),
+            Station::Read(cpu) => journey.read = journey.read.or(Some((cpu, at))),
+            // The last part of an answer ends the way.
+            Station::Answered if journey.read.is_some() => journey.answered = Some(at),
+            Station::Answered => {}
+        }
+    }
+
+    /// Gives the events of what happened from `from` on; each as a JSON object.
+    pub(super) fn write(&self, pid: u32, from: Ns, put: &mut impl FnMut(&str)) {
+        for (id, journey) in (1..).zip(&self.journeys) {
+            journey.write(pid, id, from, put);
+        }
+    }
+}
+
+impl Journey {
+    /// The stages that it has behind it: name, beginning, end.
+    fn stages(&self) -> Vec<(&'static str, Ns, Ns)> {
+        let mut stages = vec![("wire", self.sent, self.ring)];
+        let mut add = |name, begin: Option<Ns>, end: Option<Ns>| {
+            if let (Some(begin), Some(end)) = (begin, end) {
+                stages.push((name, begin, end));
+            }
+        };
+        let (socket, read) = (self.socket.map(|it| it.1), self.read.map(|it| it.1));
+        add("ring", Some(self.ring), socket.or(self.dropped));
+        add("socket", socket, read);
+        add("application", read, self.answered);
+        stages
+    }
+
+    fn write(&self, pid: u32, id: u32, from: Ns, put: &mut impl FnMut(&str)) {
+        let mut span = |phase: &str, name: &str, at: Ns, more: &str| {
+            let ts = us(at.max(from));
+            put(&format!(
+                r#"{{"ph":"{phase}","cat":"request","id2":{{"local":"{id:#x}"}},"pid":{pid},"tid":0,"ts":{ts},"name":"{name}"{more}}}"#
+            ));
+        };
+        let stages: Vec<_> = self.stages().into_iter().filter(|it| it.2 > from).collect();
+        let (Some(first), Some(last)) = (stages.first(), stages.last()) else { return };
+        let end = match (self.dropped, self.answered) {
+            (Some(_), _) => "dropped",
+            (None, Some(_)) => "answered",
+            (None, None) if self.read.is_some() => "read",
+            (None, None) => "still waiting",
+        };
+        let more = format!(r#","args":{{"flow":{},"end":"{end}"}}"#, self.flow);
+        span("b", "request", first.1, &more);
+        for (name, begin, end) in &stages {
+            span("b", name, *begin, "");
+            span("e", name, *end, "");
+        }
+        span("e", "request", last.2, "");
+        let (Some((from_cpu, delivered)), Some((to_cpu, read))) = (self.socket, self.read) else {
+            return;
+        };
+        // A moment before the end of the slice, so that the arrow is bound to it.
+        for (phase, cpu, at) in [("s", from_cpu, delivered), ("f\",\"bp\":\"e", to_cpu, read)] {
+            let ts = us(at.saturating_sub(1).max(from));
+            put(&format!(
+                r#"{{"ph":"{phase}","cat":"request","id":"{pid}.{id}","pid":{pid},"tid":{cpu},"ts":{ts},"name":"delivered"}}"#
+            ));
+        }
+    }
+}
