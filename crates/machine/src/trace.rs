@@ -39,7 +39,8 @@ pub enum Station {
 
 /// Somebody who watches a run. All times are virtual; calls come in order of time for each CPU.
 ///
-/// At the start it is told the depth and the mask of every queue.
+/// At the start it is told the depth and the mask of every queue. What a watcher does not care for it
+/// need not implement.
 pub trait Trace: core::fmt::Debug {
     /// A CPU was at something from one time to another. `what` names the context: a thread's name,
     /// `irq`, `softirq`, or `idle` for the way into idleness.
@@ -52,17 +53,25 @@ pub trait Trace: core::fmt::Debug {
     fn masked(&mut self, queue: u16, at: Ns, masked: bool);
 
     /// A poll of a queue on a CPU has ended, with so many frames.
-    fn polled(&mut self, cpu: u16, queue: u16, at: Ns, frames: u16);
+    fn polled(&mut self, cpu: u16, queue: u16, at: Ns, frames: u16) {
+        let _ = (cpu, queue, at, frames);
+    }
 
     /// A frame for a socket has reached a station. A station may lie a little in the future.
-    fn passed(&mut self, packet: &Packet, at: Ns, station: Station);
+    fn passed(&mut self, packet: &Packet, at: Ns, station: Station) {
+        let _ = (packet, at, station);
+    }
 
     /// A queue's interrupts are suspended by somebody, or by nobody, from now on. Said when it changes.
-    fn suspended(&mut self, queue: u16, at: Ns, suspended: bool);
+    fn suspended(&mut self, queue: u16, at: Ns, suspended: bool) {
+        let _ = (queue, at, suspended);
+    }
 
     /// A queue is held in polled mode without work (*hold*), or has work again. May say again what
     /// holds already; being unmasked ends it, too.
-    fn held(&mut self, queue: u16, at: Ns, held: bool);
+    fn held(&mut self, queue: u16, at: Ns, held: bool) {
+        let _ = (queue, at, held);
+    }
 
     /// Something happened on a CPU.
     fn mark(&mut self, cpu: u16, at: Ns, mark: Mark<'_>);
