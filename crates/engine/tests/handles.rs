@@ -37,6 +37,34 @@ fn nothing_of_an_engine_is_left_after_its_stop() {
 }
 
 #[test]
+fn an_epoll_that_was_told_of_its_socket_leaves_nothing() {
+    let _alone = alone();
+    let policy = policy("base");
+    let setup = Setup { per_second: 10_000.0, start: 0, ..Setup::default() };
+    let once = |epoll_first: bool| {
+        let (engine, _source) = start(&policy, &setup);
+        let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
+        let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll).expect("parameters");
+        epoll.add(&socket, 0).expect("room");
+        eventually("a frame", || socket.readable());
+        if epoll_first {
+            drop(epoll);
+            drop(socket);
+        } else {
+            drop(socket);
+            drop(epoll);
+        }
+        engine.stop();
+    };
+    once(true);
+    let before = descriptors();
+    for epoll_first in [true, false] {
+        once(epoll_first);
+        assert_eq!(descriptors(), before, "epoll first: {epoll_first}");
+    }
+}
+
+#[test]
 fn a_handle_that_outlives_the_engine_keeps_no_device() {
     let _alone = alone();
     let before = descriptors();

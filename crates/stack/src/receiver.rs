@@ -31,7 +31,6 @@
 //! thread at a time should receive from a socket: several are safe, but if one of them is preempted
 //! in the middle while the others take [`SLACK`] frames, the guarantee is gone.
 
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -151,7 +150,7 @@ impl Receiver {
     /// This one is told no more; another that was set since stays.
     pub fn clear_listener(&self, listener: &Arc<dyn Listener>) {
         let present = self.listener.load();
-        if present.as_ref().is_some_and(|it| ptr::addr_eq(Arc::as_ptr(it), Arc::as_ptr(listener))) {
+        if present.as_ref().is_some_and(|it| Arc::ptr_eq(it.as_ref(), listener)) {
             self.listener.compare_and_swap(&present, None);
         }
     }
@@ -315,6 +314,20 @@ mod tests {
 
     fn drain(receiver: &Receiver) {
         while receiver.pop().is_some() {}
+    }
+
+    #[test]
+    fn who_leaves_is_told_no_more_and_a_successor_stays() {
+        let (receiver, _, first) = receiver();
+        let second = Arc::new(Told::default());
+        let listeners: [Arc<dyn Listener>; 2] = [first.clone(), second.clone()];
+        receiver.clear_listener(&listeners[1]);
+        assert_eq!(Arc::strong_count(&first), 3, "the other one leaves, who was not told");
+        receiver.set_listener(listeners[1].clone());
+        receiver.clear_listener(&listeners[0]);
+        assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (2, 3));
+        receiver.clear_listener(&listeners[1]);
+        assert_eq!(Arc::strong_count(&second), 2, "nobody holds him any more");
     }
 
     #[test]
