@@ -19,9 +19,7 @@ mod tests {
 
     #[test]
     fn the_kernel_says_in_procfs_what_it_says_when_asked() {
-        let Ok(status) = std::fs::read_to_string("/proc/thread-self/status") else {
-            return eprintln!("skipped: no procfs");
-        };
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("procfs");
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a line");
         let mask = u64::from_str_radix(line.trim(), 16).expect("a mask");
         assert_eq!(net_admin(), mask & CapabilitySet::NET_ADMIN.bits() != 0);

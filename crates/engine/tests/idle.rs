@@ -11,11 +11,16 @@ use std::time::{Duration, Instant};
 
 use common::app::App;
 use common::{PORT, Setup, alone, policy, start};
+use napkin_engine::rights;
+use napkin_testing::{needs, test};
 
 /// Wake-ups a second, at most.
 const WAKE_UPS: f64 = 20.0;
 /// Share of one CPU, at most.
 const CPU: f64 = 0.005;
+
+/// Processes at a time: they wait for most of theirs.
+const AT_A_TIME: usize = 8;
 
 /// Who spins by design, and which thread of it does: nobody claims that these cost nothing.
 const SPINNERS: [(&str, &str); 3] = [
@@ -78,26 +83,25 @@ fn measure(name: &str) -> std::process::Child {
         .expect("a process")
 }
 
-#[test]
-fn no_policy_that_sleeps_costs_anything() {
-    if let Ok(name) = std::env::var(CHILD) {
-        return idles(&name);
-    }
-    let _alone = alone();
+/// The policies that sleep: those that anybody may have, or those that take a right.
+fn sleepers(privileged: bool) -> Vec<&'static str> {
     let families =
         ["interrupts", "busypoll", "busypoll-separate", "base-6.4", "ksoftirqd-as-posted"];
-    let (spinners, names): (Vec<&str>, Vec<&str>) = common::POLICIES
+    let (spinners, mut names): (Vec<&str>, Vec<&str>) = common::POLICIES
         .into_iter()
         .chain(families)
         .partition(|name| policy(name).spins_by_design());
     let expected: Vec<&str> = SPINNERS.into_iter().map(|(name, _)| name).collect();
     assert_eq!(spinners, expected, "spinners by design");
+    names.retain(|name| policy(name).needs_prefer_privilege() == privileged);
+    names
+}
+
+/// Measures each policy and prints a table.
+fn cost_nothing(names: &[&str]) {
     let mut failed = Vec::new();
     eprintln!("{:22}{:>12}{:>12}{:>9}", "idle", "wake-ups/s", "CPU", "threads");
-    for (name, who) in SPINNERS {
-        eprintln!("{name:22}  spins by design: {who}");
-    }
-    for some in names.chunks(3) {
+    for some in names.chunks(AT_A_TIME) {
         let children: Vec<_> = some.iter().map(|name| (*name, measure(name))).collect();
         for (name, child) in children {
             let output = child.wait_with_output().expect("it ends");
@@ -114,3 +118,24 @@ fn no_policy_that_sleeps_costs_anything() {
     }
     assert!(failed.is_empty(), "more than {WAKE_UPS} wake-ups a second or {CPU} CPUs: {failed:?}");
 }
+
+#[test]
+fn no_policy_that_sleeps_costs_anything() {
+    if let Ok(name) = std::env::var(CHILD) {
+        return idles(&name);
+    }
+    let _alone = alone();
+    for (name, who) in SPINNERS {
+        eprintln!("{name:22}  spins by design: {who}");
+    }
+    cost_nothing(&sleepers(false));
+}
+
+#[test]
+fn nor_does_one_that_takes_a_right() {
+    needs(rights::net_admin(), "CAP_NET_ADMIN");
+    let _alone = alone();
+    cost_nothing(&sleepers(true));
+}
+
+napkin_testing::main!();

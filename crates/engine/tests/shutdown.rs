@@ -2,8 +2,7 @@
 //! application wait: they get an error, every thread ends, and no device remains.
 //!
 //! That nothing is owned afterwards, and that every frame is accounted for, the engine checks itself
-//! in debug builds. The last test needs /dev/net/tun and CAP_NET_ADMIN, and says so where it skips;
-//! `NAPKIN_LONG=1` kills ten times as often.
+//! in debug builds. `NAPKIN_LONG=1` kills ten times as often.
 
 mod common;
 
@@ -16,13 +15,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::app::App;
-use common::{HANGS, PORT, Setup, alone, eventually, policy, start};
+use common::{HANGS, PORT, Setup, alone, eventually, policy, start, tap};
 use napkin_core::{CpuId, Policy};
-use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, sched};
-use napkin_nic::Pool;
+use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, rights, sched};
 use napkin_nic::rng::Rng;
-use napkin_nic::tap::{Tap, TapConfig};
+use napkin_nic::tap::TapConfig;
 use napkin_stack::Address;
+use napkin_testing::{needs, test};
 
 const TIMES: usize = 50;
 
@@ -47,59 +46,64 @@ fn stops(name: &str, setup: &Setup, seed: u64) {
     }
 }
 
+fn traffic() -> Setup {
+    Setup { per_second: 50_000.0, ports: 2, start: 0, ..Setup::default() }
+}
+
+fn saturation() -> Setup {
+    Setup { per_second: 1e8, queues: 2, cpus: 2, ..traffic() }
+}
+
+/// Stops while the application busy polls for half an hour, and no packet comes.
+fn stops_without_a_packet(name: &str) {
+    let policy = policy(name);
+    // Only the instance that feeds a socket is polled, so a frame has to come first.
+    let (engine, _source) = start(&policy, &Setup { count: 2, ..Setup::default() });
+    let app = App::start(&engine, PORT, &policy, None);
+    eventually("the frame", || app.received() > 0);
+    std::thread::sleep(Duration::from_millis(20));
+    engine.stop();
+    assert!(app.join(), "its wait was to fail");
+}
+
 #[test]
 fn under_traffic_in_every_mode() {
     let _alone = alone();
-    let setup = Setup { per_second: 50_000.0, ports: 2, start: 0, ..Setup::default() };
     for (seed, name) in common::POLICIES.into_iter().enumerate() {
-        stops(name, &setup, seed as u64);
+        stops(name, &traffic(), seed as u64);
     }
-    stops("busypoll", &setup, 98);
 }
 
 #[test]
 fn at_saturation_in_every_mode() {
     let _alone = alone();
-    let setup =
-        Setup { per_second: 1e8, ports: 2, start: 0, queues: 2, cpus: 2, ..Setup::default() };
     for (seed, name) in common::POLICIES.into_iter().enumerate() {
-        stops(name, &setup, seed as u64);
+        stops(name, &saturation(), seed as u64);
     }
-    stops("busypoll", &setup, 99);
 }
 
 #[test]
-fn without_a_packet_while_the_application_busy_polls_for_half_an_hour() {
+fn without_a_packet_while_an_epoll_busy_polls() {
     let _alone = alone();
-    // Only the instance that feeds a socket is polled, so a frame has to come first.
-    let setup = Setup { count: 2, ..Setup::default() };
-    for name in
-        ["fullbusy,epoll-busy-poll-usecs=2147483647", "busypoll,socket-busy-poll-usecs=2147483647"]
-    {
-        let policy = policy(name);
-        let (engine, _source) = start(&policy, &setup);
-        let app = App::start(&engine, PORT, &policy, None);
-        eventually("the frame", || app.received() > 0);
-        std::thread::sleep(Duration::from_millis(20));
-        engine.stop();
-        assert!(app.join(), "its wait was to fail");
-    }
+    stops_without_a_packet("fullbusy,epoll-busy-poll-usecs=2147483647");
+}
+
+#[test]
+fn while_a_socket_busy_polls() {
+    needs(rights::net_admin(), "CAP_NET_ADMIN");
+    let _alone = alone();
+    stops("busypoll", &traffic(), 98);
+    stops("busypoll", &saturation(), 99);
+    stops_without_a_packet("busypoll,socket-busy-poll-usecs=2147483647");
 }
 
 const CHILD: &str = "NAPKIN_TEST_TAP_CHILD";
 
 /// What the killed process does: it echoes over a TAP device, and says its name and both addresses.
 fn serve_tap(policy: &Policy) {
-    let own = std::process::id().to_be_bytes();
-    let [host, ours] = [1, 2].map(|last| Ipv4Addr::new(198, 19, own[2], (own[3] & 0xfc) | last));
+    let (host, ours) = tap::addresses();
     let config = TapConfig { queues: 2, address: Some((host, 30)), ..TapConfig::default() };
-    let tap = match Tap::open(&config, &Pool::new(2_048)) {
-        Ok(tap) => tap,
-        Err(error) => {
-            println!("\nskipped: {error}");
-            return;
-        }
-    };
+    let tap = tap::open(&config);
     let device = DeviceConfig {
         name: tap.name.clone(),
         address: Address { mac: [2, 0, 0, 0, 0, 0x43], ipv4: ours, prefix: 30 },
@@ -165,8 +169,8 @@ impl Flood {
     }
 }
 
-/// Starts a server, floods it and kills it after `delay`; `false` if there can be no device here.
-fn killed(name: &str, delay: Duration) -> bool {
+/// Starts a server, floods it and kills it after `delay`.
+fn killed(name: &str, delay: Duration) {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["by_kill_under_traffic_and_no_device_remains", "--exact", "--nocapture"])
         .env(CHILD, name)
@@ -178,13 +182,8 @@ fn killed(name: &str, delay: Duration) -> bool {
     let said = output
         .lines()
         .map_while(Result::ok)
-        .find(|line| line.starts_with("skipped") || line.starts_with("device "))
+        .find(|line| line.starts_with("device "))
         .unwrap_or_else(|| panic!("{name}: the process said nothing: {:?}", child.wait()));
-    if said.starts_with("skipped") {
-        child.wait().expect("it ends");
-        eprintln!("{said}");
-        return false;
-    }
     let words: Vec<&str> = said.split(' ').collect();
     let [_, device, host, ours] = words[..] else { panic!("{name}: {said}") };
     let path = format!("/sys/class/net/{device}");
@@ -197,7 +196,6 @@ fn killed(name: &str, delay: Duration) -> bool {
         !std::path::Path::new(&path).exists()
     });
     flood.stop();
-    true
 }
 
 #[test]
@@ -205,14 +203,15 @@ fn by_kill_under_traffic_and_no_device_remains() {
     if let Ok(name) = std::env::var(CHILD) {
         return serve_tap(&policy(&name));
     }
+    drop(tap::open(&TapConfig::default()));
     let _alone = alone();
     let long = std::env::var_os("NAPKIN_LONG").is_some_and(|it| it == "1");
     let mut rng = Rng::new(9);
     for _ in 0..if long { 10 } else { 1 } {
         for name in common::POLICIES {
-            if !killed(name, Duration::from_micros(1_000 + rng.below(59_000))) {
-                return;
-            }
+            killed(name, Duration::from_micros(1_000 + rng.below(59_000)));
         }
     }
 }
+
+napkin_testing::main!();

@@ -1,45 +1,29 @@
 //! Real packets: the operating system's sockets talk to an echo over a TAP device with two queues,
 //! in every mode.
 //!
-//! Needs /dev/net/tun and CAP_NET_ADMIN, and says so where it has to skip. The device goes with the
-//! test.
+//! Ignored without /dev/net/tun and CAP_NET_ADMIN. The device goes with the test.
 
 mod common;
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{HANGS, PORT, alone, policy};
+use common::{HANGS, PORT, alone, policy, tap};
 use napkin_core::CpuId;
 use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, sched};
-use napkin_nic::Pool;
-use napkin_nic::tap::{Tap, TapConfig, TapError};
+use napkin_nic::tap::TapConfig;
 use napkin_stack::Address;
+use napkin_testing::test;
 
 const FLOWS: usize = 8;
 const DATAGRAMS: u32 = 25;
 
-/// Two neighbours in a network that is for benchmarks (RFC 2544), and this process's own.
-fn addresses() -> (Ipv4Addr, Ipv4Addr) {
-    let own = std::process::id().to_be_bytes();
-    let base = own[3] & 0xfc;
-    (Ipv4Addr::new(198, 19, own[2], base | 1), Ipv4Addr::new(198, 19, own[2], base | 2))
-}
-
-/// `false` if there is no way to have a device here.
-fn echoes(name: &str) -> bool {
-    let (kernel, ours) = addresses();
+fn echoes(name: &str) {
+    let (kernel, ours) = tap::addresses();
     let config = TapConfig { queues: 2, address: Some((kernel, 30)), ..TapConfig::default() };
-    let tap = match Tap::open(&config, &Pool::new(2_048)) {
-        Ok(tap) => tap,
-        Err(error @ (TapError::NoDriver | TapError::Permission { .. })) => {
-            eprintln!("skipped: {error}");
-            return false;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let tap = tap::open(&config);
     let policy = policy(name);
     let sys = format!("/sys/class/net/{}", tap.name);
     let cpus: Vec<usize> = sched::usable_cpus().into_iter().take(2).collect();
@@ -99,15 +83,14 @@ fn echoes(name: &str) -> bool {
     engine.stop();
     drop(stack);
     common::eventually("the device's end", || !std::path::Path::new(&sys).exists());
-    true
 }
 
 #[test]
 fn the_hosts_own_sockets_are_answered_in_every_mode() {
     let _alone = alone();
     for name in common::POLICIES {
-        if !echoes(name) {
-            return;
-        }
+        echoes(name);
     }
 }
+
+napkin_testing::main!();

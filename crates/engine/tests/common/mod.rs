@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 pub mod app;
+pub mod tap;
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};

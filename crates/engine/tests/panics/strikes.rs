@@ -1,17 +1,14 @@
-//! A context panics at a step boundary, under traffic, at moments drawn from a seed: traffic goes
-//! on, and nothing stays masked or owned. (Conservation, and that nothing is owned at the end, the
-//! engine itself checks when it stops.)
-#![cfg(debug_assertions)]
-
-mod common;
+//! Panics in one role after the other, and in all at once.
 
 use std::time::Duration;
 
-use common::app::App;
-use common::{PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
-use napkin_engine::{Epoll, Role};
+use napkin_engine::{Epoll, Role, rights};
 use napkin_nic::rng::Rng;
+use napkin_testing::{needs, test};
+
+use crate::common::app::App;
+use crate::common::{PORT, Setup, alone, eventually, policy, start};
 
 const PANICS: u64 = 25;
 
@@ -95,9 +92,16 @@ fn a_worker_panics() {
 #[test]
 fn the_application_panics_in_its_wait() {
     let _alone = alone();
-    for name in ["base", "napibusy", "fullbusy", "suspend20", "busypoll"] {
+    for name in ["base", "napibusy", "fullbusy", "suspend20"] {
         strikes(Role::Application, name);
     }
+}
+
+#[test]
+fn the_application_panics_while_its_socket_busy_polls() {
+    needs(rights::net_admin(), "CAP_NET_ADMIN");
+    let _alone = alone();
+    strikes(Role::Application, "busypoll");
 }
 
 #[test]

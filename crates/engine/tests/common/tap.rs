@@ -1,0 +1,24 @@
+//! A TAP device, and the two addresses on its net.
+
+use std::net::Ipv4Addr;
+
+use napkin_nic::Pool;
+use napkin_nic::tap::{Tap, TapConfig, TapError};
+use napkin_testing::ignore;
+
+/// Opens a device. Where there can be none, or not with these rights, the test is ignored.
+pub fn open(config: &TapConfig) -> Tap {
+    match Tap::open(config, &Pool::new(2_048)) {
+        Ok(tap) => tap,
+        Err(error @ (TapError::NoDriver | TapError::Permission { .. })) => ignore(error),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The kernel's address and ours, in a network that is for benchmarks (RFC 2544), and of that in
+/// this process's own part.
+pub fn addresses() -> (Ipv4Addr, Ipv4Addr) {
+    let own = std::process::id().to_be_bytes();
+    let base = own[3] & 0xfc;
+    (Ipv4Addr::new(198, 19, own[2], base | 1), Ipv4Addr::new(198, 19, own[2], base | 2))
+}
