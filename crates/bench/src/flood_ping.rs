@@ -170,6 +170,7 @@ impl Workload for FloodPing {
             column::WORK,
             column::POLL,
             column::WAITING,
+            column::INTERRUPTED,
             column::ASLEEP,
             column::INTERRUPTS_WON,
             column::AFTER_HOLD,

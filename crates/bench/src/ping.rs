@@ -44,6 +44,11 @@ impl Ping {
         Ok(ping)
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.as_ref().map_or(0, Child::id)
+    }
+
     /// Ends it; an early end of its own is an error, with its words.
     pub(crate) fn stop(mut self) -> Result<(), BenchError> {
         let Some(mut child) = self.0.take() else { return Ok(()) };

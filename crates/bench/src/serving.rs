@@ -11,7 +11,7 @@ use napkin_stack::{Address, Stack};
 use serde_json::{Map, Value};
 
 use crate::error::BenchError;
-use crate::measure::{EngineTotals, EngineWindow};
+use crate::measure::{EngineTotals, EngineWindow, Interruption};
 use crate::report::Figures;
 use crate::workload::Placement;
 
@@ -81,6 +81,8 @@ pub struct Window<'a> {
     serving: &'a Serving,
     cpus: Vec<usize>,
     threads: EngineWindow,
+    /// `None` where it cannot be watched.
+    interruption: Option<Interruption>,
     before: EngineTotals,
 }
 
@@ -94,10 +96,12 @@ impl<'a> Window<'a> {
         let mut cpus = cpus.to_vec();
         cpus.sort_unstable();
         cpus.dedup();
+        let interruption = Interruption::begin(&cpus, &[]).ok();
         let measured = cpus.iter().map(|cpu| *cpu as u32).collect();
         let threads = EngineWindow::begin(engine, measured).map_err(BenchError::Proc)?;
         engine.restart_idle_gaps();
-        Ok(Window { serving, cpus, threads, before: EngineTotals::read(engine) })
+        let before = EngineTotals::read(engine);
+        Ok(Window { serving, cpus, threads, interruption, before })
     }
 
     /// Ends it: everything but what the application itself counts. `looking` is the time that an
@@ -110,6 +114,7 @@ impl<'a> Window<'a> {
         let usage = self.threads.end(engine, looking).map_err(BenchError::Proc)?;
         let EngineTotals { counts, queues, drops, squeezes } =
             EngineTotals::read(engine).since(&self.before);
+        let interrupted = self.interruption.and_then(|it| it.end().ok().flatten());
         let holds = engine.napis().iter().all(|napi| napi.settings.hold > 0);
         let mut extra = extras(&counts, &queues, squeezes, holds);
         extra.insert("serving_cpus".into(), self.cpus.into());
@@ -123,6 +128,7 @@ impl<'a> Window<'a> {
             empty_polls: Some(counts.all_empty_polls()),
             packets: Some(queues.rx_packets),
             polled_packets: Some(queues.rx_packets),
+            interrupted,
             drops: drops.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
             context_switches: Some(usage.totals.context_switches),
             wakeups: Some(usage.totals.wakeups),

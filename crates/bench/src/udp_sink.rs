@@ -201,6 +201,7 @@ impl Workload for UdpSink {
             column::WORK,
             column::POLL,
             column::WAITING,
+            column::INTERRUPTED,
             column::ASLEEP,
         ]
     }

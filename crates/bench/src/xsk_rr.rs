@@ -180,6 +180,7 @@ impl Workload for XskRr {
             column::WORK,
             column::POLL,
             column::WAITING,
+            column::INTERRUPTED,
             column::ASLEEP,
         ]
     }

@@ -33,6 +33,8 @@ pub struct Bed {
     pub counter: Counter,
     /// Under which key it counts the server's device.
     pub key: Key,
+    /// The thread of its instance, if the policy gives it one.
+    pub thread: Option<u32>,
     /// The device's own count of what it received, in sysfs: open, so that it can be read from here.
     received: File,
 }
@@ -51,7 +53,7 @@ impl Bed {
         let netns = pair.server.inode().map_err(failed)?;
         let netns = u32::try_from(netns).map_err(failed)?;
         let counter = Counter::start(&count::Options::default()).map_err(failed)?;
-        let set = || -> Result<(Key, File), BenchError> {
+        let set = || -> Result<(Key, Option<u32>, File), BenchError> {
             let ifindex = Route::open().and_then(|mut it| it.link(DEVICE)).map_err(failed)?.ifindex;
             let mut netdev = Netdev::open().map_err(failed)?;
             let napis = netdev.napis(Some(ifindex)).map_err(failed)?;
@@ -67,15 +69,17 @@ impl Bed {
                     netdev.set_napi(napi.id, setting, value).map_err(failed)?;
                 }
             }
-            if let Some(pid) = netdev.napi(napi.id).map_err(failed)?.pid {
+            let thread = netdev.napi(napi.id).map_err(failed)?.pid;
+            if let Some(pid) = thread {
                 sched::pin(Some(pid), &[placement.queue])?;
             }
             let received = format!("/sys/class/net/{DEVICE}/statistics/rx_packets");
             let received = File::open(received).map_err(failed)?;
-            Ok((Key { netns, ifindex, napi_id: napi.id }, received))
+            let thread = thread.and_then(|pid| u32::try_from(pid).ok());
+            Ok((Key { netns, ifindex, napi_id: napi.id }, thread, received))
         };
-        let (key, received) = pair.server.run(set).map_err(failed)??;
-        Ok(Bed { pair, counter, key, received })
+        let (key, thread, received) = pair.server.run(set).map_err(failed)??;
+        Ok(Bed { pair, counter, key, thread, received })
     }
 
     /// Packets that the device says it received since it was made.

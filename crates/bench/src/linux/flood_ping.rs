@@ -49,7 +49,7 @@ impl Workload for FloodPing {
         let flood = || Ping::start(options, placement.other, SERVER);
         let ping = bed.pair.client.run(flood).map_err(failed)??;
         std::thread::sleep(options.warm_up);
-        let window = Window::begin(&bed, placement.queue)?;
+        let window = Window::begin(&bed, placement, &[ping.id()])?;
         std::thread::sleep(options.window);
         let mut figures = window.end()?;
         ping.stop()?;
@@ -77,6 +77,7 @@ impl Workload for FloodPing {
             column::DEFERRALS,
             column::WATCHDOGS,
             column::BUSY,
+            column::INTERRUPTED,
         ]
     }
 

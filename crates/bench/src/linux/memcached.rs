@@ -110,7 +110,7 @@ impl Workload for Memcached {
         let client = bed.pair.client.run(|| Client::start(&config)).map_err(failed)?;
         let mut client = client.map_err(failed)?;
         std::thread::sleep(options.warm_up);
-        let window = Window::begin(&bed, placement.queue)?;
+        let window = Window::begin(&bed, placement, &[server.0.id()])?;
         client.begin_window().map_err(failed)?;
         std::thread::sleep(options.window);
         let served = client.end_window().map_err(failed)?;
@@ -138,6 +138,7 @@ impl Workload for Memcached {
             column::P999,
             column::LATE,
             column::BUSY,
+            column::INTERRUPTED,
             column::POLLS,
             column::SOFTIRQ_POLLS,
             column::THREAD_POLLS,

@@ -19,7 +19,7 @@ use super::window::Window;
 use super::{failed, notes};
 use crate::error::BenchError;
 use crate::report::{Column, Figures, Report, column};
-use crate::workload::{Options, Trial, Workload};
+use crate::workload::{Options, Placement, Trial, Workload};
 
 const PORT: u16 = 9;
 /// Bytes of a datagram.
@@ -89,7 +89,7 @@ impl Workload for UdpSink {
             let sink = scope.spawn(|| sink(&server, placement.queue, &shared));
             let sender =
                 scope.spawn(|| send(&client, placement.other, self.offered[index], &shared));
-            let measured = measure(&bed, options, placement.queue, &shared);
+            let measured = measure(&bed, options, placement, &shared);
             shared.stop.store(true, Ordering::Relaxed);
             for thread in [sink, sender] {
                 thread.join().map_err(|_| BenchError::Panicked)??;
@@ -120,6 +120,7 @@ impl Workload for UdpSink {
             column::DEFERRALS,
             column::WATCHDOGS,
             column::BUSY,
+            column::INTERRUPTED,
             column::SOFTIRQ_BUSY,
         ]
     }
@@ -189,12 +190,12 @@ fn send(
 fn measure(
     bed: &Bed,
     options: &Options,
-    cpu: usize,
+    placement: Placement,
     shared: &Shared,
 ) -> Result<Figures, BenchError> {
     std::thread::sleep(options.warm_up);
     let counts = || (shared.sent.load(Ordering::Relaxed), shared.received.load(Ordering::Relaxed));
-    let window = Window::begin(bed, cpu)?;
+    let window = Window::begin(bed, placement, &[])?;
     let before = counts();
     std::thread::sleep(options.window);
     let after = counts();

@@ -9,14 +9,18 @@ use serde_json::Value;
 use super::bed::Bed;
 use super::failed;
 use crate::error::BenchError;
+use crate::measure::Interruption;
 use crate::report::Figures;
 use crate::serving::set_ratio;
+use crate::workload::Placement;
 
 /// A window that has begun.
 #[derive(Debug)]
 pub struct Window<'a> {
     bed: &'a Bed,
     cpu: usize,
+    /// `None` where it cannot be watched.
+    interruption: Option<Interruption>,
     began: Instant,
     counts: Counts,
     received: u64,
@@ -37,14 +41,23 @@ fn read(bed: &Bed, cpu: usize) -> Result<Moment, BenchError> {
 }
 
 impl<'a> Window<'a> {
-    /// Begins one over the device's only instance and the CPU that serves.
+    /// Begins one over the device's only instance, the CPU that serves, and, for interruptions, the
+    /// client's as well. Beside this process and the instance's thread these `programs` take part.
     ///
     /// # Errors
     /// If the counts or `/proc` cannot be read.
-    pub fn begin(bed: &'a Bed, cpu: usize) -> Result<Window<'a>, BenchError> {
+    pub fn begin(
+        bed: &'a Bed,
+        placement: Placement,
+        programs: &[u32],
+    ) -> Result<Window<'a>, BenchError> {
+        let cpu = placement.queue;
+        let processes: Vec<u32> = programs.iter().copied().chain(bed.thread).collect();
+        let interruption = Interruption::begin(&[cpu, placement.other], &processes).ok();
         let (counts, times, squeezes) = read(bed, cpu)?;
         let received = bed.received()?;
-        Ok(Window { bed, cpu, began: Instant::now(), counts, received, times, squeezes })
+        let began = Instant::now();
+        Ok(Window { bed, cpu, interruption, began, counts, received, times, squeezes })
     }
 
     /// Ends it.
@@ -55,9 +68,11 @@ impl<'a> Window<'a> {
         let (counts, times, squeezes) = read(self.bed, self.cpu)?;
         let received = self.bed.received()?.saturating_sub(self.received);
         let wall = self.began.elapsed();
+        let interrupted = self.interruption.and_then(|it| it.end().ok().flatten());
         let counts = counts.since(&self.counts);
         let all = counts.all();
         let mut figures = Figures {
+            interrupted,
             window_ns: Some(u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)),
             polls: Some(all.polls),
             empty_polls: Some(all.empty),

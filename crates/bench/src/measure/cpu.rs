@@ -72,6 +72,14 @@ impl ThreadMeter {
         ThreadMeter::under(Path::new("/proc/self"), wanted)
     }
 
+    /// All present threads of another process.
+    ///
+    /// # Errors
+    /// If it has ended, or `/proc` cannot be read.
+    pub fn of_process(process: u32) -> io::Result<ThreadMeter> {
+        ThreadMeter::under(&Path::new("/proc").join(process.to_string()), |_, _| true)
+    }
+
     fn under(process: &Path, wanted: impl Fn(u32, &str) -> bool) -> io::Result<ThreadMeter> {
         let source =
             if process.join("schedstat").exists() { CpuSource::Schedstat } else { CpuSource::Stat };
@@ -170,6 +178,7 @@ impl Probe {
             last: ThreadUsage {
                 tid,
                 name,
+                cpu: None,
                 cpu_ns: 0,
                 run_delay_ns: None,
                 voluntary_switches: 0,
@@ -194,6 +203,7 @@ impl Probe {
         };
         read_again(&self.status, buffer)?;
         let (voluntary, involuntary) = parse_switches(buffer).ok_or_else(|| odd("status"))?;
+        self.last.cpu = parse_only_cpu(buffer);
         self.last.cpu_ns = cpu_ns;
         self.last.run_delay_ns = run_delay_ns;
         self.last.voluntary_switches = voluntary;
@@ -254,6 +264,14 @@ fn parse_switches(text: &[u8]) -> Option<(u64, u64)> {
     Some((after(b"voluntary_ctxt_switches:")?, after(b"nonvoluntary_ctxt_switches:")?))
 }
 
+/// The CPU on which alone the thread may run.
+fn parse_only_cpu(text: &[u8]) -> Option<u32> {
+    const KEY: &[u8] = b"Cpus_allowed_list:";
+    let line = text.split(|&byte| byte == b'\n').find(|line| line.starts_with(KEY))?;
+    // A list of several, as in 0-3, is no number.
+    u32::try_from(number(words(&line[KEY.len()..]).next()?)?).ok()
+}
+
 /// Whether the thread runs or wants to: the kernel's state R.
 fn parse_runnable(text: &[u8]) -> Option<bool> {
     let line = text.split(|&byte| byte == b'\n').find(|line| line.starts_with(b"State:"))?;
@@ -285,6 +303,11 @@ mod tests {
         assert_eq!(parse_runnable(b"Name:\tx\nState:\tR (running)\n"), Some(true));
         assert_eq!(parse_runnable(b"Name:\tx\nState:\tS (sleeping)\n"), Some(false));
         assert_eq!(parse_runnable(b"Name:\tx\n"), None);
+
+        let pinned = b"Cpus_allowed:\t8\nCpus_allowed_list:\t3\n";
+        assert_eq!(parse_only_cpu(pinned), Some(3));
+        assert_eq!(parse_only_cpu(b"Cpus_allowed_list:\t0-3\n"), None);
+        assert_eq!(parse_only_cpu(b"Name:\tx\n"), None);
     }
 
     #[test]

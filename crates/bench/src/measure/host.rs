@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((timer.asked_ns, timer.sleeps), (20_000, 100));
         assert!(timer.p50_ns <= timer.p99_ns && timer.p99_ns <= timer.max_ns);
 
-        host.note_steal(CpuTimes { steal_ns: 1, total_ns: 4, idle_ns: 0 });
+        host.note_steal(CpuTimes { steal_ns: 1, total_ns: 4, ..CpuTimes::default() });
         assert_eq!(host.steal, Some(0.25));
         host.note_steal(CpuTimes::default());
         assert_eq!(host.steal, None);

@@ -1,9 +1,9 @@
 //! What a run is measured with.
 //!
 //! Everything that turns raw events into figures lives here: latency, the published estimator of
-//! 2025, receive-call times, CPU time in four parts, what an engine has counted, repetitions and the
-//! host. Nothing here decides
-//! a policy, starts a workload or prints; `report` does the printing.
+//! 2025, receive-call times, CPU time in four parts, for how long the host interrupted a run, what an
+//! engine has counted, repetitions and the host. Nothing here decides a policy, starts a workload or
+//! prints; `report` does the printing.
 //!
 //! Two rules hold throughout. What runs in a thread under test ([`Latency::record`],
 //! [`Pow2::record`], [`PublishedEstimator::record`]) neither allocates nor locks. And what could not
@@ -14,6 +14,7 @@ pub mod engine;
 pub mod estimator;
 pub mod host;
 pub mod interleave;
+pub mod interruption;
 pub mod latency;
 pub mod pow2;
 mod procfs;
@@ -27,6 +28,7 @@ pub use engine::{EngineTotals, EngineWindow};
 pub use estimator::{Published, PublishedEstimator};
 pub use host::Host;
 pub use interleave::{Plan, Spread, Step};
+pub use interruption::Interruption;
 pub use latency::{Latency, LatencyNs};
 pub use pow2::Pow2;
 pub use split::{CpuSplit, SplitInputs};

@@ -15,6 +15,8 @@ pub struct CpuTimes {
     pub idle_ns: u64,
     /// Taken by the hypervisor.
     pub steal_ns: u64,
+    /// Running threads, the kernel's among them: user, nice and system.
+    pub threads_ns: u64,
     /// Everything, idle and steal included.
     pub total_ns: u64,
 }
@@ -51,6 +53,7 @@ impl ProcStat {
             if cpus.contains(&cpu) {
                 sum.idle_ns = sum.idle_ns.saturating_add(times.idle_ns);
                 sum.steal_ns = sum.steal_ns.saturating_add(times.steal_ns);
+                sum.threads_ns = sum.threads_ns.saturating_add(times.threads_ns);
                 sum.total_ns = sum.total_ns.saturating_add(times.total_ns);
             }
         }
@@ -64,6 +67,7 @@ impl CpuTimes {
         CpuTimes {
             idle_ns: self.idle_ns.saturating_sub(earlier.idle_ns),
             steal_ns: self.steal_ns.saturating_sub(earlier.steal_ns),
+            threads_ns: self.threads_ns.saturating_sub(earlier.threads_ns),
             total_ns: self.total_ns.saturating_sub(earlier.total_ns),
         }
     }
@@ -86,7 +90,10 @@ fn parse_cpu_lines(text: &[u8], tick_ns: u64) -> impl Iterator<Item = (u32, CpuT
         let ns = |ticks: u64| ticks.saturating_mul(tick_ns);
         let total = ticks.iter().fold(0, |sum: u64, &t| sum.saturating_add(t));
         let idle = ticks[3].saturating_add(ticks[4]);
-        Some((cpu, CpuTimes { idle_ns: ns(idle), steal_ns: ns(ticks[7]), total_ns: ns(total) }))
+        let threads = ticks[..3].iter().fold(0, |sum: u64, &t| sum.saturating_add(t));
+        let (idle_ns, steal_ns) = (ns(idle), ns(ticks[7]));
+        let (threads_ns, total_ns) = (ns(threads), ns(total));
+        Some((cpu, CpuTimes { idle_ns, steal_ns, threads_ns, total_ns }))
     })
 }
 
@@ -98,8 +105,8 @@ mod tests {
     fn steal_is_read_for_each_cpu_and_the_sum_line_is_no_cpu() {
         let text = b"cpu  3 0 0 0 0 0 0 9 0 0\ncpu0 1 2 3 4 5 6 7 8 100 100\ncpu11 0 0 0 1 0 0 0 1\nintr 5 0\n";
         let lines: Vec<_> = parse_cpu_lines(text, 10).collect();
-        let first = CpuTimes { idle_ns: 90, steal_ns: 80, total_ns: 360 };
-        let other = CpuTimes { idle_ns: 10, steal_ns: 10, total_ns: 20 };
+        let first = CpuTimes { idle_ns: 90, steal_ns: 80, threads_ns: 60, total_ns: 360 };
+        let other = CpuTimes { idle_ns: 10, steal_ns: 10, threads_ns: 0, total_ns: 20 };
         assert_eq!(lines, [(0, first), (11, other)]);
     }
 

@@ -11,6 +11,9 @@ pub struct ThreadUsage {
     pub tid: u32,
     /// Thread name (at most 15 bytes).
     pub name: String,
+    /// The CPU that it is pinned to; `None` if it may run on several.
+    #[serde(default)]
+    pub cpu: Option<u32>,
     /// Time on a CPU.
     pub cpu_ns: u64,
     /// Time runnable without a CPU; `None` if the kernel does not say.
@@ -33,6 +36,7 @@ impl ThreadUsage {
             self.clone_from(other);
             return;
         }
+        self.cpu = other.cpu;
         self.cpu_ns = other.cpu_ns;
         self.run_delay_ns = other.run_delay_ns;
         self.voluntary_switches = other.voluntary_switches;
@@ -57,6 +61,7 @@ impl ThreadUsage {
         ThreadUsage {
             tid: self.tid,
             name: self.name.clone(),
+            cpu: self.cpu,
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
             run_delay_ns: match (self.run_delay_ns, earlier.run_delay_ns) {
                 (Some(now), Some(then)) => Some(now.saturating_sub(then)),
@@ -113,6 +118,7 @@ mod tests {
         let at = |cpu_ns, run_delay_ns, voluntary_switches| ThreadUsage {
             tid: 7,
             name: "irq/0".into(),
+            cpu: None,
             cpu_ns,
             run_delay_ns,
             voluntary_switches,
@@ -135,6 +141,7 @@ mod tests {
         let thread = |runnable, cpu_ns, run_delay_ns| ThreadUsage {
             tid: 7,
             name: "udp-sink".into(),
+            cpu: None,
             cpu_ns,
             run_delay_ns,
             voluntary_switches: 0,

@@ -92,6 +92,10 @@ pub struct Figures {
     /// Packets lost, by the counter that counted them.
     pub drops: BTreeMap<String, u64>,
 
+    /// Share of the window for which this host kept the run from a CPU that it wanted; of the CPU of
+    /// which that was most. See [`Interruption`](crate::measure::Interruption). None in the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<f64>,
     /// Length of the measured window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_ns: Option<u64>,

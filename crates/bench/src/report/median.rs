@@ -59,6 +59,7 @@ fn combine(all: &[&Figures]) -> Figures {
         empty_polls: count(|f| f.empty_polls),
         packets: count(|f| f.packets),
         drops: drops(all),
+        interrupted: real(|f| f.interrupted),
         window_ns: count(|f| f.window_ns),
         polled_packets: count(|f| f.polled_packets),
         interrupts_tx: count(|f| f.interrupts_tx),

@@ -1,0 +1,201 @@
+//! For how long this host kept a run from the CPUs that it wanted.
+//!
+//! A policy that spins answers in a microsecond, or, where another program has the CPU for a slice, in
+//! milliseconds: its figures are then that program's. So each window is watched, each CPU for itself:
+//!
+//! | part | is | from |
+//! |---|---|---|
+//! | stolen | the hypervisor had the CPU | `steal` in `/proc/stat` |
+//! | waited | threads of the run wanted it and did not run | run-queue delay in `/proc/<pid>/task/*/schedstat` |
+//! | foreign | it ran threads that are not of the run | user, nice and system time in `/proc/stat`, less the CPU time of the run's |
+//!
+//! Threads of the run wait for each other as well, which is no interruption; and what is foreign disturbs
+//! nobody while the run sleeps. So a CPU was interrupted for what was stolen, and of the rest for the lesser of
+//! waited and foreign. A request goes from CPU to CPU: the one that was interrupted most counts.
+//!
+//! Limits: `/proc/stat` counts in ticks (10 ms), so a window of a second is known to 1 %; only threads
+//! that are pinned to one CPU are told apart, as a run's are; a hypervisor that does not report what it
+//! takes is not seen here, but in the spread of the repetitions.
+
+use std::io;
+use std::time::Instant;
+
+use super::cpu::ThreadMeter;
+use super::stat::{CpuTimes, ProcStat};
+use super::usage::ThreadUsage;
+
+/// A watch over one window.
+#[derive(Debug)]
+pub struct Interruption {
+    /// The threads of each process, and what they had used at the beginning.
+    processes: Vec<(ThreadMeter, Vec<ThreadUsage>)>,
+    stat: ProcStat,
+    cpus: Vec<(u32, CpuTimes)>,
+    begun: Instant,
+}
+
+/// What became of a CPU's time, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct OnCpu {
+    /// Threads of the run ran.
+    ran: u64,
+    /// They were ready to, and did not.
+    waited: u64,
+    /// Threads of any program ran.
+    threads: u64,
+    /// The hypervisor had it.
+    stolen: u64,
+}
+
+impl Interruption {
+    /// Begins to watch some CPUs. The run's threads are this process's, and those of other processes, by
+    /// id.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn begin(cpus: &[usize], others: &[u32]) -> io::Result<Interruption> {
+        let mut meters = vec![ThreadMeter::of_self(|_, _| true)?];
+        for process in others {
+            meters.push(ThreadMeter::of_process(*process)?);
+        }
+        let mut processes = Vec::new();
+        for mut meter in meters {
+            let mut used = Vec::new();
+            meter.read(&mut used)?;
+            processes.push((meter, used));
+        }
+        let mut stat = ProcStat::open()?;
+        let mut times = Vec::new();
+        for cpu in cpus.iter().map(|cpu| *cpu as u32) {
+            if !times.iter().any(|(known, _)| *known == cpu) {
+                times.push((cpu, stat.read(&[cpu])?));
+            }
+        }
+        Ok(Interruption { processes, stat, cpus: times, begun: Instant::now() })
+    }
+
+    /// The share of the time since then, from 0 to 1, for which the CPU that was interrupted most was
+    /// interrupted. `None` where this kernel does not say how long threads waited.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn end(self) -> io::Result<Option<f64>> {
+        let Interruption { processes, mut stat, cpus, begun } = self;
+        let wall = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let mut used = Vec::new();
+        for (mut meter, before) in processes {
+            let mut now = Vec::new();
+            meter.admit(|_, _| true)?;
+            meter.read(&mut now)?;
+            used.extend(ThreadMeter::between(&before, &now));
+        }
+        let mut all = Vec::new();
+        for (cpu, before) in cpus {
+            let times = stat.read(&[cpu])?.since(before);
+            match on_cpu(cpu, times, &used, wall) {
+                Some(on_cpu) => all.push(on_cpu),
+                None => return Ok(None),
+            }
+        }
+        Ok(share(wall, &all))
+    }
+}
+
+/// What became of one CPU's time; `None` if it is unknown how long a thread waited.
+fn on_cpu(cpu: u32, times: CpuTimes, used: &[ThreadUsage], wall: u64) -> Option<OnCpu> {
+    let none = OnCpu { threads: times.threads_ns, stolen: times.steal_ns, ..OnCpu::default() };
+    let here = used.iter().filter(|thread| thread.cpu == Some(cpu));
+    here.map(|thread| Some((thread.cpu_ns, thread.waited(wall)?))).try_fold(none, |sum, thread| {
+        let (ran, waited) = thread?;
+        Some(OnCpu {
+            ran: sum.ran.saturating_add(ran),
+            waited: sum.waited.saturating_add(waited),
+            ..sum
+        })
+    })
+}
+
+/// The share of the worst CPU, to four digits; `None` without a CPU or time.
+fn share(wall: u64, cpus: &[OnCpu]) -> Option<f64> {
+    let lost = |cpu: &OnCpu| {
+        let foreign = cpu.threads.saturating_sub(cpu.ran);
+        cpu.stolen.saturating_add(cpu.waited.min(foreign)).min(wall)
+    };
+    let worst = cpus.iter().map(lost).max()?;
+    (wall != 0).then(|| (worst as f64 / wall as f64 * 10_000.0).round() / 10_000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(ran: u64, waited: u64, threads: u64, stolen: u64) -> Option<f64> {
+        share(100, &[OnCpu { ran, waited, threads, stolen }])
+    }
+
+    #[test]
+    fn another_program_interrupts_while_the_run_waits() {
+        assert_eq!(of(60, 40, 100, 0), Some(0.4), "a spinning thread, for 40 % of the time");
+        assert_eq!(of(10, 0, 90, 0), Some(0.0), "the run slept meanwhile");
+        assert_eq!(of(10, 5, 90, 0), Some(0.05));
+        assert_eq!(of(100, 0, 100, 7), Some(0.07), "the hypervisor");
+        assert_eq!(of(60, 40, 100, 90), Some(1.0), "never more than all of it");
+    }
+
+    #[test]
+    fn threads_of_the_run_that_wait_for_each_other_are_not_interrupted() {
+        assert_eq!(of(100, 95, 100, 0), Some(0.0), "livelock is the policy's own");
+        assert_eq!(of(100, 95, 97, 0), Some(0.0), "ticks may count less than there was");
+    }
+
+    #[test]
+    fn the_cpu_that_was_interrupted_most_counts() {
+        let quiet = OnCpu { ran: 100, threads: 100, ..OnCpu::default() };
+        let other = OnCpu { ran: 75, waited: 25, threads: 100, ..OnCpu::default() };
+        assert_eq!(share(100, &[quiet, other, quiet]), Some(0.25));
+        assert_eq!((share(100, &[]), share(0, &[quiet])), (None, None));
+    }
+
+    #[test]
+    fn only_threads_of_the_cpu_count_and_an_unknown_wait_is_unknown() {
+        let thread = |cpu, run_delay_ns| ThreadUsage {
+            tid: 1,
+            name: "spins".into(),
+            cpu,
+            cpu_ns: 60,
+            run_delay_ns,
+            voluntary_switches: 0,
+            involuntary_switches: 0,
+            runnable: true,
+            ended: false,
+        };
+        let used = [thread(Some(1), Some(40)), thread(Some(2), Some(40)), thread(None, Some(40))];
+        let on_cpu = |used: &[ThreadUsage]| on_cpu(1, CpuTimes::default(), used, 100);
+        assert!(on_cpu(&used).is_some_and(|it| (it.ran, it.waited) == (60, 40)));
+        assert!(on_cpu(&[thread(Some(1), None)]).is_none());
+    }
+
+    #[test]
+    fn a_thread_that_shares_its_cpu_with_another_process_is_interrupted() {
+        let cpu = napkin_sched::usable_cpus()[0];
+        let mut other = std::process::Command::new("sh");
+        // It ends by itself, whatever becomes of the test.
+        let spin = "end=$(($(date +%s) + 20)); while [ $(date +%s) -lt $end ]; do :; done";
+        let mut other = other.args(["-c", spin]).spawn().expect("a shell");
+        let pid = i32::try_from(other.id()).expect("an id");
+        napkin_sched::pin(Some(pid), &[cpu]).expect("our own child");
+        let spin = move || {
+            napkin_sched::pin(None, &[cpu]).expect("our own thread");
+            let watch = Interruption::begin(&[cpu], &[]).expect("/proc");
+            while watch.begun.elapsed().as_millis() < 500 {
+                std::hint::spin_loop();
+            }
+            watch.end().expect("/proc")
+        };
+        let interrupted = std::thread::spawn(spin).join().expect("no panic");
+        other.kill().expect("our own child");
+        other.wait().expect("our own child");
+        // How much is the scheduler's, and other programs'. A kernel that does not say has no figure.
+        assert!(interrupted.is_none_or(|share| share > 0.0), "{interrupted:?}");
+    }
+}
