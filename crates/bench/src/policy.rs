@@ -7,8 +7,7 @@ use std::fmt;
 
 use napkin_core::Policy;
 use napkin_core::policy::{Key, PolicyError};
-
-use crate::rate::shorten;
+use napkin_core::text::quoted;
 
 /// Characters of the longest name.
 const LONGEST: usize = 24;
@@ -99,13 +98,13 @@ fn spelled_out(text: &str, error: &PolicyError) -> String {
     format!(
         "{error} (--policy '{}' is one policy, since it contains '='; give a policy that is spelled out \
          a --policy of its own)",
-        shorten(text)
+        quoted(text)
     )
 }
 
 /// Refuses what cannot be the name of a policy.
 fn check(name: &str) -> Result<(), String> {
-    let shown = shorten(name);
+    let shown = quoted(name);
     let taken = match name.parse::<Policy>() {
         Ok(_) | Err(PolicyError::FamilyNumber { .. }) => true,
         Err(_) => false,

@@ -87,6 +87,7 @@ pub mod state;
 mod step;
 mod suspend;
 mod sync;
+pub mod text;
 mod time;
 mod turn;
 

@@ -1,8 +1,11 @@
-//! How a command fails, and how text is printed so that a closed pipe is no failure.
+//! How a command fails, and how text is printed: so that a closed pipe is no failure, and nothing that
+//! somebody else has named acts on the terminal.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
+
+use napkin_core::text::{escaped_json, escaped_lines};
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -38,6 +41,10 @@ impl Failure {
 
 /// Prints to standard output.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    put(&escaped_lines(text))
+}
+
+fn put(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
@@ -48,10 +55,10 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// Prints a value as JSON.
 pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
-    print(&format!("{value:#}\n"))
+    put(&escaped_json(&format!("{value:#}\n")))
 }
 
 /// Prints a line to standard error, where there may be nobody any more to read it.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", escaped_lines(line));
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use napkin_bench::report::{Progress, Provenance, file};
 use napkin_bench::reproduce::all::{ALL, Known, find};
 use napkin_bench::reproduce::{Document, Options, page, text};
+use napkin_core::text::quoted;
 
 use crate::bench::check;
 use crate::failure::{Failure, print, say};
@@ -73,7 +74,7 @@ fn named(names: &[String]) -> Result<Vec<&'static Known>, Failure> {
                 let known: Vec<&str> = ALL.iter().map(|known| known.name).collect();
                 return Err(Failure::Usage(format!(
                     "no experiment is called '{}': there are {} and all",
-                    name.escape_debug(),
+                    quoted(name),
                     known.join(", ")
                 )));
             }

@@ -4,6 +4,7 @@
 //! crate's.
 
 use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
+use napkin_core::text::escaped;
 
 /// Characters in a line of text that is wrapped.
 const WIDTH: u16 = 100;
@@ -27,7 +28,10 @@ fn plain(header: &[&str], rows: Vec<Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('-')));
     table.set_header(header.iter().copied());
-    table.add_rows(rows);
+    // A name with a line end in it would look like another row.
+    table.add_rows(
+        rows.into_iter().map(|row| row.into_iter().map(|cell| escaped(&cell)).collect::<Vec<_>>()),
+    );
     table
 }
 

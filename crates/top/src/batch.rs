@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
 
+use napkin_core::text::{escaped_json, escaped_lines};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -58,6 +59,7 @@ pub fn run(
         let rates = chosen(view, meter.take(source.sample()?));
         let text =
             if json { line(&source.title(), &rates) } else { table(&source.title(), &rates) };
+        let text = if json { escaped_json(&text) } else { escaped_lines(&text) };
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),

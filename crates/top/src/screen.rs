@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use napkin_core::text::escaped;
 use ratatui_core::terminal::Terminal;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -237,7 +238,7 @@ impl Live {
         self.title = title;
         self.due = Some(Instant::now() + self.interval);
         match sample {
-            Err(error) => self.error = Some(error.to_string()),
+            Err(error) => self.error = Some(escaped(&error.to_string())),
             // Whoever pauses wants to go on reading what is there.
             Ok(_) if self.view.paused => return Ok(false),
             Ok(sample) if std::mem::take(&mut self.resuming) => {

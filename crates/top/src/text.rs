@@ -1,5 +1,6 @@
 //! Numbers and names as they are shown: short, of bounded width, and harmless on a terminal.
 
+use napkin_core::text::escaped;
 use ratatui_core::text::Span;
 
 /// What stands where something is not known.
@@ -10,10 +11,9 @@ pub(crate) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// A name of somebody else's: no control characters, and at most `limit` characters.
+/// A name of somebody else's: harmless, and at most `limit` characters.
 pub(crate) fn plain(text: &str, limit: usize) -> String {
-    let harmless = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-    text.chars().take(limit).map(harmless).collect()
+    escaped(text).chars().take(limit).collect()
 }
 
 /// A text of at most `columns` columns; an ellipsis says that it was cut. Never used for numbers.
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_name_does_nothing_to_the_terminal() {
-        assert_eq!(plain("a\x1b[2Jb\n", 64), "a\u{fffd}[2Jb\u{fffd}");
+        assert_eq!(plain("a\x1b[2Jb\n", 64), "a\\u{1b}[2Jb\\n");
         assert_eq!(plain("abcdef", 3), "abc");
     }
 }

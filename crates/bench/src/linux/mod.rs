@@ -17,10 +17,11 @@ pub mod window;
 use std::fmt::Display;
 
 use napkin_core::Policy;
+use napkin_core::text::quoted;
 
 use crate::error::BenchError;
 use crate::memcached::Load;
-use crate::rate::{shorten, whole_rate};
+use crate::rate::whole_rate;
 use crate::report::{Report, Row};
 use crate::workload::Workload;
 
@@ -123,7 +124,7 @@ fn rates(loads: &[String]) -> Result<Vec<Option<u64>>, BenchError> {
 }
 
 fn not_a_load(given: &str, form: &str) -> BenchError {
-    BenchError::Option(format!("a load of '{}' is none: give {form}", shorten(given)))
+    BenchError::Option(format!("a load of '{}' is none: give {form}", quoted(given)))
 }
 
 #[cfg(test)]

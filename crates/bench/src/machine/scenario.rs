@@ -5,13 +5,14 @@
 
 use std::fmt;
 
+use napkin_core::text::quoted;
 use napkin_core::{MILLISECOND, Ns, Policy};
 use napkin_machine::load::Rate;
 use napkin_machine::profile::{Profile, Takes};
 use napkin_machine::scenario::{self, Outcome, Run};
 use serde_json::{Map, Value};
 
-use crate::rate::{shorten, whole_rate};
+use crate::rate::whole_rate;
 
 /// A workload in this world.
 pub trait Scenario: fmt::Debug + Sync {
@@ -107,7 +108,7 @@ fn rate_of(
     bytes: u32,
     form: &'static str,
 ) -> Result<f64, LoadError> {
-    let no_load = || LoadError::Form { given: shorten(text), form };
+    let no_load = || LoadError::Form { given: quoted(text), form };
     let rate = whole_rate(text).ok_or_else(no_load)?;
     if rate == 0 {
         return Err(LoadError::Zero { form });
@@ -117,7 +118,7 @@ fn rate_of(
     if rate as f64 > most {
         let show = |bits: f64| Takes::Rate.show(bits);
         return Err(LoadError::BeyondWire {
-            given: shorten(text),
+            given: quoted(text),
             frames: rate as f64,
             bytes,
             needed: show(rate as f64 * 8.0 * f64::from(bytes)),
@@ -295,7 +296,7 @@ impl XskRr {
         let (rate, delay) = text.split_once(':').unwrap_or((text, "0ns"));
         let rate = rate_of(rate, profile, LEAST_FRAME, PACE)?;
         let delay = time(delay).filter(|delay| *delay <= LONGEST_DELAY);
-        let delay = delay.ok_or_else(|| LoadError::Form { given: shorten(text), form: PACE })?;
+        let delay = delay.ok_or_else(|| LoadError::Form { given: quoted(text), form: PACE })?;
         Ok(scenario::xsk_rr::Pace { period: (1e9 / rate) as Ns, delay })
     }
 }
@@ -374,7 +375,7 @@ fn size(text: &str, form: &'static str) -> Result<u32, LoadError> {
     match bytes {
         Some(0) => Err(LoadError::Zero { form }),
         Some(bytes) if bytes <= LARGEST => Ok(bytes as u32),
-        _ => Err(LoadError::Form { given: shorten(text), form }),
+        _ => Err(LoadError::Form { given: quoted(text), form }),
     }
 }
 
@@ -419,7 +420,7 @@ const OPERATIONS: &str = "bytes of an operation, a colon and operations a second
 impl Ssd {
     fn setup(text: &str, profile: &Profile) -> Result<scenario::ssd::Setup, LoadError> {
         let form = OPERATIONS;
-        let none = || LoadError::Form { given: shorten(text), form };
+        let none = || LoadError::Form { given: quoted(text), form };
         let (bytes, rate) = text.split_once(':').ok_or_else(none)?;
         let bytes = size(bytes, form)?;
         let rate = rate_of(rate, profile, bytes.max(LEAST_FRAME), form)?;

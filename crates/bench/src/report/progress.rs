@@ -9,6 +9,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use napkin_core::text::{escaped, escaped_lines};
 
 /// Least time between two plain lines.
 const PLAIN_GAP: Duration = Duration::from_secs(1);
@@ -59,6 +60,7 @@ impl Progress {
 
     fn step_at(&mut self, now: Instant, name: &str) {
         self.begun += 1;
+        let name = &escaped(name);
         match &mut self.shown {
             Shown::Bar(bar) => {
                 bar.set_message(name.to_owned());
@@ -79,6 +81,7 @@ impl Progress {
 
     /// Prints a line that stays, above the bar if there is one.
     pub fn say(&mut self, line: &str) {
+        let line = &escaped_lines(line);
         match &mut self.shown {
             Shown::Bar(bar) => bar.println(line),
             Shown::Plain { out, .. } => {

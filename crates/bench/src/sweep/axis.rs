@@ -7,6 +7,7 @@
 use std::fmt;
 
 use napkin_core::policy::{KEYS as POLICY_KEYS, nearest};
+use napkin_core::text::quoted;
 use napkin_machine::profile::KEYS as CONSTANTS;
 use thiserror::Error;
 
@@ -49,7 +50,7 @@ impl Parameter {
         let policy_keys = POLICY_KEYS.iter().map(|key| key.name);
         let all = names.chain(policy_keys).chain(constants.iter().map(String::as_str));
         let nearest = nearest(name, all).map(str::to_owned);
-        Err(AxisError::Unknown { name: shorten(name), nearest })
+        Err(AxisError::Unknown { name: quoted(name), nearest })
     }
 }
 
@@ -133,7 +134,7 @@ impl Axis {
     /// A name that nothing has, or values that are none.
     pub fn parse(text: &str) -> Result<Axis, AxisError> {
         let Some((name, values)) = text.split_once('=') else {
-            return Err(AxisError::NoEquals(shorten(text)));
+            return Err(AxisError::NoEquals(quoted(text)));
         };
         let parameter = Parameter::find(name.trim())?;
         let values: Vec<&str> = match parameter {
@@ -170,7 +171,7 @@ impl Axis {
         for axis in &axes {
             for (place, item) in axis.items.iter().enumerate() {
                 if let (Item::Text(value), true) = (item, axis.items[..place].contains(item)) {
-                    let (name, value) = (axis.parameter.to_string(), shorten(value));
+                    let (name, value) = (axis.parameter.to_string(), quoted(value));
                     return Err(AxisError::Twice { name, value });
                 }
             }
@@ -232,17 +233,8 @@ fn seeds(text: &str) -> Result<Item, AxisError> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => Ok(Item::Seeds { first, last }),
-        _ => Err(AxisError::Seed(shorten(text))),
+        _ => Err(AxisError::Seed(quoted(text))),
     }
-}
-
-/// An error quotes little of what was given.
-fn shorten(text: &str) -> String {
-    let mut short: String = text.chars().take(40).flat_map(char::escape_debug).collect();
-    if text.chars().count() > 40 {
-        short.push_str("...");
-    }
-    short
 }
 
 #[cfg(test)]

@@ -10,9 +10,6 @@ use core::fmt;
 use super::key::{Takes, Time};
 use super::{FAMILY_MICROSECONDS, MAX_TIMEOUT};
 
-/// Characters of the input that an error quotes.
-const QUOTED: usize = 40;
-
 /// Why a text is not a policy, or a value not a valid one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -79,19 +76,6 @@ pub enum PolicyError {
         /// What the key takes.
         takes: Takes,
     },
-}
-
-/// Cuts a piece of input down to what an error may quote.
-pub(super) fn quote(text: &str) -> String {
-    let mut quoted = String::new();
-    for (place, character) in text.chars().enumerate() {
-        if place == QUOTED {
-            quoted.push_str("...");
-            break;
-        }
-        quoted.extend(character.escape_debug());
-    }
-    quoted
 }
 
 fn did_you_mean(f: &mut fmt::Formatter<'_>, nearest: Option<&str>) -> fmt::Result {

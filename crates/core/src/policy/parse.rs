@@ -7,10 +7,10 @@
 
 use core::str::FromStr;
 
-use super::error::quote;
 use super::key::{Key, Takes, UNITS};
 use super::nearest::nearest;
 use super::{FAMILIES, Family, KEYS, PRESETS, Policy, PolicyError, Preset};
+use crate::text::quoted;
 
 impl FromStr for Policy {
     type Err = PolicyError;
@@ -63,7 +63,7 @@ fn set(
 ) -> Result<(), PolicyError> {
     let Some((key, given)) = KEYS.iter().zip(given).find(|(key, _)| key.name == name) else {
         let nearest = nearest(name, KEYS.iter().map(|key| key.name));
-        return Err(PolicyError::UnknownKey { key: quote(name), nearest });
+        return Err(PolicyError::UnknownKey { key: quoted(name), nearest });
     };
     if core::mem::replace(given, true) {
         return Err(PolicyError::DuplicateKey { key: key.name });
@@ -78,7 +78,8 @@ fn value(key: &Key, text: &str) -> Result<u64, PolicyError> {
     if text.is_empty() {
         return Err(PolicyError::MissingValue { key: key.name, takes });
     }
-    let bad = |nearest| PolicyError::BadValue { key: key.name, value: quote(text), takes, nearest };
+    let bad =
+        |nearest| PolicyError::BadValue { key: key.name, value: quoted(text), takes, nearest };
     let (digits, unit) = match takes {
         Takes::Choice(words) => {
             let place = words.iter().position(|word| *word == text);
@@ -103,7 +104,7 @@ fn value(key: &Key, text: &str) -> Result<u64, PolicyError> {
     let read = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
     match read {
         Some(read) if read <= takes.max() => Ok(read),
-        _ => Err(PolicyError::TooLarge { key: key.name, value: quote(text), takes }),
+        _ => Err(PolicyError::TooLarge { key: key.name, value: quoted(text), takes }),
     }
 }
 
@@ -120,7 +121,7 @@ fn named(name: &str) -> Result<Policy, PolicyError> {
         return Err(PolicyError::MissingValue { key: key.name, takes: key.takes });
     }
     if let Some((family, number)) = family(name) {
-        let wrong = || PolicyError::FamilyNumber { family: family.prefix, number: quote(number) };
+        let wrong = || PolicyError::FamilyNumber { family: family.prefix, number: quoted(number) };
         // A leading zero would be lost when the policy is printed.
         if number.starts_with('0') || !number.bytes().all(|digit| digit.is_ascii_digit()) {
             return Err(wrong());
@@ -129,7 +130,7 @@ fn named(name: &str) -> Result<Policy, PolicyError> {
     }
     let names = PRESETS.iter().map(|preset| preset.name);
     let nearest = nearest(name, names.chain(KEYS.iter().map(|key| key.name)));
-    Err(PolicyError::UnknownName { name: quote(name), nearest })
+    Err(PolicyError::UnknownName { name: quoted(name), nearest })
 }
 
 /// The family that a name means, if only its number can be wrong, and what stands for the number.
@@ -147,10 +148,10 @@ fn out_of_place(item: &str) -> PolicyError {
         return PolicyError::MissingValue { key: key.name, takes: key.takes };
     }
     if Preset::find(item).is_some() || family(item).is_some() {
-        return PolicyError::NotFirst { name: quote(item) };
+        return PolicyError::NotFirst { name: quoted(item) };
     }
     let nearest = nearest(item, KEYS.iter().map(|key| key.name));
-    PolicyError::UnknownKey { key: quote(item), nearest }
+    PolicyError::UnknownKey { key: quoted(item), nearest }
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use napkin_core::text::escaped;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use thiserror::Error;
 
-use super::error::Refusal;
+use super::credentials::Peer;
+use super::error::{ControlError, Refusal};
 use super::listener::address;
 use super::message::{Answer, MAX_ANSWER, Reply, Request, VERSION};
 use super::path::Running;
@@ -24,12 +26,15 @@ pub enum ClientError {
     /// No engine was found.
     #[error(
         "no engine runs that can be controlled from here (looked in {}): start one with `napkin \
-         serve`, or name its socket with --control PATH",
-        list(looked)
+         serve`, or name its socket with --control PATH{}",
+        list(looked),
+        lines(refused)
     )]
     NoEngine {
         /// Where it was looked for.
         looked: Vec<PathBuf>,
+        /// Which of these places are not believed, and why.
+        refused: Vec<ControlError>,
     },
     /// More than one was found.
     #[error("several engines run; choose one with --control PATH:{}", choices(running))]
@@ -44,10 +49,21 @@ pub enum ClientError {
         path: PathBuf,
     },
     /// It is another user's.
-    #[error("the engine behind {path} is another user's: become that user, or root")]
+    #[error("the engine behind {path} is another user's: become that user")]
     Forbidden {
         /// Where.
         path: PathBuf,
+    },
+    /// Somebody else listens, whatever the path.
+    #[error(
+        "whoever listens at {path} is uid {uid}, neither uid {} nor root: nothing was asked; to \
+         control an engine of that user's, become that user", rustix::process::geteuid().as_raw()
+    )]
+    Stranger {
+        /// Where.
+        path: PathBuf,
+        /// Who.
+        uid: u32,
     },
     /// The connection broke, or the path is no socket's.
     #[error("cannot talk to an engine over {path}: {source}")]
@@ -82,13 +98,26 @@ fn choices(running: &[Running]) -> String {
     running.iter().map(line).collect()
 }
 
-/// Asks the engine behind a socket.
+fn lines(errors: &[ControlError]) -> String {
+    errors.iter().map(|error| format!("\n  {error}")).collect()
+}
+
+/// The process that listens at a socket; `None` if it is in no namespace of ours.
+///
+/// # Errors
+/// If nobody listens, or somebody whom [`request`] would not ask.
+pub fn listener(path: &Path) -> Result<Option<i32>, ClientError> {
+    connect(path).map(|(_, peer)| peer.pid)
+}
+
+/// Asks the engine behind a socket. Only root and this user are asked, and what they say of
+/// themselves in warnings and errors does nothing to a terminal; records are as they came.
 ///
 /// # Errors
 /// If nobody answers within ten seconds, or what was asked is refused.
 pub fn request(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     let deadline = Instant::now() + PATIENCE;
-    let mut stream = connect(path)?;
+    let (mut stream, _) = connect(path)?;
     let broken = |source| ClientError::Broken { path: path.to_owned(), source };
     // Whoever is refused is told so, and may find the connection closed before he has asked.
     let asked = left(deadline)
@@ -97,18 +126,22 @@ pub fn request(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     let line =
         read_line(&mut stream, deadline).map_err(|error| broken(asked.err().unwrap_or(error)))?;
     let wrong = |what: String| ClientError::NotAnEngine { path: path.to_owned(), what };
-    let reply: Reply = serde_json::from_slice(&line).map_err(|error| wrong(error.to_string()))?;
+    let reply: Reply =
+        serde_json::from_slice(&line).map_err(|error| wrong(escaped(&error.to_string())))?;
     match reply {
         Reply { version, .. } if version != VERSION => {
             Err(wrong(format!("it speaks version {version}, not {VERSION}")))
         }
         Reply { error: Some(refusal), .. } => Err(refusal.into()),
-        Reply { result: Some(records), warnings, .. } => Ok(Answer { records, warnings }),
+        Reply { result: Some(records), warnings, .. } => {
+            let warnings = warnings.iter().map(|warning| escaped(warning)).collect();
+            Ok(Answer { records, warnings })
+        }
         _ => Err(wrong("neither a result nor an error".into())),
     }
 }
 
-fn connect(path: &Path) -> Result<UnixStream, ClientError> {
+fn connect(path: &Path) -> Result<(UnixStream, Peer), ClientError> {
     let broken = |source| ClientError::Broken { path: path.to_owned(), source };
     let address =
         address(path).map_err(|error| broken(std::io::Error::other(error.to_string())))?;
@@ -122,7 +155,11 @@ fn connect(path: &Path) -> Result<UnixStream, ClientError> {
         Errno::ACCESS | Errno::PERM => ClientError::Forbidden { path: path.to_owned() },
         errno => broken(errno.into()),
     })?;
-    Ok(socket.into())
+    let peer = Peer::of(&socket).map_err(broken)?;
+    if !peer.may_control() {
+        return Err(ClientError::Stranger { path: path.to_owned(), uid: peer.uid });
+    }
+    Ok((socket.into(), peer))
 }
 
 /// One line, its newline excluded.

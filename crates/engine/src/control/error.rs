@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use napkin_core::text::escaped;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -38,7 +39,7 @@ impl Code {
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Error)]
-#[error("{message} ({code})")]
+#[error("{} ({})", escaped(message), escaped(code))]
 pub struct Refusal {
     /// The code's name.
     pub code: String,
@@ -105,12 +106,16 @@ pub enum ControlError {
     },
     /// A directory that others may write to, or that is another user's.
     #[error(
-        "{path} cannot hold a control socket: it must be a directory of this user's with mode \
-         0700; give another place with --control PATH"
+        "{path} cannot hold control sockets: it is {found}; a directory of uid {us} with mode 0700 \
+         can (name another place with --control PATH)"
     )]
     Unsafe {
         /// Which.
         path: PathBuf,
+        /// What it is, whose, and with which mode.
+        found: String,
+        /// This user.
+        us: u32,
     },
     /// Another process keeps the directory locked.
     #[error("{path} is locked by another process: choose another directory")]

@@ -47,9 +47,9 @@ mod request;
 mod server;
 
 pub use answer::OURS;
-pub use client::{ClientError, request};
+pub use client::{ClientError, listener, request};
 pub use error::{Code, ControlError, Refusal};
 pub use message::{Answer, MAX_ANSWER, MAX_LINE, Record, Reply, Request, VERSION};
-pub use path::{Running, choose, default_path, running};
+pub use path::{Running, choose, default_path};
 pub use request::{Kind, Verb};
 pub use server::{Control, MAX_CLIENTS, PATIENCE, TURN};

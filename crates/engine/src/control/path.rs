@@ -1,8 +1,14 @@
 //! Where control sockets are, and which of them have an engine behind them.
+//!
+//! Others may write to `/tmp`, and may have put there what looks like this user's directory. So a
+//! directory is believed only if it is this user's alone, by whoever opens a socket and by whoever
+//! looks for one.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 use super::client::ClientError;
 use super::error::ControlError;
@@ -44,7 +50,8 @@ pub fn default_path(name: &str) -> Result<PathBuf, ControlError> {
             Err(error) => last = Some(error),
         }
     }
-    Err(last.unwrap_or_else(|| ControlError::Unsafe { path: PathBuf::from("/tmp") }))
+    // There always is one.
+    Err(last.unwrap_or_else(|| ControlError::system("find", Path::new("/tmp"), Errno::NOENT)))
 }
 
 /// Makes a directory that is this user's alone, or finds it so.
@@ -54,20 +61,38 @@ fn prepare(directory: &Path) -> Result<(), ControlError> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(ControlError::system("make the directory", directory, error)),
     }
+    check(directory)
+}
+
+/// Refuses what is no directory of this user's alone.
+fn check(directory: &Path) -> Result<(), ControlError> {
     // Not following a link, which somebody else may have put there.
     let metadata = fs::symlink_metadata(directory)
         .map_err(|error| ControlError::system("look at", directory, error))?;
-    let ours = metadata.uid() == rustix::process::geteuid().as_raw();
-    if !metadata.is_dir() || !ours || metadata.mode() & 0o077 != 0 {
-        return Err(ControlError::Unsafe { path: directory.to_owned() });
+    let us = rustix::process::geteuid().as_raw();
+    let (uid, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    if metadata.is_dir() && uid == us && mode & 0o077 == 0 {
+        return Ok(());
     }
-    Ok(())
+    let found = if metadata.is_dir() { "a directory" } else { "no directory" };
+    let found = format!("{found}, of uid {uid}, with mode {mode:04o}");
+    Err(ControlError::Unsafe { path: directory.to_owned(), found, us })
 }
 
-/// The engines that can be controlled from here and whose sockets are where they are by default.
-pub fn running() -> Vec<Running> {
-    let mut running = Vec::new();
+/// The engines that can be controlled from here and whose sockets are where they are by default;
+/// and why a directory was passed over.
+fn running() -> (Vec<Running>, Vec<ControlError>) {
+    let (mut running, mut refused) = (Vec::new(), Vec::new());
     for directory in directories() {
+        match check(&directory) {
+            Ok(()) => {}
+            Err(error @ ControlError::Unsafe { .. }) => {
+                refused.push(error);
+                continue;
+            }
+            // There is none, or nothing of it can be seen.
+            Err(_) => continue,
+        }
         let Ok(entries) = fs::read_dir(&directory) else { continue };
         let paths = entries.take(MAX_ENTRIES).filter_map(|entry| Some(entry.ok()?.path()));
         for path in paths.filter(|path| path.extension().is_some_and(|it| it == "sock")) {
@@ -77,7 +102,7 @@ pub fn running() -> Vec<Running> {
         }
     }
     running.sort_by(|a, b| a.path.cmp(&b.path));
-    running
+    (running, refused)
 }
 
 /// The socket to talk to: the one that was named, or the only one there is.
@@ -88,14 +113,14 @@ pub fn choose(named: Option<&Path>) -> Result<PathBuf, ClientError> {
     if let Some(path) = named {
         return Ok(path.to_owned());
     }
-    let mut running = running();
+    let (mut running, refused) = running();
     match (running.pop(), running.is_empty()) {
         (Some(only), true) => Ok(only.path),
         (Some(last), false) => {
             running.push(last);
             Err(ClientError::Several { running })
         }
-        (None, _) => Err(ClientError::NoEngine { looked: directories() }),
+        (None, _) => Err(ClientError::NoEngine { looked: directories(), refused }),
     }
 }
 
@@ -112,7 +137,11 @@ mod tests {
         assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
         prepare(&directory).unwrap();
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(prepare(&directory), Err(ControlError::Unsafe { .. })));
+        let error = prepare(&directory).unwrap_err().to_string();
+        let uid = rustix::process::geteuid().as_raw();
+        let found = format!("it is a directory, of uid {uid}, with mode 0777");
+        assert!(error.contains(&found), "{error}");
+        assert_eq!(check(&directory).unwrap_err().to_string(), error, "looking as well");
         fs::remove_dir(&directory).unwrap();
         // A link to a directory of ours is not a directory of ours.
         std::os::unix::fs::symlink("/tmp", &directory).unwrap();

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use napkin_core::policy::{Threaded, nearest};
+use napkin_core::text::quoted;
 use napkin_core::{DEFER_HARD_IRQS_MAX, TIMEOUT_MAX};
 use serde_json::{Map, Value};
 
@@ -141,13 +142,13 @@ pub(super) fn read(line: &[u8]) -> Result<Asked, Wrong> {
     };
     if let Some((field, _)) = fields.iter().next() {
         return Err(malformed(format!(
-            "a request has version, verb and attributes, and no {}",
+            "a request has version, verb and attributes, and no '{}'",
             quoted(field)
         )));
     }
     let Some(verb) = Verb::ALL.into_iter().find(|verb| verb.name() == name) else {
         let names = Verb::ALL.map(Verb::name);
-        let message = format!("no verb is called {}{}", quoted(&name), instead(&name, &names));
+        let message = format!("no verb is called '{}'{}", quoted(&name), instead(&name, &names));
         return Err(Wrong::Refused(Refusal::new(Code::OPNOTSUPP, message)));
     };
     asked(verb, &attributes).map_err(Wrong::Refused)
@@ -156,7 +157,7 @@ pub(super) fn read(line: &[u8]) -> Result<Asked, Wrong> {
 fn asked(verb: Verb, attributes: &Map<String, Value>) -> Result<Asked, Refusal> {
     let takes = verb.takes();
     if let Some(name) = attributes.keys().find(|name| !takes.contains(&name.as_str())) {
-        let what = format!("{} takes no attribute {}", verb.name(), quoted(name));
+        let what = format!("{} takes no attribute '{}'", verb.name(), quoted(name));
         return Err(Refusal::of(Code::INVAL, name, what + &instead(name, &takes)));
     }
     let taken = Attributes(attributes);
@@ -224,7 +225,7 @@ impl Attributes<'_> {
             return Err(Refusal::of(Code::INVAL, name, what));
         };
         let place = words.iter().position(|it| it == word);
-        let what = || format!("{name} cannot be {}{}", quoted(word), instead(word, words));
+        let what = || format!("{name} cannot be '{}'{}", quoted(word), instead(word, words));
         place.map(Some).ok_or_else(|| Refusal::of(Code::INVAL, name, what()))
     }
 
@@ -266,16 +267,6 @@ impl Attributes<'_> {
         }
         Ok(change)
     }
-}
-
-/// A peer's word, as far as an error repeats it.
-fn quoted(word: &str) -> String {
-    const QUOTED: usize = 40;
-    let mut quoted: String = word.chars().take(QUOTED).flat_map(char::escape_debug).collect();
-    if word.chars().nth(QUOTED).is_some() {
-        quoted.push_str("...");
-    }
-    format!("'{quoted}'")
 }
 
 fn instead(word: &str, known: &[&str]) -> String {

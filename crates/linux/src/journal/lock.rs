@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use napkin_core::text::escaped;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -50,7 +51,7 @@ impl fmt::Display for Holder {
             return f.write_str("another napkin");
         }
         // The file may have been written by anybody who may write there.
-        let command: String = self.command.chars().filter(|c| !c.is_control()).collect();
+        let command = escaped(&self.command);
         let seconds = now().saturating_sub(self.since);
         let time = match seconds {
             0..120 => format!("{seconds} s"),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use napkin_core::text::escaped;
 use napkin_sched::SchedError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -301,10 +302,10 @@ fn thread_group(tid: i32) -> Option<i32> {
     text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// A name without what moves a terminal's cursor.
+/// A name as `/proc` gives it, made harmless.
 pub(super) fn printable(text: &str) -> String {
     let text = text.strip_suffix('\n').unwrap_or(text);
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    escaped(text)
 }
 
 /// What is needed of `/proc/PID/stat`.
@@ -344,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_name_cannot_move_the_cursor() {
-        assert_eq!(printable("ev\x1b[2Jil\n"), "ev?[2Jil");
+        assert_eq!(printable("ev\x1b[2Jil\n"), "ev\\u{1b}[2Jil");
     }
 
     #[test]

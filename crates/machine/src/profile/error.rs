@@ -8,9 +8,6 @@ use std::fmt;
 
 use super::key::{SECTIONS, Takes};
 
-/// Characters of the input that an error quotes.
-const QUOTED: usize = 40;
-
 /// Faults that an error prints; a file with more of them is no profile. The rest is counted.
 const PRINTED: usize = 100;
 
@@ -207,19 +204,6 @@ impl ProfileError {
             _ => &[],
         }
     }
-}
-
-/// Cuts a piece of input down to what an error may quote.
-pub(super) fn quote(text: &str) -> String {
-    let mut quoted = String::new();
-    for (place, character) in text.chars().enumerate() {
-        if place == QUOTED {
-            quoted.push_str("...");
-            break;
-        }
-        quoted.extend(character.escape_debug());
-    }
-    quoted
 }
 
 /// After an unknown profile: what there is.

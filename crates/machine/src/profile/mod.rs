@@ -20,12 +20,12 @@ use std::path::Path;
 
 use napkin_core::Ns;
 use napkin_core::policy::nearest;
+use napkin_core::text::quoted;
 
 pub use error::{Fault, Problem, ProfileError};
 pub use key::{KEYS, Key, MAX_TIME, SECTIONS, Section, Takes};
 pub use unit::{Scale, Unit};
 
-use error::quote;
 use unit::Amount;
 
 /// A testbed's constants, all checked.
@@ -93,7 +93,7 @@ impl Profile {
         match Profile::built_in_text(name) {
             Some(text) => Profile::parse(text, &format!("{name}.toml")),
             None => Err(ProfileError::UnknownName {
-                name: quote(name),
+                name: quoted(name),
                 nearest: nearest(name, Profile::names()),
                 known: Profile::names().collect(),
             }),
@@ -261,7 +261,7 @@ impl Profile {
         for setting in settings {
             let Some((path, value)) = setting.split_once('=') else {
                 let problem = Problem::NoEquals;
-                return Err(ProfileError::setting(&self.origin, quote(setting), problem));
+                return Err(ProfileError::setting(&self.origin, quoted(setting), problem));
             };
             let (place, key) = self.known(path.trim())?;
             let amount = Amount::read(key.takes, value)
@@ -310,7 +310,7 @@ impl Profile {
         let place = Key::place(path);
         let Some((place, key)) = place.and_then(|place| Some((place, KEYS.get(place)?))) else {
             let problem = Problem::UnknownKey { nearest: parse::similar(path) };
-            return Err(ProfileError::setting(&self.origin, quote(path), problem));
+            return Err(ProfileError::setting(&self.origin, quoted(path), problem));
         };
         self.require(key.section)?;
         Ok((place, key))

@@ -7,10 +7,11 @@
 //! is said where the text is not TOML at all.
 
 use napkin_core::policy::nearest;
+use napkin_core::text::quoted;
 use toml_edit::{Document, Item, TableLike, Value};
 
 use super::check::{self, Part};
-use super::error::{Fault, Problem, ProfileError, quote};
+use super::error::{Fault, Problem, ProfileError};
 use super::key::{KEYS, Key, SECTIONS, Section, Takes};
 use super::unit::Amount;
 use super::{Basis, Constant, Profile};
@@ -114,7 +115,7 @@ impl<'a> Reader<'a> {
 
     /// The text of an item, for errors.
     fn given(&self, item: Option<std::ops::Range<usize>>) -> String {
-        quote(item.and_then(|span| self.text.get(span)).unwrap_or_default())
+        quoted(item.and_then(|span| self.text.get(span)).unwrap_or_default())
     }
 
     /// Reads the whole text; returns its name and what it is about.
@@ -129,7 +130,7 @@ impl<'a> Reader<'a> {
                 let problem = Problem::UnknownSection {
                     nearest: nearest(name, known.chain(["name", "about"])),
                 };
-                self.fault(line, quote(name), problem);
+                self.fault(line, quoted(name), problem);
                 continue;
             };
             match item.as_table_like() {
@@ -179,7 +180,7 @@ impl<'a> Reader<'a> {
             let path = format!("{}.{name}", section.name);
             if Key::find(&path).is_none() {
                 let line = self.line_of(table, name);
-                self.fault(line, quote(&path), Problem::UnknownKey { nearest: similar(&path) });
+                self.fault(line, quoted(&path), Problem::UnknownKey { nearest: similar(&path) });
             }
         }
         for (place, key) in KEYS.iter().enumerate().filter(|(_, key)| key.section == section.name) {
@@ -215,7 +216,7 @@ impl<'a> Reader<'a> {
         };
         for (field, _) in table.iter().filter(|(field, _)| !FIELDS.contains(field)) {
             let problem = Problem::UnknownField { nearest: nearest(field, FIELDS) };
-            self.fault(self.line_of(table, field), format!("{path}.{}", quote(field)), problem);
+            self.fault(self.line_of(table, field), format!("{path}.{}", quoted(field)), problem);
         }
         let note = table.get("note").and_then(|item| {
             let path = format!("{path}.note");

@@ -7,8 +7,9 @@
 use std::fmt;
 
 use napkin_core::policy::nearest;
+use napkin_core::text::quoted;
 
-use super::error::{Problem, quote};
+use super::error::Problem;
 use super::key::Takes;
 
 /// Bytes of a GiB.
@@ -89,7 +90,7 @@ impl Amount {
             return match words.iter().position(|word| *word == text) {
                 Some(place) => Ok(Amount::base(takes, place as f64)),
                 None => Err(Problem::NotAChoice {
-                    given: quote(text),
+                    given: quoted(text),
                     words,
                     nearest: nearest(text, words.iter().copied()),
                 }),
@@ -97,12 +98,12 @@ impl Amount {
         }
         let (number, unit) = split(text);
         let Ok(number) = number.parse::<f64>() else {
-            return Err(Problem::NotANumber { given: quote(text), takes });
+            return Err(Problem::NotANumber { given: quoted(text), takes });
         };
         match takes.units().iter().find(|known| known.name == unit) {
             Some(unit) => Ok(Amount { number, unit: *unit }),
-            None if unit.is_empty() => Err(Problem::NoUnit { given: quote(text), takes }),
-            None => Err(Problem::WrongUnit { unit: quote(unit), takes }),
+            None if unit.is_empty() => Err(Problem::NoUnit { given: quoted(text), takes }),
+            None => Err(Problem::WrongUnit { unit: quoted(unit), takes }),
         }
     }
 

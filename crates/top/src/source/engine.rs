@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 
 use napkin_core::Policy;
 use napkin_core::policy::{FAMILIES, InstancePolicy, PRESETS, Threaded};
-use napkin_engine::control::{Record, Request, Verb, choose, request};
+use napkin_engine::control::{Record, Request, Verb, choose, listener, request};
 use napkin_linux::procfs::{Time, thread};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket, sockopt};
 use serde_json::Value;
 
 use super::{LONGEST_NAME, cpus, now_ns};
@@ -47,7 +46,7 @@ impl EngineSource {
         let answer = request(&self.path, &Request::new(Verb::DevGet));
         let answer = answer.map_err(|error| SourceError(error.to_string()))?;
         self.warnings = answer.warnings.iter().map(|text| plain(text, 512)).collect();
-        self.process = peer(&self.path).map(|pid| {
+        self.process = listener(&self.path).ok().flatten().map(|pid| {
             let comm = thread::comm(pid).unwrap_or_else(|| "?".into());
             (pid, plain(&comm, LONGEST_NAME))
         });
@@ -94,20 +93,6 @@ impl Source for EngineSource {
         }
         Ok(Sample { at_ns, napis, cpus, notes })
     }
-}
-
-/// The process that listens at a socket.
-fn peer(path: &Path) -> Option<i32> {
-    let address = SocketAddrUnix::new(path).ok()?;
-    let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).ok()?;
-    sockopt::set_socket_timeout(
-        &socket,
-        sockopt::Timeout::Send,
-        Some(std::time::Duration::from_secs(1)),
-    )
-    .ok()?;
-    connect(&socket, &address).ok()?;
-    Some(sockopt::socket_peercred(&socket).ok()?.pid.as_raw_nonzero().get())
 }
 
 fn number(record: &Record, name: &str) -> Option<u64> {
