@@ -1,26 +1,20 @@
-//! The workloads in the kernel's own NAPI: who polls, by policy. Needs root; without it each test
-//! says so and passes.
+//! The workloads in the kernel's own NAPI: who polls, by policy. Ignored without the rights that
+//! root has.
 
-use std::process::Command;
 use std::time::Duration;
 
 use napkin_bench::linux::workload;
 use napkin_bench::report::{Report, Row};
 use napkin_bench::{NamedPolicy, Options, run};
 use napkin_linux::rights::Right;
+use napkin_testing::{needs, needs_program, test};
 
-/// Whether this process may make namespaces and count in them, and has the program.
-fn may_run(program: &str) -> bool {
-    let needed = [Right::SysAdmin, Right::NetAdmin, Right::Bpf, Right::Perfmon];
-    if let Some(right) = needed.into_iter().find(|right| !right.held()) {
-        eprintln!("skipped: it needs {right}");
-        return false;
+/// Ignores the test unless this process may make namespaces and count in them, and has the program.
+fn needs_rights_and(program: &str) {
+    for right in [Right::SysAdmin, Right::NetAdmin, Right::Bpf, Right::Perfmon] {
+        needs(right.held(), right);
     }
-    let there = Command::new(program).arg("-V").output().is_ok();
-    if !there {
-        eprintln!("skipped: {program} is not installed");
-    }
-    there
+    needs_program(program);
 }
 
 fn report(name: &str, load: &str, policies: &[&str]) -> Report {
@@ -58,9 +52,7 @@ fn polls(row: &Row) -> [u64; 3] {
 
 #[test]
 fn each_policy_s_polls_of_memcached_are_made_by_whom_it_says() {
-    if !may_run("memcached") {
-        return;
-    }
+    needs_rights_and("memcached");
     let report = report("memcached", "max", &["base", "threaded", "defer20", "suspend20", "hold"]);
     let [base, threaded, defer, suspend, hold] = &report.rows[..] else { panic!("five rows") };
     assert_eq!(report.world, "linux");
@@ -83,9 +75,7 @@ fn each_policy_s_polls_of_memcached_are_made_by_whom_it_says() {
 
 #[test]
 fn pings_are_answered_and_a_sink_receives_what_was_sent() {
-    if !may_run("ping") {
-        return;
-    }
+    needs_rights_and("ping");
     let flood = report("flood-ping", "flood", &["base", "threaded"]);
     for row in &flood.rows {
         assert!(row.figures.packets > Some(0), "{row:?}");
@@ -98,3 +88,5 @@ fn pings_are_answered_and_a_sink_receives_what_was_sent() {
     }
     assert!(polls(&sink.rows[1])[2] > 0, "the sink polls: {:?}", sink.rows[1]);
 }
+
+napkin_testing::main!();

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use napkin_bench::memcached::{
     Client, ClientError, ClientFigures, ClientWait, Config, Load, populate, populate_telling,
 };
+use napkin_linux::rights::Right;
 use napkin_sched::{CpuList, usable_cpus};
+use napkin_testing::{ignore, needs, needs_program, test};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 /// What a fake server does with the connection after a request was read in whole.
@@ -268,39 +270,32 @@ fn lost_connections_are_made_again_and_counted() {
 
 #[test]
 fn a_client_and_its_new_connections_are_in_the_namespace_of_who_started_it() {
+    needs(Right::SysAdmin.held(), Right::SysAdmin);
+    needs_program("ip");
     let host = std::fs::File::open("/proc/thread-self/ns/net").expect("it is its own");
-    let inside = std::thread::spawn(move || {
-        // SAFETY: only this thread leaves for a network namespace of its own, and no descriptor of
-        // it is used elsewhere.
-        let left = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
-        if let Err(errno) = left {
-            eprintln!("skipped: no namespace of one's own (CAP_SYS_ADMIN): {errno}");
-            return;
-        }
-        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
-        if !up.is_ok_and(|status| status.success()) {
-            return eprintln!("skipped: the namespace's loopback cannot be set up (ip)");
-        }
-        let fake = Fake::new(Mood::Closes(10));
-        let load = Load::Open { per_second: 5_000.0 };
-        let config = Config { load, connections: 200, threads: 2, ..fake.config() };
-        let outside = std::thread::scope(|scope| {
-            let connect = || {
-                let kind = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(host.as_fd(), kind).expect("root may");
-                Client::start(&config).map(drop)
-            };
-            scope.spawn(connect).join().expect("no panic")
-        });
-        assert!(matches!(outside, Err(ClientError::Connect { .. })), "{outside:?}");
-        let mut client = Client::start(&config).expect("it connects in here");
-        while fake.heard.load(Ordering::SeqCst) < 2_500 && client.is_running() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let figures = client.end_window().expect("its new connections are in here as well");
-        assert!(figures.reconnects >= 40, "{figures:?}");
+    // SAFETY: only this thread, which is the test's own and ends with it, leaves for a network
+    // namespace of its own, and no descriptor of it is used elsewhere.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("root may");
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    assert!(up.is_ok_and(|status| status.success()), "the namespace's loopback");
+    let fake = Fake::new(Mood::Closes(10));
+    let load = Load::Open { per_second: 5_000.0 };
+    let config = Config { load, connections: 200, threads: 2, ..fake.config() };
+    let outside = std::thread::scope(|scope| {
+        let connect = || {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(host.as_fd(), kind).expect("root may");
+            Client::start(&config).map(drop)
+        };
+        scope.spawn(connect).join().expect("no panic")
     });
-    inside.join().expect("it passes");
+    assert!(matches!(outside, Err(ClientError::Connect { .. })), "{outside:?}");
+    let mut client = Client::start(&config).expect("it connects in here");
+    while fake.heard.load(Ordering::SeqCst) < 2_500 && client.is_running() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let figures = client.end_window().expect("its new connections are in here as well");
+    assert!(figures.reconnects >= 40, "{figures:?}");
 }
 
 #[test]
@@ -343,30 +338,28 @@ struct Memcached {
 }
 
 impl Memcached {
-    /// `None`, and a line that says so, where it is not installed.
-    fn start(arguments: &[&str]) -> Option<Memcached> {
+    /// Where it is not installed the test is ignored.
+    fn start(arguments: &[&str]) -> Memcached {
+        needs_program("memcached");
         // Somebody may take the port between the two lines: then memcached ends, and we try again.
         for _ in 0..5 {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
             let address = listener.local_addr().expect("bound");
             drop(listener);
             let port = address.port().to_string();
-            let child = Command::new("memcached")
+            let mut child = Command::new("memcached")
                 .args(["-l", "127.0.0.1", "-p", &port, "-U", "0", "-u", "nobody"])
                 .args(arguments)
                 .stderr(Stdio::null())
-                .spawn();
-            let Ok(mut child) = child else {
-                eprintln!("skipped: memcached is not installed");
-                return None;
-            };
+                .spawn()
+                .expect("memcached");
             let begun = Instant::now();
             while begun.elapsed() < Duration::from_secs(20) {
                 if child.try_wait().expect("our child").is_some() {
                     break;
                 }
                 if TcpStream::connect(address).is_ok() {
-                    return Some(Memcached { child, address });
+                    return Memcached { child, address };
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -418,7 +411,7 @@ fn second_of(config: &Config) -> ClientFigures {
 
 #[test]
 fn the_real_memcached_is_filled_and_finds_every_record() {
-    let Some(memcached) = Memcached::start(&["-t", "2", "-m", "256"]) else { return };
+    let memcached = Memcached::start(&["-t", "2", "-m", "256"]);
     let config = Config {
         connections: 50,
         threads: 2,
@@ -447,7 +440,7 @@ fn the_real_memcached_is_filled_and_finds_every_record() {
 
 #[test]
 fn every_request_that_fell_due_is_accounted_for() {
-    let Some(memcached) = Memcached::start(&[]) else { return };
+    let memcached = Memcached::start(&[]);
     let fake = Fake::new(Mood::Silent);
     for (address, per_second) in [
         (memcached.address, 500.0),
@@ -475,7 +468,7 @@ fn every_request_that_fell_due_is_accounted_for() {
 
 #[test]
 fn a_memcached_that_is_killed_ends_the_client_with_its_name() {
-    let Some(mut memcached) = Memcached::start(&[]) else { return };
+    let mut memcached = Memcached::start(&[]);
     let config = Config { connections: 20, ..Config::new(memcached.address) };
     let mut client = Client::start(&config).expect("it connects");
     client.begin_window().expect("it runs");
@@ -492,28 +485,29 @@ fn a_memcached_that_is_killed_ends_the_client_with_its_name() {
 
 #[test]
 fn a_store_that_is_too_small_is_not_taken_for_filled() {
-    let Some(memcached) = Memcached::start(&["-m", "8"]) else { return };
+    let memcached = Memcached::start(&["-m", "8"]);
     let config = Config { records: 100_000, ..Config::new(memcached.address) };
     let error = populate(&config).expect_err("23 MB do not fit 8 MB");
     let ClientError::NotKept { kept, records: 100_000, .. } = error else { panic!("{error}") };
     assert!(kept < 100_000);
 }
 
+/// How many files this process may open.
+fn descriptors() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
 #[test]
 fn thousands_of_connections_are_served_by_one_thread() {
-    let Some(memcached) = Memcached::start(&["-c", "4096"]) else { return };
+    // 2000 here, and memcached, which inherits the limit, asks for its 4096 and some.
+    needs(descriptors().is_none_or(|it| it >= 5_000), "5000 file descriptors (ulimit -n)");
+    let memcached = Memcached::start(&["-c", "4096"]);
     let config = Config {
         connections: 2_000,
         records: 1_000,
         load: Load::Open { per_second: 4_000.0 },
         ..Config::new(memcached.address)
     };
-    if rustix::process::getrlimit(rustix::process::Resource::Nofile)
-        .current
-        .is_some_and(|it| it < 5_000)
-    {
-        return eprintln!("skipped: fewer than 5000 file descriptors (ulimit -n)");
-    }
     populate(&config).expect("it has room");
     let figures = second_of(&config);
     let offered = figures.offered_per_s.expect("a schedule");
@@ -522,9 +516,8 @@ fn thousands_of_connections_are_served_by_one_thread() {
 
 #[test]
 fn too_few_descriptors_are_said_before_anything_is_opened() {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let Some(limit) = limit.filter(|limit| *limit < 28_000) else {
-        return eprintln!("skipped: this process may open more files than a client connections");
+    let Some(limit) = descriptors().filter(|limit| *limit < 28_000) else {
+        ignore("needs a limit below 28000 file descriptors, a client's most connections")
     };
     let fake = Fake::new(Mood::Answers);
     let connections = usize::try_from(limit).expect("less than 28000");
@@ -532,3 +525,5 @@ fn too_few_descriptors_are_said_before_anything_is_opened() {
     let error = error.expect_err("too many").to_string();
     assert!(error.contains("ulimit -n") && error.contains(&limit.to_string()), "{error}");
 }
+
+napkin_testing::main!();

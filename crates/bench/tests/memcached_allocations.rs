@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use napkin_bench::memcached::{Client, ClientWait, Config, Load, populate};
+use napkin_testing::{needs_program, test};
 
 struct Counting;
 
@@ -33,16 +34,15 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn requests_cost_no_allocation() {
+    needs_program("memcached");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address = listener.local_addr().expect("bound");
     drop(listener);
-    let child = Command::new("memcached")
+    let mut child = Command::new("memcached")
         .args(["-l", "127.0.0.1", "-p", &address.port().to_string(), "-U", "0", "-u", "nobody"])
         .stderr(Stdio::null())
-        .spawn();
-    let Ok(mut child) = child else {
-        return eprintln!("skipped: memcached is not installed");
-    };
+        .spawn()
+        .expect("memcached");
     let begun = Instant::now();
     while TcpStream::connect(address).is_err() && begun.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(10));
@@ -75,3 +75,5 @@ fn requests_cost_no_allocation() {
         assert_eq!(during, 0, "{load:?}: {requests} requests");
     }
 }
+
+napkin_testing::main!();

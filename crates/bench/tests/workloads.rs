@@ -9,6 +9,8 @@ use napkin_bench::report::{Column, Report, Row};
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, XskRr};
 use napkin_bench::{NamedPolicy, Options, Workload, run};
+use napkin_engine::rights;
+use napkin_testing::{needs, needs_program, test};
 
 /// All of them use the same CPUs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -93,6 +95,7 @@ fn the_corner_interrupts_after_each_softirq() {
 
 #[test]
 fn packets_are_answered_in_all_four_configurations() {
+    needs(rights::net_admin(), "CAP_NET_ADMIN: two of them prefer busy polling on a socket");
     let xsk_rr = XskRr { paces: vec![PACES[0]] };
     let report = briefly(
         &xsk_rr,
@@ -117,10 +120,9 @@ fn packets_are_answered_in_all_four_configurations() {
 
 #[test]
 fn the_real_ping_is_answered_over_a_tap_device() {
-    if let Err(reason) = tap_and_ping() {
-        eprintln!("skipped: {reason}");
-        return;
-    }
+    needs(rights::net_admin(), "CAP_NET_ADMIN");
+    needs(std::path::Path::new("/dev/net/tun").exists(), "/dev/net/tun");
+    needs_program("ping");
     let report = briefly(&FloodPing::tap(), &["base"]);
     let figures = &report.rows[0].figures;
     let (packets, irqs) = (figures.packets.expect("counted"), figures.interrupts.expect("counted"));
@@ -129,13 +131,4 @@ fn the_real_ping_is_answered_over_a_tap_device() {
     assert!(!std::path::Path::new("/sys/class/net/bench0").exists(), "the device has gone");
 }
 
-fn tap_and_ping() -> Result<(), String> {
-    if !napkin_engine::rights::net_admin() {
-        return Err("no CAP_NET_ADMIN".into());
-    }
-    if !std::path::Path::new("/dev/net/tun").exists() {
-        return Err("no /dev/net/tun".into());
-    }
-    let ping = std::process::Command::new("ping").arg("-V").output();
-    ping.map(drop).map_err(|error| format!("no ping (Debian: iputils-ping): {error}"))
-}
+napkin_testing::main!();

@@ -433,31 +433,4 @@ mod tests {
         assert!(denied.to_string().contains("CAP_NET_ADMIN"));
         assert!(TapError::NoDriver.to_string().contains("modprobe tun"));
     }
-
-    #[test]
-    fn frames_that_do_not_fit_or_find_no_buffer_are_read_and_counted() {
-        // Of the range for benchmarks; a net that a test run beside this one does not use.
-        let net = 128 + (std::process::id() % 128) as u8;
-        let [ours, all] = [1, 3].map(|host| Ipv4Addr::new(198, 18, net, host));
-        let pool = Pool::new(1);
-        let config = TapConfig { address: Some((ours, 30)), ..named("napkin%d") };
-        let mut tap = match Tap::open(&config, &pool) {
-            Ok(tap) => tap,
-            Err(error) => return eprintln!("skipped: {error}"),
-        };
-        // An MTU that the configuration refuses, but that somebody else may set.
-        let wide = TapConfig { mtu: Some(4000), up: false, ..named(&tap.name) };
-        configure(&tap.name, &wide).expect("the kernel takes it");
-        let _only = pool.take();
-        let socket = std::net::UdpSocket::bind((ours, 0)).expect("the address is there");
-        socket.set_broadcast(true).expect("it may");
-        socket.send_to(&[0; 3000], (all, 9)).expect("the interface is up");
-        socket.send_to(&[0; 100], (all, 9)).expect("the interface is up");
-        // The kernel may send a few frames of its own.
-        let mut into = Vec::with_capacity(64);
-        tap.queues[0].poll(64, 1, &mut into);
-        let counts = tap.queues[0].counters().read();
-        assert_eq!((counts.rx_oversized, counts.rx_packets), (1, 0));
-        assert!(counts.rx_no_buffer >= 1 && into.is_empty());
-    }
 }

@@ -1,6 +1,6 @@
 //! A TAP interface between this process and the kernel: a datagram out and one back.
 //!
-//! Needs /dev/net/tun and CAP_NET_ADMIN, and says so where it has to skip.
+//! Ignored without /dev/net/tun and CAP_NET_ADMIN.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -8,21 +8,25 @@ use std::time::Duration;
 
 use napkin_nic::tap::{Tap, TapConfig, TapError};
 use napkin_nic::{Frame, PacketQueue, Pool, SendError};
+use napkin_testing::{ignore, test};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const KERNELS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Opens an interface, or says why it cannot.
-fn open(config: &TapConfig) -> Option<Tap> {
-    match Tap::open(config, &Pool::new(64)) {
-        Ok(tap) => Some(tap),
-        Err(error @ (TapError::NoDriver | TapError::Permission { .. })) => {
-            eprintln!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
+/// Opens an interface. Where there can be none, or not with these rights, the test is ignored.
+fn open(config: &TapConfig, pool: &Pool) -> Result<Tap, TapError> {
+    match Tap::open(config, pool) {
+        Err(error @ (TapError::NoDriver | TapError::Permission { .. })) => ignore(error),
+        other => other,
     }
+}
+
+/// The kernel's address and ours, in a network that is for benchmarks (RFC 2544), and of that in
+/// `part` (0 or 1) of what is this process's own.
+fn addresses(part: u8) -> (Ipv4Addr, Ipv4Addr) {
+    let net = (std::process::id() % 128) as u8 + 128 * part;
+    (Ipv4Addr::new(198, 18, net, 1), Ipv4Addr::new(198, 18, net, 2))
 }
 
 /// The next frame of any queue that `wanted` accepts.
@@ -62,19 +66,16 @@ fn arp_reply(kernel: Ipv4Addr, address: Ipv4Addr) -> Vec<u8> {
 
 #[test]
 fn a_datagram_goes_out_through_the_queue_and_another_comes_in() {
-    // Of the range for benchmarks; a net and a name that a test run beside this one does not use.
-    let run = std::process::id();
-    let net = (run % 128) as u8;
-    let (kernel, ours) = (Ipv4Addr::new(198, 18, net, 1), Ipv4Addr::new(198, 18, net, 2));
+    let (kernel, ours) = addresses(0);
     let config = TapConfig {
-        name: format!("nk{run}"),
+        name: format!("nk{}", std::process::id()),
         queues: 2,
         mac: Some(KERNELS),
         address: Some((kernel, 30)),
         mtu: Some(1400),
         ..TapConfig::default()
     };
-    let Some(mut tap) = open(&config) else { return };
+    let mut tap = open(&config, &Pool::new(64)).expect("a device");
     let sys = format!("/sys/class/net/{}", tap.name);
     assert_eq!(std::fs::read_to_string(format!("{sys}/mtu")).expect("there").trim(), "1400");
     let socket = UdpSocket::bind((kernel, 0)).expect("the address is there");
@@ -117,24 +118,30 @@ fn a_datagram_goes_out_through_the_queue_and_another_comes_in() {
 #[test]
 fn an_interface_of_another_kind_is_refused_by_name() {
     let config = TapConfig { name: "lo".into(), up: false, ..TapConfig::default() };
-    match Tap::open(&config, &Pool::new(1)) {
+    match open(&config, &Pool::new(1)) {
         Err(TapError::NotTap { name }) => assert_eq!(name, "lo"),
-        Err(error) => eprintln!("skipped: {error}"),
+        Err(error) => panic!("{error}"),
         Ok(_) => panic!("the loopback interface is not a TAP interface"),
     }
 }
 
-/// Removes an interface, as `ip link delete` does: one rtnetlink message.
-fn remove(name: &str) {
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const IFLA_MTU: u16 = 4;
+
+/// One rtnetlink message about an interface: to remove it, as `ip link delete` does, or to change
+/// it, as `ip link set`, with an attribute.
+fn tell(kind: u16, name: &str, attribute: &[u8]) {
     let index = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).expect("there");
     let index: i32 = index.trim().parse().expect("a number");
     let mut message = Vec::new();
-    message.extend(32u32.to_ne_bytes()); // length, header included
-    message.extend(17u16.to_ne_bytes()); // RTM_DELLINK
+    message.extend((32 + attribute.len() as u32).to_ne_bytes()); // length, header included
+    message.extend(kind.to_ne_bytes());
     message.extend(5u16.to_ne_bytes()); // a request, to be acknowledged
     message.extend([0; 12]); // sequence, port; address family and kind of interface
     message.extend(index.to_ne_bytes());
     message.extend([0; 8]); // flags, and which of them change
+    message.extend(attribute);
     let family = rustix::net::AddressFamily::NETLINK;
     let kind = rustix::net::SocketType::RAW;
     let socket = rustix::net::socket(family, kind, None).expect("a netlink socket");
@@ -144,15 +151,40 @@ fn remove(name: &str) {
 
 #[test]
 fn a_queue_whose_interface_was_removed_says_that_it_has_gone() {
-    let Some(mut tap) = open(&TapConfig::default()) else { return };
+    let mut tap = open(&TapConfig::default(), &Pool::new(64)).expect("a device");
     let wire = tap.queues[0].transmitter();
     let mut frames = Vec::with_capacity(64);
     tap.queues[0].poll(64, 0, &mut frames);
     let counters = tap.queues[0].counters();
     assert!(!tap.queues[0].gone() && !counters.gone());
-    remove(&tap.name);
+    tell(RTM_DELLINK, &tap.name, &[]);
     assert_eq!(tap.queues[0].poll(64, 0, &mut frames).rx, 0);
     assert!(tap.queues[0].gone() && counters.gone());
     assert_eq!(wire.send(&[0; 60], 0), Err(SendError::Down));
     assert_eq!(tap.queues[0].counters().read().tx_dropped, 1);
 }
+
+#[test]
+fn frames_that_do_not_fit_or_find_no_buffer_are_read_and_counted() {
+    let (kernel, _) = addresses(1);
+    let pool = Pool::new(1);
+    let config = TapConfig { address: Some((kernel, 30)), ..TapConfig::default() };
+    let mut tap = open(&config, &pool).expect("a device");
+    // An MTU that the configuration refuses, but that somebody else may set.
+    let mtu = [&8u16.to_ne_bytes()[..], &IFLA_MTU.to_ne_bytes(), &4_000u32.to_ne_bytes()].concat();
+    tell(RTM_NEWLINK, &tap.name, &mtu);
+    let _only = pool.take();
+    let socket = UdpSocket::bind((kernel, 0)).expect("the address is there");
+    socket.set_broadcast(true).expect("it may");
+    let all = Ipv4Addr::from(u32::from(kernel) + 2);
+    socket.send_to(&[0; 3000], (all, 9)).expect("the interface is up");
+    socket.send_to(&[0; 100], (all, 9)).expect("the interface is up");
+    // The kernel may send a few frames of its own.
+    let mut into = Vec::with_capacity(64);
+    tap.queues[0].poll(64, 1, &mut into);
+    let counts = tap.queues[0].counters().read();
+    assert_eq!((counts.rx_oversized, counts.rx_packets), (1, 0));
+    assert!(counts.rx_no_buffer >= 1 && into.is_empty());
+}
+
+napkin_testing::main!();
