@@ -3,6 +3,7 @@
 use napkin_engine::{EpollError, SocketError};
 use thiserror::Error;
 
+use crate::interrupt::Interrupted;
 use crate::report::Report;
 
 /// Why a run did not take place.
@@ -45,6 +46,9 @@ pub enum BenchError {
     /// A value that makes no sense.
     #[error("{0}")]
     Option(String),
+    /// The run was asked to end.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
     /// A thread of the workload panicked.
     #[error("a thread of the workload panicked; this is a bug in napkin")]
     Panicked,

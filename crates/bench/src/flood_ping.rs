@@ -5,6 +5,8 @@
 //! is an open-loop flood beyond the capacity, under which `hold` and `base` are equal: when there is
 //! always work there is nothing to hold.
 
+use std::time::Duration;
+
 use napkin_core::MICROSECOND;
 use napkin_core::policy::{ApplicationPolicy, EpollPolicy, Policy};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
@@ -131,13 +133,13 @@ impl Workload for FloodPing {
         };
         let serving = Serving::start(trial.policy, placement, vec![queue], cost)?;
         let ping = match self.clients[index] {
-            Client::Ping => Some(Ping::start(options, placement.other, US.ipv4)?),
+            Client::Ping => Some(Ping::start(trial, placement.other, US.ipv4)?),
             _ => None,
         };
-        std::thread::sleep(options.warm_up);
+        trial.warm_up(Duration::ZERO)?;
         let answered = serving.stack.counters().answered();
         let window = Window::begin(&serving, &[placement.queue])?;
-        std::thread::sleep(options.window);
+        trial.window()?;
         let mut figures = window.end(0)?;
         let answered = serving.stack.counters().answered() - answered;
         if let Some(ping) = ping {

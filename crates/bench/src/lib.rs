@@ -9,14 +9,17 @@
 //!   that loads a real memcached there.
 //! - [`machine`], [`sweep`], [`reproduce`]: modelled hosts, and the published experiments on them.
 //! - [`serve`]: what `napkin serve` does.
+//! - [`interrupt`]: being asked to end; [`partial`]: the file from which a run goes on.
 //! - [`measure`] turns events into figures, [`report`] turns figures into tables, JSON and progress.
 
 pub mod error;
 pub mod flood_ping;
+pub mod interrupt;
 pub mod linux;
 pub mod machine;
 pub mod measure;
 pub mod memcached;
+pub mod partial;
 mod ping;
 pub mod policy;
 mod rate;
@@ -31,5 +34,7 @@ pub mod workload;
 pub mod xsk_rr;
 
 pub use error::{BenchError, Stopped};
+pub use interrupt::{Interrupt, Interrupted};
+pub use partial::{Partial, PartialError};
 pub use policy::NamedPolicy;
-pub use workload::{Options, Workload, run};
+pub use workload::{Options, Workload, resumable, run};

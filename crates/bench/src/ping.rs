@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::error::BenchError;
-use crate::workload::Options;
+use crate::workload::Trial;
 
 /// Bytes after the ICMP header: what ping sends.
 pub(crate) const PAYLOAD: usize = 56;
@@ -18,20 +18,22 @@ impl Ping {
     /// Floods an address from a CPU for as long as a run of these options takes, in the calling
     /// thread's network namespace.
     pub(crate) fn start(
-        options: &Options,
+        trial: Trial<'_>,
         cpu: usize,
         address: Ipv4Addr,
     ) -> Result<Ping, BenchError> {
+        let options = trial.options;
         // It ends by itself, whatever becomes of us.
         let seconds = (options.warm_up + options.window + Duration::from_secs(2)).as_secs() + 1;
-        let child = Command::new("ping")
+        let mut command = Command::new("ping");
+        command
             .args(["-f", "-q", "-s", &PAYLOAD.to_string(), "-w", &seconds.to_string()])
             .arg(address.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn();
-        let child = child.map_err(|error| {
+            .stderr(Stdio::piped());
+        trial.interrupt.restore_in(&mut command);
+        let child = command.spawn().map_err(|error| {
             BenchError::Ping(format!(
                 "the real ping cannot be run: {error}; install it (Debian: iputils-ping), or \
                  flood without it, in the engine: --device synthetic"

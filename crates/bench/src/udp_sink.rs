@@ -133,9 +133,8 @@ impl Workload for UdpSink {
     }
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
-        let options = trial.options;
         // Everything on one CPU: that is the experiment.
-        let cpu = options.placement().queue;
+        let cpu = trial.options.placement().queue;
         let placement = Placement { queue: cpu, other: cpu, poller: cpu };
         let queue = self.queue(index, trial.seed)?;
         let control = queue.control();
@@ -160,15 +159,16 @@ impl Workload for UdpSink {
                     application.run(engine, socket)
                 })
                 .map_err(BenchError::Proc)?;
-            std::thread::sleep(options.warm_up + Duration::from_millis(20));
+            let warm = trial.warm_up(Duration::from_millis(20));
             let window = Window::begin(&serving, &[cpu]);
             let (first, offered) = (received.load(Ordering::Relaxed), control.offered());
-            std::thread::sleep(options.window);
+            let measured = warm.and_then(|()| trial.window());
             let (last, offered_end) = (received.load(Ordering::Relaxed), control.offered());
             let figures = window.and_then(|window| window.end(0));
             stop.store(true, Ordering::Relaxed);
             control.stop();
             sink.join().map_err(|_| BenchError::Panicked)??;
+            measured?;
             let mut figures = figures?;
             let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
             figures.achieved_per_s = Some((last - first) as f64 / seconds);

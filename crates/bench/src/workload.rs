@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use napkin_core::Policy;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::error::{BenchError, Stopped};
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::measure::{Host, Plan, ProcStat};
+use crate::partial::Partial;
 use crate::policy::NamedPolicy;
 use crate::report::{Column, Figures, Progress, Repetition, Report, Row};
 
@@ -88,6 +90,26 @@ pub struct Trial<'a> {
     pub options: &'a Options,
     /// The run's own seed.
     pub seed: u64,
+    /// Where it sleeps, so that it can be given up.
+    pub interrupt: &'a Interrupt,
+}
+
+impl Trial<'_> {
+    /// Sleeps through the warm-up, and a little more.
+    ///
+    /// # Errors
+    /// If the run is to be given up.
+    pub fn warm_up(&self, more: Duration) -> Result<(), Interrupted> {
+        self.interrupt.sleep(self.options.warm_up + more)
+    }
+
+    /// Sleeps through the window.
+    ///
+    /// # Errors
+    /// If the run is to be given up.
+    pub fn window(&self) -> Result<(), Interrupted> {
+        self.interrupt.sleep(self.options.window)
+    }
 }
 
 /// A workload: some loads, and how to run a policy under one of them.
@@ -118,11 +140,19 @@ pub trait Workload {
     /// What follows from all rows together.
     fn conclude(&self, _report: &mut Report) {}
 
+    /// What a run takes beside its warm-up and its window, for an estimate.
+    fn overhead(&self) -> Duration {
+        Duration::from_millis(30)
+    }
+
     /// What a reader should know about its figures on this machine.
     fn notes(&self, _options: &Options) -> Vec<String> {
         Vec::new()
     }
 }
+
+/// How long after a failure it may turn out that the run was interrupted.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// Runs a workload: every policy under every load, in turn, and that several times. A policy that
 /// asks for what this process has no right to gets rows without figures, with the reason.
@@ -131,6 +161,49 @@ pub trait Workload {
 /// Options that make no sense, before anything runs; or the first run that failed, with what was
 /// measured until then.
 pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, Stopped> {
+    resumable(workload, options, &Interrupt::default(), &mut Partial::default())
+}
+
+/// How many measurements a run has, and about how long they take.
+pub fn size(workload: &dyn Workload, options: &Options) -> (u64, Duration) {
+    let subjects = options.policies.len() * workload.loads();
+    let steps = Plan { subjects, repetitions: options.repetitions }.len() as u64;
+    let one = options.warm_up + options.window + workload.overhead();
+    (steps, one.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX)))
+}
+
+/// All that a run's figures depend on: a run that goes on must have the same.
+pub fn plan(workload: &dyn Workload, options: &Options) -> Value {
+    let Placement { queue, other, poller } = options.placement();
+    let policies = options.policies.iter();
+    json!({
+        "workload": workload.name(),
+        "world": workload.world(),
+        "loads": (0..workload.loads()).map(|it| workload.load(it)).collect::<Vec<_>>(),
+        "policies": policies
+            .map(|it| json!({ "name": it.name, "policy": it.policy.to_string() }))
+            .collect::<Vec<_>>(),
+        "repetitions": options.repetitions,
+        "window_ns": options.window.as_nanos() as u64,
+        "warm_up_ns": options.warm_up.as_nanos() as u64,
+        "seed": options.seed,
+        "cpus": [queue, other, poller],
+        "host": Host::known(),
+    })
+}
+
+/// The same as [`run`], but that measurements which `partial` has are taken from there, all others are
+/// kept there, and it ends when asked to: that is [`BenchError::Interrupted`], and the measurement under
+/// way is given up.
+///
+/// # Errors
+/// Those of [`run`], and the interruption.
+pub fn resumable(
+    workload: &dyn Workload,
+    options: &Options,
+    interrupt: &Interrupt,
+    partial: &mut Partial,
+) -> Result<Report, Stopped> {
     check(options)?;
     let (policies, loads) = (options.policies.len(), workload.loads());
     let plan = Plan { subjects: policies * loads, repetitions: options.repetitions };
@@ -150,21 +223,35 @@ pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, Stopped
         // Loads outside, policies inside: those that are compared run next to each other.
         let (load, place) = (step.subject / policies, step.subject % policies);
         let policy = &options.policies[place];
-        progress.step(&format!("{} {policy} {}", workload.name(), describe(&workload.load(load))));
-        if refused[place].is_some() {
+        let number = number as u64;
+        if let Some(figures) = partial.found(workload.name(), number) {
+            progress.past();
+            repetitions[step.subject].push(Repetition { step: number, figures });
             continue;
         }
+        if refused[place].is_some() {
+            progress.past();
+            partial.pass();
+            continue;
+        }
+        progress.step(&format!("{} {policy} {}", workload.name(), describe(&workload.load(load))));
         let seed = options.seed.wrapping_mul(1_000_003).wrapping_add(step.repetition as u64);
-        match workload.run(load, Trial { policy: &policy.policy, options, seed }) {
+        let trial = Trial { policy: &policy.policy, options, seed, interrupt };
+        let asked = interrupt.check().map_err(BenchError::from);
+        match asked.and_then(|()| workload.run(load, trial)) {
             Ok(figures) => {
-                repetitions[step.subject].push(Repetition { step: number as u64, figures });
+                partial.keep(workload.name(), number, &figures);
+                repetitions[step.subject].push(Repetition { step: number, figures });
             }
             Err(error) if error.is_refusal() => {
                 progress.say(&format!("not measured ({policy}): {error}"));
                 refused[place] = Some(error.to_string());
+                partial.pass();
             }
             Err(error) => {
-                failed = Some(error);
+                // A terminal's Ctrl-C goes to a workload's programs, too: that they end is no failure.
+                let asked = interrupt.sleep(GRACE);
+                failed = Some(asked.err().map_or(error, BenchError::from));
                 break;
             }
         }
@@ -190,7 +277,8 @@ pub fn run(workload: &dyn Workload, options: &Options) -> Result<Report, Stopped
         );
     }
     if let Some(error) = &failed {
-        notes.push(format!("the run ended early: {error}"));
+        let there: usize = repetitions.iter().map(Vec::len).sum();
+        notes.push(format!("the run ended early, with {there} of {steps} measurements: {error}"));
     }
     let rows = repetitions.into_iter().enumerate().filter_map(|(subject, repetitions)| {
         let (load, place) = (subject / policies, subject % policies);
@@ -332,6 +420,58 @@ mod tests {
         assert!(report.notes.iter().any(|note| note.contains("ended early")));
         let told = Told::new(&[broken]);
         assert!(run(&told, &two_policies()).expect_err("the first failed").report.is_none());
+    }
+
+    fn interrupted() -> Result<Figures, BenchError> {
+        Err(Interrupted { signal: 2 }.into())
+    }
+
+    #[test]
+    fn a_run_that_was_interrupted_goes_on_where_it_was() {
+        let folder = std::env::temp_dir().join(format!("napkin-resumable-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let options = Options { repetitions: 3, ..two_policies() };
+        // The second is interrupted; a policy that was refused is asked again.
+        let told = Told::new(&[refused, fine, interrupted]);
+        let begin = || Partial::begin(&folder, "napkin 1.0", "bench", plan(&told, &options));
+        let mut partial = begin();
+        let on = Interrupt::default();
+        let stopped = resumable(&told, &options, &on, &mut partial).expect_err("interrupted");
+        assert!(matches!(stopped.error, BenchError::Interrupted(it) if it.exit_code() == 130));
+        let report = stopped.report.expect("there is one measurement");
+        assert!(
+            report.notes.iter().any(|note| note.ends_with("with 1 of 6 measurements: interrupted")),
+            "{:?}",
+            report.notes
+        );
+        assert_eq!(partial.done(), 3, "the refused policy is done with");
+        let path = partial.kept().unwrap().unwrap().to_owned();
+        drop(partial);
+
+        let again = Told::new(&[refused, fine, fine]);
+        let mut partial = begin().resume(&path).unwrap();
+        let report = resumable(&again, &options, &on, &mut partial).expect("the rest of it");
+        assert_eq!((again.runs.get(), partial.done()), (3, 6));
+        let [busypoll, base] = &report.rows[..] else { panic!("two rows") };
+        assert_eq!((busypoll.repetitions.len(), busypoll.notes.len()), (0, 1));
+        let steps: Vec<u64> = base.repetitions.iter().map(|it| it.step).collect();
+        assert_eq!(steps, [1, 3, 5]);
+        assert_eq!(base.figures.packets, Some(1));
+        partial.end();
+
+        // Asked before it began: nothing is run.
+        on.note(15);
+        let idle = Told::new(&[]);
+        let stopped = resumable(&idle, &options, &on, &mut begin()).expect_err("interrupted");
+        assert!(matches!(stopped.error, BenchError::Interrupted(it) if it.exit_code() == 143));
+        std::fs::remove_dir(&folder).expect("nothing is left in it");
+    }
+
+    #[test]
+    fn a_run_s_size_is_its_steps_and_their_time() {
+        let told = Told::new(&[]);
+        let options = Options { repetitions: 5, ..two_policies() };
+        assert_eq!(size(&told, &options), (10, Duration::from_millis(10 * 1_330)));
     }
 
     #[test]

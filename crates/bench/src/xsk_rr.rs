@@ -141,17 +141,18 @@ impl Workload for XskRr {
                 .name("xsk-rr".into())
                 .spawn_scoped(scope, || application.run(scope, socket))
                 .map_err(BenchError::Proc)?;
-            std::thread::sleep(options.warm_up + Duration::from_millis(50));
+            let warm = trial.warm_up(Duration::from_millis(50));
             let window = Window::begin(&serving, &serving_cpus(trial.policy, placement));
             measure.store(true, Ordering::Relaxed);
             let offered = control.offered();
-            std::thread::sleep(options.window);
+            let measured = warm.and_then(|()| trial.window());
             measure.store(false, Ordering::Relaxed);
             let looking = looking.load(Ordering::Relaxed);
             let figures = window.and_then(|window| window.end(looking));
             let offered = control.offered() - offered;
             stop.store(true, Ordering::Relaxed);
             let seen = receiver.join().map_err(|_| BenchError::Panicked)??;
+            measured?;
             let mut figures = figures?;
             figures.extra.insert("offered".into(), json!(offered));
             Ok::<_, BenchError>((figures, seen))

@@ -1,5 +1,7 @@
 //! `flood-ping` (2007) in this world: the real `ping -f`, answered by the kernel.
 
+use std::time::Duration;
+
 use napkin_core::Policy;
 use serde_json::{Map, Value};
 
@@ -43,14 +45,13 @@ impl Workload for FloodPing {
     }
 
     fn run(&self, _: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
-        let options = trial.options;
-        let placement = options.placement();
+        let placement = trial.options.placement();
         let bed = Bed::new(trial.policy, placement)?;
-        let flood = || Ping::start(options, placement.other, SERVER);
+        let flood = || Ping::start(trial, placement.other, SERVER);
         let ping = bed.pair.client.run(flood).map_err(failed)??;
-        std::thread::sleep(options.warm_up);
+        trial.warm_up(Duration::ZERO)?;
         let window = Window::begin(&bed, placement, &[ping.id()])?;
-        std::thread::sleep(options.window);
+        trial.window()?;
         let mut figures = window.end()?;
         ping.stop()?;
         // Every packet that reaches the server's device is a request, and is answered.

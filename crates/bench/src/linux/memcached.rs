@@ -19,6 +19,7 @@ use super::pair::SERVER;
 use super::window::Window;
 use super::{failed, notes};
 use crate::error::BenchError;
+use crate::interrupt::Interrupt;
 use crate::memcached::{Client, ClientFigures, ClientWait, Config, Load, populate};
 use crate::report::{Column, Figures, Report, column};
 use crate::workload::{Options, Placement, Trial, Workload};
@@ -95,24 +96,24 @@ impl Workload for Memcached {
     }
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
-        let Trial { policy, options, seed } = trial;
-        let placement = options.placement();
+        let Trial { policy, seed, interrupt, .. } = trial;
+        let placement = trial.options.placement();
         let bed = Bed::new(policy, placement)?;
         let config = self.config(index, placement, seed);
-        let start = || Server::start(placement.queue, self.connections);
+        let start = || Server::start(placement.queue, self.connections, interrupt);
         let mut server = bed.pair.server.run(start).map_err(failed)??;
         let filled = bed.pair.client.run(|| {
-            server.listening()?;
+            server.listening(interrupt)?;
             populate(&config).map_err(failed)
         });
         filled.map_err(failed)??;
         let attachment = server.attach(policy)?;
         let client = bed.pair.client.run(|| Client::start(&config)).map_err(failed)?;
         let mut client = client.map_err(failed)?;
-        std::thread::sleep(options.warm_up);
+        trial.warm_up(Duration::ZERO)?;
         let window = Window::begin(&bed, placement, &[server.0.id()])?;
         client.begin_window().map_err(failed)?;
-        std::thread::sleep(options.window);
+        trial.window()?;
         let served = client.end_window().map_err(failed)?;
         let mut figures = window.end()?;
         client.stop().map_err(failed)?;
@@ -222,7 +223,7 @@ struct Server(Child);
 
 impl Server {
     /// Starts it in the calling thread's network namespace, on a CPU.
-    fn start(cpu: usize, connections: usize) -> Result<Server, BenchError> {
+    fn start(cpu: usize, connections: usize, interrupt: &Interrupt) -> Result<Server, BenchError> {
         // A child runs where its parent did; this thread ends here.
         sched::pin(None, &[cpu])?;
         let mut command = Command::new("memcached");
@@ -234,6 +235,7 @@ impl Server {
             command.args(["-u", "root"]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        interrupt.restore_in(&mut command);
         let child = command.spawn().map_err(|error| {
             BenchError::Linux(format!(
                 "memcached cannot be run: {error}; install it (Debian: memcached), or model it: \
@@ -244,7 +246,7 @@ impl Server {
     }
 
     /// Waits until it listens; from the client's namespace.
-    fn listening(&mut self) -> Result<(), BenchError> {
+    fn listening(&mut self, interrupt: &Interrupt) -> Result<(), BenchError> {
         let began = Instant::now();
         loop {
             match TcpStream::connect((SERVER, PORT)) {
@@ -257,7 +259,7 @@ impl Server {
                 }
                 Err(_) => self.still_there()?,
             }
-            std::thread::sleep(Duration::from_millis(5));
+            interrupt.sleep(Duration::from_millis(5))?;
         }
     }
 

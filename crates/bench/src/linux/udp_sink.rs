@@ -75,8 +75,7 @@ impl Workload for UdpSink {
     }
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
-        let options = trial.options;
-        let placement = options.placement();
+        let placement = trial.options.placement();
         let bed = Bed::new(trial.policy, placement)?;
         let open = |address| bind(address, trial.policy);
         let server = bed.pair.server.run(|| open((SERVER, PORT).into())).map_err(failed)??;
@@ -89,7 +88,7 @@ impl Workload for UdpSink {
             let sink = scope.spawn(|| sink(&server, placement.queue, &shared));
             let sender =
                 scope.spawn(|| send(&client, placement.other, self.offered[index], &shared));
-            let measured = measure(&bed, options, placement, &shared);
+            let measured = measure(&bed, trial, placement, &shared);
             shared.stop.store(true, Ordering::Relaxed);
             for thread in [sink, sender] {
                 thread.join().map_err(|_| BenchError::Panicked)??;
@@ -189,15 +188,15 @@ fn send(
 
 fn measure(
     bed: &Bed,
-    options: &Options,
+    trial: Trial<'_>,
     placement: Placement,
     shared: &Shared,
 ) -> Result<Figures, BenchError> {
-    std::thread::sleep(options.warm_up);
+    trial.warm_up(Duration::ZERO)?;
     let counts = || (shared.sent.load(Ordering::Relaxed), shared.received.load(Ordering::Relaxed));
     let window = Window::begin(bed, placement, &[])?;
     let before = counts();
-    std::thread::sleep(options.window);
+    trial.window()?;
     let after = counts();
     let mut figures = window.end()?;
     let (sent, received) = (after.0 - before.0, after.1 - before.1);

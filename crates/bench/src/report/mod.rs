@@ -2,11 +2,13 @@
 //!
 //! [`json`] holds the report's types, the one source of every printed number; [`median`] makes a row
 //! from its repetitions; [`mod@file`] writes the JSON form; [`mod@column`] says what there is to be shown
-//! of a row, [`table`] shows it, [`text`] has units and lines. Nothing here measures.
+//! of a row, [`table`] shows it, [`text`] has units and lines,
+//! [`mod@length`] times. Nothing here measures.
 
 pub mod column;
 pub mod file;
 pub mod json;
+pub mod length;
 pub mod median;
 pub mod page;
 pub mod plot;
@@ -19,5 +21,6 @@ pub mod text;
 pub use column::Column;
 pub use file::WriteError;
 pub use json::{Figures, Repetition, Report, Row};
+pub use length::length;
 pub use progress::Progress;
 pub use provenance::Provenance;

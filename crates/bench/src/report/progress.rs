@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use napkin_core::text::{escaped, escaped_lines};
 
+use super::length::length;
+
 /// Least time between two plain lines.
 const PLAIN_GAP: Duration = Duration::from_secs(1);
 
@@ -20,6 +22,9 @@ pub struct Progress {
     shown: Shown,
     total: u64,
     begun: u64,
+    /// Of those that have begun, the ones that an earlier run had done.
+    past: u64,
+    since: Instant,
 }
 
 enum Shown {
@@ -36,21 +41,31 @@ impl Progress {
             return Progress::plain(total, Box::new(std::io::stderr()));
         }
         if let Ok(style) =
-            ProgressStyle::with_template("[{pos}/{len}] {bar:24} {msg} ({elapsed} so far)")
+            ProgressStyle::with_template("[{pos}/{len}] {bar:24} {msg} ({elapsed} so far{prefix})")
         {
             bar.set_style(style);
         }
-        Progress { shown: Shown::Bar(bar), total, begun: 0 }
+        Progress::of(Shown::Bar(bar), total)
     }
 
     /// Plain lines to a writer.
     pub fn plain(total: u64, out: Box<dyn Write + Send>) -> Progress {
-        Progress { shown: Shown::Plain { out, last: None }, total, begun: 0 }
+        Progress::of(Shown::Plain { out, last: None }, total)
     }
 
     /// Shows nothing, for `--quiet`.
     pub fn hidden(total: u64) -> Progress {
-        Progress { shown: Shown::Nothing, total, begun: 0 }
+        Progress::of(Shown::Nothing, total)
+    }
+
+    fn of(shown: Shown, total: u64) -> Progress {
+        Progress { shown, total, begun: 0, past: 0, since: Instant::now() }
+    }
+
+    /// A step needs not be taken: an earlier run has done it.
+    pub fn past(&mut self) {
+        self.begun += 1;
+        self.past += 1;
     }
 
     /// A step begins, and the one before it has ended.
@@ -61,9 +76,11 @@ impl Progress {
     fn step_at(&mut self, now: Instant, name: &str) {
         self.begun += 1;
         let name = &escaped(name);
+        let left = self.left(now).map(|left| format!("about {left} left"));
         match &mut self.shown {
             Shown::Bar(bar) => {
                 bar.set_message(name.to_owned());
+                bar.set_prefix(left.map(|left| format!(", {left}")).unwrap_or_default());
                 // The bar shows what has ended.
                 bar.set_position(self.begun - 1);
             }
@@ -72,11 +89,21 @@ impl Progress {
                 if due {
                     *last = Some(now);
                     // A progress line that nobody can read is no reason to end a run.
-                    let _ = writeln!(out, "[{}/{}] {name}", self.begun, self.total);
+                    let left = left.map(|left| format!(" ({left})")).unwrap_or_default();
+                    let _ = writeln!(out, "[{}/{}] {name}{left}", self.begun, self.total);
                 }
             }
             Shown::Nothing => {}
         }
+    }
+
+    /// What the steps that are left will take if they are like those that ended; nothing below a second.
+    fn left(&self, now: Instant) -> Option<String> {
+        let ended = (self.begun - self.past).saturating_sub(1);
+        let left = self.total.saturating_sub(self.past + ended);
+        let one = now.saturating_duration_since(self.since).as_secs_f64() / ended as f64;
+        let seconds = one * left as f64;
+        (ended > 0 && seconds >= 1.0).then(|| length(seconds))
     }
 
     /// Prints a line that stays, above the bar if there is one.
@@ -145,6 +172,21 @@ mod tests {
         progress.step_at(start + Duration::from_millis(999), "threaded at 10k/s");
         progress.step_at(start + Duration::from_millis(1000), "hold at 10k/s");
         assert_eq!(page.text(), "[1/3] softirq at 10k/s\n[3/3] hold at 10k/s\n");
+    }
+
+    #[test]
+    fn the_time_that_is_left_is_told_from_the_steps_of_this_run() {
+        let page = Page::default();
+        let mut progress = Progress::plain(14, Box::new(page.clone()));
+        let start = Instant::now();
+        progress.since = start;
+        (0..10).for_each(|_| progress.past());
+        for step in 0..4 {
+            progress.step_at(start + Duration::from_secs(step * 20), "base");
+        }
+        let text = "[11/14] base\n[12/14] base (about 1 min left)\n[13/14] base (about 40 s left)\n\
+                    [14/14] base (about 20 s left)\n";
+        assert_eq!(page.text(), text);
     }
 
     #[test]

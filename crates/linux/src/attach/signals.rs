@@ -43,6 +43,20 @@ impl Signals {
         libc::SIGCHLD,
     ];
 
+    /// Those of some that are not ignored: what `nohup`, or the background of a script, had ignored
+    /// before this program began.
+    pub fn not_ignored(signals: &[i32]) -> Vec<i32> {
+        let ignored = |signal: &i32| {
+            let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: without a new action the call only fills the old one, which is live.
+            let failed =
+                unsafe { libc::sigaction(*signal, std::ptr::null(), action.as_mut_ptr()) } != 0;
+            // SAFETY: it was zeroed above, which is a valid value of plain numbers, and filled since.
+            !failed && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+        };
+        signals.iter().copied().filter(|signal| !ignored(signal)).collect()
+    }
+
     /// Blocks them in the calling thread, and in all that it makes from now on.
     ///
     /// # Errors
@@ -164,5 +178,12 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn an_ignored_signal_is_told_from_others() {
+        // SIGPIPE is ignored in every Rust program.
+        let asked = [libc::SIGPIPE, libc::SIGUSR2];
+        assert_eq!(Signals::not_ignored(&asked), [libc::SIGUSR2]);
     }
 }

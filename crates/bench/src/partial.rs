@@ -1,0 +1,436 @@
+//! The finished measurements of a run, in a file that is there only until all of them are.
+//!
+//! JSON, a line each. The first line says what the file is of: this program's version, and the plan,
+//! which is all that the figures depend on. Every other line is a measurement, appended as it ends, so
+//! that a process that is killed leaves at most one half line, which is dropped. A file of another plan is
+//! refused, with what differs.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::rate::shorten;
+
+/// Why there is nothing to go on with.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PartialError {
+    /// It cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is no such file.
+    #[error("{}:{line}: this is no line of an interrupted run: {why}", path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It is of another run.
+    #[error(
+        "{} is of another run: {what} is {theirs} there and {ours} now; give the same options, or begin \
+         anew without --resume", path.display()
+    )]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// In what they differ: `host.kernel`.
+        what: String,
+        /// What it is in the file.
+        theirs: String,
+        /// What it is now.
+        ours: String,
+    },
+    /// Another process is at it.
+    #[error("{} is being written by another run", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The first line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Header {
+    /// The version, with the commit where it is known.
+    napkin: String,
+    /// `bench`, `reproduce`.
+    command: String,
+    /// All that the figures depend on.
+    plan: Value,
+}
+
+/// Every other line.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line<F> {
+    /// Which of the run's workloads or experiments.
+    part: String,
+    /// Its step, from 0.
+    step: u64,
+    /// What was measured.
+    figures: F,
+}
+
+/// The finished measurements of a run. The default keeps nothing.
+#[derive(Debug, Default)]
+pub struct Partial {
+    header: Option<Header>,
+    /// Where a new file is made.
+    folder: PathBuf,
+    file: Option<(PathBuf, File)>,
+    /// Those of an earlier run that nobody has asked for yet.
+    found: BTreeMap<(String, u64), Value>,
+    done: u64,
+    /// Why what was measured could not be kept.
+    lost: Option<String>,
+}
+
+impl Partial {
+    /// Of a new run, kept in a new file of that folder as soon as there is a measurement. `version` is the
+    /// program's, `command` the subcommand.
+    pub fn begin(folder: &Path, version: &str, command: &str, plan: Value) -> Partial {
+        let header =
+            Header { napkin: version.to_owned(), command: command.to_owned(), plan };
+        Partial { header: Some(header), folder: folder.to_owned(), ..Partial::default() }
+    }
+
+    /// Goes on with a file, which has to be of the same plan.
+    ///
+    /// # Errors
+    /// If it cannot be read, is no such file, or is of another run.
+    pub fn resume(mut self, path: &Path) -> Result<Partial, PartialError> {
+        let io = |source| PartialError::Io { path: path.to_owned(), source };
+        let file = OpenOptions::new().read(true).append(true).open(path).map_err(io)?;
+        lock(&file).map_err(|_| PartialError::Busy { path: path.to_owned() })?;
+        let bytes = fs::read(path).map_err(io)?;
+        let form = |line, why| PartialError::Form { path: path.to_owned(), line, why };
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        for (place, line) in bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate() {
+            let wrong = |error: serde_json::Error| form(place + 1, error.to_string());
+            if place > 0 {
+                let Line { part, step, figures } = serde_json::from_slice(line).map_err(wrong)?;
+                self.found.insert((part, step), figures);
+                continue;
+            }
+            let theirs: Header = serde_json::from_slice(line).map_err(wrong)?;
+            if let Some((what, theirs, ours)) =
+                self.header.as_ref().and_then(|ours| ours.difference(&theirs))
+            {
+                return Err(PartialError::Other { path: path.to_owned(), what, theirs, ours });
+            }
+        }
+        if whole == 0 {
+            return Err(form(1, "it has no first line".to_owned()));
+        }
+        // Only now is it known to be ours to cut.
+        if whole < bytes.len() {
+            file.set_len(whole as u64).map_err(io)?;
+        }
+        self.file = Some((path.to_owned(), file));
+        Ok(self)
+    }
+
+    /// The figures of a measurement that an earlier run has finished; asked for once.
+    pub fn found<F: DeserializeOwned>(&mut self, part: &str, step: u64) -> Option<F> {
+        let figures = self.found.remove(&(part.to_owned(), step))?;
+        // What has no form in JSON (a figure that is no number) is measured anew.
+        let figures = serde_json::from_value(figures).ok()?;
+        self.done += 1;
+        Some(figures)
+    }
+
+    /// Keeps a finished measurement. That it cannot be kept ends no run: [`Partial::kept`] says it.
+    pub fn keep(&mut self, part: &str, step: u64, figures: &impl Serialize) {
+        self.done += 1;
+        if self.header.is_some()
+            && self.lost.is_none()
+            && let Err(error) = self.append(&Line { part: part.to_owned(), step, figures })
+        {
+            self.lost = Some(error.to_string());
+        }
+    }
+
+    /// Counts a step that needs no measurement.
+    pub fn pass(&mut self) {
+        self.done += 1;
+    }
+
+    /// Steps that are done, by this run and by those before it.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    fn append(&mut self, line: &impl Serialize) -> Result<(), PartialError> {
+        let mut bytes = Vec::new();
+        let (path, mut file) = match self.file.take() {
+            Some(made) => made,
+            None => {
+                let made = self.make()?;
+                put(&mut bytes, &self.header);
+                made
+            }
+        };
+        put(&mut bytes, line);
+        // In one write: a process that is killed leaves whole lines, but for one.
+        let written = file.write_all(&bytes);
+        self.file = Some((path.clone(), file));
+        written.map_err(|source| PartialError::Io { path, source })
+    }
+
+    /// Makes a file with a name of its own: `napkin-bench-20261122-174512.partial`.
+    fn make(&self) -> Result<(PathBuf, File), PartialError> {
+        let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let now: String = now.chars().filter(char::is_ascii_digit).collect();
+        let (day, time) = now.split_at(8.min(now.len()));
+        let command = self.header.as_ref().map_or("", |it| it.command.as_str());
+        for number in 1_u32.. {
+            let more = if number == 1 { String::new() } else { format!("-{number}") };
+            let path =
+                self.folder.join(format!("napkin-{command}-{day}-{time}{more}.partial"));
+            match OpenOptions::new().append(true).create_new(true).open(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(PartialError::Io { path, source }),
+                Ok(file) => {
+                    // Nobody else knows of it yet.
+                    let _ = lock(&file);
+                    return Ok((path, file));
+                }
+            }
+        }
+        Err(PartialError::Busy { path: self.folder.clone() })
+    }
+
+    /// The file to go on with, if there is one.
+    ///
+    /// # Errors
+    /// Why what was measured could not be kept.
+    pub fn kept(&self) -> Result<Option<&Path>, &str> {
+        match &self.lost {
+            Some(why) => Err(why),
+            None => Ok(self.file.as_ref().map(|(path, _)| path.as_path())),
+        }
+    }
+
+    /// All is measured and shown: the file goes.
+    pub fn end(self) {
+        if let Some((path, _)) = self.file {
+            // One that has gone already is as good.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl Header {
+    /// The first thing in which another differs: what, what it is there, and what it is here.
+    fn difference(&self, theirs: &Header) -> Option<(String, String, String)> {
+        for (what, ours, theirs) in
+            [("napkin", &self.napkin, &theirs.napkin), ("command", &self.command, &theirs.command)]
+        {
+            if ours != theirs {
+                return Some((what.to_owned(), theirs.clone(), ours.clone()));
+            }
+        }
+        difference("", &self.plan, &theirs.plan)
+    }
+}
+
+/// The first place in which two values differ, with both.
+fn difference(place: &str, ours: &Value, theirs: &Value) -> Option<(String, String, String)> {
+    let below = |name: &str| match place {
+        "" => name.to_owned(),
+        place => format!("{place}.{name}"),
+    };
+    match (ours, theirs) {
+        (Value::Object(ours), Value::Object(theirs)) => {
+            let of = |map: &Map<String, Value>, name: &str| {
+                map.get(name).cloned().unwrap_or(Value::Null)
+            };
+            ours.keys()
+                .chain(theirs.keys())
+                .find_map(|name| difference(&below(name), &of(ours, name), &of(theirs, name)))
+        }
+        (Value::Array(ours), Value::Array(theirs)) => {
+            let of = |all: &[Value], place: usize| all.get(place).cloned().unwrap_or(Value::Null);
+            (0..ours.len().max(theirs.len())).find_map(|place| {
+                difference(&below(&place.to_string()), &of(ours, place), &of(theirs, place))
+            })
+        }
+        _ if ours == theirs => None,
+        _ => {
+            let said = |value: &Value| match value {
+                Value::Null => "absent".to_owned(),
+                Value::String(text) => shorten(text),
+                value => shorten(&value.to_string()),
+            };
+            Some((place.to_owned(), said(theirs), said(ours)))
+        }
+    }
+}
+
+fn lock(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?)
+}
+
+/// Appends a line; what has no JSON form, which would be a bug, is none.
+fn put(bytes: &mut Vec<u8>, line: &impl Serialize) {
+    if let Ok(line) = serde_json::to_vec(line) {
+        bytes.extend(line);
+        bytes.push(b'\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(test: &str) -> Folder {
+            let name = format!("napkin-partial-{test}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+
+        fn files(&self) -> Vec<PathBuf> {
+            fs::read_dir(&self.0).unwrap().map(|it| it.unwrap().path()).collect()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn new(folder: &Folder, plan: &Value) -> Partial {
+        Partial::begin(&folder.0, "napkin 1.0", "bench", plan.clone())
+    }
+
+    fn plan() -> Value {
+        json!({ "seed": 1, "host": { "kernel": "7.2" }, "policies": ["base", "threaded"] })
+    }
+
+    /// A file with two measurements.
+    fn kept(folder: &Folder) -> PathBuf {
+        let mut partial = new(folder, &plan());
+        partial.keep("udp-sink", 0, &0.1);
+        partial.keep("udp-sink", 2, &[0.2, 0.3]);
+        assert_eq!(partial.done(), 2);
+        partial.kept().unwrap().unwrap().to_owned()
+    }
+
+    #[test]
+    fn what_was_measured_is_there_again_and_nothing_is_left_at_the_end() {
+        let folder = Folder::new("again");
+        assert_eq!(new(&folder, &plan()).kept(), Ok(None), "nothing yet");
+        let path = kept(&folder);
+        assert_eq!(folder.files(), [path.clone()]);
+        let mut partial = new(&folder, &plan()).resume(&path).unwrap();
+        assert_eq!(partial.found::<f64>("udp-sink", 1), None);
+        assert_eq!(partial.found::<f64>("xsk-rr", 0), None);
+        assert_eq!(partial.found("udp-sink", 0), Some(0.1));
+        assert_eq!(partial.found::<f64>("udp-sink", 2), None, "not of that form: measured anew");
+        assert_eq!(partial.done(), 1);
+        partial.keep("udp-sink", 1, &"more");
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 4);
+        partial.end();
+        assert_eq!(folder.files(), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn a_half_line_is_dropped_and_a_file_without_a_whole_one_is_refused() {
+        let folder = Folder::new("half");
+        let path = kept(&folder);
+        let whole = fs::read(&path).unwrap();
+        let lines: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] == b'\n').collect();
+        for cut in lines[1] + 1..whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let mut partial = new(&folder, &plan()).resume(&path).unwrap();
+            assert_eq!(partial.found("udp-sink", 0), Some(0.1), "{cut}");
+            assert_eq!(partial.found::<Value>("udp-sink", 2), None, "{cut}");
+            drop(partial);
+            assert_eq!(fs::read(&path).unwrap(), whole[..=lines[1]]);
+        }
+        fs::write(&path, &whole[..lines[0]]).unwrap();
+        let error = new(&folder, &plan()).resume(&path).unwrap_err().to_string();
+        assert!(error.ends_with(".partial:1: this is no line of an interrupted run: it has no first line"));
+        assert_eq!(fs::read(&path).unwrap(), whole[..lines[0]], "left as it is");
+    }
+
+    #[test]
+    fn another_run_s_file_is_refused_with_what_differs_and_left_as_it_is() {
+        let folder = Folder::new("other");
+        let path = kept(&folder);
+        let half = [&fs::read(&path).unwrap()[..], b"{\"part"].concat();
+        fs::write(&path, &half).unwrap();
+        let differs = |partial: Partial| partial.resume(&path).unwrap_err().to_string();
+        for (pointer, value, says) in [
+            ("/seed", json!(7), "seed is 1 there and 7 now"),
+            ("/host/kernel", json!("7.3"), "host.kernel is 7.2 there and 7.3 now"),
+            ("/policies/1", json!("hold"), "policies.1 is threaded there and hold now"),
+            ("/policies", json!(["base"]), "policies.1 is threaded there and absent now"),
+            ("/host", json!({}), "host.kernel is 7.2 there and absent now"),
+        ] {
+            let mut plan = plan();
+            *plan.pointer_mut(pointer).unwrap() = value;
+            let error = differs(new(&folder, &plan));
+            assert!(error.contains(says), "{error}");
+        }
+        let of = |version, command| Partial::begin(&folder.0, version, command, plan());
+        let error = differs(of("napkin 2.0", "bench"));
+        assert!(error.contains("napkin is napkin 1.0 there and napkin 2.0 now"), "{error}");
+        assert!(differs(of("napkin 1.0", "swarm")).contains("command is bench there and swarm now"));
+        assert_eq!(fs::read(&path).unwrap(), half);
+        fs::write(&path, "my diary\n").unwrap();
+        assert!(differs(new(&folder, &plan())).contains(":1: this is no line"));
+        fs::remove_file(&path).unwrap();
+        assert!(differs(new(&folder, &plan())).contains("No such file"));
+    }
+
+    #[test]
+    fn two_runs_do_not_write_one_file_and_two_new_ones_have_two() {
+        let folder = Folder::new("busy");
+        let mut one = new(&folder, &plan());
+        let mut two = new(&folder, &plan());
+        one.keep("a", 0, &1);
+        two.keep("a", 0, &1);
+        assert_eq!(folder.files().len(), 2);
+        let path = one.kept().unwrap().unwrap().to_owned();
+        let busy = || new(&folder, &plan()).resume(&path);
+        assert!(matches!(busy(), Err(PartialError::Busy { .. })));
+        drop(one);
+        assert!(busy().is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_said_when_it_matters() {
+        let folder = Folder::new("lost");
+        let nowhere = folder.0.join("no/such/folder");
+        let mut partial = Partial::begin(&nowhere, "napkin 1.0", "bench", plan());
+        partial.keep("a", 0, &1);
+        partial.keep("a", 1, &1);
+        assert_eq!(partial.done(), 2);
+        assert!(partial.kept().unwrap_err().contains("no/such/folder/napkin-bench-"));
+        let mut nothing = Partial::default();
+        nothing.keep("a", 0, &1);
+        assert_eq!(nothing.kept(), Ok(None));
+    }
+}
