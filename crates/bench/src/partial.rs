@@ -144,6 +144,11 @@ impl Partial {
         Ok(self)
     }
 
+    /// Measurements of an earlier run that nobody has asked for yet.
+    pub fn there(&self) -> u64 {
+        self.found.len() as u64
+    }
+
     /// The figures of a measurement that an earlier run has finished; asked for once.
     pub fn found<F: DeserializeOwned>(&mut self, part: &str, step: u64) -> Option<F> {
         let figures = self.found.remove(&(part.to_owned(), step))?;

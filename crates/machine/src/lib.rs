@@ -9,6 +9,7 @@
 //! does not come from the seed. The same seed gives the same run.
 #![forbid(unsafe_code)]
 
+pub mod abandon;
 mod balance;
 mod client;
 mod config;

@@ -7,6 +7,7 @@
 use napkin_core::policy::Policy;
 use napkin_core::{CpuId, EpollContext, Host, Id, Limits, MILLISECOND, NEVER, Ns};
 
+use crate::abandon::Flag;
 use crate::client::Client;
 use crate::config::Config;
 use crate::control::Disabling;
@@ -68,6 +69,7 @@ pub struct Machine<'a> {
     pub(crate) running_cpu: u16,
     /// The first invariant that did not hold.
     pub(crate) broken: Option<String>,
+    abandon: Flag,
     pub(crate) checks_all: bool,
     /// The longest timeout that was in force before the present settings.
     pub(crate) longest_timeout: Ns,
@@ -158,6 +160,7 @@ impl<'a> Machine<'a> {
             seen: Seen::default(),
             running_cpu: 0,
             broken: None,
+            abandon: Flag::of_this_thread(),
             checks_all: false,
             longest_timeout: 0,
             faults: Vec::new(),
@@ -348,6 +351,7 @@ impl<'a> Machine<'a> {
             if self.broken.is_some() {
                 return;
             }
+            self.abandon.check();
         }
         self.now = self.now.max(end);
         self.events.all_over();

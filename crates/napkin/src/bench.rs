@@ -9,10 +9,13 @@ use napkin_bench::linux;
 use napkin_bench::report::{Column, Report, column, file, table, text};
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, Pace, XskRr};
-use napkin_bench::{BenchError, NamedPolicy, Options, Stopped, Workload, run, short};
+use napkin_bench::{
+    BenchError, Interrupt, NamedPolicy, Options, Stopped, Workload, resumable, short, workload,
+};
 use napkin_core::Policy;
 use napkin_sched::CpuList;
 
+use crate::attempt::{self, Attempt};
 use crate::failure::{Failure, print, say};
 use crate::machine::{self, Modelled};
 use crate::policies::warn_named;
@@ -32,6 +35,10 @@ real ping, a UDP sink or Debian's memcached, over a veth between two network nam
 makes and removes (needs root). A workload that several have runs in the engine unless --world says
 otherwise. In the machine a window is virtual time, repetitions are seeds,
 runs use all cores, and the same seed gives the same bytes.
+
+First it says how many measurements there are and how long they take. Ctrl-C (or SIGTERM) prints what was
+measured, with exit code 130 (143), and says how to go on with the file that was left; a second one ends
+at once. Without an interruption no file is left.
 
 A table has the columns that fit on a line of the terminal (of $COLUMNS, else of 120 characters in a
 pipe), the most important first; it says which it leaves out. --help explains them all.
@@ -99,6 +106,9 @@ pub(crate) struct Common {
     /// standard error; so they do if FILE is a pipe.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) json: Option<PathBuf>,
+    /// Go on with the file that an interrupted run has left; the other options must be the same.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) resume: Option<PathBuf>,
     /// Show no progress.
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
@@ -212,17 +222,19 @@ pub(crate) enum Application {
 
 /// Runs it.
 pub(crate) fn bench(args: &Bench, matches: Option<&ArgMatches>) -> Result<(), Failure> {
-    match (world(args, matches)?, &args.workload) {
-        (World::Engine, _) => engine(args),
-        (World::Machine, Some(which)) => machine::bench(which.name(), &args.common),
-        (World::Linux, Some(which)) => linux(which, &args.common),
+    let world = world(args, matches)?;
+    let interrupt = attempt::watch()?;
+    match (world, &args.workload) {
+        (World::Engine, _) => engine(args, interrupt),
+        (World::Machine, Some(which)) => machine::bench(which.name(), &args.common, interrupt),
+        (World::Linux, Some(which)) => linux(which, &args.common, interrupt),
         // `world` has asked for a workload.
         (World::Machine | World::Linux, None) => Err(Failure::Usage("name a workload".into())),
     }
 }
 
 /// Runs one workload in the kernel.
-fn linux(which: &Which, common: &Common) -> Result<(), Failure> {
+fn linux(which: &Which, common: &Common, interrupt: Interrupt) -> Result<(), Failure> {
     let connections = match which {
         Which::Memcached { connections } => Some(usize::from(*connections)),
         _ => None,
@@ -233,35 +245,28 @@ fn linux(which: &Which, common: &Common) -> Result<(), Failure> {
     if options.policies.is_empty() {
         options.policies = NamedPolicy::all(story);
     }
-    let json = common.json.as_deref();
-    check(json)?;
-    one(&*workload, &options, json, true)
+    all(&[(workload, options)], common, interrupt, |_| common.json.clone())
 }
 
 /// Runs one workload, or the short round, in the engine.
-fn engine(args: &Bench) -> Result<(), Failure> {
+fn engine(args: &Bench, interrupt: Interrupt) -> Result<(), Failure> {
     let mut options = options(&args.common)?;
     let json = args.common.json.as_deref();
     let Some(which) = &args.workload else {
-        let of_each = |workload: &dyn Workload| json.map(|path| json_of(path, workload.name()));
-        let round = short::round(&options, args.common.window);
-        for (workload, _) in &round {
-            check(of_each(&**workload).as_deref())?;
-        }
-        for (workload, mut of_its_own) in round {
+        let mut round = short::round(&options, args.common.window);
+        for (_, of_its_own) in &mut round {
             if !options.policies.is_empty() {
                 of_its_own.policies.clone_from(&options.policies);
             }
-            one(&*workload, &of_its_own, of_each(&*workload).as_deref(), false)?;
         }
-        return Ok(());
+        let of_each = |workload: &str| json.map(|path| json_of(path, workload));
+        return all(&round, &args.common, interrupt, of_each);
     };
     let workload = workload(which)?;
     if options.policies.is_empty() {
         options.policies = NamedPolicy::all(story(which));
     }
-    check(json)?;
-    one(&*workload, &options, json, true)
+    all(&[(workload, options)], &args.common, interrupt, |_| args.common.json.clone())
 }
 
 /// A cost for each packet; beyond a second nothing would be measured in any window.
@@ -365,26 +370,53 @@ fn story(which: &Which) -> Vec<Policy> {
     }
 }
 
-/// Runs one workload; `whole` shows what goes on for pages, too.
-fn one(
-    workload: &dyn Workload,
-    options: &Options,
-    json: Option<&Path>,
-    whole: bool,
+/// Runs workloads one after the other, each with a file for its figures if there is one. What goes on
+/// for pages is shown of a single one.
+fn all(
+    runs: &[(Box<dyn Workload>, Options)],
+    common: &Common,
+    interrupt: Interrupt,
+    json: impl Fn(&str) -> Option<PathBuf>,
 ) -> Result<(), Failure> {
-    match run(workload, options) {
-        Ok(report) => show(workload, &report, json, whole),
-        Err(Stopped { error, report }) => {
-            // What was measured is not lost by what came after it.
-            if let Some(report) = report {
-                show(workload, &report, json, whole)?;
+    for (workload, _) in runs {
+        check(json(workload.name()).as_deref())?;
+    }
+    let (mut steps, mut time) = (0, Duration::ZERO);
+    let mut plans = serde_json::Map::new();
+    for (workload, options) in runs {
+        let (its_steps, its_time) = workload::size(&**workload, options);
+        (steps, time) = (steps + its_steps, time + its_time);
+        plans.insert(workload.name().to_owned(), workload::plan(&**workload, options));
+    }
+    let resume = common.resume.as_deref();
+    let mut attempt = Attempt::new(interrupt, resume, "bench", plans.into(), steps)?;
+    if !common.quiet {
+        say(&attempt.size(time));
+    }
+    for (workload, options) in runs {
+        let (workload, whole) = (&**workload, runs.len() == 1);
+        let json = json(workload.name());
+        let show = |report: &Report| show(workload, report, json.as_deref(), whole);
+        match resumable(workload, options, &attempt.interrupt, &mut attempt.partial) {
+            Ok(report) => show(&report)?,
+            Err(Stopped { error, report }) => {
+                // What was measured is not lost by what came after it.
+                if let Some(report) = report {
+                    show(&report)?;
+                }
+                return Err(match error {
+                    BenchError::Interrupted(interrupted) => attempt.interrupted(interrupted),
+                    BenchError::Option(text) => Failure::Usage(text),
+                    error => {
+                        attempt.failed();
+                        Failure::of(error)
+                    }
+                });
             }
-            Err(match error {
-                BenchError::Option(text) => Failure::Usage(text),
-                error => Failure::of(error),
-            })
         }
     }
+    attempt.end();
+    Ok(())
 }
 
 /// Prints a report, and writes it to its file.

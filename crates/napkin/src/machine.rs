@@ -3,12 +3,14 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use napkin_bench::NamedPolicy;
+use napkin_bench::{Interrupt, NamedPolicy};
 use napkin_bench::machine::perfetto;
 use napkin_bench::machine::{Plan, PlanError, SCENARIOS, Scenario, find};
-use napkin_bench::report::{Progress, file};
+use napkin_bench::report::{Progress, Report, file};
 use napkin_machine::profile::Profile;
+use serde_json::json;
 
+use crate::attempt::Attempt;
 use crate::bench::{Common, check, policies, print_report};
 use crate::failure::{Failure, say};
 use crate::units;
@@ -111,12 +113,18 @@ pub(crate) fn scenario(name: &str) -> Result<&'static dyn Scenario, Failure> {
     })
 }
 
-fn failure(error: &PlanError) -> Failure {
-    if error.is_usage() { Failure::Usage(error.to_string()) } else { Failure::of(error) }
+fn failure(error: PlanError, attempt: Option<&Attempt>) -> Failure {
+    match (error, attempt) {
+        (PlanError::Interrupted { interrupted, .. }, Some(attempt)) => {
+            attempt.interrupted(interrupted)
+        }
+        (error, _) if error.is_usage() => Failure::Usage(error.to_string()),
+        (error, _) => Failure::of(error),
+    }
 }
 
 /// Runs one workload.
-pub(crate) fn bench(name: &str, common: &Common) -> Result<(), Failure> {
+pub(crate) fn bench(name: &str, common: &Common, interrupt: Interrupt) -> Result<(), Failure> {
     let modelled = &common.modelled;
     let scenario = scenario(name)?;
     let cpus = match common.cpus.as_ref().map(|list| list.0.as_slice()) {
@@ -147,19 +155,39 @@ pub(crate) fn bench(name: &str, common: &Common) -> Result<(), Failure> {
         window: window.unwrap_or(WINDOW),
         jobs: modelled.jobs,
     };
-    plan.check().map_err(|error| failure(&error))?;
+    plan.check().map_err(|error| failure(error, None))?;
+    let runs = plan.size();
+    let resume = common.resume.as_deref();
+    let identity = json!({ name: plan.identity() });
+    let mut attempt = Attempt::new(interrupt, resume, "bench", identity, runs)?;
     check(common.json.as_deref().into_iter().chain(modelled.trace.as_deref()))?;
     if let Some(path) = &modelled.trace {
         let window = modelled.trace_window.unwrap_or(perfetto::WINDOW);
-        let timelines = plan.timelines(window).map_err(|error| failure(&error))?;
+        let timelines = plan
+            .timelines(window, &attempt.interrupt)
+            .map_err(|error| failure(error, Some(&attempt)))?;
         file::write(path, &perfetto::json(&timelines)).map_err(Failure::of)?;
         say(&format!("timeline: {} (open it in https://ui.perfetto.dev)", path.display()));
     }
     let progress = if common.quiet { Progress::hidden } else { Progress::new };
-    let report = plan.run(progress).map_err(|error| failure(&error))?;
     let host = &plan.profile;
     let heading = format!("{name}, modelled on {}: {}", host.name(), host.about());
-    print_report(&heading, &plan.columns(), &report, common.json.as_deref(), true)?;
+    let show = |report: &Report| {
+        print_report(&heading, &plan.columns(), report, common.json.as_deref(), true)
+    };
+    let Attempt { interrupt, partial, .. } = &mut attempt;
+    let report = match plan.resumable(progress, interrupt, partial) {
+        Ok(report) => report,
+        Err(error) => {
+            // What was measured is not lost by what came after it.
+            if let PlanError::Interrupted { report: Some(report), .. } = &error {
+                show(report)?;
+            }
+            return Err(failure(error, Some(&attempt)));
+        }
+    };
+    show(&report)?;
+    attempt.end();
     let failed = report.rows.iter().map(|row| row.notes.len()).sum::<usize>();
     if failed > 0 {
         return Err(Failure::Failed(format!("{failed} runs failed; their rows say why")));

@@ -1,10 +1,12 @@
 //! The command line: arguments in, tables out. What is done is in the other crates.
 //!
-//! Exit codes: 0 for success, 2 for a command that makes no sense, 1 for whatever else fails.
+//! Exit codes: 0 for success, 2 for a command that makes no sense, 130 after Ctrl-C where there is
+//! something to go on with (143 after SIGTERM, 129 after SIGHUP), 1 for whatever else fails.
 
 mod apply;
 mod args;
 mod attach;
+mod attempt;
 mod bench;
 mod control;
 mod diff;

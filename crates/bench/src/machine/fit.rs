@@ -12,6 +12,7 @@ use std::ops::ControlFlow;
 use napkin_machine::profile::{Key, Profile, ProfileError, Takes};
 
 use super::pool;
+use crate::interrupt::Interrupt;
 
 /// The error of a profile, over the rows that the fit may know; not below 0.
 pub type Objective = dyn Fn(&Profile) -> f64 + Sync;
@@ -153,7 +154,8 @@ impl Search<'_> {
             Err(_) => f64::INFINITY,
         };
         let mut found = Vec::new();
-        pool::each(pool::jobs(self.options.jobs), 0..new.len() as u64, error, |place, error| {
+        let (jobs, places) = (pool::jobs(self.options.jobs), 0..new.len() as u64);
+        pool::each(jobs, places, &Interrupt::default(), error, |place, error| {
             let error = error.ok().filter(|error| error.is_finite()).unwrap_or(f64::INFINITY);
             found.push((place as usize, error));
             ControlFlow::Continue(())
@@ -185,6 +187,7 @@ pub fn fit(
     pool::each(
         NonZeroUsize::MIN,
         0..1,
+        &Interrupt::default(),
         |_| objective(profile),
         |_, error| {
             before = error.ok().filter(|error| error.is_finite()).unwrap_or(f64::INFINITY);

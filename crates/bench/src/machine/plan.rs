@@ -7,12 +7,14 @@ use napkin_core::{MILLISECOND, Ns, Policy};
 use napkin_machine::Trace;
 use napkin_machine::profile::{Profile, ProfileError};
 use napkin_machine::scenario::{Outcome, Run};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::perfetto::{MOST_EVENTS, Recorder, Timeline, TraceError};
 use super::scenario::{LoadError, Scenario};
 use super::{figures, host, pool};
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::partial::Partial;
 use crate::policy::NamedPolicy;
 use crate::report::{Column, Progress, Repetition, Report, Row, column};
 
@@ -41,6 +43,14 @@ pub enum PlanError {
     /// The timeline would be too large.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// It was asked to end.
+    #[error("{interrupted}")]
+    Interrupted {
+        /// By whom.
+        interrupted: Interrupted,
+        /// What was measured until then, if anything.
+        report: Option<Box<Report>>,
+    },
     /// A run failed.
     #[error("{what}: {why}")]
     Run {
@@ -54,7 +64,7 @@ pub enum PlanError {
 impl PlanError {
     /// Whether what was asked makes no sense, rather than went wrong.
     pub fn is_usage(&self) -> bool {
-        !matches!(self, PlanError::Run { .. })
+        !matches!(self, PlanError::Run { .. } | PlanError::Interrupted { .. })
     }
 }
 
@@ -167,31 +177,90 @@ impl Plan<'_> {
         format!("{} {} at {load}", self.scenario.name(), self.policy(row))
     }
 
+    /// How many runs it has.
+    pub fn size(&self) -> u64 {
+        (self.rows() as u64).saturating_mul(self.repetitions)
+    }
+
+    /// All that its figures depend on: one that goes on must have the same.
+    pub fn identity(&self) -> Value {
+        let constants = self.profile.constants().map(|it| (it.key.path(), Value::from(it.value)));
+        let policies = self.policies.iter();
+        json!({
+            "workload": self.scenario.name(),
+            "world": "machine",
+            "profile": self.profile.name(),
+            "constants": constants.collect::<Map<_, _>>(),
+            "loads": self.loads,
+            "policies": policies
+                .map(|it| json!({ "name": it.name, "policy": it.policy.to_string() }))
+                .collect::<Vec<_>>(),
+            "repetitions": self.repetitions,
+            "window_ns": self.window,
+            "warm_up_ns": self.warm_up,
+            "seed": self.seed,
+        })
+    }
+
     /// Runs the table. A run that fails leaves a note in its row, and no figures.
     ///
     /// # Errors
     /// Those of [`Plan::check`], or the first failure if every run failed.
     pub fn run(&self, progress: fn(u64) -> Progress) -> Result<Report, PlanError> {
+        self.resumable(progress, &Interrupt::default(), &mut Partial::default())
+    }
+
+    /// The same, but that runs which `partial` has are taken from there, all others are kept there, and
+    /// it ends when asked to.
+    ///
+    /// # Errors
+    /// Those of [`Plan::run`], and [`PlanError::Interrupted`].
+    pub fn resumable(
+        &self,
+        progress: fn(u64) -> Progress,
+        interrupt: &Interrupt,
+        partial: &mut Partial,
+    ) -> Result<Report, PlanError> {
         self.check()?;
-        let rows = self.rows() as u64;
-        let count = rows.saturating_mul(self.repetitions);
+        let (rows, count) = (self.rows() as u64, self.size());
         let mut progress = progress(count);
         let mut results: Vec<Vec<(u64, Result<_, String>)>> = vec![Vec::new(); rows as usize];
+        let mut left = Vec::new();
+        for place in 0..count {
+            match partial.found(self.scenario.name(), place) {
+                Some(figures) => {
+                    progress.past();
+                    results[(place % rows) as usize].push((place, Ok(figures)));
+                }
+                None => left.push(place),
+            }
+        }
+        let jobs = pool::jobs(self.jobs);
         pool::each(
-            pool::jobs(self.jobs),
-            0..count,
-            |place| {
+            jobs,
+            0..left.len() as u64,
+            interrupt,
+            |index| {
+                let place = left[index as usize];
                 let (row, repetition) = ((place % rows) as usize, place / rows);
                 self.point(row, repetition).run(None).map(|outcome| figures::figures(&outcome))
             },
-            |place, result| {
+            |index, result| {
+                let place = left[index as usize];
                 let row = (place % rows) as usize;
-                progress.step(&self.name(row));
-                results[row].push((place, result.and_then(|result| result)));
+                progress.ended(&self.name(row), jobs);
+                let result = result.and_then(|result| result);
+                match &result {
+                    Ok(figures) => partial.keep(self.scenario.name(), place, figures),
+                    Err(_) => partial.pass(),
+                }
+                results[row].push((place, result));
                 ControlFlow::Continue(())
             },
         );
         drop(progress);
+        let there: usize = results.iter().map(Vec::len).sum();
+        let interrupted = interrupt.check().err().filter(|_| (there as u64) < count);
         let mut failure = None;
         let mut table = Vec::new();
         for (row, mut results) in results.into_iter().enumerate() {
@@ -208,34 +277,50 @@ impl Plan<'_> {
                 }
             }
             let load = self.scenario.load(self.point(row, 0).load, &self.profile)?;
+            if interrupted.is_some() && repetitions.is_empty() && notes.is_empty() {
+                continue;
+            }
             table.push(Row::of(self.policy(row), load, repetitions, notes));
         }
-        if let (Some((what, why)), true) =
-            (failure, table.iter().all(|it| it.repetitions.is_empty()))
-        {
+        let nothing = table.iter().all(|it: &Row| it.repetitions.is_empty());
+        if let (Some((what, why)), true, None) = (failure, nothing, interrupted) {
             return Err(PlanError::Run { what, why });
         }
-        Ok(Report {
+        let early = |interrupted| {
+            format!("the run ended early, with {there} of {count} runs: {interrupted}")
+        };
+        let report = Report {
             workload: self.scenario.name().to_owned(),
             world: "machine".to_owned(),
             host: host::host(&self.profile, &self.source),
             rows: table,
-            notes: Vec::new(),
+            notes: interrupted.map(early).into_iter().collect(),
             extra: Map::from_iter([
                 ("seed".to_owned(), Value::from(self.seed)),
                 ("window_ns".to_owned(), Value::from(self.window)),
                 ("warm_up_ns".to_owned(), Value::from(self.warm_up)),
             ]),
-        })
+        };
+        match interrupted {
+            None => Ok(report),
+            Some(interrupted) => {
+                let report = (there > 0).then(|| Box::new(report));
+                Err(PlanError::Interrupted { interrupted, report })
+            }
+        }
     }
 
     /// Records the first part of the measured window of each row, with its first seed: what
     /// [`Plan::run`] will run is the same up to there.
     ///
     /// # Errors
-    /// Those of [`Plan::check`], a window whose timeline would be too large, or the first run that
-    /// failed.
-    pub fn timelines(&self, window: Ns) -> Result<Vec<Timeline>, PlanError> {
+    /// Those of [`Plan::check`], a window whose timeline would be too large, the first run that
+    /// failed, or the interruption.
+    pub fn timelines(
+        &self,
+        window: Ns,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<Timeline>, PlanError> {
         self.check()?;
         let window = window.min(self.window);
         if window == 0 {
@@ -257,12 +342,16 @@ impl Plan<'_> {
             timeline.check()?;
             Ok(timeline)
         };
-        pool::each(pool::jobs(self.jobs), 0..rows as u64, record, |place, result| {
+        let jobs = pool::jobs(self.jobs);
+        pool::each(jobs, 0..rows as u64, interrupt, record, |place, result| {
             let row = place as usize;
             let panicked = |why| Err(PlanError::Run { what: self.name(row), why });
             found[row] = Some(result.unwrap_or_else(panicked));
             ControlFlow::Continue(())
         });
+        if let Err(interrupted) = interrupt.check() {
+            return Err(PlanError::Interrupted { interrupted, report: None });
+        }
         found.into_iter().flatten().collect()
     }
 
@@ -346,6 +435,49 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_was_interrupted_goes_on_to_the_same_bytes() {
+        let folder = std::env::temp_dir().join(format!("napkin-plan-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let plan = Plan { jobs: NonZeroUsize::new(1), ..plan() };
+        let begin = || Partial::begin(&folder, "napkin 1.0", "bench", plan.identity());
+        let whole = json(&plan).to_string();
+        // All of it is kept; then what a run that was interrupted after some would have left.
+        let mut partial = begin();
+        plan.resumable(Progress::hidden, &Interrupt::default(), &mut partial).unwrap();
+        let path = partial.kept().unwrap().unwrap().to_owned();
+        drop(partial);
+        let lines = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = lines.split_inclusive('\n').collect();
+        assert_eq!(lines.len() as u64, 1 + plan.size());
+        for kept in [1, 3, 8] {
+            std::fs::write(&path, lines[..=kept].concat()).unwrap();
+            let mut partial = begin().resume(&path).unwrap();
+            let asked = Interrupt::default();
+            asked.note(2);
+            let error = plan.resumable(Progress::hidden, &asked, &mut partial);
+            if kept < 8 {
+                let Err(PlanError::Interrupted { report: Some(report), .. }) = error else {
+                    panic!("{error:?}")
+                };
+                let there: usize = report.rows.iter().map(|it| it.repetitions.len()).sum();
+                // One that had begun may have ended.
+                assert!((kept..=kept + 1).contains(&there), "{there}");
+            }
+            drop(partial);
+            let mut partial = begin().resume(&path).unwrap();
+            let report =
+                plan.resumable(Progress::hidden, &Interrupt::default(), &mut partial).unwrap();
+            assert_eq!(serde_json::to_value(report).unwrap().to_string(), whole, "{kept}");
+            assert_eq!(partial.done(), plan.size());
+        }
+        let other = Plan { window: plan.window + 1, ..plan.clone() };
+        let other = Partial::begin(&folder, "napkin 1.0", "bench", other.identity());
+        let error = other.resume(&path).unwrap_err().to_string();
+        assert!(error.contains("window_ns is 50000000 there and 50000001 now"), "{error}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_before_anything_runs() {
         let refused = |plan: Plan<'_>| {
             let error = plan.run(Progress::hidden).unwrap_err();
@@ -368,7 +500,7 @@ mod tests {
         let error = Timeline::new("base at 5000", 0, 1_000, 0).check();
         assert!(error.is_ok(), "nothing was recorded");
         let plan = Plan { loads: vec!["20000".into()], ..plan() };
-        assert_eq!(plan.timelines(20_000_000).unwrap().len(), 2);
-        assert!(matches!(plan.timelines(0), Err(PlanError::Window(0))));
+        assert_eq!(plan.timelines(20_000_000, &Interrupt::default()).unwrap().len(), 2);
+        assert!(matches!(plan.timelines(0, &Interrupt::default()), Err(PlanError::Window(0))));
     }
 }

@@ -7,7 +7,16 @@ use std::num::NonZeroUsize;
 use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::Arc;
+use std::time::Duration;
+
+use napkin_machine::abandon::{Abandoned, give_up_on};
+
+use crate::interrupt::Interrupt;
+
+/// From one look whether it was interrupted to the next.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// As many as there are CPUs, unless a number was asked for.
 pub fn jobs(asked: Option<NonZeroUsize>) -> NonZeroUsize {
@@ -16,27 +25,33 @@ pub fn jobs(asked: Option<NonZeroUsize>) -> NonZeroUsize {
 
 /// Runs every place of a range, in its order as far as they begin. `done` gets each result on the
 /// calling thread, in the order in which they end, and may say that it has had enough: runs under
-/// way then end and are given to it still, and no other begins. A run that panics leaves its
-/// message.
+/// way then end and are given to it still, and no other begins. When it is interrupted, machines
+/// under way are given up, and nobody hears of them. A run that panics leaves its message.
 pub fn each<R: Send>(
     jobs: NonZeroUsize,
     places: Range<u64>,
+    interrupt: &Interrupt,
     run: impl Fn(u64) -> R + Sync,
     mut done: impl FnMut(u64, Result<R, String>) -> ControlFlow<()>,
 ) {
     let next = AtomicU64::new(places.start);
     let enough = AtomicBool::new(false);
+    let abandon = Arc::new(AtomicBool::new(false));
     let threads = places.end.saturating_sub(places.start).min(jobs.get() as u64);
     let (results, finished) = mpsc::channel();
     let work = |results: mpsc::Sender<_>| {
+        give_up_on(Arc::clone(&abandon));
         while !enough.load(Ordering::Relaxed) {
             let place = next.fetch_add(1, Ordering::Relaxed);
             if place >= places.end {
                 break;
             }
             // A panic is a broken invariant of the model: it must not take the other runs along.
-            let result = catch_unwind(AssertUnwindSafe(|| run(place))).map_err(|p| words(&*p));
-            if results.send((place, result)).is_err() {
+            let result = catch_unwind(AssertUnwindSafe(|| run(place)));
+            if result.as_ref().is_err_and(|panic| panic.is::<Abandoned>()) {
+                break;
+            }
+            if results.send((place, result.map_err(|panic| words(&*panic)))).is_err() {
                 break;
             }
         }
@@ -48,9 +63,19 @@ pub fn each<R: Send>(
             scope.spawn(move || work(results));
         }
         drop(results);
-        for (place, result) in finished {
-            if done(place, result).is_break() {
+        loop {
+            match finished.recv_timeout(LOOK) {
+                Ok((place, result)) => {
+                    if done(place, result).is_break() {
+                        enough.store(true, Ordering::Relaxed);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if interrupt.check().is_err() {
                 enough.store(true, Ordering::Relaxed);
+                abandon.store(true, Ordering::Relaxed);
             }
         }
     });
@@ -72,6 +97,7 @@ mod tests {
         each(
             jobs,
             0..count,
+            &Interrupt::default(),
             |place| place * place,
             |place, result| {
                 results.push((place, result));
@@ -95,7 +121,7 @@ mod tests {
     fn a_panic_costs_its_own_run_only() {
         let mut failed = Vec::new();
         let run = |place| assert!(place != 2, "two owners");
-        each(NonZeroUsize::MIN, 0..4, run, |place, result| {
+        each(NonZeroUsize::MIN, 0..4, &Interrupt::default(), run, |place, result| {
             if let Err(why) = result {
                 failed.push((place, why));
             }
@@ -110,6 +136,7 @@ mod tests {
         each(
             NonZeroUsize::MIN,
             0..u64::MAX,
+            &Interrupt::default(),
             |_| (),
             |_, _| {
                 seen += 1;
@@ -117,5 +144,26 @@ mod tests {
             },
         );
         assert!((3..1_000_000).contains(&seen), "{seen}");
+    }
+
+    #[test]
+    fn when_it_is_interrupted_no_run_begins_and_machines_under_way_are_given_up() {
+        let interrupt = Interrupt::default();
+        let seeds = std::cell::Cell::new(0);
+        let run = |seed| {
+            if seed == 3 {
+                interrupt.note(2);
+            }
+            // After the third, machine after machine: one of them is given up.
+            for more in 0..if seed < 3 { 1 } else { u64::MAX } {
+                napkin_machine::swarm::run(more).unwrap();
+            }
+        };
+        each(NonZeroUsize::MIN, 1..u64::MAX, &interrupt, run, |_, result| {
+            assert_eq!(result, Ok(()));
+            seeds.set(seeds.get() + 1);
+            ControlFlow::Continue(())
+        });
+        assert_eq!(seeds.get(), 2);
     }
 }

@@ -12,6 +12,7 @@ use napkin_machine::swarm;
 use thiserror::Error;
 
 use super::pool;
+use crate::interrupt::Interrupt;
 
 /// What a swarm went through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -90,7 +91,7 @@ pub fn run(
         }
         Ok(once)
     };
-    pool::each(pool::jobs(jobs), seeds, one, |seed, result| {
+    pool::each(pool::jobs(jobs), seeds, &Interrupt::default(), one, |seed, result| {
         summary.elapsed = start.elapsed();
         match result.and_then(|result| result) {
             Ok(report) => {

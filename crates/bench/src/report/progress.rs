@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -60,6 +61,22 @@ impl Progress {
 
     fn of(shown: Shown, total: u64) -> Progress {
         Progress { shown, total, begun: 0, past: 0, since: Instant::now() }
+    }
+
+    /// A step has ended, of several that are taken at a time by so many `jobs`. After the first the time
+    /// that all of them will take is said.
+    pub fn ended(&mut self, name: &str, jobs: NonZeroUsize) {
+        let left = self.total.saturating_sub(self.past);
+        if self.begun == self.past && left > jobs.get() as u64 {
+            let one = self.since.elapsed().as_secs_f64();
+            let (cpus, s) = (jobs.get(), if jobs.get() == 1 { "" } else { "s" });
+            let all = length(one * left as f64 / cpus as f64);
+            let first = length(one);
+            self.say(&format!(
+                "{left} runs, the first in {first}: about {all} on {cpus} CPU{s} if all are like it"
+            ));
+        }
+        self.step(name);
     }
 
     /// A step needs not be taken: an earlier run has done it.

@@ -20,17 +20,11 @@ impl Provenance {
     /// Now, by this process's arguments. `commit` is that of the program's source, where it was built in a
     /// checkout.
     pub fn now(commit: Option<&str>) -> Provenance {
-        let commit = commit.map(|commit| format!(", commit {commit}")).unwrap_or_default();
         let arguments = std::env::args_os().skip(1);
-        let arguments = arguments.map(|argument| quoted(&argument.to_string_lossy()));
         Provenance {
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            version: format!("napkin {}{commit}", env!("CARGO_PKG_VERSION")),
-            command: ["napkin".to_owned()]
-                .into_iter()
-                .chain(arguments)
-                .collect::<Vec<_>>()
-                .join(" "),
+            version: version(commit),
+            command: command(arguments.map(|it| it.to_string_lossy().into_owned())),
         }
     }
 
@@ -42,6 +36,18 @@ impl Provenance {
             ("command", self.command.clone()),
         ]
     }
+}
+
+/// The version, with the commit if it is known.
+pub fn version(commit: Option<&str>) -> String {
+    let commit = commit.map(|commit| format!(", commit {commit}")).unwrap_or_default();
+    format!("napkin {}{commit}", env!("CARGO_PKG_VERSION"))
+}
+
+/// The command with these arguments, as a shell takes it.
+pub fn command(arguments: impl IntoIterator<Item = String>) -> String {
+    let arguments = arguments.into_iter().map(|argument| quoted(&argument));
+    ["napkin".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
 /// An argument as a shell takes it.

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use super::axis::{Axis, Parameter};
 use super::sheet::{LEADING, Sheet, SheetError};
+use crate::interrupt::Interrupt;
 use crate::machine::plan::{LONGEST, PlanError, Point};
 use crate::machine::scenario::{LoadError, Scenario};
 use crate::machine::{figures, pool};
@@ -363,6 +364,7 @@ impl Sweep<'_> {
         pool::each(
             pool::jobs(self.jobs),
             0..rest.len() as u64,
+            &Interrupt::default(),
             |place| self.figures(rest[place as usize]),
             |place, result| {
                 let result = result.and_then(|result| result);

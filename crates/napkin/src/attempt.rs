@@ -1,0 +1,101 @@
+//! One attempt at a run that may be interrupted: what is said when it is, and how it goes on.
+
+use std::path::Path;
+use std::time::Duration;
+
+use napkin_bench::report::{length, provenance};
+use napkin_bench::{Interrupt, Interrupted, Partial, PartialError};
+use serde_json::Value;
+
+use crate::failure::{Failure, say};
+
+/// An attempt.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    /// Whether it was asked to end.
+    pub(crate) interrupt: Interrupt,
+    /// What it has measured.
+    pub(crate) partial: Partial,
+    /// Measurements in all.
+    all: u64,
+}
+
+/// Has signals noted. Before any other thread is made.
+pub(crate) fn watch() -> Result<Interrupt, Failure> {
+    Interrupt::watch().map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))
+}
+
+impl Attempt {
+    /// Goes on with that file, or begins; then what is measured is kept in the current directory.
+    pub(crate) fn new(
+        interrupt: Interrupt,
+        resume: Option<&Path>,
+        command: &str,
+        plan: Value,
+        all: u64,
+    ) -> Result<Attempt, Failure> {
+        let version = provenance::version(crate::COMMIT);
+        let mut partial = Partial::begin(Path::new(""), &version, command, plan);
+        if let Some(path) = resume {
+            partial = partial.resume(path).map_err(|error| match error {
+                PartialError::Io { .. } => Failure::of(error),
+                error => Failure::Usage(error.to_string()),
+            })?;
+        }
+        Ok(Attempt { interrupt, partial, all })
+    }
+
+    /// What it will take, for measurements that all take `time`: `24 measurements, about 1 min 10 s`.
+    pub(crate) fn size(&self, time: Duration) -> String {
+        let (all, there) = (self.all, self.partial.there());
+        let left = all.saturating_sub(there);
+        let time = length(time.as_secs_f64() * left as f64 / all.max(1) as f64);
+        let s = if all == 1 { "" } else { "s" };
+        match there {
+            0 => format!("{all} measurement{s}, about {time}"),
+            _ => format!("{all} measurement{s}, {left} left, about {time}"),
+        }
+    }
+
+    /// It came to its end: nothing is left of it.
+    pub(crate) fn end(self) {
+        self.partial.end();
+    }
+
+    /// It was interrupted: says how far it came, and how it goes on.
+    pub(crate) fn interrupted(&self, interrupted: Interrupted) -> Failure {
+        let far = format!("{} of {} measurements done", self.partial.done(), self.all);
+        say(&format!("interrupted: {far}{}", self.how()));
+        Failure::Exit(interrupted.exit_code())
+    }
+
+    /// Something else ended it: says how it goes on if that is mended.
+    pub(crate) fn failed(&self) {
+        if let Ok(Some(_)) = self.partial.kept() {
+            let far = format!("{} of {} measurements done", self.partial.done(), self.all);
+            say(&format!("{far}{}", self.how()));
+        }
+    }
+
+    fn how(&self) -> String {
+        match self.partial.kept() {
+            Ok(Some(path)) => {
+                let path = path.display().to_string();
+                format!("; go on with: {}", provenance::command(again(&path)))
+            }
+            Ok(None) => String::new(),
+            Err(why) => format!("; they could not be kept: {why}"),
+        }
+    }
+}
+
+/// The arguments of this process, with another file to go on with.
+fn again(path: &str) -> impl Iterator<Item = String> {
+    let mut arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();
+    if let Some(place) = arguments.iter().position(|it| it == "--resume") {
+        arguments.drain(place..(place + 2).min(arguments.len()));
+    }
+    arguments.retain(|it| !it.starts_with("--resume="));
+    arguments.into_iter().chain(["--resume".to_owned(), path.to_owned()])
+}
