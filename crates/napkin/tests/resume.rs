@@ -1,0 +1,176 @@
+//! The real binary, interrupted and gone on with.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use common::{Place, text, within};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A run in a directory of its own. However this test was started, the run heeds SIGINT unless it is to
+/// ignore it.
+fn command(place: &Place, args: &[&str], ignores: bool) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
+    command.args(args).current_dir(&place.0).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let action = if ignores { libc::SIG_IGN } else { libc::SIG_DFL };
+    let set = move || {
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            let action = if signal == libc::SIGINT { action } else { libc::SIG_DFL };
+            // SAFETY: neither action is a function.
+            unsafe { libc::signal(signal, action) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes two system calls, which are safe there.
+    unsafe { command.pre_exec(set) };
+    command
+}
+
+fn run(place: &Place, args: &[&str]) -> Output {
+    command(place, args, false).output().expect("the binary runs")
+}
+
+fn send(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(child.id() as i32).expect("a process");
+    kill_process(pid, signal).expect("it is ours");
+}
+
+/// The files that a run has left to go on with.
+fn left(place: &Place) -> Vec<PathBuf> {
+    let files = fs::read_dir(&place.0).expect("a directory").map(|it| it.expect("a file").path());
+    files.filter(|it| it.extension().is_some_and(|it| it == "partial")).collect()
+}
+
+/// A run that was interrupted once some of its measurements were done.
+fn interrupted(place: &Place, args: &[&str], signal: Signal, after: usize) -> Output {
+    let child = command(place, args, false).spawn().expect("the binary runs");
+    within("some measurements are done", || {
+        let file = left(place).pop()?;
+        let lines = fs::read_to_string(file).unwrap_or_default().lines().count();
+        (lines > after).then_some(())
+    });
+    send(&child, signal);
+    child.wait_with_output().expect("our child")
+}
+
+/// The arguments that an interrupted run says it goes on with.
+fn again(output: &Output) -> Vec<String> {
+    let said = text(&output.stderr);
+    let (_, command) = said.split_once("go on with: napkin ").unwrap_or_else(|| panic!("{said}"));
+    command.trim().split(' ').map(str::to_owned).collect()
+}
+
+fn json(place: &Place) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(place.0.join("a.json")).expect("a report")).expect("JSON")
+}
+
+/// How many repetitions the rows of a report have.
+fn repetitions(place: &Place) -> Vec<usize> {
+    let report = json(place);
+    let rows = report["rows"].as_array().expect("rows").iter();
+    rows.map(|row| row["repetitions"].as_array().expect("a list").len()).collect()
+}
+
+#[test]
+fn a_bench_on_this_machine_goes_on_where_ctrl_c_ended_it() {
+    let place = Place::new("resume-engine");
+    let args = ["bench", "flood-ping", "--policy", "base,threaded", "--window", "50ms"];
+    let args = [&args[..], &["--repetitions", "3", "--json", "a.json"]].concat();
+    let output = interrupted(&place, &args, Signal::INT, 2);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("12 measurements, about 4.6 s"), "{said}");
+    let (_, far) = said.split_once("\ninterrupted: ").expect("it says so");
+    let done: usize = far.split(' ').next().unwrap().parse().expect("a number");
+    assert!((2..12).contains(&done) && far.contains(" of 12 measurements done; go on"), "{said}");
+    let table = text(&output.stdout);
+    assert!(table.contains("base") && table.contains("the run ended early"), "{table}");
+    assert_eq!(repetitions(&place).iter().sum::<usize>(), done, "what there was");
+    let [file] = &left(&place)[..] else { panic!("one file") };
+
+    // As if it had been killed in the middle of a line.
+    let half = [&fs::read(file).expect("a file")[..], b"{\"part\":\"flood"].concat();
+    fs::write(file, half).expect("a file");
+    let other: Vec<&str> = args.iter().map(|it| if *it == "50ms" { "60ms" } else { it }).collect();
+    let name = file.file_name().and_then(|it| it.to_str()).expect("a plain name");
+    let refused = run(&place, &[&other[..], &["--resume", name]].concat());
+    let why = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{why}");
+    assert!(why.contains("flood-ping.window_ns is 50000000 there and 60000000 now"), "{why}");
+
+    let again = again(&output);
+    let again: Vec<&str> = again.iter().map(String::as_str).collect();
+    assert_eq!(again[..args.len()], args);
+    let resumed = run(&place, &again);
+    let said = text(&resumed.stderr);
+    assert!(resumed.status.success(), "{said}");
+    assert!(said.contains(&format!("12 measurements, {} left, about ", 12 - done)), "{said}");
+    assert_eq!(repetitions(&place), [3; 4]);
+    assert!(!text(&resumed.stdout).contains("ended early"));
+    assert_eq!(left(&place), [] as [PathBuf; 0], "nothing is left");
+}
+
+#[test]
+fn a_modelled_bench_ends_with_the_bytes_of_one_that_was_not_interrupted() {
+    let place = Place::new("resume-machine");
+    let args = ["bench", "udp-sink", "--world", "machine", "--policy", "base-6.4,ksoftirqd"];
+    let load = ["--load", "5000,13000", "--seeds", "10", "--warm-up", "5ms", "--window", "300ms"];
+    let args = [&args[..], &load, &["--json", "a.json", "--jobs", "1"]].concat();
+    let output = interrupted(&place, &args, Signal::TERM, 3);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(143), "{said}");
+    assert!(said.contains(" of 40 measurements done; go on with: "), "{said}");
+    assert!(said.contains("40 runs, the first in ") && said.contains(" on 1 CPU if all"), "{said}");
+    assert!(text(&output.stdout).contains("the run ended early, with "));
+    let there: usize = repetitions(&place).iter().sum();
+    assert!((3..40).contains(&there), "{there}");
+    let again = again(&output);
+    let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(resumed.status.success(), "{}", text(&resumed.stderr));
+    let bytes = fs::read(place.0.join("a.json")).expect("a report");
+    let whole = run(&place, &args);
+    assert!(whole.status.success());
+    assert_eq!(resumed.stdout, whole.stdout);
+    assert!(bytes == fs::read(place.0.join("a.json")).expect("a report"));
+    assert_eq!(left(&place), [] as [PathBuf; 0]);
+}
+
+/// Starts a bench whose first measurement takes long, and waits until it has begun.
+fn long(place: &Place, ignores: bool) -> (Child, BufReader<std::process::ChildStderr>) {
+    let args = ["bench", "flood-ping", "--policy", "base,threaded", "--window", "600s"];
+    let mut child = command(place, &args, ignores).spawn().expect("the binary runs");
+    let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.starts_with("[1/") {
+        line.clear();
+        assert!(said.read_line(&mut line).expect("a line") > 0, "it ended");
+    }
+    (child, said)
+}
+
+#[test]
+fn a_measurement_is_given_up_in_the_middle_and_nothing_is_left_of_it() {
+    let place = Place::new("resume-middle");
+    let (mut child, said) = long(&place, false);
+    send(&child, Signal::INT);
+    let status = within("it ends", || child.try_wait().expect("our child"));
+    assert_eq!(status.code(), Some(130));
+    let last = said.lines().map_while(Result::ok).last();
+    assert_eq!(last.as_deref(), Some("interrupted: 0 of 12 measurements done"));
+    assert_eq!(left(&place), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn a_ctrl_c_that_was_ignored_from_the_beginning_stays_so() {
+    let place = Place::new("resume-ignored");
+    let (mut child, _said) = long(&place, true);
+    send(&child, Signal::INT);
+    send(&child, Signal::TERM);
+    let status = within("it ends", || child.try_wait().expect("our child"));
+    assert_eq!(status.code(), Some(143), "by the second");
+}
