@@ -45,8 +45,7 @@ impl Interrupt {
     /// If the operating system refuses.
     pub fn watch() -> io::Result<Interrupt> {
         let signals = Arc::new(Signals::block(&Signals::not_ignored(&Signals::ENDS))?);
-        let interrupt =
-            Interrupt { signals: Some(Arc::clone(&signals)), ..Interrupt::default() };
+        let interrupt = Interrupt { signals: Some(Arc::clone(&signals)), ..Interrupt::default() };
         let noted = interrupt.clone();
         let watch = move || {
             loop {

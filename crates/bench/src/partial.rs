@@ -103,8 +103,7 @@ impl Partial {
     /// Of a new run, kept in a new file of that folder as soon as there is a measurement. `version` is the
     /// program's, `command` the subcommand.
     pub fn begin(folder: &Path, version: &str, command: &str, plan: Value) -> Partial {
-        let header =
-            Header { napkin: version.to_owned(), command: command.to_owned(), plan };
+        let header = Header { napkin: version.to_owned(), command: command.to_owned(), plan };
         Partial { header: Some(header), folder: folder.to_owned(), ..Partial::default() }
     }
 
@@ -204,8 +203,7 @@ impl Partial {
         let command = self.header.as_ref().map_or("", |it| it.command.as_str());
         for number in 1_u32.. {
             let more = if number == 1 { String::new() } else { format!("-{number}") };
-            let path =
-                self.folder.join(format!("napkin-{command}-{day}-{time}{more}.partial"));
+            let path = self.folder.join(format!("napkin-{command}-{day}-{time}{more}.partial"));
             match OpenOptions::new().append(true).create_new(true).open(&path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(source) => return Err(PartialError::Io { path, source }),
@@ -347,7 +345,7 @@ mod tests {
         let folder = Folder::new("again");
         assert_eq!(new(&folder, &plan()).kept(), Ok(None), "nothing yet");
         let path = kept(&folder);
-        assert_eq!(folder.files(), [path.clone()]);
+        assert_eq!(folder.files(), std::slice::from_ref(&path));
         let mut partial = new(&folder, &plan()).resume(&path).unwrap();
         assert_eq!(partial.found::<f64>("udp-sink", 1), None);
         assert_eq!(partial.found::<f64>("xsk-rr", 0), None);
@@ -376,7 +374,11 @@ mod tests {
         }
         fs::write(&path, &whole[..lines[0]]).unwrap();
         let error = new(&folder, &plan()).resume(&path).unwrap_err().to_string();
-        assert!(error.ends_with(".partial:1: this is no line of an interrupted run: it has no first line"));
+        assert!(
+            error.ends_with(
+                ".partial:1: this is no line of an interrupted run: it has no first line"
+            )
+        );
         assert_eq!(fs::read(&path).unwrap(), whole[..lines[0]], "left as it is");
     }
 
@@ -402,7 +404,9 @@ mod tests {
         let of = |version, command| Partial::begin(&folder.0, version, command, plan());
         let error = differs(of("napkin 2.0", "bench"));
         assert!(error.contains("napkin is napkin 1.0 there and napkin 2.0 now"), "{error}");
-        assert!(differs(of("napkin 1.0", "swarm")).contains("command is bench there and swarm now"));
+        assert!(
+            differs(of("napkin 1.0", "swarm")).contains("command is bench there and swarm now")
+        );
         assert_eq!(fs::read(&path).unwrap(), half);
         fs::write(&path, "my diary\n").unwrap();
         assert!(differs(new(&folder, &plan())).contains(":1: this is no line"));

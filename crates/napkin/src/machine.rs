@@ -3,10 +3,10 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use napkin_bench::{Interrupt, NamedPolicy};
 use napkin_bench::machine::perfetto;
 use napkin_bench::machine::{Plan, PlanError, SCENARIOS, Scenario, find};
 use napkin_bench::report::{Progress, Report, file};
+use napkin_bench::{Interrupt, NamedPolicy};
 use napkin_machine::profile::Profile;
 use serde_json::json;
 

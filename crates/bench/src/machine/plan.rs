@@ -316,11 +316,7 @@ impl Plan<'_> {
     /// # Errors
     /// Those of [`Plan::check`], a window whose timeline would be too large, the first run that
     /// failed, or the interruption.
-    pub fn timelines(
-        &self,
-        window: Ns,
-        interrupt: &Interrupt,
-    ) -> Result<Vec<Timeline>, PlanError> {
+    pub fn timelines(&self, window: Ns, interrupt: &Interrupt) -> Result<Vec<Timeline>, PlanError> {
         self.check()?;
         let window = window.min(self.window);
         if window == 0 {

@@ -3,8 +3,12 @@
 /// A length of time in its two largest units.
 pub fn length(seconds: f64) -> String {
     /// Each with how many of the next one it has.
-    const UNITS: [(&str, f64, f64); 4] =
-        [("years", 31_557_600.0, 365.25), ("days", 86_400.0, 24.0), ("h", 3_600.0, 60.0), ("min", 60.0, 60.0)];
+    const UNITS: [(&str, f64, f64); 4] = [
+        ("years", 31_557_600.0, 365.25),
+        ("days", 86_400.0, 24.0),
+        ("h", 3_600.0, 60.0),
+        ("min", 60.0, 60.0),
+    ];
     if seconds < 0.9995 {
         return format!("{:.0} ms", (seconds * 1e3).max(1.0));
     }
