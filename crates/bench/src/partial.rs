@@ -11,12 +11,11 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use napkin_core::text::quoted;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
-
-use crate::rate::shorten;
 
 /// Why there is nothing to go on with.
 #[derive(Debug, Error)]
@@ -276,8 +275,8 @@ fn difference(place: &str, ours: &Value, theirs: &Value) -> Option<(String, Stri
         _ => {
             let said = |value: &Value| match value {
                 Value::Null => "absent".to_owned(),
-                Value::String(text) => shorten(text),
-                value => shorten(&value.to_string()),
+                Value::String(text) => quoted(text),
+                value => quoted(&value.to_string()),
             };
             Some((place.to_owned(), said(theirs), said(ours)))
         }
