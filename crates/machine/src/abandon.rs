@@ -61,7 +61,7 @@ mod tests {
             };
             std::thread::spawn(run).join().unwrap()
         };
-        assert_eq!(on_a_thread(Some(true)).unwrap_err(), true);
+        assert!(on_a_thread(Some(true)).unwrap_err(), "given up");
         let clear = on_a_thread(Some(false)).unwrap().unwrap();
         assert_eq!(on_a_thread(None).unwrap().unwrap(), clear);
     }
