@@ -10,8 +10,10 @@
 //! - [`machine`], [`sweep`], [`reproduce`]: modelled hosts, and the published experiments on them.
 //! - [`serve`]: what `napkin serve` does.
 //! - [`interrupt`]: being asked to end; [`partial`]: the file from which a run goes on.
+//! - [`conclusion`]: what a workload shows, and what to learn from its table.
 //! - [`measure`] turns events into figures, [`report`] turns figures into tables, JSON and progress.
 
+pub mod conclusion;
 pub mod error;
 pub mod flood_ping;
 pub mod interrupt;

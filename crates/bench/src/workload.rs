@@ -5,6 +5,7 @@ use std::time::Duration;
 use napkin_core::Policy;
 use serde_json::{Map, Value, json};
 
+use crate::conclusion;
 use crate::error::{BenchError, Stopped};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::measure::{Host, Plan, ProcStat};
@@ -292,6 +293,7 @@ pub fn resumable(
         workload: workload.name().into(),
         world: workload.world().into(),
         host,
+        conclusion: None,
         rows: rows.collect(),
         notes,
         extra: Map::from_iter([
@@ -300,6 +302,7 @@ pub fn resumable(
         ]),
     };
     workload.conclude(&mut report);
+    report.conclusion = conclusion::conclude(&report);
     match failed {
         None => Ok(report),
         Some(error) => {

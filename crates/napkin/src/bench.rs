@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgMatches, Subcommand, ValueEnum};
+use napkin_bench::conclusion;
 use napkin_bench::flood_ping::FloodPing;
 use napkin_bench::linux;
 use napkin_bench::report::{Column, Report, column, file, table, text};
@@ -397,6 +398,7 @@ fn all(
         let (workload, whole) = (&**workload, runs.len() == 1);
         let json = json(workload.name());
         let show = |report: &Report| show(workload, report, json.as_deref(), whole);
+        announce(workload.name(), workload.name(), json.as_deref())?;
         match resumable(workload, options, &attempt.interrupt, &mut attempt.partial) {
             Ok(report) => show(&report)?,
             Err(Stopped { error, report }) => {
@@ -426,27 +428,42 @@ fn show(
     json: Option<&Path>,
     whole: bool,
 ) -> Result<(), Failure> {
-    print_report(workload.name(), &workload.columns(), report, json, whole)
+    print_report(&workload.columns(), report, json, whole)
 }
 
-/// Prints the rows of a report under a heading, and writes it to its file.
+/// Says what a workload shows, before it runs.
+pub(crate) fn announce(heading: &str, workload: &str, json: Option<&Path>) -> Result<(), Failure> {
+    let (stream, width) = place(json);
+    let shows = conclusion::shows(workload);
+    let text = format!("{}\n{}", text::wrap(heading, width), text::wrap(shows, width));
+    if stream {
+        say(&text);
+        return Ok(());
+    }
+    print(&format!("{text}\n"))
+}
+
+/// Whether words go to standard error, since figures go to standard output; and the width of a line there.
+fn place(json: Option<&Path>) -> (bool, usize) {
+    match json.is_some_and(file::is_stream) {
+        true => (true, text::line_width(std::io::stderr())),
+        false => (false, text::line_width(std::io::stdout())),
+    }
+}
+
+/// Prints the rows of a report with what to learn from them, and writes it to its file.
 pub(crate) fn print_report(
-    heading: &str,
     columns: &[&'static Column],
     report: &Report,
     json: Option<&Path>,
     whole: bool,
 ) -> Result<(), Failure> {
-    let stream = json.is_some_and(file::is_stream);
-    let width = match stream {
-        true => text::line_width(std::io::stderr()),
-        false => text::line_width(std::io::stdout()),
-    };
-    let mut out = text::wrap(heading, width);
-    out.push('\n');
-    out.push_str(&table::render(&report.rows, columns, width));
-    for note in &report.notes {
-        out.push_str(&text::wrap(&format!("note: {note}"), width));
+    let (stream, width) = place(json);
+    let mut out = table::render(&report.rows, columns, width);
+    let notes = report.notes.iter().map(|note| format!("note: {note}"));
+    let conclusion = report.conclusion.iter().map(|it| format!("conclusion: {it}"));
+    for line in notes.chain(conclusion) {
+        out.push_str(&text::wrap(&line, width));
         out.push('\n');
     }
     let times = table::receive_times(&report.rows, columns, width);

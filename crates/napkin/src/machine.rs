@@ -11,7 +11,7 @@ use napkin_machine::profile::Profile;
 use serde_json::json;
 
 use crate::attempt::Attempt;
-use crate::bench::{Common, check, policies, print_report};
+use crate::bench::{Common, announce, check, policies, print_report};
 use crate::failure::{Failure, say};
 use crate::units;
 
@@ -172,9 +172,9 @@ pub(crate) fn bench(name: &str, common: &Common, interrupt: Interrupt) -> Result
     let progress = if common.quiet { Progress::hidden } else { Progress::new };
     let host = &plan.profile;
     let heading = format!("{name}, modelled on {}: {}", host.name(), host.about());
-    let show = |report: &Report| {
-        print_report(&heading, &plan.columns(), report, common.json.as_deref(), true)
-    };
+    let show =
+        |report: &Report| print_report(&plan.columns(), report, common.json.as_deref(), true);
+    announce(&heading, name, common.json.as_deref())?;
     let Attempt { interrupt, partial, .. } = &mut attempt;
     let report = match plan.resumable(progress, interrupt, partial) {
         Ok(report) => report,

@@ -152,6 +152,7 @@ mod tests {
             workload: "memcached".into(),
             world: "linux".into(),
             host: Host::default(),
+            conclusion: None,
             rows: vec![row("base", 995, 1_000), row("defer20", 900, 1_000)],
             notes: Vec::new(),
             extra: Map::new(),

@@ -13,6 +13,7 @@ use thiserror::Error;
 use super::perfetto::{MOST_EVENTS, Recorder, Timeline, TraceError};
 use super::scenario::{LoadError, Scenario};
 use super::{figures, host, pool};
+use crate::conclusion;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::partial::Partial;
 use crate::policy::NamedPolicy;
@@ -289,10 +290,11 @@ impl Plan<'_> {
         let early = |interrupted| {
             format!("the run ended early, with {there} of {count} runs: {interrupted}")
         };
-        let report = Report {
+        let mut report = Report {
             workload: self.scenario.name().to_owned(),
             world: "machine".to_owned(),
             host: host::host(&self.profile, &self.source),
+            conclusion: None,
             rows: table,
             notes: interrupted.map(early).into_iter().collect(),
             extra: Map::from_iter([
@@ -301,6 +303,7 @@ impl Plan<'_> {
                 ("warm_up_ns".to_owned(), Value::from(self.warm_up)),
             ]),
         };
+        report.conclusion = conclusion::conclude(&report);
         match interrupted {
             None => Ok(report),
             Some(interrupted) => {

@@ -74,8 +74,8 @@ columns! {
     P99: "p99", "latency_ns.p99", Time, "latency that 99 % do not exceed";
     WORK: "work", "cpu.work", Share, "of the serving CPUs' time: ran, and found something to do";
     POLL: "poll", "cpu.poll", Share, "of the same: ran, in polls that found nothing";
-    WAITING: "waiting", "cpu.waiting", Share, "of the same: ready to run, and had no CPU";
     INTERRUPTED: "interrupted", "interrupted", Share, "of the time: another program or the hypervisor had a CPU that the run wanted";
+    WAITING: "waiting", "cpu.waiting", Share, "of the same: ready to run, and had no CPU";
     DROPS: "drops", "drops", Count, "packets lost, whoever counted them";
     BUSY: "busy", "server_busy", Share, "of the serving CPU's time: neither idle nor stolen";
     INTERRUPTS_PER_PACKET: "irqs/pkt", "interrupts_per_packet", Ratio, "receive interrupts for each packet polled";

@@ -158,6 +158,7 @@ mod tests {
             workload: workload.into(),
             world: "engine".into(),
             host: Host::default(),
+            conclusion: None,
             rows: Vec::new(),
             notes: Vec::new(),
             extra: serde_json::Map::new(),

@@ -27,6 +27,9 @@ pub struct Report {
     pub world: String,
     /// The machine it ran on.
     pub host: Host,
+    /// What to learn from the rows, in a sentence of their own figures; or that it cannot be told, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conclusion: Option<String>,
     /// One row for each policy and load.
     pub rows: Vec<Row>,
     /// What could not be measured in any row, and why.
@@ -182,6 +185,7 @@ mod tests {
             workload: "echo".into(),
             world: "engine".into(),
             host: Host::default(),
+            conclusion: None,
             rows: vec![row()],
             notes: Vec::new(),
             extra: Map::new(),

@@ -54,7 +54,7 @@ pub fn count(n: u64) -> String {
 }
 
 /// A ratio of two counts.
-pub(super) fn ratio(value: f64) -> String {
+pub fn ratio(value: f64) -> String {
     format!("{value:.3}")
 }
 

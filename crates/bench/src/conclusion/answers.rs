@@ -1,0 +1,274 @@
+//! Workloads that are answered: who answers as soon as the soonest for less CPU, or sooner than what
+//! Linux does by itself, and for how much more of it.
+
+use super::evidence::{CPU, Doubt, Figure, Group, Order, P50, P99, RATE, Witness};
+use super::evidence::{cannot_tell, least, most, worse};
+use super::{of_its_cpu, times};
+
+/// A policy that is asked for more than this over what it serves does not carry the load.
+const CARRIED: f64 = 0.95;
+
+/// The sentence.
+pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
+    let group = highest(groups)?;
+    let rows = Group { load: group.load.clone(), rows: carrying(group) };
+    // The tail first; the median bears more.
+    let mut doubt: Option<Doubt> = None;
+    let mut told = None;
+    for figure in [P99, P50] {
+        match soonest(&rows, figure)? {
+            Ok(text) => {
+                told = Some(text);
+                break;
+            }
+            Err(new) => doubt = doubt.into_iter().chain([new]).reduce(worse),
+        }
+    }
+    let more = groups.iter().find(|group| group.offered().is_none()).and_then(serves_most);
+    let sentence = match (told, doubt) {
+        (Some(told), _) => format!("{told}{}", rows.at()),
+        (None, Some(doubt)) => cannot_tell(&doubt),
+        (None, None) => return None,
+    };
+    Some([Some(sentence), more].into_iter().flatten().collect::<Vec<_>>().join("; "))
+}
+
+/// The group of the highest load that two policies carry; else the first that two were measured under.
+fn highest<'a, 'b>(groups: &'b [Group<'a>]) -> Option<&'b Group<'a>> {
+    let two = |group: &&Group<'_>| carrying(group).len() > 1;
+    let offered = groups.iter().filter(two).filter(|group| group.offered().is_some());
+    let rate = |group: &&Group<'_>| group.offered().unwrap_or(0.0);
+    let offered = offered.max_by(|a, b| rate(a).total_cmp(&rate(b)));
+    offered
+        .or_else(|| groups.iter().find(two))
+        .or_else(|| groups.iter().find(|it| it.rows.len() > 1))
+}
+
+/// The rows that serve what they are asked for, as far as they are asked for something.
+fn carrying<'a>(group: &Group<'a>) -> Vec<Witness<'a>> {
+    let carries = |row: &Witness<'_>| match (row.median(RATE), row.offered()) {
+        (Some(served), Some(asked)) => served >= CARRIED * asked,
+        _ => true,
+    };
+    group.rows.iter().copied().filter(carries).filter(|row| row.median(P99).is_some()).collect()
+}
+
+/// Who answers as soon as the soonest for less CPU, or sooner than the reference.
+fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Doubt>> {
+    let (rows, doubt, left_out) = group.sound(figure);
+    let unsure = |doubt: Option<Doubt>| doubt.map(Err);
+    if rows.len() < 2 {
+        return unsure(doubt);
+    }
+    let first = least(&rows, figure)?;
+    let beside = match &doubt {
+        Some(doubt) => format!(" (of {} nothing can be told: {doubt})", left_out.join(", ")),
+        None => String::new(),
+    };
+    let cheaper = |row: &&Witness<'_>| {
+        row.name() != first.name()
+            && matches!(row.compare(figure, &first), Some(Ok((Order::Alike, _))))
+            && matches!(row.compare(CPU, &first), Some(Ok((Order::Less, _))))
+    };
+    let cheaper: Vec<_> = rows.iter().filter(cheaper).copied().collect();
+    if let Some(cheapest) = least(&cheaper, CPU) {
+        let (_, latency) = cheapest.compare(figure, &first)?.ok()?;
+        let (_, cpu) = cheapest.compare(CPU, &first)?.ok()?;
+        return Some(Ok(format!(
+            "{} answers as fast as {} ({} {}) for {}{beside}",
+            cheapest.name(),
+            first.name(),
+            figure.name,
+            factor(latency),
+            of_its_cpu(cpu)
+        )));
+    }
+    let sound = Group { load: None, rows: rows.clone() };
+    let reference = sound.reference()?;
+    let against = if reference.name() == first.name() {
+        // The next: is the first really ahead?
+        let others: Vec<_> = rows.iter().filter(|it| it.name() != first.name()).copied().collect();
+        least(&others, figure)?
+    } else {
+        reference
+    };
+    match first.compare(figure, &against)? {
+        Err(doubt) => Some(Err(doubt)),
+        Ok((Order::Less, _)) => {
+            let cpu = match first.compare(CPU, &against) {
+                Some(Ok((Order::Alike, _))) => " for as much CPU".to_owned(),
+                Some(Ok((_, ratio))) => format!(" for {}", of_its_cpu(ratio)),
+                Some(Err(_)) | None => String::new(),
+            };
+            Some(Ok(format!(
+                "{} answers faster than {} ({} {} against {}){cpu}{beside}",
+                first.name(),
+                against.name(),
+                figure.name,
+                first.shown(figure),
+                against.shown(figure)
+            )))
+        }
+        // The least cannot be more.
+        Ok(_) => Some(Ok(format!(
+            "no policy answers faster than {} ({} {}), or as fast for less CPU{beside}",
+            reference.name(),
+            figure.name,
+            reference.shown(figure)
+        ))),
+    }
+}
+
+/// A factor between things that are alike, which is no share.
+fn factor(ratio: f64) -> String {
+    format!("{ratio:.1}x")
+}
+
+/// Where nothing is offered at a rate: who serves more than the reference.
+fn serves_most(group: &Group<'_>) -> Option<String> {
+    let (rows, _, _) = group.sound(RATE);
+    let (best, reference) = (most(&rows, RATE)?, Group { load: None, rows: rows.clone() });
+    let reference = reference.reference()?;
+    match best.compare(RATE, &reference)? {
+        Ok((Order::More, ratio)) => Some(format!(
+            "{} serves {} as many as {}{}",
+            best.name(),
+            times(ratio),
+            reference.name(),
+            group.at()
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::conclude;
+    use super::super::evidence::fixed::{Fixed, report};
+    use crate::report::Row;
+
+    const US: f64 = 1e3;
+
+    fn row(name: &str, p99: [f64; 3], cpu: f64) -> Fixed {
+        let p99 = p99.map(|us| us * US);
+        let p50 = p99.map(|ns| ns / 4.0);
+        Fixed::new(name).offered(1e4).served(&[1e4; 3]).p50(&p50).p99(&p99).cpu(&[cpu; 3])
+    }
+
+    fn told(world: &str, rows: impl IntoIterator<Item = Fixed>) -> String {
+        let rows: Vec<Row> = rows.into_iter().map(Fixed::row).collect();
+        conclude(&report("xsk-rr", world, rows)).expect("a sentence")
+    }
+
+    #[test]
+    fn who_answers_as_fast_for_less_cpu_is_named() {
+        let rows = [
+            row("base", [40.0, 44.0, 42.0], 0.3),
+            row("fullbusy", [10.0, 10.4, 10.2], 1.0),
+            row("suspend20", [11.0, 11.4, 11.2], 0.45),
+        ];
+        let want = "suspend20 answers as fast as fullbusy (p99 1.1x) for 45 % of its CPU";
+        assert_eq!(told("engine", rows), want);
+    }
+
+    #[test]
+    fn who_is_faster_than_what_linux_does_says_what_it_costs() {
+        let rows = [row("base", [40.0, 44.0, 42.0], 0.5), row("fullbusy", [10.0, 10.4, 10.2], 1.0)];
+        let want =
+            "fullbusy answers faster than base (p99 10.2 us against 42.0 us) for 2.0x its CPU";
+        assert_eq!(told("engine", rows), want);
+        let rows = [row("base", [10.0; 3], 0.5), row("defer20", [40.0; 3], 0.5)];
+        let want = "base answers faster than defer20 (p99 10.0 us against 40.0 us) for as much CPU";
+        assert_eq!(told("engine", rows), want);
+    }
+
+    #[test]
+    fn policies_that_are_alike_are_not_ranked() {
+        let rows = [row("base", [40.0, 44.0, 42.0], 0.5), row("hold", [41.0, 43.0, 41.5], 0.5)];
+        let want = "no policy answers faster than base (p99 42.0 us), or as fast for less CPU";
+        assert_eq!(told("engine", rows), want);
+    }
+
+    #[test]
+    fn an_interrupted_run_cannot_tell() {
+        // As it was seen: 1 us in one run and 404 us in the next.
+        let rows = [
+            row("base", [40.0, 44.0, 42.0], 0.5).interrupted(0.21),
+            row("busypoll", [4.0, 404.0, 300.0], 1.0).interrupted(0.34),
+        ];
+        let want = "cannot tell: this host interrupted it for 34 % of the time";
+        assert_eq!(told("engine", rows.clone()), want);
+        let told = told("machine", rows.map(|row| row.interrupted(0.0)));
+        assert!(
+            told.starts_with("cannot tell: repetitions differ more than policies do"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_little_is_borne_by_the_median_and_not_by_the_tail() {
+        let rows = [
+            row("base", [400.0, 408.0, 404.0], 0.5).interrupted(0.05),
+            row("fullbusy", [100.0, 104.0, 102.0], 1.0).interrupted(0.05),
+        ];
+        let want =
+            "fullbusy answers faster than base (p50 25.5 us against 101 us) for 2.0x its CPU";
+        assert_eq!(told("engine", rows), want);
+    }
+
+    #[test]
+    fn one_that_was_interrupted_is_left_out_and_named() {
+        let rows = [
+            row("base", [40.0, 44.0, 42.0], 0.5),
+            row("fullbusy", [4000.0; 3], 1.0).interrupted(0.34),
+            row("suspend20", [10.0, 10.4, 10.2], 0.5),
+        ];
+        let want = "suspend20 answers faster than base (p99 10.2 us against 42.0 us) for as much CPU (of \
+                    fullbusy nothing can be told: this host interrupted it for 34 % of the time)";
+        assert_eq!(told("engine", rows), want);
+    }
+
+    #[test]
+    fn repetitions_that_lie_too_far_apart_cannot_tell() {
+        let wide = [10.0, 3000.0, 20.0];
+        let rows = [row("base", wide, 0.5), row("fullbusy", [9.0, 900.0, 12.0], 1.0)];
+        let want = "cannot tell: repetitions differ more than policies do (p99 of base 10.0 us to 3.00 ms)";
+        assert_eq!(told("engine", rows), want);
+    }
+
+    #[test]
+    fn one_repetition_tells_in_virtual_time_alone() {
+        let one = |name: &str, us: f64, cpu: f64| {
+            let figures = Fixed::new(name).offered(1e4).served(&[1e4]);
+            figures.p50(&[us * US]).p99(&[us * US]).cpu(&[cpu])
+        };
+        let rows = [one("base", 40.0, 0.5), one("fullbusy", 10.0, 1.0)];
+        assert!(told("engine", rows.clone()).starts_with("cannot tell: one repetition"));
+        assert!(told("machine", rows).starts_with("fullbusy answers faster than base"));
+    }
+
+    #[test]
+    fn of_several_loads_the_highest_that_two_carry_is_told_and_who_serves_most() {
+        let at =
+            |load: f64, row: Fixed| row.load("requests_per_s", (load as u64).into()).offered(load);
+        let most = |name: &str, served: f64| {
+            let row = Fixed::new(name).load("requests_per_s", "max".into());
+            row.served(&[served; 3]).p50(&[US; 3]).p99(&[2.0 * US; 3]).cpu(&[1.0; 3])
+        };
+        let rows = [
+            at(2e5, row("base", [10.0; 3], 0.2)).served(&[2e5; 3]),
+            at(2e5, row("suspend20", [10.0; 3], 0.2)).served(&[2e5; 3]),
+            at(6e5, row("base", [40.0; 3], 0.5)).served(&[6e5; 3]),
+            at(6e5, row("suspend20", [10.0; 3], 0.25)).served(&[6e5; 3]),
+            // Nobody carries this.
+            at(9e5, row("base", [4e4; 3], 1.0)).served(&[7e5; 3]),
+            at(9e5, row("suspend20", [3e4; 3], 1.0)).served(&[8e5; 3]),
+            most("base", 7e5),
+            most("suspend20", 9.1e5),
+        ];
+        let rows = rows.map(Fixed::row).to_vec();
+        let want = "suspend20 answers faster than base (p99 10.0 us against 40.0 us) for 50 % of its CPU \
+                    at requests/s 600000; suspend20 serves 1.3x as many as base at requests/s max";
+        assert_eq!(conclude(&report("memcached", "machine", rows)).as_deref(), Some(want));
+    }
+}

@@ -1,0 +1,112 @@
+//! A receiver that is offered more than it can take: who still receives.
+
+use super::evidence::{Doubt, Group, Order, RATE, Witness, cannot_tell, least, most, worse};
+use super::times;
+
+/// The sentence, of the load under which it matters most who polls.
+pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
+    let (mut doubt, mut told) = (None, Vec::new());
+    for group in groups.iter().filter(|group| group.rows.len() > 1) {
+        let (rows, unsound, _) = group.sound(RATE);
+        let compared = match (most(&rows, RATE), least(&rows, RATE)) {
+            (Some(best), Some(worst)) if rows.len() > 1 => compare(&best, &worst, group),
+            _ => None,
+        };
+        let (of_this, unsure) = match compared {
+            Some(Ok(of_this)) => (Some(of_this), None),
+            Some(Err(unsure)) => (None, Some(unsure)),
+            None => (None, None),
+        };
+        told.extend(of_this);
+        doubt = doubt.into_iter().chain(unsound).chain(unsure).reduce(worse);
+    }
+    let beside =
+        doubt.as_ref().map(|doubt| format!(" (of some rows nothing can be told: {doubt})"));
+    let furthest = told.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
+    match furthest {
+        Some((_, told)) => Some(format!("{told}{}", beside.unwrap_or_default())),
+        None => doubt.map(|doubt| cannot_tell(&doubt)),
+    }
+}
+
+/// How many times as much the best receives as the worst, and that in words.
+fn compare(
+    best: &Witness<'_>,
+    worst: &Witness<'_>,
+    group: &Group<'_>,
+) -> Option<Result<(f64, String), Doubt>> {
+    let compared = best.compare(RATE, worst)?;
+    let (most, least, at) = (best.shown(RATE), worst.shown(RATE), group.at());
+    let (best, worst) = (best.name(), worst.name());
+    Some(compared.map(|(order, ratio)| {
+        let told = match order {
+            Order::More if ratio.is_finite() => {
+                let many = times(ratio);
+                format!("{best} receives {many} as many as {worst} ({most} against {least}){at}")
+            }
+            Order::More => format!("{best} receives {most}, and {worst} nothing{at}"),
+            Order::Alike | Order::Less => {
+                format!("all policies receive about as many ({least} to {most}){at}")
+            }
+        };
+        (ratio, told)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::conclude;
+    use super::super::evidence::fixed::{Fixed, report};
+
+    fn row(name: &str, times: f64, served: [f64; 3]) -> Fixed {
+        Fixed::new(name).load("times_peak", times.into()).offered(times * 25e3).served(&served)
+    }
+
+    fn told(rows: impl IntoIterator<Item = Fixed>) -> Option<String> {
+        conclude(&report("udp-sink", "engine", rows.into_iter().map(Fixed::row).collect()))
+    }
+
+    #[test]
+    fn under_the_load_that_tells_most_who_receives_most_and_who_least() {
+        let rows = [
+            row("base", 0.5, [12.5e3; 3]),
+            row("feedback", 0.5, [12.5e3; 3]),
+            row("base", 2.0, [700.0, 800.0, 750.0]),
+            row("feedback", 2.0, [24.0e3, 24.5e3, 24.4e3]),
+            row("base", 4.0, [20e3; 3]),
+            row("feedback", 4.0, [24e3; 3]),
+        ];
+        let want =
+            "feedback receives 33x as many as base (24.4 k/s against 750/s) at times peak 2.0";
+        assert_eq!(told(rows).as_deref(), Some(want));
+    }
+
+    #[test]
+    fn nothing_is_no_denominator_and_no_difference_is_said() {
+        let rows = [row("base", 4.0, [0.0; 3]), row("feedback", 4.0, [24.4e3; 3])];
+        assert_eq!(told(rows).as_deref(), Some("feedback receives 24.4 k/s, and base nothing"));
+        let rows = [row("base", 4.0, [24.0e3; 3]), row("feedback", 4.0, [24.4e3; 3])];
+        let want = "all policies receive about as many (24.0 k/s to 24.4 k/s)";
+        assert_eq!(told(rows).as_deref(), Some(want));
+        let rows = [row("base", 4.0, [0.0; 3]), row("feedback", 4.0, [0.0; 3])];
+        assert_eq!(told(rows).as_deref(), Some("all policies receive about as many (0/s to 0/s)"));
+    }
+
+    #[test]
+    fn what_the_host_took_cannot_be_told() {
+        let rows = [row("base", 4.0, [750.0; 3]), row("feedback", 4.0, [9e3; 3])];
+        let [base, feedback] = rows;
+        let told = told([base.interrupted(0.3), feedback.interrupted(0.41)]);
+        let want = "cannot tell: this host interrupted it for 41 % of the time";
+        assert_eq!(told.as_deref(), Some(want));
+        let rows = [
+            row("base", 2.0, [750.0; 3]),
+            row("feedback", 2.0, [9e3; 3]),
+            row("base", 4.0, [1.0; 3]).interrupted(0.3),
+            row("feedback", 4.0, [9e3; 3]),
+        ];
+        let want = "feedback receives 12x as many as base (9.00 k/s against 750/s) at times peak 2.0 (of \
+                    some rows nothing can be told: this host interrupted it for 30 % of the time)";
+        assert_eq!(super::tests::told(rows).as_deref(), Some(want));
+    }
+}
