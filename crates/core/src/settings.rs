@@ -8,25 +8,17 @@ use core::fmt;
 
 use crate::Ns;
 use crate::order::Order;
-use crate::policy::{InstancePolicy, Threaded};
+use crate::policy::{InstancePolicy, Policy, PolicyError, Threaded};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Frames a poll may take outside busy polling (`NAPI_POLL_WEIGHT`).
 pub const WEIGHT: u16 = 64;
 
-/// The largest value of `defer_hard_irqs` (`S32_MAX`).
-pub const DEFER_HARD_IRQS_MAX: u32 = i32::MAX as u32;
-
-/// The longest timeout that can be set: about 11 days, far below where sums would overflow.
-pub const TIMEOUT_MAX: Ns = 1_000_000 * 1_000_000_000;
-
-/// A value that the kernel would refuse, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A value that is out of its limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettingError {
-    /// `defer-hard-irqs` above `S32_MAX`.
-    DeferHardIrqs(u32),
-    /// A timeout (named) above [`TIMEOUT_MAX`].
-    Timeout(&'static str, Ns),
+    /// One that a policy may not have, either: the limits are those of its keys.
+    Limit(PolicyError),
     /// A weight of 0.
     Weight,
 }
@@ -34,14 +26,9 @@ pub enum SettingError {
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SettingError::DeferHardIrqs(n) => {
-                write!(f, "defer-hard-irqs {n} is out of range: give 0 to {DEFER_HARD_IRQS_MAX}")
-            }
-            SettingError::Timeout(name, ns) => {
-                write!(f, "{name} {ns} ns is out of range: give 0 to {TIMEOUT_MAX} ns")
-            }
+            SettingError::Limit(error) => error.fmt(f),
             SettingError::Weight => {
-                write!(f, "weight 0 would never receive anything: give 1 to 65535")
+                f.write_str("weight 0 would never receive anything: give 1 to 65535")
             }
         }
     }
@@ -49,25 +36,12 @@ impl fmt::Display for SettingError {
 
 impl core::error::Error for SettingError {}
 
-/// Refuses what the kernel would refuse.
+/// Refuses what is out of its limits.
 ///
 /// # Errors
-/// The first value that is out of its limits.
-pub fn check(policy: &InstancePolicy) -> Result<(), SettingError> {
-    if policy.defer_hard_irqs > DEFER_HARD_IRQS_MAX {
-        return Err(SettingError::DeferHardIrqs(policy.defer_hard_irqs));
-    }
-    for (name, value) in [
-        ("gro-flush-timeout", policy.gro_flush_timeout),
-        ("irq-suspend-timeout", policy.irq_suspend_timeout),
-        ("hold", policy.hold),
-        ("hold-tick", policy.hold_tick),
-    ] {
-        if value > TIMEOUT_MAX {
-            return Err(SettingError::Timeout(name, value));
-        }
-    }
-    Ok(())
+/// The first value that is.
+pub fn check(instance: &InstancePolicy) -> Result<(), SettingError> {
+    Policy { instance: *instance, ..Policy::BASE }.validate().map_err(SettingError::Limit)
 }
 
 /// The settings of one instance, shared between its owner and whoever changes them.

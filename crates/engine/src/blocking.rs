@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use napkin_core::policy::{ApplicationPolicy, UNPRIVILEGED_BUDGET};
+use napkin_core::policy::ApplicationPolicy;
 use napkin_core::{CpuId, SocketWait};
 use napkin_stack::{Listener, Receiver, Socket};
 use thiserror::Error;
@@ -19,7 +19,9 @@ use crate::{Engine, rights};
 #[non_exhaustive]
 pub enum SocketError {
     /// As the kernel refuses it without the privilege.
-    #[error("SO_BUSY_POLL_BUDGET {0} needs CAP_NET_ADMIN: give at most 64, or run privileged")]
+    #[error(
+        "SO_BUSY_POLL_BUDGET {0} needs CAP_NET_ADMIN: leave it at 0, which is 8, or run privileged"
+    )]
     Budget(u16),
     /// As the kernel refuses it without the privilege.
     #[error("SO_PREFER_BUSY_POLL needs CAP_NET_ADMIN: leave it off, or run privileged")]
@@ -78,10 +80,10 @@ impl<S: Socket> Blocking<S> {
         socket: S,
         policy: ApplicationPolicy,
     ) -> Result<Blocking<S>, SocketError> {
-        if policy.socket_busy_poll_budget > UNPRIVILEGED_BUDGET && !rights::net_admin() {
+        if policy.needs_budget_privilege() && !rights::net_admin() {
             return Err(SocketError::Budget(policy.socket_busy_poll_budget));
         }
-        if policy.socket_prefer_busy_poll && !rights::net_admin() {
+        if policy.needs_prefer_privilege() && !rights::net_admin() {
             return Err(SocketError::Prefer);
         }
         let shared = Arc::clone(engine.shared());

@@ -81,7 +81,8 @@ pub(crate) fn warnings(settings: InstancePolicy) -> Vec<Warning> {
     warnings.retain(|warning| {
         matches!(
             warning,
-            Warning::DeferralWithoutPeriod
+            Warning::BelowMicrosecond { .. }
+                | Warning::DeferralWithoutPeriod
                 | Warning::PeriodWithoutDeferral
                 | Warning::SuspensionWithoutDeferral
                 | Warning::SuspensionShorterThanPeriod { .. }
@@ -97,6 +98,7 @@ pub(crate) fn warnings(settings: InstancePolicy) -> Vec<Warning> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use napkin_core::policy::MAX_TIMEOUT;
 
     #[test]
     fn a_whole_policy_is_a_change_of_everything() {
@@ -114,6 +116,8 @@ mod tests {
             InstancePolicy { defer_hard_irqs: 1, gro_flush_timeout: 1_000, ..suspension };
         assert_eq!(warnings(deferral), []);
         assert_eq!(warnings(InstancePolicy::default()), []);
+        let hold = InstancePolicy { hold: 50, ..InstancePolicy::default() };
+        assert_eq!(warnings(hold), [Warning::BelowMicrosecond { key: "hold", time: 50 }]);
     }
 
     #[test]
@@ -127,7 +131,9 @@ mod tests {
     #[test]
     fn a_value_out_of_its_limits_is_refused_before_anything_changes() {
         let change = NapiChange { defer_hard_irqs: Some(1 << 31), ..NapiChange::default() };
-        assert_eq!(change.check(), Err(SettingError::DeferHardIrqs(1 << 31)));
+        assert!(matches!(change.check(), Err(SettingError::Limit(_))));
+        let change = NapiChange { hold: Some(MAX_TIMEOUT + 1), ..NapiChange::default() };
+        assert!(matches!(change.check(), Err(SettingError::Limit(_))));
         let change = NapiChange { weight: Some(0), ..NapiChange::default() };
         assert_eq!(change.check(), Err(SettingError::Weight));
         assert_eq!(NapiChange::default().check(), Ok(()));

@@ -257,8 +257,7 @@ fn check(params: &EpollPolicy) -> Result<(), EpollError> {
     if params.busy_poll_usecs > i32::MAX as u32 {
         return Err(EpollError::Usecs(params.busy_poll_usecs));
     }
-    let unprivileged = napkin_core::policy::UNPRIVILEGED_BUDGET;
-    if params.busy_poll_budget > unprivileged && !crate::rights::net_admin() {
+    if params.needs_budget_privilege() && !crate::rights::net_admin() {
         return Err(EpollError::Budget(params.busy_poll_budget));
     }
     Ok(())

@@ -7,7 +7,8 @@ use std::time::Duration;
 use common::{PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
 use napkin_core::policy::EpollPolicy;
-use napkin_engine::{Blocking, Epoll, EpollError};
+use napkin_engine::{Blocking, Epoll, EpollError, SocketError};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("procfs").count()
@@ -145,5 +146,28 @@ fn an_epoll_s_parameters_are_read_as_they_were_set() {
     let longer = EpollPolicy { busy_poll_usecs: 1 << 31, ..params };
     assert_eq!(epoll.set_params(longer), Err(EpollError::Usecs(1 << 31)));
     assert_eq!(epoll.params(), params, "what is refused changes nothing");
+    engine.stop();
+}
+
+#[test]
+fn a_socket_s_budget_takes_the_right_that_the_kernel_asks_for() {
+    let _alone = alone();
+    let (engine, _source) = start(&policy("base"), &Setup::default());
+    let refused = |text: &str| {
+        let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
+        Blocking::new(&engine, CpuId(0), socket, policy(text).application).err()
+    };
+    let unprivileged = || {
+        let mut sets = capabilities(None).expect("its own");
+        sets.effective.remove(CapabilitySet::NET_ADMIN);
+        set_capabilities(None, sets).expect("giving up is allowed");
+        assert_eq!(refused("socket-busy-poll-usecs=1"), None);
+        // A new socket's is 0, and only the right may raise one.
+        for budget in [1, 64, 65] {
+            let asked = format!("socket-busy-poll-usecs=1,socket-busy-poll-budget={budget}");
+            assert_eq!(refused(&asked), Some(SocketError::Budget(budget)));
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(unprivileged).join().expect("no panic"));
     engine.stop();
 }

@@ -93,7 +93,7 @@ fn sleepers(privileged: bool) -> Vec<&'static str> {
         .partition(|name| policy(name).spins_by_design());
     let expected: Vec<&str> = SPINNERS.into_iter().map(|(name, _)| name).collect();
     assert_eq!(spinners, expected, "spinners by design");
-    names.retain(|name| policy(name).needs_prefer_privilege() == privileged);
+    names.retain(|name| policy(name).application.needs_prefer_privilege() == privileged);
     names
 }
 

@@ -62,7 +62,7 @@ impl Setting {
             (Setting::Threaded, 1) => "enabled".into(),
             (Setting::Threaded, 2) => "busy-poll".into(),
             (Setting::Threaded | Setting::DeferHardIrqs, number) => number.to_string(),
-            (_, time) => napkin_core::policy::Time(time).to_string(),
+            (_, time) => napkin_core::Time(time).to_string(),
         }
     }
 }

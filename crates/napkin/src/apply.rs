@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use napkin_core::Policy;
-use napkin_core::policy::Time;
+use napkin_core::Time;
 use napkin_linux::apply::{
     self as kernel, Applied, ApplyError, Change, DeviceRestored, Ended, Hold, Linux, Neighbours,
     Options, Plan, Request, Target, World,

@@ -229,7 +229,7 @@ pub(crate) struct Settings {
     /// Empty polls before interrupts are allowed again; 0 switches deferral off.
     #[arg(long, value_name = "N")]
     pub(crate) defer_hard_irqs: Option<u64>,
-    /// Time from one deferred poll to the next, as in 20us; a bare number is in nanoseconds.
+    /// Time from one deferred poll to the next, as in 20us.
     #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
     pub(crate) gro_flush_timeout: Option<u64>,
     /// Longest that an application may keep interrupts suspended.

@@ -272,7 +272,7 @@ fn engine(args: &Bench, interrupt: Interrupt) -> Result<(), Failure> {
 
 /// A cost for each packet; beyond a second nothing would be measured in any window.
 fn cost(text: &str) -> Result<u64, String> {
-    match units::nanoseconds(text)? {
+    match units::nanoseconds(text).map_err(|error| error.to_string())? {
         cost if cost <= 1_000_000_000 => Ok(cost),
         _ => Err("a packet may cost at most 1s".into()),
     }

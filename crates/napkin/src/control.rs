@@ -1,7 +1,7 @@
 //! The verbs that ask and change a running engine.
 
 use napkin_bench::report::text::time as measured;
-use napkin_core::policy::Time;
+use napkin_core::Time;
 use napkin_engine::control::{Answer, ClientError, Record, Request, Verb, choose, request};
 use serde_json::Value;
 

@@ -54,7 +54,7 @@ pub(crate) struct Doctor {
 }
 
 fn window(text: &str) -> Result<Duration, String> {
-    let window = units::duration(text)?;
+    let window = units::duration(text).map_err(|error| error.to_string())?;
     if window > Request::LONGEST {
         return Err(format!("at most {} s", Request::LONGEST.as_secs()));
     }

@@ -103,6 +103,7 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Failure> {
         limit: args.limit,
         jobs: args.jobs,
     };
+    sweep.warnings().iter().for_each(|warning| say(&format!("warning: {warning}")));
     let mut progress = None;
     let totals = sweep.run(&args.out, args.resume, |event| match event {
         Event::Size { text, left } => {

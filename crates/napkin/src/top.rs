@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = units::duration(text)?;
+    let interval = units::duration(text).map_err(|error| error.to_string())?;
     if interval < SHORTEST {
         return Err(format!("give at least {}ms", SHORTEST.as_millis()));
     }

@@ -44,6 +44,46 @@ fn what_will_not_do_what_it_says_is_told() {
 }
 
 #[test]
+fn a_time_has_a_unit_wherever_one_is_wanted() {
+    for args in [
+        "policies defer20,gro-flush-timeout=50",
+        "sweep udp-sink --vary gro-flush-timeout=50 --out -",
+        "sweep udp-sink --vary policy=suspend20,hold=50 --out -",
+        "sweep udp-sink --vary seed=1 --out - --window 50",
+        "bench udp-sink --window 50",
+        "bench xsk-rr --rate 1 --delay 50",
+        "bench xsk-rr --world machine --warm-up 50",
+        "reproduce 2024 --virtual 50",
+        "serve echo --device synthetic --for 50",
+        "serve echo --device synthetic=hold=50",
+        "napi-set --id 1 --hold 50",
+        "dev-set --ifindex 1 --irq-suspend-timeout 50",
+        "apply hold=50 --dev lo",
+        "doctor --for 50",
+        "top --batch --interval 50",
+    ] {
+        let output = napkin(args.split(' '));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args}: {error}");
+        assert!(error.contains("50 has no unit: 50us? 50ms? 50s?"), "{args}: {error}");
+    }
+}
+
+#[test]
+fn nanoseconds_for_microseconds_are_warned_of() {
+    let said = |args: &str| {
+        let output = napkin(args.split(' '));
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    let warning = "gro-flush-timeout (50ns) is shorter than a single poll";
+    let policies = said("policies defer20,gro-flush-timeout=50ns");
+    assert!(policies.contains(warning), "{policies}");
+    let sweep = "sweep udp-sink --out - --window 1ms --warm-up 1ms --load 1000 --quiet --vary";
+    let sweep = said(&format!("{sweep} gro-flush-timeout=50ns"));
+    assert!(sweep.contains(&format!("warning: {warning}")), "{sweep}");
+}
+
+#[test]
 fn an_unknown_name_gets_the_nearest_one_and_a_usage_error() {
     let output = napkin(["policies", "suspnd20"]);
     assert_eq!(output.status.code(), Some(2));

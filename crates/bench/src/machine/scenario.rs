@@ -6,7 +6,7 @@
 use std::fmt;
 
 use napkin_core::text::quoted;
-use napkin_core::{MILLISECOND, Ns, Policy};
+use napkin_core::{MILLISECOND, Ns, Policy, Time};
 use napkin_machine::load::Rate;
 use napkin_machine::profile::{Profile, Takes};
 use napkin_machine::scenario::{self, Outcome, Run};
@@ -295,23 +295,10 @@ impl XskRr {
     fn pace(text: &str, profile: &Profile) -> Result<scenario::xsk_rr::Pace, LoadError> {
         let (rate, delay) = text.split_once(':').unwrap_or((text, "0ns"));
         let rate = rate_of(rate, profile, LEAST_FRAME, PACE)?;
-        let delay = time(delay).filter(|delay| *delay <= LONGEST_DELAY);
+        let delay = delay.parse().ok().map(|Time(delay)| delay).filter(|it| *it <= LONGEST_DELAY);
         let delay = delay.ok_or_else(|| LoadError::Form { given: quoted(text), form: PACE })?;
         Ok(scenario::xsk_rr::Pace { period: (1e9 / rate) as Ns, delay })
     }
-}
-
-/// A whole number of nanoseconds, microseconds or milliseconds.
-fn time(text: &str) -> Option<Ns> {
-    let end = text.find(|c: char| !c.is_ascii_digit())?;
-    let (digits, unit) = text.split_at(end);
-    let scale: Ns = match unit {
-        "ns" => 1,
-        "us" => 1_000,
-        "ms" => MILLISECOND,
-        _ => return None,
-    };
-    digits.parse::<Ns>().ok()?.checked_mul(scale)
 }
 
 impl Scenario for XskRr {

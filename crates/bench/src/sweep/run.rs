@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use napkin_core::policy::PolicyError;
+use napkin_core::policy::{PolicyError, Warning};
 use napkin_core::{Ns, Policy};
 use napkin_machine::profile::{Problem, Profile, ProfileError};
 use serde_json::Value;
@@ -166,6 +166,23 @@ impl Sweep<'_> {
             self.scenario.load(&self.load, &self.profile)?;
         }
         Ok(())
+    }
+
+    /// What cannot be meant, whatever the other values of a point are.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut policies = vec![self.policy.clone()];
+        for axis in &self.axes {
+            match axis.parameter {
+                Parameter::Policy => policies.extend(axis.texts().map(str::to_owned)),
+                Parameter::PolicyKey(key) => {
+                    policies.extend(axis.texts().map(|value| format!("base,{key}={value}")));
+                }
+                _ => {}
+            }
+        }
+        let policies = policies.iter().filter_map(|policy| policy.parse::<Policy>().ok());
+        let warnings = policies.flat_map(|policy| policy.warnings());
+        warnings.filter(|it| matches!(it, Warning::BelowMicrosecond { .. })).collect()
     }
 
     fn varies(&self, parameter: Parameter) -> bool {

@@ -7,8 +7,9 @@
 use alloc::string::String;
 use core::fmt;
 
-use super::key::{Takes, Time};
+use super::key::Takes;
 use super::{FAMILY_MICROSECONDS, MAX_TIMEOUT};
+use crate::{Time, TimeError};
 
 /// Why a text is not a policy, or a value not a valid one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +67,13 @@ pub enum PolicyError {
         takes: Takes,
         /// The nearest word that exists, for a key that takes words.
         nearest: Option<&'static str>,
+    },
+    /// A time without its unit.
+    NoUnit {
+        /// The key.
+        key: &'static str,
+        /// What is asked for.
+        error: TimeError,
     },
     /// A value above its limit.
     TooLarge {
@@ -131,12 +139,11 @@ impl fmt::Display for PolicyError {
                     Takes::Count { .. } => {
                         f.write_str("the value is a plain number, without sign or unit")?;
                     }
-                    Takes::Time => f.write_str(
-                        "the value is a whole number with ns, us, ms or s, or none for nanoseconds",
-                    )?,
+                    Takes::Time => write!(f, "{}", TimeError::NotATime)?,
                 }
                 did_you_mean(f, *nearest)
             }
+            PolicyError::NoUnit { key, error } => write!(f, "{key}={error}"),
             PolicyError::TooLarge { key, value, takes } => match takes {
                 Takes::Count { max } => write!(f, "{key}={value}: at most {max} is allowed"),
                 _ => write!(f, "{key}={value}: at most {} is allowed", Time(MAX_TIMEOUT)),

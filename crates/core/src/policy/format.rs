@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_value_with_a_name_prints_as_that_name_however_it_was_written() {
         assert_eq!(printed("defer-hard-irqs=100,gro-flush-timeout=20us"), "defer20");
-        assert_eq!(printed("gro-flush-timeout=37000, defer-hard-irqs=100"), "defer37");
+        assert_eq!(printed("gro-flush-timeout=37us, defer-hard-irqs=100"), "defer37");
         assert_eq!(printed("hold100"), "hold");
         assert_eq!(printed("hold=0"), "base");
         assert_eq!(
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn anything_else_prints_the_keys_that_differ_from_base() {
         assert_eq!(
-            printed("threaded,gro-flush-timeout=1500,application=spin"),
+            printed("threaded,gro-flush-timeout=1500ns,application=spin"),
             "threaded=enabled,gro-flush-timeout=1500ns,application=spin"
         );
         assert_eq!(printed("base-6.4,hold=1ms"), "hold=1ms,inline-while-ksoftirqd=off");

@@ -5,10 +5,11 @@
 //! time in nanoseconds, or the place of a word among the key's choices. The table knows nothing of
 //! presets, and nothing of what a value means to the core.
 
+use alloc::string::ToString;
 use core::fmt;
 
-use super::{NetSoftirq, Policy, SocketPoller, Threaded};
-use crate::{MICROSECOND, MILLISECOND, Ns};
+use super::{NetSoftirq, Policy, PolicyError, SocketPoller, Threaded};
+use crate::{MICROSECOND, Ns, Time};
 
 /// Largest count the kernel takes for `defer-hard-irqs` and the busy-poll times: `i32::MAX`.
 pub const MAX_COUNT: u32 = i32::MAX as u32;
@@ -27,8 +28,7 @@ pub enum Takes {
         /// The largest that is accepted.
         max: u32,
     },
-    /// A time up to [`MAX_TIMEOUT`], with the suffix `ns`, `us`, `ms` or `s`; a bare number is in
-    /// nanoseconds, as on the kernel's netlink.
+    /// A [`Time`] up to [`MAX_TIMEOUT`].
     Time,
 }
 
@@ -81,6 +81,19 @@ impl Key {
         KEYS.iter().find(|key| key.name == name)
     }
 
+    /// Lets a value pass that is within this key's limit, in the form in which the table carries it:
+    /// the one place that knows the limits.
+    ///
+    /// # Errors
+    /// [`PolicyError::TooLarge`].
+    pub fn check(&self, value: u64) -> Result<u64, PolicyError> {
+        if value <= self.takes.max() {
+            return Ok(value);
+        }
+        let shown = Value { takes: self.takes, value }.to_string();
+        Err(PolicyError::TooLarge { key: self.name, value: shown, takes: self.takes })
+    }
+
     /// This key's value in `policy`, as the spelled-out form shows it.
     pub fn value(&self, policy: &Policy) -> Value {
         Value { takes: self.takes, value: (self.get)(policy) }
@@ -106,28 +119,6 @@ impl fmt::Display for Value {
         }
     }
 }
-
-/// A length of time that prints in the largest unit that leaves no rest: `20us`, `1500ns`, `0`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Time(pub Ns);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 {
-            return f.write_str("0");
-        }
-        for (unit, suffix) in UNITS.iter().rev() {
-            if self.0.is_multiple_of(*unit) {
-                return write!(f, "{}{suffix}", self.0 / unit);
-            }
-        }
-        write!(f, "{}ns", self.0)
-    }
-}
-
-/// The units of time, from the smallest.
-pub(super) const UNITS: [(Ns, &str); 4] =
-    [(1, "ns"), (MICROSECOND, "us"), (MILLISECOND, "ms"), (1_000 * MILLISECOND, "s")];
 
 const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
 
@@ -323,12 +314,6 @@ mod tests {
             assert!(key.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", key.name);
             assert!(KEYS[place + 1..].iter().all(|other| other.name != key.name), "{}", key.name);
         }
-    }
-
-    #[test]
-    fn a_time_prints_in_the_largest_unit_that_leaves_no_rest() {
-        let printed = [0, 1, 1_500, 20_000, 5_000_000, 2_000_000_000].map(|t| Time(t).to_string());
-        assert_eq!(printed, ["0", "1ns", "1500ns", "20us", "5ms", "2s"]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use conflict::Conflict;
 pub use error::PolicyError;
 pub use explain::{FAMILIES, Family, PRESETS, Preset};
 pub use format::SpelledOut;
-pub use key::{KEYS, Key, MAX_COUNT, MAX_TIMEOUT, Takes, Time, Value};
+pub use key::{KEYS, Key, MAX_COUNT, MAX_TIMEOUT, Takes, Value};
 pub use nearest::nearest;
 pub use preset::{DEFER_HARD_IRQS, HOLD, SUSPEND_TIMEOUT};
 pub use warning::Warning;
@@ -163,6 +163,11 @@ impl EpollPolicy {
     pub const fn effective_budget(&self) -> u16 {
         effective_budget(self.busy_poll_budget)
     }
+
+    /// Whether setting the budget needs `CAP_NET_ADMIN`: above [`UNPRIVILEGED_BUDGET`].
+    pub const fn needs_budget_privilege(&self) -> bool {
+        self.busy_poll_budget > UNPRIVILEGED_BUDGET
+    }
 }
 
 /// Frames a pass, with the default in the place of 0.
@@ -207,6 +212,17 @@ impl ApplicationPolicy {
     pub const fn effective_socket_budget(&self) -> u16 {
         effective_budget(self.socket_busy_poll_budget)
     }
+
+    /// Whether setting the budget needs `CAP_NET_ADMIN`: any does, as the kernel lets nobody else
+    /// raise one, and a new socket's is 0 (`sk_setsockopt`).
+    pub const fn needs_budget_privilege(&self) -> bool {
+        self.socket_busy_poll_budget != 0
+    }
+
+    /// Whether setting the preference needs `CAP_NET_ADMIN`. An epoll context's needs none.
+    pub const fn needs_prefer_privilege(&self) -> bool {
+        self.socket_prefer_busy_poll
+    }
 }
 
 /// A delivery policy: one value for all four places in which the modes live.
@@ -237,19 +253,6 @@ impl Policy {
         let separate = self.application.socket_busy_polls()
             && matches!(self.application.socket_poller, SocketPoller::Separate);
         matches!(self.instance.threaded, Threaded::BusyPoll) || self.application.spin || separate
-    }
-
-    /// Whether setting the budgets needs `CAP_NET_ADMIN`: an epoll budget above
-    /// [`UNPRIVILEGED_BUDGET`], or any socket budget, as the kernel lets nobody else raise one and
-    /// a new socket's is 0.
-    pub const fn needs_budget_privilege(&self) -> bool {
-        self.epoll.busy_poll_budget > UNPRIVILEGED_BUDGET
-            || self.application.socket_busy_poll_budget != 0
-    }
-
-    /// Whether setting the sockets' preference needs `CAP_NET_ADMIN`. The epoll's needs none.
-    pub const fn needs_prefer_privilege(&self) -> bool {
-        self.application.socket_prefer_busy_poll
     }
 }
 
@@ -312,12 +315,12 @@ mod tests {
 
     #[test]
     fn privileges_are_asked_for_where_the_kernel_asks() {
-        assert!(!policy("suspend20").needs_budget_privilege());
-        assert!(policy("suspend20,epoll-busy-poll-budget=65").needs_budget_privilege());
-        assert!(policy("busypoll,socket-busy-poll-budget=64").needs_budget_privilege());
-        assert!(!policy("busypoll").needs_budget_privilege());
-        assert!(policy("busypoll").needs_prefer_privilege());
-        assert!(!policy("fullbusy").needs_prefer_privilege());
+        let epoll = |text: &str| policy(text).epoll.needs_budget_privilege();
+        let socket = |text: &str| policy(text).application.needs_budget_privilege();
+        let prefer = |text: &str| policy(text).application.needs_prefer_privilege();
+        assert!(!epoll("suspend20") && epoll("suspend20,epoll-busy-poll-budget=65"));
+        assert!(!socket("busypoll") && socket("busypoll,socket-busy-poll-budget=1"));
+        assert!(prefer("busypoll") && !prefer("fullbusy"));
     }
 
     #[test]

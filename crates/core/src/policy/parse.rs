@@ -7,10 +7,11 @@
 
 use core::str::FromStr;
 
-use super::key::{Key, Takes, UNITS};
+use super::key::{Key, Takes};
 use super::nearest::nearest;
 use super::{FAMILIES, Family, KEYS, PRESETS, Policy, PolicyError, Preset};
 use crate::text::quoted;
+use crate::{Time, TimeError};
 
 impl FromStr for Policy {
     type Err = PolicyError;
@@ -46,10 +47,7 @@ impl Policy {
     /// [`PolicyError::TooLarge`] for the first value that the parser would not have let pass.
     pub fn validate(&self) -> Result<(), PolicyError> {
         for key in KEYS {
-            if (key.get)(self) > key.takes.max() {
-                let value = alloc::format!("{}", key.value(self));
-                return Err(PolicyError::TooLarge { key: key.name, value, takes: key.takes });
-            }
+            key.check((key.get)(self))?;
         }
         Ok(())
     }
@@ -80,36 +78,28 @@ fn value(key: &Key, text: &str) -> Result<u64, PolicyError> {
     }
     let bad =
         |nearest| PolicyError::BadValue { key: key.name, value: quoted(text), takes, nearest };
-    let (digits, unit) = match takes {
+    let too_large = || PolicyError::TooLarge { key: key.name, value: quoted(text), takes };
+    let read = match takes {
         Takes::Choice(words) => {
             let place = words.iter().position(|word| *word == text);
-            return match place {
-                Some(place) => Ok(place as u64),
-                None => Err(bad(nearest(text, words.iter().copied()))),
-            };
+            place.ok_or_else(|| bad(nearest(text, words.iter().copied())))? as u64
         }
-        Takes::Count { .. } => (text, 1),
-        Takes::Time => {
-            let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-            let (digits, suffix) = text.split_at(end);
-            let unit = if suffix.is_empty() { Some(&UNITS[0]) } else { unit(suffix) };
-            (digits, unit.ok_or_else(|| bad(None))?.0)
+        Takes::Count { .. } => {
+            // `u64::from_str` would take a plus sign.
+            if !text.bytes().all(|digit| digit.is_ascii_digit()) {
+                return Err(bad(None));
+            }
+            text.parse().map_err(|_| too_large())?
         }
+        Takes::Time => match text.parse() {
+            Ok(Time(read)) => read,
+            Err(TimeError::TooLong) => return Err(too_large()),
+            Err(TimeError::NotATime) => return Err(bad(None)),
+            Err(error) => return Err(PolicyError::NoUnit { key: key.name, error }),
+        },
     };
-    // `u64::from_str` would take a plus sign.
-    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
-        return Err(bad(None));
-    }
-    // Only digits are left, so what does not fit is too large, whatever it is.
-    let read = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    match read {
-        Some(read) if read <= takes.max() => Ok(read),
-        _ => Err(PolicyError::TooLarge { key: key.name, value: quoted(text), takes }),
-    }
-}
-
-fn unit(suffix: &str) -> Option<&'static (u64, &'static str)> {
-    UNITS.iter().find(|(_, known)| *known == suffix)
+    // What was written says more than its value in another unit.
+    key.check(read).map_err(|_| too_large())
 }
 
 /// The policy that a first item without `=` names.
@@ -175,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_key_is_read() {
-        let text = "threaded=workqueue,defer-hard-irqs=1,gro-flush-timeout=2,\
+        let text = "threaded=workqueue,defer-hard-irqs=1,gro-flush-timeout=2ns,\
                     irq-suspend-timeout=3us,hold=4ms,hold-tick=9us,feedback=on,net-softirq=ksoftirqd,\
                     inline-while-ksoftirqd=off,epoll-busy-poll-usecs=5,epoll-busy-poll-budget=6,\
                     epoll-prefer-busy-poll=on,application=spin,socket-busy-poll-usecs=7,\
@@ -199,17 +189,20 @@ mod tests {
     }
 
     #[test]
-    fn a_time_takes_any_unit_and_is_in_nanoseconds_without_one() {
-        for text in ["hold=20000", "hold=20000ns", "hold=20us"] {
+    fn a_time_takes_any_unit_and_only_0_none() {
+        for text in ["hold=20000ns", "hold=20us"] {
             assert_eq!(read(text), Ok(Policy::hold(20_000)), "{text}");
         }
         assert_eq!(read("hold=5ms"), Ok(Policy::hold(5 * MILLISECOND)));
         assert_eq!(read("hold=10s"), Ok(Policy::hold(MAX_TIMEOUT)));
+        assert_eq!(read("hold=0"), Ok(Policy::BASE));
+        let error = read("suspend20,gro-flush-timeout=50").expect_err("50 of what?");
+        assert_eq!(error.to_string(), "gro-flush-timeout=50 has no unit: 50us? 50ms? 50s?");
     }
 
     #[test]
     fn what_is_no_number_is_refused() {
-        for text in ["hold=1.5us", "hold=us", "hold=-1", "hold=+1", "hold=1 us", "hold=1h"] {
+        for text in ["hold=1.5us", "hold=us", "hold=-1", "hold=+1", "hold=1 us", "hold=1d"] {
             let error = read(text).expect_err(text);
             assert!(matches!(error, PolicyError::BadValue { key: "hold", .. }), "{text}");
         }
@@ -227,10 +220,10 @@ mod tests {
             ("epoll-busy-poll-budget", "65535", "65536"),
             ("socket-busy-poll-usecs", "2147483647", "2147483648"),
             ("socket-busy-poll-budget", "65535", "65536"),
-            ("gro-flush-timeout", "10s", "10000000001"),
+            ("gro-flush-timeout", "10s", "10000000001ns"),
             ("irq-suspend-timeout", "10000ms", "99999999999999999999s"),
             ("hold", "10000000us", "18446744073709551615s"),
-            ("hold-tick", "10s", "10001ms"),
+            ("hold-tick", "10s", "1m"),
         ];
         for (key, last, beyond) in largest {
             assert!(read(&alloc::format!("{key}={last}")).is_ok(), "{key}={last}");

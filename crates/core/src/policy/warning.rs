@@ -7,14 +7,20 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::key::Time;
-use super::{NetSoftirq, PARK_TIMEOUT, Policy, SocketPoller, Threaded};
-use crate::Ns;
+use super::{KEYS, NetSoftirq, PARK_TIMEOUT, Policy, SocketPoller, Takes, Threaded};
+use crate::{MICROSECOND, Ns, Time};
 
 /// One setting without the effect that it suggests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
+    /// A time that only a mistake in the unit explains.
+    BelowMicrosecond {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        time: Ns,
+    },
     /// `defer-hard-irqs` without `gro-flush-timeout`.
     DeferralWithoutPeriod,
     /// `gro-flush-timeout` without `defer-hard-irqs`.
@@ -67,6 +73,10 @@ impl Policy {
                 warnings.push(warning);
             }
         };
+        for key in KEYS.iter().filter(|key| key.takes == Takes::Time) {
+            let (key, time) = (key.name, (key.get)(self));
+            warn((1..MICROSECOND).contains(&time), Warning::BelowMicrosecond { key, time });
+        }
         let (n, period) = (instance.defer_hard_irqs, instance.gro_flush_timeout);
         let (suspension, hold) = (instance.irq_suspend_timeout, instance.hold);
 
@@ -116,6 +126,12 @@ impl Policy {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
+            Warning::BelowMicrosecond { key, time } => write!(
+                f,
+                "{key} ({}) is shorter than a single poll: the kernel's own field is in nanoseconds, \
+                 and {time}us was probably meant",
+                Time(time)
+            ),
             Warning::DeferralWithoutPeriod => f.write_str(
                 "defer-hard-irqs does nothing without gro-flush-timeout: with no timer to poll \
                  again, interrupts return at once",
@@ -206,6 +222,19 @@ mod tests {
             };
             assert_eq!(preset.policy.warnings(), expected, "{}", preset.name);
         }
+    }
+
+    #[test]
+    fn a_time_below_a_microsecond_is_a_mistake_in_its_unit() {
+        let (key, time) = ("gro-flush-timeout", 50);
+        let warned = warnings("defer20,gro-flush-timeout=50ns");
+        assert_eq!(warned, [Warning::BelowMicrosecond { key, time }]);
+        assert_eq!(
+            warned[0].to_string(),
+            "gro-flush-timeout (50ns) is shorter than a single poll: the kernel's own field is in \
+             nanoseconds, and 50us was probably meant"
+        );
+        assert_eq!(warnings("defer1"), []);
     }
 
     #[test]

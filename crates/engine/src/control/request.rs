@@ -5,9 +5,8 @@
 
 use std::fmt;
 
-use napkin_core::policy::{Threaded, nearest};
+use napkin_core::policy::{Key, Threaded, nearest};
 use napkin_core::text::quoted;
-use napkin_core::{DEFER_HARD_IRQS_MAX, TIMEOUT_MAX};
 use serde_json::{Map, Value};
 
 use super::error::{Code, Refusal};
@@ -208,13 +207,13 @@ impl Attributes<'_> {
         }
     }
 
-    fn time(&self, name: &str) -> Result<Option<u64>, Refusal> {
-        self.number(name, 0, TIMEOUT_MAX).map_err(|mut refusal| {
-            if refusal.errno == Code::RANGE.number {
-                refusal.message.push_str(" nanoseconds");
-            }
-            refusal
-        })
+    /// What a policy has, too, within the same limits.
+    fn setting(&self, name: &str) -> Result<Option<u64>, Refusal> {
+        let number = self.number(name, 0, u64::MAX)?;
+        match Key::find(name).zip(number).map(|(key, number)| key.check(number)) {
+            Some(Err(error)) => Err(Refusal::of(Code::RANGE, name, error.to_string())),
+            _ => Ok(number),
+        }
     }
 
     /// The place of a word among those that are taken.
@@ -249,13 +248,12 @@ impl Attributes<'_> {
     }
 
     fn change(&self, verb: Verb) -> Result<NapiChange, Refusal> {
-        let max = u64::from(DEFER_HARD_IRQS_MAX);
         let change = NapiChange {
             threaded: self.threaded()?,
-            defer_hard_irqs: self.number("defer-hard-irqs", 0, max)?.map(|it| it as u32),
-            gro_flush_timeout: self.time("gro-flush-timeout")?,
-            irq_suspend_timeout: self.time("irq-suspend-timeout")?,
-            hold: self.time("hold")?,
+            defer_hard_irqs: self.setting("defer-hard-irqs")?.map(|it| it as u32),
+            gro_flush_timeout: self.setting("gro-flush-timeout")?,
+            irq_suspend_timeout: self.setting("irq-suspend-timeout")?,
+            hold: self.setting("hold")?,
             // A policy's alone: it is there to repeat what a kernel's clock did.
             hold_tick: None,
             feedback: self.switch("feedback")?,
@@ -343,7 +341,11 @@ mod tests {
     fn limits_are_the_kernel_s_and_are_named() {
         assert_eq!(
             says("napi-set", r#"{"id":1,"defer-hard-irqs":2147483648}"#),
-            "ERANGE: defer-hard-irqs 2147483648 is out of range: give 0 to 2147483647"
+            "ERANGE: defer-hard-irqs=2147483648: at most 2147483647 is allowed"
+        );
+        assert_eq!(
+            says("napi-set", r#"{"id":1,"hold":100000000000}"#),
+            "ERANGE: hold=100s: at most 10s is allowed"
         );
         assert_eq!(
             says("napi-set", r#"{"id":1,"threaded":4}"#),

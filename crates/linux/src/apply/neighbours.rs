@@ -3,7 +3,7 @@
 use std::fmt;
 
 use napkin_core::Policy;
-use napkin_core::policy::Time;
+use napkin_core::Time;
 use serde::Serialize;
 
 use super::place::Instance;

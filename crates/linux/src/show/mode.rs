@@ -273,7 +273,7 @@ mod tests {
             ("defer20,threaded=enabled", "defer20 but threaded=enabled"),
             ("gro-flush-timeout=20us", "base but gro-flush-timeout=20us"),
             ("irq-suspend-timeout=20ms", "base but irq-suspend-timeout=20ms"),
-            ("defer2,gro-flush-timeout=1500", "defer2 but gro-flush-timeout=1500ns"),
+            ("defer2,gro-flush-timeout=1500ns", "defer2 but gro-flush-timeout=1500ns"),
         ] {
             let mode = alone(text);
             assert_eq!(mode.to_string(), told);

@@ -125,7 +125,7 @@ fn cpus(cpus: &[usize]) -> String {
 
 /// A time as a policy writes it.
 fn time(nanoseconds: u64) -> String {
-    napkin_core::policy::Time(nanoseconds).to_string()
+    napkin_core::Time(nanoseconds).to_string()
 }
 
 /// How long something was looked at.
