@@ -1,13 +1,10 @@
 //! A context that is lost between any two steps, as one that panicked, strands nothing: once the
 //! world has run every CPU's softirqs and its loops anew, every queue is free, unmasked and empty.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world::Any;
+use crate::world::talk::{CPU, ID, Talk};
 use napkin_core::policy::{ApplicationPolicy, Threaded};
 use napkin_core::*;
-use world::Any;
-use world::talk::{CPU, ID, Talk};
 
 /// What a world does after a context was lost: everything that might have to run, runs.
 fn recover(talk: &Talk, case: &str) {

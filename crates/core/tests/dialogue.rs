@@ -1,11 +1,8 @@
 //! Every way of delivery as a dialogue: what happens, and what the core says to it.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world::talk::{CPU, ID, Talk};
 use napkin_core::policy::{Policy, Threaded};
 use napkin_core::*;
-use world::talk::{CPU, ID, Talk};
 
 const US: Ns = MICROSECOND;
 

@@ -1,10 +1,7 @@
 //! Softirq dispatch: the rules of three eras, the limits of a dispatch and of a round.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world::talk::{CPU, ID, Talk};
 use napkin_core::*;
-use world::talk::{CPU, ID, Talk};
 
 const INTERRUPT: Context = Context::Interrupt { competition: false };
 const CROWDED: Context = Context::Interrupt { competition: true };

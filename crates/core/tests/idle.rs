@@ -1,13 +1,10 @@
 //! Skipping what a spinning pass repeats equals stepping it: the same state, the same counts, the
 //! same words from then on.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world::Port;
+use crate::world::talk::{ID, Speaker, Talk};
 use napkin_core::policy::{ApplicationPolicy, Threaded};
 use napkin_core::*;
-use world::Port;
-use world::talk::{ID, Speaker, Talk};
 
 /// What each cycle takes.
 const LENGTH: Ns = 300;

@@ -1,13 +1,10 @@
 //! Who lets go of an instance leaves nothing behind: no timer beside a new owner, no suspension of an
 //! instance that the context has left, no mark that nobody will see.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world::Port;
+use crate::world::talk::{CPU, ID, Speaker, Talk};
 use napkin_core::policy::Threaded;
 use napkin_core::*;
-use world::Port;
-use world::talk::{CPU, ID, Speaker, Talk};
 
 const OTHER: Id = Id(1);
 

@@ -1,12 +1,10 @@
 //! Changing hands: every change of mode, disable and enable, under load; polls with budget 0.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world;
+use crate::world::Any;
+use crate::world::talk::{CPU, ID, Speaker, Talk};
 use napkin_core::policy::Threaded;
 use napkin_core::*;
-use world::Any;
-use world::talk::{CPU, ID, Speaker, Talk};
 
 /// Who can own a poll by its mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,10 @@
 //! Drivers that allow their interrupt before they deliver ([`Order::UnmaskFirst`], virtio_net's
 //! way), as dialogues: which steps they take, and what an interrupt in between comes to.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world::Port;
+use crate::world::talk::{CPU, ID, Speaker, Talk};
 use napkin_core::policy::Threaded;
 use napkin_core::*;
-use world::Port;
-use world::talk::{CPU, ID, Speaker, Talk};
 
 const US: Ns = MICROSECOND;
 

@@ -1,12 +1,9 @@
 //! One owner at a time, whatever safe code does: a second thread's loop, a change that panics.
-#![cfg(not(loom))]
-
-mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::world::talk::{CPU, ID, Talk};
 use napkin_core::*;
-use world::talk::{CPU, ID, Talk};
 
 #[test]
 fn of_two_loops_of_one_thread_one_owns_the_instance() {

@@ -2,15 +2,13 @@
 //! holds after every half-step, everything that came in is accounted for, and silence follows the
 //! last arrival.
 //!
-//! `PROPTEST_CASES=10000 cargo test -p napkin-core --test property` looks longer. A failure prints
-//! its last events and its plan; `NAPKIN_PLAN=... cargo test -p napkin-core --test property replay`
+//! `PROPTEST_CASES=10000 cargo test -p napkin-core --test core property` looks longer. A failure prints
+//! its last events and its plan; `NAPKIN_PLAN=... cargo test -p napkin-core --test core property::replay`
 //! runs that again.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world;
+use crate::world::Plan;
 use proptest::prelude::*;
-use world::Plan;
 
 /// Many machines by default, as many as asked for otherwise.
 fn config(cases: u32) -> ProptestConfig {

@@ -1,15 +1,12 @@
 //! The core against the reference model: one instance, one CPU, any sequence of arrivals,
 //! settings, waits and time, compared after every one of them.
-#![cfg(not(loom))]
 
-mod model;
-mod world;
-
-use model::{LOOK, Model, SOCKET, Seen};
+use crate::model::{LOOK, Model, SOCKET, Seen};
+use crate::world;
+use crate::world::talk::{CPU, ID, Speaker, Talk};
 use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy};
 use napkin_core::*;
 use proptest::prelude::*;
-use world::talk::{CPU, ID, Speaker, Talk};
 
 const US: Ns = MICROSECOND;
 

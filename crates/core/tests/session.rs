@@ -1,12 +1,9 @@
 //! A busy-poll session lets go: to whom, with how many polls, and when another thread wants the CPU.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world::Port;
+use crate::world::talk::{ID, Speaker, Talk};
 use napkin_core::policy::ApplicationPolicy;
 use napkin_core::*;
-use world::Port;
-use world::talk::{ID, Speaker, Talk};
 
 fn wait<'t>(talk: &'t Talk, context: &'t EpollContext) -> Speaker<'t, EpollWait<'t, Port>> {
     talk.hear(EpollWait::new(&talk.host, context, None, false))

@@ -1,10 +1,7 @@
 //! How long a suspension lasts: never longer than its timeout after the last poll, whoever waits.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world::talk::{ID, Talk};
 use napkin_core::*;
-use world::talk::{ID, Talk};
 
 const US: Ns = MICROSECOND;
 const TIMEOUT: Ns = 20 * MILLISECOND;

@@ -1,12 +1,9 @@
 //! The rules of an application's wait: epoll contexts, receive calls, and what they leave behind.
-#![cfg(not(loom))]
 
-mod world;
-
+use crate::world::Port;
+use crate::world::talk::{ID, Speaker, Talk};
 use napkin_core::policy::ApplicationPolicy;
 use napkin_core::*;
-use world::Port;
-use world::talk::{ID, Speaker, Talk};
 
 const US: Ns = MICROSECOND;
 

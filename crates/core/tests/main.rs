@@ -1,0 +1,19 @@
+//! The core's tests but for the models of `loom` and the race switches, which are programs of their
+//! own: one program links once, and the world is compiled once.
+#![cfg(not(loom))]
+
+mod abandoned;
+mod dialogue;
+mod dispatch;
+mod idle;
+mod letting_go;
+mod mode;
+mod model;
+mod order;
+mod ownership;
+mod property;
+mod reference;
+mod session;
+mod suspension;
+mod wait;
+mod world;
