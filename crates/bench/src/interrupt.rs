@@ -44,7 +44,7 @@ impl Interrupt {
     /// # Errors
     /// If the operating system refuses.
     pub fn watch() -> io::Result<Interrupt> {
-        let signals = Arc::new(Signals::block(&Signals::not_ignored(&Signals::ENDS))?);
+        let signals = Arc::new(Signals::block_ends()?);
         let interrupt = Interrupt { signals: Some(Arc::clone(&signals)), ..Interrupt::default() };
         let noted = interrupt.clone();
         let watch = move || {

@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
         return told_applied(args, &applied);
     };
     // Before anything is changed, so that no signal ends this in between.
-    let signals = Signals::block(&Signals::ENDS).map_err(Failure::of)?;
+    let signals = Signals::block_ends().map_err(Failure::of)?;
     let hold = Hold::apply(world, &store, &request).map_err(Failure::of)?;
     // A reader that has gone is no reason to end early.
     let told = told_applied(args, hold.applied());

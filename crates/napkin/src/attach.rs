@@ -84,7 +84,7 @@ pub(crate) struct How {
 pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     let how = &args.how;
     // Before anything is changed that is to be put back.
-    let signals = Signals::block(&Signals::ENDS).map_err(Failure::of)?;
+    let signals = Signals::block_ends().map_err(Failure::of)?;
     let mut attachment = how.attachment()?;
     attachment.add(args.pid).map_err(Failure::of)?;
     let device = how.device()?;

@@ -46,7 +46,7 @@ pub fn run(
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Totals, ServeError> {
     // Before any other thread is made: they inherit it, and no packet's thread is interrupted.
-    let signals = Signals::block(&Signals::ENDS).map_err(ServeError::Signals)?;
+    let signals = Signals::block_ends().map_err(ServeError::Signals)?;
     let mut server = Server::start(config)?;
     tell(Event::Started(&server));
     let start = Instant::now();

@@ -143,7 +143,7 @@ pub fn run<R: Recorder>(
 }
 
 /// Keeps processes that were added under a policy until they end, the time is over, or a signal
-/// asks for the end. Nothing is put back yet then. `signals` are [`Signals::ENDS`].
+/// asks for the end. Nothing is put back yet then. `signals` are those of [`Signals::block_ends`].
 pub fn hold<R: Recorder>(
     attachment: &mut Attachment<R>,
     limit: Option<Duration>,

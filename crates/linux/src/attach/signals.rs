@@ -27,7 +27,7 @@ pub struct Signals {
 
 impl Signals {
     /// Those that ask a command to end.
-    pub const ENDS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+    const ENDS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
     /// Those that are passed on to a program, and the one that tells of its end.
     pub const PASSED: [i32; 10] = [
@@ -43,21 +43,18 @@ impl Signals {
         libc::SIGCHLD,
     ];
 
-    /// Those of some that are not ignored: what `nohup`, or the background of a script, had ignored
-    /// before this program began.
-    pub fn not_ignored(signals: &[i32]) -> Vec<i32> {
-        let ignored = |signal: &i32| {
-            let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: without a new action the call only fills the old one, which is live.
-            let failed =
-                unsafe { libc::sigaction(*signal, std::ptr::null(), action.as_mut_ptr()) } != 0;
-            // SAFETY: it was zeroed above, which is a valid value of plain numbers, and filled since.
-            !failed && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
-        };
-        signals.iter().copied().filter(|signal| !ignored(signal)).collect()
+    /// Blocks those that ask a command to end: SIGINT, SIGTERM and SIGHUP. One that whoever started
+    /// this has had ignored stays so, as under `nohup`, or in the background of a script.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub fn block_ends() -> io::Result<Signals> {
+        let ends: Vec<i32> = Signals::ENDS.into_iter().filter(|it| !ignored(*it)).collect();
+        Signals::block(&ends)
     }
 
-    /// Blocks them in the calling thread, and in all that it makes from now on.
+    /// Blocks signals in the calling thread, and in all that it makes from now on. They come even if
+    /// they were ignored.
     ///
     /// # Errors
     /// If the operating system refuses.
@@ -147,6 +144,15 @@ pub fn die_by(signal: i32) {
     let _ = unsafe { libc::raise(signal) };
 }
 
+fn ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: without a new action nothing is changed; the last pointer is to memory of a
+    // `sigaction`, which the call fills.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: it was zeroed above, which is a valid value of plain numbers, and filled since.
+    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
 fn empty() -> io::Result<libc::sigset_t> {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the pointer is to memory of a `sigset_t`, which the call fills.
@@ -167,7 +173,7 @@ mod tests {
     fn a_signal_is_waited_for_and_told() {
         // In a thread of its own: blocked signals are a thread's, and this one is sent to it alone.
         std::thread::spawn(|| {
-            let signals = Signals::block(&Signals::ENDS).unwrap();
+            let signals = Signals::block_ends().unwrap();
             assert_eq!(signals.wait(Duration::ZERO), None);
             // SAFETY: the calling thread exists, and the signal is blocked in it.
             let sent = unsafe { libc::raise(libc::SIGTERM) };
@@ -181,9 +187,21 @@ mod tests {
     }
 
     #[test]
-    fn an_ignored_signal_is_told_from_others() {
-        // SIGPIPE is ignored in every Rust program.
-        let asked = [libc::SIGPIPE, libc::SIGUSR2];
-        assert_eq!(Signals::not_ignored(&asked), [libc::SIGUSR2]);
+    fn a_signal_that_was_ignored_from_the_start_asks_for_nothing() {
+        std::thread::spawn(|| {
+            // SAFETY: ignoring is no function of this program's, and no other test has to do with
+            // this signal.
+            let _ = unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+            let comes = |signals: io::Result<Signals>| {
+                let signals = signals.unwrap();
+                // SAFETY: the calling thread exists, and the signal is ignored.
+                assert_eq!(unsafe { libc::raise(libc::SIGHUP) }, 0);
+                signals.wait(Duration::ZERO).is_some()
+            };
+            assert!(!comes(Signals::block_ends()));
+            assert!(comes(Signals::block(&Signals::ENDS)), "unless it is asked for");
+        })
+        .join()
+        .unwrap();
     }
 }
