@@ -90,8 +90,9 @@ impl Process {
         for (place, tid) in owners.into_iter().enumerate() {
             match self.list_table(tid, limit, &mut found) {
                 Ok(()) => {}
-                // A thread that ended meanwhile, with its table.
+                // A thread that has ended, with its table; that of the first one is root's then.
                 Err(_) if place > 0 && self.alive() => {}
+                Err(Errno::ACCESS) if self.thread_ends(tid) && !self.ends() => {}
                 Err(errno) => return Err(self.refused("to list its descriptors", errno)),
             }
         }

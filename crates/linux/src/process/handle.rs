@@ -192,13 +192,25 @@ impl Process {
         if self.alive() { Ok(seen) } else { Err(ProcessError::Gone { pid: self.pid }) }
     }
 
+    /// Whether one of its threads has ended, or is about to.
+    pub(super) fn thread_ends(&self, tid: i32) -> bool {
+        let stat = procfile::read_text(&format!("/proc/{}/task/{tid}/stat", self.pid), 4_096);
+        stat.ok().and_then(|text| Stat::parse(&text)).is_none_or(|stat| stat.ending)
+    }
+
+    /// Whether all of it has ended, or is about to.
+    pub(super) fn ends(&self) -> bool {
+        self.threads().is_ok_and(|threads| threads.iter().all(|tid| self.thread_ends(*tid)))
+            || !self.alive()
+    }
+
     /// What a refusal of the kernel's means. A process that is ending refuses everything, so its
     /// end comes first.
     pub(crate) fn refused(&self, what: &'static str, errno: Errno) -> ProcessError {
         let pid = self.pid;
         match errno {
             Errno::SRCH | Errno::NOENT => ProcessError::Gone { pid },
-            _ if !self.alive() => ProcessError::Gone { pid },
+            _ if self.ends() => ProcessError::Gone { pid },
             Errno::ACCESS | Errno::PERM => {
                 let comm = procfile::read_text(&format!("/proc/{pid}/comm"), 64);
                 let comm = printable(&comm.unwrap_or_default());
@@ -308,11 +320,16 @@ pub(super) fn printable(text: &str) -> String {
     escaped(text)
 }
 
+/// The kernel's flag of a thread that ends, in `include/linux/sched.h`.
+const PF_EXITING: u64 = 4;
+
 /// What is needed of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     parent: i32,
     start_time: u64,
+    /// It has begun to end, or has ended: its files in procfs are no longer its user's, but root's.
+    ending: bool,
 }
 
 impl Stat {
@@ -320,10 +337,11 @@ impl Stat {
         // The name stands in parentheses and may contain any of its own.
         let (_, rest) = text.rsplit_once(')')?;
         let mut fields = rest.split_ascii_whitespace();
-        // Fields 4 and 22 of proc_pid_stat(5); the first behind the name is the third.
+        // Fields 4, 9 and 22 of proc_pid_stat(5); the first behind the name is the third.
         let parent = fields.nth(1)?.parse().ok()?;
-        let start_time = fields.nth(17)?.parse().ok()?;
-        Some(Stat { parent, start_time })
+        let flags: u64 = fields.nth(4)?.parse().ok()?;
+        let start_time = fields.nth(12)?.parse().ok()?;
+        Some(Stat { parent, start_time, ending: flags & PF_EXITING != 0 })
     }
 }
 
@@ -334,13 +352,15 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_and_blanks_does_not_shift_the_fields() {
         let rest = "S 7 7 7 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 123456 1 2 3";
-        let expected = Some(Stat { parent: 7, start_time: 123_456 });
+        let expected = Some(Stat { parent: 7, start_time: 123_456, ending: false });
         for name in ["cat", "a b) S 1 (c", ") R 2", ""] {
             assert_eq!(Stat::parse(&format!("9 ({name}) {rest}")), expected, "{name}");
         }
         for wrong in ["", "9", "9 (cat", "9 (cat) S", "9 (cat) S x 7", "9 (cat) S 7 7 7"] {
             assert_eq!(Stat::parse(wrong), None, "{wrong}");
         }
+        let ends = format!("9 (cat) {}", rest.replace("4194560", "4194564"));
+        assert!(Stat::parse(&ends).is_some_and(|stat| stat.ending));
     }
 
     #[test]
