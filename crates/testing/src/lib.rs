@@ -96,12 +96,18 @@ pub fn main() -> ExitCode {
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
-/// The main function of a test program.
+/// The main function of a test program. `main!(child)` is that of one which a test starts again as
+/// something else: `fn child() -> bool` is called first, finds out by the environment whether that is
+/// so, and if it is does that and returns true. Then no test runs, so that none can start it again.
 #[macro_export]
 macro_rules! main {
     () => {
+        $crate::main!(|| false);
+    };
+    ($child:expr) => {
         fn main() -> std::process::ExitCode {
-            $crate::main()
+            let child: fn() -> bool = $child;
+            if child() { std::process::ExitCode::SUCCESS } else { $crate::main() }
         }
 
         // The standard harness, which would find no test, runs this one; without it it is not there.
