@@ -1,9 +1,13 @@
 //! Policies applied to the running kernel, in network namespaces without a name, and put back.
 
+#[path = "harness/namespace.rs"]
+mod namespace;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use namespace::fresh;
 use napkin_core::Policy;
 use napkin_core::policy::PRESETS;
 use napkin_linux::apply::{
@@ -11,7 +15,7 @@ use napkin_linux::apply::{
     restore,
 };
 use napkin_linux::journal::Store;
-use napkin_linux::namespace::{Namespace, NamespaceError};
+use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_linux::procfs::{interrupts::Interrupts, irq, thread};
 use napkin_linux::{Setting, device};
@@ -42,14 +46,6 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A fresh namespace.
-fn fresh() -> Namespace {
-    match Namespace::new() {
-        Err(error @ NamespaceError::NoRight { right, .. }) if !right.held() => ignore(error),
-        made => made.expect("a namespace"),
     }
 }
 

@@ -7,10 +7,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
 
+use harness::namespace::needs_rights;
 use harness::{Link, Program};
 use napkin_linux::attach::{Attachment, EventKind, Plan, ProcessChange, Recorder, Restored, What};
+use napkin_linux::namespace::Namespace;
 use napkin_linux::process::{Params, Process};
 use napkin_linux::rights::Right;
+use napkin_testing::{needs_cpus, test};
 
 /// Remembers what would be written down.
 #[derive(Clone, Default)]
@@ -51,7 +54,7 @@ const SET: &str = "(0, 64, 1)";
 
 #[test]
 fn contexts_opened_before_and_later_and_in_children_are_set_and_put_back() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     program.ask("a = select.epoll()");
     let (mut attachment, notes) = attach(&program, "suspend20");
     assert_eq!(program.ask("answer = params(a)"), OFF);
@@ -97,7 +100,7 @@ fn contexts_opened_before_and_later_and_in_children_are_set_and_put_back() {
 
 #[test]
 fn every_change_was_written_down_before_it_was_made_or_was_not_made() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     program.ask("a = select.epoll()");
     let (mut attachment, notes) = attach(&program, "suspend20");
     *notes.full.borrow_mut() = true;
@@ -124,7 +127,7 @@ fn every_change_was_written_down_before_it_was_made_or_was_not_made() {
 
 #[test]
 fn what_the_program_set_itself_is_left_and_said() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     program.ask("a = select.epoll()");
     let (mut attachment, notes) = attach(&program, "suspend20");
     attachment.look();
@@ -143,7 +146,7 @@ fn what_the_program_set_itself_is_left_and_said() {
 
 #[test]
 fn a_context_that_had_parameters_gets_them_back() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     program.ask("a = select.epoll(); set_params(a, 50, 16, 1)");
     let (mut attachment, _) = attach(&program, "suspend20");
     attachment.look();
@@ -155,7 +158,7 @@ fn a_context_that_had_parameters_gets_them_back() {
 
 #[test]
 fn a_number_that_is_used_again_is_set_again_and_written_down_once() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     let (mut attachment, notes) = attach(&program, "suspend20");
     for round in 0..100 {
         program.ask("a = select.epoll()");
@@ -172,7 +175,7 @@ fn a_number_that_is_used_again_is_set_again_and_written_down_once() {
 
 #[test]
 fn an_inherited_context_is_put_back_when_its_first_owner_has_ended() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     // A child that ends, and leaves a context to its own child, which is the program's grandchild.
     program.ask(
         "down, up = os.pipe(), os.pipe()\n\
@@ -206,7 +209,7 @@ fn an_inherited_context_is_put_back_when_its_first_owner_has_ended() {
 
 #[test]
 fn an_exec_is_survived() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     // One descriptor is closed by exec and one is not.
     let answer = program.ask(
         "a = select.epoll(); b = select.epoll(); os.set_inheritable(b.fileno(), True)\n\
@@ -237,10 +240,8 @@ fn an_exec_is_survived() {
 
 #[test]
 fn sockets_are_set_and_what_a_listener_hands_on_is_put_back_too() {
-    let Some(mut program) = Program::start() else { return };
-    if !Right::NetAdmin.held() {
-        return eprintln!("skipped: preferring busy poll needs {}", Right::NetAdmin);
-    }
+    needs_rights(&[Right::NetAdmin]);
+    let mut program = Program::start();
     program.ask(
         "def options(s): return s.getsockopt(1, 46), s.getsockopt(1, 69)\n\
          l = socket.create_server(('127.0.0.1', 0)); u = socket.socketpair()[0]",
@@ -266,10 +267,8 @@ fn sockets_are_set_and_what_a_listener_hands_on_is_put_back_too() {
 
 #[test]
 fn sockets_that_come_and_go_are_not_remembered() {
-    if !Right::NetAdmin.held() {
-        return eprintln!("skipped: the preference needs {}", Right::NetAdmin);
-    }
-    let Some(mut program) = Program::start() else { return };
+    needs_rights(&[Right::NetAdmin]);
+    let mut program = Program::start();
     let (mut attachment, notes) = attach(&program, "busypoll");
     for _ in 0..5 {
         program.ask("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)");
@@ -286,16 +285,12 @@ fn sockets_that_come_and_go_are_not_remembered() {
 
 #[test]
 fn a_thread_that_waits_is_pinned_where_its_packets_are_polled_and_put_back() {
-    let Some(link) = Link::new("pin") else { return };
-    let (Some(mut program), Some(mut sender)) =
-        (Program::start_in(&link.here), Program::start_in(&link.there))
-    else {
-        return;
-    };
+    needs_cpus(2);
+    let link = Link::new();
+    let start = |within: &Namespace| within.run(Program::start).expect("entered");
+    let (mut program, mut sender) = (start(&link.here), start(&link.there));
     let cpus = napkin_sched::usable_cpus();
-    let Some(cpu) = cpus.get(1).copied() else {
-        return eprintln!("skipped: pinning takes two CPUs");
-    };
+    let cpu = cpus[1];
     let notes = Notes::default();
     let mut attachment = Attachment::new(plan("suspend20"), notes.clone());
     let asked = Rc::new(RefCell::new(BTreeSet::new()));
@@ -359,7 +354,7 @@ fn until_pinned(attachment: &mut Attachment<Notes>) -> EventKind {
 
 #[test]
 fn processes_that_come_and_go_leave_nothing_behind() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     let (mut attachment, _) = attach(&program, "suspend20");
     attachment.look();
     // Children that open contexts, exec and end, as fast as they come, looked at all the while.
@@ -405,3 +400,5 @@ fn a_process_that_is_not_there_is_said_so() {
     let error = attachment.add(i32::MAX).unwrap_err().to_string();
     assert!(error.contains("there is no process 2147483647"), "{error}");
 }
+
+napkin_testing::main!();

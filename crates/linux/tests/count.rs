@@ -11,6 +11,9 @@
 //! program's softirqs make it up exactly, and prints it; it cannot tell that from another program
 //! with as many.
 
+#[path = "harness/namespace.rs"]
+mod namespace;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -21,6 +24,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use namespace::{fresh, needs_rights};
 use napkin_linux::count::{CountError, Counter, Counts, Key, Options, Polled};
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{self, Ethtool, Netdev, Route, VethConfig};
@@ -28,21 +32,13 @@ use napkin_linux::process::Params;
 use napkin_linux::rights::Right;
 use napkin_linux::sample::{self, Sampler};
 use napkin_linux::settings::Setting;
+use napkin_testing::test;
+
+/// What counting takes.
+const COUNTS: [Right; 2] = [Right::Bpf, Right::Perfmon];
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-
-/// Whether the test can run; says so if not.
-fn may_run() -> bool {
-    let missing: Vec<Right> = [Right::Bpf, Right::Perfmon, Right::SysAdmin, Right::NetAdmin]
-        .into_iter()
-        .filter(|right| !right.held())
-        .collect();
-    for right in &missing {
-        eprintln!("skipped: no {right}");
-    }
-    missing.is_empty()
-}
 
 /// Two namespaces and a veth pair: `ifname` here, polled by NAPI, and the other end there.
 struct World {
@@ -55,10 +51,10 @@ struct World {
 impl World {
     fn new() -> World {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
+        needs_rights(&COUNTS);
         // A name that no other test's device has: trace buffers are filtered by it.
         let ifname = format!("nk{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let here = Namespace::new().expect("a namespace");
-        let there = Namespace::new().expect("a namespace");
+        let (here, there) = (fresh(), fresh());
         // Neighbour and router discovery would be packets that nobody sent.
         let quiet = || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         let key = here
@@ -366,9 +362,6 @@ impl Told {
 
 #[test]
 fn base_is_polled_by_softirqs_and_every_packet_is_counted() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     let told = tell(&world, |talk| talk.rounds(500, 4));
     told.agrees();
@@ -381,9 +374,6 @@ fn base_is_polled_by_softirqs_and_every_packet_is_counted() {
 
 #[test]
 fn threaded_is_polled_by_the_thread_alone() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     world.set(&[(Setting::Threaded, 1)]);
     let told = tell(&world, |talk| talk.rounds(500, 4));
@@ -395,9 +385,6 @@ fn threaded_is_polled_by_the_thread_alone() {
 
 #[test]
 fn deferral_is_seen_as_the_timer_armed_and_fired_and_as_empty_polls() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     world.set(&[(Setting::DeferHardIrqs, 100), (Setting::GroFlushTimeout, 20_000)]);
     let told = tell(&world, |talk| talk.rounds(200, 4));
@@ -474,9 +461,6 @@ fn to_busy_poller(talk: &Talk, params: Params, rounds: u32) -> u64 {
 
 #[test]
 fn a_busy_polling_application_s_polls_are_its_own_the_last_of_a_session_too() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     world.set(&[(Setting::DeferHardIrqs, 100), (Setting::GroFlushTimeout, 5_000_000)]);
     let params = Params { busy_poll_usecs: 200, busy_poll_budget: 64, prefer_busy_poll: true };
@@ -491,9 +475,6 @@ fn a_busy_polling_application_s_polls_are_its_own_the_last_of_a_session_too() {
 
 #[test]
 fn without_prefer_softirqs_and_the_application_compete_and_each_poll_is_given_to_who_made_it() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     let params = Params { busy_poll_usecs: 200, busy_poll_budget: 8, prefer_busy_poll: false };
     let told = tell(&world, |talk| to_busy_poller(talk, params, 500));
@@ -507,9 +488,6 @@ fn without_prefer_softirqs_and_the_application_compete_and_each_poll_is_given_to
 
 #[test]
 fn suspension_is_told_from_deferral() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     world.set(&[
         (Setting::DeferHardIrqs, 100),
@@ -526,9 +504,6 @@ fn suspension_is_told_from_deferral() {
 
 #[test]
 fn a_suspension_whose_application_does_not_come_back_ends_by_its_timer() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     world.set(&[
         (Setting::DeferHardIrqs, 100),
@@ -559,9 +534,6 @@ fn a_suspension_whose_application_does_not_come_back_ends_by_its_timer() {
 
 #[test]
 fn instances_beyond_the_room_are_lost_and_said_to_be_and_forgetting_one_makes_room() {
-    if !may_run() {
-        return;
-    }
     let worlds = [World::new(), World::new()];
     let counter = Counter::start(&Options { instances: 1, timers: false }).expect("it counts");
     let talks: Vec<Talk> = worlds.iter().map(Talk::new).collect();
@@ -579,9 +551,6 @@ fn instances_beyond_the_room_are_lost_and_said_to_be_and_forgetting_one_makes_ro
 
 #[test]
 fn a_device_that_goes_away_leaves_its_counts_until_they_are_forgotten() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     let counter = Counter::start(&Options::default()).expect("it counts");
     Talk::new(&world).rounds(5, 1);
@@ -598,9 +567,6 @@ fn a_device_that_goes_away_leaves_its_counts_until_they_are_forgotten() {
 
 #[test]
 fn a_sampler_puts_counts_thread_mode_and_owner_together_and_leaves_other_namespaces_out() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     let other = World::new();
     world.set(&[(Setting::Threaded, 1)]);
@@ -656,15 +622,15 @@ fn a_sampler_without_rights_samples_the_rest_and_says_which_right_it_lacks() {
     assert!(!snapshot.cpus.is_empty());
 }
 
-/// Not a test: what the test below kills.
-#[test]
-fn child_that_counts_until_it_is_killed() {
+/// What the test below kills.
+fn counts_until_it_is_killed() -> bool {
     if std::env::var_os("NAPKIN_COUNT_CHILD").is_none() {
-        return;
+        return false;
     }
     let _counter = Counter::start(&Options::default()).expect("it counts");
     println!("counting");
     std::thread::sleep(Duration::from_secs(60));
+    true
 }
 
 struct Killed(Child);
@@ -678,11 +644,8 @@ impl Drop for Killed {
 
 #[test]
 fn kill_9_leaves_no_program_no_map_and_no_link() {
-    if !may_run() {
-        return;
-    }
+    needs_rights(&COUNTS);
     let child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child_that_counts_until_it_is_killed", "--nocapture"])
         .env("NAPKIN_COUNT_CHILD", "1")
         .stdout(Stdio::piped())
         .spawn()
@@ -753,9 +716,6 @@ fn bpf(command: i32, mut attributes: [u32; 3]) -> Option<OwnedFd> {
 
 #[test]
 fn the_programs_are_short_and_what_a_run_takes_is_printed() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     world.set(&[(Setting::DeferHardIrqs, 100), (Setting::GroFlushTimeout, 20_000)]);
     let counter = Counter::start(&Options::default()).expect("it counts");
@@ -794,3 +754,5 @@ fn without_the_right_it_says_which() {
     assert!(matches!(error, CountError::Right { right: Right::Bpf }), "{error}");
     assert!(error.to_string().contains("CAP_BPF"), "{error}");
 }
+
+napkin_testing::main!(counts_until_it_is_killed);

@@ -6,18 +6,12 @@
 mod doctored;
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use doctored::{Found, Mode, Rig, SUSPEND20, epolls};
 use napkin_linux::Setting;
 use napkin_linux::doctor::{Request, Status, gather};
 use napkin_linux::process::Params;
-
-/// The program of the test binary, when it is started again as one: see `doctored::program`.
-#[test]
-fn program() {
-    doctored::program();
-}
+use napkin_testing::{needs, needs_cpus, needs_program, test};
 
 /// What a broken set-up's findings have that those of a sound one have not.
 fn added(sound: &Found, broken: &Found, status: Status) -> BTreeSet<&'static str> {
@@ -27,33 +21,31 @@ fn added(sound: &Found, broken: &Found, status: Status) -> BTreeSet<&'static str
 /// A set-up that works, then broken in one way: exactly this fault is added, and goes when it is
 /// mended.
 #[track_caller]
-fn one_fault(check: &'static str, policy: &str, breaks: impl FnOnce(&mut Rig)) -> Option<Found> {
-    let mut rig = Rig::new()?;
+fn one_fault(check: &'static str, policy: &str, breaks: impl FnOnce(&mut Rig)) -> Found {
+    let mut rig = Rig::new();
     rig.set_up(policy, Mode::Sound);
     let sound = rig.doctor(Some(policy));
     assert_eq!(sound.faults(), BTreeSet::new(), "{sound:#?}");
     breaks(&mut rig);
     let broken = rig.doctor(Some(policy));
     assert_eq!(broken.faults(), BTreeSet::from([check]), "{broken:#?}");
-    Some(broken)
+    broken
 }
 
 /// The program itself is what is wrong.
 #[track_caller]
-fn wrong_program(check: &'static str, mode: Mode) -> Option<Found> {
-    let mut rig = Rig::new()?;
+fn wrong_program(check: &'static str, mode: Mode) -> Found {
+    let mut rig = Rig::new();
     rig.set_up(SUSPEND20, mode);
     let broken = rig.doctor(Some(SUSPEND20));
     assert_eq!(broken.faults(), BTreeSet::from([check]), "{broken:#?}");
-    Some(broken)
+    broken
 }
 
 #[test]
 fn memcached_under_suspension_is_in_order() {
-    let Some(mut rig) = Rig::new() else { return };
-    if !rig.memcached(1) {
-        return;
-    }
+    let mut rig = Rig::new();
+    rig.memcached(1);
     rig.set_device(SUSPEND20);
     rig.set_epolls(Params::from(doctored::policy(SUSPEND20).epoll), |_| true);
     rig.connect(1);
@@ -76,10 +68,8 @@ fn memcached_under_suspension_is_in_order() {
 
 #[test]
 fn memcached_with_a_thread_for_each_instance_is_in_order() {
-    let Some(mut rig) = Rig::new() else { return };
-    if !rig.memcached(2) {
-        return;
-    }
+    let mut rig = Rig::new();
+    rig.memcached(2);
     rig.set_device(SUSPEND20);
     rig.set_epolls(Params::from(doctored::policy(SUSPEND20).epoll), |_| true);
     rig.connect_both_queues();
@@ -95,7 +85,7 @@ fn packets_that_are_passed_on_are_seen() {
 
 #[test]
 fn flows_that_are_passed_on_are_seen() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::Sound);
     let sound = rig.doctor(Some(SUSPEND20));
     rig.write("queues/rx-1/rps_flow_cnt", "256");
@@ -107,19 +97,17 @@ fn flows_that_are_passed_on_are_seen() {
 
 #[test]
 fn a_device_without_instances_is_seen() {
-    let Some(found) = one_fault("napi", SUSPEND20, |rig| rig.feature("gro", false)) else { return };
+    let found = one_fault("napi", SUSPEND20, |rig| rig.feature("gro", false));
     assert_eq!(found.mend("napi"), "ethtool -K va gro on");
 }
 
 #[test]
 fn connections_that_came_past_napi_are_seen() {
-    let Some(found) = one_fault("napi-id", SUSPEND20, |rig| {
+    let found = one_fault("napi-id", SUSPEND20, |rig| {
         rig.disconnect();
         rig.peer_offloads(true);
         rig.connect(1);
-    }) else {
-        return;
-    };
+    });
     assert!(found.mend("napi-id").contains("tso off gso off"), "{found:#?}");
 }
 
@@ -150,18 +138,16 @@ fn threads_that_the_policy_does_not_have_are_seen() {
 
 #[test]
 fn an_epoll_that_does_not_prefer_is_seen() {
-    let Some(found) = one_fault("prefer", SUSPEND20, |rig| {
+    let found = one_fault("prefer", SUSPEND20, |rig| {
         rig.set_epolls(Params::default(), |_| true);
-    }) else {
-        return;
-    };
+    });
     assert!(found.mend("prefer").starts_with("napkin attach "), "{found:#?}");
     assert!(found.mend("prefer").ends_with(" --policy suspend20"), "{found:#?}");
 }
 
 #[test]
 fn the_flag_on_an_epoll_without_sockets_is_seen() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::SpareEpoll);
     let spare = *epolls(rig.pid()).last().expect("the program has two");
     let sound = rig.doctor(Some(SUSPEND20));
@@ -189,19 +175,15 @@ fn an_epoll_without_time_to_poll_is_seen() {
 
 #[test]
 fn sockets_of_two_instances_on_one_epoll_are_seen() {
-    let Some(found) = one_fault("epoll-instance", SUSPEND20, Rig::connect_both_queues) else {
-        return;
-    };
+    let found = one_fault("epoll-instance", SUSPEND20, Rig::connect_both_queues);
     assert!(found.seen("epoll-instance").contains("NAPI"), "{found:#?}");
 }
 
 #[test]
 fn a_thread_that_is_pinned_elsewhere_is_seen() {
-    if napkin_sched::usable_cpus().len() < 2 {
-        return eprintln!("skipped: there is one CPU");
-    }
+    needs_cpus(2);
     let policy = "suspend20,threaded=enabled";
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     rig.set_up(policy, Mode::Sound);
     let cpus = napkin_sched::usable_cpus();
     rig.pin_poll_threads(cpus[0]);
@@ -218,13 +200,13 @@ fn a_thread_that_is_pinned_elsewhere_is_seen() {
 
 #[test]
 fn a_program_that_looks_and_never_waits_is_seen() {
-    let Some(found) = wrong_program("wait-timeout", Mode::ZeroTimeout) else { return };
+    let found = wrong_program("wait-timeout", Mode::ZeroTimeout);
     assert!(found.seen("wait-timeout").contains("timeout 0"), "{found:#?}");
 }
 
 #[test]
 fn a_program_that_wakes_for_nothing_is_advised() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::FiniteTimeout);
     let found = rig.doctor(Some(SUSPEND20));
     assert_eq!(found.faults(), BTreeSet::new(), "{found:#?}");
@@ -243,7 +225,7 @@ fn a_program_without_epoll_is_seen() {
 
 #[test]
 fn another_program_on_the_queue_is_named() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::Sound);
     let sound = rig.doctor(Some(SUSPEND20));
     assert!(sound.checks(Status::Ok).contains("shared-interface"), "{sound:#?}");
@@ -258,7 +240,7 @@ fn another_program_on_the_queue_is_named() {
 
 #[test]
 fn without_a_program_those_on_the_device_are_found() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::Sound);
     let found = rig.doctor_of_device(None);
     assert_eq!(found.policy, SUSPEND20);
@@ -273,7 +255,7 @@ fn without_a_program_those_on_the_device_are_found() {
 
 #[test]
 fn a_mode_that_the_kernel_lacks_is_said() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     let found = rig.doctor_of_device(Some("ksoftirqd"));
     assert!(found.faults().contains("kernel-support"), "{found:#?}");
     assert!(found.mend("kernel-support").starts_with("napkin apply threaded"), "{found:#?}");
@@ -281,13 +263,9 @@ fn a_mode_that_the_kernel_lacks_is_said() {
 
 #[test]
 fn a_go_program_is_warned_about() {
-    let Some(mut rig) = Rig::new() else { return };
-    if Command::new("go").arg("version").output().is_err() {
-        return eprintln!("skipped: go cannot be run");
-    }
-    if !rig.go_server() {
-        return eprintln!("skipped: go cannot build a server here");
-    }
+    needs_program("go");
+    let mut rig = Rig::new();
+    needs(rig.go_server(), "a Go that can build a server");
     rig.set_device(SUSPEND20);
     rig.set_epolls(Params::from(doctored::policy(SUSPEND20).epoll), |_| true);
     rig.connect(1);
@@ -298,7 +276,7 @@ fn a_go_program_is_warned_about() {
 
 #[test]
 fn without_a_right_the_rest_is_checked_and_the_right_is_named() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::Sound);
     let found = rig.doctor_without_rights(Some(SUSPEND20));
     assert_eq!(found.faults(), BTreeSet::new(), "{found:#?}");
@@ -318,7 +296,7 @@ fn without_a_right_the_rest_is_checked_and_the_right_is_named() {
 
 #[test]
 fn a_program_that_ends_meanwhile_is_no_failure() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::Sound);
     let pid = rig.pid();
     let found = rig.doctor_while(|rig| rig.stop());
@@ -327,7 +305,7 @@ fn a_program_that_ends_meanwhile_is_no_failure() {
 
 #[test]
 fn a_program_in_another_namespace_is_not_taken_for_one_here() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::Sound);
     let request = Request {
         pid: Some(rig.pid()),
@@ -338,3 +316,5 @@ fn a_program_in_another_namespace_is_not_taken_for_one_here() {
     let error = gather(&request).expect_err("it is elsewhere").to_string();
     assert!(error.contains(&format!("nsenter -t {} -n", rig.pid())), "{error}");
 }
+
+napkin_testing::main!(doctored::program);

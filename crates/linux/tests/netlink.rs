@@ -1,29 +1,20 @@
 //! The netlink interfaces against the running kernel, in network namespaces without a name.
 
+#[path = "harness/namespace.rs"]
+mod namespace;
+
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 
+use namespace::fresh;
 use napkin_linux::namespace::{Namespace, NamespaceError, boot_id};
 use napkin_linux::netlink::{
     Ethtool, GRO, LinkRecord, Netdev, NetlinkError, Operation, QueueKind, Route, TSO, VethConfig,
 };
-use napkin_linux::rights::Right;
 use napkin_linux::{Setting, Settings};
+use napkin_testing::{needs, test};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
-
-/// A fresh namespace, or a visible word on why there is none.
-fn fresh() -> Option<Namespace> {
-    match Namespace::new() {
-        Ok(namespace) => Some(namespace),
-        Err(NamespaceError::NoRight { right, .. }) => {
-            assert!(!Right::SysAdmin.held(), "refused although {right} is held");
-            eprintln!("skipped: a network namespace needs {right}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
 
 /// A pair of veth with two queues, up, with GRO on the first: `va` has two instances.
 fn pair(namespace: &Namespace) -> u32 {
@@ -50,7 +41,7 @@ fn pair(namespace: &Namespace) -> u32 {
 
 #[test]
 fn a_pair_of_veth_has_links_queues_and_instances_as_it_was_made() {
-    let Some(namespace) = fresh() else { return };
+    let namespace = fresh();
     let index = pair(&namespace);
     namespace
         .run(|| {
@@ -108,16 +99,13 @@ fn a_pair_of_veth_has_links_queues_and_instances_as_it_was_made() {
 
 #[test]
 fn each_setting_is_read_back_as_it_was_set_and_no_other_changes() {
-    let Some(namespace) = fresh() else { return };
+    let namespace = fresh();
     let index = pair(&namespace);
     namespace
         .run(|| {
             let mut netdev = Netdev::open().expect("netdev");
             let ability = netdev.ability().expect("ability");
-            if !ability.has(Operation::NapiSet) {
-                eprintln!("skipped: this kernel has no napi-set");
-                return;
-            }
+            needs(ability.has(Operation::NapiSet), "napi-set (Linux 6.13)");
             let napis = netdev.napis(Some(index)).expect("napi-get");
             let [first, second] = &napis[..] else { panic!("two instances: {napis:?}") };
             let mut wanted: Settings = first.settings;
@@ -142,15 +130,13 @@ fn each_setting_is_read_back_as_it_was_set_and_no_other_changes() {
 
 #[test]
 fn an_instance_s_thread_is_there_while_it_is_threaded() {
-    let Some(namespace) = fresh() else { return };
+    let namespace = fresh();
     let index = pair(&namespace);
     namespace
         .run(|| {
             let mut netdev = Netdev::open().expect("netdev");
-            if netdev.ability().expect("ability").largest(Setting::Threaded).is_none() {
-                eprintln!("skipped: this kernel's napi-set does not take `threaded` (Linux 6.17)");
-                return;
-            }
+            let ability = netdev.ability().expect("ability");
+            needs(ability.largest(Setting::Threaded).is_some(), "napi-set `threaded` (Linux 6.17)");
             let id = netdev.napis(Some(index)).expect("napi-get")[0].id;
             netdev.set_napi(id, Setting::Threaded, 1).expect("threaded");
             let napi = netdev.napi(id).expect("napi-get");
@@ -167,7 +153,7 @@ fn an_instance_s_thread_is_there_while_it_is_threaded() {
 
 #[test]
 fn the_largest_value_that_the_kernel_names_is_taken_and_the_next_one_refused() {
-    let Some(namespace) = fresh() else { return };
+    let namespace = fresh();
     let index = pair(&namespace);
     namespace
         .run(|| {
@@ -203,7 +189,7 @@ fn the_largest_value_that_the_kernel_names_is_taken_and_the_next_one_refused() {
 
 #[test]
 fn what_is_not_there_is_named() {
-    let Some(namespace) = fresh() else { return };
+    let namespace = fresh();
     let gone = namespace
         .run(|| {
             let mut netdev = Netdev::open().expect("netdev");
@@ -246,7 +232,7 @@ fn what_is_not_there_is_named() {
 
 #[test]
 fn devices_that_are_deleted_meanwhile_are_a_clean_error() {
-    let Some(namespace) = fresh() else { return };
+    let namespace = fresh();
     let index = pair(&namespace);
     namespace
         .run(|| {
@@ -272,7 +258,7 @@ fn devices_that_are_deleted_meanwhile_are_a_clean_error() {
 
 #[test]
 fn features_are_switched_and_one_that_is_fixed_is_named() {
-    let Some(namespace) = fresh() else { return };
+    let namespace = fresh();
     pair(&namespace);
     namespace
         .run(|| {
@@ -310,15 +296,11 @@ fn features_are_switched_and_one_that_is_fixed_is_named() {
 fn a_driver_s_counters_have_their_names() {
     // Only reads, and of whatever devices there are here: a veth keeps no such counters.
     let mut netdev = Netdev::open().expect("netdev");
-    if !netdev.ability().expect("ability").has(Operation::QstatsGet) {
-        eprintln!("skipped: this kernel has no qstats-get");
-        return;
-    }
+    let ability = netdev.ability().expect("ability");
+    needs(ability.has(Operation::QstatsGet), "qstats-get (Linux 6.10)");
     let devices = netdev.queue_stats(None, false).expect("qstats-get");
     let queues = netdev.queue_stats(None, true).expect("qstats-get");
-    if devices.is_empty() {
-        eprintln!("skipped: no device here keeps counters");
-    }
+    needs(!devices.is_empty(), "a device that keeps counters");
     for device in &devices {
         assert_eq!(device.queue, None);
         assert!(device.counters.contains_key("rx-packets"), "{device:?}");
@@ -331,7 +313,7 @@ fn a_driver_s_counters_have_their_names() {
 
 #[test]
 fn a_pair_across_two_namespaces_carries_packets() {
-    let (Some(here), Some(there)) = (fresh(), fresh()) else { return };
+    let (here, there) = (fresh(), fresh());
     here.run(|| {
         let mut route = Route::open().expect("a socket");
         let config = VethConfig {
@@ -371,7 +353,7 @@ fn a_pair_across_two_namespaces_carries_packets() {
 
 #[test]
 fn a_namespace_is_known_by_its_cookie_and_leaves_nothing() {
-    let Some(namespace) = fresh() else { return };
+    let namespace = fresh();
     let host = Namespace::identity().expect("an identity");
     // What is mounted elsewhere is others' business.
     let mounts = || {
@@ -416,7 +398,7 @@ fn a_file_that_is_no_namespace_is_refused() {
 
 #[test]
 fn a_panic_inside_goes_on_outside() {
-    let Some(namespace) = fresh() else { return };
+    let namespace = fresh();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         namespace.run(|| std::panic::resume_unwind(Box::new("inside")))
     }));
@@ -425,7 +407,7 @@ fn a_panic_inside_goes_on_outside() {
 
 #[test]
 fn without_a_right_everything_is_read_nothing_is_set_and_the_right_is_named() {
-    let Some(namespace) = fresh() else { return };
+    let namespace = fresh();
     let index = pair(&namespace);
     namespace
         .run(|| {
@@ -465,7 +447,7 @@ fn without_a_right_everything_is_read_nothing_is_set_and_the_right_is_named() {
 
 #[test]
 fn a_namespace_vanishes_with_the_last_program_in_it_also_a_killed_one() {
-    let (Some(here), Some(there)) = (fresh(), fresh()) else { return };
+    let (here, there) = (fresh(), fresh());
     let mut links = here
         .run(|| {
             let mut route = Route::open().expect("a socket");
@@ -495,3 +477,5 @@ fn a_namespace_vanishes_with_the_last_program_in_it_also_a_killed_one() {
     });
     assert!(gone, "nothing keeps it any more");
 }
+
+napkin_testing::main!();

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use harness::Program;
 use napkin_linux::process::{Kind, Params, Process, Socket, Tables, Timeout};
+use napkin_testing::test;
 
 const ALL: usize = usize::MAX;
 
 #[test]
 fn a_program_s_epoll_contexts_and_sockets_are_found_and_read() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     let process = Process::open(program.pid()).unwrap();
     assert_eq!(process.comm().unwrap(), "python3");
     assert_eq!(process.descriptors(ALL).unwrap().epolls().count(), 0);
@@ -53,7 +54,7 @@ fn a_program_s_epoll_contexts_and_sockets_are_found_and_read() {
 
 #[test]
 fn a_descriptor_that_vanished_is_none_and_a_process_that_ended_is_gone() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     let process = Process::open(program.pid()).unwrap();
     program.ask("e = select.epoll()");
     let epoll = process.descriptors(ALL).unwrap().epolls().next().expect("one");
@@ -103,7 +104,7 @@ fn what_ended_and_was_not_waited_for_is_not_alive() {
 
 #[test]
 fn children_and_theirs_are_found() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     let process = Process::open(program.pid()).unwrap();
     assert!(process.descendants(ALL).unwrap().is_empty());
     // A child, made by a thread that has ended since, which makes another.
@@ -133,7 +134,7 @@ fn children_and_theirs_are_found() {
 
 #[test]
 fn a_thread_with_a_table_of_its_own_is_looked_at_as_well() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     // unshare(CLONE_FILES), and an epoll context that only this thread has.
     let answer = program.ask(
         "import ctypes\n\
@@ -166,7 +167,7 @@ fn a_thread_with_a_table_of_its_own_is_looked_at_as_well() {
 
 #[test]
 fn a_first_thread_that_has_ended_does_not_hide_the_rest() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     let process = Process::open(program.pid()).unwrap();
     // pthread_exit in the first thread; the others keep the process and its table.
     let epoll = program.number(
@@ -191,7 +192,7 @@ fn a_first_thread_that_has_ended_does_not_hide_the_rest() {
 
 #[test]
 fn a_wait_is_seen_with_what_it_was_asked_for() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     let process = Process::open(program.pid()).unwrap();
     let answer = program.ask(
         "e = keep(select.epoll()); t = threading.Thread(target=lambda: e.poll(500, 77), daemon=True)\n\
@@ -213,7 +214,7 @@ fn a_wait_is_seen_with_what_it_was_asked_for() {
 
 #[test]
 fn more_descriptors_than_asked_for_are_told() {
-    let Some(mut program) = Program::start() else { return };
+    let mut program = Program::start();
     program.ask("[keep(select.epoll()) for _ in range(50)]");
     let process = Process::open(program.pid()).unwrap();
     let few = process.descriptors(10).unwrap();
@@ -266,3 +267,5 @@ fn short_lived_processes_are_seen_or_gone_and_nothing_else() {
     }
     assert!(seen > 0, "not one was seen alive");
 }
+
+napkin_testing::main!();

@@ -1,21 +1,25 @@
 //! `show` over the real kernel: a veth with two queues in a namespace of its own, a memcached on
 //! it, and an independent netlink client that has to agree.
 
+#[path = "harness/namespace.rs"]
+mod namespace;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use namespace::fresh;
 use napkin_core::Policy;
 use napkin_linux::device::{self, DeviceError};
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, GSO, Netdev, Route, TSO, VethConfig};
 use napkin_linux::process::{Params, Process, socket};
 use napkin_linux::procfs::cpus;
-use napkin_linux::rights::Right;
 use napkin_linux::show::{self, NapiReport, Report};
 use napkin_linux::{Setting, Settings};
+use napkin_testing::{needs, needs_cpus, needs_program, test};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde_json::Value;
 
@@ -32,14 +36,8 @@ struct Lab {
 }
 
 impl Lab {
-    /// `None`, with a word about it, without the right to make namespaces.
-    fn new() -> Option<Lab> {
-        if !Right::SysAdmin.held() || !Right::NetAdmin.held() {
-            eprintln!("skipped: namespaces take {} and {}", Right::SysAdmin, Right::NetAdmin);
-            return None;
-        }
-        let server = Namespace::new().expect("a namespace");
-        let client = Namespace::new().expect("a namespace");
+    fn new() -> Lab {
+        let (server, client) = (fresh(), fresh());
         let made = server.run(|| {
             let mut route = Route::open().expect("a socket");
             let veth = VethConfig {
@@ -64,7 +62,7 @@ impl Lab {
             Ethtool::open().expect("the family").set_features("vb", &off).expect("features");
         });
         made.expect("the namespace is ours");
-        Some(Lab { server, client })
+        Lab { server, client }
     }
 
     fn gro_on(&self) {
@@ -96,14 +94,15 @@ impl Lab {
         done.expect("the namespace is ours");
     }
 
-    /// What the independent client reads; `None` without python3.
-    fn independent(&self) -> Option<Value> {
+    /// What the independent client reads.
+    fn independent(&self) -> Value {
+        needs_program("python3");
         let script =
-            self.server.run(|| Command::new("python3").args(["-c", CLIENT_SCRIPT]).output().ok());
-        let output = script.expect("the namespace is ours")?;
+            self.server.run(|| Command::new("python3").args(["-c", CLIENT_SCRIPT]).output());
+        let output = script.expect("the namespace is ours").expect("it is installed");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");
-        Some(serde_json::from_slice(&output.stdout).expect("JSON"))
+        serde_json::from_slice(&output.stdout).expect("JSON")
     }
 }
 
@@ -158,9 +157,7 @@ print(json.dumps({"napis": napis, "queues": queues}))
 
 /// What was shown is what the independent client reads, instance by instance.
 fn agree(lab: &Lab, report: &Report) {
-    let Some(read) = lab.independent() else {
-        return eprintln!("skipped: the comparison takes python3");
-    };
+    let read = lab.independent();
     let napis = read["napis"].as_array().expect("a list");
     let shown = &report.devices[0].napis;
     assert_eq!(napis.len(), shown.len(), "{read}");
@@ -196,25 +193,19 @@ struct Memcached {
 }
 
 impl Memcached {
-    /// `None`, with a word about it, where it is not installed.
-    fn start(lab: &Lab) -> Option<Memcached> {
-        let started = lab.server.run(|| {
+    fn start(lab: &Lab) -> Memcached {
+        needs_program("memcached");
+        let child = lab.server.run(|| {
             Command::new("memcached")
                 .args(["-u", "root", "-U", "0", "-t", "2", "-m", "8", "-l", &SERVER.to_string()])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
         });
-        let child = match started.expect("the namespace is ours") {
-            Ok(child) => child,
-            Err(error) => {
-                eprintln!("skipped: memcached does not start: {error}");
-                return None;
-            }
-        };
+        let child = child.expect("the namespace is ours").expect("it is installed");
         let connections = lab.client.run(|| (0..4).map(|_| connection()).collect());
         let connections = connections.expect("the namespace is ours");
-        Some(Memcached { child, _connections: connections })
+        Memcached { child, _connections: connections }
     }
 
     fn pid(&self) -> i32 {
@@ -262,7 +253,7 @@ fn connection() -> TcpStream {
 
 #[test]
 fn what_is_set_is_what_is_shown_and_what_another_client_reads() {
-    let Some(lab) = Lab::new() else { return };
+    let lab = Lab::new();
     lab.gro_on();
     let before = lab.show();
     assert_eq!(before.devices[0].driver.as_deref(), Some("veth"));
@@ -294,12 +285,11 @@ fn what_is_set_is_what_is_shown_and_what_another_client_reads() {
 /// netlink does not tell which instance polls which of a veth's queues; packets do.
 #[test]
 fn a_veth_s_packets_come_by_the_instance_that_is_shown_for_their_queue() {
-    let Some(lab) = Lab::new() else { return };
+    needs_cpus(2);
+    let lab = Lab::new();
     lab.gro_on();
     let cpus = napkin_sched::usable_cpus();
-    let [one, other, ..] = cpus[..] else {
-        return eprintln!("skipped: steering packets to two queues takes two CPUs");
-    };
+    let [one, other, ..] = cpus[..] else { unreachable!("two CPUs") };
     let report = lab.show();
     for (queue, cpu) in [(0, one), (1, other)] {
         // The id of a datagram socket that is not connected is its first packet's.
@@ -309,13 +299,12 @@ fn a_veth_s_packets_come_by_the_instance_that_is_shown_for_their_queue() {
         // A CPU's packets leave by the queue that XPS gives it, and arrive by the same.
         let sent = lab.client.run(|| {
             let path = format!("/sys/class/net/vb/queues/tx-{queue}/xps_cpus");
-            std::fs::write(path, cpus::show_mask(&[cpu]))?;
+            needs(std::fs::exists(&path).expect("sysfs"), "a kernel with XPS");
+            std::fs::write(path, cpus::show_mask(&[cpu])).expect("root may");
             napkin_sched::pin(None, &[cpu]).expect("it is usable");
             UdpSocket::bind((CLIENT, 0))?.send_to(b"x", (SERVER, 9_000))
         });
-        if let Err(error) = sent.expect("the namespace is ours") {
-            return eprintln!("skipped: XPS is not to be had: {error}");
-        }
+        sent.expect("the namespace is ours").expect("it goes out");
         receiver.recv(&mut [0; 8]).expect("it was sent");
         let arrived = socket::napi_id(&receiver).expect("a socket");
         let shown = report.devices[0].napis.iter().find(|it| it.napi.rx_queues == [queue]);
@@ -325,7 +314,7 @@ fn a_veth_s_packets_come_by_the_instance_that_is_shown_for_their_queue() {
 
 #[test]
 fn a_thread_is_shown_with_its_cpus_and_class() {
-    let Some(lab) = Lab::new() else { return };
+    let lab = Lab::new();
     lab.gro_on();
     lab.set(0, "threaded");
     let report = lab.show();
@@ -352,9 +341,9 @@ fn a_thread_is_shown_with_its_cpus_and_class() {
 
 #[test]
 fn memcached_owns_its_instances_and_its_epoll_names_the_policy() {
-    let Some(lab) = Lab::new() else { return };
+    let lab = Lab::new();
     lab.gro_on();
-    let Some(memcached) = Memcached::start(&lab) else { return };
+    let memcached = Memcached::start(&lab);
     let report = lab.show();
     let owners: Vec<_> =
         report.devices[0].napis.iter().flat_map(|it| &it.owners).map(|it| &it.owner).collect();
@@ -393,7 +382,7 @@ fn memcached_owns_its_instances_and_its_epoll_names_the_policy() {
 
 #[test]
 fn a_device_without_an_instance_says_what_mends_it() {
-    let Some(lab) = Lab::new() else { return };
+    let lab = Lab::new();
     let read = |name: &'static str| {
         let read = lab.server.run(|| device::read(&mut Netdev::open().expect("the family"), name));
         read.expect("the namespace is ours")
@@ -446,11 +435,11 @@ fn without_rights<T: Send>(lab: &Lab, sysfs: bool, work: impl FnOnce() -> T + Se
 
 #[test]
 fn without_rights_it_shows_what_can_be_seen_and_names_the_right() {
-    let Some(lab) = Lab::new() else { return };
+    let lab = Lab::new();
     lab.gro_on();
     lab.set(0, "suspend20");
     lab.set(1, "threaded");
-    let Some(memcached) = Memcached::start(&lab) else { return };
+    let memcached = Memcached::start(&lab);
     let report = without_rights(&lab, true, || show::gather(Some("va"))).expect("it is shown");
     assert_eq!(policies(&report), ["suspend20", "threaded"]);
     assert!(report.devices[0].napis[1].napi.thread_cpus.is_some());
@@ -468,3 +457,5 @@ fn without_rights_it_shows_what_can_be_seen_and_names_the_right() {
     let va = elsewhere.devices.iter().find(|it| it.ifname == "va").expect("netlink lists it");
     assert_eq!(va.driver.as_deref(), Some("veth"), "the kind is netlink's");
 }
+
+napkin_testing::main!();

@@ -7,23 +7,17 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output, Stdio};
 
+use common::namespace::fresh;
 use common::{Place, text};
-use napkin_linux::namespace::{Namespace, NamespaceError};
 use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_linux::{Setting, device};
+use napkin_testing::{needs, test};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use serde_json::Value;
 
 /// Runs a test in a fresh namespace with a veth of two queues, `va`.
 fn lab(test: impl FnOnce() + Send) {
-    let namespace = match Namespace::new() {
-        Ok(namespace) => namespace,
-        Err(NamespaceError::NoRight { right, .. }) => {
-            return eprintln!("skipped: a network namespace needs {right}");
-        }
-        Err(error) => panic!("{error}"),
-    };
     let inside = || {
         let mut route = Route::open().expect("a socket");
         let config =
@@ -36,11 +30,11 @@ fn lab(test: impl FnOnce() + Send) {
         }
         test();
     };
-    namespace.run(inside).expect("entered");
+    fresh().run(inside).expect("entered");
 }
 
 fn command(home: &Place, args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
+    let mut command = common::command();
     command.args(args.split(' ')).env("NAPKIN_STATE", home.0.join("state"));
     command
 }
@@ -71,9 +65,7 @@ fn journals(home: &Place) -> usize {
 
 #[test]
 fn killed_at_every_step_restore_gives_the_earlier_state() {
-    if !cfg!(debug_assertions) {
-        return eprintln!("skipped: a release build has no points to be killed at");
-    }
+    needs(cfg!(debug_assertions), "a debug build, which has points to be killed at");
     lab(|| {
         let home = Place::new("apply-kill");
         set(0, Setting::Threaded, 1);
@@ -240,3 +232,5 @@ fn without_rights_what_can_be_done_is_done_and_the_right_is_named() {
         assert_eq!((settings(), journals(&home)), (before, 0));
     });
 }
+
+napkin_testing::main!();

@@ -7,13 +7,8 @@ use std::process::{Command, Output};
 
 use doctored::{Mode, Rig, SUSPEND20};
 use napkin_linux::doctor::CHECKS;
+use napkin_testing::test;
 use serde_json::Value;
-
-/// The program of the test binary, when it is started again as one: see `doctored::program`.
-#[test]
-fn program() {
-    doctored::program();
-}
 
 fn doctor(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
@@ -63,7 +58,7 @@ fn loopback_has_nothing_to_set() {
 
 #[test]
 fn a_sound_set_up_ends_with_0_and_a_broken_one_with_1() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::Sound);
     let pid = rig.pid().to_string();
     let args = [pid.as_str(), "--dev", "va", "--policy", SUSPEND20, "--for", "100ms"];
@@ -101,3 +96,5 @@ fn a_sound_set_up_ends_with_0_and_a_broken_one_with_1() {
     let rps = findings.iter().find(|it| it["check"] == "rps").expect("it was checked");
     assert_eq!((&rps["status"], &rps["mend"]), (&"ok".into(), &Value::Null));
 }
+
+napkin_testing::main!(doctored::program);

@@ -4,15 +4,17 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
+use common::namespace::fresh;
 use common::{LONG, Place, text};
-use napkin_linux::namespace::{Namespace, NamespaceError};
 use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_linux::process::{Params, Process};
 use napkin_linux::{Setting, device};
+use napkin_testing::{needs, needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -22,13 +24,6 @@ const SUSPEND20: Params =
 /// Runs a test in a fresh namespace with two devices of two queues each: `va`, which is named to
 /// napkin, and `vc`, which never is.
 fn lab(test: impl FnOnce() + Send) {
-    let namespace = match Namespace::new() {
-        Ok(namespace) => namespace,
-        Err(NamespaceError::NoRight { right, .. }) => {
-            return eprintln!("skipped: a network namespace needs {right}");
-        }
-        Err(error) => panic!("{error}"),
-    };
     let inside = || {
         pair("va", "vb");
         pair("vc", "vd");
@@ -36,7 +31,7 @@ fn lab(test: impl FnOnce() + Send) {
         Route::open().expect("a socket").set_up(lo.ifindex).expect("up");
         test();
     };
-    namespace.run(inside).expect("entered");
+    fresh().run(inside).expect("entered");
 }
 
 fn pair(name: &str, peer: &str) {
@@ -51,7 +46,7 @@ fn pair(name: &str, peer: &str) {
 }
 
 fn command(home: &Place, args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
+    let mut command = common::command();
     command.args(args.split(' ')).env("NAPKIN_STATE", home.0.join("state")).stdin(Stdio::null());
     command
 }
@@ -141,15 +136,11 @@ fn epolls(pid: i32) -> Vec<Params> {
 }
 
 /// memcached's arguments for a port that nobody listens on; somebody may take it before it is used.
-fn memcached() -> Option<String> {
-    let there = Command::new("memcached").arg("-V").stdout(Stdio::null()).status();
-    if !there.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no memcached");
-        return None;
-    }
+fn memcached() -> String {
+    needs_program("memcached");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let port = listener.local_addr().expect("bound").port();
-    Some(format!("memcached -u root -l 127.0.0.1 -U 0 -t 2 -p {port}"))
+    format!("memcached -u root -l 127.0.0.1 -U 0 -t 2 -p {port}")
 }
 
 /// Its contexts, once it has all: the main thread's and one for each of its two others.
@@ -176,7 +167,7 @@ fn child_under(napkin: &Child, params: Params) -> i32 {
 #[test]
 fn once_is_put_back_by_restore() {
     lab(|| {
-        let Some(program) = memcached() else { return };
+        let program = memcached();
         let home = Place::new("linux-once");
         let mut server = start(&program);
         let ends = Ends(id(&server));
@@ -205,7 +196,7 @@ fn once_is_put_back_by_restore() {
 #[test]
 fn what_an_earlier_attach_left_outlives_a_later_one() {
     lab(|| {
-        let Some(program) = memcached() else { return };
+        let program = memcached();
         let home = Place::new("linux-nested");
         let mut server = start(&program);
         let ends = Ends(id(&server));
@@ -227,7 +218,7 @@ fn what_an_earlier_attach_left_outlives_a_later_one() {
 #[test]
 fn run_killed_in_the_middle_leaves_what_restore_puts_back() {
     lab(|| {
-        let Some(program) = memcached() else { return };
+        let program = memcached();
         let home = Place::new("linux-killed");
         let before = unusual();
         let run = format!("run --policy suspend20 --dev va -- {program}");
@@ -259,7 +250,7 @@ fn run_puts_the_device_back_and_ends_as_its_program_did() {
             assert_eq!(output.status.code(), Some(code), "{program}: {}", text(&output.stderr));
             assert_eq!((settings("va"), journals(&home)), (before.clone(), 0), "{program}");
         }
-        let Some(program) = memcached() else { return };
+        let program = memcached();
         let run = format!("run -q --policy suspend20 --dev va -- {program}");
         let mut child = command(&home, &run).spawn().expect("it runs");
         let program = Ends(child_under(&child, SUSPEND20));
@@ -274,7 +265,7 @@ fn run_puts_the_device_back_and_ends_as_its_program_did() {
 #[test]
 fn whoever_comes_second_is_told_who_holds_device_and_program() {
     lab(|| {
-        let Some(program) = memcached() else { return };
+        let program = memcached();
         let home = Place::new("linux-second");
         let before = unusual();
         let run = format!("run -q --policy suspend20 --dev va -- {program}");
@@ -373,10 +364,12 @@ fn without_a_right_and_a_directory_the_right_is_named() {
         let mut nobody = Command::new(&binary);
         nobody.args(["apply", "suspend20", "--dev", "va"]).uid(65_534).gid(65_534);
         nobody.env_remove("NAPKIN_STATE").env_remove("XDG_RUNTIME_DIR");
-        let output = match nobody.output() {
-            Ok(output) => output,
-            Err(error) => return eprintln!("skipped: it cannot be run as nobody: {error}"),
-        };
+        let output = nobody.output();
+        needs(
+            !matches!(&output, Err(it) if it.kind() == ErrorKind::PermissionDenied),
+            "a directory that nobody may execute from",
+        );
+        let output = output.expect("the binary runs");
         assert_eq!(output.status.code(), Some(1));
         assert!(text(&output.stderr).contains("CAP_NET_ADMIN"), "{}", text(&output.stderr));
         assert_eq!(settings("va"), before);
@@ -466,7 +459,7 @@ fn nothing_else_on_the_host_is_touched() {
         }
         done(&home, "apply threaded --dev va --cpus 0 --rt 10");
         done(&home, "run -q --policy suspend20 --dev va --cpus 0 -- true");
-        let Some(program) = memcached() else { return };
+        let program = memcached();
         let run =
             format!("run -q --policy suspend20 --dev va --queue 1 --cpus 0 --pin -- {program}");
         let mut child = command(&home, &run).spawn().expect("it runs");
@@ -487,3 +480,5 @@ fn nothing_else_on_the_host_is_touched() {
         }
     }
 }
+
+napkin_testing::main!();

@@ -1,6 +1,8 @@
 //! `napkin run` and `napkin attach` with real, unmodified servers: what was set is read from their
 //! epoll contexts, from outside and by themselves; exit codes, signals, and what is left behind.
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -8,6 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use napkin_linux::process::{Params, Process};
+use napkin_testing::{needs_program, test};
 
 const SUSPEND20: Params =
     Params { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
@@ -30,7 +33,7 @@ impl Scratch {
     }
 
     fn napkin(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
+        let mut command = common::command();
         command.args(arguments).env("NAPKIN_STATE", self.path("state"));
         command
     }
@@ -124,15 +127,6 @@ fn until_all_set(napkin: &Running, at_least: usize) -> usize {
     })
 }
 
-fn there_is(program: &str) -> bool {
-    let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
-    let there = there.is_ok_and(|output| output.status.success());
-    if !there {
-        eprintln!("skipped: there is no {program}");
-    }
-    there
-}
-
 /// A port that nobody listens on; somebody may take it before it is used.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -219,9 +213,7 @@ fn signals_are_passed_on_once_each_and_the_program_decides() {
 
 #[test]
 fn what_a_daemon_leaves_behind_is_waited_for_and_set() {
-    if !there_is("python3") {
-        return;
-    }
+    needs_program("python3");
     let scratch = Scratch::new("daemon");
     // The program ends with 4; its child goes on, is nobody's child any more, and opens a context.
     let program = "import os, select, signal\n\
@@ -294,9 +286,7 @@ fn whoami_is_root() -> bool {
 
 #[test]
 fn memcached_unmodified() {
-    if !there_is("memcached") {
-        return;
-    }
+    needs_program("memcached");
     let scratch = Scratch::new("memcached");
     let port = free_port().to_string();
     let mut program = vec!["memcached", "-l", "127.0.0.1", "-U", "0", "-t", "4", "-p", &port];
@@ -315,9 +305,7 @@ fn memcached_unmodified() {
 
 #[test]
 fn nginx_unmodified_a_master_and_two_workers() {
-    if !there_is("nginx") {
-        return;
-    }
+    needs_program("nginx");
     let scratch = Scratch::new("nginx");
     let port = free_port();
     let directory = scratch.0.display();
@@ -352,9 +340,7 @@ fn nginx_unmodified_a_master_and_two_workers() {
 
 #[test]
 fn redis_unmodified() {
-    if !there_is("redis-server") {
-        return;
-    }
+    needs_program("redis-server");
     let scratch = Scratch::new("redis");
     let port = free_port().to_string();
     let directory = scratch.0.display().to_string();
@@ -377,9 +363,7 @@ func main() {\n\
 
 #[test]
 fn a_go_server_statically_linked() {
-    if !there_is("go") {
-        return;
-    }
+    needs_program("go");
     let scratch = Scratch::new("go");
     std::fs::write(scratch.path("main.go"), GO_SERVER).expect("a file");
     let built = Command::new("go")
@@ -409,10 +393,8 @@ fn a_go_server_statically_linked() {
 }
 
 /// A python program with one context, that tells its parameters when it gets a line.
-fn python() -> Option<(Child, BufReader<std::process::ChildStdout>)> {
-    if !there_is("python3") {
-        return None;
-    }
+fn python() -> (Child, BufReader<std::process::ChildStdout>) {
+    needs_program("python3");
     let program = "import fcntl, select, struct, sys\n\
                    e = select.epoll()\n\
                    print('ready', flush=True)\n\
@@ -428,7 +410,7 @@ fn python() -> Option<(Child, BufReader<std::process::ChildStdout>)> {
     let mut output = BufReader::new(child.stdout.take().expect("piped"));
     let mut line = String::new();
     output.read_line(&mut line).expect("it answers");
-    Some((child, output))
+    (child, output)
 }
 
 fn params(child: &mut Child, output: &mut impl BufRead) -> String {
@@ -443,7 +425,7 @@ const SET: &str = "(0, 64, 1)";
 
 #[test]
 fn attach_holds_until_it_is_interrupted_and_puts_back() {
-    let Some((mut child, mut output)) = python() else { return };
+    let (mut child, mut output) = python();
     let scratch = Scratch::new("attach");
     let pid = child.id().to_string();
     for (end, arguments) in
@@ -469,7 +451,7 @@ fn attach_holds_until_it_is_interrupted_and_puts_back() {
 
 #[test]
 fn what_a_killed_napkin_leaves_is_put_back_by_restore() {
-    let Some((mut child, mut output)) = python() else { return };
+    let (mut child, mut output) = python();
     let scratch = Scratch::new("killed");
     let pid = child.id().to_string();
     let attach = ["attach", &pid, "--policy", "suspend20"];
@@ -515,3 +497,5 @@ fn a_process_that_is_not_there_is_said_so() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("there is no process 2147483647"), "{said}");
 }
+
+napkin_testing::main!();

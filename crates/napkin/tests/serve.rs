@@ -6,7 +6,10 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::process::Command;
 
+use common::namespace::needs_rights;
 use common::{Place, Served, napkin, text, within};
+use napkin_linux::rights::Right;
+use napkin_testing::{needs_cpus, needs_program, test};
 use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -52,10 +55,10 @@ fn a_thread_appears_with_its_mode_and_every_tool_knows_it() {
     let allowed = status.lines().find_map(|it| it.strip_prefix("Cpus_allowed_list:")).unwrap();
     assert_eq!(allowed.trim(), cpu.to_string());
     for tool in ["taskset", "chrt"] {
-        match Command::new(tool).args(["-p", &pid.to_string()]).output() {
-            Ok(output) => assert!(output.status.success(), "{tool}: {}", text(&output.stderr)),
-            Err(error) => eprintln!("skipped: {tool}: {error}"),
-        }
+        needs_program(tool);
+        let output = Command::new(tool).args(["-p", &pid.to_string()]).output();
+        let output = output.expect("it is installed");
+        assert!(output.status.success(), "{tool}: {}", text(&output.stderr));
     }
     // Traffic goes on there.
     let packets = |napi: &serde_json::Value| napi["packets"].as_u64().expect("a count");
@@ -187,12 +190,10 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     assert!(!second.control.exists());
 }
 
-#[test]
-fn it_ends_when_it_is_told_to_in_every_mode() {
-    let place = Place::new("end");
-    for policy in
-        ["threaded-busy-poll", "fullbusy", "busypoll-separate", "suspend20", "workqueue", "hold"]
-    {
+/// Serves under each of these, one after the other.
+fn ends_when_it_is_told_to(name: &str, policies: &[&str]) {
+    let place = Place::new(name);
+    for policy in policies {
         let mut served = serve(&place, &["--policy", policy]);
         let replies = || served.json(&["qstats-get"])[0]["tx-packets"].as_u64();
         within(policy, || (replies() > Some(0)).then_some(()));
@@ -203,6 +204,18 @@ fn it_ends_when_it_is_told_to_in_every_mode() {
         assert!(!said.contains(", 0 replies, "), "{policy}: {said}");
         assert!(!said.contains("panicked"), "{policy}: {said}");
     }
+}
+
+#[test]
+fn it_ends_when_it_is_told_to_in_every_mode() {
+    let modes = ["threaded-busy-poll", "fullbusy", "suspend20", "workqueue", "hold"];
+    ends_when_it_is_told_to("end", &modes);
+}
+
+#[test]
+fn it_ends_when_it_is_told_to_with_sockets_that_prefer_busy_polling() {
+    needs_rights(&[Right::NetAdmin]);
+    ends_when_it_is_told_to("end-prefer", &["busypoll-separate"]);
 }
 
 #[test]
@@ -218,10 +231,17 @@ fn policies_that_disagree_about_a_cpu_are_refused() {
     assert!(said.contains(&format!("syn0 and syn1 share CPU {first}, but")), "{said}");
     let direct = [&["serve", "echo"][..], &devices, &["--cpus", &first]].concat();
     assert_eq!(napkin(direct).status.code(), Some(2));
-    let [one, two, ..] = cpus[..] else { return eprintln!("skipped: needs two CPUs") };
+}
+
+#[test]
+fn policies_that_disagree_may_have_a_cpu_each() {
+    needs_cpus(2);
+    let place = Place::new("a-cpu-each");
+    let [one, two, ..] = napkin_engine::sched::usable_cpus()[..] else { unreachable!("two CPUs") };
     let both = format!("{one},{two}");
+    let devices = ["--device", "synthetic=ksoftirqd", "--device", "synthetic=threaded"];
     let args = [&["echo"][..], &devices, &["--cpus", &both]].concat();
-    Served::start(&control, &args).expect("a CPU each").napi();
+    Served::start(&place.socket("a.sock"), &args).expect("a CPU each").napi();
 }
 
 #[test]
@@ -308,3 +328,5 @@ fn of_several_engines_one_is_to_be_chosen() {
         .unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
+
+napkin_testing::main!();

@@ -5,25 +5,21 @@ mod common;
 
 use std::process::{Command, Output};
 
+use common::namespace::fresh;
 use common::text;
 use napkin_core::Policy;
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, Netdev, Route, VethConfig};
-use napkin_linux::rights::Right;
 use napkin_linux::{Setting, Settings, device};
+use napkin_testing::{needs_program, test};
 use serde_json::Value;
 
 /// A namespace with `va`, a veth of so many queues with GRO on; its other end is beside it.
 struct Lab(Namespace);
 
 impl Lab {
-    /// `None`, with a word about it, without the right to make namespaces.
-    fn new(queues: u32) -> Option<Lab> {
-        if !Right::SysAdmin.held() || !Right::NetAdmin.held() {
-            eprintln!("skipped: namespaces take {} and {}", Right::SysAdmin, Right::NetAdmin);
-            return None;
-        }
-        let lab = Lab(Namespace::new().expect("a namespace"));
+    fn new(queues: u32) -> Lab {
+        let lab = Lab(fresh());
         lab.within(|| {
             let mut route = Route::open().expect("a socket");
             let veth = VethConfig {
@@ -40,7 +36,7 @@ impl Lab {
             let mut ethtool = Ethtool::open().expect("the family");
             ethtool.set_features("va", &[("rx-gro", true)]).expect("a feature");
         });
-        Some(lab)
+        lab
     }
 
     fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
@@ -83,7 +79,7 @@ fn fits(shown: &str) {
 
 #[test]
 fn a_host_where_nothing_is_set_says_so() {
-    let Some(lab) = Lab::new(2) else { return };
+    let lab = Lab::new(2);
     let shown = lab.show(&[]);
     assert!(shown.contains("Nothing is set"), "{shown}");
     assert_eq!(shown.lines().filter(|line| line.starts_with("va ")).count(), 2, "{shown}");
@@ -94,7 +90,7 @@ fn a_host_where_nothing_is_set_says_so() {
 
 #[test]
 fn what_is_set_is_named_and_what_differs_is_spelled_out() {
-    let Some(lab) = Lab::new(2) else { return };
+    let lab = Lab::new(2);
     lab.set([0], "suspend20");
     lab.set([1], "defer20,defer-hard-irqs=50");
     let shown = lab.show(&[]);
@@ -114,7 +110,7 @@ fn what_is_set_is_named_and_what_differs_is_spelled_out() {
 
 #[test]
 fn sixty_four_queues_are_a_line_unless_all_are_asked_for() {
-    let Some(lab) = Lab::new(64) else { return };
+    let lab = Lab::new(64);
     lab.set([7], "defer20");
     let shown = lab.show(&["va"]);
     let lines = || shown.lines().filter(|line| line.starts_with("va "));
@@ -128,7 +124,7 @@ fn sixty_four_queues_are_a_line_unless_all_are_asked_for() {
 
 #[test]
 fn json_has_every_instance_by_the_kernel_s_names() {
-    let Some(lab) = Lab::new(16) else { return };
+    let lab = Lab::new(16);
     lab.set(0..16, "defer200");
     let json: Value = serde_json::from_str(&lab.show(&["va", "--json"])).expect("JSON");
     let va = &json["devices"][0];
@@ -145,7 +141,7 @@ fn json_has_every_instance_by_the_kernel_s_names() {
 
 #[test]
 fn a_device_that_is_not_there_is_an_error_and_one_without_an_instance_is_not() {
-    let Some(lab) = Lab::new(2) else { return };
+    let lab = Lab::new(2);
     let output = lab.run(env!("CARGO_BIN_EXE_napkin"), &["show", "vaa"]);
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
@@ -156,13 +152,14 @@ fn a_device_that_is_not_there_is_an_error_and_one_without_an_instance_is_not() {
 
 #[test]
 fn without_any_right_it_still_shows_and_says_what_it_could_not_see() {
-    let Some(lab) = Lab::new(2) else { return };
+    let lab = Lab::new(2);
     lab.set([0, 1], "suspend20");
     let napkin = env!("CARGO_BIN_EXE_napkin");
     let drops = ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"];
     let args: Vec<&str> = drops.iter().chain(&[napkin, "show", "va"]).copied().collect();
+    needs_program("setpriv");
     let output = lab.within(|| Command::new("setpriv").args(&args).output());
-    let Ok(output) = output else { return eprintln!("skipped: setpriv is not installed") };
+    let output = output.expect("it is installed");
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(shown.contains("suspend20"), "{shown}");
@@ -170,3 +167,5 @@ fn without_any_right_it_still_shows_and_says_what_it_could_not_see() {
     assert!(shown.contains("CAP_SYS_PTRACE"), "{shown}");
     fits(&shown);
 }
+
+napkin_testing::main!();

@@ -1,6 +1,6 @@
 //! `napkin serve` on a TAP device: the operating system is the client.
 //!
-//! Needs /dev/net/tun and CAP_NET_ADMIN, and says so where it has to skip.
+//! Needs /dev/net/tun and CAP_NET_ADMIN.
 
 mod common;
 
@@ -11,8 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use common::namespace::needs_rights;
 use common::{Place, Served, within};
+use napkin_linux::rights::Right;
 use napkin_nic::rng::Rng;
+use napkin_testing::{needs, needs_program, test};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
 use rustix::process::Signal;
 
@@ -25,8 +29,14 @@ struct Tap {
     _place: Place,
 }
 
+fn needs_tap() {
+    needs_rights(&[Right::NetAdmin]);
+    needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
+}
+
 /// Starts one; `n` tells the devices of this process apart.
-fn serve(n: u8, policy: &str) -> Option<Tap> {
+fn serve(n: u8, policy: &str) -> Tap {
+    needs_tap();
     let place = Place::new(&format!("tap{n}"));
     let id = std::process::id();
     let name = format!("nkt{}x{n}", id % 100_000);
@@ -34,16 +44,8 @@ fn serve(n: u8, policy: &str) -> Option<Tap> {
     let [a, b, c, d] = ours.octets();
     let (device, address) = (format!("tap:{name}"), format!("{ours}/30"));
     let args = ["echo", "--device", &device, "--address", &address, "--policy", policy];
-    match Served::start(&place.socket("a.sock"), &args) {
-        Ok(served) => {
-            Some(Tap { served, name, ours, host: Ipv4Addr::new(a, b, c, d + 1), _place: place })
-        }
-        Err(said) if said.contains("CAP_NET_ADMIN") || said.contains("/dev/net/tun") => {
-            eprintln!("skipped: {said}");
-            None
-        }
-        Err(said) => panic!("{said}"),
-    }
+    let served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
+    Tap { served, name, ours, host: Ipv4Addr::new(a, b, c, d + 1), _place: place }
 }
 
 impl Tap {
@@ -63,10 +65,8 @@ impl Tap {
     /// What `ping` does, over a raw socket.
     fn ping(&self) {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP));
-        let socket = match socket {
-            Ok(socket) => socket,
-            Err(error) => return eprintln!("skipped: a raw socket: {error}"),
-        };
+        needs(!matches!(socket, Err(Errno::PERM)), "CAP_NET_RAW");
+        let socket = socket.expect("a raw socket");
         let timeout = Some(Duration::from_millis(500));
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, timeout).expect("a timeout");
         let mut request = [8, 0, 0, 0, 0x6e, 0x6b, 0, 1, b'p', b'i', b'n', b'g'];
@@ -98,7 +98,7 @@ impl Tap {
 
 #[test]
 fn it_answers_datagrams_and_pings_and_goes_with_the_process() {
-    let Some(mut tap) = serve(0, "base") else { return };
+    let mut tap = serve(0, "base");
     tap.echo("hello");
     tap.ping();
     // Under every owner.
@@ -163,7 +163,7 @@ fn no_device_remains_after_a_kill_under_traffic() {
     ];
     let mut rng = Rng::new(9);
     for (n, policy) in (10..).zip(policies) {
-        let Some(mut tap) = serve(n, policy) else { return };
+        let mut tap = serve(n, policy);
         tap.echo("there");
         let _flood = Flood::start(&tap);
         let delay = Duration::from_micros(1_000 + rng.below(59_000));
@@ -177,27 +177,19 @@ fn no_device_remains_after_a_kill_under_traffic() {
 }
 
 /// Removes the device from under its server.
-fn remove(name: &str) -> bool {
-    match std::process::Command::new("ip").args(["link", "del", name]).output() {
-        Ok(output) => {
-            assert!(output.status.success(), "{}", common::text(&output.stderr));
-            true
-        }
-        Err(error) => {
-            eprintln!("skipped: ip: {error}");
-            false
-        }
-    }
+fn remove(name: &str) {
+    needs_program("ip");
+    let output = std::process::Command::new("ip").args(["link", "del", name]).output();
+    let output = output.expect("it is installed");
+    assert!(output.status.success(), "{}", common::text(&output.stderr));
 }
 
 #[test]
 fn a_device_that_goes_is_missed_under_every_owner() {
     for (n, policy) in (30..).zip(["base", "threaded", "fullbusy", "suspend20", "hold"]) {
-        let Some(mut tap) = serve(n, policy) else { return };
+        let mut tap = serve(n, policy);
         tap.echo(policy);
-        if !remove(&tap.name) {
-            return;
-        }
+        remove(&tap.name);
         assert_eq!(tap.served.end().code(), Some(1), "{policy}");
         let said = tap.served.said();
         assert!(said.contains(&format!("error: device {} has gone", tap.name)), "{policy}: {said}");
@@ -207,21 +199,17 @@ fn a_device_that_goes_is_missed_under_every_owner() {
 
 #[test]
 fn without_one_device_the_others_go_on() {
+    needs_tap();
     let place = Place::new("gone");
     let name = format!("nkg{}", std::process::id() % 100_000);
     let device = format!("tap:{name}");
     let address = format!("198.18.{}.225/30", std::process::id() % 250);
     let args = ["echo", "--device", "synthetic", "--device", &device, "--address", &address];
-    let served = match Served::start(&place.socket("a.sock"), &args) {
-        Ok(served) => served,
-        Err(said) => return eprintln!("skipped: {said}"),
-    };
+    let served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
     let gone = || served.json(&["napi-get"])[1]["gone"] == true;
     assert!(!gone());
     assert!(!common::text(&served.ask(&["napi-get"]).stdout).contains("gone"));
-    if !remove(&name) {
-        return;
-    }
+    remove(&name);
     within("it is seen", || gone().then_some(()));
     within("it is told", || served.said().contains("the others go on").then_some(()));
     assert_eq!(served.json(&["queue-get", "--ifindex", "2"])[0]["gone"], true);
@@ -235,7 +223,7 @@ fn without_one_device_the_others_go_on() {
 
 #[test]
 fn a_device_that_is_in_use_is_refused() {
-    let Some(tap) = serve(2, "base") else { return };
+    let tap = serve(2, "base");
     let device = format!("tap:{}", tap.name);
     // The kernel would give it a queue, and half of the first one's flows with it.
     let second = Served::start(&tap._place.socket("b.sock"), &["echo", "--device", &device]);
@@ -301,7 +289,7 @@ impl Wire {
 
 #[test]
 fn malformed_frames_are_counted_and_the_echo_goes_on() {
-    let Some(tap) = serve(3, "base") else { return };
+    let tap = serve(3, "base");
     tap.echo("before");
     let wire = Wire::open(&tap.name);
     let mac = [2, b'n', b'k', 0, 0, 0];
@@ -367,3 +355,5 @@ fn malformed_frames_are_counted_and_the_echo_goes_on() {
     tap.ping();
     assert!(!tap.served.said().contains("panicked"), "{}", tap.served.said());
 }
+
+napkin_testing::main!();

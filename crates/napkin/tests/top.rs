@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use common::namespace::needs_rights;
 use common::{Place, Served, napkin, text, within};
+use napkin_linux::rights::Right;
+use napkin_testing::{needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Two devices, of two instances each.
@@ -31,14 +34,8 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// None, visibly, without tmux.
-    fn open(
-        place: &Place,
-        control: &Path,
-        columns: u32,
-        lines: u32,
-        more: &str,
-    ) -> Option<Terminal> {
+    fn open(place: &Place, control: &Path, columns: u32, lines: u32, more: &str) -> Terminal {
+        needs_program("tmux");
         // A server that was ended holds on to its name for a moment.
         static OPENED: AtomicU32 = AtomicU32::new(0);
         let number = OPENED.fetch_add(1, Ordering::Relaxed);
@@ -55,14 +52,9 @@ impl Terminal {
         );
         let size = [columns.to_string(), lines.to_string()];
         let args = ["new-session", "-d", "-x", &size[0], "-y", &size[1], "sh", "-c", &shell];
-        match terminal.tmux(&args) {
-            Ok(started) => assert!(started.status.success(), "{}", text(&started.stderr)),
-            Err(error) => {
-                eprintln!("skipped: tmux cannot be run: {error}");
-                return None;
-            }
-        }
-        Some(terminal)
+        let started = terminal.tmux(&args).expect("it is installed");
+        assert!(started.status.success(), "{}", text(&started.stderr));
+        terminal
     }
 
     fn tmux(&self, args: &[&str]) -> std::io::Result<Output> {
@@ -140,7 +132,7 @@ fn counts(screen: &str) -> bool {
 fn somebody_looks_sorts_filters_pauses_and_leaves() {
     let place = Place::new("top-keys");
     let served = engine(&place, ENGINE);
-    let Some(terminal) = Terminal::open(&place, &served.control, 80, 24, "") else { return };
+    let terminal = Terminal::open(&place, &served.control, 80, 24, "");
     let screen = terminal.shows("rates", |screen| rows(screen).len() == 4 && counts(screen));
     assert!(screen.starts_with("napkin top: engine a.sock (process "), "{screen}");
     assert!(screen.lines().next().is_some_and(|line| line.ends_with("4 instances  every 200ms")));
@@ -187,7 +179,7 @@ fn a_signal_ends_it_and_the_terminal_is_given_back() {
     let place = Place::new("top-signal");
     let served = engine(&place, ENGINE);
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let Some(terminal) = Terminal::open(&place, &served.control, 80, 24, "") else { return };
+        let terminal = Terminal::open(&place, &served.control, 80, 24, "");
         terminal.shows("rates", counts);
         kill_process(terminal.napkin(), signal).expect("it is ours");
         terminal.is_given_back(0);
@@ -199,7 +191,7 @@ fn a_signal_ends_it_and_the_terminal_is_given_back() {
 fn it_ends_with_its_terminal() {
     let place = Place::new("top-closed");
     let served = engine(&place, ENGINE);
-    let Some(terminal) = Terminal::open(&place, &served.control, 80, 24, "") else { return };
+    let terminal = Terminal::open(&place, &served.control, 80, 24, "");
     terminal.shows("rates", counts);
     let process = format!("/proc/{}", terminal.napkin().as_raw_nonzero());
     assert!(Path::new(&process).exists());
@@ -212,7 +204,7 @@ fn a_wider_terminal_shows_every_column_and_a_tiny_one_what_it_can() {
     let place = Place::new("top-size");
     let served =
         engine(&place, &["echo", "--queues", "40", "--rate", "20000", "--device", "synthetic"]);
-    let Some(terminal) = Terminal::open(&place, &served.control, 80, 24, "") else { return };
+    let terminal = Terminal::open(&place, &served.control, 80, 24, "");
     terminal.shows("rates", |screen| screen.contains(" of 40"));
     let resize = |columns: &str, lines: &str| {
         let sized = terminal.tmux(&["resize-window", "-x", columns, "-y", lines]).expect("it runs");
@@ -234,7 +226,7 @@ fn a_wider_terminal_shows_every_column_and_a_tiny_one_what_it_can() {
 fn an_engine_that_ends_is_said_and_one_that_comes_again_is_watched() {
     let place = Place::new("top-gone");
     let served = engine(&place, ENGINE);
-    let Some(terminal) = Terminal::open(&place, &served.control, 80, 24, "") else { return };
+    let terminal = Terminal::open(&place, &served.control, 80, 24, "");
     terminal.shows("rates", counts);
     drop(served);
     terminal.shows("why", |screen| screen.contains("no engine is controlled over"));
@@ -249,9 +241,7 @@ fn an_engine_that_ends_is_said_and_one_that_comes_again_is_watched() {
 fn it_stops_and_goes_on_as_a_shell_expects() {
     let place = Place::new("top-stop");
     let served = engine(&place, ENGINE);
-    let Some(terminal) = Terminal::open(&place, &served.control, 80, 24, "-n 1000000") else {
-        return;
-    };
+    let terminal = Terminal::open(&place, &served.control, 80, 24, "-n 1000000");
     terminal.shows("rates", counts);
     let state = |wanted: char| {
         let stat = format!("/proc/{}/stat", terminal.napkin().as_raw_nonzero());
@@ -316,11 +306,7 @@ fn a_reader_that_has_had_enough_is_no_failure() {
 }
 
 /// What `napkin top` says in a namespace of its own with a veth, behind `with`.
-fn on_a_veth(with: &str) -> Option<serde_json::Value> {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: a network namespace takes root");
-        return None;
-    }
+fn on_a_veth(with: &str) -> serde_json::Value {
     let shell = format!(
         "ip link add va type veth peer name vb && ip link set va up && ip link set vb up && \
          ethtool -K va gro on && \
@@ -328,28 +314,26 @@ fn on_a_veth(with: &str) -> Option<serde_json::Value> {
         env!("CARGO_BIN_EXE_napkin"),
     );
     let output = Command::new("unshare").args(["-n", "sh", "-c", &shell]).output();
-    let output = match output {
-        Ok(output) => output,
-        Err(error) => {
-            eprintln!("skipped: unshare cannot be run: {error}");
-            return None;
-        }
-    };
+    let output = output.expect("it is installed");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let line = text(&output.stdout);
-    Some(serde_json::from_str(line.trim()).expect("one line of JSON"))
+    serde_json::from_str(line.trim()).expect("one line of JSON")
 }
 
 #[test]
 fn the_kernel_s_instances_are_counted_and_without_the_right_said_to_be_not() {
-    let Some(counted) = on_a_veth("") else { return };
+    needs_rights(&[Right::SysAdmin, Right::NetAdmin, Right::Bpf, Right::Perfmon]);
+    for program in ["unshare", "ip", "ethtool", "setpriv"] {
+        needs_program(program);
+    }
+    let counted = on_a_veth("");
     assert!(counted["watched"].as_str().is_some_and(|it| it.starts_with("Linux ")), "{counted}");
     let napi = &counted["napis"][0];
     assert_eq!((&napi["ifname"], &napi["mode"]), (&"va".into(), &"base".into()), "{counted}");
     assert!(napi["polls_per_s"].is_number() && napi["irq"].is_null(), "{counted}");
 
     let bare = "setpriv --bounding-set=-all --inh-caps=-all";
-    let Some(uncounted) = on_a_veth(bare) else { return };
+    let uncounted = on_a_veth(bare);
     let napi = &uncounted["napis"][0];
     assert_eq!(napi["ifname"], "va", "{uncounted}");
     assert!(napi["polls_per_s"].is_null() && napi["packets_per_s"].is_null(), "{uncounted}");
@@ -378,3 +362,5 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("--batch"), "{}", text(&output.stderr));
 }
+
+napkin_testing::main!();

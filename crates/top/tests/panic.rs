@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use napkin_testing::{needs_program, test};
 use napkin_top::screen::{self, Options};
 use napkin_top::{Sample, Source, SourceError, View};
 
@@ -22,12 +23,15 @@ impl Source for Faulty {
     }
 }
 
-#[test]
-#[ignore = "run by the other test, on a terminal"]
-fn on_a_terminal() {
+/// What the test runs on a terminal.
+fn on_a_terminal() -> bool {
+    if std::env::var_os("NAPKIN_TEST_ON_A_TERMINAL").is_none() {
+        return false;
+    }
     let options = Options { interval: Duration::from_millis(100), count: None };
     let ended = screen::run(Box::new(Faulty(false)), View::new(), &options);
     println!("then: {}", ended.expect_err("it panicked"));
+    true
 }
 
 /// A server of its own, by its socket.
@@ -48,18 +52,18 @@ impl Drop for Tmux {
 
 #[test]
 fn a_panic_gives_the_terminal_back() {
+    needs_program("tmux");
     let socket = format!("napkin-test-{}-panic.tmux", std::process::id());
     let tmux = Tmux(std::env::temp_dir().join(socket));
     let this = std::env::current_exe().expect("a path");
     let this = this.display();
     let shell = format!(
-        "before=$(stty -g); '{this}' --ignored --exact on_a_terminal --nocapture; \
+        "before=$(stty -g); NAPKIN_TEST_ON_A_TERMINAL=1 '{this}'; \
          test \"$before\" = \"$(stty -g)\" && echo as it was; exec sleep 60"
     );
-    match tmux.run(&["new-session", "-d", "-x", "100", "-y", "40", "sh", "-c", &shell]) {
-        Ok(started) => assert!(started.status.success(), "{started:?}"),
-        Err(error) => return eprintln!("skipped: tmux cannot be run: {error}"),
-    }
+    let started = tmux.run(&["new-session", "-d", "-x", "100", "-y", "40", "sh", "-c", &shell]);
+    let started = started.expect("it is installed");
+    assert!(started.status.success(), "{started:?}");
     let start = Instant::now();
     loop {
         let shown = tmux.run(&["capture-pane", "-p"]).expect("it runs").stdout;
@@ -76,3 +80,5 @@ fn a_panic_gives_the_terminal_back() {
     let flags = tmux.run(&flags).expect("it runs").stdout;
     assert_eq!(String::from_utf8_lossy(&flags).trim(), "0 1 1");
 }
+
+napkin_testing::main!(on_a_terminal);

@@ -3,6 +3,8 @@
 // Not every test binary uses all of it.
 #![allow(dead_code)]
 
+#[path = "../harness/namespace.rs"]
+mod namespace;
 mod program;
 
 use std::collections::BTreeSet;
@@ -18,12 +20,14 @@ use std::time::{Duration, Instant};
 
 use napkin_core::Policy;
 use napkin_linux::doctor::{Finding, Request, Status, examine, gather};
-use napkin_linux::namespace::{Namespace, NamespaceError};
+use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, GRO, GSO, Netdev, Route, TSO, VethConfig};
 use napkin_linux::process::{Params, Process, Socket};
 use napkin_linux::{Setting, Settings, device};
+use napkin_testing::needs_program;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
+use namespace::fresh;
 use program::{ANSWER, PROGRAM, REQUEST};
 pub(crate) use program::{Mode, program};
 
@@ -96,17 +100,9 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// `va`, with two queues and an instance for each, and the clients' `vb`, whose packets go to
-    /// NAPI; a visible word if that may not be made.
-    pub(crate) fn new() -> Option<Rig> {
-        let made = Namespace::new().and_then(|server| Ok((server, Namespace::new()?)));
-        let (server, client) = match made {
-            Ok(made) => made,
-            Err(NamespaceError::NoRight { right, .. }) => {
-                eprintln!("skipped: a network namespace needs {right}");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
+    /// NAPI.
+    pub(crate) fn new() -> Rig {
+        let (server, client) = (fresh(), fresh());
         let peer = client.as_fd();
         server
             .run(|| {
@@ -125,7 +121,7 @@ impl Rig {
         client.run(|| address("vb", CLIENT)).expect("entered");
         let rig = Rig { server, client, programs: vec![], connections: vec![], built: None };
         rig.peer_offloads(false);
-        Some(rig)
+        rig
     }
 
     /// The program under a policy, with one connection: set as `napkin run --dev` sets it.
@@ -140,7 +136,6 @@ impl Rig {
         let name = format!("{mode:?}");
         let program = self.spawn(|port| {
             let mut command = Command::new(std::env::current_exe().expect("this binary"));
-            command.args(["program", "--exact", "--nocapture", "--test-threads=1"]);
             command.env(PROGRAM, format!("{name} {port}"));
             command
         });
@@ -162,13 +157,9 @@ impl Rig {
         place
     }
 
-    /// memcached with so many threads, each with the connections of one instance; false, and a
-    /// visible word, if it is not there.
-    pub(crate) fn memcached(&mut self, threads: u32) -> bool {
-        if Command::new("memcached").arg("-V").stdout(Stdio::null()).status().is_err() {
-            eprintln!("skipped: memcached cannot be run");
-            return false;
-        }
+    /// memcached with so many threads, each with the connections of one instance.
+    pub(crate) fn memcached(&mut self, threads: u32) {
+        needs_program("memcached");
         self.spawn(|port| {
             let mut command = Command::new("memcached");
             command.args(["-u", "root", "-U", "0", "-l", "10.77.0.1", "-p"]).arg(port.to_string());
@@ -178,7 +169,6 @@ impl Rig {
             }
             command
         });
-        true
     }
 
     /// A server built by Go without C; false if that fails.

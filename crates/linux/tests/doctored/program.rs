@@ -40,9 +40,9 @@ const MODES: [Mode; 6] = [
 pub(super) const REQUEST: &[u8] = b"get x\r\n";
 pub(super) const ANSWER: &[u8] = b"END\r\n";
 
-/// The test binary as a server, if its environment says so.
-pub(crate) fn program() {
-    let Ok(text) = std::env::var(PROGRAM) else { return };
+/// The test binary as a server, if its environment says so; true at its end.
+pub(crate) fn program() -> bool {
+    let Ok(text) = std::env::var(PROGRAM) else { return false };
     let (name, port) = text.split_once(' ').expect("a mode and a port");
     let mode = MODES.into_iter().find(|mode| format!("{mode:?}") == name).expect("a mode");
     let address = (SERVER, port.parse::<u16>().expect("a port"));
@@ -75,6 +75,7 @@ pub(crate) fn program() {
             serve(&epoll, &listener, timeout);
         }
     }
+    true
 }
 
 fn serve_by_threads(listener: &TcpListener) {

@@ -3,8 +3,17 @@
 // Not every test binary uses all of it.
 #![allow(dead_code)]
 
+pub(crate) mod namespace;
+
 use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use namespace::fresh;
+use napkin_linux::namespace::Namespace;
+use napkin_linux::netlink::{Ethtool, GRO, GSO, Route, TSO, VethConfig};
+use napkin_testing::needs_program;
 
 /// What the program does with each line: `exec` it, and print what it leaves in `answer`.
 const PROGRAM: &str = r#"
@@ -34,32 +43,17 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts it; `None`, with a line that says so, without python3.
-    pub(crate) fn start() -> Option<Program> {
-        Program::start_by(Command::new("python3"))
-    }
-
-    /// Starts it in a network namespace that has a name.
-    pub(crate) fn start_in(namespace: &str) -> Option<Program> {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", namespace, "python3"]);
-        Program::start_by(command)
-    }
-
-    fn start_by(mut command: Command) -> Option<Program> {
+    /// Starts it in the calling thread's network namespace.
+    pub(crate) fn start() -> Program {
+        needs_program("python3");
+        let mut command = Command::new("python3");
         command.args(["-c", PROGRAM]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = match command.spawn() {
-            Ok(child) => child,
-            Err(error) => {
-                eprintln!("skipped: python3 cannot be run: {error}");
-                return None;
-            }
-        };
+        let mut child = command.spawn().expect("it is installed");
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut program = Program { child, input, output };
         assert_eq!(program.line(), "ready");
-        Some(program)
+        program
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -118,44 +112,43 @@ impl Drop for Program {
 /// Two network namespaces and a veth between them, over which sockets get a NAPI id: `10.9.0.1` here
 /// and `10.9.0.2` there.
 pub(crate) struct Link {
-    pub(crate) here: String,
-    pub(crate) there: String,
+    pub(crate) here: Namespace,
+    pub(crate) there: Namespace,
 }
 
 impl Link {
-    /// Makes them; `None`, with a line that says so, where that is not possible.
-    pub(crate) fn new(name: &str) -> Option<Link> {
-        let id = std::process::id();
-        let link = Link { here: format!("nk-{name}-a-{id}"), there: format!("nk-{name}-b-{id}") };
-        let (here, there) = (&link.here, &link.there);
-        let commands = [
-            format!("ip netns add {here}"),
-            format!("ip netns add {there}"),
-            format!("ip -n {here} link add va type veth peer name vb netns {there}"),
-            format!("ip -n {here} address add 10.9.0.1/24 dev va"),
-            format!("ip -n {there} address add 10.9.0.2/24 dev vb"),
-            // Without GRO a veth has no NAPI instance; packets that still wait to be cut up pass it by.
-            format!("ip netns exec {here} ethtool -K va gro on"),
-            format!("ip netns exec {there} ethtool -K vb tso off gso off"),
-            format!("ip -n {here} link set va up"),
-            format!("ip -n {there} link set vb up"),
-        ];
-        for command in commands {
-            let output = Command::new("sh").args(["-c", &command]).output().expect("a shell");
-            if !output.status.success() {
-                let why = String::from_utf8_lossy(&output.stderr);
-                eprintln!("skipped: {command}: {}", why.trim());
-                return None;
-            }
-        }
-        Some(link)
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        for namespace in [&self.here, &self.there] {
-            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
-        }
+    pub(crate) fn new() -> Link {
+        let link = Link { here: fresh(), there: fresh() };
+        let up = |name: &str, last| {
+            let mut route = Route::open().expect("a socket");
+            let index = route.link(name).expect("it was made").ifindex;
+            route.add_address(index, Ipv4Addr::new(10, 9, 0, last), 24).expect("an address");
+            route.set_up(index).expect("up");
+        };
+        let set = |name: &str, features: &[(&str, bool)]| {
+            Ethtool::open().expect("ethtool").set_features(name, features).expect("features");
+        };
+        let here = || {
+            let config = VethConfig {
+                name: "va",
+                peer: "vb",
+                peer_namespace: Some(link.there.as_fd()),
+                rx_queues: 1,
+                tx_queues: 1,
+            };
+            Route::open().expect("a socket").add_veth(&config).expect("a pair");
+            // Without GRO a veth has no NAPI instance.
+            set("va", &[(GRO[0], true)]);
+            up("va", 1);
+        };
+        link.here.run(here).expect("entered");
+        let there = || {
+            // Packets that still wait to be cut up pass it by.
+            let off: Vec<_> = TSO.iter().chain(GSO).map(|name| (*name, false)).collect();
+            set("vb", &off);
+            up("vb", 2);
+        };
+        link.there.run(there).expect("entered");
+        link
     }
 }

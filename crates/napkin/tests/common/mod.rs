@@ -1,7 +1,11 @@
 //! The real binary, started and stopped.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+#[path = "../../../linux/tests/harness/namespace.rs"]
+pub mod namespace;
+
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -13,9 +17,24 @@ use serde_json::Value;
 /// Long enough for a machine that is busy with other tests; a failure, never a measurement.
 pub const LONG: Duration = Duration::from_secs(30);
 
-pub fn napkin<'a>(args: impl IntoIterator<Item = &'a str>) -> Output {
+/// The binary, which minds the signals that ask it to end, also where whoever started the test has
+/// had them ignored, as a script has for what runs in its background.
+pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
-    command.env_remove("NAPKIN_CONTROL").args(args).output().expect("the binary runs")
+    let default = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: the default action is no function of this program's.
+            let _ = unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes system calls only.
+    unsafe { command.pre_exec(default) };
+    command
+}
+
+pub fn napkin<'a>(args: impl IntoIterator<Item = &'a str>) -> Output {
+    command().env_remove("NAPKIN_CONTROL").args(args).output().expect("the binary runs")
 }
 
 pub fn text(bytes: &[u8]) -> String {
@@ -56,7 +75,7 @@ pub struct Served {
 impl Served {
     /// Starts one and waits until it can be controlled; what it said, if it ends before.
     pub fn start(control: &Path, args: &[&str]) -> Result<Served, String> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_napkin"))
+        let mut child = command()
             .arg("serve")
             .args(args)
             .arg("--control")
