@@ -57,6 +57,11 @@ impl Attempt {
         }
     }
 
+    /// What interrupted it, unless all had been done by then.
+    pub(crate) fn unfinished(&self) -> Option<Interrupted> {
+        self.interrupt.check().err().filter(|_| self.partial.done() < self.all)
+    }
+
     /// It came to its end: nothing is left of it.
     pub(crate) fn end(self) {
         self.partial.end();

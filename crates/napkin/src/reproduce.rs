@@ -8,6 +8,7 @@ use napkin_bench::reproduce::all::{ALL, Known, find};
 use napkin_bench::reproduce::{Document, Options, page, text};
 use napkin_core::text::quoted;
 
+use crate::attempt::{self, Attempt};
 use crate::bench::check;
 use crate::failure::{Failure, print, say};
 use crate::units;
@@ -20,6 +21,7 @@ const KERNEL: &str = "kernel";
 Published beside modelled, cell by cell, with the error; figures that the profile was fitted to are
 marked; where the publication's estimator is not what its name says, the true figure stands there, too.
 Below: what the model was asked to show, and what it missed. A miss is no failure of the command.
+Ctrl-C prints what there is and leaves a file from which --resume goes on, to the same bytes.
 
 Examples:
   napkin reproduce                                  all of them, in some minutes
@@ -58,6 +60,9 @@ pub(crate) struct Reproduce {
     /// Fewer and shorter runs, to see that everything works.
     #[arg(long)]
     quick: bool,
+    /// Go on with the file that an interrupted reproduction has left; the other options must be the same.
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
@@ -108,10 +113,24 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
         jobs: args.jobs,
         quick: args.quick,
     };
+    let mut runs = 0;
+    for known in &chosen {
+        runs += (known.make)().size(&options).map_err(Failure::of)?;
+    }
+    let names: Vec<&str> = chosen.iter().map(|known| known.name).collect();
+    let plan = options.identity(&names).map_err(Failure::of)?;
+    let interrupt = attempt::watch()?;
+    let mut attempt = Attempt::new(interrupt, args.resume.as_deref(), "reproduce", plan, runs)?;
     let progress = if args.quiet { Progress::hidden } else { Progress::new };
     let mut experiments = Vec::new();
     for known in chosen {
-        let reproduction = (known.make)().reproduce(&options, progress).map_err(Failure::of)?;
+        let Attempt { interrupt, partial, .. } = &mut attempt;
+        let reproduction = (known.make)().resumable(&options, progress, interrupt, partial);
+        let reproduction = reproduction.map_err(Failure::of)?;
+        let over = interrupt.check().is_err();
+        if over && reproduction.runs.iter().all(|run| run.outcome.is_none()) {
+            break;
+        }
         let text = text::render(&reproduction);
         if stream {
             say(&text);
@@ -119,6 +138,9 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
             print(&format!("{text}\n"))?;
         }
         experiments.push(reproduction);
+        if over {
+            break;
+        }
     }
     let document = Document::new(experiments);
     if let Some(path) = &args.json {
@@ -129,5 +151,9 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
         let page = page::render(&document, &Provenance::now(crate::COMMIT));
         file::write(path, &page).map_err(Failure::of)?;
     }
+    if let Some(interrupted) = attempt.unfinished() {
+        return Err(attempt.interrupted(interrupted));
+    }
+    attempt.end();
     Ok(())
 }

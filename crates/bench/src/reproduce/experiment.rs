@@ -6,12 +6,13 @@
 //! figures only, and its cells say why.
 
 use std::num::NonZeroUsize;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use napkin_machine::profile::Profile;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::cell::Cell;
@@ -19,7 +20,13 @@ use super::json::{Reproduction, RunRecord};
 use super::plot::Figure;
 use super::sheet::TableError;
 use super::verdict::Verdict;
+use crate::interrupt::Interrupt;
+use crate::machine::pool;
+use crate::partial::Partial;
 use crate::report::Progress;
+
+/// Why a run that an interruption came before has no outcome.
+const NOT_RUN: &str = "interrupted before it was run";
 
 /// How a reproduction runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,10 +68,40 @@ impl Options {
         let first = self.seed;
         (0..repetitions).map(move |i| first.wrapping_add(i))
     }
+}
 
-    fn threads(&self, tasks: usize) -> usize {
-        let cpus = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        self.jobs.unwrap_or_else(cpus).get().min(tasks)
+impl Options {
+    /// All that the outcomes of these experiments depend on, but for the number of threads: a
+    /// reproduction that goes on must have the same.
+    ///
+    /// # Errors
+    /// If the profile or the table cannot be read.
+    pub fn identity(&self, experiments: &[&str]) -> Result<Value, ReproduceError> {
+        let profile = match &self.profile {
+            None => None,
+            Some(path) => {
+                let profile = Profile::load(&path.to_string_lossy())
+                    .map_err(|error| ReproduceError::Setup(error.to_string()))?;
+                let constants = profile.constants().map(|it| (it.key.path(), it.value.into()));
+                Some(constants.collect::<Map<String, Value>>())
+            }
+        };
+        let table = match &self.table {
+            None => None,
+            Some(path) => {
+                let file = |source| ReproduceError::File { path: path.clone(), source };
+                Some(std::fs::read_to_string(path).map_err(file)?)
+            }
+        };
+        Ok(json!({
+            "experiments": experiments,
+            "repetitions": self.repetitions,
+            "seed": self.seed,
+            "virtual_s": self.virtual_s,
+            "quick": self.quick,
+            "profile": profile,
+            "table": table,
+        }))
     }
 }
 
@@ -112,8 +149,9 @@ pub struct Run<T, O> {
 pub trait Experiment: Sync {
     /// What a task runs: a policy under a load, a scenario.
     type Task: Send + Sync;
-    /// What a run leaves: figures, and the counts that nobody published. It becomes part of the JSON.
-    type Outcome: Serialize + Send;
+    /// What a run leaves: figures, and the counts that nobody published. It becomes part of the JSON, and
+    /// is read back from there when an interrupted reproduction goes on.
+    type Outcome: Serialize + DeserializeOwned + Send;
 
     /// Its name on the command line: `2007`, `kernel`.
     fn name(&self) -> &str;
@@ -161,6 +199,12 @@ pub trait Reproduce {
     /// See [`Experiment::name`].
     fn name(&self) -> &str;
 
+    /// How many runs it takes.
+    ///
+    /// # Errors
+    /// If it cannot be planned.
+    fn size(&self, options: &Options) -> Result<u64, ReproduceError>;
+
     /// Runs all of it. `progress` makes the progress line for a number of steps.
     ///
     /// # Errors
@@ -169,6 +213,21 @@ pub trait Reproduce {
         &self,
         options: &Options,
         progress: fn(u64) -> Progress,
+    ) -> Result<Reproduction, ReproduceError> {
+        self.resumable(options, progress, &Interrupt::default(), &mut Partial::default())
+    }
+
+    /// The same, but that runs which `partial` has are taken from there, all others are kept there, and
+    /// it ends when asked to: with what there is, without a verdict on it, and with a note.
+    ///
+    /// # Errors
+    /// If it cannot be planned.
+    fn resumable(
+        &self,
+        options: &Options,
+        progress: fn(u64) -> Progress,
+        interrupt: &Interrupt,
+        partial: &mut Partial,
     ) -> Result<Reproduction, ReproduceError>;
 }
 
@@ -177,24 +236,41 @@ impl<E: Experiment> Reproduce for E {
         Experiment::name(self)
     }
 
-    fn reproduce(
+    fn size(&self, options: &Options) -> Result<u64, ReproduceError> {
+        Ok(self.plan(options)?.len() as u64)
+    }
+
+    fn resumable(
         &self,
         options: &Options,
         progress: fn(u64) -> Progress,
+        interrupt: &Interrupt,
+        partial: &mut Partial,
     ) -> Result<Reproduction, ReproduceError> {
         let tasks = self.plan(options)?;
         let mut progress = progress(tasks.len() as u64);
-        let runs = run_all(self, tasks, options, &mut progress);
+        let runs = run_all(self, tasks, options, &mut progress, interrupt, partial);
         drop(progress);
         let cells = self.cells(&runs);
+        let not_run =
+            runs.iter().filter(|run| matches!(&run.outcome, Err(why) if why == NOT_RUN)).count();
+        let (mut notes, mut verdicts) = (self.notes(), Vec::new());
+        if not_run == 0 {
+            verdicts = self.verdicts(&cells);
+        } else {
+            let (there, all) = (runs.len() - not_run, runs.len());
+            notes.push(format!(
+                "interrupted, with {there} of {all} runs: no verdict is given on a part of them"
+            ));
+        }
         Ok(Reproduction {
             experiment: Experiment::name(self).to_owned(),
             title: self.title().to_owned(),
             about: self.about().to_owned(),
             profiles: self.profiles(),
             quick: options.quick,
-            notes: self.notes(),
-            verdicts: self.verdicts(&cells),
+            notes,
+            verdicts,
             figures: self.figures(&cells),
             runs: runs.into_iter().map(record).collect(),
             cells,
@@ -202,55 +278,49 @@ impl<E: Experiment> Reproduce for E {
     }
 }
 
-/// Where the outcome of one task is put.
-type Slot<O> = Mutex<Option<Result<O, String>>>;
-
-/// Runs the tasks on all cores, and answers in the order of the plan.
+/// Runs the tasks on all cores, but for those that `partial` has, and answers in the order of the plan.
 fn run_all<E: Experiment>(
     experiment: &E,
     tasks: Vec<Task<E::Task>>,
     options: &Options,
     progress: &mut Progress,
+    interrupt: &Interrupt,
+    partial: &mut Partial,
 ) -> Vec<Run<E::Task, E::Outcome>> {
-    let next = AtomicUsize::new(0);
-    let progress = Mutex::new(progress);
-    let outcomes: Vec<Slot<E::Outcome>> = tasks.iter().map(|_| Mutex::new(None)).collect();
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let (Some(task), Some(slot)) = (tasks.get(index), outcomes.get(index)) else { break };
-            lock(&progress).step(&format!("{} {}", Experiment::name(experiment), task.label));
-            // A panic is a broken invariant of the model: it must not take the other figures along.
-            let outcome = catch_unwind(AssertUnwindSafe(|| experiment.run(task)))
-                .unwrap_or_else(|panic| Err(format!("the run panicked: {}", words(&*panic))));
-            *lock(slot) = Some(outcome);
-        }
-    };
-    std::thread::scope(|scope| {
-        // The calling thread only waits, so that its stack is no part of the measurement.
-        for _ in 0..options.threads(tasks.len()) {
-            scope.spawn(work);
-        }
-    });
-    let finished = |slot: Slot<E::Outcome>| {
-        let outcome = slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        outcome.unwrap_or_else(|| Err("it was not run".to_owned()))
+    let name = Experiment::name(experiment);
+    let mut outcomes: Vec<Option<Result<E::Outcome, String>>> = Vec::new();
+    for index in 0..tasks.len() as u64 {
+        let found = partial.found(name, index);
+        found.iter().for_each(|_| progress.past());
+        outcomes.push(found.map(Ok));
+    }
+    let left: Vec<usize> = (0..tasks.len()).filter(|index| outcomes[*index].is_none()).collect();
+    let jobs = pool::jobs(options.jobs);
+    pool::each(
+        jobs,
+        0..left.len() as u64,
+        interrupt,
+        |place| experiment.run(&tasks[left[place as usize]]),
+        |place, outcome| {
+            let index = left[place as usize];
+            progress.ended(&format!("{name} {}", tasks[index].label), jobs);
+            let outcome = outcome.and_then(|outcome| outcome);
+            match &outcome {
+                Ok(outcome) => partial.keep(name, index as u64, outcome),
+                Err(_) => partial.pass(),
+            }
+            outcomes[index] = Some(outcome);
+            ControlFlow::Continue(())
+        },
+    );
+    let finished = |outcome: Option<Result<E::Outcome, String>>| {
+        outcome.unwrap_or_else(|| Err(NOT_RUN.to_owned()))
     };
     tasks
         .into_iter()
         .zip(outcomes)
-        .map(|(task, slot)| Run { task, outcome: finished(slot) })
+        .map(|(task, outcome)| Run { task, outcome: finished(outcome) })
         .collect()
-}
-
-/// No lock here is held across code that can panic, so a poisoned one is as good as any.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-fn words(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
 fn record<T, O: Serialize>(run: Run<T, O>) -> RunRecord {
@@ -316,8 +386,40 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_threads_than_tasks() {
-        let options = Options { jobs: NonZeroUsize::new(8), ..Options::default() };
-        assert_eq!((options.threads(3), options.threads(0), options.threads(99)), (3, 0, 8));
+    fn a_reproduction_that_was_interrupted_goes_on_to_the_same_bytes() {
+        let folder = std::env::temp_dir().join(format!("napkin-fake-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let begin = || Partial::begin(&folder, "napkin 1.0", "reproduce", Value::Null);
+        let on = |partial: &mut Partial, interrupt: &Interrupt| {
+            let options = Options { jobs: NonZeroUsize::new(1), ..Options::default() };
+            // One that fails is run again, and fails again.
+            let fake = Fake { fails: Some("a at 2"), ..Fake::default() };
+            fake.resumable(&options, Progress::hidden, interrupt, partial).unwrap()
+        };
+        let never = Interrupt::default();
+        let mut partial = begin();
+        let whole = serde_json::to_string(&on(&mut partial, &never)).unwrap();
+        assert_eq!(partial.done(), 12);
+        let path = partial.kept().unwrap().unwrap().to_owned();
+        drop(partial);
+        let lines = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = lines.split_inclusive('\n').collect();
+        assert_eq!(lines.len(), 1 + 12 - 3);
+        std::fs::write(&path, lines[..5].concat()).unwrap();
+
+        let asked = Interrupt::default();
+        asked.note(2);
+        let part = on(&mut begin().resume(&path).unwrap(), &asked);
+        assert!(part.verdicts.is_empty());
+        let note = part.notes.last().unwrap();
+        assert!(note.starts_with("interrupted, with ") && note.contains(" of 12 runs"), "{note}");
+        assert!(part.cells.iter().any(|cell| cell.to_string().contains(NOT_RUN)), "{part:?}");
+
+        let mut partial = begin().resume(&path).unwrap();
+        assert_eq!(serde_json::to_string(&on(&mut partial, &never)).unwrap(), whole);
+        assert_eq!(partial.done(), 12);
+        partial.end();
+        std::fs::remove_dir(&folder).expect("nothing is left in it");
     }
+}
 }

@@ -1,6 +1,6 @@
 //! An invented experiment, for the tests of what all experiments share.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, Reproduce, ReproduceError, Run, Task};
@@ -20,7 +20,7 @@ pub(super) struct Fake {
     pub(super) title: &'static str,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Outcome {
     p99_us: f64,
     interrupts: u64,

@@ -11,7 +11,7 @@ use napkin_machine::Who;
 use napkin_machine::profile::Profile;
 use napkin_machine::program::Arrivals;
 use napkin_machine::scenario::oracle::{self, Observed, Scenario};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
@@ -83,18 +83,18 @@ pub struct Point {
 pub struct Kernel;
 
 /// What came out of a scenario.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
     /// The counts that the table has, too, by its names.
-    counts: BTreeMap<&'static str, u64>,
+    counts: BTreeMap<String, u64>,
     /// Polls by who was current, budget and work, as the table has them.
     poll_hist: String,
     /// Returns by the number of events, as the table has them.
     events_hist: String,
     /// Latency's smallest value, quantiles and largest value.
-    latency_ns: BTreeMap<&'static str, u64>,
+    latency_ns: BTreeMap<String, u64>,
     /// CPU time of the sink, of ksoftirqd and of the instance's thread.
-    cpu_ns: BTreeMap<&'static str, u64>,
+    cpu_ns: BTreeMap<String, u64>,
     /// The window.
     window_ns: u64,
 }
@@ -233,21 +233,28 @@ fn outcome(point: &Point, seed: u64) -> Result<Counted, String> {
     let events = seen.events.iter().map(|(events, n)| format!("{events}:{n}"));
     let mut latency_ns = BTreeMap::new();
     if seen.received > 0 {
-        latency_ns.extend(quantiles);
-        latency_ns.extend([("min", latency.min()), ("max", latency.max())]);
+        latency_ns.extend(named(quantiles));
+        latency_ns.extend(named([("min", latency.min()), ("max", latency.max())]));
     }
     Ok(Counted {
-        counts: modelled(&seen).into_iter().collect(),
+        counts: named(modelled(&seen)).collect(),
         poll_hist: polls.collect::<Vec<_>>().join(" "),
         events_hist: events.collect::<Vec<_>>().join(" "),
         latency_ns,
-        cpu_ns: BTreeMap::from([
+        cpu_ns: named([
             ("app", seen.app.2),
             ("ksoftirqd", seen.ksoftirqd.1),
             ("kthread", seen.kthread.1),
-        ]),
+        ])
+        .collect(),
         window_ns: seen.outcome.window,
     })
+}
+
+fn named(
+    counts: impl IntoIterator<Item = (&'static str, u64)>,
+) -> impl Iterator<Item = (String, u64)> {
+    counts.into_iter().map(|(name, count)| (name.to_owned(), count))
 }
 
 /// A row as a reader would name it.
