@@ -174,7 +174,15 @@ impl Partial {
 
     /// Steps that are done, by this run and by those before it.
     pub fn done(&self) -> u64 {
-        self.done
+        self.done + self.there()
+    }
+
+    /// What was kept last of a part, where each line says all that those before it did.
+    pub fn last<F: DeserializeOwned>(&mut self, part: &str) -> Option<F> {
+        let (_, last) = self.found.iter().rfind(|((of, _), _)| of == part)?;
+        let last = serde_json::from_value(last.clone()).ok();
+        self.found.clear();
+        last
     }
 
     fn append(&mut self, line: &impl Serialize) -> Result<(), PartialError> {
@@ -350,11 +358,20 @@ mod tests {
         assert_eq!(partial.found::<f64>("xsk-rr", 0), None);
         assert_eq!(partial.found("udp-sink", 0), Some(0.1));
         assert_eq!(partial.found::<f64>("udp-sink", 2), None, "not of that form: measured anew");
-        assert_eq!(partial.done(), 1);
+        assert_eq!((partial.done(), partial.there()), (1, 0));
         partial.keep("udp-sink", 1, &"more");
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 4);
         partial.end();
         assert_eq!(folder.files(), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn of_lines_that_say_all_the_last_counts() {
+        let folder = Folder::new("last");
+        let path = kept(&folder);
+        let last = || new(&folder, &plan()).resume(&path).unwrap().last::<Value>("udp-sink");
+        assert_eq!(last(), Some(json!([0.2, 0.3])));
+        assert_eq!(new(&folder, &plan()).resume(&path).unwrap().last::<Value>("swarm"), None);
     }
 
     #[test]

@@ -69,24 +69,30 @@ impl Attempt {
 
     /// It was interrupted: says how far it came, and how it goes on.
     pub(crate) fn interrupted(&self, interrupted: Interrupted) -> Failure {
-        let far = format!("{} of {} measurements done", self.partial.done(), self.all);
+        self.ended(interrupted, &self.far())
+    }
+
+    /// The same, of something that counts in another way.
+    pub(crate) fn ended(&self, interrupted: Interrupted, far: &str) -> Failure {
         say(&format!("interrupted: {far}{}", self.how()));
         Failure::Exit(interrupted.exit_code())
+    }
+
+    fn far(&self) -> String {
+        format!("{} of {} measurements done", self.partial.done(), self.all)
     }
 
     /// Something else ended it: says how it goes on if that is mended.
     pub(crate) fn failed(&self) {
         if let Ok(Some(_)) = self.partial.kept() {
-            let far = format!("{} of {} measurements done", self.partial.done(), self.all);
-            say(&format!("{far}{}", self.how()));
+            say(&format!("{}{}", self.far(), self.how()));
         }
     }
 
     fn how(&self) -> String {
         match self.partial.kept() {
             Ok(Some(path)) => {
-                let path = path.display().to_string();
-                format!("; go on with: {}", provenance::command(again(&path)))
+                format!("; go on with: {}", again(Some(path)))
             }
             Ok(None) => String::new(),
             Err(why) => format!("; they could not be kept: {why}"),
@@ -94,13 +100,16 @@ impl Attempt {
     }
 }
 
-/// The arguments of this process, with another file to go on with.
-fn again(path: &str) -> impl Iterator<Item = String> {
+/// The command of this process with `--resume` and, where it takes one, a file.
+pub(crate) fn again(path: Option<&Path>) -> String {
     let mut arguments: Vec<String> =
         std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();
     if let Some(place) = arguments.iter().position(|it| it == "--resume") {
-        arguments.drain(place..(place + 2).min(arguments.len()));
+        let with = 1 + usize::from(path.is_some());
+        arguments.drain(place..(place + with).min(arguments.len()));
     }
     arguments.retain(|it| !it.starts_with("--resume="));
-    arguments.into_iter().chain(["--resume".to_owned(), path.to_owned()])
+    arguments.push("--resume".to_owned());
+    arguments.extend(path.map(|path| path.display().to_string()));
+    provenance::command(arguments)
 }

@@ -2,11 +2,18 @@
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use napkin_bench::machine::swarm;
+use napkin_bench::machine::swarm::{self, State};
+use napkin_bench::report::length;
+use serde_json::json;
 
+use crate::attempt::{self, Attempt};
 use crate::failure::{Failure, print, say};
+
+/// Real time to the first line of progress.
+const FIRST: Duration = Duration::from_secs(1);
 
 /// Real time between two lines of progress.
 const TELL: Duration = Duration::from_secs(10);
@@ -20,12 +27,14 @@ A seed says everything: the machine, its costs, scheduler and driver, the polici
 which faults fall when (interrupts lost or late, applications that stall, contexts that vanish, modes
 that change, a link that flaps). All invariants of docs/design.md are checked after every event. One
 seed in 16 is run twice and compared byte for byte. A seed that breaks something is printed and
-replays exactly; the exit code is then 1.
+replays exactly; the exit code is then 1. Ctrl-C says how far it came and leaves a file from which
+--resume goes on; more --minutes, or later --seeds, may be given then.
 
 Examples:
   napkin swarm --minutes 10
   napkin swarm --seeds 1..1000
-  napkin swarm --seed 4711             replay one")]
+  napkin swarm --seed 4711             replay one
+  napkin swarm --minutes 60 --resume napkin-swarm-20261122-174512.partial")]
 pub(crate) struct Swarm {
     /// How long, in minutes of real time. [default: 1]
     #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "seed"], value_parser = minutes)]
@@ -39,6 +48,9 @@ pub(crate) struct Swarm {
     /// Runs at a time. [default: as many as there are CPUs]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
+    /// Go on with the file that an interrupted swarm has left, with its totals.
+    #[arg(long, value_name = "FILE", conflicts_with = "seed")]
+    resume: Option<PathBuf>,
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
@@ -69,21 +81,76 @@ pub(crate) fn run(args: &Swarm) -> Result<(), Failure> {
         (None, None) => (0..u64::MAX, Some(args.minutes.unwrap_or(default))),
     };
     let twice = if args.seed.is_some() { 1 } else { TWICE };
-    let mut told = Instant::now();
-    let result = swarm::run(range, limit, args.jobs, twice, |so_far| {
-        if !args.quiet && told.elapsed() >= TELL {
-            told = Instant::now();
-            say(&line(so_far));
+    let plan = json!({ "first": range.start, "twice": twice });
+    let (interrupt, resume) = (attempt::watch()?, args.resume.as_deref());
+    let mut attempt = Attempt::new(interrupt, resume, "swarm", plan, 0)?;
+    let from = attempt.partial.last("swarm").unwrap_or(State::new(range.start));
+    if !args.quiet {
+        say(&size(&from, range.end, limit));
+    }
+    let (began, mut next) = (Instant::now(), FIRST);
+    let Attempt { interrupt, partial, .. } = &mut attempt;
+    let result = swarm::run(from, range.end, limit, args.jobs, twice, interrupt, |state| {
+        if began.elapsed() < next {
+            return;
+        }
+        next = began.elapsed() + TELL;
+        partial.keep("swarm", state.next, state);
+        if !args.quiet {
+            let left = left(&from, state, range.end, limit).filter(|left| *left >= 1.0);
+            let left = left.map(|left| format!("; about {} left", length(left)));
+            say(&format!("{}{}", line(&state.summary), left.unwrap_or_default()));
         }
     });
-    match result {
-        Ok(summary) => print(&format!("{}; every invariant held\n", line(&summary))),
+    let state = match result {
+        Ok(state) => state,
         Err((failure, summary)) => {
             say(&line(&summary));
             let seed = failure.seed;
-            Err(Failure::Failed(format!("{failure}\nreplay: napkin swarm --seed {seed}")))
+            attempt.end();
+            let text = format!("{failure}\nreplay: napkin swarm --seed {seed}");
+            return Err(Failure::Failed(text));
+        }
+    };
+    let over = limit.is_some_and(|limit| state.summary.elapsed >= limit);
+    if let (Err(interrupted), false, true) = (interrupt.check(), over, state.next < range.end) {
+        if state.next > from.next {
+            partial.keep("swarm", state.next, &state);
+        }
+        print(&format!("{}; every invariant held so far\n", line(&state.summary)))?;
+        return Err(attempt.ended(interrupted, &format!("the next seed is {}", state.next)));
+    }
+    print(&format!("{}; every invariant held\n", line(&state.summary)))?;
+    attempt.end();
+    Ok(())
+}
+
+/// What a swarm will take.
+fn size(from: &State, end: u64, limit: Option<Duration>) -> String {
+    match limit {
+        Some(limit) => {
+            let left = limit.saturating_sub(from.summary.elapsed).as_secs_f64();
+            format!("seeds from {} on, for {}", from.next, length(left))
+        }
+        None => {
+            let left = end.saturating_sub(from.next);
+            format!(
+                "{left} seed{}; every {} s: how far, and the time that is left",
+                if left == 1 { "" } else { "s" },
+                TELL.as_secs()
+            )
         }
     }
+}
+
+/// Seconds that are left, if all seeds are like those that ran since `from`.
+fn left(from: &State, state: &State, end: u64, limit: Option<Duration>) -> Option<f64> {
+    if let Some(limit) = limit {
+        return Some(limit.saturating_sub(state.summary.elapsed).as_secs_f64());
+    }
+    let seeds = state.next - from.next;
+    let elapsed = state.summary.elapsed.saturating_sub(from.summary.elapsed).as_secs_f64();
+    (seeds > 0).then(|| elapsed / seeds as f64 * end.saturating_sub(state.next) as f64)
 }
 
 fn line(summary: &swarm::Summary) -> String {

@@ -4,8 +4,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use napkin_bench::report::{Progress, file};
-use napkin_bench::sweep::{Axis, Event, Sweep as Points};
+use napkin_bench::sweep::{Axis, Event, Sweep as Points, SweepError};
 
+use crate::attempt;
 use crate::failure::{Failure, say};
 use crate::machine::{host, scenario};
 use crate::units;
@@ -18,7 +19,7 @@ the profile (cost.poll, nic.ring ...). The cross product is run; the last --vary
 
 First the size and the time that one point took are told. Points are appended to the file as they
 finish; at the end the file is sorted, and the same sweep gives the same bytes on any number of CPUs. A
-sweep that was ended, by Ctrl-C or otherwise, goes on with --resume. The columns: which sweep, which
+sweep that was ended goes on with --resume; Ctrl-C says how far it came and how it goes on. The columns: which sweep, which
 point, what was varied, the figures of the JSON report, and why a point has none.
 
 Examples:
@@ -104,8 +105,9 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Failure> {
         jobs: args.jobs,
     };
     sweep.warnings().iter().for_each(|warning| say(&format!("warning: {warning}")));
+    let interrupt = attempt::watch()?;
     let mut progress = None;
-    let totals = sweep.run(&args.out, args.resume, |event| match event {
+    let totals = sweep.run(&args.out, args.resume, &interrupt, |event| match event {
         Event::Size { text, left } => {
             say(&text);
             progress = Some(if args.quiet { Progress::hidden(left) } else { Progress::new(left) });
@@ -117,11 +119,21 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Failure> {
         }
     });
     drop(progress);
-    let totals = totals.map_err(|error| match error.is_usage() {
-        _ if error.is_closed() => Failure::Closed,
-        true => Failure::Usage(error.to_string()),
-        false => Failure::of(error),
+    let totals = totals.map_err(|error| match error {
+        SweepError::Interrupted(interrupted) => Failure::Exit(interrupted.exit_code()),
+        error if error.is_closed() => Failure::Closed,
+        error if error.is_usage() => Failure::Usage(error.to_string()),
+        error => Failure::of(error),
     })?;
+    if let (Err(interrupted), 1..) = (interrupt.check(), totals.left) {
+        let far = format!("{} of {} points done", totals.points - totals.left, totals.points);
+        let how = match file::is_stdout(&args.out) {
+            true => String::new(),
+            false => format!("; go on with: {}", attempt::again(None)),
+        };
+        say(&format!("interrupted: {far}{how}"));
+        return Err(Failure::Exit(interrupted.exit_code()));
+    }
     match file::is_stdout(&args.out) {
         true => say(&format!("{} points", totals.points)),
         false => say(&format!("{} points in {}", totals.points, args.out.display())),

@@ -3,19 +3,21 @@
 //! What a seed means, and what is checked, is `napkin-machine`'s. Here seeds are spread over cores,
 //! counted, and a seed that breaks something is run once more, so that it is known to replay.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use napkin_machine::swarm;
+use napkin_machine::swarm::{self, Report};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::pool;
 use crate::interrupt::Interrupt;
 
 /// What a swarm went through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// Seeds that ran.
     pub seeds: u64,
@@ -32,6 +34,14 @@ pub struct Summary {
 }
 
 impl Summary {
+    fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        self.virtual_ns += report.virtual_ns;
+        self.steps += report.steps;
+        self.frames += report.frames;
+        self.faults += report.faults;
+    }
+
     fn per_minute(&self, of: f64) -> f64 {
         let minutes = self.elapsed.as_secs_f64() / 60.0;
         if minutes > 0.0 { of / minutes } else { 0.0 }
@@ -65,21 +75,41 @@ pub struct Failure {
     pub replays: bool,
 }
 
-/// Runs seeds until they are used up, time is up, or one breaks something; every `twice`th is run
-/// two times and compared. `tell` hears of the progress.
+/// How far a swarm came: from here it can go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct State {
+    /// The first seed that has not run.
+    pub next: u64,
+    /// What those before it went through.
+    pub summary: Summary,
+}
+
+impl State {
+    /// At the beginning.
+    pub fn new(first: u64) -> State {
+        State { next: first, summary: Summary::default() }
+    }
+}
+
+/// Runs seeds from `state.next` to `end`, until they are used up, time is up (what the state has used is
+/// part of it), it is interrupted, or one breaks something; every `twice`th is run two times and
+/// compared. `tell` hears of the progress.
 ///
 /// # Errors
-/// The first seed, in their order, that broke something before the swarm stopped; with what all
-/// went through.
+/// The first seed, in their order, that broke something before the swarm stopped; with what those
+/// before the first that did not end went through.
 pub fn run(
-    seeds: Range<u64>,
+    mut state: State,
+    end: u64,
     limit: Option<Duration>,
     jobs: Option<NonZeroUsize>,
     twice: u64,
-    mut tell: impl FnMut(&Summary),
-) -> Result<Summary, (Failure, Summary)> {
-    let start = Instant::now();
-    let mut summary = Summary::default();
+    interrupt: &Interrupt,
+    mut tell: impl FnMut(&State),
+) -> Result<State, (Failure, Summary)> {
+    let (start, before) = (Instant::now(), state.summary.elapsed);
+    // Seeds that ended before one in front of them did.
+    let mut ahead: BTreeMap<u64, Report> = BTreeMap::new();
     let mut failed: Option<(u64, String)> = None;
     let one = |seed: u64| {
         let once = swarm::run(seed).map_err(|broken| broken.what)?;
@@ -91,31 +121,31 @@ pub fn run(
         }
         Ok(once)
     };
-    pool::each(pool::jobs(jobs), seeds, &Interrupt::default(), one, |seed, result| {
-        summary.elapsed = start.elapsed();
+    pool::each(pool::jobs(jobs), state.next..end, interrupt, one, |seed, result| {
+        state.summary.elapsed = before + start.elapsed();
         match result.and_then(|result| result) {
             Ok(report) => {
-                summary.seeds += 1;
-                summary.virtual_ns += report.virtual_ns;
-                summary.steps += report.steps;
-                summary.frames += report.frames;
-                summary.faults += report.faults;
-                tell(&summary);
+                ahead.insert(seed, report);
+                while let Some(report) = ahead.remove(&state.next) {
+                    state.next += 1;
+                    state.summary.add(&report);
+                }
+                tell(&state);
             }
             Err(what) if failed.as_ref().is_none_or(|(least, _)| seed < *least) => {
                 failed = Some((seed, what));
             }
             Err(_) => {}
         }
-        let over = limit.is_some_and(|limit| summary.elapsed >= limit);
+        let over = limit.is_some_and(|limit| state.summary.elapsed >= limit);
         if failed.is_some() || over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     match failed {
-        None => Ok(summary),
+        None => Ok(state),
         Some((seed, what)) => {
             let again = catch_unwind(AssertUnwindSafe(|| one(seed).is_err()));
             let replays = again.unwrap_or(true);
-            Err((Failure { seed, what, replays }, summary))
+            Err((Failure { seed, what, replays }, state.summary))
         }
     }
 }
@@ -124,23 +154,50 @@ pub fn run(
 mod tests {
     use super::*;
 
+    fn seeds(from: State, end: u64, jobs: usize, interrupt: &Interrupt) -> State {
+        run(from, end, None, NonZeroUsize::new(jobs), 3, interrupt, |_| ()).unwrap()
+    }
+
     #[test]
     fn a_range_of_seeds_is_run_once_each_and_counted() {
         let mut told = 0;
-        let summary = run(0..6, None, NonZeroUsize::new(2), 3, |_| told += 1).unwrap();
-        assert_eq!((summary.seeds, told), (6, 6));
-        assert!(summary.virtual_hours() > 0.0 && summary.steps > 0);
-        let one = run(0..6, None, NonZeroUsize::new(1), 0, |_| ()).unwrap();
-        assert_eq!(
-            (one.steps, one.frames, one.faults),
-            (summary.steps, summary.frames, summary.faults)
-        );
+        let (never, jobs) = (Interrupt::default(), NonZeroUsize::new(2));
+        let six = run(State::new(0), 6, None, jobs, 3, &never, |_| told += 1).unwrap();
+        assert_eq!((six.next, six.summary.seeds, told), (6, 6, 6));
+        assert!(six.summary.virtual_hours() > 0.0 && six.summary.steps > 0);
+        let mut one = seeds(State::new(0), 6, 1, &never);
+        one.summary.elapsed = six.summary.elapsed;
+        assert_eq!(one, six);
+    }
+
+    #[test]
+    fn a_swarm_that_was_interrupted_goes_on_to_the_same_totals() {
+        let asked = Interrupt::default();
+        let end_after_two = |state: &State| {
+            if state.summary.seeds == 2 {
+                asked.note(2);
+            }
+        };
+        let first = State::new(10);
+        let jobs = NonZeroUsize::new(2);
+        let some = run(first, 18, None, jobs, 0, &asked, end_after_two).unwrap();
+        assert!((12..18).contains(&some.next), "{some:?}");
+        assert_eq!(some.summary.seeds, some.next - 10);
+        let text = serde_json::to_string(&some).unwrap();
+        let some = serde_json::from_str(&text).unwrap();
+        let never = Interrupt::default();
+        let mut all = seeds(some, 18, 2, &never);
+        let whole = seeds(first, 18, 1, &never);
+        assert!(all.summary.elapsed > some.summary.elapsed);
+        all.summary.elapsed = whole.summary.elapsed;
+        assert_eq!(all, whole);
     }
 
     #[test]
     fn no_seed_is_run_once_time_is_up() {
-        let summary =
-            run(0..u64::MAX, Some(Duration::ZERO), NonZeroUsize::new(1), 0, |_| ()).unwrap();
-        assert!((1..10).contains(&summary.seeds), "the one under way ends: {}", summary.seeds);
+        let (never, jobs, first) = (Interrupt::default(), NonZeroUsize::new(1), State::new(0));
+        let run = |from| run(from, u64::MAX, Some(Duration::ZERO), jobs, 0, &never, |_| ());
+        let state = run(first).unwrap();
+        assert!((1..10).contains(&state.next), "the one under way ends: {}", state.next);
     }
 }

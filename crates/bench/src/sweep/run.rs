@@ -13,11 +13,11 @@ use thiserror::Error;
 
 use super::axis::{Axis, Parameter};
 use super::sheet::{LEADING, Sheet, SheetError};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::plan::{LONGEST, PlanError, Point};
 use crate::machine::scenario::{LoadError, Scenario};
 use crate::machine::{figures, pool};
-use crate::report::Figures;
+use crate::report::{Figures, length};
 
 /// A sweep of one workload.
 #[derive(Debug, Clone)]
@@ -74,6 +74,9 @@ pub enum SweepError {
     /// The file.
     #[error(transparent)]
     Sheet(#[from] SheetError),
+    /// It was asked to end before it knew what it would take.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
 }
 
 impl SweepError {
@@ -112,6 +115,8 @@ pub struct Totals {
     pub resumed: u64,
     /// Those that were run now and have no figures; their line says why.
     pub failed: u64,
+    /// Those that are not there, because the sweep was interrupted.
+    pub left: u64,
 }
 
 /// The figures of a report that a line has, in this order.
@@ -316,7 +321,8 @@ impl Sweep<'_> {
         fields
     }
 
-    /// Runs all points that the file does not have yet. `tell` hears of the size first.
+    /// Runs all points that the file does not have yet, or until it is interrupted: then the points under
+    /// way are given up. `tell` hears of the size first.
     ///
     /// # Errors
     /// Those of [`Sweep::check`], too many points, and what is wrong with the file.
@@ -324,6 +330,7 @@ impl Sweep<'_> {
         &self,
         path: &Path,
         resume: bool,
+        interrupt: &Interrupt,
         mut tell: impl FnMut(Event),
     ) -> Result<Totals, SweepError> {
         self.check()?;
@@ -331,7 +338,8 @@ impl Sweep<'_> {
         if points > u128::from(self.limit) {
             // What it would take is worth knowing before one asks for more.
             let start = Instant::now();
-            let _ = self.figures(0);
+            let _ = self.alone(0, interrupt);
+            interrupt.check()?;
             let size = self.size(points, points, start.elapsed());
             return Err(SweepError::TooMany { size, limit: self.limit });
         }
@@ -339,14 +347,15 @@ impl Sweep<'_> {
         let identity = self.identity();
         let mut sheet = Sheet::open(path, &identity, resume)?;
         let missing: Vec<u64> = (0..points).filter(|it| !sheet.done.contains(it)).collect();
-        let mut totals = Totals { points, resumed: points - missing.len() as u64, failed: 0 };
+        let left = missing.len() as u64;
+        let mut totals = Totals { points, resumed: points - left, failed: 0, left };
         let Some((first, rest)) = missing.split_first() else {
             tell(Event::Size { text: format!("all {points} points are there"), left: 0 });
             sheet.sort()?;
             return Ok(totals);
         };
         let start = Instant::now();
-        let found = self.figures(*first);
+        let Some(found) = self.alone(*first, interrupt) else { return Ok(totals) };
         let left = missing.len() as u128;
         let text = self.size(u128::from(points), left, start.elapsed());
         tell(Event::Size { text, left: missing.len() as u64 });
@@ -357,7 +366,7 @@ impl Sweep<'_> {
             Err(_) => rest
                 .iter()
                 .take(64)
-                .find_map(|point| self.figures(*point).ok())
+                .find_map(|point| self.alone(*point, interrupt)?.ok())
                 .map_or_else(Vec::new, |figures| figures_header(&figures)),
         };
         let naming = self.naming();
@@ -369,6 +378,7 @@ impl Sweep<'_> {
         let columns: Vec<String> = sheet.header[naming.len()..].to_vec();
         let mut write = |point: u64, result: Result<Figures, String>| {
             totals.failed += u64::from(result.is_err());
+            totals.left -= 1;
             let mut fields = self.named(&identity, point);
             let name = fields[4..].join(" ");
             fields.extend(line(&columns, result));
@@ -381,7 +391,7 @@ impl Sweep<'_> {
         pool::each(
             pool::jobs(self.jobs),
             0..rest.len() as u64,
-            &Interrupt::default(),
+            interrupt,
             |place| self.figures(rest[place as usize]),
             |place, result| {
                 let result = result.and_then(|result| result);
@@ -401,6 +411,17 @@ impl Sweep<'_> {
         Ok(totals)
     }
 
+    /// Runs a point by itself; `None` if it was given up.
+    fn alone(&self, point: u64, interrupt: &Interrupt) -> Option<Result<Figures, String>> {
+        let mut found = None;
+        let one = |_| self.figures(point);
+        pool::each(NonZeroUsize::MIN, 0..1, interrupt, one, |_, result| {
+            found = Some(result.and_then(|result| result));
+            ControlFlow::Continue(())
+        });
+        found
+    }
+
     /// `6 points (2 policy x 3 load); 4 are left; one takes 20 ms: about 80 ms on 1 CPU`.
     fn size(&self, points: u128, left: u128, one: Duration) -> String {
         let axes: Vec<String> =
@@ -411,20 +432,10 @@ impl Sweep<'_> {
         format!(
             "{points} points ({}){rest}; one takes {}, so about {} on {jobs} CPU{}",
             axes.join(" x "),
-            time(one.as_secs_f64()),
-            time(seconds),
+            length(one.as_secs_f64()),
+            length(seconds),
             if jobs == 1 { "" } else { "s" },
         )
-    }
-}
-
-/// A length of time for a person.
-fn time(seconds: f64) -> String {
-    let units =
-        [(31_557_600.0, "years"), (86_400.0, "days"), (3_600.0, "h"), (60.0, "min"), (1.0, "s")];
-    match units.iter().find(|(unit, _)| seconds >= *unit) {
-        Some((unit, name)) => format!("{:.1} {name}", seconds / unit),
-        None => format!("{:.1} ms", seconds * 1e3),
     }
 }
 

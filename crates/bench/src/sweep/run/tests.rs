@@ -49,7 +49,7 @@ const VARY: &[&str] = &[
 ];
 
 fn run(sweep: &Sweep<'_>, path: &Path, resume: bool) -> Result<Totals, SweepError> {
-    sweep.run(path, resume, |_| ())
+    sweep.run(path, resume, &Interrupt::default(), |_| ())
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn every_point_of_the_product_is_a_line_in_its_order() {
     let sweep = sweep(VARY);
     assert_eq!(sweep.points(), 32);
     let totals = run(&sweep, &folder.file(), false).unwrap();
-    assert_eq!(totals, Totals { points: 32, resumed: 0, failed: 0 });
+    assert_eq!(totals, Totals { points: 32, resumed: 0, failed: 0, left: 0 });
     let mut reader = csv::Reader::from_path(folder.file()).unwrap();
     let header = reader.headers().unwrap().clone();
     let column = |name: &str| header.iter().position(|it| it == name).expect(name);
@@ -103,7 +103,9 @@ fn a_killed_sweep_goes_on_and_ends_with_the_same_bytes() {
 fn the_size_and_the_time_are_told_first() {
     let folder = Folder::new("size");
     let mut events = Vec::new();
-    sweep(&["load=5000,20000"]).run(&folder.file(), false, |event| events.push(event)).unwrap();
+    let never = Interrupt::default();
+    let sweep = sweep(&["load=5000,20000"]);
+    sweep.run(&folder.file(), false, &never, |event| events.push(event)).unwrap();
     let Event::Size { text, left: 2 } = &events[0] else { panic!("{events:?}") };
     assert!(text.starts_with("2 points (2 load); one takes "), "{text}");
     assert_eq!(events.len(), 3, "and then each point");
