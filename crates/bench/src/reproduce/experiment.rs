@@ -422,4 +422,3 @@ mod tests {
         std::fs::remove_dir(&folder).expect("nothing is left in it");
     }
 }
-}
