@@ -1,8 +1,9 @@
 //! Being asked to end in the middle of a run.
 //!
 //! The first SIGINT, SIGTERM or SIGHUP is only noted: whoever measures waits here and not in a sleep, and
-//! so gives up what is under way and puts everything back. The second ends the process at once. A signal
-//! that was ignored when the process began (`nohup`, the background of a script) stays so.
+//! so gives up what is under way and puts everything back. The second ends the process at once, and its
+//! programs with it. A signal that was ignored when the process began (`nohup`, the background of a
+//! script) stays so.
 //!
 //! A thread waits for the signals, which all others block: no handler runs, and no thread that is measured
 //! is interrupted.
@@ -13,6 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use napkin_linux::attach::{Signals, die_by};
+use napkin_linux::process::Process;
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use thiserror::Error;
 
 /// A run was asked to end.
@@ -52,6 +55,7 @@ impl Interrupt {
                 if let Some(came) = signals.wait(Duration::from_secs(3_600))
                     && !noted.note(came.signal)
                 {
+                    kill_children();
                     die_by(came.signal);
                 }
             }
@@ -96,6 +100,16 @@ impl Interrupt {
         if let Some(signals) = &self.signals {
             signals.restore_in(command);
         }
+    }
+}
+
+/// Ends the programs of this process, which would outlive it.
+fn kill_children() {
+    let own = Process::open(getpid().as_raw_pid());
+    let children = own.and_then(|own| own.children()).unwrap_or_default();
+    for child in children.into_iter().filter_map(Pid::from_raw) {
+        // It may have ended already.
+        let _ = kill_process(child, Signal::KILL);
     }
 }
 

@@ -143,7 +143,7 @@ pub trait Workload {
 
     /// What a run takes beside its warm-up and its window, for an estimate.
     fn overhead(&self) -> Duration {
-        Duration::from_millis(30)
+        Duration::from_millis(50)
     }
 
     /// What a reader should know about its figures on this machine.
@@ -474,7 +474,7 @@ mod tests {
     fn a_run_s_size_is_its_steps_and_their_time() {
         let told = Told::new(&[]);
         let options = Options { repetitions: 5, ..two_policies() };
-        assert_eq!(size(&told, &options), (10, Duration::from_millis(10 * 1_330)));
+        assert_eq!(size(&told, &options), (10, Duration::from_millis(10 * 1_350)));
     }
 
     #[test]

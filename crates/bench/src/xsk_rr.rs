@@ -161,6 +161,10 @@ impl Workload for XskRr {
         Ok(self.figures(figures, seen, per_second))
     }
 
+    fn overhead(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
     fn columns(&self) -> Vec<&'static Column> {
         vec![
             column::RATE,

@@ -1,15 +1,17 @@
-//! The real binary, interrupted and gone on with.
+//! The real binary, interrupted and gone on with, or killed.
 
 mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 
 use common::{Place, text, within};
-use rustix::process::{Pid, Signal, kill_process};
+use napkin_linux::namespace::{Namespace, NamespaceError};
+use napkin_testing::{ignore, needs_program, test};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// A run in a directory of its own. However this test was started, the run heeds SIGINT unless it is to
 /// ignore it.
@@ -84,7 +86,7 @@ fn a_bench_on_this_machine_goes_on_where_ctrl_c_ended_it() {
     let output = interrupted(&place, &args, Signal::INT, 2);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("12 measurements, about 4.6 s"), "{said}");
+    assert!(said.contains("12 measurements, about 4.8 s"), "{said}");
     let (_, far) = said.split_once("\ninterrupted: ").expect("it says so");
     let done: usize = far.split(' ').next().unwrap().parse().expect("a number");
     assert!((2..12).contains(&done) && far.contains(" of 12 measurements done; go on"), "{said}");
@@ -214,9 +216,13 @@ fn a_swarm_goes_on_with_its_totals() {
 }
 
 /// Starts a bench whose first measurement takes long, and waits until it has begun.
-fn long(place: &Place, ignores: bool) -> (Child, BufReader<std::process::ChildStderr>) {
+fn long(place: &Place, ignores: bool) -> (Child, BufReader<ChildStderr>) {
     let args = ["bench", "flood-ping", "--policy", "base,threaded", "--window", "600s"];
-    let mut child = command(place, &args, ignores).spawn().expect("the binary runs");
+    begun(&mut command(place, &args, ignores))
+}
+
+fn begun(command: &mut Command) -> (Child, BufReader<ChildStderr>) {
+    let mut child = command.spawn().expect("the binary runs");
     let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
     let mut line = String::new();
     while !line.starts_with("[1/") {
@@ -247,3 +253,55 @@ fn a_ctrl_c_that_was_ignored_from_the_beginning_stays_so() {
     let status = within("it ends", || child.try_wait().expect("our child"));
     assert_eq!(status.code(), Some(143), "by the second");
 }
+
+/// Programs with that text in their environment.
+fn programs(mark: &str) -> Vec<String> {
+    let processes = fs::read_dir("/proc").expect("proc").filter_map(Result::ok);
+    let marked = processes.filter(|process| {
+        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+        text(&environment).contains(mark)
+    });
+    marked.map(|it| fs::read_to_string(it.path().join("comm")).unwrap_or_default()).collect()
+}
+
+/// Interrupts a bench in the kernel while its client runs, and answers how it ended and what it said
+/// last. None of its programs is left then.
+fn in_the_kernel(name: &str, interrupt: fn(Pid)) -> (ExitStatus, Option<String>) {
+    needs_program("ping");
+    if let Err(NamespaceError::NoRight { right, .. }) = Namespace::new() {
+        ignore(format_args!("needs {right}, for a network namespace"));
+    }
+    let place = Place::new(name);
+    let mark = place.0.to_str().expect("a plain path");
+    let args = ["bench", "flood-ping", "--world", "linux", "--policy", "base", "--window", "600s"];
+    let mut command = command(&place, &args, false);
+    let (mut child, said) = begun(command.env("NAPKIN_TEST_MARK", mark).process_group(0));
+    within("the client runs", || programs(mark).contains(&"ping\n".to_owned()).then_some(()));
+    interrupt(Pid::from_raw(child.id() as i32).expect("a process"));
+    let status = within("it ends", || child.try_wait().expect("our child"));
+    within("nothing is left of it", || programs(mark).is_empty().then_some(()));
+    (status, said.lines().map_while(Result::ok).last())
+}
+
+#[test]
+fn a_terminal_s_ctrl_c_that_ends_the_client_as_well_is_no_failure() {
+    let ctrl_c = |pid| kill_process_group(pid, Signal::INT).expect("it is ours");
+    let (status, last) = in_the_kernel("resume-group", ctrl_c);
+    assert_eq!(status.code(), Some(130), "{last:?}");
+    assert_eq!(last.as_deref(), Some("interrupted: 0 of 3 measurements done"));
+}
+
+#[test]
+fn a_second_signal_leaves_no_program_behind() {
+    let (status, _) = in_the_kernel("resume-second", |pid| {
+        // Both are there when it looks.
+        for signal in [Signal::STOP, Signal::INT, Signal::TERM, Signal::CONT] {
+            kill_process(pid, signal).expect("it is ours");
+        }
+    });
+    // It may have put everything back before it saw the second.
+    let second = status.signal() == Some(libc::SIGTERM);
+    assert!(second || status.code() == Some(130), "{status}");
+}
+
+napkin_testing::main!();

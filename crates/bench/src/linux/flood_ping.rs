@@ -65,6 +65,10 @@ impl Workload for FloodPing {
         super::conclude(report);
     }
 
+    fn overhead(&self) -> Duration {
+        Duration::from_millis(300)
+    }
+
     fn columns(&self) -> Vec<&'static Column> {
         vec![
             column::POLICY,

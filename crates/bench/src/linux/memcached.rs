@@ -128,6 +128,10 @@ impl Workload for Memcached {
         super::conclude(report);
     }
 
+    fn overhead(&self) -> Duration {
+        Duration::from_millis(1_500)
+    }
+
     fn columns(&self) -> Vec<&'static Column> {
         vec![
             column::POLICY,

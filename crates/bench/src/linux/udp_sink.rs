@@ -103,6 +103,10 @@ impl Workload for UdpSink {
         super::conclude(report);
     }
 
+    fn overhead(&self) -> Duration {
+        Duration::from_millis(300)
+    }
+
     fn columns(&self) -> Vec<&'static Column> {
         vec![
             column::POLICY,

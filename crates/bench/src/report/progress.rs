@@ -76,7 +76,8 @@ impl Progress {
                 "{left} runs, the first in {first}: about {all} on {cpus} CPU{s} if all are like it"
             ));
         }
-        self.step(name);
+        self.begun += 1;
+        self.show(Instant::now(), name, self.begun);
     }
 
     /// A step needs not be taken: an earlier run has done it.
@@ -92,14 +93,17 @@ impl Progress {
 
     fn step_at(&mut self, now: Instant, name: &str) {
         self.begun += 1;
+        self.show(now, name, self.begun - 1);
+    }
+
+    fn show(&mut self, now: Instant, name: &str, ended: u64) {
         let name = &escaped(name);
-        let left = self.left(now).map(|left| format!("about {left} left"));
+        let left = self.left(now, ended).map(|left| format!("about {left} left"));
         match &mut self.shown {
             Shown::Bar(bar) => {
                 bar.set_message(name.to_owned());
                 bar.set_prefix(left.map(|left| format!(", {left}")).unwrap_or_default());
-                // The bar shows what has ended.
-                bar.set_position(self.begun - 1);
+                bar.set_position(ended);
             }
             Shown::Plain { out, last } => {
                 let due = last.is_none_or(|last| now.saturating_duration_since(last) >= PLAIN_GAP);
@@ -115,8 +119,8 @@ impl Progress {
     }
 
     /// What the steps that are left will take if they are like those that ended; nothing below a second.
-    fn left(&self, now: Instant) -> Option<String> {
-        let ended = (self.begun - self.past).saturating_sub(1);
+    fn left(&self, now: Instant, ended: u64) -> Option<String> {
+        let ended = ended.saturating_sub(self.past);
         let left = self.total.saturating_sub(self.past + ended);
         let one = now.saturating_duration_since(self.since).as_secs_f64() / ended as f64;
         let seconds = one * left as f64;
