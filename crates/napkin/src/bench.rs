@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgMatches, Subcommand, ValueEnum};
-use napkin_bench::conclusion;
 use napkin_bench::flood_ping::FloodPing;
 use napkin_bench::linux;
-use napkin_bench::report::{Column, Report, column, file, table, text};
+use napkin_bench::report::{Report, column, file};
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, Pace, XskRr};
 use napkin_bench::{
@@ -17,8 +16,9 @@ use napkin_core::Policy;
 use napkin_sched::CpuList;
 
 use crate::attempt::{self, Attempt};
-use crate::failure::{Failure, print, say};
+use crate::failure::{Failure, say};
 use crate::machine::{self, Modelled};
+use crate::outputs::Outputs;
 use crate::policies::warn_named;
 use crate::units;
 use crate::world::{World, world};
@@ -56,6 +56,7 @@ Examples:
   napkin bench udp-sink --policy base,ksoftirqd,feedback --offered 0.2,1,1.8,4
   napkin bench xsk-rr --policy interrupts --policy threaded-busy-poll --rate 12000 --delay 0us
   napkin bench memcached --policy base,suspend20 --load 200k,max --json memcached.json
+  napkin bench memcached --load 200k,600k,1M --report memcached.html
   napkin bench memcached --cpus 16 --queues 4 --set cost.poll=400ns --trace timeline.json
   napkin bench udp-sink --world machine --load 5000,13000,21000 --seeds 5
   sudo napkin bench memcached --world linux --policy base,defer20,suspend20 --load 20k,max";
@@ -107,6 +108,9 @@ pub(crate) struct Common {
     /// standard error; so they do if FILE is a pipe.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) json: Option<PathBuf>,
+    /// Write a page with plots and tables of what was run to this file; - is standard output.
+    #[arg(long, value_name = "FILE.html", global = true)]
+    pub(crate) report: Option<PathBuf>,
     /// Go on with the file that an interrupted run has left; the other options must be the same.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) resume: Option<PathBuf>,
@@ -225,17 +229,29 @@ pub(crate) enum Application {
 pub(crate) fn bench(args: &Bench, matches: Option<&ArgMatches>) -> Result<(), Failure> {
     let world = world(args, matches)?;
     let interrupt = attempt::watch()?;
-    match (world, &args.workload) {
-        (World::Engine, _) => engine(args, interrupt),
-        (World::Machine, Some(which)) => machine::bench(which.name(), &args.common, interrupt),
-        (World::Linux, Some(which)) => linux(which, &args.common, interrupt),
+    let common = &args.common;
+    let mut outputs = Outputs::new(common.json.as_deref(), common.report.as_deref());
+    let result = match (world, &args.workload) {
+        (World::Engine, _) => engine(args, interrupt, &mut outputs),
+        (World::Machine, Some(which)) => {
+            machine::bench(which.name(), common, interrupt, &mut outputs)
+        }
+        (World::Linux, Some(which)) => linux(which, common, interrupt, &mut outputs),
         // `world` has asked for a workload.
         (World::Machine | World::Linux, None) => Err(Failure::Usage("name a workload".into())),
-    }
+    };
+    // Of what there is, also where something has ended it early.
+    let written = outputs.finish();
+    result.and(written)
 }
 
 /// Runs one workload in the kernel.
-fn linux(which: &Which, common: &Common, interrupt: Interrupt) -> Result<(), Failure> {
+fn linux(
+    which: &Which,
+    common: &Common,
+    interrupt: Interrupt,
+    outputs: &mut Outputs<'_>,
+) -> Result<(), Failure> {
     let connections = match which {
         Which::Memcached { connections } => Some(usize::from(*connections)),
         _ => None,
@@ -246,11 +262,11 @@ fn linux(which: &Which, common: &Common, interrupt: Interrupt) -> Result<(), Fai
     if options.policies.is_empty() {
         options.policies = NamedPolicy::all(story);
     }
-    all(&[(workload, options)], common, interrupt, |_| common.json.clone())
+    all(&[(workload, options)], common, interrupt, outputs, |_| common.json.clone())
 }
 
 /// Runs one workload, or the short round, in the engine.
-fn engine(args: &Bench, interrupt: Interrupt) -> Result<(), Failure> {
+fn engine(args: &Bench, interrupt: Interrupt, outputs: &mut Outputs<'_>) -> Result<(), Failure> {
     let mut options = options(&args.common)?;
     let json = args.common.json.as_deref();
     let Some(which) = &args.workload else {
@@ -261,13 +277,14 @@ fn engine(args: &Bench, interrupt: Interrupt) -> Result<(), Failure> {
             }
         }
         let of_each = |workload: &str| json.map(|path| json_of(path, workload));
-        return all(&round, &args.common, interrupt, of_each);
+        return all(&round, &args.common, interrupt, outputs, of_each);
     };
     let workload = workload(which)?;
     if options.policies.is_empty() {
         options.policies = NamedPolicy::all(story(which));
     }
-    all(&[(workload, options)], &args.common, interrupt, |_| args.common.json.clone())
+    let json = |_: &str| args.common.json.clone();
+    all(&[(workload, options)], &args.common, interrupt, outputs, json)
 }
 
 /// A cost for each packet; beyond a second nothing would be measured in any window.
@@ -286,11 +303,6 @@ fn json_of(path: &Path, workload: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{workload}.json"));
     PathBuf::from(name)
-}
-
-/// Fails before anything runs if what is to be written could not be written afterwards.
-pub(crate) fn check<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
-    file::check_all(files).map_err(Failure::of)
 }
 
 /// The policies that were asked for, with what they will not do.
@@ -377,10 +389,11 @@ fn all(
     runs: &[(Box<dyn Workload>, Options)],
     common: &Common,
     interrupt: Interrupt,
+    outputs: &mut Outputs<'_>,
     json: impl Fn(&str) -> Option<PathBuf>,
 ) -> Result<(), Failure> {
     for (workload, _) in runs {
-        check(json(workload.name()).as_deref())?;
+        outputs.check(json(workload.name()).as_deref())?;
     }
     let (mut steps, mut time) = (0, Duration::ZERO);
     let mut plans = serde_json::Map::new();
@@ -397,8 +410,11 @@ fn all(
     for (workload, options) in runs {
         let (workload, whole) = (&**workload, runs.len() == 1);
         let json = json(workload.name());
-        let show = |report: &Report| show(workload, report, json.as_deref(), whole);
-        announce(workload.name(), workload.name(), json.as_deref())?;
+        let name = workload.name();
+        outputs.announce(name, name)?;
+        let mut show = |report: &Report| {
+            outputs.show(name, &workload.columns(), report, json.as_deref(), whole)
+        };
         match resumable(workload, options, &attempt.interrupt, &mut attempt.partial) {
             Ok(report) => show(&report)?,
             Err(Stopped { error, report }) => {
@@ -419,68 +435,6 @@ fn all(
     }
     attempt.end();
     Ok(())
-}
-
-/// Prints a report, and writes it to its file.
-fn show(
-    workload: &dyn Workload,
-    report: &Report,
-    json: Option<&Path>,
-    whole: bool,
-) -> Result<(), Failure> {
-    print_report(&workload.columns(), report, json, whole)
-}
-
-/// Says what a workload shows, before it runs.
-pub(crate) fn announce(heading: &str, workload: &str, json: Option<&Path>) -> Result<(), Failure> {
-    let (stream, width) = place(json);
-    let shows = conclusion::shows(workload);
-    let text = format!("{}\n{}", text::wrap(heading, width), text::wrap(shows, width));
-    if stream {
-        say(&text);
-        return Ok(());
-    }
-    print(&format!("{text}\n"))
-}
-
-/// Whether words go to standard error, since figures go to standard output; and the width of a line there.
-fn place(json: Option<&Path>) -> (bool, usize) {
-    match json.is_some_and(file::is_stream) {
-        true => (true, text::line_width(std::io::stderr())),
-        false => (false, text::line_width(std::io::stdout())),
-    }
-}
-
-/// Prints the rows of a report with what to learn from them, and writes it to its file.
-pub(crate) fn print_report(
-    columns: &[&'static Column],
-    report: &Report,
-    json: Option<&Path>,
-    whole: bool,
-) -> Result<(), Failure> {
-    let (stream, width) = place(json);
-    let mut out = table::render(&report.rows, columns, width);
-    let notes = report.notes.iter().map(|note| format!("note: {note}"));
-    let conclusion = report.conclusion.iter().map(|it| format!("conclusion: {it}"));
-    for line in notes.chain(conclusion) {
-        out.push_str(&text::wrap(&line, width));
-        out.push('\n');
-    }
-    let times = table::receive_times(&report.rows, columns, width);
-    if whole && !times.is_empty() {
-        out.push_str(&format!("\n{}", times.trim_end_matches('\n')));
-        out.push('\n');
-    }
-    out.push('\n');
-    // First the file: whoever closes the pipe has asked for it all the same.
-    let written = json.map_or(Ok(()), |path| report.write(path).map_err(Failure::of));
-    if stream {
-        // Nothing between the braces.
-        say(out.trim_end());
-    } else {
-        print(&out)?;
-    }
-    written
 }
 
 #[cfg(test)]

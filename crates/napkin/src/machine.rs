@@ -11,8 +11,9 @@ use napkin_machine::profile::Profile;
 use serde_json::json;
 
 use crate::attempt::Attempt;
-use crate::bench::{Common, announce, check, policies, print_report};
+use crate::bench::{Common, policies};
 use crate::failure::{Failure, say};
+use crate::outputs::Outputs;
 use crate::units;
 
 /// Virtual nanoseconds before the window, unless another time is given.
@@ -124,7 +125,12 @@ fn failure(error: PlanError, attempt: Option<&Attempt>) -> Failure {
 }
 
 /// Runs one workload.
-pub(crate) fn bench(name: &str, common: &Common, interrupt: Interrupt) -> Result<(), Failure> {
+pub(crate) fn bench(
+    name: &str,
+    common: &Common,
+    interrupt: Interrupt,
+    outputs: &mut Outputs<'_>,
+) -> Result<(), Failure> {
     let modelled = &common.modelled;
     let scenario = scenario(name)?;
     let cpus = match common.cpus.as_ref().map(|list| list.0.as_slice()) {
@@ -160,7 +166,7 @@ pub(crate) fn bench(name: &str, common: &Common, interrupt: Interrupt) -> Result
     let resume = common.resume.as_deref();
     let identity = json!({ name: plan.identity() });
     let mut attempt = Attempt::new(interrupt, resume, "bench", identity, runs)?;
-    check(common.json.as_deref().into_iter().chain(modelled.trace.as_deref()))?;
+    outputs.check(common.json.as_deref().into_iter().chain(modelled.trace.as_deref()))?;
     if let Some(path) = &modelled.trace {
         let window = modelled.trace_window.unwrap_or(perfetto::WINDOW);
         let timelines = plan
@@ -172,9 +178,10 @@ pub(crate) fn bench(name: &str, common: &Common, interrupt: Interrupt) -> Result
     let progress = if common.quiet { Progress::hidden } else { Progress::new };
     let host = &plan.profile;
     let heading = format!("{name}, modelled on {}: {}", host.name(), host.about());
-    let show =
-        |report: &Report| print_report(&plan.columns(), report, common.json.as_deref(), true);
-    announce(&heading, name, common.json.as_deref())?;
+    outputs.announce(&heading, name)?;
+    let mut show = |report: &Report| {
+        outputs.show(&heading, &plan.columns(), report, common.json.as_deref(), true)
+    };
     let Attempt { interrupt, partial, .. } = &mut attempt;
     let report = match plan.resumable(progress, interrupt, partial) {
         Ok(report) => report,

@@ -15,6 +15,7 @@ mod failure;
 mod launch;
 mod machine;
 mod manual;
+mod outputs;
 mod policies;
 mod profile;
 mod reproduce;

@@ -10,8 +10,8 @@ use napkin_bench::reproduce::all::{ALL, find};
 use napkin_machine::profile::{Origin, Profile, Stated};
 use serde_json::{Value, json};
 
-use crate::bench::check;
 use crate::failure::{Failure, print, print_json, say};
+use crate::outputs::check;
 use crate::table;
 
 #[derive(Debug, clap::Args)]

@@ -9,8 +9,8 @@ use napkin_bench::reproduce::{Document, Options, page, text};
 use napkin_core::text::quoted;
 
 use crate::attempt::{self, Attempt};
-use crate::bench::check;
 use crate::failure::{Failure, print, say};
+use crate::outputs::check;
 use crate::units;
 
 /// The name of the experiment that takes a table.

@@ -92,6 +92,53 @@ fn with_a_dash_the_figures_are_alone_on_standard_output() {
 }
 
 #[test]
+fn a_run_says_what_it_shows_and_what_to_learn_from_it() {
+    let output = bench(&["udp-sink", "--world", "machine", "--load", "13000,21000", "--json", "-"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let conclusion = report["conclusion"].as_str().expect("a sentence");
+    let said = text(&output.stderr).replace("\n  ", " ");
+    let (before, after) = said.split_once("\npolicy ").expect("a table");
+    assert!(before.contains("Shows under which policies it goes on"), "{said}");
+    assert!(after.trim_end().ends_with(&format!("\nconclusion: {conclusion}")), "{said}");
+    for row in report["rows"].as_array().expect("rows") {
+        assert!(row.get("interrupted").is_none(), "in virtual time nobody interrupts: {row}");
+    }
+}
+
+#[test]
+fn a_page_has_plots_and_tables_and_where_they_come_from() {
+    let place = Place::new("machine-page");
+    let file = place.0.join("page.html");
+    let path = file.to_str().expect("a plain path");
+    let args = ["memcached", "--load", "100k,200k", "--policy", "base,suspend20"];
+    let args = [&args[..], &["--policy", "mine=hold=50us,feedback=on"]].concat();
+    let output = bench(&[&args[..], &["--report", path]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = std::fs::read_to_string(&file).expect("a page");
+    for words in [
+        "<h2>memcached, modelled on epyc-7662",
+        "<b>Conclusion:</b>",
+        "--report",
+        ">requests/s<",
+        "<li>mine: hold=50us,feedback=on</li>",
+        "20240823173103.94978-1-jdamato@fastly.com",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert_eq!(page.matches("<svg").count(), 3, "p99, p50 and CPU");
+    let piped = bench(&[&args[..], &["--report", "-"]].concat());
+    assert!(text(&piped.stdout).starts_with("<!DOCTYPE html>"));
+    assert!(text(&piped.stdout).ends_with("</html>\n"));
+    assert!(text(&piped.stderr).contains("conclusion: "), "tables go to standard error");
+    let twice = bench(&[&args[..], &["--report", "-", "--json", "-"]].concat());
+    assert!(text(&twice.stderr).contains("standard output: another one goes there"));
+    let nowhere = bench(&[&args[..], &["--report", "/proc/no/such/page.html"]].concat());
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(text(&nowhere.stderr).contains("cannot write the report to /proc/no/such/page.html"));
+    assert!(nowhere.stdout.is_empty(), "before anything runs");
+}
+
+#[test]
 fn tables_fit_the_line_and_notes_do_too() {
     for columns in [40, 80, 120] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_napkin"))

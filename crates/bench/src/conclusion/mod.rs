@@ -10,6 +10,9 @@ mod evidence;
 mod interrupts;
 mod overload;
 
+#[cfg(test)]
+pub(crate) use evidence::fixed;
+
 use crate::report::Report;
 use crate::report::text::{percent, rate, time};
 use evidence::{CPU, Group, P50, P99, RATE};

@@ -2,9 +2,10 @@
 //!
 //! [`json`] holds the report's types, the one source of every printed number; [`median`] makes a row
 //! from its repetitions; [`mod@file`] writes the JSON form; [`mod@column`] says what there is to be shown
-//! of a row, [`table`] shows it, [`text`] has units and lines,
+//! of a row, [`table`] shows it, [`bench`] makes a page of it, [`text`] has units and lines,
 //! [`mod@length`] times. Nothing here measures.
 
+pub mod bench;
 pub mod column;
 pub mod file;
 pub mod json;
@@ -18,6 +19,7 @@ pub mod provenance;
 pub mod table;
 pub mod text;
 
+pub use bench::Page;
 pub use column::Column;
 pub use file::WriteError;
 pub use json::{Figures, Repetition, Report, Row};

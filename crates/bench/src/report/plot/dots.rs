@@ -78,7 +78,9 @@ pub(super) fn draw(dots: &Dots) -> Drawing {
     }
     let below = panel.bottom + 18.0 + LINE;
     label_x(&mut body, &dots.x, panel.left, panel.right, below + LINE / 2.0);
-    let legend = dots.kinds.iter().map(|kind| {
+    // One kind alone is what the figure is called.
+    let kinds = if dots.kinds.len() > 1 { &dots.kinds[..] } else { &[] };
+    let legend = kinds.iter().map(|kind| {
         let key = mark(kind.style, kind.source, 11.0, -4.0, "");
         (key, kind.name.clone())
     });

@@ -1,0 +1,101 @@
+//! What a bench prints and writes: words and tables for people, figures and a page to files.
+
+use std::path::Path;
+
+use napkin_bench::conclusion;
+use napkin_bench::report::{Column, Page, Provenance, Report, file, table, text};
+
+use crate::failure::{Failure, print, say};
+
+/// Fails before anything runs if what is to be written could not be written afterwards.
+pub(crate) fn check<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
+    file::check_all(files).map_err(Failure::of)
+}
+
+/// Where the reports of one call go.
+#[derive(Debug)]
+pub(crate) struct Outputs<'a> {
+    /// The page's file.
+    path: Option<&'a Path>,
+    page: Page,
+    /// Figures or the page go to standard output, so that words go to standard error.
+    stream: bool,
+    /// Characters of a line of words.
+    width: usize,
+}
+
+impl<'a> Outputs<'a> {
+    /// For files of figures and of a page, as they were asked for.
+    pub(crate) fn new(json: Option<&Path>, page: Option<&'a Path>) -> Outputs<'a> {
+        let stream = json.into_iter().chain(page).any(file::is_stream);
+        let width = match stream {
+            true => text::line_width(std::io::stderr()),
+            false => text::line_width(std::io::stdout()),
+        };
+        Outputs { path: page, page: Page::default(), stream, width }
+    }
+
+    /// The same of these files and the page.
+    pub(crate) fn check<'f>(
+        &'f self,
+        files: impl IntoIterator<Item = &'f Path>,
+    ) -> Result<(), Failure> {
+        check(files.into_iter().chain(self.path))
+    }
+
+    /// Says what a workload shows, before it runs.
+    pub(crate) fn announce(&self, heading: &str, workload: &str) -> Result<(), Failure> {
+        let shows = conclusion::shows(workload);
+        let lines = [heading, shows].map(|line| text::wrap(line, self.width) + "\n");
+        self.tell(&lines.concat())
+    }
+
+    /// Prints the rows of a report with what to learn from them, and writes it to its file. With `whole`
+    /// what goes on for pages is printed, too.
+    pub(crate) fn show(
+        &mut self,
+        heading: &str,
+        columns: &[&'static Column],
+        report: &Report,
+        json: Option<&Path>,
+        whole: bool,
+    ) -> Result<(), Failure> {
+        self.page.add(heading, columns, report);
+        let mut out = table::render(&report.rows, columns, self.width);
+        let notes = report.notes.iter().map(|note| format!("note: {note}"));
+        let conclusion = report.conclusion.iter().map(|it| format!("conclusion: {it}"));
+        for line in notes.chain(conclusion) {
+            out.push_str(&text::wrap(&line, self.width));
+            out.push('\n');
+        }
+        let times = table::receive_times(&report.rows, columns, self.width);
+        if whole && !times.is_empty() {
+            out.push_str(&format!("\n{}\n", times.trim_end_matches('\n')));
+        }
+        out.push('\n');
+        // First the file: whoever closes the pipe has asked for it all the same.
+        let written = json.map_or(Ok(()), |path| report.write(path).map_err(Failure::of));
+        self.tell(&out)?;
+        written
+    }
+
+    /// Writes the page, of all that was shown, if one was asked for.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        match self.path {
+            Some(path) if !self.page.is_empty() => {
+                let page = self.page.render(&Provenance::now(crate::COMMIT));
+                file::write(path, &page).map_err(Failure::of)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn tell(&self, text: &str) -> Result<(), Failure> {
+        if self.stream {
+            // Nothing between the braces.
+            say(text.trim_end());
+            return Ok(());
+        }
+        print(text)
+    }
+}
