@@ -454,7 +454,7 @@ fn every_request_that_fell_due_is_accounted_for() {
             Config { load, connections: 3, threads: 2, records: 100, ..Config::new(address) };
         let mut client = Client::start(&config).expect("it connects");
         for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(200));
+            std::thread::sleep(Duration::from_millis(100));
             // No window was begun: these are the counts from the start on.
             let figures = client.end_window().expect("it runs");
             let known =
