@@ -237,23 +237,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_tried_agrees_with_what_the_family_says() {
-        let kernel = Kernel::probe();
-        assert!(!kernel.release.is_empty());
-        if kernel.instances != Can::Yes {
-            return eprintln!("skipped: this kernel has no napi-get ({})", kernel.instances);
-        }
-        let mut netdev = Netdev::open().expect("it was opened just now");
-        let ability = netdev.ability().expect("it was asked just now");
-        for setting in Setting::ALL {
-            if let Some(largest) = ability.largest(setting) {
-                assert_eq!(kernel.way(setting), Some(Way::Napi { largest }), "{setting}");
-            }
-            assert!(kernel.takes(setting, 0), "{setting} can be off");
-        }
-    }
-
-    #[test]
     fn an_answer_that_was_not_had_is_not_a_no() {
         let lacking = [Errno::NOTTY];
         let can = |result| Can::tried(result, &lacking, Right::NetAdmin);

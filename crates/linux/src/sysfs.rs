@@ -356,41 +356,6 @@ mod tests {
     }
 
     #[test]
-    fn a_new_namespace_has_nothing_but_loopback() {
-        let told = std::thread::spawn(|| {
-            // SAFETY: a new network namespace concerns nothing but this thread, which ends.
-            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?;
-            let sysfs = Sysfs::open(&[]).expect("with the right to unshare comes that to mount");
-            Ok::<_, rustix::io::Errno>((
-                sysfs.devices().expect("a listing"),
-                sysfs.number("lo", "ifindex"),
-            ))
-        });
-        match told.join().expect("no panic") {
-            Ok((devices, index)) => {
-                assert_eq!(index, Some(1));
-                // Modules may add devices of their own to every namespace.
-                assert!(devices.iter().all(|(name, _)| name != "eth0"), "{devices:?}");
-            }
-            Err(errno) => eprintln!("skipped: a namespace takes CAP_SYS_ADMIN ({errno})"),
-        }
-    }
-
-    #[test]
-    fn loopback_s_files_are_read() {
-        let sysfs = Sysfs { root: "/sys".into(), _mount: None };
-        if sysfs.operstate("lo").is_none() {
-            return eprintln!("skipped: no sysfs");
-        }
-        assert_eq!(sysfs.driver("lo"), None);
-        assert_eq!(sysfs.device_file("lo", DeviceFile::GroFlushTimeout), Some(0));
-        assert_eq!(sysfs.numa_node("lo"), None);
-        assert!(sysfs.msi_irqs("lo").is_empty());
-        let steering = sysfs.steering("lo");
-        assert!(steering.iter().all(|it| it.rps_cpus.is_empty()), "{steering:?}");
-    }
-
-    #[test]
     fn cpus_have_siblings() {
         let cpu = napkin_sched::usable_cpus()[0];
         assert!(siblings(cpu).is_none_or(|all| all.contains(&cpu)));

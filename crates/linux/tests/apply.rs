@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use namespace::fresh;
+use namespace::{fresh, needs_rights};
 use napkin_core::Policy;
 use napkin_core::policy::PRESETS;
 use napkin_linux::apply::{
@@ -18,9 +18,10 @@ use napkin_linux::journal::Store;
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_linux::procfs::{interrupts::Interrupts, irq, thread};
+use napkin_linux::rights::Right;
 use napkin_linux::{Setting, device};
 use napkin_sched::Class;
-use napkin_testing::{ignore, needs_cpus, test};
+use napkin_testing::{ignore, needs, needs_cpus, test};
 
 /// A journal's directory of the test's own, in memory where there is such a place.
 struct Home(PathBuf);
@@ -309,6 +310,10 @@ fn a_device_that_was_made_anew_is_put_back_all_the_same() {
 
 #[test]
 fn what_was_changed_in_a_namespace_that_is_gone_is_dropped_and_told() {
+    // Who cannot see every process of the host does not know whether one lives.
+    needs_rights(&[Right::SysPtrace]);
+    let host = fs::read_link("/proc/self/ns/pid").expect("procfs");
+    needs(host.as_os_str() == "pid:[4026531836]", "the host's own PID namespace");
     let (one, other) = (fresh(), fresh());
     let home = Home::new("gone");
     one.run(|| {

@@ -25,14 +25,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use namespace::{fresh, needs_rights};
-use napkin_linux::count::{CountError, Counter, Counts, Key, Options, Polled};
+use napkin_linux::count::btf::{Btf, Kind};
+use napkin_linux::count::{CountError, Counter, Counts, Key, Options, Polled, verifier};
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{self, Ethtool, Netdev, Route, VethConfig};
 use napkin_linux::process::Params;
 use napkin_linux::rights::Right;
 use napkin_linux::sample::{self, Sampler};
 use napkin_linux::settings::Setting;
-use napkin_testing::test;
+use napkin_testing::{needs, test};
 
 /// What counting takes.
 const COUNTS: [Right; 2] = [Right::Bpf, Right::Perfmon];
@@ -753,6 +754,34 @@ fn without_the_right_it_says_which() {
     let error = answer.expect_err("no right, no counts");
     assert!(matches!(error, CountError::Right { right: Right::Bpf }), "{error}");
     assert!(error.to_string().contains("CAP_BPF"), "{error}");
+}
+
+#[test]
+fn the_running_kernel_s_types_are_read_to_their_end() {
+    needs(fs::exists("/sys/kernel/btf/vmlinux").is_ok_and(|it| it), "a kernel with BTF");
+    let btf = Btf::kernel().expect("it is whole");
+    assert!(btf.len() > 10_000, "{}", btf.len());
+    let task = btf.find(Kind::Struct, "task_struct").expect("every kernel has tasks");
+    assert!(btf.member(task, "pid").is_some());
+    // `struct list_head { next, prev }` is as it always was.
+    let list = btf.find(Kind::Struct, "list_head").expect("and lists");
+    let prev = btf.member(list, "prev").expect("with a prev");
+    assert_eq!(prev.offset as usize, size_of::<usize>());
+}
+
+/// What the kernel's verifier would not see otherwise: without marks, and for Linux before 6.13.
+#[test]
+fn the_kernel_takes_the_programs_that_go_by_the_instance_s_state_alone() {
+    needs_rights(&COUNTS);
+    verifier::takes_older_programs().expect("they are accepted");
+}
+
+#[test]
+fn a_program_that_the_verifier_refuses_comes_with_its_words() {
+    needs_rights(&COUNTS);
+    let error = verifier::refuses_a_wrong_program().expect_err("R0 was never set");
+    assert!(error.to_string().contains("napkin_bad"), "{error}");
+    assert!(error.to_string().contains("R0"), "{error}");
 }
 
 napkin_testing::main!(counts_until_it_is_killed);

@@ -6,12 +6,15 @@
 mod doctored;
 
 use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
 
 use doctored::{Found, Mode, Rig, SUSPEND20, epolls};
 use napkin_linux::Setting;
-use napkin_linux::doctor::{Request, Status, gather};
+use napkin_linux::doctor::{Request, Status, Watch, gather};
 use napkin_linux::process::Params;
-use napkin_testing::{needs, needs_cpus, needs_program, test};
+use napkin_linux::rights::Right;
+use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
+use rustix::event::epoll;
 
 /// What a broken set-up's findings have that those of a sound one have not.
 fn added(sound: &Found, broken: &Found, status: Status) -> BTreeSet<&'static str> {
@@ -315,6 +318,39 @@ fn a_program_in_another_namespace_is_not_taken_for_one_here() {
     };
     let error = gather(&request).expect_err("it is elsewhere").to_string();
     assert!(error.contains(&format!("nsenter -t {} -n", rig.pid())), "{error}");
+}
+
+/// Watches threads; the test is ignored without the rights to.
+fn watch(tid: i32) -> Watch {
+    match Watch::start([tid]) {
+        Err(missing) if !Right::Perfmon.held() || !Right::SysAdmin.held() => ignore(missing),
+        watch => watch.expect("with the rights"),
+    }
+}
+
+#[test]
+fn calls_are_seen_with_their_timeouts() {
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+    let watch = watch(tid);
+    let fd = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 7];
+    for milliseconds in [0, 0, 0, 1] {
+        // SAFETY: the array has room for the 7 events that the call is told of.
+        let ready =
+            unsafe { libc::epoll_wait(fd.as_raw_fd(), events.as_mut_ptr(), 7, milliseconds) };
+        assert_eq!(ready, 0);
+    }
+    let waits = watch.finish();
+    let with = |timeout| waits.iter().find(|it| it.timeout == Some(timeout));
+    let zero = with(0).expect("three calls");
+    assert_eq!((zero.tid, zero.epoll, zero.maxevents, zero.times), (tid, fd.as_raw_fd(), 7, 3));
+    assert_eq!(with(1_000_000).map(|it| it.times), Some(1));
+}
+
+#[test]
+fn a_thread_that_has_ended_is_no_failure() {
+    let gone = std::thread::spawn(rustix::thread::gettid).join().expect("no panic");
+    assert_eq!(watch(gone.as_raw_nonzero().get()).finish(), []);
 }
 
 napkin_testing::main!(doctored::program);

@@ -3,13 +3,17 @@
 
 mod harness;
 
+use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use harness::Program;
-use napkin_linux::process::{Kind, Params, Process, Socket, Tables, Timeout};
+use harness::namespace::needs_rights;
+use napkin_linux::process::{Kind, Params, Process, Socket, SocketOptions, Tables, Timeout};
+use napkin_linux::rights::Right;
 use napkin_testing::test;
+use rustix::io::Errno;
 
 const ALL: usize = usize::MAX;
 
@@ -222,6 +226,20 @@ fn more_descriptors_than_asked_for_are_told() {
     let all = process.descriptors(ALL).unwrap();
     assert!(!all.cut);
     assert_eq!(all.epolls().count(), 50);
+}
+
+#[test]
+fn options_that_take_a_right_are_read_back() {
+    needs_rights(&[Right::NetAdmin]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let off = SocketOptions::default();
+    let prefers =
+        SocketOptions { busy_poll_usecs: 50, prefer_busy_poll: true, busy_poll_budget: Some(16) };
+    assert_eq!(prefers.set(&socket), Ok(()));
+    let read = SocketOptions { busy_poll_budget: None, ..prefers };
+    assert_eq!(SocketOptions::get(&socket), Ok(read));
+    let wrong = SocketOptions { busy_poll_usecs: u32::MAX, ..off };
+    assert_eq!(wrong.set(&socket), Err(Errno::INVAL));
 }
 
 #[test]

@@ -222,12 +222,6 @@ mod tests {
             (affinity(None).expect("it lives"), class(None).expect("it lives"))
         });
         assert_eq!(told.join().expect("no panic"), (vec![here], Class::Fair));
-        let fifo = Class::Fifo(7);
-        if !may(fifo) {
-            return eprintln!("skipped: no right to real-time priority");
-        }
-        let told = std::thread::spawn(move || classify(None, fifo).and_then(|()| class(None)));
-        assert_eq!(told.join().expect("no panic").expect("it lives"), fifo);
     }
 
     /// No machine of the tests has so many.

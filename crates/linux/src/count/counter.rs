@@ -479,6 +479,47 @@ fn denied(error: &io::Error, what: &'static str) -> Option<CountError> {
         .then_some(CountError::Forbidden { what })
 }
 
+/// What the kernel's verifier says of programs that it does not see otherwise. For tests of it, which
+/// need rights and so are shown as ignored without them.
+#[doc(hidden)]
+pub mod verifier {
+    use super::*;
+
+    fn layout_and_tables() -> Result<(Layout, Rows, Single), CountError> {
+        let layout =
+            Layout::read(&Btf::kernel()?).map_err(|Absent(what)| CountError::Absent(what))?;
+        let rows = Rows::create(MapKind::Hash, 16, "napkin_rows").map_err(no_table)?;
+        let lost = Single::create(MapKind::Array, 1, "napkin_lost").map_err(no_table)?;
+        Ok((layout, rows, lost))
+    }
+
+    /// The programs without marks, which a kernel without the softirqs' trace points gets, and those
+    /// for settings that are not in the instance, as before Linux 6.13.
+    ///
+    /// # Errors
+    /// If one is refused.
+    pub fn takes_older_programs() -> Result<(), CountError> {
+        let (layout, rows, lost) = layout_and_tables()?;
+        let maps = Maps { rows: rows.descriptor(), lost: lost.descriptor(), in_softirq: None };
+        Attached::new("napkin_poll", program::poll(&layout, maps), layout.napi_poll)?;
+        let timer = layout.timer.as_ref().map_err(|Absent(it)| CountError::Absent(it.clone()))?;
+        let older = Timer { settings: None, ..*timer };
+        let arm = program::arm(&layout, &older, maps);
+        Attached::new("napkin_arm", arm, older.hrtimer_start).map(drop)
+    }
+
+    /// A program that ends without an answer.
+    ///
+    /// # Errors
+    /// Always: it is wrong.
+    pub fn refuses_a_wrong_program() -> Result<(), CountError> {
+        let (layout, ..) = layout_and_tables()?;
+        let mut program = super::super::assemble::Assembler::new();
+        program.exit();
+        Attached::new("napkin_bad", program.finish(), layout.napi_poll).map(drop)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -510,40 +551,5 @@ mod tests {
         let error = io::Error::from_raw_os_error(libc::EPERM);
         let text = no_table(error).to_string();
         assert!(text.contains("user namespace"), "{text}");
-    }
-
-    /// The programs without marks, which a kernel without the softirqs' trace points gets.
-    #[test]
-    fn the_kernel_takes_the_program_that_goes_by_the_instance_s_state_alone() {
-        if !Right::Bpf.held() || !Right::Perfmon.held() {
-            eprintln!("skipped: no {} or no {}", Right::Bpf, Right::Perfmon);
-            return;
-        }
-        let layout = Layout::read(&Btf::kernel().expect("BTF")).expect("all places");
-        let rows = Rows::create(MapKind::Hash, 16, "napkin_rows").expect("a table");
-        let lost = Single::create(MapKind::Array, 1, "napkin_lost").expect("a table");
-        let maps = Maps { rows: rows.descriptor(), lost: lost.descriptor(), in_softirq: None };
-        let attached = Attached::new("napkin_poll", program::poll(&layout, maps), layout.napi_poll);
-        attached.expect("it is accepted");
-        // Before Linux 6.13 the settings are not in the instance.
-        let older = Timer { settings: None, ..*layout.timer.as_ref().expect("places") };
-        let attached =
-            Attached::new("napkin_arm", program::arm(&layout, &older, maps), older.hrtimer_start);
-        attached.expect("it is accepted");
-    }
-
-    #[test]
-    fn a_program_that_the_verifier_refuses_comes_with_its_words() {
-        if !Right::Bpf.held() || !Right::Perfmon.held() {
-            eprintln!("skipped: no {} or no {}", Right::Bpf, Right::Perfmon);
-            return;
-        }
-        let layout = Layout::read(&Btf::kernel().expect("BTF")).expect("all places");
-        let mut program = super::super::assemble::Assembler::new();
-        program.exit();
-        let refused = Attached::new("napkin_bad", program.finish(), layout.napi_poll);
-        let error = refused.expect_err("R0 was never set");
-        assert!(error.to_string().contains("napkin_bad"), "{error}");
-        assert!(error.to_string().contains("R0"), "{error}");
     }
 }

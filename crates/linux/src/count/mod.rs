@@ -19,4 +19,6 @@ mod layout;
 mod program;
 
 pub use bpf::RunStats;
+#[doc(hidden)]
+pub use counter::verifier;
 pub use counter::{CountError, Counter, Counts, Key, Lost, Options, Polled, ProgramStats};

@@ -25,3 +25,6 @@ pub use facts::{
 };
 pub use finding::{Finding, Report, Status};
 pub use gather::{DoctorError, Request, gather};
+// For its tests, which need rights and so are shown as ignored without them.
+#[doc(hidden)]
+pub use waits::Watch;

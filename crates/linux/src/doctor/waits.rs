@@ -31,7 +31,7 @@ const CALLS: [&str; 3] = ["epoll_wait", "epoll_pwait", "epoll_pwait2"];
 
 /// Threads that are being watched.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub struct Watch {
     threads: Vec<Watched>,
 }
 
@@ -47,7 +47,7 @@ impl Watch {
     ///
     /// # Errors
     /// What is missing: a right by its name, or tracefs.
-    pub(super) fn start(tids: impl IntoIterator<Item = i32>) -> Result<Watch, String> {
+    pub fn start(tids: impl IntoIterator<Item = i32>) -> Result<Watch, String> {
         let tracefs = tracefs()?;
         let ids: Vec<u64> = CALLS.iter().filter_map(|call| id(tracefs.as_fd(), call)).collect();
         if ids.is_empty() {
@@ -75,7 +75,7 @@ impl Watch {
     }
 
     /// What was called since, and ends.
-    pub(super) fn finish(self) -> Vec<Wait> {
+    pub fn finish(self) -> Vec<Wait> {
         let mut waits = BTreeMap::new();
         for thread in &self.threads {
             read(&thread.ring.bytes(), &mut waits);
@@ -328,41 +328,6 @@ fn u64_at(bytes: &[u8], place: usize) -> Option<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rustix::event::epoll;
-
-    #[test]
-    fn calls_are_seen_with_their_timeouts() {
-        let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        let watch = match Watch::start([tid]) {
-            Ok(watch) => watch,
-            Err(missing) => return eprintln!("skipped: {missing}"),
-        };
-        let fd = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
-        for milliseconds in [0, 0, 0, 1] {
-            let mut events = Vec::with_capacity(7);
-            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 };
-            let space = rustix::buffer::spare_capacity(&mut events);
-            let _ = epoll::wait(&fd, space, Some(&timeout));
-        }
-        // Whichever of the three calls the library makes; `epoll_pwait2` hides its timeout.
-        let waits = watch.finish();
-        let with = |timeout| waits.iter().find(|it| it.timeout == Some(timeout));
-        let Some(zero) = with(0) else {
-            assert_eq!(waits, [], "only epoll_pwait2's timeouts are hidden");
-            return eprintln!("skipped: the library calls epoll_pwait2");
-        };
-        assert_eq!((zero.tid, zero.epoll, zero.maxevents, zero.times), (tid, fd.as_raw_fd(), 7, 3));
-        assert_eq!(with(1_000_000).map(|it| it.times), Some(1));
-    }
-
-    #[test]
-    fn a_thread_that_has_ended_is_no_failure() {
-        let gone = std::thread::spawn(rustix::thread::gettid).join().expect("no panic");
-        match Watch::start([gone.as_raw_nonzero().get()]) {
-            Ok(watch) => assert_eq!(watch.finish(), []),
-            Err(missing) => eprintln!("skipped: {missing}"),
-        }
-    }
 
     proptest! {
         #[test]

@@ -144,28 +144,6 @@ mod tests {
     }
 
     #[test]
-    fn a_net_switch_is_read_or_said_to_be_hidden() {
-        match Sysctl::NetdevBudget.read() {
-            Ok(budget) => assert!(budget > 0, "{budget}"),
-            Err(SysctlError::Hidden { .. }) => eprintln!("skipped: not in the first namespace"),
-            Err(error) => panic!("{error}"),
-        }
-        let unshared = std::thread::spawn(|| {
-            // SAFETY: a new network namespace concerns nothing but this thread, which ends.
-            let done =
-                unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-            done.map(|()| Sysctl::NetdevBudget.read())
-        });
-        match unshared.join().expect("no panic") {
-            Ok(Err(error @ SysctlError::Hidden { .. })) => {
-                assert!(error.to_string().contains("net.core.netdev_budget"), "{error}");
-            }
-            Ok(other) => panic!("{other:?}"),
-            Err(errno) => eprintln!("skipped: a namespace takes CAP_SYS_ADMIN ({errno})"),
-        }
-    }
-
-    #[test]
     fn a_value_is_the_first_number() {
         assert_eq!(parse("950000\n"), Some(950_000));
         assert_eq!(parse("-1\n"), Some(-1));

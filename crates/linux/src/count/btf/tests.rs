@@ -144,25 +144,6 @@ fn structures_that_hold_themselves_and_typedefs_in_a_ring_end() {
     assert_eq!(btf.member(4, "x.y"), None);
 }
 
-#[test]
-fn the_running_kernel_s_is_read_to_its_end() {
-    let btf = match Btf::kernel() {
-        Ok(btf) => btf,
-        Err(BtfError::Read(error)) => {
-            eprintln!("skipped: {KERNEL}: {error}");
-            return;
-        }
-        Err(error) => panic!("{error}"),
-    };
-    assert!(btf.len() > 10_000, "{}", btf.len());
-    let task = btf.find(Kind::Struct, "task_struct").expect("every kernel has tasks");
-    assert!(btf.member(task, "pid").is_some());
-    // `struct list_head { next, prev }` is as it always was.
-    let list = btf.find(Kind::Struct, "list_head").expect("and lists");
-    let prev = btf.member(list, "prev").expect("with a prev");
-    assert_eq!(prev.offset as usize, size_of::<usize>());
-}
-
 proptest! {
     #[test]
     fn no_bytes_make_it_panic_or_run_for_ever(
