@@ -62,6 +62,13 @@ impl Attempt {
         self.interrupt.check().err().filter(|_| self.partial.done() < self.all)
     }
 
+    /// How many runs there are, where only the first of them tells what they take.
+    pub(crate) fn runs(&self) -> String {
+        let left = self.all.saturating_sub(self.partial.there());
+        let all = if left < self.all { format!(" of {}", self.all) } else { String::new() };
+        format!("{left}{all} runs; after the first of each experiment: how long they take")
+    }
+
     /// It came to its end: nothing is left of it.
     pub(crate) fn end(self) {
         self.partial.end();

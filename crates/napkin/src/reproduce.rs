@@ -121,6 +121,9 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     let plan = options.identity(&names).map_err(Failure::of)?;
     let interrupt = attempt::watch()?;
     let mut attempt = Attempt::new(interrupt, args.resume.as_deref(), "reproduce", plan, runs)?;
+    if !args.quiet {
+        say(&attempt.runs());
+    }
     let progress = if args.quiet { Progress::hidden } else { Progress::new };
     let mut experiments = Vec::new();
     for known in chosen {

@@ -25,6 +25,8 @@ pub struct Progress {
     begun: u64,
     /// Of those that have begun, the ones that an earlier run had done.
     past: u64,
+    /// Of the work of all others, the share that is done, where it is told.
+    done: f64,
     since: Instant,
 }
 
@@ -60,24 +62,38 @@ impl Progress {
     }
 
     fn of(shown: Shown, total: u64) -> Progress {
-        Progress { shown, total, begun: 0, past: 0, since: Instant::now() }
+        Progress { shown, total, begun: 0, past: 0, done: 0.0, since: Instant::now() }
     }
 
     /// A step has ended, of several that are taken at a time by so many `jobs`. After the first the time
     /// that all of them will take is said.
     pub fn ended(&mut self, name: &str, jobs: NonZeroUsize) {
-        let left = self.total.saturating_sub(self.past);
-        if self.begun == self.past && left > jobs.get() as u64 {
-            let one = self.since.elapsed().as_secs_f64();
-            let (cpus, s) = (jobs.get(), if jobs.get() == 1 { "" } else { "s" });
-            let all = length(one * left as f64 / cpus as f64);
-            let first = length(one);
+        let left = self.total.saturating_sub(self.past).max(1);
+        self.ended_of(name, jobs, 1.0 / left as f64);
+    }
+
+    /// The same, of a step that is such a share of the work of all steps that are to be taken.
+    pub fn ended_of(&mut self, name: &str, jobs: NonZeroUsize, share: f64) {
+        self.ended_at(Instant::now(), name, jobs, share);
+    }
+
+    fn ended_at(&mut self, now: Instant, name: &str, jobs: NonZeroUsize, share: f64) {
+        let seconds = now.saturating_duration_since(self.since).as_secs_f64();
+        let (left, cpus) = (self.total.saturating_sub(self.past), jobs.get());
+        if self.begun == self.past && left > cpus as u64 {
+            let s = if cpus == 1 { "" } else { "s" };
+            let all = length(seconds / share / cpus as f64);
+            let first = length(seconds);
             self.say(&format!(
                 "{left} runs, the first in {first}: about {all} on {cpus} CPU{s} if all are like it"
             ));
         }
         self.begun += 1;
-        self.show(Instant::now(), name, self.begun);
+        self.done += share;
+        // Of those under way half is done.
+        let done = self.done + share * (cpus - 1) as f64 / 2.0;
+        let left = seconds / done * (1.0 - self.done);
+        self.show(now, name, self.begun, left);
     }
 
     /// A step needs not be taken: an earlier run has done it.
@@ -93,12 +109,22 @@ impl Progress {
 
     fn step_at(&mut self, now: Instant, name: &str) {
         self.begun += 1;
-        self.show(now, name, self.begun - 1);
+        let ended = self.begun - 1 - self.past;
+        let seconds = now.saturating_duration_since(self.since).as_secs_f64();
+        let left = self.total.saturating_sub(self.past + ended) as f64;
+        self.show(
+            now,
+            name,
+            self.begun - 1,
+            if ended > 0 { seconds / ended as f64 * left } else { 0.0 },
+        );
     }
 
-    fn show(&mut self, now: Instant, name: &str, ended: u64) {
+    /// Shows a step, how many have ended, and the seconds that the others will take if they are like
+    /// those; nothing below a second.
+    fn show(&mut self, now: Instant, name: &str, ended: u64, left: f64) {
         let name = &escaped(name);
-        let left = self.left(now, ended).map(|left| format!("about {left} left"));
+        let left = (left >= 1.0).then(|| format!("about {} left", length(left)));
         match &mut self.shown {
             Shown::Bar(bar) => {
                 bar.set_message(name.to_owned());
@@ -116,15 +142,6 @@ impl Progress {
             }
             Shown::Nothing => {}
         }
-    }
-
-    /// What the steps that are left will take if they are like those that ended; nothing below a second.
-    fn left(&self, now: Instant, ended: u64) -> Option<String> {
-        let ended = ended.saturating_sub(self.past);
-        let left = self.total.saturating_sub(self.past + ended);
-        let one = now.saturating_duration_since(self.since).as_secs_f64() / ended as f64;
-        let seconds = one * left as f64;
-        (ended > 0 && seconds >= 1.0).then(|| length(seconds))
     }
 
     /// Prints a line that stays, above the bar if there is one.
@@ -207,6 +224,23 @@ mod tests {
         }
         let text = "[11/14] base\n[12/14] base (about 1 min left)\n[13/14] base (about 40 s left)\n\
                     [14/14] base (about 20 s left)\n";
+        assert_eq!(page.text(), text);
+    }
+
+    #[test]
+    fn of_steps_that_differ_the_time_is_told_by_their_share_of_the_work() {
+        let page = Page::default();
+        let mut progress = Progress::plain(5, Box::new(page.clone()));
+        let start = Instant::now();
+        progress.since = start;
+        progress.past();
+        let mut ended = |seconds, share| {
+            progress.ended_at(start + Duration::from_secs(seconds), "a", NonZeroUsize::MIN, share);
+        };
+        ended(60, 0.6);
+        ended(80, 0.2);
+        let text = "4 runs, the first in 1 min: about 1 min 40 s on 1 CPU if all are like it\n\
+                    [2/5] a (about 40 s left)\n[3/5] a (about 20 s left)\n";
         assert_eq!(page.text(), text);
     }
 

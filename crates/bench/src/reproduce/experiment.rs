@@ -172,6 +172,11 @@ pub trait Experiment: Sync {
     /// If a table or a profile cannot be used.
     fn plan(&self, options: &Options) -> Result<Vec<Task<Self::Task>>, ReproduceError>;
 
+    /// How much work a task is, beside the others: for an estimate of the time.
+    fn work(&self, _task: &Task<Self::Task>) -> f64 {
+        1.0
+    }
+
     /// Runs one task. The same task must give the same outcome.
     ///
     /// # Errors
@@ -296,6 +301,7 @@ fn run_all<E: Experiment>(
     }
     let left: Vec<usize> = (0..tasks.len()).filter(|index| outcomes[*index].is_none()).collect();
     let jobs = pool::jobs(options.jobs);
+    let work: f64 = left.iter().map(|index| experiment.work(&tasks[*index])).sum();
     pool::each(
         jobs,
         0..left.len() as u64,
@@ -303,7 +309,8 @@ fn run_all<E: Experiment>(
         |place| experiment.run(&tasks[left[place as usize]]),
         |place, outcome| {
             let index = left[place as usize];
-            progress.ended(&format!("{name} {}", tasks[index].label), jobs);
+            let share = experiment.work(&tasks[index]) / work;
+            progress.ended_of(&format!("{name} {}", tasks[index].label), jobs, share);
             let outcome = outcome.and_then(|outcome| outcome);
             match &outcome {
                 Ok(outcome) => partial.keep(name, index as u64, outcome),
