@@ -41,7 +41,7 @@ pub fn each<R: Send>(
     let (results, finished) = mpsc::channel();
     let work = |results: mpsc::Sender<_>| {
         give_up_on(Arc::clone(&abandon));
-        while !enough.load(Ordering::Relaxed) {
+        while !enough.load(Ordering::Relaxed) && interrupt.check().is_ok() {
             let place = next.fetch_add(1, Ordering::Relaxed);
             if place >= places.end {
                 break;
