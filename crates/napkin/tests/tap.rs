@@ -334,6 +334,8 @@ fn malformed_frames_are_counted_and_the_echo_goes_on() {
         "bad-header",
         "bad-checksum",
         "bad-source",
+        "ipv6",
+        "multicast",
         "not-for-us",
         "vlan",
         "ip-options",
@@ -354,6 +356,43 @@ fn malformed_frames_are_counted_and_the_echo_goes_on() {
     tap.echo("after");
     tap.ping();
     assert!(!tap.served.said().contains("panicked"), "{}", tap.served.said());
+}
+
+#[test]
+fn what_the_stack_answers_is_counted_and_what_it_drops_has_a_name() {
+    let mut tap = serve(20, "base");
+    tap.ping();
+    tap.served.signal(Signal::INT);
+    assert!(tap.served.end().success());
+    let said = tap.served.said();
+    let total = said.lines().last().expect("a summary");
+    // The host has asked for the address before it sent the ping.
+    let words: Vec<&str> = total.split(' ').collect();
+    let before = |word: &str| {
+        let place = words.iter().position(|it| *it == word).expect(word);
+        words[place - 1].parse::<u64>().expect("a number")
+    };
+    assert!(before("pings") >= 1 && before("ARP") >= 1, "{total}");
+    // What the host sends of itself is told from what has lost its way.
+    assert!(!total.contains("not_for_us"), "{total}");
+}
+
+#[test]
+fn two_servers_do_not_take_the_same_network() {
+    let tap = serve(21, "base");
+    let place = Place::new("second");
+    let (name, address) = (format!("{}b", tap.name), format!("{}/30", tap.ours));
+    let device = format!("tap:{name}");
+    let start = |address: &str| {
+        let args = ["echo", "--device", &device, "--address", address];
+        Served::start(&place.socket("a.sock"), &args)
+    };
+    let said = start(&address).err().expect("it is refused");
+    let why = format!("{name} cannot be {address}: {} has {} in the same", tap.name, tap.host);
+    assert!(said.contains(&why) && said.contains("--address, such as "), "{said}");
+    assert!(!std::fs::exists(format!("/sys/class/net/{name}")).expect("sysfs"));
+    let free = said.rsplit("such as ").next().expect("an address");
+    start(free.trim()).map(drop).expect("what is advised works");
 }
 
 napkin_testing::main!();

@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Fate {
     /// It is in a socket's receive buffer.
     Delivered,
-    /// The stack answered it: an ARP request or an ICMP echo request for us.
-    Answered,
+    /// The stack answered it: an ARP request for us.
+    AnsweredArp,
+    /// The stack answered it: an ICMP echo request for us, that is, a ping.
+    AnsweredPing,
     /// It was for the stack alone: an ARP reply, whose sender is now a known neighbour.
     Learned,
     /// It ends before its headers do, or before the length they promise.
@@ -29,6 +31,10 @@ pub enum Fate {
     BadChecksum,
     /// Its source is no host that can have sent it: a group, a loopback address, ourselves.
     BadSource,
+    /// It is IPv6, which is not served. An operating system sends some as soon as a link is up.
+    Ipv6,
+    /// It is for a group of hosts (Ethernet multicast), and the stack joins none.
+    Multicast,
     /// It is for another Ethernet or IPv4 address, or an echo request for everybody, which is not
     /// answered (RFC 1122, 3.2.2.6, leaves the choice).
     NotForUs,
@@ -38,7 +44,7 @@ pub enum Fate {
     IpOptions,
     /// It is a fragment. Nothing is reassembled: buffers for it would be a peer's to fill.
     Fragment,
-    /// Neither ARP nor IPv4; or neither UDP nor an ICMP echo request.
+    /// Neither ARP nor IP; or neither UDP nor an ICMP echo request.
     UnknownProtocol,
     /// No socket has its UDP port. No ICMP error is sent, so that a flood is not doubled.
     NoPort,
@@ -50,15 +56,18 @@ pub enum Fate {
 
 impl Fate {
     /// Every fate, in the order of the counters.
-    pub const ALL: [Fate; 16] = [
+    pub const ALL: [Fate; 19] = [
         Fate::Delivered,
-        Fate::Answered,
+        Fate::AnsweredArp,
+        Fate::AnsweredPing,
         Fate::Learned,
         Fate::Truncated,
         Fate::BadLength,
         Fate::BadHeader,
         Fate::BadChecksum,
         Fate::BadSource,
+        Fate::Ipv6,
+        Fate::Multicast,
         Fate::NotForUs,
         Fate::Vlan,
         Fate::IpOptions,
@@ -73,13 +82,16 @@ impl Fate {
     pub const fn name(self) -> &'static str {
         match self {
             Fate::Delivered => "delivered",
-            Fate::Answered => "answered",
+            Fate::AnsweredArp => "answered_arp",
+            Fate::AnsweredPing => "answered_ping",
             Fate::Learned => "learned",
             Fate::Truncated => "truncated",
             Fate::BadLength => "bad_length",
             Fate::BadHeader => "bad_header",
             Fate::BadChecksum => "bad_checksum",
             Fate::BadSource => "bad_source",
+            Fate::Ipv6 => "ipv6",
+            Fate::Multicast => "multicast",
             Fate::NotForUs => "not_for_us",
             Fate::Vlan => "vlan",
             Fate::IpOptions => "ip_options",
@@ -93,7 +105,7 @@ impl Fate {
 
     /// Whether the frame was dropped, that is, did nobody any good.
     pub const fn is_drop(self) -> bool {
-        !matches!(self, Fate::Delivered | Fate::Answered | Fate::Learned)
+        !matches!(self, Fate::Delivered | Fate::AnsweredArp | Fate::AnsweredPing | Fate::Learned)
     }
 }
 
@@ -143,7 +155,7 @@ impl Counters {
 
     /// Frames that the stack answered itself.
     pub const fn answered(&self) -> u64 {
-        self.of(Fate::Answered)
+        self.of(Fate::AnsweredArp) + self.of(Fate::AnsweredPing)
     }
 
     /// The drop counters by name, each with its count, zeros included.
@@ -198,7 +210,7 @@ mod tests {
             assert_eq!(counters.of(fate), times as u64, "{}", fate.name());
         }
         assert_eq!(counters.frames, counters.accounted());
-        assert_eq!(counters.dropped(), counters.frames - (1 + 2));
+        assert_eq!(counters.dropped(), counters.frames - (1 + 2 + 3));
         let mut names: Vec<_> = Fate::ALL.into_iter().map(Fate::name).collect();
         names.sort_unstable();
         names.dedup();

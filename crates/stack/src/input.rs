@@ -114,14 +114,14 @@ impl Input {
             Ok(Seen::Echo { end }) => {
                 frame.set_len(end);
                 emit::turn_echo(&mut frame, us);
-                self.answer(&frame, now)
+                self.answer(&frame, now, Fate::AnsweredPing)
             }
             Ok(Seen::ArpRequest { mac, ipv4 }) => {
                 self.stack.neighbours.learn(ipv4, mac);
                 let mut reply = [0; wire::ARP_FRAME];
                 let to = Address { mac, ipv4, prefix: 32 };
                 match emit::write_arp(&mut reply, us, &to, true) {
-                    Ok(length) => self.answer(&reply[..length], now),
+                    Ok(length) => self.answer(&reply[..length], now, Fate::AnsweredArp),
                     Err(_) => Fate::AnswerFailed,
                 }
             }
@@ -132,10 +132,11 @@ impl Input {
         }
     }
 
-    /// Sends an answer of the stack itself back where the question came from.
-    fn answer(&self, frame: &[u8], now: Ns) -> Fate {
+    /// Sends an answer of the stack itself back where the question came from; `sent` is the fate of
+    /// the question then.
+    fn answer(&self, frame: &[u8], now: Ns, sent: Fate) -> Fate {
         match self.queue.transmitter.send(frame, now) {
-            Ok(()) => Fate::Answered,
+            Ok(()) => sent,
             Err(_) => Fate::AnswerFailed,
         }
     }

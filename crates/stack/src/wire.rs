@@ -46,7 +46,12 @@ pub(crate) fn classify(bytes: &[u8], us: &Address) -> Result<Seen, Fate> {
     let frame = EthernetFrame::new_checked(bytes).map_err(|_| Fate::Truncated)?;
     let to_all = frame.dst_addr().is_broadcast();
     if !to_all && frame.dst_addr().0 != us.mac {
-        return Err(Fate::NotForUs);
+        // What every link carries is told apart from what has lost its way.
+        return Err(match frame.ethertype() {
+            EthernetProtocol::Ipv6 => Fate::Ipv6,
+            _ if frame.dst_addr().is_multicast() => Fate::Multicast,
+            _ => Fate::NotForUs,
+        });
     }
     if !is_host(frame.src_addr()) {
         return Err(Fate::BadSource);
@@ -54,6 +59,7 @@ pub(crate) fn classify(bytes: &[u8], us: &Address) -> Result<Seen, Fate> {
     match frame.ethertype() {
         EthernetProtocol::Ipv4 => ipv4(frame.payload(), us, to_all),
         EthernetProtocol::Arp => arp(frame.payload(), us),
+        EthernetProtocol::Ipv6 => Err(Fate::Ipv6),
         // 802.1Q, 802.1ad, and the older tag that 802.1ad replaced.
         EthernetProtocol::Unknown(0x8100 | 0x88a8 | 0x9100) => Err(Fate::Vlan),
         _ => Err(Fate::UnknownProtocol),
@@ -293,7 +299,7 @@ mod tests {
         let ip6 = with_ip(&frame, |ip| ip.set_version(6));
         assert_eq!(classify(&ip6, &US), Err(Fate::BadHeader));
         for (ether_type, fate) in
-            [(0x8100u16, Fate::Vlan), (0x88a8, Fate::Vlan), (0x86dd, Fate::UnknownProtocol)]
+            [(0x8100u16, Fate::Vlan), (0x88a8, Fate::Vlan), (0x86dd, Fate::Ipv6)]
         {
             let mut other = frame.clone();
             other[12..14].copy_from_slice(&ether_type.to_be_bytes());
@@ -330,5 +336,15 @@ mod tests {
         let above = Address { mac: US.mac, ..all };
         assert_eq!(classify(&datagram(&above, b"x"), &US), Err(Fate::NotForUs));
         assert_eq!(classify(&datagram(&PEER, b"x"), &US), Err(Fate::NotForUs));
+    }
+
+    #[test]
+    fn what_every_link_carries_is_told_apart_from_what_has_lost_its_way() {
+        let group = Address { mac: [1, 0, 0x5e, 0, 0, 0xfb], ..US };
+        let mut frame = datagram(&group, b"mDNS");
+        assert_eq!(classify(&frame, &US), Err(Fate::Multicast));
+        frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 2]);
+        frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+        assert_eq!(classify(&frame, &US), Err(Fate::Ipv6));
     }
 }

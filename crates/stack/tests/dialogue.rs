@@ -198,7 +198,7 @@ fn every_fate_can_be_met_and_is_counted_under_its_own_name() {
     for (fate, frame) in [
         (Fate::Delivered, udp(7, b"hello")),
         (Fate::SocketFull, udp(7, b"hello")),
-        (Fate::Answered, ping(1, 1, b"hello")),
+        (Fate::AnsweredPing, ping(1, 1, b"hello")),
         (Fate::Learned, arp_reply),
         (Fate::Truncated, udp(7, b"hello")[..46].to_vec()),
         (Fate::BadLength, changed(38, &[0, 7])),

@@ -97,6 +97,11 @@ impl Network {
         (address ^ self.ipv4.to_bits()) & self.mask() == 0 && host != 0 && host != !self.mask()
     }
 
+    /// Whether an address belongs to it.
+    pub fn contains(self, address: Ipv4Addr) -> bool {
+        (address.to_bits() ^ self.ipv4.to_bits()) & self.mask() == 0
+    }
+
     /// The address of the other side: the next one, or the one before where there is none.
     pub fn neighbour(self) -> Ipv4Addr {
         let ours = self.ipv4.to_bits();

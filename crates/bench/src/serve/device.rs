@@ -1,6 +1,9 @@
 //! The devices: TAP interfaces with their kernel side set up, and synthetic sources.
 
+use std::collections::BTreeMap;
+
 use napkin_core::{MILLISECOND, Ns};
+use napkin_linux::netlink::{NetlinkError, Route};
 use napkin_nic::synthetic::{Arrivals, Flows, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::tap::{Tap, TapConfig, TapError};
 use napkin_nic::{PacketQueue, Pool};
@@ -52,6 +55,7 @@ fn tap(
     if in_use(name) {
         return Err(TapError::Busy { name: name.to_owned() }.into());
     }
+    free(name, network)?;
     let host = network.neighbour();
     // Whoever may not set addresses may still own an interface that somebody set up for him.
     let privileged = napkin_engine::rights::net_admin();
@@ -95,6 +99,32 @@ fn in_use(name: &str) -> bool {
     let Ok(flags) = read("tun_flags") else { return false };
     let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap_or(0);
     flags & PERSIST == 0 || read("carrier").is_ok_and(|carrier| carrier.trim() == "1")
+}
+
+/// Refuses a network in which another interface of this host has an address, be it another server's.
+/// Where the kernel does not list addresses, nothing is known of them.
+fn free(name: &str, network: Network) -> Result<(), ServeError> {
+    let addresses = || {
+        let mut route = Route::open()?;
+        let links = route.links()?;
+        let others = links.into_iter().filter(|link| link.name != name);
+        let names: BTreeMap<u32, String> = others.map(|link| (link.ifindex, link.name)).collect();
+        let mut addresses = route.addresses()?;
+        addresses.retain(|it| names.contains_key(&it.ifindex));
+        Ok::<_, NetlinkError>((names, addresses))
+    };
+    let Ok((names, addresses)) = addresses() else { return Ok(()) };
+    let taken = |network: Network| addresses.iter().find(|it| network.contains(it.ipv4));
+    let Some(there) = taken(network) else { return Ok(()) };
+    let free = (1..=255).filter_map(|places| network.later(places));
+    Err(ServeError::SameNetwork {
+        name: name.to_owned(),
+        ours: network.ipv4,
+        prefix: network.prefix,
+        other: names.get(&there.ifindex).cloned().unwrap_or_default(),
+        theirs: there.ipv4,
+        free: free.into_iter().find(|network| taken(*network).is_none()).map(|it| it.ipv4),
+    })
 }
 
 fn synthetic(

@@ -38,6 +38,25 @@ pub enum ServeError {
         /// What was refused.
         source: napkin_nic::tap::TapError,
     },
+    /// Another interface is in the network already: the operating system would send to either.
+    #[error(
+        "{name} cannot be {ours}/{prefix}: {other} has {theirs} in the same network; give another \
+         with --address{}", free.map(|free| format!(", such as {free}/{prefix}")).unwrap_or_default()
+    )]
+    SameNetwork {
+        /// The device.
+        name: String,
+        /// The address it was to have.
+        ours: std::net::Ipv4Addr,
+        /// Bits of it that name the network.
+        prefix: u8,
+        /// The interface that is there.
+        other: String,
+        /// Its address.
+        theirs: std::net::Ipv4Addr,
+        /// One in a network where nobody is.
+        free: Option<std::net::Ipv4Addr>,
+    },
     /// The TAP device could not be had.
     #[error(transparent)]
     Tap(#[from] napkin_nic::tap::TapError),

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use napkin_engine::Engine;
+use napkin_stack::Fate;
 
 use super::application::Progress;
 use crate::measure::engine::grown;
@@ -22,6 +23,10 @@ pub struct Totals {
     pub received: u64,
     /// Datagrams that it sent back.
     pub replies: u64,
+    /// ARP requests that the stack answered.
+    pub arps: u64,
+    /// Pings (ICMP echo requests) that the stack answered.
+    pub pings: u64,
     /// Interrupts.
     pub interrupts: u64,
     /// Polls, empty ones included.
@@ -43,6 +48,11 @@ impl Totals {
             drops,
             ..Totals::default()
         };
+        for stack in engine.devices().iter().filter_map(|device| engine.stack(device).ok()) {
+            let counters = stack.counters();
+            totals.arps += counters.of(Fate::AnsweredArp);
+            totals.pings += counters.of(Fate::AnsweredPing);
+        }
         for progress in progress {
             totals.received += progress.received.load(Ordering::Relaxed);
             totals.replies += progress.replied.load(Ordering::Relaxed);
@@ -64,6 +74,8 @@ impl Totals {
             packets: self.packets.saturating_sub(earlier.packets),
             received: self.received.saturating_sub(earlier.received),
             replies: self.replies.saturating_sub(earlier.replies),
+            arps: self.arps.saturating_sub(earlier.arps),
+            pings: self.pings.saturating_sub(earlier.pings),
             interrupts: self.interrupts.saturating_sub(earlier.interrupts),
             polls: self.polls.saturating_sub(earlier.polls),
             empty_polls: self.empty_polls.saturating_sub(earlier.empty_polls),
@@ -74,8 +86,10 @@ impl Totals {
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Totals { packets, received, replies, interrupts, polls, empty_polls, drops } = self;
+        let Totals { packets, received, replies, arps, pings, drops, .. } = self;
+        let Totals { interrupts, polls, empty_polls, .. } = self;
         write!(f, "{packets} packets, {received} received, {replies} replies, ")?;
+        write!(f, "{pings} pings and {arps} ARP requests answered, ")?;
         write!(f, "{interrupts} interrupts, {polls} polls ({empty_polls} empty), drops:")?;
         list(f, drops.iter().map(|(name, count)| (*name, *count)))
     }
@@ -119,6 +133,7 @@ impl fmt::Display for Status {
         let counts = &self.counts;
         write!(f, "{:.0} s: {} packets/s, ", self.at, rate(counts.packets))?;
         write!(f, "{} received/s, {} replies/s, ", rate(counts.received), rate(counts.replies))?;
+        write!(f, "{} pings/s, {} ARP/s, ", rate(counts.pings), rate(counts.arps))?;
         write!(f, "{} interrupts/s, {} polls/s ", rate(counts.interrupts), rate(counts.polls))?;
         write!(f, "({} empty), drops/s:", rate(counts.empty_polls))?;
         list(f, counts.drops.iter().map(|(name, count)| (*name, rate(*count))))?;
@@ -192,6 +207,8 @@ mod tests {
             packets: 20,
             received: 18,
             replies: 18,
+            arps: 0,
+            pings: 4,
             interrupts: 6,
             polls: 10,
             empty_polls: 2,
@@ -201,8 +218,8 @@ mod tests {
         let status = Status { at: 4.0, seconds: 2.0, counts: counts.clone(), cpu };
         assert_eq!(
             status.to_string(),
-            "4 s: 10 packets/s, 9 received/s, 9 replies/s, 3 interrupts/s, 5 polls/s (1 empty), \
-             drops/s: socket_full 1, work 25.0 %, poll 0.0 %, waiting 5.0 %, asleep 70.0 %"
+            "4 s: 10 packets/s, 9 received/s, 9 replies/s, 2 pings/s, 0 ARP/s, 3 interrupts/s, \
+             5 polls/s (1 empty), drops/s: socket_full 1, work 25.0 %, poll 0.0 %, waiting 5.0 %, asleep 70.0 %"
         );
         assert!(counts.to_string().ends_with("drops: socket_full 2"));
         assert!(Totals::default().to_string().ends_with("drops: none"));

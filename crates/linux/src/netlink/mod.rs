@@ -27,4 +27,4 @@ pub use ethtool::{Channels, Coalescing, Ethtool, GRO, GSO, Rings, TSO};
 pub use netdev::{
     Ability, DevRecord, NapiRecord, Netdev, Operation, QueueKind, QueueRecord, StatsRecord,
 };
-pub use route::{LinkRecord, Route, VethConfig};
+pub use route::{AddressRecord, LinkRecord, Route, VethConfig};

@@ -16,6 +16,7 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
 pub(super) const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_LINKINFO: u16 = 18;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
@@ -31,6 +32,8 @@ const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFF_UP: u32 = 1;
 /// `struct ifinfomsg`.
 const IFINFOMSG: usize = 16;
+/// `struct ifaddrmsg`.
+const IFADDRMSG: usize = 8;
 
 /// A link, as `RTM_GETLINK` lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -49,6 +52,17 @@ pub struct LinkRecord {
     pub rx_queues: u32,
     /// Transmit queues that it was made with.
     pub tx_queues: u32,
+}
+
+/// An IPv4 address of a link, as `RTM_GETADDR` lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRecord {
+    /// The link's number in this namespace.
+    pub ifindex: u32,
+    /// The address.
+    pub ipv4: Ipv4Addr,
+    /// Bits of it that name its network.
+    pub prefix: u8,
 }
 
 /// A pair of veth to be made: both ends have as many queues.
@@ -84,6 +98,12 @@ impl Route {
         let body = Body::new().header(&ifinfomsg(0, 0, 0));
         let body = body.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
         self.connection.dump(format_args!("listing the links"), RTM_GETLINK, body, link)
+    }
+
+    /// All IPv4 addresses of the namespace's links.
+    pub fn addresses(&mut self) -> Result<Vec<AddressRecord>, NetlinkError> {
+        let body = Body::new().header(&ifaddrmsg(0, 0));
+        self.connection.dump(format_args!("listing the addresses"), RTM_GETADDR, body, address)
     }
 
     /// One link by its name.
@@ -152,12 +172,8 @@ impl Route {
         address: Ipv4Addr,
         prefix: u8,
     ) -> Result<(), NetlinkError> {
-        // `struct ifaddrmsg`: family, prefix length, flags, scope, ifindex.
-        const AF_INET: u8 = libc::AF_INET as u8;
-        let mut header = [AF_INET, prefix, 0, 0, 0, 0, 0, 0];
-        header[4..].copy_from_slice(&ifindex.to_ne_bytes());
         let body = Body::new()
-            .header(&header)
+            .header(&ifaddrmsg(prefix, ifindex))
             .bytes(IFA_LOCAL, &address.octets())
             .bytes(IFA_ADDRESS, &address.octets());
         let what = format_args!("giving {address}/{prefix} to link {ifindex}");
@@ -177,6 +193,35 @@ impl Route {
             .map(drop)
             .map_err(|error| error.of_device(&format_args!("with ifindex {ifindex}")))
     }
+}
+
+/// `struct ifaddrmsg`: family, prefix length, flags, scope, ifindex.
+fn ifaddrmsg(prefix: u8, ifindex: u32) -> [u8; IFADDRMSG] {
+    let mut header = [libc::AF_INET as u8, prefix, 0, 0, 0, 0, 0, 0];
+    header[4..].copy_from_slice(&ifindex.to_ne_bytes());
+    header
+}
+
+fn address(kind: u16, body: &[u8]) -> Result<Option<AddressRecord>, Malformed> {
+    if kind != RTM_NEWADDR {
+        return Ok(None);
+    }
+    let (header, list) = split_header(body, IFADDRMSG)?;
+    if header[0] != libc::AF_INET as u8 {
+        return Ok(None);
+    }
+    let ifindex = header[4..].first_chunk().copied().map(u32::from_ne_bytes).unwrap_or_default();
+    for attribute in attributes(list) {
+        let attribute = attribute?;
+        // Of a point-to-point link the other one is the peer's.
+        if attribute.kind == IFA_LOCAL {
+            let Ok(octets) = <[u8; 4]>::try_from(attribute.value) else {
+                return Err(Malformed("an IPv4 address has not four bytes"));
+            };
+            return Ok(Some(AddressRecord { ifindex, ipv4: octets.into(), prefix: header[1] }));
+        }
+    }
+    Ok(None)
 }
 
 /// `struct ifinfomsg`: family, padding, type, index, flags, and which flags are to change.
