@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use napkin_core::Policy;
+use napkin_core::{Policy, Time};
 use serde_json::{Map, Value, json};
 
 use crate::conclusion;
@@ -12,6 +12,12 @@ use crate::measure::{Host, Plan, ProcStat};
 use crate::partial::Partial;
 use crate::policy::NamedPolicy;
 use crate::report::{Column, Figures, Progress, Repetition, Report, Row};
+
+/// The most that each policy runs under each load.
+pub const MOST_REPETITIONS: usize = 10_000;
+
+/// The longest measured part of one run.
+const LONGEST_WINDOW: Duration = Duration::from_secs(3_600);
 
 /// What is common to the runs of all workloads.
 #[derive(Debug, Clone, PartialEq)]
@@ -318,6 +324,13 @@ fn check(options: &Options) -> Result<(), BenchError> {
         return Err(BenchError::Option(
             "nothing to run: give at least one policy, one repetition and a window".into(),
         ));
+    }
+    if options.repetitions > MOST_REPETITIONS || options.window > LONGEST_WINDOW {
+        return Err(BenchError::Option(format!(
+            "give at most {MOST_REPETITIONS} repetitions, and a window of at most 1h, not {} and {}",
+            options.repetitions,
+            Time(u64::try_from(options.window.as_nanos()).unwrap_or(u64::MAX))
+        )));
     }
     NamedPolicy::distinct(&options.policies).map_err(BenchError::Option)?;
     let usable = napkin_engine::sched::usable_cpus();

@@ -269,13 +269,12 @@ impl Sampler {
             self.programs = Programs::find();
             self.looked_at = Some(Instant::now());
         }
-        let unseen = self.programs.unseen;
-        if unseen > 0 {
+        let unseen = &self.programs.unseen;
+        if !unseen.is_empty() {
             // Even with the right: a security module, or a process with more rights than this one.
             let without = if Right::SysPtrace.held() { "even with" } else { "without" };
-            let processes = if unseen == 1 { "process" } else { "processes" };
             notes.push(format!(
-                "owners: {unseen} {processes} could not be looked at {without} {}",
+                "owners: {unseen} could not be looked at {without} {}",
                 Right::SysPtrace
             ));
         }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::device::{self, Device, DeviceError, Napi};
 use crate::netlink::{Netdev, Route};
-use crate::process::{Owner, Owners, Params, Process, Socket, owners};
+use crate::process::{Owner, Owners, Params, Process, Socket, Unseen, owners};
 use crate::procfs::Sysctl;
 use crate::rights::Right;
 use crate::sysfs::Sysfs;
@@ -89,8 +89,8 @@ pub struct Program {
 pub struct Programs {
     /// By NAPI id.
     pub by_napi_id: BTreeMap<u32, Vec<Program>>,
-    /// How many processes could not be looked at for lack of a right.
-    pub unseen: usize,
+    /// The processes that could not be looked at for lack of a right.
+    pub unseen: Unseen,
     /// Processes that have more descriptors than were looked at.
     pub cut: usize,
 }
@@ -128,7 +128,7 @@ impl Programs {
                 .iter()
                 .flat_map(|program| program.socket_busy_poll_usecs.clone())
                 .collect(),
-            unseen: self.unseen,
+            unseen: self.unseen.len(),
         }
     }
 }
@@ -208,13 +208,13 @@ fn host() -> Vec<String> {
 /// Names the policy in force on each instance.
 pub fn report(devices: Vec<Device>, programs: &Programs) -> Report {
     let mut notes = Vec::new();
-    if programs.unseen > 0 {
-        let processes = processes(programs.unseen);
+    if !programs.unseen.is_empty() {
+        let unseen = &programs.unseen;
         // Even with the right: a security module, or a process with more rights than this one.
         let without = if Right::SysPtrace.held() { "even with" } else { "without" };
         let right = Right::SysPtrace;
         notes.push(format!(
-            "{processes} could not be looked at {without} {right}; owners among them are not shown"
+            "{unseen} could not be looked at {without} {right}; owners among them are not shown"
         ));
     }
     if programs.cut > 0 {
@@ -330,7 +330,8 @@ mod tests {
 
     #[test]
     fn what_could_not_be_seen_names_the_right() {
-        let programs = Programs { unseen: 4, ..Programs::default() };
+        let unseen = Unseen((1..5).map(|pid| (pid, "x".into())).collect());
+        let programs = Programs { unseen, ..Programs::default() };
         let report = report(vec![device(vec![napi(11, "base")])], &programs);
         assert!(report.notes[0].contains("4 processes"), "{:?}", report.notes);
         assert!(report.notes[0].contains("CAP_SYS_PTRACE"), "{:?}", report.notes);

@@ -257,6 +257,25 @@ fn without_a_program_those_on_the_device_are_found() {
 }
 
 #[test]
+fn without_a_program_those_that_no_instance_knows_are_found() {
+    let Some(mut rig) = Rig::new() else { return };
+    rig.set_up(SUSPEND20, Mode::Sound);
+    // One that waits for its first connection, as `napkin run` has set it.
+    rig.disconnect();
+    let waiting = rig.doctor_of_device(None);
+    assert!(waiting.programs.iter().any(|it| it.contains(&format!("[{}]", rig.pid()))));
+    assert!(!waiting.checks(Status::Advice).contains("suspend-program"), "{waiting:#?}");
+    // One whose connections came past NAPI: as of the program by itself.
+    rig.peer_offloads(true);
+    rig.connect(1);
+    let by_pid = rig.doctor(None);
+    let of_device = rig.doctor_of_device(None);
+    assert_eq!(by_pid.faults(), BTreeSet::from(["napi-id"]), "{by_pid:#?}");
+    assert_eq!(of_device.faults(), BTreeSet::from(["napi-id"]), "{of_device:#?}");
+    assert_eq!(of_device.mend("napi-id"), by_pid.mend("napi-id"));
+}
+
+#[test]
 fn a_mode_that_the_kernel_lacks_is_said() {
     let mut rig = Rig::new();
     let found = rig.doctor_of_device(Some("ksoftirqd"));

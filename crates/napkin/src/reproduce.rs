@@ -52,7 +52,7 @@ pub(crate) struct Reproduce {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Virtual time of a cell, as in 1s. [default: each experiment's own]
-    #[arg(long = "virtual", value_name = "TIME", value_parser = units::nanoseconds)]
+    #[arg(long = "virtual", value_name = "TIME", value_parser = units::virtual_time)]
     window: Option<u64>,
     /// Runs at a time. [default: as many as there are CPUs]
     #[arg(long, value_name = "N")]

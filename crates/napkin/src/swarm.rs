@@ -58,9 +58,9 @@ pub(crate) struct Swarm {
 
 fn minutes(text: &str) -> Result<Duration, String> {
     let minutes = text.parse::<f64>().ok().filter(|it| *it > 0.0 && *it <= 1e6);
-    minutes
-        .map(|minutes| Duration::from_secs_f64(minutes * 60.0))
-        .ok_or_else(|| "give minutes above 0, as in 10 or 0.5".to_owned())
+    minutes.map(|minutes| Duration::from_secs_f64(minutes * 60.0)).ok_or_else(|| {
+        "give minutes above 0 and at most 1000000 (two years), as in 10 or 0.5".to_owned()
+    })
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {

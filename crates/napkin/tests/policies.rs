@@ -70,6 +70,24 @@ fn a_time_has_a_unit_wherever_one_is_wanted() {
 }
 
 #[test]
+fn what_nobody_waits_for_is_refused_with_the_limit() {
+    for (args, limit) in [
+        ("bench udp-sink --repetitions 99999999999", "at most 10000 repetitions"),
+        ("bench udp-sink --window 99999999s", "a window of at most 1h, not 3 and 99999999s"),
+        ("bench udp-sink --world machine --repetitions 99999999999", "at most 10000"),
+        ("bench udp-sink --world machine --window 99999999s", "at most an hour"),
+        ("sweep udp-sink --vary seed=1 --out - --window 99999999s", "at most an hour"),
+        ("reproduce 2024 --virtual 99999999s", "at most 1h"),
+        ("swarm --minutes 999999999999", "at most 1000000"),
+    ] {
+        let output = napkin(args.split(' '));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args}: {error}");
+        assert!(error.contains(limit), "{args}: {error}");
+    }
+}
+
+#[test]
 fn nanoseconds_for_microseconds_are_warned_of() {
     let said = |args: &str| {
         let output = napkin(args.split(' '));

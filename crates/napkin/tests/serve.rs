@@ -321,6 +321,14 @@ fn of_several_engines_one_is_to_be_chosen() {
         let line = format!("{}  (process {})", path.display(), served.pid());
         assert!(error.contains(&line) && error.contains("--control PATH"), "{error}");
     }
+    // What is advised is an option of the command that advises it.
+    let output = Command::new(env!("CARGO_BIN_EXE_napkin"))
+        .args(["top", "--batch", "--engine"])
+        .env("XDG_RUNTIME_DIR", &place.0)
+        .output()
+        .unwrap();
+    let error = text(&output.stderr);
+    assert!(error.contains("choose one with --engine SOCKET:"), "{error}");
     let output = Command::new(env!("CARGO_BIN_EXE_napkin"))
         .arg("napi-get")
         .env("NAPKIN_CONTROL", &paths[1])

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 
-use napkin_core::{MILLISECOND, Ns, Policy};
+use napkin_core::{MILLISECOND, Ns, Policy, Time};
 use napkin_machine::Trace;
 use napkin_machine::profile::{Profile, ProfileError};
 use napkin_machine::scenario::{Outcome, Run};
@@ -18,6 +18,7 @@ use crate::interrupt::{Interrupt, Interrupted};
 use crate::partial::Partial;
 use crate::policy::NamedPolicy;
 use crate::report::{Column, Progress, Repetition, Report, Row, column};
+use crate::workload::MOST_REPETITIONS;
 
 /// Longest virtual time of one run, warm-up included: an hour.
 pub const LONGEST: Ns = 3_600_000 * MILLISECOND;
@@ -39,8 +40,11 @@ pub enum PlanError {
     #[error("{0}")]
     Policies(String),
     /// The window makes no sense.
-    #[error("a run of {0} ns of virtual time: give a window above 0 and at most an hour in all")]
+    #[error("a run of {time} of virtual time: give a window above 0 and at most an hour in all", time = Time(*.0))]
     Window(Ns),
+    /// More runs than anybody waits for.
+    #[error("{0} repetitions: give at most {MOST_REPETITIONS}")]
+    Repetitions(u64),
     /// The timeline would be too large.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -144,6 +148,9 @@ impl Plan<'_> {
         }
         if self.window == 0 || self.window.saturating_add(self.warm_up) > LONGEST {
             return Err(PlanError::Window(self.window.saturating_add(self.warm_up)));
+        }
+        if self.repetitions > MOST_REPETITIONS as u64 {
+            return Err(PlanError::Repetitions(self.repetitions));
         }
         NamedPolicy::distinct(&self.policies).map_err(PlanError::Policies)?;
         for load in &self.loads {

@@ -1,6 +1,7 @@
 //! The devices: TAP interfaces with their kernel side set up, and synthetic sources.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 
 use napkin_core::{MILLISECOND, Ns};
 use napkin_linux::netlink::{NetlinkError, Route};
@@ -109,21 +110,23 @@ fn free(name: &str, network: Network) -> Result<(), ServeError> {
         let links = route.links()?;
         let others = links.into_iter().filter(|link| link.name != name);
         let names: BTreeMap<u32, String> = others.map(|link| (link.ifindex, link.name)).collect();
-        let mut addresses = route.addresses()?;
-        addresses.retain(|it| names.contains_key(&it.ifindex));
-        Ok::<_, NetlinkError>((names, addresses))
+        let addresses = route.addresses()?.into_iter().filter_map(|it| match it.ip {
+            IpAddr::V4(ipv4) => Some((ipv4, names.get(&it.ifindex)?.clone())),
+            IpAddr::V6(_) => None,
+        });
+        Ok::<Vec<(Ipv4Addr, String)>, NetlinkError>(addresses.collect())
     };
-    let Ok((names, addresses)) = addresses() else { return Ok(()) };
-    let taken = |network: Network| addresses.iter().find(|it| network.contains(it.ipv4));
-    let Some(there) = taken(network) else { return Ok(()) };
+    let Ok(addresses) = addresses() else { return Ok(()) };
+    let taken = |network: Network| addresses.iter().find(|(ipv4, _)| network.contains(*ipv4));
+    let Some((theirs, other)) = taken(network) else { return Ok(()) };
     let free = (1..=255).filter_map(|places| network.later(places));
     Err(ServeError::SameNetwork {
         name: name.to_owned(),
         ours: network.ipv4,
         prefix: network.prefix,
-        other: names.get(&there.ifindex).cloned().unwrap_or_default(),
-        theirs: there.ipv4,
-        free: free.into_iter().find(|network| taken(*network).is_none()).map(|it| it.ipv4),
+        other: other.clone(),
+        theirs: *theirs,
+        free: { free }.find(|network| taken(*network).is_none()).map(|it| it.ipv4),
     })
 }
 

@@ -26,7 +26,7 @@ pub enum ClientError {
     /// No engine was found.
     #[error(
         "no engine runs that can be controlled from here (looked in {}): start one with `napkin \
-         serve`, or name its socket with --control PATH{}",
+         serve`, or name its socket with {option}{}",
         list(looked),
         lines(refused)
     )]
@@ -35,12 +35,16 @@ pub enum ClientError {
         looked: Vec<PathBuf>,
         /// Which of these places are not believed, and why.
         refused: Vec<ControlError>,
+        /// How a socket is named.
+        option: &'static str,
     },
     /// More than one was found.
-    #[error("several engines run; choose one with --control PATH:{}", choices(running))]
+    #[error("several engines run; choose one with {option}:{}", choices(running))]
     Several {
         /// Those that were found.
         running: Vec<Running>,
+        /// How.
+        option: &'static str,
     },
     /// Nobody listens there.
     #[error("no engine is controlled over {path}: nobody listens there; see `napkin serve --help`")]
@@ -238,9 +242,8 @@ mod tests {
     #[test]
     fn the_choices_are_listed() {
         let one = |name: &str, pid| Running { path: name.into(), pid };
-        let error =
-            ClientError::Several { running: vec![one("/run/a", Some(7)), one("/run/b", None)] };
-        let text = error.to_string();
-        assert!(text.ends_with("--control PATH:\n  /run/a  (process 7)\n  /run/b"), "{text}");
+        let running = vec![one("/run/a", Some(7)), one("/run/b", None)];
+        let text = ClientError::Several { running, option: "--engine SOCKET" }.to_string();
+        assert!(text.ends_with("--engine SOCKET:\n  /run/a  (process 7)\n  /run/b"), "{text}");
     }
 }

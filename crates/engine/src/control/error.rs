@@ -107,7 +107,7 @@ pub enum ControlError {
     /// A directory that others may write to, or that is another user's.
     #[error(
         "{path} cannot hold control sockets: it is {found}; a directory of uid {us} with mode 0700 \
-         can (name another place with --control PATH)"
+         can"
     )]
     Unsafe {
         /// Which.

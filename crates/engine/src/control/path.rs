@@ -107,9 +107,11 @@ fn running() -> (Vec<Running>, Vec<ControlError>) {
 
 /// The socket to talk to: the one that was named, or the only one there is.
 ///
+/// `option` is how the caller's user names one, as in `--control PATH`: errors advise it.
+///
 /// # Errors
 /// If none was named and there is none, or more than one.
-pub fn choose(named: Option<&Path>) -> Result<PathBuf, ClientError> {
+pub fn choose(named: Option<&Path>, option: &'static str) -> Result<PathBuf, ClientError> {
     if let Some(path) = named {
         return Ok(path.to_owned());
     }
@@ -118,9 +120,9 @@ pub fn choose(named: Option<&Path>) -> Result<PathBuf, ClientError> {
         (Some(only), true) => Ok(only.path),
         (Some(last), false) => {
             running.push(last);
-            Err(ClientError::Several { running })
+            Err(ClientError::Several { running, option })
         }
-        (None, _) => Err(ClientError::NoEngine { looked: directories(), refused }),
+        (None, _) => Err(ClientError::NoEngine { looked: directories(), refused, option }),
     }
 }
 
@@ -152,6 +154,6 @@ mod tests {
     #[test]
     fn the_one_that_was_named_is_taken_unseen() {
         let named = Path::new("/nowhere/a.sock");
-        assert_eq!(choose(Some(named)).unwrap(), named);
+        assert_eq!(choose(Some(named), "--control PATH").unwrap(), named);
     }
 }

@@ -10,6 +10,7 @@ use napkin_core::Policy;
 use napkin_core::policy::{EpollPolicy, Threaded};
 
 use crate::device::{Device, Napi};
+use crate::process::Unseen;
 
 /// Something that was seen, or what was missing to see it: a right by its name, a file that this
 /// kernel does not have, a program that never waited while it was looked at.
@@ -37,7 +38,7 @@ pub struct Facts {
     /// Other programs with sockets on the same instances.
     pub others: Known<Vec<Other>>,
     /// Processes that could not be looked at although the right is held: they protect themselves.
-    pub unseen: usize,
+    pub unseen: Unseen,
     /// What went on while it was looked at.
     pub measured: Measured,
 }

@@ -12,6 +12,7 @@ use napkin_sched::Class;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use thiserror::Error;
 
+use super::beside::{self, Beside};
 use super::facts::{
     Facts, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring, Support,
 };
@@ -100,7 +101,9 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
     let owners = process::owners(DESCRIPTORS);
     let devices = devices(&mut netdev, request, &processes, &owners)?;
     // With the program named only what it shares matters; otherwise whoever owns sockets there.
-    let processes = if request.pid.is_some() { processes } else { owning(&devices, &owners) };
+    let beside = if request.pid.is_some() { BTreeMap::new() } else { beside::find(&owners) };
+    let processes =
+        if request.pid.is_some() { processes } else { concerned(&devices, &owners, &beside) };
 
     let window = request.window.min(Request::LONGEST);
     let softnet = Softnet::read();
@@ -122,7 +125,10 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
     // As they are now: a device may have gone meanwhile.
     let mut facts = Vec::new();
     for device in devices {
-        let mine = |program: &&Program| request.pid.is_some() || on(program, &device);
+        let mine = |program: &&Program| {
+            let beside = beside.get(&program.pid).is_some_and(|it| it.may_be_on(device.ifindex));
+            request.pid.is_some() || beside || on(program, &device)
+        };
         let programs: Vec<Program> = programs.iter().filter(mine).cloned().collect();
         let policy = request.policy.unwrap_or_else(|| meant(&device, &programs));
         facts.push(Facts {
@@ -133,7 +139,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
             receive: receive(&device),
             host: host.clone(),
             others: others(&device, &programs, &owners),
-            unseen: owners.denied,
+            unseen: owners.denied.clone(),
             programs,
             measured: Measured {
                 window,
@@ -202,11 +208,13 @@ fn devices(
     }
 }
 
-/// The processes that own sockets on devices.
-fn owning(devices: &[Device], owners: &Owners) -> Vec<Process> {
+/// The processes that own sockets on devices, and those that should.
+fn concerned(devices: &[Device], owners: &Owners, beside: &BTreeMap<i32, Beside>) -> Vec<Process> {
     let napis = devices.iter().flat_map(|device| &device.napis);
-    let pids: BTreeSet<i32> =
-        napis.flat_map(|napi| owners.of(napi.id)).map(|owner| owner.pid).collect();
+    let owning = napis.flat_map(|napi| owners.of(napi.id)).map(|owner| owner.pid);
+    let may = |it: &Beside| devices.iter().any(|device| it.may_be_on(device.ifindex));
+    let beside = beside.iter().filter(|(_, it)| may(it)).map(|(pid, _)| *pid);
+    let pids: BTreeSet<i32> = owning.chain(beside).collect();
     pids.into_iter().take(PROGRAMS).filter_map(|pid| Process::open(pid).ok()).collect()
 }
 
@@ -244,12 +252,8 @@ fn others(device: &Device, programs: &[Program], owners: &Owners) -> Known<Vec<O
             others.insert(owner.pid, owner.comm.clone());
         }
     }
-    if others.is_empty() && owners.denied > 0 && !Right::SysPtrace.held() {
-        return Err(format!(
-            "{}, to look at {} processes of other users",
-            Right::SysPtrace,
-            owners.denied
-        ));
+    if others.is_empty() && !owners.denied.is_empty() && !Right::SysPtrace.held() {
+        return Err(format!("{}, to look at {} of other users", Right::SysPtrace, owners.denied));
     }
     Ok(others.into_iter().map(|(pid, comm)| Other { pid, comm }).collect())
 }

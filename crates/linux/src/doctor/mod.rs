@@ -9,6 +9,7 @@
 //! A *fault* means that the mode does not work, or not as the policy says. *Advice* is what the
 //! published set-ups did, what costs others something, or what cannot profit.
 
+mod beside;
 mod checks;
 mod facts;
 mod finding;

@@ -1,7 +1,7 @@
 //! Links, and as much of making them as measurements and tests need: a pair of veth, its
 //! addresses, up, down, away.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -54,13 +54,13 @@ pub struct LinkRecord {
     pub tx_queues: u32,
 }
 
-/// An IPv4 address of a link, as `RTM_GETADDR` lists it.
+/// An address of a link, as `RTM_GETADDR` lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRecord {
     /// The link's number in this namespace.
     pub ifindex: u32,
     /// The address.
-    pub ipv4: Ipv4Addr,
+    pub ip: IpAddr,
     /// Bits of it that name its network.
     pub prefix: u8,
 }
@@ -100,9 +100,9 @@ impl Route {
         self.connection.dump(format_args!("listing the links"), RTM_GETLINK, body, link)
     }
 
-    /// All IPv4 addresses of the namespace's links.
+    /// All addresses of the namespace's links.
     pub fn addresses(&mut self) -> Result<Vec<AddressRecord>, NetlinkError> {
-        let body = Body::new().header(&ifaddrmsg(0, 0));
+        let body = Body::new().header(&[0; IFADDRMSG]);
         self.connection.dump(format_args!("listing the addresses"), RTM_GETADDR, body, address)
     }
 
@@ -207,21 +207,25 @@ fn address(kind: u16, body: &[u8]) -> Result<Option<AddressRecord>, Malformed> {
         return Ok(None);
     }
     let (header, list) = split_header(body, IFADDRMSG)?;
-    if header[0] != libc::AF_INET as u8 {
-        return Ok(None);
-    }
     let ifindex = header[4..].first_chunk().copied().map(u32::from_ne_bytes).unwrap_or_default();
+    let mut found = None;
     for attribute in attributes(list) {
         let attribute = attribute?;
-        // Of a point-to-point link the other one is the peer's.
-        if attribute.kind == IFA_LOCAL {
-            let Ok(octets) = <[u8; 4]>::try_from(attribute.value) else {
-                return Err(Malformed("an IPv4 address has not four bytes"));
-            };
-            return Ok(Some(AddressRecord { ifindex, ipv4: octets.into(), prefix: header[1] }));
+        let ip = match *attribute.value {
+            [a, b, c, d] => IpAddr::from([a, b, c, d]),
+            _ => match <[u8; 16]>::try_from(attribute.value) {
+                Ok(octets) => octets.into(),
+                Err(_) => continue,
+            },
+        };
+        // Of a link with a peer `IFA_ADDRESS` is the peer's; IPv6 has nothing else where there is none.
+        match attribute.kind {
+            IFA_LOCAL => found = Some(ip),
+            IFA_ADDRESS => found = found.or(Some(ip)),
+            _ => {}
         }
     }
-    Ok(None)
+    Ok(found.map(|ip| AddressRecord { ifindex, ip, prefix: header[1] }))
 }
 
 /// `struct ifinfomsg`: family, padding, type, index, flags, and which flags are to change.

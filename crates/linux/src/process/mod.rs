@@ -32,7 +32,7 @@ pub use epoll::{Member, Members, Params};
 pub use error::ProcessError;
 pub(crate) use handle::descendants_of;
 pub use handle::{Process, all};
-pub use owners::{Owner, Owners, owners};
+pub use owners::{Owner, Owners, Unseen, owners};
 pub use socket::{Socket, SocketOptions};
 pub use wait::{Timeout, Wait, Waits};
 

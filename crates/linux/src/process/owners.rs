@@ -1,6 +1,7 @@
 //! Whose sockets receive from which NAPI instance.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Serialize;
 
@@ -21,14 +22,44 @@ pub struct Owner {
     pub sockets: usize,
 }
 
+/// Processes that could not be looked at for lack of `CAP_SYS_PTRACE`, or although it is held: they
+/// protect themselves. By id and name.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Unseen(pub Vec<(i32, String)>);
+
+impl Unseen {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Unseen {
+    /// `1 process (memcached[812])`; of many, the first.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMED: usize = 3;
+        let count = self.len();
+        write!(f, "{count} process{} (", if count == 1 { "" } else { "es" })?;
+        for (place, (pid, comm)) in self.0.iter().take(NAMED).enumerate() {
+            write!(f, "{}{comm}[{pid}]", if place == 0 { "" } else { ", " })?;
+        }
+        f.write_str(if count > NAMED { " ...)" } else { ")" })
+    }
+}
+
 /// The owners of all instances that have any.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Owners {
     /// By NAPI id, with the most sockets first.
     pub by_napi_id: BTreeMap<u32, Vec<Owner>>,
-    /// How many processes could not be looked at for lack of `CAP_SYS_PTRACE`.
-    pub denied: usize,
+    /// The processes that could not be looked at for lack of a right.
+    pub denied: Unseen,
     /// Processes of which not all descriptors were looked at, as they have more than the limit.
     pub cut: Vec<i32>,
 }
@@ -61,7 +92,7 @@ pub fn owners(limit: usize) -> Owners {
                     owners.by_napi_id.entry(napi_id).or_default().push(owner);
                 }
             }
-            Err(error) if error.is_denied() => owners.denied += 1,
+            Err(ProcessError::Denied { pid, comm, .. }) => owners.denied.0.push((pid, comm)),
             // It has ended.
             Err(_) => {}
         }
@@ -106,4 +137,17 @@ fn sockets_of(
         return Ok(None);
     }
     Ok(Some((process.comm()?, found.cut, counts)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_could_not_be_looked_at_is_named() {
+        let mut unseen = Unseen(vec![(812, "memcached".into())]);
+        assert_eq!(unseen.to_string(), "1 process (memcached[812])");
+        unseen.0.extend([(1, "init".into()), (2, "b".into()), (3, "c".into())]);
+        assert_eq!(unseen.to_string(), "4 processes (memcached[812], init[1], b[2] ...)");
+    }
 }

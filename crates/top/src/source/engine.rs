@@ -35,7 +35,8 @@ impl EngineSource {
     /// # Errors
     /// If there is none, or more than one, or it does not answer.
     pub fn open(named: Option<&Path>) -> Result<EngineSource, SourceError> {
-        let path = choose(named).map_err(|error| SourceError(error.to_string()))?;
+        let path =
+            choose(named, "--engine SOCKET").map_err(|error| SourceError(error.to_string()))?;
         let mut source = EngineSource { path, process: None, warnings: Vec::new() };
         source.meet()?;
         Ok(source)

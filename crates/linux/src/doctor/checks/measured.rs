@@ -131,11 +131,11 @@ pub(super) fn shared_interface(facts: &Facts) -> Vec<Finding> {
         Err(missing) => Finding::unknown("who else has sockets on these instances", missing),
         Ok(others) if others.is_empty() => Finding::ok(
             "no other program has sockets on these instances",
-            match facts.unseen {
-                0 => "SO_INCOMING_NAPI_ID of all processes' sockets".into(),
+            match &facts.unseen {
+                none if none.is_empty() => "SO_INCOMING_NAPI_ID of all processes' sockets".into(),
                 some => format!(
-                    "SO_INCOMING_NAPI_ID of the sockets of all processes but {some}, which refuse \
-                     to be looked at"
+                    "SO_INCOMING_NAPI_ID of the sockets of all processes but {some} refusing to be \
+                     looked at"
                 ),
             },
         ),

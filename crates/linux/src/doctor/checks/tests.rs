@@ -9,6 +9,7 @@ use super::super::facts::*;
 use super::super::finding::Status;
 use super::{CHECKS, examine};
 use crate::device::{Device, Napi};
+use crate::process::Unseen;
 use crate::settings::Settings;
 
 mod programs;
@@ -106,7 +107,7 @@ fn sound(name: &str) -> Facts {
         },
         programs: vec![program],
         others: Ok(vec![]),
-        unseen: 0,
+        unseen: Unseen::default(),
         measured: Measured {
             window: 500_000_000,
             squeezes: Ok(0),
