@@ -167,13 +167,17 @@ pub(crate) fn bench(
     let identity = json!({ name: plan.identity() });
     let mut attempt = Attempt::new(interrupt, resume, "bench", identity, runs)?;
     outputs.check(common.json.as_deref().into_iter().chain(modelled.trace.as_deref()))?;
+    // One that cannot be written costs no table.
+    let mut traced = Ok(());
     if let Some(path) = &modelled.trace {
         let window = modelled.trace_window.unwrap_or(perfetto::WINDOW);
         let timelines = plan
             .timelines(window, &attempt.interrupt)
             .map_err(|error| failure(error, Some(&attempt)))?;
-        file::write(path, &perfetto::json(&timelines)).map_err(Failure::of)?;
-        say(&format!("timeline: {} (open it in https://ui.perfetto.dev)", path.display()));
+        traced = file::write(path, &perfetto::json(&timelines)).map_err(Failure::of);
+        if traced.is_ok() {
+            say(&format!("timeline: {} (open it in https://ui.perfetto.dev)", path.display()));
+        }
     }
     let progress = if common.quiet { Progress::hidden } else { Progress::new };
     let host = &plan.profile;
@@ -195,6 +199,7 @@ pub(crate) fn bench(
     };
     show(&report)?;
     attempt.end();
+    traced?;
     let failed = report.rows.iter().map(|row| row.notes.len()).sum::<usize>();
     if failed > 0 {
         return Err(Failure::Failed(format!("{failed} runs failed; their rows say why")));

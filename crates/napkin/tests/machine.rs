@@ -26,6 +26,16 @@ fn json(path: &std::path::Path) -> Value {
 }
 
 #[test]
+fn a_timeline_that_cannot_be_written_costs_no_table() {
+    let args = ["bench", "udp-sink", "--world", "machine", "--policy", "base", "--load", "1000"];
+    let output = napkin(args.into_iter().chain(SHORT).chain(["--quiet", "--trace", "/dev/full"]));
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.lines().any(|line| line.starts_with("base")), "{out}{error}");
+    assert!(error.contains("/dev/full: No space"), "{error}");
+    assert_eq!(output.status.code(), Some(1), "{error}");
+}
+
+#[test]
 fn every_workload_runs_in_the_machine_and_leaves_the_other_worlds_json() {
     let place = Place::new("machine-all");
     let loads = [

@@ -58,7 +58,8 @@ fn conclude(report: &mut Report) {
     let rows: Vec<String> = report.rows.iter().filter_map(missing).collect();
     if !rows.is_empty() {
         report.notes.push(format!(
-            "polls were not counted, as packets that the device received are missing from theirs              ({}); take polls_*, deferrals and watchdogs of these rows for too few",
+            "polls were not counted, as packets that the device received are missing from theirs \
+             ({}); take polls_*, deferrals and watchdogs of these rows for too few",
             rows.join(", ")
         ));
     }

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::json::Report;
+use super::round;
 
 /// A report could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -83,9 +84,7 @@ impl Report {
     }
 
     fn try_write(&self, path: &Path) -> io::Result<()> {
-        let mut text = serde_json::to_vec_pretty(self)?;
-        text.push(b'\n');
-        put(path, &text)
+        put(path, round::json(self)?.as_bytes())
     }
 }
 

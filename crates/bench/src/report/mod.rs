@@ -16,6 +16,7 @@ pub mod plot;
 pub mod progress;
 pub mod proposal;
 pub mod provenance;
+pub mod round;
 pub mod table;
 pub mod text;
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::cell::Cell;
 use super::plot::Figure;
 use super::verdict::Verdict;
+use crate::report::round;
 
 /// All experiments of one call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,7 +31,7 @@ impl Document {
     /// # Errors
     /// If a run's outcome has no JSON form, which would be a bug.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
+        round::json(self)
     }
 }
 
