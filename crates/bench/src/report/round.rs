@@ -7,6 +7,7 @@ use std::io;
 
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter};
+use serde_json::{Number, Value};
 
 /// Digits that are kept behind the first: nine in all, more than any measurement has.
 const DIGITS: usize = 8;
@@ -17,6 +18,14 @@ pub fn rounded(figure: f64) -> f64 {
         return figure;
     }
     format!("{figure:.DIGITS$e}").parse().unwrap_or(figure)
+}
+
+/// A number as JSON writes it, rounded.
+pub fn number(number: &Number) -> String {
+    match number.as_f64().filter(|_| number.is_f64()) {
+        Some(figure) => Value::from(rounded(figure)).to_string(),
+        None => number.to_string(),
+    }
 }
 
 /// The indented JSON of a report, its figures rounded, with a newline at its end.
@@ -69,7 +78,7 @@ impl Formatter for Rounding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     #[test]
     fn noise_goes_and_figures_stay() {
@@ -85,6 +94,9 @@ mod tests {
             assert_eq!(rounded(noisy), plain);
         }
         assert!(rounded(f64::NAN).is_nan());
+        let shown = [json!(2.0), json!(0.1 + 0.2), json!(7)];
+        let shown = shown.map(|it| it.as_number().map(number));
+        assert_eq!(shown, ["2.0", "0.3", "7"].map(|it| Some(it.to_owned())));
     }
 
     #[test]

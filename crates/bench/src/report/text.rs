@@ -5,7 +5,7 @@ use serde_json::Value;
 use textwrap::core::Word;
 use textwrap::{Options, WordSeparator};
 
-use super::round::rounded;
+use super::round::number;
 
 /// Characters of a line where nobody says how many there are: in a pipe, in a file.
 pub const WIDTH: usize = 120;
@@ -64,9 +64,7 @@ pub fn ratio(value: f64) -> String {
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Number(number) if number.is_f64() => {
-            rounded(number.as_f64().unwrap_or_default()).to_string()
-        }
+        Value::Number(figure) => number(figure),
         other => other.to_string(),
     }
 }

@@ -17,7 +17,7 @@ use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::plan::{LONGEST, PlanError, Point};
 use crate::machine::scenario::{LoadError, Scenario};
 use crate::machine::{figures, pool};
-use crate::report::round::rounded;
+use crate::report::round::number;
 use crate::report::{Figures, length};
 
 /// A sweep of one workload.
@@ -475,10 +475,7 @@ fn line(columns: &[String], result: Result<Figures, String>) -> Vec<String> {
             _ => &json[column.as_str()],
         };
         match value {
-            Value::Number(number) => match number.is_f64() {
-                true => rounded(number.as_f64().unwrap_or_default()).to_string(),
-                false => number.to_string(),
-            },
+            Value::Number(figure) => number(figure),
             _ => String::new(),
         }
     };
