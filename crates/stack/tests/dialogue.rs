@@ -198,6 +198,7 @@ fn every_fate_can_be_met_and_is_counted_under_its_own_name() {
     for (fate, frame) in [
         (Fate::Delivered, udp(7, b"hello")),
         (Fate::SocketFull, udp(7, b"hello")),
+        (Fate::AnsweredArp, who_has_us()),
         (Fate::AnsweredPing, ping(1, 1, b"hello")),
         (Fate::Learned, arp_reply),
         (Fate::Truncated, udp(7, b"hello")[..46].to_vec()),
@@ -205,6 +206,8 @@ fn every_fate_can_be_met_and_is_counted_under_its_own_name() {
         (Fate::BadHeader, changed(14, &[0x65])),
         (Fate::BadChecksum, changed(42, b"j")),
         (Fate::BadSource, changed(6, &[3])),
+        (Fate::Ipv6, changed(12, &[0x86, 0xdd])),
+        (Fate::Multicast, changed(0, &[1, 0, 0x5e, 0, 0, 0xfb])),
         (Fate::NotForUs, changed(0, &[4])),
         (Fate::Vlan, changed(12, &[0x81, 0])),
         (Fate::IpOptions, mended(14, 0x46)),
@@ -219,7 +222,7 @@ fn every_fate_can_be_met_and_is_counted_under_its_own_name() {
     }
     let counters = lab.counters();
     assert!(Fate::ALL.into_iter().all(|fate| counters.of(fate) == 1));
-    assert_eq!((counters.malformed(), counters.dropped()), (4, 13));
+    assert_eq!((counters.malformed(), counters.dropped()), (4, 15));
 }
 
 #[test]
