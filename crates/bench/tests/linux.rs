@@ -22,8 +22,8 @@ fn report(name: &str, load: &str, policies: &[&str]) -> Report {
     let options = Options {
         policies: NamedPolicy::read(&policies.join(",")).expect("policies"),
         repetitions: 1,
-        window: Duration::from_millis(200),
-        warm_up: Duration::from_millis(50),
+        window: Duration::from_millis(300),
+        warm_up: Duration::from_millis(100),
         progress: false,
         ..Options::default()
     };
