@@ -41,6 +41,10 @@ First it says how many measurements there are and how long they take. Ctrl-C (or
 measured, with exit code 130 (143), and says how to go on with the file that was left; a second one ends
 at once. Without an interruption no file is left.
 
+Over a table stands what it shows, and below it a conclusion, drawn from its figures: medians, as ratios.
+Where this host interrupted a run for long (column interrupted), or the repetitions differ more than the
+policies do, it says that it cannot tell, and why. In virtual time nobody interrupts.
+
 A table has the columns that fit on a line of the terminal (of $COLUMNS, else of 120 characters in a
 pipe), the most important first; it says which it leaves out. --help explains them all.
 

@@ -15,7 +15,7 @@ pub(crate) use evidence::fixed;
 
 use crate::report::Report;
 use crate::report::text::{percent, rate, time};
-use evidence::{CPU, Group, P50, P99, RATE};
+use evidence::{CPU, Figure, Group, P50, P99, RATE, interrupted};
 
 /// What a workload does and shows, by its name; empty for one that is not known.
 pub fn shows(workload: &str) -> &'static str {
@@ -51,21 +51,8 @@ pub fn shows(workload: &str) -> &'static str {
 /// What to learn from a report; `None` where nothing was measured, or of a workload that is not known.
 pub fn conclude(report: &Report) -> Option<String> {
     let groups = Group::all(report);
-    let rows: Vec<_> = groups.iter().flat_map(|group| &group.rows).collect();
-    if let [only] = rows[..] {
-        let of = |figure: evidence::Figure| only.median(figure);
-        let mut parts = Vec::new();
-        parts.extend(of(RATE).map(|served| format!("serves {}", rate(served))));
-        parts.extend(
-            of(P50).zip(of(P99)).map(|(p50, p99)| {
-                format!("half within {} and 99 % within {}", time(p50), time(p99))
-            }),
-        );
-        parts.extend(of(CPU).map(|busy| format!("for {} of its CPUs", percent(busy))));
-        let doubt = only.interrupted().filter(|share| *share > CPU.bears);
-        let doubt = doubt.map(|share| format!("; {}", evidence::interrupted(share)));
-        let told = format!("{} {}{}", only.name(), parts.join(", "), doubt.unwrap_or_default());
-        return (!parts.is_empty()).then_some(told);
+    if groups.iter().all(|group| group.rows.len() == 1) {
+        return groups.last().and_then(alone);
     }
     match report.workload.as_str() {
         "flood-ping" => interrupts::conclude(&groups),
@@ -73,6 +60,24 @@ pub fn conclude(report: &Report) -> Option<String> {
         "xsk-rr" | "memcached" | "tcp-rr" | "ssd" => answers::conclude(&groups),
         _ => None,
     }
+}
+
+/// Of one policy: its own figures.
+fn alone(group: &Group<'_>) -> Option<String> {
+    let only = group.rows.first()?;
+    let of = |figure: Figure| only.median(figure);
+    let mut parts = Vec::new();
+    parts.extend(of(RATE).map(|served| format!("serves {}", rate(served))));
+    parts.extend(
+        of(P50)
+            .zip(of(P99))
+            .map(|(p50, p99)| format!("half within {} and 99 % within {}", time(p50), time(p99))),
+    );
+    parts.extend(of(CPU).map(|busy| format!("for {} of its CPUs", percent(busy))));
+    let doubt = only.interrupted().filter(|share| *share > CPU.bears);
+    let doubt = doubt.map(|share| format!("; {}", interrupted(share))).unwrap_or_default();
+    let told = format!("{} {}{}{doubt}", only.name(), parts.join(", "), group.at());
+    (!parts.is_empty()).then_some(told)
 }
 
 /// A quotient for people: shares below one in per cent.
@@ -118,6 +123,14 @@ mod tests {
         assert!(
             told.is_some_and(|it| it.ends_with("; this host interrupted it for 34 % of the time"))
         );
+    }
+
+    #[test]
+    fn of_one_policy_the_last_load_is_told() {
+        let row = |load: u64| Fixed::new("base").load("requests_per_s", load.into());
+        let rows = [10, 20].map(|load| row(load).served(&[load as f64]).row());
+        let told = conclude(&report("memcached", "machine", rows.to_vec()));
+        assert_eq!(told.as_deref(), Some("base serves 20.0/s at requests/s 20"));
     }
 
     #[test]
