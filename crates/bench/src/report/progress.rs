@@ -43,9 +43,9 @@ impl Progress {
         if bar.is_hidden() {
             return Progress::plain(total, Box::new(std::io::stderr()));
         }
-        if let Ok(style) =
-            ProgressStyle::with_template("[{pos}/{len}] {bar:24} {msg} ({elapsed} so far{prefix})")
-        {
+        if let Ok(style) = ProgressStyle::with_template(
+            "[{pos}/{len}] {bar:12} ({elapsed} so far{prefix}) {wide_msg}",
+        ) {
             bar.set_style(style);
         }
         Progress::of(Shown::Bar(bar), total)
