@@ -170,7 +170,7 @@ mod tests {
         assert_eq!((napi.irq, napi.interrupts, napi.thread_cpu_ns), (Some(44), Some(7), Some(8)));
         assert_eq!((napi.cpu, napi.time_squeezes), (Some(3), Squeezes::OfCpu));
         assert_eq!((sample.cpus[0].cpu, sample.cpus[0].time_squeezes), (3, Some(6)));
-        assert_eq!(napi.owners, ["mem\u{fffd}cached[812]"]);
+        assert_eq!(napi.owners, ["mem\\u{1b}cached[812]"]);
         assert_eq!((sample.cpus[0].softirq_ns, sample.cpus[0].steal_ns), (2, 5));
         assert_eq!((sample.at_ns, sample.notes.len()), (9, 0));
     }
