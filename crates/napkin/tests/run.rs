@@ -370,7 +370,7 @@ fn a_go_server_statically_linked() {
         .args(["build", "-o", "server", "main.go"])
         .current_dir(&scratch.0)
         .env("CGO_ENABLED", "0")
-        .env("GOCACHE", scratch.path("cache"))
+        .env("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go"))
         .env("GO111MODULE", "off")
         .env("GOFLAGS", "")
         .output()

@@ -1,8 +1,8 @@
 //! What a workload shows, in words before it runs; and what to learn from its table, in a sentence after.
 //!
-//! The sentence is drawn from the table's own figures, by a rule for each kind of workload: [`answers`]
-//! (latency, and the CPU that it takes), [`overload`] (what a receiver gets of too much), [`interrupts`]
-//! (how many a packet takes). It compares medians and gives ratios. [`evidence`] says when figures may be
+//! The sentence is drawn from the table's own figures, by a rule for each kind of workload: `answers`
+//! (latency, and the CPU that it takes), `overload` (what a receiver gets of too much), `interrupts`
+//! (how many a packet takes). It compares medians and gives ratios. `evidence` says when figures may be
 //! compared at all; where they may not, the sentence is *cannot tell*, and why.
 
 mod answers;

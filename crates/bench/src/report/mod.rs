@@ -2,7 +2,7 @@
 //!
 //! [`json`] holds the report's types, the one source of every printed number; [`median`] makes a row
 //! from its repetitions; [`mod@file`] writes the JSON form; [`mod@column`] says what there is to be shown
-//! of a row, [`table`] shows it, [`bench`] makes a page of it, [`text`] has units and lines,
+//! of a row, [`table`] shows it, [`mod@bench`] makes a page of it, [`text`] has units and lines,
 //! [`mod@length`] times. Nothing here measures.
 
 pub mod bench;
