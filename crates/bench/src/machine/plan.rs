@@ -480,7 +480,6 @@ mod tests {
         let error = other.resume(&path).unwrap_err().to_string();
         assert!(error.contains("window_ns is 50000000 there and 50000001 now"), "{error}");
         std::fs::remove_dir_all(&folder).unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
