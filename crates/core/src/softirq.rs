@@ -76,6 +76,11 @@ impl<'a, Q> Softirq<'a, Q> {
         }
     }
 
+    /// The CPU whose softirqs these are; another may run them.
+    pub fn cpu(&self) -> CpuId {
+        self.id
+    }
+
     /// Tells ksoftirqd's loop to end: with [`Op::Done`] in place of its next sleep.
     pub fn stop(&mut self) {
         self.stopping = true;

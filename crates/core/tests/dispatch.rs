@@ -179,6 +179,20 @@ fn a_round_takes_its_budget_and_no_more_than_one_weight_beyond() {
 }
 
 #[test]
+fn frames_of_a_queue_that_is_left_to_its_timer_are_in_the_budget_too() {
+    let talk = Talk::of("defer20", 1, 8);
+    for id in talk.host.ids() {
+        talk.arrive_at(id, 60);
+        talk.interrupt(id);
+    }
+    talk.host.cpu(CPU).set_limits(Limits { dispatch_passes: 1, ..Limits::default() });
+    let said = talk.softirq();
+    assert_eq!(said.matches("-> 60").count(), 5, "{said}");
+    assert_eq!(said.matches("timer").count(), 5, "{said}");
+    assert_eq!(talk.host.cpu(CPU).counts().time_squeeze, 1);
+}
+
+#[test]
 fn a_round_takes_its_time_and_no_more_than_one_poll_beyond() {
     let talk = Talk::of("base", 1, 8);
     for id in talk.host.ids() {

@@ -7,7 +7,7 @@
 
 use napkin_core::policy::Threaded;
 use napkin_core::state::SCHED;
-use napkin_core::{Id, NEVER, Ns, Owner};
+use napkin_core::{CpuId, Id, NEVER, Ns, Owner};
 
 use crate::cpu::Source;
 use crate::machine::Machine;
@@ -227,12 +227,11 @@ impl Machine<'_> {
         }
     }
 
-    /// A poll by softirq or ksoftirqd took frames: its round may not exceed its budget by more
-    /// than a weight (invariant 5).
-    pub(crate) fn check_round(&mut self, cpu: usize, id: Id, rx: u16, budget: u16) {
-        let counts = self.host.cpu(napkin_core::CpuId(cpu as u16)).counts();
-        let limits = self.host.cpu(napkin_core::CpuId(cpu as u16)).limits();
-        let this = &mut self.cpus[cpu];
+    /// A poll by a CPU's softirq or ksoftirqd, wherever it ran, took frames: its round may not exceed
+    /// its budget by more than a weight (invariant 5).
+    pub(crate) fn check_round(&mut self, of: CpuId, id: Id, rx: u16, budget: u16) {
+        let (counts, limits) = (self.host.cpu(of).counts(), self.host.cpu(of).limits());
+        let this = &mut self.cpus[usize::from(of.0)];
         if this.round != counts.net_rx {
             this.round = counts.net_rx;
             this.round_frames = 0;

@@ -8,7 +8,7 @@ use napkin_core::policy::ApplicationPolicy;
 use napkin_core::{CpuId, Did, EpollWait, Id, Ns, Op, SocketWait, Task, Work};
 
 use crate::counts::Who;
-use crate::cpu::Use;
+use crate::cpu::{Body, Use};
 use crate::events::Event;
 use crate::machine::Machine;
 use crate::packet::Kind;
@@ -284,13 +284,18 @@ impl Machine<'_> {
 
     /// Checks the round of a softirq that a poll belongs to.
     fn check_round_of(&mut self, cpu: usize, at: Context, id: Id, rx: u16, budget: u16) {
-        let softirq = match at {
-            Context::Frame => true,
-            Context::Thread(_) => matches!(self.role(at), Some(Role::Ksoftirqd(_))),
+        // Not always this CPU's: a thread that has moved runs those of the CPU that its call was for.
+        let of = match at {
+            Context::Frame => match self.cpus[cpu].frames.last().map(|frame| &frame.body) {
+                Some(Body::Softirq(softirq)) => softirq.cpu(),
+                _ => return,
+            },
+            Context::Thread(me) => match &self.threads[me.0 as usize].pass {
+                Some(ThreadPass::Softirq(softirq)) => softirq.cpu(),
+                _ => return,
+            },
         };
-        if softirq && self.host.instance(id).cpu() == CpuId(cpu as u16) {
-            self.check_round(cpu, id, rx, budget);
-        }
+        self.check_round(of, id, rx, budget);
     }
 
     /// Who is current on a CPU.

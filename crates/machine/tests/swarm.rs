@@ -25,3 +25,10 @@ fn random_machines_hold_every_invariant_and_replay_exactly() {
     println!("{} virtual s, {steps} steps, {frames} frames, {faults} faults", time as f64 / 1e9);
     assert!(frames > 0);
 }
+
+#[test]
+fn a_round_belongs_to_the_cpu_whose_softirq_it_is() {
+    // An application that had moved to CPU 1 ran CPU 0's softirqs there, which polled a queue of CPU 1:
+    // the check of the budget took the frames for those of a round of CPU 1, which had none.
+    swarm::run(29_138).unwrap_or_else(|broken| panic!("{broken}"));
+}
