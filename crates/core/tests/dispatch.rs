@@ -193,6 +193,22 @@ fn frames_of_a_queue_that_is_left_to_its_timer_are_in_the_budget_too() {
 }
 
 #[test]
+fn a_round_that_used_up_its_budget_on_the_last_queue_raises_nothing() {
+    let talk = Talk::new("base");
+    talk.arrive(64);
+    talk.interrupt(ID);
+    talk.host.cpu(CPU).set_limits(Limits { budget: 1, ..Limits::default() });
+    assert_eq!(talk.softirq(), "poll 64 -> 64, deliver, poll 64 -> 0, unmask");
+    let counts = talk.host.cpu(CPU).counts();
+    assert_eq!((counts.net_rx, counts.time_squeeze), (2, 1));
+    talk.arrive(1);
+    talk.interrupt(ID);
+    assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, unmask");
+    let counts = talk.host.cpu(CPU).counts();
+    assert_eq!((counts.net_rx, counts.time_squeeze), (3, 2), "nothing was left");
+}
+
+#[test]
 fn a_round_takes_its_time_and_no_more_than_one_poll_beyond() {
     let talk = Talk::of("base", 1, 8);
     for id in talk.host.ids() {
