@@ -16,9 +16,12 @@ use napkin_linux::rights::Right;
 use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
 use rustix::event::epoll;
 
-/// What a broken set-up's findings have that those of a sound one have not.
+/// What a broken set-up's findings have that those of a sound one have not. But for softirqs that stop
+/// early: those are the host's, under whatever else runs there.
 fn added(sound: &Found, broken: &Found, status: Status) -> BTreeSet<&'static str> {
-    broken.checks(status).difference(&sound.checks(status)).copied().collect()
+    let mut added = broken.checks(status);
+    added.retain(|check| *check != "time-squeeze" && !sound.checks(status).contains(check));
+    added
 }
 
 /// A set-up that works, then broken in one way: exactly this fault is added, and goes when it is
