@@ -210,3 +210,24 @@ impl Counts {
         self.empty_polls.iter().sum()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_polls_are_those_of_every_owner_with_those_that_found_nothing() {
+        let counters = Counters::new();
+        for (times, owner) in (1..).zip(Owner::ALL) {
+            for _ in 0..times {
+                counters.poll(owner, Work { rx: 3, tx: 0 });
+            }
+            counters.poll(owner, Work::NONE);
+        }
+        let counts = counters.snapshot();
+        assert_eq!((counts.all_polls(), counts.all_empty_polls()), (15 + 5, 5));
+        assert_eq!((counts.polls, counts.empty_polls), ([1, 2, 3, 4, 5], [1; 5]));
+        let names = Owner::ALL.map(Owner::name);
+        assert_eq!(names, ["softirq", "ksoftirqd", "thread", "worker", "application"]);
+    }
+}
