@@ -1,6 +1,7 @@
 //! Softirq dispatch: the rules of three eras, the limits of a dispatch and of a round.
 
 use crate::world::talk::{CPU, ID, Talk};
+use napkin_core::policy::{CpuPolicy, NetSoftirq};
 use napkin_core::*;
 
 const INTERRUPT: Context = Context::Interrupt { competition: false };
@@ -79,6 +80,26 @@ fn in_2018_as_posted_a_timer_pushed_everything_to_ksoftirqd() {
         talk.dispatch(Context::Ksoftirqd),
         "TIMER, poll 64 -> 1, deliver, unmask, TASKLET, sleep"
     );
+}
+
+#[test]
+fn in_2018_as_posted_a_tasklet_of_high_priority_did_so_too() {
+    let talk = Talk::new("ksoftirqd-as-posted");
+    pending(&talk, &[Vector::Hi]);
+    assert_eq!(talk.dispatch(INTERRUPT), "wake ksoftirqd");
+}
+
+#[test]
+fn the_rules_of_a_cpu_are_those_that_were_set() {
+    let talk = Talk::new("base");
+    let cpu = talk.host.cpu(CPU);
+    for net_softirq in [NetSoftirq::Inline, NetSoftirq::Ksoftirqd, NetSoftirq::KsoftirqdAsPosted] {
+        for inline_while_ksoftirqd in [false, true] {
+            let rules = CpuPolicy { net_softirq, inline_while_ksoftirqd };
+            cpu.set_policy(rules);
+            assert_eq!(cpu.policy(), rules);
+        }
+    }
 }
 
 #[test]
