@@ -358,9 +358,11 @@ fn without_a_right_and_a_directory_the_right_is_named() {
     lab(|| {
         let home = Place::new("linux-rights");
         let before = settings("va");
-        // A copy where everybody may execute it.
+        // A copy where everybody may execute it, made by another process: what other tests fork
+        // meanwhile would have ours open for writing, and what is open so cannot be executed.
         let binary = home.0.join("napkin");
-        std::fs::copy(env!("CARGO_BIN_EXE_napkin"), &binary).expect("a copy");
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_napkin")).arg(&binary).status();
+        assert!(copied.expect("cp runs").success());
         let mut nobody = Command::new(&binary);
         nobody.args(["apply", "suspend20", "--dev", "va"]).uid(65_534).gid(65_534);
         nobody.env_remove("NAPKIN_STATE").env_remove("XDG_RUNTIME_DIR");
