@@ -143,7 +143,7 @@ fn an_unknown_key_gets_the_nearest_one() {
     assert_eq!(
         about("cost.poll", "{ value = \"1 ns\", sorce = \"x\", source = \"x\" }"),
         ".sorce: a constant has no such field; did you mean 'source'? it has value, source, fitted, \
-         range and note"
+         assumed, range and note"
     );
 }
 
@@ -274,21 +274,71 @@ fn zero_is_refused_where_it_cannot_be() {
 }
 
 #[test]
+fn an_assumed_constant_says_why_and_may_have_a_range() {
+    let origin = |constant: &str| {
+        let profile = read(&with("cost.poll", constant).0);
+        let all: Vec<_> = profile.uncertain().collect();
+        let stated = profile.constants().find(|it| it.key.name == "poll").unwrap();
+        let text = format!("{:?}", stated.origin);
+        (text, all.iter().map(|it| (it.low, it.high)).collect::<Vec<_>>())
+    };
+    let (said, ranges) = origin("{ value = \"100 ns\", assumed = \"as others\" }");
+    assert_eq!(said, "Assumed { why: \"as others\", range: None }");
+    assert_eq!(ranges, [(80.0, 120.0)], "20 % where nobody says more");
+    let (_, ranges) =
+        origin("{ value = \"100 ns\", assumed = \"as others\", range = [\"90 ns\", \"1 us\"] }");
+    assert_eq!(ranges, [(90.0, 1_000.0)]);
+    assert!(
+        about("cost.poll", "{ value = \"1 ns\", assumed = \"x\", range = [\"2 ns\", \"3 ns\"] }")
+            .contains("1 ns")
+    );
+    assert_eq!(
+        about("cost.poll", "{ value = \"1 ns\", assumed = \"\" }"),
+        ".assumed: this has to be a text that says something"
+    );
+}
+
+#[test]
+fn a_draw_changes_what_is_uncertain_within_its_range_and_nothing_else() {
+    for name in Profile::names() {
+        let profile = Profile::named(name).unwrap();
+        let (one, again, other) = (profile.drawn(7), profile.drawn(7), profile.drawn(8));
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert_eq!(one, again.unwrap(), "{name}: a seed draws the same");
+        assert_ne!(one, other, "{name}");
+        let ranges: Vec<_> = profile.uncertain().collect();
+        assert!(!ranges.is_empty());
+        for (before, after) in profile.constants().zip(one.constants()) {
+            match ranges.iter().find(|range| range.key == before.key) {
+                Some(range) => {
+                    let within = (range.low..=range.high).contains(&after.value);
+                    assert!(within, "{name}: {range:?} has not {}", after.value);
+                }
+                None => assert_eq!(before.value, after.value, "{name}: {}", before.key.path()),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_constant_says_where_it_is_from_exactly_once() {
     let said = |constant: &str| about("cost.poll", constant);
     assert_eq!(
         said("{ value = \"1 ns\" }"),
-        "neither source nor fitted; say where the value comes from, or that it was fitted"
+        "neither source nor fitted nor assumed; say where the value comes from, that it was fitted, or \
+         why it is assumed"
     );
     let both = "{ value = \"1 ns\", source = \"x\", fitted = true, range = [\"1 ns\", \"2 ns\"] }";
-    assert_eq!(said(both), "both source and fitted; a constant has one of them");
+    assert_eq!(said(both), "a constant has only one of source, fitted and assumed");
+    let both = "{ value = \"1 ns\", source = \"x\", assumed = \"y\" }";
+    assert_eq!(said(both), "a constant has only one of source, fitted and assumed");
     assert_eq!(
         said("{ value = \"1 ns\", source = \"\" }"),
         ".source: this has to be a text that says something"
     );
     assert_eq!(
         said("{ value = \"1 ns\", source = \"x\", range = [\"1 ns\", \"2 ns\"] }"),
-        ".range: only a fitted constant has a range; take it away"
+        ".range: a sourced constant has no range; take it away"
     );
     assert_eq!(
         said("{ value = \"1 ns\", fitted = true }"),

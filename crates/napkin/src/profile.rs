@@ -1,6 +1,7 @@
 //! `napkin profile`: the hosts that can be modelled, and what their constants are worth.
 
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -17,7 +18,8 @@ use crate::table;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A profile is a TOML file with the constants of one host: its CPUs, kernel, NIC, link, and what each step
-of delivery costs. Each constant has a unit and either a source or the range in which it was fitted.
+of delivery costs. Each constant has a unit and a source, or the range in which it was fitted, or the
+reason why it is assumed.
 docs/profiles.md tells how to write one.
 
 Examples:
@@ -106,11 +108,16 @@ fn list() -> Result<(), Failure> {
 }
 
 fn from(constant: &Stated<'_>) -> String {
+    let within = |range: &RangeInclusive<f64>| {
+        let show = |end: &f64| constant.key.takes.show(*end);
+        format!("{} to {}", show(range.start()), show(range.end()))
+    };
     let origin = match &constant.origin {
         Origin::Source(source) => (*source).to_owned(),
-        Origin::Fitted(range) => {
-            let show = |end: &f64| constant.key.takes.show(*end);
-            format!("fitted within {} to {}", show(range.start()), show(range.end()))
+        Origin::Fitted(range) => format!("fitted within {}", within(range)),
+        Origin::Assumed { why, range: None } => format!("assumed: {why}"),
+        Origin::Assumed { why, range: Some(range) } => {
+            format!("assumed within {}: {why}", within(range))
         }
         Origin::Default => "the key's default".to_owned(),
     };
@@ -129,6 +136,7 @@ fn show(profile: &Profile, json: bool) -> Result<(), Failure> {
                     "value": constant.value,
                     "text": constant.key.takes.show(constant.value),
                     "fitted": matches!(constant.origin, Origin::Fitted(_)),
+                    "assumed": matches!(constant.origin, Origin::Assumed { .. }),
                     "from": from(&constant),
                     "what": constant.key.what,
                 });
@@ -150,10 +158,17 @@ fn show(profile: &Profile, json: bool) -> Result<(), Failure> {
 fn check_one(name: &str) -> Result<(), Failure> {
     let profile = Profile::load(name).map_err(Failure::of)?;
     let (all, fitted) = (profile.constants().count(), profile.fitted().count());
-    print(&format!(
-        "{}: nothing is wrong; {all} constants, {fitted} of them fitted\n",
-        profile.name()
-    ))
+    let assumed = profile.constants().filter(|it| matches!(it.origin, Origin::Assumed { .. }));
+    let mut text = format!(
+        "{}: nothing is wrong; {all} constants, {fitted} of them fitted and {} assumed\n",
+        profile.name(),
+        assumed.count()
+    );
+    let at_bounds: Vec<String> = profile.at_bounds().map(|key| key.path()).collect();
+    if !at_bounds.is_empty() {
+        text += &format!("at an end of the range of their fit: {}\n", at_bounds.join(", "));
+    }
+    print(&text)
 }
 
 fn find_constants(

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 
-use napkin_machine::profile::{Key, Profile, ProfileError, Takes};
+use napkin_machine::profile::{Key, Profile, ProfileError, Range};
 
 use super::pool;
 use crate::interrupt::Interrupt;
@@ -64,59 +64,9 @@ const FIRST_STEP: f64 = 0.25;
 /// The step at which a search ends.
 const LAST_STEP: f64 = 0.004;
 
-/// Where a range is so wide that steps are ratios instead of differences.
-const WIDE: f64 = 10.0;
-
-/// One fitted constant, whose value is a place from 0 to 1 in its range.
-struct Axis {
-    key: &'static Key,
-    low: f64,
-    high: f64,
-}
-
-impl Axis {
-    fn logarithmic(&self) -> bool {
-        self.low > 0.0 && self.high / self.low >= WIDE
-    }
-
-    fn value(&self, place: f64) -> f64 {
-        let place = place.clamp(0.0, 1.0);
-        let value = if self.logarithmic() {
-            self.low * (self.high / self.low).powf(place)
-        } else {
-            self.low + (self.high - self.low) * place
-        };
-        let value = match self.key.takes {
-            Takes::Count { .. } | Takes::Choice(_) => value.round(),
-            _ => significant(value),
-        };
-        value.clamp(self.low, self.high)
-    }
-
-    fn place(&self, value: f64) -> f64 {
-        let place = if self.logarithmic() {
-            (value / self.low).ln() / (self.high / self.low).ln()
-        } else if self.high > self.low {
-            (value - self.low) / (self.high - self.low)
-        } else {
-            0.0
-        };
-        place.clamp(0.0, 1.0)
-    }
-}
-
-/// Four significant digits: what a fit can tell, and what a person can read.
-fn significant(value: f64) -> f64 {
-    if value == 0.0 {
-        return 0.0;
-    }
-    let scale = 10f64.powi(3 - value.abs().log10().floor() as i32);
-    (value * scale).round() / scale
-}
-
 struct Search<'a> {
     base: &'a Profile,
-    axes: Vec<Axis>,
+    axes: Vec<Range>,
     objective: &'a Objective,
     options: Options,
     /// Errors of the values that were tried, by their bits.
@@ -176,9 +126,9 @@ pub fn fit(
     options: Options,
     mut tell: impl FnMut(Round),
 ) -> Result<Fitted, ProfileError> {
-    let axes: Vec<Axis> = profile
+    let axes: Vec<Range> = profile
         .fitted()
-        .map(|(key, range)| Axis { key, low: *range.start(), high: *range.end() })
+        .map(|(key, range)| Range { key, low: *range.start(), high: *range.end() })
         .collect();
     let mut places: Vec<f64> =
         axes.iter().map(|axis| axis.place(profile.get(&axis.key.path()))).collect();
@@ -315,11 +265,5 @@ mod tests {
         };
         let fitted = fit(&profile(), &wild, Options::default(), |_| ()).unwrap();
         assert_eq!(fitted.profile.get("cost.ipi"), 100.0, "{:?}", fitted.constants);
-    }
-
-    #[test]
-    fn values_have_few_digits() {
-        assert_eq!((significant(1_234.567), significant(0.012_345_6)), (1_235.0, 0.012_35));
-        assert_eq!(significant(0.0), 0.0);
     }
 }

@@ -74,9 +74,13 @@ fn limits(takes: Takes, amount: &Amount, frequency: Option<f64>) -> Result<(), P
     Ok(())
 }
 
-/// Holds a fitted value to its range, and the range to the limits of the key.
+/// Holds a value to its range, if it has one, and the range to the limits of the key.
 fn range(takes: Takes, constant: &Constant, frequency: Option<f64>) -> Result<(), (Part, Problem)> {
-    let Basis::Fitted { low, high } = &constant.basis else { return Ok(()) };
+    let (Basis::Fitted { low, high } | Basis::Assumed { range: Some((low, high)), .. }) =
+        &constant.basis
+    else {
+        return Ok(());
+    };
     for end in [low, high] {
         limits(takes, end, frequency).map_err(|problem| (Part::Range, problem))?;
     }

@@ -97,13 +97,13 @@ pub enum Problem {
     NotAConstant,
     /// Not a text, or an empty one.
     NotText,
-    /// Neither `source` nor `fitted`.
+    /// None of `source`, `fitted` and `assumed`.
     NoBasis,
-    /// Both `source` and `fitted`.
+    /// More than one of `source`, `fitted` and `assumed`.
     TwoBases,
     /// `fitted` is something else than `true`.
     NotTrue,
-    /// `range` without `fitted`.
+    /// `range` beside `source`.
     StrayRange,
     /// `fitted` without `range`.
     NoRange,
@@ -170,7 +170,7 @@ pub enum Problem {
         /// What was given.
         given: String,
     },
-    /// A fitted value outside of its range.
+    /// A value outside of its range.
     OutOfRange {
         /// What was given.
         given: String,
@@ -288,7 +288,7 @@ impl fmt::Display for Problem {
                 f.write_str("a constant has no such field")?;
                 meant(f, *nearest)?;
                 let mark = if nearest.is_some() { "" } else { ";" };
-                write!(f, "{mark} it has value, source, fitted, range and note")
+                write!(f, "{mark} it has value, source, fitted, assumed, range and note")
             }
             Problem::MissingSection => f.write_str("the section is missing; every profile has it"),
             Problem::NoWorkload => f.write_str(
@@ -306,16 +306,19 @@ impl fmt::Display for Problem {
             }
             Problem::NotASection => f.write_str("this has to be a section with keys"),
             Problem::NotAConstant => f.write_str(
-                "a constant is written as { value = ..., source = \"...\" } or { value = ..., \
-                 fitted = true, range = [..., ...] }",
+                "a constant is written as { value = ..., source = \"...\" }, { value = ..., fitted = true, \
+                 range = [..., ...] } or { value = ..., assumed = \"...\" }",
             ),
             Problem::NotText => f.write_str("this has to be a text that says something"),
             Problem::NoBasis => f.write_str(
-                "neither source nor fitted; say where the value comes from, or that it was fitted",
+                "neither source nor fitted nor assumed; say where the value comes from, that it was \
+                 fitted, or why it is assumed",
             ),
-            Problem::TwoBases => f.write_str("both source and fitted; a constant has one of them"),
+            Problem::TwoBases => {
+                f.write_str("a constant has only one of source, fitted and assumed")
+            }
             Problem::NotTrue => f.write_str("write fitted = true, or leave it out"),
-            Problem::StrayRange => f.write_str("only a fitted constant has a range; take it away"),
+            Problem::StrayRange => f.write_str("a sourced constant has no range; take it away"),
             Problem::NoRange => {
                 f.write_str("a fitted constant needs range = [..., ...], the bounds of the fit")
             }

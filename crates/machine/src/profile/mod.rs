@@ -11,6 +11,7 @@ mod check;
 mod error;
 mod key;
 mod parse;
+mod range;
 mod unit;
 mod write;
 
@@ -24,6 +25,7 @@ use napkin_core::text::quoted;
 
 pub use error::{Fault, Problem, ProfileError};
 pub use key::{KEYS, Key, MAX_TIME, SECTIONS, Section, Takes};
+pub use range::Range;
 pub use unit::{Scale, Unit};
 
 use unit::Amount;
@@ -53,6 +55,7 @@ struct Constant {
 enum Basis {
     Source(String),
     Fitted { low: Amount, high: Amount },
+    Assumed { why: String, range: Option<(Amount, Amount)> },
     Default,
 }
 
@@ -79,6 +82,14 @@ pub enum Origin<'a> {
     Source(&'a str),
     /// A fit within these bounds, in the base unit.
     Fitted(RangeInclusive<f64>),
+    /// Nobody measured it: why this value was taken, and the bounds within which it may as well be
+    /// another, in the base unit.
+    Assumed {
+        /// The reason, in a few words.
+        why: &'a str,
+        /// The bounds, if the profile gives some.
+        range: Option<RangeInclusive<f64>>,
+    },
     /// The key's default.
     Default,
 }
@@ -275,7 +286,7 @@ impl Profile {
     pub fn fitted(&self) -> impl Iterator<Item = (&'static Key, RangeInclusive<f64>)> {
         self.constants().filter_map(|constant| match constant.origin {
             Origin::Fitted(range) => Some((constant.key, range)),
-            Origin::Source(_) | Origin::Default => None,
+            Origin::Source(_) | Origin::Assumed { .. } | Origin::Default => None,
         })
     }
 
@@ -290,6 +301,13 @@ impl Profile {
                 Basis::Fitted { low, high } => {
                     Origin::Fitted(low.value(frequency)?..=high.value(frequency)?)
                 }
+                Basis::Assumed { why, range } => Origin::Assumed {
+                    why,
+                    range: match range {
+                        Some((low, high)) => Some(low.value(frequency)?..=high.value(frequency)?),
+                        None => None,
+                    },
+                },
             };
             let value = amount.value(frequency)?;
             Some(Stated { key, value, origin, note: note.as_deref(), set: *set })

@@ -17,7 +17,7 @@ use super::unit::Amount;
 use super::{Basis, Constant, Profile};
 
 /// What a constant may have.
-const FIELDS: [&str; 5] = ["value", "source", "fitted", "range", "note"];
+const FIELDS: [&str; 6] = ["value", "source", "fitted", "assumed", "range", "note"];
 
 /// Longest text that is read as a profile, in bytes.
 pub(super) const LONGEST: usize = 1 << 20;
@@ -30,7 +30,7 @@ impl Profile {
     /// [`ProfileError::Invalid`] with every fault and its line: text that is not TOML, sections,
     /// keys and fields that do not exist or are missing, values that are no number, without their
     /// unit, with one of another kind or beyond their limits, a constant without exactly one of
-    /// `source` and `fitted`, and more queues than CPUs.
+    /// `source`, `fitted` and `assumed`, and more queues than CPUs.
     pub fn parse(text: &str, origin: &str) -> Result<Profile, ProfileError> {
         let mut reader = Reader::new(text);
         let (name, about) = match document(text) {
@@ -245,7 +245,7 @@ impl<'a> Reader<'a> {
         Some(Constant { amount: amount?, basis: basis?, note, set: false })
     }
 
-    /// Reads where a value comes from: exactly one of `source` and `fitted`.
+    /// Reads where a value comes from: exactly one of `source`, `fitted` and `assumed`.
     fn basis(
         &mut self,
         key: &Key,
@@ -253,27 +253,20 @@ impl<'a> Reader<'a> {
         table: &dyn TableLike,
         line: usize,
     ) -> Option<Basis> {
-        let (source, fitted) = (table.get("source"), table.get("fitted"));
+        let given: Vec<(&str, &Item)> = ["source", "fitted", "assumed"]
+            .into_iter()
+            .filter_map(|name| Some((name, table.get(name)?)))
+            .collect();
+        let [(name, item)] = given[..] else {
+            let problem = if given.is_empty() { Problem::NoBasis } else { Problem::TwoBases };
+            self.fault(line, path, problem);
+            return None;
+        };
         let range = table.get("range");
-        if range.is_some() && fitted.is_none() {
-            let line = self.line_of(table, "range");
-            self.fault(line, format!("{path}.range"), Problem::StrayRange);
-        }
-        match (source, fitted) {
-            (None, None) => {
-                self.fault(line, path, Problem::NoBasis);
-                None
-            }
-            (Some(_), Some(_)) => {
-                self.fault(line, path, Problem::TwoBases);
-                None
-            }
-            (Some(source), None) => {
-                let source = self.words(table, "source", &format!("{path}.source"), source)?;
-                Some(Basis::Source(source))
-            }
-            (None, Some(fitted)) => {
-                if fitted.as_bool() != Some(true) {
+        let place = format!("{path}.range");
+        match name {
+            "fitted" => {
+                if item.as_bool() != Some(true) {
                     let line = self.line_of(table, "fitted");
                     self.fault(line, format!("{path}.fitted"), Problem::NotTrue);
                 }
@@ -281,13 +274,38 @@ impl<'a> Reader<'a> {
                     self.fault(line, path, Problem::NoRange);
                     return None;
                 };
-                self.range(key.takes, &format!("{path}.range"), range, self.line_of(table, "range"))
+                let at = self.line_of(table, "range");
+                let (low, high) = self.range(key.takes, &place, range, at)?;
+                Some(Basis::Fitted { low, high })
+            }
+            "assumed" => {
+                let why = self.words(table, "assumed", &format!("{path}.assumed"), item)?;
+                let range = match range {
+                    None => None,
+                    Some(range) => {
+                        let at = self.line_of(table, "range");
+                        Some(self.range(key.takes, &place, range, at)?)
+                    }
+                };
+                Some(Basis::Assumed { why, range })
+            }
+            _ => {
+                if range.is_some() {
+                    self.fault(self.line_of(table, "range"), place, Problem::StrayRange);
+                }
+                Some(Basis::Source(self.words(table, "source", &format!("{path}.source"), item)?))
             }
         }
     }
 
-    /// Reads the bounds of a fitted constant.
-    fn range(&mut self, takes: Takes, path: &str, item: &Item, line: usize) -> Option<Basis> {
+    /// Reads the bounds of a constant.
+    fn range(
+        &mut self,
+        takes: Takes,
+        path: &str,
+        item: &Item,
+        line: usize,
+    ) -> Option<(Amount, Amount)> {
         let ends: Vec<&Value> =
             item.as_array().map(|ends| ends.iter().collect()).unwrap_or_default();
         let [low, high] = ends[..] else {
@@ -301,7 +319,7 @@ impl<'a> Reader<'a> {
                 None
             }
         });
-        Some(Basis::Fitted { low: low?, high: high? })
+        Some((low?, high?))
     }
 
     /// Reads a value. Plain numbers may stand without quotes; what has a unit cannot.
