@@ -17,6 +17,7 @@ use super::plot::{self, Figure};
 use super::published::{self, IrqSuspendRow, TargetQps};
 use super::verdict::{self, Tolerance, Verdict};
 use crate::machine::figures::figures;
+use crate::measure::LatencyNs;
 use crate::report::Figures;
 
 /// The profile of the testbed.
@@ -85,13 +86,15 @@ struct Taken {
 impl Taken {
     fn of(outcome: &Outcome) -> Taken {
         let us = |name: &str| outcome.figures.get(name).map_or(f64::NAN, |ns| ns / 1e3);
+        let latency = &outcome.latency;
         Taken {
             achieved_per_s: outcome.achieved_per_s,
-            mean_us: outcome.latency.mean() / 1e3,
+            mean_us: us("published_mean_ns"),
             p95_us: us("published_p95_ns"),
             p99_us: us("published_p99_ns"),
             cpu_percent: outcome.cpu_percent(),
-            true_us: [us("true_mean_ns"), us("true_p95_ns"), us("true_p99_ns")],
+            true_us: [latency.mean(), latency.quantile(0.95) as f64, latency.quantile(0.99) as f64]
+                .map(|ns| ns / 1e3),
         }
     }
 
@@ -101,13 +104,20 @@ impl Taken {
             let value = figures.extra.get(name).and_then(serde_json::Value::as_f64);
             value.map_or(f64::NAN, |ns| ns / 1e3)
         };
+        let latency = |get: fn(&LatencyNs) -> f64| {
+            figures.latency_ns.as_ref().map_or(f64::NAN, |latency| get(latency) / 1e3)
+        };
         Taken {
             achieved_per_s: figures.achieved_per_s.unwrap_or(f64::NAN),
-            mean_us: figures.latency_ns.as_ref().map_or(f64::NAN, |latency| latency.mean / 1e3),
+            mean_us: us("published_mean_ns"),
             p95_us: us("published_p95_ns"),
             p99_us: us("published_p99_ns"),
             cpu_percent: figures.cpu.map_or(f64::NAN, |cpu| cpu.busy() * 100.0),
-            true_us: [us("true_mean_ns"), us("true_p95_ns"), us("true_p99_ns")],
+            true_us: [
+                latency(|it| it.mean),
+                latency(|it| it.p95 as f64),
+                latency(|it| it.p99 as f64),
+            ],
         }
     }
 }

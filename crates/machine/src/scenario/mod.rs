@@ -58,7 +58,7 @@ pub struct Outcome {
     pub offered_per_s: Option<f64>,
     /// What was achieved, a second, as the experiment counts it.
     pub achieved_per_s: f64,
-    /// Latencies, as the experiment's own stamps say.
+    /// Latencies, from the time when a request was meant to be sent.
     pub latency: Histogram,
     /// Figures that the publication's own estimator gives where it is not what its name says, and
     /// whatever else only this scenario has; by name, in the unit that the name ends in.
