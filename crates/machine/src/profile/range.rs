@@ -1,0 +1,154 @@
+//! The range of a constant: what a fit searches, and what a draw takes its values from.
+
+use super::key::{Key, Takes};
+use super::{Origin, Profile, ProfileError};
+use crate::Rng;
+
+/// Where a range is so wide that steps in it are ratios instead of differences.
+const WIDE: f64 = 10.0;
+
+/// How far an assumed constant without a range may be off, as a part of its value.
+const UNKNOWN: f64 = 0.2;
+
+/// Attempts at a draw whose values the profile's rules accept together.
+const ATTEMPTS: u32 = 100;
+
+/// The range of one constant, whose value is a place from 0 to 1 in it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Range {
+    /// Which constant.
+    pub key: &'static Key,
+    /// The lower end, in the key's base unit.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+impl Range {
+    fn logarithmic(&self) -> bool {
+        self.low > 0.0 && self.high / self.low >= WIDE
+    }
+
+    /// The value at a place, with four significant digits: what a fit can tell, and what a person can
+    /// read.
+    pub fn value(&self, place: f64) -> f64 {
+        let place = place.clamp(0.0, 1.0);
+        let value = if self.logarithmic() {
+            self.low * libm::pow(self.high / self.low, place)
+        } else {
+            self.low + (self.high - self.low) * place
+        };
+        let value = match self.key.takes {
+            Takes::Count { .. } | Takes::Choice(_) => libm::round(value),
+            _ => significant(value),
+        };
+        value.clamp(self.low, self.high)
+    }
+
+    /// The place of a value.
+    pub fn place(&self, value: f64) -> f64 {
+        let place = if self.logarithmic() {
+            libm::log(value / self.low) / libm::log(self.high / self.low)
+        } else if self.high > self.low {
+            (value - self.low) / (self.high - self.low)
+        } else {
+            0.0
+        };
+        place.clamp(0.0, 1.0)
+    }
+}
+
+fn significant(value: f64) -> f64 {
+    if value == 0.0 {
+        return 0.0;
+    }
+    let scale = libm::pow(10.0, 3.0 - libm::floor(libm::log10(libm::fabs(value))));
+    libm::round(value * scale) / scale
+}
+
+impl Profile {
+    /// What is not known for certain: the fitted constants with the ranges of the fit, and the assumed
+    /// ones with theirs, or 20 % to both sides where the profile gives none. An assumed word without a
+    /// range is taken as it is.
+    pub fn uncertain(&self) -> impl Iterator<Item = Range> {
+        self.constants().filter_map(|stated| {
+            let key = stated.key;
+            let (low, high) = match stated.origin {
+                Origin::Fitted(range) | Origin::Assumed { range: Some(range), .. } => {
+                    (*range.start(), *range.end())
+                }
+                Origin::Assumed { range: None, .. } => {
+                    let (least, most) = key.takes.limits();
+                    let end = |factor: f64| {
+                        let end = stated.value * factor;
+                        let end = if key.takes.whole() { libm::round(end) } else { end };
+                        end.clamp(least, most)
+                    };
+                    (end(1.0 - UNKNOWN), end(1.0 + UNKNOWN))
+                }
+                Origin::Source(_) | Origin::Default => return None,
+            };
+            let word = matches!(key.takes, Takes::Choice(_));
+            (low < high && !(word && high - low < 1.0)).then_some(Range { key, low, high })
+        })
+    }
+
+    /// Fitted constants whose value lies at an end of its range: the fit would have gone on.
+    pub fn at_bounds(&self) -> impl Iterator<Item = &'static Key> {
+        self.constants().filter_map(|stated| match &stated.origin {
+            Origin::Fitted(range) => {
+                let at = stated.value == *range.start() || stated.value == *range.end();
+                at.then_some(stated.key)
+            }
+            _ => None,
+        })
+    }
+
+    /// This profile with all [uncertain](Profile::uncertain) constants drawn from their ranges,
+    /// independently and evenly (evenly in ratios where a range spans a factor of ten). The same seed
+    /// draws the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Profile::set`], if a hundred draws in turn broke a rule of the profile.
+    pub fn drawn(&self, seed: u64) -> Result<Profile, ProfileError> {
+        let mut rng = Rng::new(seed);
+        let ranges: Vec<Range> = self.uncertain().collect();
+        let mut result = Ok(());
+        for _ in 0..ATTEMPTS {
+            let mut drawn = self.clone();
+            // Ranges in cycles would move with a drawn frequency: they are those of this profile.
+            let changes: Vec<_> = ranges
+                .iter()
+                .filter_map(|range| {
+                    let place = Key::place(&range.key.path())?;
+                    Some((place, super::Amount::base(range.key.takes, range.value(rng.unit()))))
+                })
+                .collect();
+            result = drawn.change(&changes);
+            if result.is_ok() {
+                return Ok(drawn);
+            }
+        }
+        result.map(|()| self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_few_digits() {
+        assert_eq!((significant(1_234.567), significant(0.012_345_6)), (1_235.0, 0.012_35));
+        assert_eq!(significant(0.0), 0.0);
+    }
+
+    #[test]
+    fn a_wide_range_is_walked_in_ratios() {
+        let key = Key::find("cost.ipi").unwrap();
+        let range = Range { key, low: 10.0, high: 1_000.0 };
+        assert_eq!([0.0, 0.5, 1.0].map(|place| range.value(place)), [10.0, 100.0, 1_000.0]);
+        assert!((range.place(100.0) - 0.5).abs() < 1e-12);
+    }
+}
