@@ -144,7 +144,8 @@ pub struct Cell {
     pub true_value: Option<f64>,
     /// Whether this figure was among those that the profile was fitted to.
     pub fitted: bool,
-    /// Shown, and not judged: for example the empty polls of something that spins.
+    /// Shown, and not judged: for example the empty polls of something that spins, or a figure that no
+    /// constant of a profile could move.
     pub exempt: bool,
     /// What a reader should know of it: why it is exempt, or which invariant it departs for.
     pub note: Option<String>,
@@ -186,9 +187,14 @@ impl Cell {
         relative(self.model()?, self.published?)
     }
 
-    /// Whether it counts in a verdict: it was published, and is not exempt.
-    pub fn is_judged(&self) -> bool {
+    /// Whether it says something of the model: it was published, and is not exempt.
+    pub fn is_informative(&self) -> bool {
         self.published.is_some() && !self.exempt
+    }
+
+    /// Whether it counts in a verdict: it says something, and the profile was not fitted to it.
+    pub fn is_judged(&self) -> bool {
+        self.is_informative() && !self.fitted
     }
 
     /// Which row it stands in, in words.

@@ -410,14 +410,11 @@ impl Experiment for Kernel {
 
     fn verdicts(&self, cells: &[Cell]) -> Vec<Verdict> {
         let of = |unit: Unit| -> Vec<&Cell> { cells.iter().filter(|it| it.unit == unit).collect() };
-        let rows: std::collections::BTreeSet<&str> =
-            cells.iter().map(|cell| cell.config.as_str()).collect();
-        let needed = (rows.len() as f64 * NEEDED).ceil() as usize;
         let medians: Vec<&Cell> =
             of(Unit::Ns).into_iter().filter(|cell| cell.quantity == MEDIAN).collect();
         let counts = of(Unit::Count);
         vec![
-            verdict::rows_within("counts", &counts, WITHIN, needed),
+            verdict::rows_within("counts", &counts, WITHIN, NEEDED),
             verdict::share_within("single counts", &counts, WITHIN, NEEDED),
             verdict::median_error(MEDIAN, &medians, LATENCY),
         ]

@@ -1,7 +1,8 @@
-//! The null model: what somebody would say who knows the mean row of a table and nothing else.
+//! Null models: what somebody would say who knows some other row of a table and nothing else.
 //!
-//! A machine that is no better than it has learnt nothing from the proposals. The null model is given
-//! the published figures themselves, so it is a strong opponent wherever a table hardly varies.
+//! A machine that is no better than they has learnt nothing from the proposals. Null models are given
+//! the published figures themselves, so they are strong opponents wherever a table hardly varies.
+//! Where one makes no error at all, nothing can be asked of the machine beside it.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,11 @@ pub enum NullModel {
     MeanOfConfig,
     /// Each configuration's figure at the load at which it is idle (2025).
     IdleRow,
+    /// The same configuration's figure at the next lower load; it says nothing of the lowest (2024).
+    NextLowerLoad,
+    /// The mean of the configurations of the same family with the next smaller and the next larger number
+    /// (defer10 and defer50 for defer20) under the same load; it says nothing of those without a number.
+    Neighbours,
 }
 
 impl NullModel {
@@ -29,78 +35,128 @@ impl NullModel {
             NullModel::MeanOfLoad => "the mean of each load",
             NullModel::MeanOfConfig => "the mean of each column",
             NullModel::IdleRow => "each configuration's idle row",
+            NullModel::NextLowerLoad => "the same policy at the next lower load",
+            NullModel::Neighbours => "the neighbouring policies at the same load",
+        }
+    }
+
+    /// The part of its error that the machine's has to be below: half for those that know a mean, all for
+    /// those that know a row like the one asked for.
+    fn part(self) -> f64 {
+        match self {
+            NullModel::MeanOfLoad | NullModel::MeanOfConfig | NullModel::IdleRow => 0.5,
+            NullModel::NextLowerLoad | NullModel::Neighbours => 1.0,
         }
     }
 
     /// What it says of a figure; `idle` names the idle load, for the model that needs one. `None` where
     /// nothing was published that it could know.
     pub fn says(self, cell: &Cell, cells: &[&Cell], idle: &str) -> Option<f64> {
-        let known: Vec<f64> = cells
+        let beside: Vec<&Cell> = cells
             .iter()
+            .copied()
             .filter(|other| other.table == cell.table && other.quantity == cell.quantity)
-            .filter(|other| match self {
-                NullModel::MeanOfLoad => other.load == cell.load,
-                NullModel::MeanOfConfig => other.config == cell.config,
-                NullModel::IdleRow => other.config == cell.config && other.load == idle,
-            })
-            .filter_map(|other| other.published)
             .collect();
+        let of_load = beside.iter().copied().filter(|other| other.load == cell.load);
+        let of_config = beside.iter().copied().filter(|other| other.config == cell.config);
+        let known: Vec<f64> = match self {
+            NullModel::MeanOfLoad => published(of_load),
+            NullModel::MeanOfConfig => published(of_config),
+            NullModel::IdleRow => published(of_config.filter(|other| other.load == idle)),
+            NullModel::NextLowerLoad => {
+                let lower = of_config.filter(|other| load(other) < load(cell));
+                published(lower.max_by(|a, b| load(a).total_cmp(&load(b))))
+            }
+            NullModel::Neighbours => {
+                let (family, number) = numbered(&cell.config)?;
+                let relatives: Vec<(f64, &Cell)> = of_load
+                    .filter_map(|other| {
+                        let (of, number) = numbered(&other.config)?;
+                        (of == family).then_some((number, other))
+                    })
+                    .collect();
+                let nearest = |side: &dyn Fn(f64) -> bool| {
+                    relatives
+                        .iter()
+                        .filter(|(other, _)| side(*other))
+                        .min_by(|(a, _), (b, _)| (a - number).abs().total_cmp(&(b - number).abs()))
+                        .map(|(_, cell)| *cell)
+                };
+                let (below, above) = (nearest(&|it| it < number), nearest(&|it| it > number));
+                published(below.into_iter().chain(above))
+            }
+        };
         (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
     }
+}
+
+fn published<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<f64> {
+    cells.into_iter().filter_map(|cell| cell.published).collect()
+}
+
+/// A load for comparing; one that has no number (`MAX`) is above all others.
+fn load(cell: &Cell) -> f64 {
+    cell.load_value.unwrap_or(f64::INFINITY)
+}
+
+/// A configuration's name in its family's and its number: `defer20`.
+pub(super) fn numbered(config: &str) -> Option<(&str, f64)> {
+    let family = config.trim_end_matches(|c: char| c.is_ascii_digit());
+    Some((family, config[family.len()..].parse().ok()?))
 }
 
 /// Median absolute relative errors of a table, beside the null model's on the same figures.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Figures that were compared.
+    /// Figures that were compared: those that count in a verdict and of which the null model says
+    /// something.
     pub figures: usize,
     /// The machine's error; a figure that was not modelled counts as wrong without limit, and the median
     /// may then be `None`.
     pub machine: Option<f64>,
-    /// The machine's error on the figures that it was not fitted to; `None` if there are none.
-    pub predicted: Option<f64>,
     /// The null model's error.
     pub null: Option<f64>,
 }
 
-/// Compares the machine with the null model on all judged figures of the cells.
+/// Compares the machine with the null model on all judged figures of the cells. The null model knows all
+/// that was published, what the profile was fitted to as well.
 pub fn compare(cells: &[&Cell], model: NullModel, idle: &str) -> Comparison {
-    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
-    let machine = |cell: &&Cell| cell.relative().map_or(f64::MAX, f64::abs);
+    let said =
+        cells.iter().copied().filter(|cell| cell.is_judged()).filter_map(|cell| {
+            Some((cell, relative(model.says(cell, cells, idle)?, cell.published?)))
+        });
+    let said: Vec<(&Cell, Option<f64>)> = said.collect();
+    let size = |error: Option<f64>| error.map_or(f64::MAX, f64::abs);
     let finite = |error: f64| (error < f64::MAX / 4.0).then_some(error);
-    let null = judged.iter().filter_map(|cell| {
-        Some(relative(model.says(cell, &judged, idle)?, cell.published?).map_or(f64::MAX, f64::abs))
-    });
     Comparison {
-        figures: judged.len(),
-        machine: median(judged.iter().map(machine)).and_then(finite),
-        predicted: median(judged.iter().filter(|cell| !cell.fitted).map(machine)).and_then(finite),
-        null: median(null).and_then(finite),
+        figures: said.len(),
+        machine: median(said.iter().map(|(cell, _)| size(cell.relative()))).and_then(finite),
+        null: median(said.iter().map(|(_, error)| size(*error))).and_then(finite),
     }
 }
 
-/// Whether the machine's error is at most half of the null model's.
-pub fn beats(what: &str, cells: &[&Cell], model: NullModel, idle: &str) -> Verdict {
-    let Comparison { figures, machine, predicted, null } = compare(cells, model, idle);
-    let shown = |error: Option<f64>| error.map_or("not to be had".to_owned(), percent);
-    let mut got = format!("machine {}, null model {}", shown(machine), shown(null));
-    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
-    let fitted = judged.iter().filter(|cell| cell.fitted).count();
-    if fitted > 0 {
-        got.push_str(&format!(
-            "; on the {} figures not fitted {}",
-            figures - fitted,
-            shown(predicted)
-        ));
+/// Whether the machine's error is small enough beside the null model's; `None` where that makes no error,
+/// so that nothing can be asked.
+pub fn beats(what: &str, cells: &[&Cell], model: NullModel, idle: &str) -> Option<Verdict> {
+    let Comparison { figures, machine, null } = compare(cells, model, idle);
+    if null == Some(0.0) {
+        return None;
     }
-    Verdict {
+    let shown = |error: Option<f64>| error.map_or("not to be had".to_owned(), percent);
+    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
+    let part = model.part();
+    let asked = if part < 1.0 { "at most half of" } else { "less than" };
+    let below = |machine: f64, null: f64| {
+        if part < 1.0 { machine <= null * part } else { machine < null }
+    };
+    Some(Verdict {
         what: format!("{what}: median error, {figures} figures"),
-        asked: format!("at most half of a null model's that knows {}", model.knows()),
-        got,
-        met: matches!((machine, null), (Some(machine), Some(null)) if machine <= null / 2.0),
+        asked: format!("{asked} a null model's that knows {}", model.knows()),
+        got: format!("machine {}, null model {}", shown(machine), shown(null)),
+        met: matches!((machine, null), (Some(machine), Some(null)) if below(machine, null)),
         worst: verdict::worst(&judged),
         ..Verdict::default()
-    }
+    })
 }
 
 /// Whether the machine's error of what each row has above its configuration's idle row is at most half
@@ -108,7 +164,7 @@ pub fn beats(what: &str, cells: &[&Cell], model: NullModel, idle: &str) -> Verdi
 /// idle rows themselves, where both are right by definition, are left out.
 pub fn beats_on_excess(what: &str, cells: &[&Cell], idle: &str) -> [Verdict; 2] {
     let mut excesses = verdict::excesses(cells, idle);
-    excesses.retain(|cell| cell.load != idle);
+    excesses.retain(|cell| cell.load != idle && cell.is_judged());
     let unit = excesses.first().map_or(Unit::Count, |cell| cell.unit);
     // As in the comparison above, a figure that was not modelled is wrong without limit.
     let machine = |cell: &Cell| cell.difference().map_or(f64::MAX, f64::abs);
@@ -181,7 +237,7 @@ mod tests {
     fn the_machine_must_halve_the_null_model_s_error() {
         let mut cells = table();
         let verdict = |cells: &[Cell]| {
-            beats("p99", &cells.iter().collect::<Vec<_>>(), NullModel::MeanOfLoad, "")
+            beats("p99", &cells.iter().collect::<Vec<_>>(), NullModel::MeanOfLoad, "").unwrap()
         };
         // Errors of the null model: 100 %, 50 %, 33 %, 25 %; their median 41.7 %.
         let met = verdict(&cells);
@@ -201,7 +257,7 @@ mod tests {
         }
         let all: Vec<&Cell> = cells.iter().collect();
         assert_eq!(compare(&all, NullModel::MeanOfLoad, "").machine, None);
-        let verdict = beats("p99", &all, NullModel::MeanOfLoad, "");
+        let verdict = beats("p99", &all, NullModel::MeanOfLoad, "").unwrap();
         assert!(!verdict.met && verdict.got.starts_with("machine not to be had"), "{verdict:?}");
     }
 
@@ -229,17 +285,66 @@ mod tests {
     }
 
     #[test]
-    fn fitted_and_predicted_figures_are_told_apart() {
+    fn what_was_fitted_is_known_and_not_judged() {
         let mut cells = table();
         cells[0].fitted = true;
-        cells[0].modelled = Modelled::of(&[100.0], "");
-        let verdict = beats("p99", &cells.iter().collect::<Vec<_>>(), NullModel::MeanOfLoad, "");
-        assert!(verdict.got.ends_with("; on the 3 figures not fitted 10 %"), "{}", verdict.got);
+        let all: Vec<&Cell> = cells.iter().collect();
+        let comparison = compare(&all, NullModel::MeanOfLoad, "");
+        assert_eq!(comparison.figures, 3);
+        assert_eq!(NullModel::MeanOfLoad.says(&cells[2], &all, ""), Some(200.0), "of both rows");
+    }
+
+    #[test]
+    fn the_next_lower_load_says_nothing_of_the_lowest() {
+        let mut cells = table();
+        for cell in &mut cells {
+            cell.load_value = cell.load.parse().ok();
+        }
+        // A load without a number is above all others.
+        cells[3].load = "MAX".into();
+        cells[3].load_value = None;
+        let all: Vec<&Cell> = cells.iter().collect();
+        let says = |cell: &Cell| NullModel::NextLowerLoad.says(cell, &all, "");
+        assert_eq!([0, 1, 2, 3].map(|i| says(&cells[i])), [None, Some(100.0), None, Some(300.0)]);
+        let comparison = compare(&all, NullModel::NextLowerLoad, "");
+        assert_eq!(comparison.figures, 2, "on the same figures for both");
+    }
+
+    #[test]
+    fn neighbours_are_of_one_family() {
+        let config = |name: &str, published| Cell {
+            config: name.into(),
+            published: Some(published),
+            ..table()[0].clone()
+        };
+        let cells = [
+            config("defer10", 1.0),
+            config("defer20", 2.0),
+            config("defer50", 7.0),
+            config("suspend20", 100.0),
+            config("base", 50.0),
+        ];
+        let all: Vec<&Cell> = cells.iter().collect();
+        let says = |cell: &Cell| NullModel::Neighbours.says(cell, &all, "");
+        let said = [0, 1, 2, 3, 4].map(|i| says(&cells[i]));
+        assert_eq!(said, [Some(2.0), Some(4.0), Some(2.0), None, None]);
+    }
+
+    #[test]
+    fn beside_a_null_model_without_an_error_nothing_is_asked() {
+        let mut cells = table();
+        for cell in &mut cells {
+            cell.published = Some(100.0);
+        }
+        assert_eq!(
+            beats("p99", &cells.iter().collect::<Vec<_>>(), NullModel::MeanOfLoad, ""),
+            None
+        );
     }
 
     #[test]
     fn nothing_to_compare_is_not_met() {
-        let verdict = beats("p99", &[], NullModel::IdleRow, "");
+        let verdict = beats("p99", &[], NullModel::IdleRow, "").unwrap();
         assert!(!verdict.met && verdict.got.contains("null model not to be had"), "{verdict:?}");
     }
 }

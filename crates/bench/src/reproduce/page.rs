@@ -192,7 +192,7 @@ mod tests {
             "<td class=\"\">*114.5</td>",
             "<td>2030-01-02T03:04:05Z</td>",
             "<td>napkin reproduce fake</td>",
-            "<summary>4 outside it</summary>",
+            "<summary>3 outside it</summary>",
         ] {
             assert!(page.contains(words), "{words}\n{page}");
         }

@@ -266,10 +266,9 @@ b    2/s       1500    1690  +12.6 %   3379
 * the profile was fitted to this figure: it is no prediction
 note: Fitted to one row.
 
-met     p99, 4 figures: 13.7 %; asked: median error at most 20 %
-          worst: a, 1/s +14 %; b, 1/s +14 %; a, 2/s +14 %
-MISSED  p99: 0 of 4 (0 %); asked: within 10 % in at least 90 % of the figures
-          a, 1/s: \"p99\" published 100 us, modelled 114.5 us (+14.5 %)
+met     p99, 3 figures: 13.5 %, with its sign +13.5 %; 3 of 3 within 20 %; asked: median error at most 20 %
+          worst: b, 1/s +14 %; a, 2/s +14 %; b, 2/s +13 %
+MISSED  p99: 0 of 3 (0 %); asked: within 10 % in at least 90 % of the figures
           b, 1/s: \"p99\" published 150 us, modelled 170.8 us (+13.8 %)
           a, 2/s: \"p99\" published 200 us, modelled 227 us (+13.5 %)
           b, 2/s: \"p99\" published 1500 us, modelled 1690 us (+12.6 %)

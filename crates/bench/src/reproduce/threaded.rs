@@ -256,11 +256,12 @@ impl Experiment for ThreadedPolling {
         let ratios = verdict::ratios_to(&all, SOFTIRQ);
         let ratios: Vec<&Cell> = ratios.iter().collect();
         let tails: Vec<&Cell> = cells.iter().filter(|cell| cell.quantity == "p99.9").collect();
-        vec![
+        let mut verdicts = vec![
             verdict::median_error("ratios to softirq", &ratios, 0.15),
             verdict::winner("p99.9", &tails, 0.10),
-            null::beats("all figures", &all, NullModel::MeanOfLoad, ""),
-        ]
+        ];
+        verdicts.extend(null::beats("all figures", &all, NullModel::MeanOfLoad, ""));
+        verdicts
     }
 
     fn figures(&self, cells: &[Cell]) -> Vec<Figure> {

@@ -1,8 +1,8 @@
 //! What a reproduction is asked to show, and whether it did.
 //!
-//! Each function takes the cells that one criterion is about and judges those of them that were published
-//! and are not exempt. A figure that should have been modelled and was not is a miss: leaving it out would
-//! make a failed run look good. A criterion without a figure is not met, for the same reason. What was
+//! Each function takes the cells that one criterion is about and judges those of them that were published,
+//! are not exempt, and were not fitted: what the profile was fitted to proves nothing. A figure that should
+//! have been modelled and was not is a miss: leaving it out would make a failed run look good. A criterion without a figure is not met, for the same reason. What was
 //! missed is listed, the worst first, and never explained away here.
 
 use std::collections::BTreeMap;
@@ -104,30 +104,61 @@ pub fn median_error(what: &str, cells: &[&Cell], at_most: f64) -> Verdict {
     let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
     let used = |cell: &Cell| Tolerance::Relative(at_most).used(cell);
     // Errors without a limit are taken as the largest number, since a median takes finite ones only.
-    let errors = judged.iter().map(|cell| cell.relative().map_or(f64::MAX, f64::abs));
-    let middle = median(errors).filter(|error| *error < f64::MAX / 4.0);
+    let errors = |of: fn(f64) -> f64| {
+        let errors = judged.iter().map(|cell| cell.relative().map_or(f64::MAX, of));
+        median(errors).filter(|error| *error < f64::MAX / 4.0)
+    };
+    let (middle, signed) = (errors(f64::abs), errors(|error| error));
+    let within = judged.iter().filter(|cell| used(cell) <= 1.0 + ROUNDING).count();
+    let said = |middle: f64| {
+        // Errors of both signs hide a model that is always too low, or always too high.
+        let signed =
+            signed.map_or(String::new(), |it| format!(", with its sign {}", signed_percent(it)));
+        format!(
+            "{}{signed}; {within} of {} within {}",
+            percent(middle),
+            judged.len(),
+            percent(at_most)
+        )
+    };
     Verdict {
         what: format!("{what}, {} figures", judged.len()),
         asked: format!("median error at most {}", percent(at_most)),
-        got: middle.map_or("none to be had: too few figures were modelled".to_owned(), percent),
+        got: middle.map_or("none to be had: too few figures were modelled".to_owned(), said),
         met: middle.is_some_and(|error| error <= at_most * (1.0 + ROUNDING)),
         misses: worst_first(&judged, used).into_iter().map(Cell::to_string).collect(),
         worst: worst(&judged),
     }
 }
 
+/// An order of configurations that somebody could guess who has no model: how it is made, in words, and
+/// the guess, of which the smaller comes first.
+pub type Guess<'a> = (&'a str, &'a dyn Fn(&Cell) -> f64);
+
 /// Of all pairs of configurations under one load, in one table and quantity, whose published figures
-/// differ by more than `gap` (the larger against the smaller), at least a share in the published order.
-pub fn pair_order(what: &str, cells: &[&Cell], gap: f64, share: f64) -> Verdict {
-    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
+/// differ by more than `gap` (the larger against the smaller) and of which at least one was not fitted, at
+/// least a share in the published order. With a guess, the machine has to order more of the pairs on
+/// which the guess has an opinion than the guess does, unless that orders all of them.
+pub fn pair_order(
+    what: &str,
+    cells: &[&Cell],
+    gap: f64,
+    share: f64,
+    guess: Option<Guess<'_>>,
+) -> Verdict {
+    let informative: Vec<&Cell> =
+        cells.iter().copied().filter(|cell| cell.is_informative()).collect();
     let mut pairs = 0;
     let mut misses = Vec::new();
-    for (i, one) in judged.iter().enumerate() {
-        for other in &judged[i + 1..] {
+    // Pairs that the guess decides: all of them, and those that the machine and the guess order rightly.
+    let (mut decided, mut modelled, mut guessed) = (0, 0, 0);
+    for (i, one) in informative.iter().enumerate() {
+        for other in &informative[i + 1..] {
             let beside = one.table == other.table
                 && one.load == other.load
                 && one.quantity == other.quantity
-                && one.config != other.config;
+                && one.config != other.config
+                && !(one.fitted && other.fitted);
             let Some((low, high)) = beside.then(|| apart(one, other, gap)).flatten() else {
                 continue;
             };
@@ -136,18 +167,32 @@ pub fn pair_order(what: &str, cells: &[&Cell], gap: f64, share: f64) -> Verdict 
             if !right {
                 misses.push(wrong_order(low, high));
             }
+            let opinion = guess.map(|(_, of)| (of(low), of(high))).filter(|(a, b)| a != b);
+            if let Some((low, high)) = opinion {
+                decided += 1;
+                modelled += usize::from(right);
+                guessed += usize::from(low < high);
+            }
         }
     }
     let right = pairs - misses.len();
+    let mut got = of(right, pairs);
+    if let Some((words, _)) = guess.filter(|_| decided > 0) {
+        got.push_str(&format!(
+            "; of the {decided} that {words} orders as well, {modelled}, and it {guessed}"
+        ));
+    }
+    let more = modelled > guessed || guessed == decided;
     Verdict {
         what: what.to_owned(),
         asked: format!(
-            "at least {} of the pairs more than {} apart in the published order",
+            "at least {} of the pairs more than {} apart in the published order{}",
             percent(share),
-            percent(gap)
+            percent(gap),
+            guess.map_or(String::new(), |(words, _)| format!(", and more than {words}"))
         ),
-        got: of(right, pairs),
-        met: enough(right, pairs, share),
+        got,
+        met: enough(right, pairs, share) && more,
         misses,
         ..Verdict::default()
     }
@@ -157,7 +202,7 @@ pub fn pair_order(what: &str, cells: &[&Cell], gap: f64, share: f64) -> Verdict 
 pub fn winner(what: &str, cells: &[&Cell], gap: f64) -> Verdict {
     Verdict {
         asked: format!("the right winner of every pair more than {} apart", percent(gap)),
-        ..pair_order(what, cells, gap, 1.0)
+        ..pair_order(what, cells, gap, 1.0, None)
     }
 }
 
@@ -254,7 +299,8 @@ pub fn collapse(curve: &[(f64, f64)]) -> Option<Collapse> {
 /// Collapse and recovery of one column's curve within so many packets a second of the published ones;
 /// where the published curve does not collapse, the modelled one must not either.
 pub fn collapse_points(what: &str, cells: &[&Cell], within: f64) -> Verdict {
-    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
+    // A curve is one thing: it is judged with the points that were fitted.
+    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_informative()).collect();
     let curve = |value: fn(&Cell) -> Option<f64>| -> Vec<(f64, f64)> {
         judged.iter().filter_map(|cell| Some((cell.load_value?, value(cell)?))).collect()
     };
@@ -299,7 +345,7 @@ fn points(collapse: Option<Collapse>) -> String {
     }
 }
 
-/// What each judged row has above its configuration's figure at the idle load, published and modelled;
+/// What each informative row has above its configuration's figure at the idle load, published and modelled;
 /// nothing for a row whose idle row was not published.
 pub fn excesses(cells: &[&Cell], idle: &str) -> Vec<Cell> {
     let excess = |cell: &&Cell| {
@@ -318,36 +364,37 @@ pub fn excesses(cells: &[&Cell], idle: &str) -> Vec<Cell> {
             ..(*cell).clone()
         })
     };
-    cells.iter().filter(|cell| cell.is_judged()).filter_map(excess).collect()
+    cells.iter().filter(|cell| cell.is_informative()).filter_map(excess).collect()
 }
 
 /// What each row has above its configuration's figure at the idle load, within a tolerance in the
-/// figures' unit, in at least `needed` figures. The idle rows count, too, if they were modelled.
+/// figures' unit, in at least a share of the figures. The idle rows, right by definition, do not count.
 pub fn excess_over_idle(
     what: &str,
     cells: &[&Cell],
     idle: &str,
     within: f64,
-    needed: usize,
+    share: f64,
 ) -> Verdict {
     let excesses = excesses(cells, idle);
     let unit = excesses.first().map_or(Unit::Count, |cell| cell.unit);
-    let all: Vec<&Cell> = excesses.iter().collect();
+    let counts = |cell: &Cell| cell.is_judged() && cell.load != idle;
+    let all: Vec<&Cell> = excesses.iter().filter(|cell| counts(cell)).collect();
     let missed = worst_first(&all, |cell| Tolerance::Absolute(within).used(cell));
-    let total = cells.iter().filter(|cell| cell.is_judged()).count();
-    let good = excesses.len() - missed.len();
+    let total = cells.iter().filter(|cell| counts(cell)).count();
+    let good = all.len() - missed.len();
     Verdict {
         what: what.to_owned(),
-        asked: format!("within {} in at least {needed} of {total}", with_unit(within, unit)),
+        asked: format!("within {} in at least {}", with_unit(within, unit), percent(share)),
         got: of(good, total),
-        met: good >= needed && total > 0,
+        met: enough(good, total, share),
         misses: missed.into_iter().map(Cell::to_string).collect(),
         ..Verdict::default()
     }
 }
 
-/// At least `needed` rows (scenarios) of which every judged count is within a tolerance.
-pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, needed: usize) -> Verdict {
+/// At least a share of the rows (scenarios) of which every judged count is within a tolerance.
+pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f64) -> Verdict {
     let mut rows: BTreeMap<String, Vec<&Cell>> = BTreeMap::new();
     for cell in cells.iter().copied().filter(|cell| cell.is_judged()) {
         rows.entry(cell.row()).or_default().push(cell);
@@ -370,12 +417,12 @@ pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, needed: us
     Verdict {
         what: what.to_owned(),
         asked: format!(
-            "every count within {} in at least {needed} of {} rows",
+            "every count within {} in at least {} of the rows",
             tolerance.words(Unit::Count),
-            rows.len()
+            percent(share)
         ),
         got: of(good, rows.len()),
-        met: good >= needed && !rows.is_empty(),
+        met: enough(good, rows.len(), share),
         misses,
         ..Verdict::default()
     }
@@ -441,6 +488,11 @@ fn of(some: usize, all: usize) -> String {
         0 => "nothing to judge".to_owned(),
         _ => format!("{some} of {all} ({})", percent(some as f64 / all as f64)),
     }
+}
+
+fn signed_percent(fraction: f64) -> String {
+    let sign = if fraction > 0.0 { "+" } else { "" };
+    format!("{sign}{}", percent(fraction))
 }
 
 /// A fraction in percent, without a useless decimal.

@@ -67,7 +67,10 @@ fn the_median_error_counts_lost_figures_as_wrong_without_limit() {
         lost(cell("c", "1", 100.0, 0.0)),
     ];
     let verdict = median_error("p99", &refs(&cells), 0.2);
-    assert!(verdict.met && verdict.got == "20 %", "{verdict:?}");
+    assert!(
+        verdict.met && verdict.got == "20 %, with its sign +20 %; 2 of 3 within 20 %",
+        "{verdict:?}"
+    );
     cells.push(lost(cell("d", "1", 100.0, 0.0)));
     let verdict = median_error("p99", &refs(&cells), 0.2);
     assert!(!verdict.met && verdict.got.contains("too few"), "{verdict:?}");
@@ -99,8 +102,44 @@ fn pairs_are_judged_only_within_a_load_and_only_if_far_apart() {
         cell("c", "1", 200.0, 2.0), // beyond both
         cell("d", "2", 500.0, 0.5), // another load
     ];
-    let verdict = pair_order("p99", &refs(&cells), 0.15, 1.0);
+    let verdict = pair_order("p99", &refs(&cells), 0.15, 1.0, None);
     assert!(verdict.met && verdict.got == "2 of 2 (100 %)", "{verdict:?}");
+}
+
+#[test]
+fn what_the_profile_was_fitted_to_is_not_judged() {
+    let fitted = |cell: Cell| Cell { fitted: true, ..cell };
+    let mut cells = [fitted(cell("a", "1", 100.0, 10.0)), cell("b", "1", 100.0, 101.0)];
+    assert!(median_error("p99", &refs(&cells), 0.02).met, "only b counts");
+    let share = |cells: &[Cell]| share_within("x", &refs(cells), Tolerance::Relative(0.02), 1.0);
+    assert_eq!(share(&cells).got, "1 of 1 (100 %)");
+    cells[1].published = Some(200.0);
+    let pairs = |cells: &[Cell]| pair_order("x", &refs(cells), 0.15, 1.0, None).got;
+    assert_eq!(pairs(&cells), "1 of 1 (100 %)", "one of the two was predicted");
+    cells[1].fitted = true;
+    assert_eq!(pairs(&cells), "nothing to judge");
+}
+
+#[test]
+fn an_order_that_a_name_tells_as_well_shows_nothing() {
+    let cells = [
+        cell("defer10", "1", 100.0, 1.0),
+        cell("defer20", "1", 200.0, 2.0),
+        cell("defer50", "1", 150.0, 1.5), // the name says otherwise
+        cell("base", "1", 400.0, 4.0),    // the name says nothing
+    ];
+    let number = |cell: &Cell| cell.config.trim_start_matches(char::is_alphabetic).parse();
+    let by_name = |cell: &Cell| number(cell).unwrap_or(10.0);
+    let judge =
+        |cells: &[Cell]| pair_order("p99", &refs(cells), 0.15, 0.5, Some(("the number", &by_name)));
+    let verdict = judge(&cells);
+    let want = "6 of 6 (100 %); of the 5 that the number orders as well, 5, and it 2";
+    assert!(verdict.met && verdict.got == want, "{verdict:?}");
+    let mut wrong = cells;
+    wrong[2].modelled = Modelled::of(&[9.0], "");
+    wrong[3].modelled = Modelled::of(&[0.5], "");
+    let verdict = judge(&wrong);
+    assert!(!verdict.met, "no better than the number: {verdict:?}");
 }
 
 #[test]
@@ -180,11 +219,11 @@ fn the_excess_is_over_the_same_configuration_s_idle_row() {
         cell("poll", "idle", 13.0, 13.0),
         cell("poll", "busy", 13.0, 15.0),
     ];
-    let verdict = excess_over_idle("p99", &refs(&cells), "idle", 1.0, 3);
-    assert!(verdict.met && verdict.got == "3 of 4 (75 %)", "{verdict:?}");
+    let verdict = excess_over_idle("p99", &refs(&cells), "idle", 1.0, 0.5);
+    assert!(verdict.met && verdict.got == "1 of 2 (50 %)", "the idle rows are right by definition");
     assert!(verdict.misses[0].starts_with("poll, busy: excess of p99 over the idle row"));
-    assert!(!excess_over_idle("p99", &refs(&cells), "idle", 1.0, 4).met);
-    let none = excess_over_idle("p99", &refs(&cells), "no such load", 1.0, 1);
+    assert!(!excess_over_idle("p99", &refs(&cells), "idle", 1.0, 0.6).met);
+    let none = excess_over_idle("p99", &refs(&cells), "no such load", 1.0, 0.1);
     assert!(!none.met && none.got == "0 of 4 (0 %)", "without an idle row there is no excess");
 }
 
@@ -203,7 +242,7 @@ fn a_row_is_right_if_all_of_its_counts_are() {
         count("A003", "softirqs", 100.0, 100.0),
     ];
     let judge =
-        |cells: &[Cell]| rows_within("counts", &refs(cells), Tolerance::RelativeOr(0.05, 3.0), 1);
+        |cells: &[Cell]| rows_within("counts", &refs(cells), Tolerance::RelativeOr(0.05, 3.0), 0.5);
     let verdict = judge(&cells);
     assert!(verdict.met && verdict.got == "1 of 2 (50 %)", "{verdict:?}");
     let want = "A003: polls published 100, modelled 200 (+100.0 %), and 1 more of its 3 counts; \
