@@ -41,6 +41,8 @@ pub struct Activity {
     tid: AtomicI32,
     work: AtomicU64,
     poll: AtomicU64,
+    /// Since when it is in the application; 0: it is not.
+    away: AtomicU64,
     restarts: AtomicU64,
 }
 
@@ -52,6 +54,7 @@ impl Activity {
             tid: AtomicI32::new(0),
             work: AtomicU64::new(0),
             poll: AtomicU64::new(0),
+            away: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
         })
     }
@@ -65,9 +68,20 @@ impl Activity {
         self.tid.store(tid, Ordering::Relaxed);
     }
 
-    /// Nanoseconds around polls that found something, and in the application.
+    /// Nanoseconds around polls that found something, and in the application until its last wait
+    /// began.
     pub fn work(&self) -> Ns {
         self.work.load(Ordering::Relaxed)
+    }
+
+    /// The same with what the application has done since its last wait, until `now`
+    /// ([`now`](crate::now)).
+    pub fn work_until(&self, now: Ns) -> Ns {
+        let away = match self.away.load(Ordering::Relaxed) {
+            0 => 0,
+            since => now.saturating_sub(since),
+        };
+        self.work() + away
     }
 
     /// Nanoseconds around polls that found nothing.
@@ -116,7 +130,7 @@ impl Meter {
         self.settle();
     }
 
-    /// The thread leaves for sleep, or for the application.
+    /// The thread leaves for sleep.
     pub(crate) fn leave(&mut self, now: Ns) {
         self.step(now);
         self.settle();
@@ -127,8 +141,15 @@ impl Meter {
         self.last = now;
     }
 
+    /// The thread leaves for the application.
+    pub(crate) fn left(&mut self, now: Ns) {
+        self.leave(now);
+        self.activity.away.store(now, Ordering::Relaxed);
+    }
+
     /// The thread is back from the application: that time was work.
     pub(crate) fn returned(&mut self, now: Ns) {
+        self.activity.away.store(0, Ordering::Relaxed);
         self.found = true;
         self.leave(now);
     }

@@ -97,7 +97,7 @@ impl Waiter {
         self.parker.forget();
         let _found = self.shared.on_unwind();
         let result = call(meter);
-        meter.leave(clock::now());
+        meter.left(clock::now());
         Some(result)
     }
 }

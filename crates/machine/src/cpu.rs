@@ -118,7 +118,7 @@ pub(crate) struct Cpu<'a> {
     pub(crate) idle_mean: Ns,
     pub(crate) min_vruntime: i64,
     pub(crate) used: [Ns; USES],
-    /// Of it: polls that found nothing.
+    /// Of it: rounds of threads, and polls of softirqs, that found nothing.
     pub(crate) polled_in_vain: Ns,
     /// Time that threads have waited here for the CPU, added up.
     pub(crate) waited: Ns,

@@ -32,6 +32,7 @@ mod perform;
 pub mod profile;
 pub mod program;
 mod rng;
+mod round;
 mod run;
 pub mod scenario;
 mod sched;

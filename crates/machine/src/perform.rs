@@ -111,7 +111,12 @@ impl Machine<'_> {
             }
             Op::RunHere(target) => Next::Nested(target),
             Op::Vector(..) => match stage {
-                0 => self.pay(cpu, at, cost.vector, class),
+                0 => {
+                    if let Context::Thread(me) = at {
+                        self.poll_ends(cpu, me);
+                    }
+                    self.pay(cpu, at, cost.vector, class)
+                }
                 _ => Next::Did(Did::Ok),
             },
             Op::Look => match stage {
@@ -191,6 +196,11 @@ impl Machine<'_> {
         let gro_batch = self.config.nic.gro_batch;
         let application = self.role(at) == Some(Role::Application);
         let waiting = self.queues[index].batch.len();
+        if let Context::Thread(me) = at
+            && self.threads[me.0 as usize].exec.stage == 0
+        {
+            self.poll_begins(cpu, me);
+        }
         let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
         match exec.stage {
             0 => {
@@ -269,8 +279,13 @@ impl Machine<'_> {
         let work = Work { rx: exec.rx, tx: exec.tx };
         self.queues[usize::from(id.0)].waiting_since = self.now;
         self.check_round_of(cpu, at, id, work.rx, budget);
-        if !work.any() {
-            self.cpus[cpu].polled_in_vain += self.config.cost.poll;
+        match at {
+            Context::Thread(me) => self.threads[me.0 as usize].round.polled(work.any()),
+            // On top of whatever ran: the rest of the interrupt and its softirq stays work.
+            Context::Frame if !work.any() => {
+                self.cpus[cpu].polled_in_vain += self.config.cost.poll;
+            }
+            Context::Frame => {}
         }
         // A poll by the application does not hold.
         let holds = self.role(at) != Some(Role::Application);
@@ -404,6 +419,7 @@ impl Machine<'_> {
     pub(crate) fn begin_epoll(&mut self, me: ThreadId, timeout: Option<Ns>, max_events: u32) {
         let slot = me.0 as usize;
         let Some(epoll) = self.threads[slot].epoll else { return };
+        self.next_round(me);
         let context = &self.contexts[epoll as usize];
         let spin = self.policy.application.spin;
         let thread = &mut self.threads[slot];
@@ -414,6 +430,7 @@ impl Machine<'_> {
 
     pub(crate) fn begin_receive(&mut self, me: ThreadId, timeout: Option<Ns>) {
         let slot = me.0 as usize;
+        self.next_round(me);
         let policy: ApplicationPolicy = self.policy.application;
         let napi = self.threads[slot].socket.and_then(|socket| self.incoming_napi(socket));
         let thread = &mut self.threads[slot];

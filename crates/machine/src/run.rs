@@ -336,6 +336,7 @@ impl Machine<'_> {
 
     /// A thread goes to sleep.
     pub(crate) fn block(&mut self, cpu: usize, me: ThreadId, until: Ns) {
+        self.poll_ends(cpu, me);
         let thread = &mut self.threads[me.0 as usize];
         thread.state = State::Sleeping;
         thread.wake_generation = thread.wake_generation.wrapping_add(1);
@@ -415,6 +416,7 @@ impl Machine<'_> {
                 }
             }
             Where::Thread(me) => {
+                self.poll_ends(cpu, me);
                 let thread = &mut self.threads[me.0 as usize];
                 match thread.pass.take() {
                     Some(ThreadPass::Epoll(wait)) => {
@@ -435,6 +437,9 @@ impl Machine<'_> {
                 let thread = &mut self.threads[me.0 as usize];
                 thread.exec = Exec::START;
                 let events = u64::from(thread.events);
+                if events > 0 {
+                    thread.round.found();
+                }
                 let returns = match thread.epoll {
                     Some(_) => cost.epoll_return + events * cost.epoll_event,
                     None => 0,

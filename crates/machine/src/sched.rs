@@ -469,10 +469,14 @@ impl Machine<'_> {
     /// do not tell them apart.
     pub(crate) fn charge_thread(&mut self, cpu: usize, elapsed: Ns) {
         let this = &self.cpus[cpu];
+        let own = this.frames.is_empty();
         if let Some(curr) = this.curr
-            && (this.frames.is_empty() || !self.config.kernel.irq_time)
+            && (own || !self.config.kernel.irq_time)
         {
             let thread = &mut self.threads[curr.0 as usize];
+            if own {
+                thread.round.used(elapsed);
+            }
             thread.vruntime += elapsed as i64;
             thread.cpu_time += elapsed;
             thread.ran_since_pick += elapsed;

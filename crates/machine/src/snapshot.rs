@@ -11,7 +11,7 @@ use crate::machine::Machine;
 pub struct CpuUse {
     /// Nanoseconds by [`Use`](crate::Use).
     pub used: [Ns; USES],
-    /// Of them: in polls that found nothing.
+    /// Of them: in rounds of threads, and in polls of softirqs, that found nothing.
     pub polled_in_vain: Ns,
     /// Time that runnable threads have waited for it, added up (run-queue delay).
     pub waited: Ns,

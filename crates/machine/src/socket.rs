@@ -154,6 +154,7 @@ impl Machine<'_> {
     pub fn receive(&mut self, me: ThreadId, socket: u32) -> Option<(Packet, Ns)> {
         let packet = self.sockets[socket as usize].frames.pop_front()?;
         self.sockets[socket as usize].received += 1;
+        self.threads[me.0 as usize].round.found();
         let cpu = self.threads[me.0 as usize].cpu;
         let locality = &self.config.locality;
         let extra = if packet.cpu == cpu {

@@ -76,6 +76,7 @@ impl Machine<'_> {
         }
         self.account(cpu);
         self.set_busy(cpu, true);
+        self.poll_begins(cpu, me);
         let this = &mut self.cpus[cpu];
         this.spin = Some(Spin { me, cycle, start: self.now, length });
         this.segment = Some(Segment { left: NEVER, class: Use::System, preemptible: false });
@@ -181,7 +182,8 @@ impl Machine<'_> {
         let poll = self.config.cost.poll;
         let polled = spin.start + (rounds - 1) * spin.length + self.cpus[cpu].wall(poll);
         self.host.instance(cycle.id).count_empty_polls(cycle.owner, rounds, polled);
-        self.cpus[cpu].polled_in_vain += rounds * poll;
+        self.cpus[cpu].polled_in_vain += rounds * spin.length;
+        self.threads[spin.me.0 as usize].round.skipped(rounds * spin.length);
         self.queues[usize::from(cycle.id.0)].waiting_since = polled;
         if self.seen.detailed
             && let Some(&Op::Poll { budget, .. }) = cycle.steps().first()
@@ -211,7 +213,7 @@ impl Machine<'_> {
         let did = match op {
             Op::Poll { id, .. } => {
                 self.queues[usize::from(id.0)].waiting_since = at;
-                self.cpus[cpu].polled_in_vain += self.config.cost.poll;
+                self.threads[me.0 as usize].round.polled(false);
                 if self.seen.detailed
                     && let Op::Poll { budget, .. } = op
                 {

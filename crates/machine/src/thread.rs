@@ -5,6 +5,7 @@ use napkin_core::{CpuId, Did, EpollWait, Id, Kthread, Ns, Op, Pass, SocketWait, 
 use crate::cpu::Segment;
 use crate::events::Event;
 use crate::machine::Machine;
+use crate::round::Round;
 
 /// A thread's place in its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -174,6 +175,7 @@ pub(crate) struct Thread<'a> {
     /// What its last wait found.
     pub(crate) events: u32,
     pub(crate) interrupted: bool,
+    pub(crate) round: Round,
     /// It computes for so long when it next runs: a fault.
     pub(crate) stall: Ns,
     /// Virtual run time, its deadline, and its lag while it sleeps.
@@ -208,6 +210,7 @@ impl<'a> Thread<'a> {
             max_events: 0,
             events: 0,
             interrupted: false,
+            round: Round::default(),
             stall: 0,
             vruntime: 0,
             deadline: 0,

@@ -105,6 +105,14 @@ struct Served {
     poll: u64,
 }
 
+impl Served {
+    /// What it did since, by the wall clock: work, and polls that found nothing.
+    fn since(&self, now: u64) -> (u64, u64) {
+        let work = self.activity.work_until(now).saturating_sub(self.work);
+        (work, self.activity.poll().saturating_sub(self.poll))
+    }
+}
+
 impl EngineWindow {
     /// Begins one. Threads that register later, as an application's does with its first wait, are
     /// part of it from its beginning, or from their start.
@@ -114,9 +122,10 @@ impl EngineWindow {
     pub fn begin(engine: &Engine, cpus: Vec<u32>) -> io::Result<EngineWindow> {
         // Every thread of the process: which of them serve is only known at the end.
         let mut cpus = CpuWindow::new(ThreadMeter::of_self(|_, _| true)?, cpus)?;
+        let now = napkin_engine::now();
         let threads = engine.activities().into_iter().map(|activity| Served {
             tid: tid(&activity),
-            work: activity.work(),
+            work: activity.work_until(now),
             poll: activity.poll(),
             activity,
         });
@@ -145,8 +154,11 @@ impl EngineWindow {
         let threads = &self.threads;
         let serves = |tid: u32| tid != 0 && threads.iter().any(|it| it.tid == tid);
         let polls = |used: &[ThreadUsage]| {
-            let polls: u64 = used.iter().map(|thread| poll_time(threads, thread)).sum();
-            polls.saturating_add(looking)
+            let now = napkin_engine::now();
+            used.iter()
+                .map(|thread| Account::of(threads, thread, now))
+                .sum::<Account>()
+                .poll(looking)
         };
         self.cpus.end_of(serves, polls)
     }
@@ -156,27 +168,60 @@ fn tid(activity: &Activity) -> u32 {
     u32::try_from(activity.tid()).unwrap_or(0)
 }
 
-/// The part of a thread's CPU time that went into polls that found nothing. Its own account is of
-/// wall time, so it is scaled to the CPU time.
-fn poll_time(threads: &[Served], used: &ThreadUsage) -> u64 {
-    let (mut work, mut poll, mut application) = (0, 0, false);
-    // An application's thread that waits in two places has an account for each.
-    for it in threads.iter().filter(|it| it.tid == used.tid) {
-        work += it.activity.work().saturating_sub(it.work);
-        poll += it.activity.poll().saturating_sub(it.poll);
-        application |= it.activity.role == Role::Application;
-    }
-    share(used.cpu_ns, work, poll, application)
+/// What threads say that they did, by the wall clock, against the CPU time that they had for it.
+///
+/// A thread that is preempted, or whose CPU the hypervisor takes, goes on by the wall clock. Whether
+/// that fell into a poll or into work nobody counts, so both are shortened alike.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Account {
+    /// CPU time of polls that found nothing.
+    poll: u64,
+    /// Of the application's threads: wall time in all, and their CPU time.
+    application: u64,
+    application_cpu: u64,
 }
 
-fn share(cpu_ns: u64, work: u64, poll: u64, application: bool) -> u64 {
-    if application {
-        // What it does between its waits is counted only at the next one.
-        return cpu_ns.min(poll);
+impl Account {
+    /// One thread's.
+    fn of(threads: &[Served], used: &ThreadUsage, now: u64) -> Account {
+        let (mut wall, mut poll, mut application) = (u64::MAX, 0u64, false);
+        // An application's thread that waits in two places has an account for each; for either, a
+        // sleep in the other is work.
+        for it in threads.iter().filter(|it| it.tid == used.tid) {
+            let (its_work, its_poll) = it.since(now);
+            wall = wall.min(its_work.saturating_add(its_poll));
+            poll = poll.saturating_add(its_poll);
+            application |= it.activity.role == Role::Application;
+        }
+        let mut account = Account { poll: share(used.cpu_ns, poll, wall), ..Account::default() };
+        if application {
+            (account.application, account.application_cpu) = (wall, used.cpu_ns);
+        }
+        account
     }
-    match work.saturating_add(poll) {
+
+    /// CPU time of all polls that found nothing, with the looks of an application's own, which took
+    /// so long by the wall clock and are in its work.
+    fn poll(self, looking: u64) -> u64 {
+        self.poll.saturating_add(share(self.application_cpu, looking, self.application))
+    }
+}
+
+impl std::iter::Sum for Account {
+    fn sum<I: Iterator<Item = Account>>(all: I) -> Account {
+        all.fold(Account::default(), |a, b| Account {
+            poll: a.poll.saturating_add(b.poll),
+            application: a.application.saturating_add(b.application),
+            application_cpu: a.application_cpu.saturating_add(b.application_cpu),
+        })
+    }
+}
+
+/// The CPU time of a part of the wall time, at most all of it.
+fn share(cpu_ns: u64, part: u64, wall: u64) -> u64 {
+    match wall {
         0 => 0,
-        all => (u128::from(cpu_ns) * u128::from(poll) / u128::from(all)) as u64,
+        _ => (u128::from(cpu_ns) * u128::from(part.min(wall)) / u128::from(wall)) as u64,
     }
 }
 
@@ -206,11 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn a_context_s_time_is_shared_and_an_application_s_polls_are_taken_as_they_are() {
+    fn wall_time_becomes_cpu_time() {
         // Of 100 ns by the wall clock, 40 in vain; preempted for half of them.
-        assert_eq!(share(50, 60, 40, false), 20);
-        assert_eq!(share(50, 0, 0, false), 0);
-        assert_eq!(share(50, 0, 40, true), 40, "its work is not counted yet");
-        assert_eq!(share(30, 0, 40, true), 30);
+        assert_eq!(share(50, 40, 100), 20);
+        assert_eq!(share(50, 0, 0), 0);
+        assert_eq!(share(50, 40, 40), 50, "all that it did");
+        assert_eq!(share(50, 60, 40), 50, "never more than there was");
+    }
+
+    #[test]
+    fn an_application_s_own_looks_are_scaled_as_its_polls_are() {
+        let one = Account { poll: 10, application: 100, application_cpu: 50 };
+        let context = Account { poll: 5, ..Account::default() };
+        let all: Account = [one, context].into_iter().sum();
+        assert_eq!(all.poll(40), 15 + 20, "preempted half of the time");
+        assert_eq!(all.poll(0), 15);
     }
 }

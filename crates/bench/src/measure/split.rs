@@ -6,8 +6,8 @@
 //!
 //! | part | is | from |
 //! |---|---|---|
-//! | poll | running, in polls that found nothing | the engine's own count, at most the CPU time used |
-//! | work | running otherwise: polls that found something, protocol, application | CPU time less poll |
+//! | poll | running, in rounds that found neither a frame nor an event | the engine's own count, scaled to CPU time; the machine's |
+//! | work | running otherwise: polls that found something, protocol, application | CPU time less poll; in Linux all of it, which cannot tell them apart |
 //! | waiting | wanting to run and not running | run-queue delay of our threads + time stolen by the hypervisor |
 //! | asleep | the rest | |
 //!
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 pub struct CpuSplit {
     /// Running and achieving something.
     pub work: f64,
-    /// Running in polls that found nothing.
+    /// Running in rounds that found nothing; 0 in Linux, which does not know.
     pub poll: f64,
     /// Runnable but not running, or stolen by the hypervisor.
     pub waiting: f64,

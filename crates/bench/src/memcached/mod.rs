@@ -28,7 +28,6 @@ mod error;
 mod figures;
 mod populate;
 mod records;
-mod schedule;
 mod worker;
 
 pub use answer::{Answer, Asked, Fault, LONGEST_LINE, LONGEST_VALUE, Parser, Refusal};
@@ -38,4 +37,3 @@ pub use error::ClientError;
 pub use figures::{ClientFigures, SendDelayNs};
 pub use populate::{Populated, populate, populate_telling};
 pub use records::{LONGEST_KEY, Records};
-pub use schedule::Schedule;

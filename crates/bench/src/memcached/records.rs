@@ -7,24 +7,16 @@
 use std::io::Write;
 
 use napkin_machine::Rng;
-use napkin_machine::load::mutilate::{KEY, KEY_MIN, VALUE};
+use napkin_machine::load::sizes::{self, key_size, value_size};
 
 use super::answer::Asked;
 
 /// Longest key that memcached takes.
-pub const LONGEST_KEY: usize = 250;
+pub const LONGEST_KEY: usize = sizes::LONGEST_KEY as usize;
 
 /// Largest value that is drawn: half of the largest item that memcached takes by default. One draw
 /// in some hundred million would be larger.
-const LARGEST_VALUE: f64 = 512.0 * 1024.0;
-
-/// Sizes of values below 15 B with their shares; all others come from [`VALUE`]. From mutilate's
-/// `fb_value` (github.com/leverich/mutilate, Generator.cc, `createFacebookValue`), which has them
-/// from B. Atikoglu et al., "Workload Analysis of a Large-Scale Key-Value Store", SIGMETRICS 2012.
-const SMALL_VALUES: [f64; 15] = [
-    0.00536, 0.00047, 0.17820, 0.09239, 0.00018, 0.02740, 0.00065, 0.00606, 0.00023, 0.00837,
-    0.00837, 0.08989, 0.00092, 0.00326, 0.01980,
-];
+const LARGEST_VALUE: u32 = 512 * 1024;
 
 /// Commands and numbers around a key in a request, at most.
 const AROUND: usize = 64;
@@ -48,11 +40,11 @@ impl Records {
         let (mut keys, mut begins) = (Vec::with_capacity(records * 37), vec![0]);
         let mut values = Vec::with_capacity(records);
         for record in 0..records {
-            let size = key_size(&mut rng).max(digits);
+            let size = (key_size(&mut rng) as usize).max(digits);
             // Keys differ in their number; zeros in front of it make up the size.
             let _ = write!(keys, "{record:0size$}");
             begins.push(keys.len() as u32);
-            values.push(value_size(&mut rng));
+            values.push(value_size(&mut rng, LARGEST_VALUE));
         }
         let largest = values.iter().copied().max().unwrap_or(0) as usize;
         let filler = (0..largest).map(|at| b'a' + (at % 26) as u8).collect();
@@ -108,53 +100,9 @@ impl Records {
     }
 }
 
-fn key_size(rng: &mut Rng) -> usize {
-    let (location, scale, shape) = KEY;
-    rng.extreme(location, scale, shape).round().clamp(KEY_MIN, LONGEST_KEY as f64) as usize
-}
-
-fn value_size(rng: &mut Rng) -> u32 {
-    let mut left = rng.unit();
-    for (size, share) in SMALL_VALUES.iter().enumerate() {
-        if left < *share {
-            return size as u32;
-        }
-        left -= share;
-    }
-    let (location, scale, shape) = VALUE;
-    rng.pareto(location, scale, shape).min(LARGEST_VALUE) as u32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn mean(of: impl Iterator<Item = f64>) -> f64 {
-        let (sum, count) = of.fold((0.0, 0.0), |(sum, count), x| (sum + x, count + 1.0));
-        sum / count
-    }
-
-    #[test]
-    fn sizes_have_the_published_means() {
-        let records = Records::new(400_000, 11);
-        let keys = mean((0..records.len()).map(|record| records.key(record).len() as f64));
-        assert!((keys - 36.2).abs() < 0.1, "{keys}");
-        // The mean is 194; its standard error here is below 1.
-        let values = mean((0..records.len()).map(|record| f64::from(records.value_size(record))));
-        assert!((values - 194.0).abs() < 3.0, "{values}");
-    }
-
-    #[test]
-    fn small_values_have_their_shares() {
-        let records = Records::new(400_000, 12);
-        for (size, share) in SMALL_VALUES.iter().enumerate() {
-            let found = records.values.iter().filter(|value| **value == size as u32).count();
-            let found = found as f64 / records.len() as f64;
-            assert!((found - share).abs() < 0.002, "{size} B: {found}, not {share}");
-        }
-        let small = records.values.iter().filter(|value| **value < 15).count() as f64;
-        assert!((small / records.len() as f64 - 0.441_55).abs() < 0.003);
-    }
 
     #[test]
     fn keys_are_unlike_each_other_and_within_the_protocol() {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use napkin_machine::Rng;
+use napkin_machine::load::Schedule;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
@@ -28,7 +29,6 @@ use super::connection::{Connection, Phase, Streams, open, reopen};
 use super::error::ClientError;
 use super::figures::{Tally, Trouble};
 use super::records::Records;
-use super::schedule::Schedule;
 
 /// Bytes read at once.
 const READ: usize = 64 * 1024;

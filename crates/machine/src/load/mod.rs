@@ -4,6 +4,8 @@
 pub mod mutilate;
 mod ping;
 mod pktgen;
+mod schedule;
+pub mod sizes;
 pub(crate) mod ssd;
 pub(crate) mod tcp_rr;
 mod xsk_peer;
@@ -11,4 +13,5 @@ mod xsk_peer;
 pub use mutilate::{Clients, LogBins, Measured, Mutilate, Rate};
 pub use ping::Peer;
 pub use pktgen::{FRAME, Pktgen, check_rate};
+pub use schedule::Schedule;
 pub use xsk_peer::XskPeer;

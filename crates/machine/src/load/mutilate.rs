@@ -15,21 +15,16 @@ use std::rc::Rc;
 
 use napkin_core::{MILLISECOND, Ns};
 
+use super::schedule::Schedule;
+use super::sizes::{key_size, value_size};
 use crate::client::Client;
 use crate::histogram::Histogram;
 use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
 use crate::rng::Rng;
 
-/// Shape of the distribution of times between two requests of a connection.
-pub const ARRIVAL_SHAPE: f64 = 0.154_971;
-/// Sizes of keys: generalised extreme values (location, scale, shape).
-pub const KEY: (f64, f64, f64) = (30.7984, 8.20449, 0.078_688);
-/// Least size of a key.
-pub const KEY_MIN: f64 = 7.0;
-/// Sizes of values: generalised Pareto (location, scale, shape).
-pub const VALUE: (f64, f64, f64) = (15.0, 214.476, 0.348_238);
-const VALUE_MAX: f64 = 1_400.0;
+/// Largest value that is drawn: what an answer of one frame holds. A larger one would be several.
+const LARGEST_VALUE: u32 = 1_400;
 /// Share of requests that write.
 const SETS: f64 = 0.03;
 /// Records of the store.
@@ -144,7 +139,7 @@ pub struct Measured {
 }
 
 /// The percentiles of a window are those of the samples whose answers were read in it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Connection {
     flow: u32,
     /// Its queue on its client machine.
@@ -152,8 +147,8 @@ struct Connection {
     measures: bool,
     /// When the request outstanding was meant to be sent.
     meant: Ns,
-    /// When the next one is.
-    next: f64,
+    /// When the next ones are; none without a rate.
+    schedule: Option<Schedule>,
 }
 
 /// A receive queue of a client.
@@ -182,14 +177,12 @@ impl Receive {
 #[derive(Debug)]
 pub struct Mutilate {
     connections: Vec<Connection>,
-    /// Mean time between two requests of a connection; 0 without a rate.
-    mean: f64,
     /// The receive queues of all machines.
     interrupts: Vec<Receive>,
     moderation: Ns,
     /// One way through a client, without waiting.
     delay: Ns,
-    records: Vec<(u16, u16)>,
+    records: Vec<(u32, u32)>,
     rng: Rng,
     /// From when on it counts.
     from: Ns,
@@ -209,6 +202,10 @@ impl Mutilate {
         let mut rng = Rng::new(seed);
         let rx_queues = profile.count("memcached.client-queues").max(1) as u32;
         let machines = clients.machines.max(1);
+        let mean = match rate {
+            Rate::PerS(rate) => Some(f64::from(clients.connections) * 1e9 / rate),
+            Rate::Max => None,
+        };
         let connections: Vec<_> = (0..clients.connections)
             .map(|i| {
                 let machine = i % machines;
@@ -218,22 +215,12 @@ impl Mutilate {
                     rx: machine * rx_queues + place,
                     measures: machine == 0,
                     meant: 0,
-                    next: 0.0,
+                    schedule: mean.map(|mean| Schedule::new(rng.split(), mean, 0)),
                 }
             })
             .collect();
-        let mean = match rate {
-            Rate::PerS(rate) => f64::from(clients.connections) * 1e9 / rate,
-            Rate::Max => 0.0,
-        };
         let records: Vec<_> = (0..RECORDS)
-            .map(|_| {
-                let (location, scale, shape) = KEY;
-                let key = rng.extreme(location, scale, shape).clamp(KEY_MIN, 250.0);
-                let (location, scale, shape) = VALUE;
-                let value = rng.pareto(location, scale, shape).min(VALUE_MAX);
-                (key as u16, value as u16)
-            })
+            .map(|_| (key_size(&mut rng), value_size(&mut rng, LARGEST_VALUE)))
             .collect();
         let moderation = profile.time("memcached.client-moderation");
         let slow = profile.ratio("memcached.client-slow") * f64::from(rx_queues);
@@ -246,7 +233,6 @@ impl Mutilate {
         let measured = Rc::new(RefCell::new(Measured::default()));
         let client = Mutilate {
             connections,
-            mean,
             interrupts: receive,
             moderation,
             delay: profile.time("memcached.client-delay") / 2,
@@ -258,27 +244,22 @@ impl Mutilate {
         (client, measured)
     }
 
-    /// Time to the next request of a connection.
-    fn gap(&mut self) -> f64 {
-        if self.mean == 0.0 {
-            return 0.0;
-        }
-        self.rng.pareto(0.0, (1.0 - ARRIVAL_SHAPE) * self.mean, ARRIVAL_SHAPE)
-    }
-
     /// Sends a connection's next request when it is due, but not before `free`.
     fn issue(&mut self, machine: &mut Machine<'_>, index: usize, free: Ns) {
-        let gap = self.gap();
         let sets = self.rng.unit() < SETS;
         let (key, value) = self.records[self.rng.below(RECORDS as u64) as usize];
-        let bytes =
-            FRAME + REQUEST + u32::from(key) + if sets { STORED + u32::from(value) } else { 0 };
-        let answer =
-            FRAME + if sets { REQUEST } else { ANSWER + u32::from(key) + u32::from(value) };
+        let bytes = FRAME + REQUEST + key + if sets { STORED + value } else { 0 };
+        let answer = FRAME + if sets { REQUEST } else { ANSWER + key + value };
         let connection = &mut self.connections[index];
-        let meant = if self.mean == 0.0 { free } else { connection.next as Ns };
+        let meant = match &mut connection.schedule {
+            Some(schedule) => {
+                let due = schedule.due();
+                schedule.advance();
+                due
+            }
+            None => free,
+        };
         connection.meant = meant;
-        connection.next += gap;
         let at = meant.max(free);
         let tag = index as u64 | u64::from(answer) << 32;
         let packet = Packet::new(connection.flow, Kind::Data, bytes, tag, at);
@@ -294,11 +275,12 @@ pub(crate) fn answer_bytes(tag: u64) -> u32 {
 impl Client for Mutilate {
     fn start(&mut self, machine: &mut Machine<'_>) {
         for index in 0..self.connections.len() {
-            // A connection is somewhere in its time between two requests.
-            let spread = if self.mean == 0.0 { MILLISECOND as f64 } else { self.mean };
-            let first = self.rng.unit() * spread;
-            self.connections[index].next = first;
-            self.issue(machine, index, if self.mean == 0.0 { first as Ns } else { 0 });
+            // Without a rate they do not all begin at once.
+            let free = match self.connections[index].schedule {
+                Some(_) => 0,
+                None => self.rng.below(MILLISECOND),
+            };
+            self.issue(machine, index, free);
         }
     }
 
@@ -307,7 +289,7 @@ impl Client for Mutilate {
     fn receive(&mut self, machine: &mut Machine<'_>, packet: Packet) {
         let now = machine.now();
         let index = (packet.tag & u64::from(u32::MAX)) as usize;
-        let connection = self.connections[index];
+        let connection = &self.connections[index];
         let queue = &mut self.interrupts[connection.rx as usize];
         let interrupt = queue.handed_up(now, self.moderation);
         let ack = Packet::new(connection.flow, Kind::Ack, FRAME, 0, interrupt);

@@ -272,8 +272,11 @@ impl Program for Receiver {
             // Reading follows, whichever socket it is: there is one.
             let _ = machine.next_ready(me);
         }
+        machine.next_round(me);
         let now = machine.now();
         if now < self.busy_until {
+            // It stands for an application that computes.
+            machine.achieved(me);
             return spin(self.busy_until - now, self.end.steps.look);
         }
         let steps = self.end.steps;
@@ -318,10 +321,11 @@ impl Sender {
 }
 
 impl Program for Sender {
-    fn resume(&mut self, machine: &mut Machine<'_>, _: ThreadId) -> Act {
+    fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
         let steps = self.end.steps;
         let Steps { kick, look, send, .. } = steps;
         if let Some(stamp) = self.writing.take() {
+            machine.achieved(me);
             self.tag += 1;
             self.end.submit(machine, self.tag, stamp);
             self.end.count(|tally| tally.sent += u64::from(stamp >= tally.from));
@@ -337,6 +341,7 @@ impl Program for Sender {
         }
         let now = machine.now();
         if now < self.due {
+            machine.next_round(me);
             let left = self.due - now;
             if left > look {
                 return spin(left, look);
@@ -365,10 +370,11 @@ impl Poller {
 }
 
 impl Program for Poller {
-    fn resume(&mut self, machine: &mut Machine<'_>, _: ThreadId) -> Act {
+    fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
         if let Some(act) = call(&self.end, Kick::Poll, &mut self.call, machine) {
             return act;
         }
+        machine.next_round(me);
         self.call = Call::Entered;
         Act::Kernel(self.end.steps.vary(machine, self.end.steps.kick))
     }

@@ -1,9 +1,12 @@
 //! When a connection's requests are due: drawn from a seed, whatever the server does.
 //!
-//! Times between two requests are generalised Pareto distributed, as mutilate's are.
+//! Times between two requests are generalised Pareto distributed, as mutilate's are. The modelled
+//! clients and the real one ask at these times.
 
-use napkin_machine::Rng;
-use napkin_machine::load::mutilate::ARRIVAL_SHAPE;
+use crate::rng::Rng;
+
+/// Shape of the distribution of times between two requests of a connection.
+const ARRIVAL_SHAPE: f64 = 0.154_971;
 
 /// A connection's requests in time, without an end.
 #[derive(Debug, Clone)]

@@ -1,0 +1,104 @@
+//! Rounds of a thread's loop, and whether they found anything: what of its CPU time is work, and what
+//! is poll.
+//!
+//! A thread that spins goes round: it polls, looks, and polls again; its calls return, and it calls
+//! again. All of a round that found neither a frame nor an event is poll: the entry into the kernel
+//! and the way back as much as the poll itself. So what a thread uses is divided twice: from one poll
+//! to the next, by what the poll found; and the rest from one call that waits to the next (or from one
+//! look at a ring in memory to the next), by whether anything came of it.
+
+use napkin_core::Ns;
+
+use crate::machine::Machine;
+use crate::thread::ThreadId;
+
+/// What a thread has used since its last poll, and since its last call.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Round {
+    /// CPU time that belongs to the poll under way, or else to no poll.
+    open: Ns,
+    /// CPU time of the round that belonged to no poll.
+    outside: Ns,
+    /// From a poll's beginning to the next one's, or to the end of the pass.
+    polling: bool,
+    /// That poll is over and found nothing.
+    vain: bool,
+    /// The round has found a frame or an event.
+    found: bool,
+}
+
+impl Round {
+    /// The thread has used so much CPU time.
+    #[inline]
+    pub(crate) fn used(&mut self, time: Ns) {
+        self.open += time;
+    }
+
+    /// A poll is over.
+    #[inline]
+    pub(crate) fn polled(&mut self, found: bool) {
+        self.vain = !found;
+        self.found |= found;
+    }
+
+    /// A frame or an event has been found.
+    #[inline]
+    pub(crate) fn found(&mut self) {
+        self.found = true;
+    }
+
+    /// What belonged to a poll does so no longer: how much of it was in vain.
+    #[inline]
+    fn poll_ends(&mut self) -> Ns {
+        let open = std::mem::take(&mut self.open);
+        let polling = std::mem::take(&mut self.polling);
+        match (polling, std::mem::take(&mut self.vain)) {
+            (true, true) => open,
+            (true, false) => 0,
+            (false, _) => {
+                self.outside += open;
+                0
+            }
+        }
+    }
+
+    /// So much of the open time was whole rounds that found nothing; the poll under way is another.
+    pub(crate) fn skipped(&mut self, time: Ns) {
+        self.open = self.open.saturating_sub(time);
+        self.vain = false;
+    }
+}
+
+impl Machine<'_> {
+    /// A thread begins a poll.
+    #[inline]
+    pub(crate) fn poll_begins(&mut self, cpu: usize, me: ThreadId) {
+        let round = &mut self.threads[me.0 as usize].round;
+        self.cpus[cpu].polled_in_vain += round.poll_ends();
+        round.polling = true;
+    }
+
+    /// What a thread does from here on is no part of its last poll.
+    #[inline]
+    pub(crate) fn poll_ends(&mut self, cpu: usize, me: ThreadId) {
+        self.cpus[cpu].polled_in_vain += self.threads[me.0 as usize].round.poll_ends();
+    }
+
+    /// A thread has done something of use without a frame or an event, as sending is.
+    pub fn achieved(&mut self, me: ThreadId) {
+        self.threads[me.0 as usize].round.found();
+    }
+
+    /// A program begins another round of its loop: all that the last one took is poll if nothing was
+    /// found in it. A call that waits does so by itself; a program that looks at memory says so.
+    pub fn next_round(&mut self, me: ThreadId) {
+        let thread = &mut self.threads[me.0 as usize];
+        let cpu = &mut self.cpus[usize::from(thread.cpu)];
+        let round = &mut thread.round;
+        cpu.polled_in_vain += round.poll_ends();
+        let outside = std::mem::take(&mut round.outside);
+        if !std::mem::take(&mut round.found) {
+            cpu.polled_in_vain += outside;
+        }
+    }
+}
