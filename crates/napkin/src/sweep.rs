@@ -1,33 +1,95 @@
 //! `napkin sweep`: a workload at every point of a cross product, into one CSV file.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use napkin_bench::report::{Progress, file};
-use napkin_bench::sweep::{Axis, Event, Sweep as Points, SweepError};
+use clap::Subcommand;
+use napkin_bench::report::{Progress, Provenance, file, provenance};
+use napkin_bench::sweep::{
+    Axis, Event, PlotError, Shard, SheetError, Sweep as Points, SweepError, SweepPlot, merge,
+};
 
 use crate::attempt;
 use crate::failure::{Failure, say};
 use crate::machine::{host, scenario};
-use crate::units;
+use crate::{outputs, units};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    subcommand_help_heading = "What to do with its files",
+    after_help = "\
 What can be varied: policy (names, or one that is spelled out a --vary), any key of a policy
 (gro-flush-timeout, hold ...: on top of the policy), load, seed (1..5 is five seeds) and any constant of
 the profile (cost.poll, nic.ring ...). The cross product is run; the last --vary changes fastest.
 
 First the size and the time that one point took are told. Points are appended to the file as they
 finish; at the end the file is sorted, and the same sweep gives the same bytes on any number of CPUs. A
-sweep that was ended goes on with --resume; Ctrl-C says how far it came and how it goes on. The columns: which sweep, which
-point, what was varied, the figures of the JSON report, and why a point has none.
+sweep that was ended goes on with --resume, also with more values than before; Ctrl-C says how far it
+came and how it goes on. The columns: which sweep, which point of how many, the program and its other
+settings, what was varied, the figures of the JSON report, and why a point has none.
+
+On several machines: --shard 3/64 runs the points whose own settings hash to the third of 64 parts, so
+that a value more moves no point; napkin sweep merge makes one file of theirs, with the bytes of a
+single run. docs/sweeps.md has the hash; examples/ runs shards by HyperQueue and by Slurm.
 
 Examples:
   napkin sweep memcached --vary policy=base,suspend20 --vary load=200k,600k,max --out a.csv
   napkin sweep memcached --policy suspend20 --vary gro-flush-timeout=5us,20us,80us \\
       --vary seed=1..5 --load 600k --out timeout.csv --resume
-  napkin sweep udp-sink --vary load=5000,13000,21000 --vary cost.interrupt-entry=1us,10us --out b.csv")]
+  napkin sweep udp-sink --vary load=5000,13000,21000 --vary cost.interrupt-entry=1us,10us --out b.csv
+  napkin sweep memcached --vary load=200k,600k --vary seed=1..500 --shard 3/64 --out part-3.csv --resume
+  napkin sweep merge part-*.csv --out all.csv
+  napkin sweep plot all.csv --x load --y p99,cpu_work --by policy --out all.html"
+)]
 pub(crate) struct Sweep {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    run: Option<Run>,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make the file of a whole sweep of the files of its shards.
+    ///
+    /// The bytes are those of a single run. Files that do not fit together (other columns, settings,
+    /// version, profile or seed), a point that is in two with different figures, and points that are
+    /// missing are refused.
+    Merge {
+        /// The files of the shards, in any order.
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// The CSV file of the whole; - is standard output.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+    /// Draw figures of a sweep over a parameter, as a page like those of the reports.
+    ///
+    /// Points that differ in the seed alone are repetitions: their median is drawn, with their range.
+    /// Points that differ in anything that is neither along the axis nor a line of its own are refused.
+    Plot {
+        /// The CSV file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The parameter along the axis, as in load.
+        #[arg(long, value_name = "COLUMN")]
+        x: String,
+        /// What is drawn, a plot each: columns of figures; p99 is short for latency_p99_ns.
+        #[arg(long, value_name = "COLUMNS", value_delimiter = ',', required = true)]
+        y: Vec<String>,
+        /// The parameters that have a line for each of their values.
+        #[arg(long, value_name = "COLUMNS", value_delimiter = ',', default_value = "policy")]
+        by: Vec<String>,
+        /// The page; - is standard output.
+        #[arg(long, value_name = "FILE.html")]
+        out: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
     /// The workload: flood-ping, udp-sink, memcached, tcp-rr, ssd or xsk-rr.
     workload: String,
     /// A parameter and its values; may be given several times.
@@ -39,7 +101,10 @@ pub(crate) struct Sweep {
     /// Go on with the file if it is there.
     #[arg(long)]
     resume: bool,
-    /// Most points to run.
+    /// Run one of so many parts of the points, as in 3/64.
+    #[arg(long, value_name = "K/N")]
+    shard: Option<Shard>,
+    /// Most points to run, of a shard on average.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     limit: u64,
     /// The policy where it is not varied. [default: the first of the workload's story]
@@ -85,6 +150,40 @@ pub(crate) struct Sweep {
 }
 
 pub(crate) fn run(args: &Sweep) -> Result<(), Failure> {
+    match (&args.what, &args.run) {
+        (Some(What::Merge { files, out }), _) => merge_files(files, out),
+        (Some(What::Plot { file, x, y, by, out }), _) => {
+            plot(file, &SweepPlot { x: x.clone(), y: y.clone(), by: by.clone() }, out)
+        }
+        (None, Some(run)) => points(run),
+        // clap has asked for one of them.
+        (None, None) => Err(Failure::Usage("name a workload".into())),
+    }
+}
+
+fn merge_files(files: &[PathBuf], out: &Path) -> Result<(), Failure> {
+    let merged = merge(files, out).map_err(|error| match error.is_usage() {
+        true => Failure::Usage(error.to_string()),
+        false => Failure::of(error),
+    })?;
+    let failed = match merged.failed {
+        0 => String::new(),
+        failed => format!("; {failed} of them have no figures, as the column 'error' says"),
+    };
+    say(&format!("{} points in {}{failed}", merged.points, out.display()));
+    Ok(())
+}
+
+fn plot(path: &Path, plot: &SweepPlot, out: &Path) -> Result<(), Failure> {
+    outputs::check([out])?;
+    let page = plot.page(path, &Provenance::now(crate::COMMIT)).map_err(|error| match error {
+        PlotError::Sheet(SheetError::Io { .. }) => Failure::of(error),
+        error => Failure::Usage(error.to_string()),
+    })?;
+    file::write(out, &page).map_err(Failure::of)
+}
+
+fn points(args: &Run) -> Result<(), Failure> {
     let scenario = scenario(&args.workload)?;
     let name = args.profile.as_deref().unwrap_or(scenario.profile());
     let (profile, _) = host(name, &args.set, args.cpus, args.queues)?;
@@ -101,6 +200,8 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Failure> {
         warm_up: args.warm_up,
         window: args.window,
         axes: axes.map_err(|error| Failure::Usage(error.to_string()))?,
+        shard: args.shard,
+        version: provenance::version(crate::COMMIT),
         limit: args.limit,
         jobs: args.jobs,
     };

@@ -80,6 +80,83 @@ fn a_sweep_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes() {
 }
 
 #[test]
+fn shards_one_of_them_killed_and_gone_on_with_merge_into_the_bytes_of_one_run() {
+    let place = Place::new("sweep-shards");
+    let whole = place.0.join("whole.csv");
+    assert!(napkin(to(&whole)).status.success());
+    let shards = ["1/4", "2/4", "3/4", "4/4"];
+    let path = |shard: &str| place.0.join(format!("{}.csv", &shard[..1]));
+    let start = |shard: &&str| {
+        Command::new(env!("CARGO_BIN_EXE_napkin"))
+            .args(to(&path(shard)))
+            .args(["--shard", shard, "--jobs", "1"])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary runs")
+    };
+    let mut children: Vec<_> = shards.iter().map(start).collect();
+    // The second is killed with a point done and points to do, as a cluster's node that goes away.
+    let killed = path(shards[1]);
+    within("a point is there", || {
+        let lines = fs::read_to_string(&killed).unwrap_or_default().lines().count();
+        (lines > 1).then_some(())
+    });
+    children[1].kill().expect("kill -9");
+    for child in &mut children {
+        child.wait().expect("our child");
+    }
+    // As if it had been in the middle of a line, whatever it was in.
+    let half = fs::read(&killed).expect("a file");
+    fs::write(&killed, &half[..half.len() - 7]).expect("a file");
+    let all = place.0.join("all.csv");
+    let files = shards.map(path);
+    let merge = || {
+        let paths = files.iter().map(|it| it.to_str().expect("a plain path"));
+        let out = ["--out", all.to_str().expect("a plain path")];
+        napkin(["sweep", "merge"].into_iter().chain(paths).chain(out))
+    };
+    let early = merge();
+    assert_eq!(early.status.code(), Some(2), "{}", text(&early.stderr));
+    assert!(text(&early.stderr).contains("2.csv was not finished"), "{}", text(&early.stderr));
+    assert!(!all.exists());
+    let resumed = napkin(to(&killed).into_iter().chain(["--shard", "2/4", "--resume"]));
+    assert!(resumed.status.success(), "{}", text(&resumed.stderr));
+    let merged = merge();
+    assert!(merged.status.success(), "{}", text(&merged.stderr));
+    assert!(text(&merged.stderr).starts_with("40 points in "), "{}", text(&merged.stderr));
+    assert_eq!(fs::read(&all).expect("a file"), fs::read(&whole).expect("a file"));
+    let again = napkin(to(&killed).into_iter().chain(["--shard", "3/4", "--resume"]));
+    assert!(text(&again.stderr).contains("holds another sweep"), "{}", text(&again.stderr));
+
+    let page = place.0.join("all.html");
+    let plot = |x: &str| {
+        let all = all.to_str().expect("a plain path");
+        let page = page.to_str().expect("a plain path");
+        napkin(["sweep", "plot", all, "--x", x, "--y", "p99", "--out", page])
+    };
+    let wrong = plot("lod");
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("it is one of: workload, profile, policy, load, seed"));
+    assert!(!page.exists());
+    let drawn = plot("load");
+    assert!(drawn.status.success(), "{}", text(&drawn.stderr));
+    assert!(fs::read_to_string(&page).expect("a page").contains("latency_p99, us, over load"));
+}
+
+#[test]
+fn a_shard_that_is_none_and_a_merge_of_nothing_are_refused() {
+    let refused = |args: &[&str], says: &str| {
+        let output = napkin(args.iter().copied());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
+    };
+    let vary = ["sweep", "udp-sink", "--vary", "seed=1..2", "--out", "-", "--shard"];
+    refused(&[&vary[..], &["5/4"]].concat(), "K from 1 to N");
+    refused(&["sweep", "merge", "--out", "-"], "required");
+    refused(&["sweep"], "required");
+}
+
+#[test]
 fn a_file_of_another_sweep_is_refused_and_left_as_it_is() {
     let place = Place::new("sweep-other");
     let file = place.0.join("a.csv");

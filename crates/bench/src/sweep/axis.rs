@@ -203,6 +203,25 @@ impl Axis {
         None
     }
 
+    /// Where a value stands, as [`Axis::value`] gives it.
+    pub fn place(&self, value: &str) -> Option<u128> {
+        let mut before = 0;
+        for item in &self.items {
+            let within = match item {
+                Item::Text(text) => (text == value).then_some(0),
+                Item::Seeds { first, last } => {
+                    let seed = value.parse::<u64>().ok().filter(|it| (first..=last).contains(&it));
+                    seed.map(|seed| u128::from(seed - first))
+                }
+            };
+            if let Some(within) = within {
+                return Some(before + within);
+            }
+            before += item.len();
+        }
+        None
+    }
+
     /// The values that are written out, for a check of each before anything runs.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.items.iter().filter_map(|item| match item {
@@ -259,6 +278,11 @@ mod tests {
     fn seeds_are_numbers_and_ranges_with_both_ends() {
         assert_eq!(values("seed=1..3,7"), ["1", "2", "3", "7"]);
         assert_eq!(Axis::parse("seed=0..18446744073709551615").unwrap().len(), 1 << 64);
+        let axis = Axis::parse("seed=1..3,7").unwrap();
+        assert_eq!(
+            ["1", "3", "7", "4", "x"].map(|it| axis.place(it)),
+            [Some(0), Some(2), Some(3), None, None]
+        );
         for wrong in ["seed=a", "seed=3..1", "seed=1..", "seed=-1"] {
             assert!(matches!(Axis::parse(wrong), Err(AxisError::Seed(_))), "{wrong}");
         }

@@ -1,5 +1,6 @@
 //! A sweep: its size, what it will take, and the run of it.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,7 +13,9 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::axis::{Axis, Parameter};
-use super::sheet::{LEADING, Sheet, SheetError};
+use super::identity::Identity;
+use super::shard::{Fnv, Shard, hash};
+use super::sheet::{Sheet, SheetError};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::plan::{LONGEST, PlanError, Point};
 use crate::machine::scenario::{LoadError, Scenario};
@@ -39,7 +42,11 @@ pub struct Sweep<'a> {
     pub window: Ns,
     /// What is varied; the last one changes fastest.
     pub axes: Vec<Axis>,
-    /// Most points that are run without asking for more.
+    /// The part of the points that is run; `None` for all.
+    pub shard: Option<Shard>,
+    /// The program's version, with the commit where it is known: figures of two are not mixed.
+    pub version: String,
+    /// Most points that are run without asking for more; of a shard, on average.
     pub limit: u64,
     /// Runs at a time; `None` for as many as there are CPUs.
     pub jobs: Option<NonZeroUsize>,
@@ -110,7 +117,7 @@ pub enum Event {
 /// What a sweep came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// All points.
+    /// All points, or those of the shard.
     pub points: u64,
     /// Those that were there already.
     pub resumed: u64,
@@ -118,6 +125,16 @@ pub struct Totals {
     pub failed: u64,
     /// Those that are not there, because the sweep was interrupted.
     pub left: u64,
+}
+
+/// All that is a point's own.
+struct Settings {
+    /// With the keys that are varied.
+    policy: String,
+    load: String,
+    seed: String,
+    /// `SECTION.NAME=VALUE`, as written.
+    constants: Vec<String>,
 }
 
 /// The figures of a report that a line has, in this order.
@@ -240,46 +257,117 @@ impl Sweep<'_> {
         values
     }
 
-    /// What tells this sweep from any other: sixteen digits that depend on all that its figures
-    /// depend on.
-    pub fn identity(&self) -> String {
+    /// What tells this sweep from any other.
+    fn identity(&self, points: u64) -> Identity {
         let mut hash = Fnv::default();
-        hash.add(env!("CARGO_PKG_VERSION"));
+        hash.add(&self.version);
         hash.add(self.scenario.name());
         hash.add(self.profile.name());
         for constant in self.profile.constants() {
             hash.add(&constant.key.path());
             hash.add(&format!("{:?}", constant.value));
         }
-        for text in [&self.policy, &self.load] {
-            hash.add(text);
-        }
-        for number in [self.seed, self.warm_up, self.window] {
+        for number in [self.warm_up, self.window] {
             hash.add(&number.to_string());
+        }
+        let settings = format!("{:016x}", hash.0);
+        for text in [&self.policy, &self.load, &self.seed.to_string()] {
+            hash.add(text);
         }
         for axis in &self.axes {
             hash.add(&axis.to_string());
         }
-        format!("{:016x}", hash.0)
+        Identity {
+            sweep: format!("{:016x}", hash.0),
+            points,
+            settings,
+            version: self.version.clone(),
+            shard: self.shard,
+            naming: self.naming(),
+        }
+    }
+
+    /// The settings of a point.
+    fn settings(&self, point: u64) -> Settings {
+        let mut settings = Settings {
+            policy: self.policy.clone(),
+            load: self.load.clone(),
+            seed: self.seed.to_string(),
+            constants: Vec::new(),
+        };
+        let mut keys = String::new();
+        for (axis, value) in self.axes.iter().zip(self.values(point)) {
+            match axis.parameter {
+                Parameter::Policy => settings.policy = value,
+                Parameter::PolicyKey(key) => keys.push_str(&format!(",{key}={value}")),
+                Parameter::Load => settings.load = value,
+                Parameter::Seed => settings.seed = value,
+                Parameter::Constant(section, name) => {
+                    settings.constants.push(format!("{section}.{name}={value}"));
+                }
+            }
+        }
+        settings.policy.push_str(&keys);
+        settings
+    }
+
+    /// The points that are run: all, or those of the shard.
+    fn mine(&self, points: u64, interrupt: &Interrupt) -> Result<Vec<u64>, Interrupted> {
+        let Some(shard) = self.shard else { return Ok((0..points).collect()) };
+        let mut policies = BTreeMap::new();
+        let mut constants = BTreeMap::new();
+        let mut mine = Vec::new();
+        for point in 0..points {
+            if point % 65_536 == 0 {
+                interrupt.check()?;
+            }
+            let Settings { policy, load, seed, constants: set } = self.settings(point);
+            let policy = &*policies.entry(policy).or_insert_with_key(|policy| {
+                // What is no policy has no figures, and belongs somewhere all the same.
+                policy.parse().map_or_else(|_| policy.clone(), |policy: Policy| policy.to_string())
+            });
+            let mut changed = Vec::new();
+            for setting in set {
+                let text =
+                    constants.entry(setting).or_insert_with_key(|setting| self.changed(setting));
+                changed.extend(text.clone());
+            }
+            changed.sort();
+            let texts = [self.scenario.name(), policy, &load, &seed];
+            if shard.holds(hash(texts.into_iter().chain(changed.iter().map(String::as_str)))) {
+                mine.push(point);
+            }
+        }
+        Ok(mine)
+    }
+
+    /// A constant that is varied, with its value in base units; `None` where the profile has that value.
+    fn changed(&self, setting: &str) -> Option<String> {
+        let path = setting.split_once('=').map_or(setting, |(path, _)| path);
+        let mut profile = self.profile.clone();
+        if profile.set_text(setting).is_err() {
+            return Some(setting.to_owned());
+        }
+        let (before, now) = (self.profile.get(path), profile.get(path));
+        (before != now).then(|| format!("{path}={now}"))
+    }
+
+    /// Where the point stands that these columns name ([`Sweep::naming`]), if it is one of this sweep.
+    fn place(&self, values: &[String]) -> Option<u64> {
+        let naming = self.naming();
+        let mut point = 0_u128;
+        for axis in &self.axes {
+            let column = naming.iter().position(|name| *name == axis.parameter.to_string())?;
+            point = point * axis.len() + axis.place(values.get(column)?)?;
+        }
+        let point = u64::try_from(point).ok()?;
+        (self.named(point) == values).then_some(point)
     }
 
     /// Runs a point.
     fn figures(&self, point: u64) -> Result<Figures, String> {
-        let (mut policy, mut keys) = (self.policy.clone(), String::new());
-        let (mut load, mut seed) = (self.load.clone(), self.seed);
-        let mut constants = Vec::new();
-        for (axis, value) in self.axes.iter().zip(self.values(point)) {
-            match axis.parameter {
-                Parameter::Policy => policy = value,
-                Parameter::PolicyKey(key) => keys.push_str(&format!(",{key}={value}")),
-                Parameter::Load => load = value,
-                Parameter::Seed => seed = value.parse().map_err(|_| "no seed".to_owned())?,
-                Parameter::Constant(section, name) => {
-                    constants.push(format!("{section}.{name}={value}"));
-                }
-            }
-        }
-        policy.push_str(&keys);
+        let Settings { policy, load, seed, constants } = self.settings(point);
+        let seed = seed.parse().map_err(|_| "no seed".to_owned())?;
         let policy: Policy = policy.parse().map_err(|error: PolicyError| error.to_string())?;
         let mut profile = self.profile.clone();
         profile
@@ -297,18 +385,16 @@ impl Sweep<'_> {
         let fixed = ["workload", "profile", "policy", "load", "seed"].map(str::to_owned);
         let axes = self.axes.iter().map(|axis| axis.parameter.to_string());
         let axes = axes.filter(|name| !fixed.contains(name)).collect::<Vec<_>>();
-        LEADING.iter().map(|it| (*it).to_owned()).chain(fixed).chain(axes).collect()
+        fixed.into_iter().chain(axes).collect()
     }
 
-    fn named(&self, identity: &str, point: u64) -> Vec<String> {
+    fn named(&self, point: u64) -> Vec<String> {
         let values = self.values(point);
         let of = |parameter: Parameter, or: String| {
             let place = self.axes.iter().position(|axis| axis.parameter == parameter);
             place.map_or(or, |place| values[place].clone())
         };
         let mut fields = vec![
-            identity.to_owned(),
-            point.to_string(),
             self.scenario.name().to_owned(),
             self.profile.name().to_owned(),
             of(Parameter::Policy, self.policy.clone()),
@@ -336,52 +422,64 @@ impl Sweep<'_> {
     ) -> Result<Totals, SweepError> {
         self.check()?;
         let points = self.points();
-        if points > u128::from(self.limit) {
+        let shards = self.shard.map_or(1, Shard::count);
+        if points > u128::from(self.limit) * u128::from(shards) {
             // What it would take is worth knowing before one asks for more.
             let start = Instant::now();
             let _ = self.alone(0, interrupt);
             interrupt.check()?;
-            let size = self.size(points, points, start.elapsed());
+            let size = self.size(points, points / u128::from(shards), start.elapsed());
             return Err(SweepError::TooMany { size, limit: self.limit });
         }
-        let points = points as u64;
-        let identity = self.identity();
-        let mut sheet = Sheet::open(path, &identity, resume)?;
-        let missing: Vec<u64> = (0..points).filter(|it| !sheet.done.contains(it)).collect();
-        let left = missing.len() as u64;
+        let all = points as u64;
+        let mine = self.mine(all, interrupt)?;
+        let identity = self.identity(all);
+        let place = |values: &[String]| self.place(values);
+        let mut sheet = Sheet::open(path, &identity, resume, place)?;
+        let missing: Vec<u64> =
+            mine.iter().copied().filter(|point| !sheet.done.contains(point)).collect();
+        sheet.expect(&missing);
+        let (points, left) = (mine.len() as u64, missing.len() as u64);
         let mut totals = Totals { points, resumed: points - left, failed: 0, left };
+        let naming = identity.header();
+        // A point with figures says which columns there are.
+        let columns = |points: &mut dyn Iterator<Item = u64>| {
+            let mut found = points.take(64).find_map(|point| self.alone(point, interrupt)?.ok());
+            found.take().map_or_else(Vec::new, |figures| figures_header(&figures))
+        };
+        let header = |figures: Vec<String>| {
+            let error = ["error".to_owned()];
+            naming.iter().cloned().chain(figures).chain(error).collect::<Vec<_>>()
+        };
         let Some((first, rest)) = missing.split_first() else {
-            tell(Event::Size { text: format!("all {points} points are there"), left: 0 });
+            if sheet.header.is_empty() {
+                // A shard without a point.
+                sheet.head(header(columns(&mut (0..all))), &identity)?;
+            }
+            let shard = self.shard.map(|it| format!(" of shard {it}")).unwrap_or_default();
+            tell(Event::Size { text: format!("all {points} points{shard} are there"), left: 0 });
             sheet.sort()?;
             return Ok(totals);
         };
         let start = Instant::now();
         let Some(found) = self.alone(*first, interrupt) else { return Ok(totals) };
-        let left = missing.len() as u128;
-        let text = self.size(u128::from(points), left, start.elapsed());
-        tell(Event::Size { text, left: missing.len() as u64 });
+        let text = self.size(u128::from(all), u128::from(left), start.elapsed());
+        tell(Event::Size { text, left });
         let figures = match &found {
             Ok(figures) => figures_header(figures),
             Err(_) if !sheet.header.is_empty() => Vec::new(),
-            // A point with figures says which columns there are.
-            Err(_) => rest
-                .iter()
-                .take(64)
-                .find_map(|point| self.alone(*point, interrupt)?.ok())
-                .map_or_else(Vec::new, |figures| figures_header(&figures)),
+            Err(_) => columns(&mut rest.iter().copied().take(64).chain(0..all)),
         };
-        let naming = self.naming();
         if sheet.header.is_empty() || !figures.is_empty() {
-            let error = ["error".to_owned()];
-            let header = naming.iter().cloned().chain(figures).chain(error).collect();
-            sheet.head(header, &identity)?;
+            sheet.head(header(figures), &identity)?;
         }
         let columns: Vec<String> = sheet.header[naming.len()..].to_vec();
         let mut write = |point: u64, result: Result<Figures, String>| {
             totals.failed += u64::from(result.is_err());
             totals.left -= 1;
-            let mut fields = self.named(&identity, point);
-            let name = fields[4..].join(" ");
+            let values = self.named(point);
+            let name = values[2..].join(" ");
+            let mut fields = identity.fields(point, &values);
             fields.extend(line(&columns, result));
             sheet.point(point, &fields)?;
             tell(Event::Point(name));
@@ -423,13 +521,14 @@ impl Sweep<'_> {
         found
     }
 
-    /// `6 points (2 policy x 3 load); 4 are left; one takes 20 ms: about 80 ms on 1 CPU`.
+    /// `6 points (2 policy x 3 load), shard 1/2; 4 are left; one takes 20 ms, so about 80 ms on 1 CPU`.
     fn size(&self, points: u128, left: u128, one: Duration) -> String {
         let axes: Vec<String> =
             self.axes.iter().map(|axis| format!("{} {}", axis.len(), axis.parameter)).collect();
         let jobs = pool::jobs(self.jobs).get();
         let seconds = one.as_secs_f64() * left as f64 / jobs as f64;
-        let rest = if left < points { format!("; {left} are left") } else { String::new() };
+        let shard = self.shard.map(|it| format!(", shard {it}")).unwrap_or_default();
+        let rest = if left < points { format!("{shard}; {left} are left") } else { shard };
         format!(
             "{points} points ({}){rest}; one takes {}, so about {} on {jobs} CPU{}",
             axes.join(" x "),
@@ -482,23 +581,5 @@ fn line(columns: &[String], result: Result<Figures, String>) -> Vec<String> {
     columns.iter().map(field).collect()
 }
 
-/// Fowler, Noll and Vo's hash, which every program can compute.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Fnv(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fnv {
-    fn add(&mut self, text: &str) {
-        // The 0 keeps two texts apart.
-        for byte in text.bytes().chain([0]) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,22 +1,21 @@
 //! The CSV file of a sweep.
 //!
 //! A header and a line for each point, each of which begins with the sweep's identity and the
-//! point's place. Lines are appended as points finish, each in one write, so that a process that is
+//! point's place. The points of a sweep that had fewer values are taken over. Lines are appended as points finish, each in one write, so that a process that is
 //! killed leaves at most one half line, which is dropped when the sweep goes on. When all points are
 //! there the file is sorted by place: its bytes then do not depend on the order in which they
 //! finished. On standard output (`-`) a line waits for those before it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use csv::StringRecord;
 use thiserror::Error;
 
+use super::identity::{Identity, LEADING};
 use crate::report::file;
-
-/// The first two columns of every sheet.
-pub(super) const LEADING: [&str; 2] = ["sweep", "point"];
 
 /// What is wrong with a sweep's file.
 #[derive(Debug, Error)]
@@ -60,6 +59,12 @@ pub enum SheetError {
         /// The file.
         path: PathBuf,
     },
+    /// Its last line is half a line.
+    #[error("{} was not finished: it ends in the middle of a line; go on with it with --resume", path.display())]
+    Unfinished {
+        /// The file.
+        path: PathBuf,
+    },
     /// It cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
@@ -88,24 +93,57 @@ pub(super) struct Sheet {
 #[derive(Debug)]
 enum Out {
     File(File),
-    /// The place that is due, and the lines of those behind it.
-    Stdout(u64, BTreeMap<u64, Vec<u8>>),
+    /// The places that are due, and the lines of those behind the first of them.
+    Stdout(VecDeque<u64>, BTreeMap<u64, Vec<u8>>),
 }
 
 /// One line of CSV, with its newline.
-fn line(fields: &[String]) -> io::Result<Vec<u8>> {
+pub(super) fn line(fields: &[String]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(fields.iter().map(|field| field.replace(['\n', '\r'], " ")))?;
     writer.into_inner().map_err(|error| io::Error::other(error.to_string()))
 }
 
+/// What a file says that is no sheet.
+const NO_HEADER: &str = "it does not begin with the header of a sweep";
+
+pub(super) fn form(path: &Path, line: usize, why: String) -> SheetError {
+    SheetError::Form { path: path.to_owned(), line, why }
+}
+
+/// Refuses a file that is no sheet.
+pub(super) fn check_header(path: &Path, header: &[String]) -> Result<(), SheetError> {
+    if header.iter().take(LEADING.len()).ne(LEADING.iter()) {
+        return Err(form(path, 1, NO_HEADER.into()));
+    }
+    Ok(())
+}
+
+/// The place of a line's point.
+pub(super) fn point(path: &Path, line: usize, record: &StringRecord) -> Result<u64, SheetError> {
+    let text = &record[1];
+    text.parse().map_err(|_| form(path, line, format!("point '{text}'")))
+}
+
+/// Keeps every other process out, until the file is closed.
+fn lock(path: &Path, file: &File) -> Result<(), SheetError> {
+    rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| SheetError::Busy { path: path.to_owned() })
+}
+
 impl Sheet {
-    /// Opens a new file, or, to go on, one of the same sweep. Where to go on there is no file, a new
+    /// Opens a new file, or, to go on, one of the same sweep, or of one with fewer values: `place` says
+    /// where the point with these values stands now, if it does. Where to go on there is no file, a new
     /// one is begun.
-    pub(super) fn open(path: &Path, identity: &str, resume: bool) -> Result<Sheet, SheetError> {
+    pub(super) fn open(
+        path: &Path,
+        identity: &Identity,
+        resume: bool,
+        place: impl Fn(&[String]) -> Option<u64>,
+    ) -> Result<Sheet, SheetError> {
         let io = |source| SheetError::Io { path: path.to_owned(), source };
         if file::is_stdout(path) {
-            let out = Out::Stdout(0, BTreeMap::new());
+            let out = Out::Stdout(VecDeque::new(), BTreeMap::new());
             return match resume {
                 true => Err(SheetError::Stdout),
                 false => Ok(Sheet::of(path, out)),
@@ -117,11 +155,10 @@ impl Sheet {
         }
         let file =
             OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| SheetError::Busy { path: path.to_owned() })?;
+        lock(path, &file)?;
         let mut sheet = Sheet::of(path, Out::File(file));
         if there {
-            sheet.read(identity)?;
+            sheet.read(identity, place)?;
         }
         Ok(sheet)
     }
@@ -131,64 +168,98 @@ impl Sheet {
     }
 
     /// Takes over what is there, and cuts off a line that was not finished.
-    fn read(&mut self, identity: &str) -> Result<(), SheetError> {
+    fn read(
+        &mut self,
+        identity: &Identity,
+        place: impl Fn(&[String]) -> Option<u64>,
+    ) -> Result<(), SheetError> {
         let io = |source| SheetError::Io { path: self.path.clone(), source };
         let bytes = fs::read(&self.path).map_err(io)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let ours = identity.header();
         if whole < bytes.len() {
             // Only what looks like ours is cut: a file without a single line could be anything.
-            let ours = format!("{},{}", LEADING[0], LEADING[1]);
+            let ours = ours.join(",");
             if whole == 0 && !ours.as_bytes().starts_with(&bytes[..bytes.len().min(ours.len())]) {
-                return Err(self.form(1, "it does not begin with the header of a sweep".into()));
+                return Err(form(&self.path, 1, NO_HEADER.into()));
             }
             if let Out::File(file) = &self.out {
                 file.set_len(whole as u64).map_err(io)?;
             }
         }
+        let (mut text, mut moved) = (Vec::new(), false);
         let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&bytes[..whole]);
         for (index, record) in reader.records().enumerate() {
             let number = index + 1;
-            let record = record.map_err(|error| self.form(number, error.to_string()))?;
+            let record = record.map_err(|error| form(&self.path, number, error.to_string()))?;
+            let mut fields: Vec<String> = record.iter().map(str::to_owned).collect();
             if index == 0 {
-                self.header = record.iter().map(str::to_owned).collect();
-                if self.header.iter().take(2).ne(LEADING.iter()) {
-                    return Err(self.form(1, "it does not begin with the header of a sweep".into()));
+                check_header(&self.path, &fields)?;
+                self.header = fields.clone();
+                if !self.header.starts_with(&ours) {
+                    let theirs = format!("its columns are {}", self.header.join(", "));
+                    return Err(self.other(theirs, identity));
                 }
-                continue;
-            }
-            if &record[0] != identity {
-                let theirs: Vec<String> = (self.header.iter().zip(&record))
-                    .take(7)
-                    .map(|(name, value)| format!("{name} {value}"))
-                    .collect();
-                return Err(SheetError::Other {
-                    path: self.path.clone(),
-                    theirs: theirs.join(", "),
-                    ours: identity.to_owned(),
+            } else {
+                let was = point(&self.path, number, &record)?;
+                let values = fields[ours.len() - identity.naming.len()..ours.len()].to_vec();
+                let same = identity.fields(was, &values)[..] == fields[..ours.len()];
+                // A point of the same settings that has moved, because there are more values.
+                let now = if same { Some(was) } else { place(&values) };
+                let now = now.filter(|now| {
+                    let mut as_ours = identity.fields(*now, &values);
+                    as_ours[..3].clone_from_slice(&fields[..3]);
+                    as_ours[..] == fields[..ours.len()]
                 });
+                let Some(now) = now else {
+                    let theirs: Vec<String> = (self.header.iter().zip(&fields))
+                        .take(ours.len())
+                        .map(|(name, value)| format!("{name} {value}"))
+                        .collect();
+                    return Err(self.other(theirs.join(", "), identity));
+                };
+                self.done.insert(now);
+                moved |= !same;
+                fields.splice(..ours.len(), identity.fields(now, &values));
             }
-            let point = record[1].parse::<u64>();
-            let point = point.map_err(|_| self.form(number, format!("point '{}'", &record[1])))?;
-            self.done.insert(point);
+            text.extend(line(&fields).map_err(io)?);
+        }
+        if moved {
+            // All of it or nothing; the lock is of the file that is gone then.
+            file::write(&self.path, &String::from_utf8_lossy(&text))?;
+            let file = OpenOptions::new().read(true).append(true).open(&self.path).map_err(io)?;
+            lock(&self.path, &file)?;
+            self.out = Out::File(file);
         }
         Ok(())
     }
 
-    fn form(&self, line: usize, why: String) -> SheetError {
-        SheetError::Form { path: self.path.clone(), line, why }
+    fn other(&self, theirs: String, ours: &Identity) -> SheetError {
+        let shard = ours.shard.map(|it| format!(", shard {it}")).unwrap_or_default();
+        let Identity { sweep, settings, version, .. } = ours;
+        let ours = format!("sweep {sweep}, settings {settings}, version {version}{shard}");
+        SheetError::Other { path: self.path.clone(), theirs, ours }
+    }
+
+    /// Says which points are going to come, in their order.
+    pub(super) fn expect(&mut self, points: &[u64]) {
+        if let Out::Stdout(due, _) = &mut self.out {
+            due.extend(points);
+        }
     }
 
     /// Writes the header of a new file; holds it against that of an old one.
-    pub(super) fn head(&mut self, header: Vec<String>, identity: &str) -> Result<(), SheetError> {
+    pub(super) fn head(
+        &mut self,
+        header: Vec<String>,
+        identity: &Identity,
+    ) -> Result<(), SheetError> {
         if self.header.is_empty() {
             self.put(None, &header)?;
             self.header = header;
         } else if self.header != header {
-            return Err(SheetError::Other {
-                path: self.path.clone(),
-                theirs: format!("its columns are {}", self.header.join(", ")),
-                ours: identity.to_owned(),
-            });
+            let theirs = format!("its columns are {}", self.header.join(", "));
+            return Err(self.other(theirs, identity));
         }
         Ok(())
     }
@@ -209,9 +280,9 @@ impl Sheet {
             (Out::Stdout(..), None) => io::stdout().write_all(&bytes),
             (Out::Stdout(due, held), Some(place)) => {
                 held.insert(place, bytes);
-                while let Some(bytes) = held.remove(due) {
+                while let Some(bytes) = due.front().and_then(|first| held.remove(first)) {
                     io::stdout().write_all(&bytes)?;
-                    *due += 1;
+                    due.pop_front();
                 }
                 io::stdout().flush()
             }
@@ -269,17 +340,36 @@ mod tests {
         }
     }
 
+    fn id(sweep: &str) -> Identity {
+        Identity {
+            sweep: sweep.to_owned(),
+            points: 3,
+            settings: "settings".to_owned(),
+            version: "1, 2".to_owned(),
+            shard: None,
+            naming: vec!["load".to_owned()],
+        }
+    }
+
     fn row(place: u64) -> Vec<String> {
-        vec!["id".into(), place.to_string(), format!("a, \"b\"\n{place}")]
+        let mut fields = id("id").fields(place, &[format!("{place}00")]);
+        fields.push(format!("a, \"b\"\n{place}"));
+        fields
     }
 
     fn header() -> Vec<String> {
-        vec!["sweep".into(), "point".into(), "error".into()]
+        let mut header = id("id").header();
+        header.push("error".to_owned());
+        header
+    }
+
+    fn open(path: &Path, sweep: &str, resume: bool) -> Result<Sheet, SheetError> {
+        Sheet::open(path, &id(sweep), resume, |_| None)
     }
 
     fn begun(path: &Path) -> Sheet {
-        let mut sheet = Sheet::open(path, "id", false).unwrap();
-        sheet.head(header(), "id").unwrap();
+        let mut sheet = open(path, "id", false).unwrap();
+        sheet.head(header(), &id("id")).unwrap();
         for place in [2, 0] {
             sheet.point(place, &row(place)).unwrap();
         }
@@ -292,15 +382,15 @@ mod tests {
         let path = folder.0.join("a.csv");
         drop(begun(&path));
         let whole = fs::read_to_string(&path).unwrap();
-        for cut in 1..=17 {
+        for cut in 1..=32 {
             fs::write(&path, &whole[..whole.len() - cut]).unwrap();
-            let sheet = Sheet::open(&path, "id", true).unwrap();
+            let sheet = open(&path, "id", true).unwrap();
             assert_eq!(sheet.done, BTreeSet::from([2]), "cut {cut}");
             assert_eq!(sheet.header, header());
         }
         // Killed in the middle of the header.
         fs::write(&path, "swe").unwrap();
-        assert!(Sheet::open(&path, "id", true).unwrap().header.is_empty());
+        assert!(open(&path, "id", true).unwrap().header.is_empty());
         assert_eq!(fs::read(&path).unwrap(), b"");
     }
 
@@ -314,7 +404,7 @@ mod tests {
         let mut reader = csv::Reader::from_path(&path).unwrap();
         let points: Vec<_> = reader.records().map(|it| it.unwrap()[1].to_owned()).collect();
         assert_eq!(points, ["0", "1", "2"]);
-        assert_eq!(Sheet::open(&path, "id", true).unwrap().done.len(), 3);
+        assert_eq!(open(&path, "id", true).unwrap().done.len(), 3);
     }
 
     #[test]
@@ -323,17 +413,21 @@ mod tests {
         let path = folder.0.join("a.csv");
         drop(begun(&path));
         let before = fs::read(&path).unwrap();
-        assert!(matches!(Sheet::open(&path, "id", false), Err(SheetError::Exists { .. })));
-        let error = Sheet::open(&path, "other", true).unwrap_err();
+        assert!(matches!(open(&path, "id", false), Err(SheetError::Exists { .. })));
+        let error = open(&path, "other", true).unwrap_err();
         assert!(error.to_string().contains("holds another sweep: sweep id, point 2"), "{error}");
-        let mut sheet = Sheet::open(&path, "id", true).unwrap();
-        let columns = sheet.head(vec!["sweep".into(), "point".into()], "id").unwrap_err();
+        let mut sheet = open(&path, "id", true).unwrap();
+        let columns = sheet.head(id("id").header(), &id("id")).unwrap_err();
         assert!(columns.to_string().contains("its columns are"), "{columns}");
         drop(sheet);
+        let sharded = Identity { shard: "1/2".parse().ok(), ..id("id") };
+        let error = Sheet::open(&path, &sharded, true, |_| None).unwrap_err();
+        assert!(error.to_string().contains("version 1, 2, shard 1/2"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), before);
-        for (text, line) in [("my diary", 1), ("a,b\n1,2\n", 1), ("sweep,point\nid,x\n", 2)] {
+        let wrong = format!("{}\nid,x,3,settings,1,2\n", id("id").header().join(","));
+        for (text, line) in [("my diary", 1), ("a,b\n1,2\n", 1), (wrong.as_str(), 2)] {
             fs::write(&path, text).unwrap();
-            let error = Sheet::open(&path, "id", true).unwrap_err().to_string();
+            let error = open(&path, "id", true).unwrap_err().to_string();
             assert!(
                 error.contains(&format!("a.csv:{line}: this is no line of a sweep")),
                 "{error}"
@@ -343,12 +437,38 @@ mod tests {
     }
 
     #[test]
+    fn the_points_of_a_sweep_with_fewer_values_are_taken_over_and_renumbered() {
+        let folder = Folder::new("grown");
+        let path = folder.0.join("a.csv");
+        drop(begun(&path));
+        let grown = Identity { points: 6, ..id("grown") };
+        let place = |values: &[String]| values[0].parse::<u64>().ok().map(|load| load / 50);
+        let sheet = Sheet::open(&path, &grown, true, place).unwrap();
+        assert_eq!(sheet.done, BTreeSet::from([0, 4]));
+        assert!(matches!(Sheet::open(&path, &grown, true, place), Err(SheetError::Busy { .. })));
+        drop(sheet);
+        let mut reader = csv::Reader::from_path(&path).unwrap();
+        let rows: Vec<Vec<String>> = reader
+            .records()
+            .map(|it| it.unwrap().iter().take(3).map(str::to_owned).collect())
+            .collect();
+        assert_eq!(rows, [["grown", "4", "6"], ["grown", "0", "6"]]);
+        let before = fs::read(&path).unwrap();
+        // Other settings are never taken over, and nothing is where a value is gone.
+        let other = Identity { settings: "others".to_owned(), ..id("grown") };
+        assert!(Sheet::open(&path, &other, true, place).is_err());
+        let gone = |values: &[String]| place(values).filter(|it| *it == 0);
+        assert!(Sheet::open(&path, &id("shrunk"), true, gone).is_err());
+        assert_eq!(fs::read(&path).unwrap(), before);
+    }
+
+    #[test]
     fn two_sweeps_do_not_write_one_file() {
         let folder = Folder::new("busy");
         let path = folder.0.join("a.csv");
         let sheet = begun(&path);
-        assert!(matches!(Sheet::open(&path, "id", true), Err(SheetError::Busy { .. })));
+        assert!(matches!(open(&path, "id", true), Err(SheetError::Busy { .. })));
         drop(sheet);
-        assert!(Sheet::open(&path, "id", true).is_ok());
+        assert!(open(&path, "id", true).is_ok());
     }
 }

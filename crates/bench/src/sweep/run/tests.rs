@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use super::*;
 use crate::machine::stand_in::{self, StandIn};
 
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(test: &str) -> Folder {
+    pub(crate) fn new(test: &str) -> Folder {
         let name = format!("napkin-sweep-{test}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::create_dir_all(&path).unwrap();
         Folder(path)
     }
 
-    fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.0.join("sweep.csv")
     }
 }
@@ -25,7 +25,7 @@ impl Drop for Folder {
     }
 }
 
-fn sweep(vary: &[&str]) -> Sweep<'static> {
+pub(crate) fn sweep(vary: &[&str]) -> Sweep<'static> {
     Sweep {
         scenario: &StandIn,
         profile: stand_in::profile(),
@@ -35,12 +35,14 @@ fn sweep(vary: &[&str]) -> Sweep<'static> {
         warm_up: 1_000_000,
         window: 10_000_000,
         axes: Axis::parse_all(vary.iter().copied()).unwrap(),
+        shard: None,
+        version: "napkin 1".to_owned(),
         limit: 1_000,
         jobs: NonZeroUsize::new(3),
     }
 }
 
-const VARY: &[&str] = &[
+pub(crate) const VARY: &[&str] = &[
     "policy=base,suspend20",
     "gro-flush-timeout=20us,50us",
     "load=5000,20000",
@@ -152,4 +154,98 @@ fn a_point_that_cannot_be_is_a_line_that_says_why() {
     let text = fs::read_to_string(folder.file()).unwrap();
     let line = text.lines().nth(3).unwrap();
     assert!(line.contains("4 queues") || line.contains("nic.queues"), "{line}");
+}
+
+#[test]
+fn each_point_is_in_one_shard_and_more_values_or_parameters_move_none() {
+    // What tells a point in both, and its shard: by a run of each of four.
+    let of = |vary: &[&str], names: &[&str]| -> BTreeMap<Vec<String>, u64> {
+        let whole = sweep(vary);
+        let naming = whole.naming();
+        let points = whole.points() as u64;
+        let mut shards = BTreeMap::new();
+        for number in 1..=4 {
+            let part = Sweep { shard: format!("{number}/4").parse().ok(), ..whole.clone() };
+            for point in part.mine(points, &Interrupt::default()).unwrap() {
+                let named = naming.iter().zip(whole.named(point));
+                let named = named.filter(|(name, _)| names.contains(&name.as_str()));
+                let mut named: Vec<_> =
+                    named.map(|(name, value)| format!("{name} {value}")).collect();
+                named.sort();
+                let twice = shards.insert(named, number);
+                assert!(twice.is_none() || vary.len() > VARY.len());
+            }
+        }
+        assert!((1..=4).all(|number| shards.values().any(|it| *it == number)));
+        shards
+    };
+    let names = ["policy", "gro-flush-timeout", "load", "cost.poll", "seed"];
+    let before = of(VARY, &names);
+    assert_eq!(before.len(), 32);
+    let values = [
+        "seed=1..9",
+        "cost.poll=1us,400ns,2us",
+        "load=100,5000,20000",
+        "gro-flush-timeout=20us,50us,70us",
+        "policy=threaded,base,suspend20",
+    ];
+    let grown = of(&values, &names);
+    assert_eq!(grown.len(), 9 * 81);
+    // A constant, with the value that the profile has: those points are the old ones.
+    let profile = stand_in::profile();
+    let ring = format!("nic.ring={}", profile.count("nic.ring"));
+    let more = of(&[VARY, &[ring.as_str()]].concat(), &names);
+    for (point, shard) in &before {
+        assert_eq!(grown[point], *shard, "{point:?}");
+        assert_eq!(more[point], *shard, "{point:?}");
+    }
+}
+
+#[test]
+fn a_shard_is_gone_on_with_and_its_points_alone_are_run() {
+    let folder = Folder::new("shard");
+    let part = Sweep { shard: "2/3".parse().ok(), ..sweep(VARY) };
+    let mut text = String::new();
+    let totals = part
+        .run(&folder.file(), false, &Interrupt::default(), |event| {
+            if let Event::Size { text: size, .. } = event {
+                text = size;
+            }
+        })
+        .unwrap();
+    assert!(totals.points > 0 && totals.points < 32, "{totals:?}");
+    assert!(text.contains(&format!(", shard 2/3; {} are left; ", totals.points)), "{text}");
+    let whole = fs::read(folder.file()).unwrap();
+    fs::write(folder.file(), &whole[..whole.len() / 2]).unwrap();
+    assert!(run(&part, &folder.file(), true).unwrap().resumed > 0);
+    assert_eq!(fs::read(folder.file()).unwrap(), whole);
+    for shard in [None, "1/3".parse().ok(), "2/4".parse().ok()] {
+        let error = run(&Sweep { shard, ..part.clone() }, &folder.file(), true).unwrap_err();
+        assert!(error.to_string().contains("holds another sweep"), "{error}");
+    }
+    // A limit is for what this process runs.
+    let few = Sweep { limit: 11, ..part.clone() };
+    assert_eq!(run(&few, &folder.file(), true).unwrap().left, 0);
+    let fewer = Sweep { limit: 10, ..part };
+    assert!(matches!(run(&fewer, &folder.file(), true), Err(SweepError::TooMany { .. })));
+}
+
+#[test]
+fn a_sweep_with_more_values_goes_on_with_the_points_that_are_there() {
+    let folder = Folder::new("grown");
+    for shard in [None, "1/2".parse().ok()] {
+        let less = Sweep { shard, ..sweep(&["policy=base", "seed=1..8"]) };
+        let more = Sweep { shard, ..sweep(&["policy=suspend20,base", "seed=0..9"]) };
+        let _ = fs::remove_file(folder.file());
+        run(&more, &folder.file(), false).unwrap();
+        let whole = fs::read(folder.file()).unwrap();
+        fs::remove_file(folder.file()).unwrap();
+        let there = run(&less, &folder.file(), false).unwrap().points;
+        let totals = run(&more, &folder.file(), true).unwrap();
+        assert!(there > 0 && totals.resumed == there && totals.points > there, "{totals:?}");
+        assert_eq!(fs::read(folder.file()).unwrap(), whole);
+        // Not the other way: those points would be lost.
+        assert!(run(&less, &folder.file(), true).is_err());
+        assert_eq!(fs::read(folder.file()).unwrap(), whole);
+    }
 }

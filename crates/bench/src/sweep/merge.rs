@@ -1,0 +1,273 @@
+//! The file of a whole sweep, from those of its shards.
+//!
+//! A sheet says of each line which sweep it is of and how many points that has. So nothing but the files
+//! is needed to tell whether they fit together, and whether anything is missing; then the lines, in
+//! their order and without the column `shard`, are the bytes that one process would have written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use csv::StringRecord;
+use thiserror::Error;
+
+use super::identity::SHARD;
+use super::shard::Shard;
+use super::sheet::{self, SheetError};
+use super::table::Table;
+use crate::report::file;
+
+/// Why files do not make a sweep.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MergeError {
+    /// A file is none of a sweep, or cannot be read.
+    #[error(transparent)]
+    Sheet(#[from] SheetError),
+    /// The whole cannot be written.
+    #[error(transparent)]
+    Write(#[from] file::WriteError),
+    /// There is something already where the whole should go.
+    #[error("{} is there already: name another file, or remove it", .0.display())]
+    Exists(PathBuf),
+    /// No file has a line.
+    #[error("nothing to merge: no file has a point")]
+    Nothing,
+    /// Two files are of different sweeps, or one of them was changed.
+    #[error("{} and {} do not fit together: {why}", one.display(), other.display())]
+    Unfit {
+        /// A file.
+        one: PathBuf,
+        /// The one that differs.
+        other: PathBuf,
+        /// In what, and what to do.
+        why: String,
+    },
+    /// Points are missing.
+    #[error("{missing} of {points} points are missing ({which}): {why}")]
+    Missing {
+        /// How many.
+        missing: u64,
+        /// Of how many.
+        points: u64,
+        /// The first of them.
+        which: String,
+        /// What to do.
+        why: String,
+    },
+}
+
+impl MergeError {
+    /// Whether the files are wrong, rather than the reading or writing of them.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, MergeError::Sheet(SheetError::Io { .. }) | MergeError::Write(_))
+    }
+}
+
+/// What was merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Merged {
+    /// Points of the sweep.
+    pub points: u64,
+    /// Those of them that have no figures; their line says why.
+    pub failed: u64,
+}
+
+/// The columns that all lines of a sweep share, the plainest first, with what to make of it if they do
+/// not.
+const SHARED: [(&str, &str); 6] = [
+    ("version", ": run all shards with the same program"),
+    ("workload", ""),
+    ("profile", ""),
+    (
+        "settings",
+        ": the window, the warm-up or a constant of the profile differs; give all shards the same options",
+    ),
+    (
+        "sweep",
+        ": the policy, the load, the seed or what is varied differs; give all shards the same",
+    ),
+    ("points", ""),
+];
+
+/// Makes the file of a whole sweep of the files of its shards, in any order. A point may be in several
+/// files if it has the same figures in all.
+///
+/// # Errors
+/// If a file is none of a sweep or is being written, if they are not of the same sweep, if points are
+/// missing, or if the whole cannot be written, or is there already.
+pub fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, MergeError> {
+    if !file::is_stream(out) && out.exists() {
+        return Err(MergeError::Exists(out.to_owned()));
+    }
+    file::check(out)?;
+    let mut whole = Whole::default();
+    for path in files {
+        whole.add(Table::read(path)?)?;
+    }
+    let (text, merged) = whole.text()?;
+    file::write(out, &text)?;
+    Ok(merged)
+}
+
+/// What is there so far.
+#[derive(Debug, Default)]
+struct Whole {
+    files: Vec<PathBuf>,
+    /// Without the shard.
+    header: Vec<String>,
+    /// The first line, and its file.
+    first: Option<(usize, StringRecord)>,
+    /// Each point, and the file that it is from.
+    points: BTreeMap<u64, (usize, StringRecord)>,
+    /// The shards of which there is a point, by their count.
+    shards: BTreeMap<u64, BTreeSet<u64>>,
+}
+
+impl Whole {
+    fn add(&mut self, mut table: Table) -> Result<(), MergeError> {
+        let this = self.files.len();
+        self.files.push(table.path.clone());
+        let shard = table.column(SHARD);
+        if let Some(column) = shard {
+            table.header.remove(column);
+        }
+        if self.header.is_empty() {
+            self.header.clone_from(&table.header);
+        } else if self.header != table.header {
+            let (one, other) = (self.files[0].clone(), table.path);
+            return Err(MergeError::Unfit { one, other, why: differ(&self.header, &table.header) });
+        }
+        for (index, mut record) in table.rows.into_iter().enumerate() {
+            if let Some(column) = shard {
+                if let Ok(shard) = record[column].parse::<Shard>() {
+                    self.shards.entry(shard.count()).or_default().insert(shard.number());
+                }
+                let others = record.iter().enumerate().filter(|(place, _)| *place != column);
+                record = others.map(|(_, field)| field).collect();
+            }
+            let point = sheet::point(&table.path, index + 2, &record)?;
+            self.check(this, &record)?;
+            if point >= self.all(&record) {
+                let why = format!("point {point} of {}", &record[2]);
+                return Err(sheet::form(&table.path, index + 2, why).into());
+            }
+            self.first.get_or_insert_with(|| (this, record.clone()));
+            self.insert(this, point, record)?;
+        }
+        Ok(())
+    }
+
+    /// Points of the sweep, by one of its lines.
+    fn all(&self, record: &StringRecord) -> u64 {
+        record[2].parse().unwrap_or(0)
+    }
+
+    /// Refuses a line of another sweep.
+    fn check(&self, this: usize, record: &StringRecord) -> Result<(), MergeError> {
+        let Some((file, first)) = &self.first else { return Ok(()) };
+        for (what, hint) in SHARED {
+            let Some(column) = self.header.iter().position(|name| name == what) else { continue };
+            if record[column] != first[column] {
+                let (ours, theirs) = (&first[column], &record[column]);
+                return Err(self.unfit(
+                    *file,
+                    this,
+                    format!("{what} is {ours} in the first and {theirs} in the second{hint}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn unfit(&self, one: usize, other: usize, why: String) -> MergeError {
+        let [one, other] = [one, other].map(|file| self.files[file].clone());
+        MergeError::Unfit { one, other, why }
+    }
+
+    fn insert(&mut self, this: usize, point: u64, record: StringRecord) -> Result<(), MergeError> {
+        if let Some((file, known)) = self.points.get(&point) {
+            let columns = self.header.iter().zip(known.iter().zip(&record));
+            if let Some((what, (ours, theirs))) = columns.into_iter().find(|(_, (a, b))| a != b) {
+                let why = format!(
+                    "both have point {point}, and {what} is {ours} in the first and {theirs} in the \
+                     second; the same sweep has the same figures, so one was changed"
+                );
+                return Err(self.unfit(*file, this, why));
+            }
+            return Ok(());
+        }
+        self.points.insert(point, (this, record));
+        Ok(())
+    }
+
+    /// The bytes of the whole, if it is whole.
+    fn text(self) -> Result<(String, Merged), MergeError> {
+        let Some((_, first)) = &self.first else { return Err(MergeError::Nothing) };
+        let points = self.all(first);
+        let missing = points - self.points.len() as u64;
+        if missing > 0 {
+            let mut which: Vec<String> = (0..points)
+                .filter(|point| !self.points.contains_key(point))
+                .take(5)
+                .map(|point| point.to_string())
+                .collect();
+            if missing > 5 {
+                which.push("...".to_owned());
+            }
+            let (which, why) = (which.join(", "), self.why());
+            return Err(MergeError::Missing { missing, points, which, why });
+        }
+        let io = |source| SheetError::Io { path: PathBuf::from("the merged lines"), source };
+        let mut bytes = sheet::line(&self.header).map_err(io)?;
+        let mut failed = 0;
+        for (_, record) in self.points.values() {
+            let fields: Vec<String> = record.iter().map(str::to_owned).collect();
+            failed += u64::from(fields.last().is_some_and(|error| !error.is_empty()));
+            bytes.extend(sheet::line(&fields).map_err(io)?);
+        }
+        Ok((String::from_utf8_lossy(&bytes).into_owned(), Merged { points, failed }))
+    }
+
+    /// Where the missing points may be.
+    fn why(&self) -> String {
+        let mut without = Vec::new();
+        for (count, there) in &self.shards {
+            let missing: Vec<u64> = (1..=*count).filter(|it| !there.contains(it)).collect();
+            let some: Vec<String> =
+                missing.iter().take(8).map(|it| format!("{it}/{count}")).collect();
+            if !some.is_empty() {
+                let more = if missing.len() > some.len() { ", ..." } else { "" };
+                without.push(format!("{}{more}", some.join(", ")));
+            }
+        }
+        match without.is_empty() {
+            true => "a sweep or a shard has not finished; go on with it with --resume".to_owned(),
+            false => format!(
+                "no file has a point of shard {}; give its file, too, or run it",
+                without.join(", ")
+            ),
+        }
+    }
+}
+
+/// The columns that only one of two headers has.
+fn differ(one: &[String], other: &[String]) -> String {
+    let without = |a: &[String], b: &[String]| {
+        let names: Vec<&str> =
+            a.iter().filter(|name| !b.contains(name)).map(String::as_str).collect();
+        names.join(", ")
+    };
+    match (without(one, other), without(other, one)) {
+        (only, others) if only.is_empty() && others.is_empty() => {
+            "they have the same columns in another order".to_owned()
+        }
+        (only, others) if others.is_empty() => format!("only the first has the columns {only}"),
+        (only, others) if only.is_empty() => format!("only the second has the columns {others}"),
+        (only, others) => {
+            format!("only the first has the columns {only}, and only the second {others}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,411 @@
+//! A sweep's figures as a page: one quantity over one parameter, a line for each value of another.
+//!
+//! Points that differ in nothing but the seed are repetitions: their median is drawn, with the range from
+//! the least to the most. Points that differ in anything else are never put together.
+
+use std::path::{Path, PathBuf};
+
+use csv::StringRecord;
+use napkin_core::policy::nearest;
+use napkin_core::text::quoted;
+use napkin_machine::profile::{Key, Scale, Takes};
+use thiserror::Error;
+
+use super::identity::{LEADING, SHARD};
+use super::sheet::{self, SheetError};
+use super::table::Table;
+use crate::measure::interleave::median;
+use crate::rate::whole_rate;
+use crate::report::Provenance;
+use crate::report::page::{self, escape};
+use crate::report::plot::axis::number;
+use crate::report::plot::{At, Axis, Figure, Lines, Plot, Point, Series, Source, names};
+
+/// From how many times the least value the most makes an axis logarithmic.
+const LOG: f64 = 20.0;
+
+/// Why there is no plot.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PlotError {
+    /// The file is none of a sweep, or cannot be read.
+    #[error(transparent)]
+    Sheet(#[from] SheetError),
+    /// It has a header only.
+    #[error("{} has no point", .0.display())]
+    Empty(PathBuf),
+    /// There is no such column.
+    #[error(
+        "{option} {name}: {} has no such column{}; it is one of: {columns}", path.display(),
+        nearest.as_ref().map_or(String::new(), |it| format!("; did you mean '{it}'?"))
+    )]
+    Column {
+        /// `--x`, `--y` or `--by`.
+        option: &'static str,
+        /// What was asked for.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// The nearest that there is.
+        nearest: Option<String>,
+        /// All that there are.
+        columns: String,
+    },
+    /// Something else is varied.
+    #[error(
+        "the points differ in {differ}, too, and would be thrown together: add it to --by, as in \
+         --by {by}, or sweep it alone"
+    )]
+    Differ {
+        /// The columns that are neither on the axis nor a line of their own.
+        differ: String,
+        /// `--by` with them.
+        by: String,
+    },
+}
+
+/// What is drawn.
+#[derive(Debug, Clone)]
+pub struct SweepPlot {
+    /// The parameter along the axis: `load`.
+    pub x: String,
+    /// The quantities, a plot each: `latency_p99_ns`, or in short `p99`.
+    pub y: Vec<String>,
+    /// The parameters that have a line for each of their values.
+    pub by: Vec<String>,
+}
+
+impl SweepPlot {
+    /// The page of a file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is none of a sweep, if it lacks a column, or if its points differ in
+    /// more than the plot has room for.
+    pub fn page(&self, path: &Path, provenance: &Provenance) -> Result<String, PlotError> {
+        let sheet = Columns::of(Table::read(path)?)?;
+        let x = sheet.parameter("--x", &self.x)?;
+        let by = (self.by.iter().filter(|name| **name != self.x))
+            .map(|name| sheet.parameter("--by", name))
+            .collect::<Result<Vec<_>, _>>()?;
+        let y = self.y.iter().map(|name| sheet.figure(name)).collect::<Result<Vec<_>, _>>()?;
+        sheet.check(x, &by)?;
+        let mut body = page::facts(&sheet.facts(provenance));
+        for y in y {
+            let lines = sheet.lines(x, y, &by);
+            body.push_str(&page::figure(&sheet.draw(x, y, &lines)));
+            body.push_str(&sheet.table(x, y, &lines));
+        }
+        let title =
+            format!("napkin sweep: {} on {}", sheet.only("workload"), sheet.only("profile"));
+        Ok(page::whole(&title, &body))
+    }
+}
+
+/// A line of a plot.
+struct Line {
+    name: String,
+    spots: Vec<Spot>,
+}
+
+/// A place on a line.
+struct Spot {
+    /// As the file has it.
+    x: String,
+    /// Of each repetition that has one.
+    values: Vec<f64>,
+}
+
+impl Spot {
+    fn interval(&self) -> Option<(f64, f64)> {
+        let low = self.values.iter().copied().min_by(f64::total_cmp)?;
+        let high = self.values.iter().copied().max_by(f64::total_cmp)?;
+        (self.values.len() > 1).then_some((low, high))
+    }
+
+    fn median(&self) -> Option<f64> {
+        median(self.values.iter().copied())
+    }
+}
+
+/// A sheet, by its columns.
+struct Columns {
+    path: PathBuf,
+    header: Vec<String>,
+    /// In the points' order.
+    rows: Vec<StringRecord>,
+    /// Columns that name a point's own values.
+    naming: std::ops::Range<usize>,
+}
+
+impl Columns {
+    fn of(table: Table) -> Result<Columns, PlotError> {
+        let Table { path, header, mut rows } = table;
+        if rows.is_empty() {
+            return Err(PlotError::Empty(path));
+        }
+        let mut points = Vec::new();
+        for (index, row) in rows.iter().enumerate() {
+            points.push(sheet::point(&path, index + 2, row)?);
+        }
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        order.sort_by_key(|row| points[*row]);
+        rows = order.into_iter().map(|row| rows[row].clone()).collect();
+        let begin = LEADING.len() + usize::from(header.iter().any(|name| name == SHARD));
+        // The figures begin with what was offered.
+        let end = header.iter().position(|name| name == "offered_per_s").unwrap_or(header.len());
+        Ok(Columns { path, header, rows, naming: begin..end.max(begin) })
+    }
+
+    fn column(
+        &self,
+        option: &'static str,
+        name: &str,
+        short: &[String],
+        columns: std::ops::Range<usize>,
+    ) -> Result<usize, PlotError> {
+        let all = &self.header[columns.clone()];
+        let found = short.iter().find_map(|name| all.iter().position(|it| it == name));
+        found.map(|place| columns.start + place).ok_or_else(|| PlotError::Column {
+            option,
+            name: quoted(name),
+            path: self.path.clone(),
+            nearest: nearest(name, all.iter().map(String::as_str)).map(str::to_owned),
+            columns: all.join(", "),
+        })
+    }
+
+    fn parameter(&self, option: &'static str, name: &str) -> Result<usize, PlotError> {
+        self.column(option, name, &[name.to_owned()], self.naming.clone())
+    }
+
+    fn figure(&self, name: &str) -> Result<usize, PlotError> {
+        // As reports say it: p99.9.
+        let plain = name.replace('.', "");
+        let short = [
+            name.to_owned(),
+            format!("latency_{plain}_ns"),
+            format!("cpu_{plain}"),
+            format!("drops_{plain}"),
+        ];
+        let error =
+            self.header.len() - usize::from(self.header.last().is_some_and(|it| it == "error"));
+        self.column("--y", name, &short, self.naming.end..error)
+    }
+
+    /// Refuses to throw together what differs.
+    fn check(&self, x: usize, by: &[usize]) -> Result<(), PlotError> {
+        let more = |column: &usize| {
+            let other = *column != x && !by.contains(column) && self.header[*column] != "seed";
+            other && self.rows.iter().any(|row| row[*column] != self.rows[0][*column])
+        };
+        let differ: Vec<usize> = self.naming.clone().filter(more).collect();
+        if differ.is_empty() {
+            return Ok(());
+        }
+        let join = |columns: &mut dyn Iterator<Item = &usize>, comma: &str| {
+            columns.map(|it| self.header[*it].as_str()).collect::<Vec<_>>().join(comma)
+        };
+        let differ_names = join(&mut differ.iter(), " and ");
+        Err(PlotError::Differ {
+            differ: differ_names,
+            by: join(&mut by.iter().chain(&differ), ","),
+        })
+    }
+
+    /// What a column says on all lines; empty where they differ.
+    fn only(&self, name: &str) -> String {
+        let Some(column) = self.header.iter().position(|it| it == name) else {
+            return String::new();
+        };
+        let first = &self.rows[0][column];
+        let same = self.rows.iter().all(|row| &row[column] == first);
+        if same { first.to_owned() } else { String::new() }
+    }
+
+    fn facts(&self, provenance: &Provenance) -> Vec<(&'static str, String)> {
+        let mut facts = provenance.facts();
+        let (there, all) = (self.rows.len().to_string(), self.only("points"));
+        let shard = self.only(SHARD);
+        let part = match (there == all, shard.is_empty()) {
+            (true, _) => String::new(),
+            (false, true) => ": the sweep has not finished".to_owned(),
+            (false, false) => format!(": shard {shard} alone"),
+        };
+        facts.push(("file", format!("{}, {there} of {all} points{part}", self.path.display())));
+        facts.push(("figures by", self.only("version")));
+        let fixed = self.naming.clone().skip(2).filter_map(|column| {
+            let name = &self.header[column];
+            let value = self.only(name);
+            (!value.is_empty()).then(|| format!("{name} {value}"))
+        });
+        let fixed = fixed.collect::<Vec<_>>().join(", ");
+        if !fixed.is_empty() {
+            facts.push(("at all points", fixed));
+        }
+        facts
+    }
+
+    fn lines(&self, x: usize, y: usize, by: &[usize]) -> Vec<Line> {
+        let name = |row: &StringRecord| {
+            let parts = by.iter().map(|column| {
+                let plain = self.header[*column] == "policy";
+                let value = &row[*column];
+                if plain { value.to_owned() } else { format!("{} {value}", self.header[*column]) }
+            });
+            parts.collect::<Vec<_>>().join(", ")
+        };
+        let scale = self.unit(y).1;
+        let mut lines: Vec<Line> = Vec::new();
+        for row in &self.rows {
+            let name = name(row);
+            let place = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
+                lines.push(Line { name, spots: Vec::new() });
+                lines.len() - 1
+            });
+            let spots = &mut lines[place].spots;
+            let place = spots.iter().position(|spot| spot.x == row[x]).unwrap_or_else(|| {
+                spots.push(Spot { x: row[x].to_owned(), values: Vec::new() });
+                spots.len() - 1
+            });
+            let value = row[y].parse::<f64>().ok().filter(|it| it.is_finite());
+            spots[place].values.extend(value.map(|value| value / scale));
+        }
+        let key = |spot: &Spot| quantity(&self.header[x], &spot.x).map_or(f64::INFINITY, |it| it.0);
+        for line in &mut lines {
+            // What is no number stays behind the numbers, in its order.
+            line.spots.sort_by(|one, other| key(one).total_cmp(&key(other)));
+        }
+        lines
+    }
+
+    /// A figure's name, and what its values are divided by.
+    fn unit(&self, y: usize) -> (String, f64) {
+        let name = &self.header[y];
+        match name.strip_suffix("_ns") {
+            Some(name) => (format!("{name}, us"), 1e3),
+            None => (name.clone(), 1.0),
+        }
+    }
+
+    fn draw(&self, x: usize, y: usize, lines: &[Line]) -> Figure {
+        let parameter = &self.header[x];
+        let spots = || lines.iter().flat_map(|line| &line.spots);
+        let numbers: Vec<f64> =
+            spots().filter_map(|spot| Some(quantity(parameter, &spot.x)?.0)).collect();
+        let named = spots().filter(|spot| quantity(parameter, &spot.x).is_none());
+        let named: Vec<String> =
+            names(named.map(|spot| spot.x.as_str())).into_iter().map(str::to_owned).collect();
+        let unit = spots().find_map(|spot| Some(quantity(parameter, &spot.x)?.1)).unwrap_or("");
+        let comma = if unit.is_empty() { "" } else { ", " };
+        let series = lines.iter().enumerate().map(|(style, line)| {
+            let point = |spot: &Spot| Point {
+                x: match quantity(parameter, &spot.x) {
+                    Some((number, _)) => At::Number(number),
+                    None => At::Name(named.iter().position(|name| *name == spot.x).unwrap_or(0)),
+                },
+                y: spot.median(),
+                interval: spot.interval(),
+            };
+            let points = line.spots.iter().map(point).collect();
+            Series { name: line.name.clone(), style, source: Source::Run, points }
+        });
+        let (title, _) = self.unit(y);
+        let values: Vec<f64> = spots().filter_map(Spot::median).collect();
+        let plot = Plot::Lines(Lines {
+            x: Axis { label: format!("{parameter}{comma}{unit}"), log: wide(&numbers) },
+            y: Axis { label: title.clone(), log: wide(&values) },
+            series: series.collect(),
+            named: named.clone(),
+        });
+        let most = spots().map(|spot| spot.values.len()).max().unwrap_or(0);
+        let caption = match most {
+            0 | 1 => String::new(),
+            most => format!(
+                "Median of up to {most} seeds; the thin line goes from the least to the most."
+            ),
+        };
+        Figure { title: format!("{title}, over {parameter}"), caption, plot, gaps: self.gaps(y) }
+    }
+
+    /// The points without this figure, and why.
+    fn gaps(&self, y: usize) -> Vec<String> {
+        let error = self.header.iter().position(|name| name == "error");
+        let without = self.rows.iter().filter(|row| row[y].parse::<f64>().is_err());
+        without
+            .map(|row| {
+                let point = self.naming.clone().skip(2).map(|column| &row[column]);
+                let point = point.collect::<Vec<_>>().join(", ");
+                match error.map(|column| &row[column]).filter(|why| !why.is_empty()) {
+                    Some(why) => format!("{point}: {why}"),
+                    None if row[y].is_empty() => point,
+                    None => format!("{point}: {}", &row[y]),
+                }
+            })
+            .collect()
+    }
+
+    /// The same figures in words.
+    fn table(&self, x: usize, y: usize, lines: &[Line]) -> String {
+        let columns = names(lines.iter().flat_map(|line| &line.spots).map(|spot| spot.x.as_str()));
+        let heads: String =
+            columns.iter().map(|name| format!("<th>{}</th>", escape(name))).collect();
+        let row = |line: &Line| {
+            let cell = |name: &&str| {
+                let spot = line.spots.iter().find(|spot| spot.x == **name);
+                let text = spot.and_then(|spot| {
+                    let range = spot.interval().filter(|(low, high)| low < high);
+                    let range = range.map_or(String::new(), |(low, high)| {
+                        format!(" [{}..{}]", number(low), number(high))
+                    });
+                    Some(format!("{}{range}", number(spot.median()?)))
+                });
+                format!("<td>{}</td>", text.unwrap_or_else(|| "-".to_owned()))
+            };
+            let cells: String = columns.iter().map(cell).collect();
+            format!(
+                "<tr><th class=\"name\" scope=\"row\">{}</th>{cells}</tr>\n",
+                escape(&line.name)
+            )
+        };
+        let rows: String = lines.iter().map(row).collect();
+        format!(
+            "<div class=\"wide\"><table>\n<caption>{}</caption>\n<tr><th class=\"name\">{}</th>{heads}</tr>\n\
+             {rows}</table></div>\n",
+            escape(&self.unit(y).0),
+            escape(&self.header[x])
+        )
+    }
+}
+
+/// Whether values reach so far apart that only a logarithmic axis shows the small ones.
+fn wide(values: &[f64]) -> bool {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    values.len() > 1 && least > 0.0 && most >= LOG * least
+}
+
+/// A value of a parameter as a number with its unit (times in us); `None` for a word.
+fn quantity(parameter: &str, text: &str) -> Option<(f64, &'static str)> {
+    if parameter == "load"
+        && let Some(rate) = whole_rate(text)
+    {
+        return Some((rate as f64, ""));
+    }
+    let key = Key::find(parameter);
+    // Of what is no constant, only times have a unit.
+    let units = key.map_or(Takes::Time { min: 0.0 }, |key| key.takes).units();
+    let text = text.trim();
+    let digits = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
+    let (value, unit) = (text[..digits].parse::<f64>().ok()?, text[digits..].trim());
+    if unit.is_empty() {
+        return Some((value, ""));
+    }
+    let base = units.first()?.name;
+    let Scale::Fixed(scale) = units.iter().find(|known| known.name == unit)?.scale else {
+        return None;
+    };
+    Some(if base == "ns" { (value * scale / 1e3, "us") } else { (value * scale, base) })
+}
+
+#[cfg(test)]
+mod tests;

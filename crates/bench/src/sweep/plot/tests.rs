@@ -1,0 +1,119 @@
+use std::fs;
+
+use super::*;
+use crate::interrupt::Interrupt;
+use crate::report::page::tests::check;
+use crate::sweep::run::tests::{Folder, sweep};
+
+fn provenance() -> Provenance {
+    Provenance {
+        date: "2026-11-22T17:00:00Z".to_owned(),
+        version: "napkin 1".to_owned(),
+        command: "napkin sweep plot a.csv".to_owned(),
+    }
+}
+
+fn swept(test: &str, vary: &[&str]) -> Folder {
+    let folder = Folder::new(test);
+    sweep(vary).run(&folder.file(), false, &Interrupt::default(), |_| ()).unwrap();
+    folder
+}
+
+fn plot(folder: &Folder, x: &str, y: &str, by: &[&str]) -> Result<String, String> {
+    let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let y = y.split(',').collect::<Vec<_>>();
+    let plot = SweepPlot { x: x.to_owned(), y: list(&y), by: list(by) };
+    plot.page(&folder.file(), &provenance()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn each_policy_is_a_line_over_the_loads_with_the_range_of_its_seeds() {
+    let folder = swept("plot", &["policy=base,suspend20", "load=20000,5000", "seed=1..3"]);
+    let page = plot(&folder, "load", "p99,cpu_work", &["policy"]).unwrap();
+    check(&page);
+    assert!(page.contains("<h1>napkin sweep: stand-in on "), "{page}");
+    assert_eq!(page.matches("<figure>").count(), 2);
+    for words in [
+        "latency_p99, us, over load",
+        "cpu_work, over load",
+        ">suspend20<",
+        "Median of up to 3 seeds",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert!(page.contains("12 of 12 points</td>") && page.contains("figures by"), "{page}");
+    let table = Table::read(&folder.file()).unwrap();
+    let columns = Columns::of(table).unwrap();
+    let (x, y) = (columns.parameter("--x", "load").unwrap(), columns.figure("p99").unwrap());
+    let by = [columns.parameter("--by", "policy").unwrap()];
+    let lines = columns.lines(x, y, &by);
+    assert_eq!(lines.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["base", "suspend20"]);
+    let spots: Vec<&str> = lines[0].spots.iter().map(|spot| spot.x.as_str()).collect();
+    assert_eq!(spots, ["5000", "20000"], "rising, however they were swept");
+    let spot = &lines[1].spots[1];
+    let of = |seed: &str| {
+        let row = columns.rows.iter().find(|row| {
+            let at = |name: &str| &row[columns.header.iter().position(|it| it == name).unwrap()];
+            at("policy") == "suspend20" && at("load") == "20000" && at("seed") == seed
+        });
+        row.unwrap()[y].parse::<f64>().unwrap() / 1e3
+    };
+    let mut all = ["1", "2", "3"].map(of);
+    all.sort_by(f64::total_cmp);
+    assert_eq!(spot.median(), Some(all[1]));
+    assert_eq!(spot.interval(), Some((all[0], all[2])));
+}
+
+#[test]
+fn a_column_that_is_none_is_refused_with_those_that_there_are() {
+    let folder = swept("plot-columns", &["load=5000,20000"]);
+    let says = |x: &str, y: &str, by: &str| plot(&folder, x, y, &[by]).unwrap_err();
+    let wrong = says("lod", "p99", "policy");
+    assert!(wrong.starts_with("--x lod: ") && wrong.contains("did you mean 'load'?"), "{wrong}");
+    assert!(wrong.ends_with("it is one of: workload, profile, policy, load, seed"), "{wrong}");
+    let wrong = says("load", "p98", "policy");
+    assert!(wrong.starts_with("--y p98: ") && wrong.contains("latency_p99_ns, "), "{wrong}");
+    assert!(!wrong.contains("policy,") && !wrong.ends_with("error"), "{wrong}");
+    assert!(says("load", "p99", "latency_p99_ns").starts_with("--by latency_p99_ns: "));
+    assert!(says("load", "load", "policy").starts_with("--y load: "), "no figure");
+}
+
+#[test]
+fn points_that_differ_in_more_are_not_thrown_together() {
+    let folder = swept("plot-differ", &["load=5000,20000", "cost.poll=400ns,2us", "hold=0,20us"]);
+    let error = plot(&folder, "load", "p99", &["policy"]).unwrap_err();
+    assert!(error.contains("differ in cost.poll and hold, too"), "{error}");
+    assert!(error.contains("--by policy,cost.poll,hold"), "{error}");
+    let page = plot(&folder, "cost.poll", "p99", &["load", "hold"]).unwrap();
+    check(&page);
+    assert!(page.contains("cost.poll, us") && page.contains("load 5000, hold 20us"), "{page}");
+}
+
+#[test]
+fn a_point_without_a_figure_is_a_gap_that_says_why() {
+    let folder = swept("plot-gap", &["nic.queues=2,4", "processor.cpus=2,4"]);
+    let page = plot(&folder, "nic.queues", "p50", &["processor.cpus"]).unwrap();
+    check(&page);
+    assert!(page.contains("No figure:<ul><li>base, 5000, 1, 4, 2: "), "{page}");
+    // A sheet that is still growing.
+    let text = fs::read_to_string(folder.file()).unwrap();
+    let lines: Vec<&str> = text.lines().take(3).collect();
+    fs::write(folder.file(), lines.join("\n") + "\n").unwrap();
+    let page = plot(&folder, "nic.queues", "p50", &["processor.cpus"]).unwrap();
+    assert!(page.contains("2 of 4 points: the sweep has not finished"), "{page}");
+    fs::write(folder.file(), format!("{}\n", lines[0])).unwrap();
+    assert!(plot(&folder, "load", "p50", &[]).unwrap_err().contains("has no point"));
+}
+
+#[test]
+fn values_of_a_parameter_are_numbers_where_they_can_be() {
+    assert_eq!(quantity("load", "200k"), Some((200e3, "")));
+    assert_eq!(quantity("load", "max"), None);
+    assert_eq!(quantity("load", "12.5"), Some((12.5, "")));
+    assert_eq!(quantity("gro-flush-timeout", "20us"), Some((20.0, "us")));
+    assert_eq!(quantity("gro-flush-timeout", "0"), Some((0.0, "")));
+    assert_eq!(quantity("cost.poll", "400 ns"), Some((0.4, "us")));
+    assert_eq!(quantity("cost.poll", "300 cycles"), None);
+    assert_eq!(quantity("link.rate", "100Gbit/s"), Some((100e9, "bit/s")));
+    assert_eq!(quantity("policy", "base"), None);
+}

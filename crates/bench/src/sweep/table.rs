@@ -1,0 +1,52 @@
+//! A sheet that is read, not written.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use csv::StringRecord;
+
+use super::sheet::{self, SheetError};
+
+/// A sheet's lines.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) path: PathBuf,
+    pub(super) header: Vec<String>,
+    pub(super) rows: Vec<StringRecord>,
+}
+
+impl Table {
+    /// Reads a file that no sweep is writing.
+    pub(super) fn read(path: &Path) -> Result<Table, SheetError> {
+        let io = |source| SheetError::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared)
+            .map_err(|_| SheetError::Busy { path: path.to_owned() })?;
+        let bytes = fs::read(path).map_err(io)?;
+        let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&bytes[..]);
+        let mut records = reader.records().enumerate();
+        let mut next = || {
+            let (index, record) = records.next()?;
+            Some(record.map_err(|error| sheet::form(path, index + 1, error.to_string())))
+        };
+        let header: Vec<String> = match next() {
+            Some(record) => record?.iter().map(str::to_owned).collect(),
+            None => Vec::new(),
+        };
+        sheet::check_header(path, &header)?;
+        // Only now is it known to be one that can be gone on with.
+        if bytes.last() != Some(&b'\n') {
+            return Err(SheetError::Unfinished { path: path.to_owned() });
+        }
+        let mut rows = Vec::new();
+        while let Some(record) = next() {
+            rows.push(record?);
+        }
+        Ok(Table { path: path.to_owned(), header, rows })
+    }
+
+    /// Where a column is.
+    pub(super) fn column(&self, name: &str) -> Option<usize> {
+        self.header.iter().position(|it| it == name)
+    }
+}
