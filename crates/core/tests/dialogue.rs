@@ -244,6 +244,7 @@ fn workqueue_items_go_round_among_the_workers() {
     talk.arrive_at(Id(1), 1);
     assert_eq!(talk.interrupt(Id(0)), "#0 mask, wake worker");
     assert_eq!(talk.interrupt(Id(1)), "#1 mask, wake worker");
+    assert!(talk.host.work_waits());
     let mut worker = talk.hear(Worker::new(&talk.host));
     // The first used its budget and goes to the tail.
     assert_eq!(

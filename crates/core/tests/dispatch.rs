@@ -90,6 +90,17 @@ fn in_2018_as_posted_a_tasklet_of_high_priority_did_so_too() {
 }
 
 #[test]
+fn in_2018_as_posted_a_runnable_ksoftirqd_had_everything_whatever_the_kernel_s_rule() {
+    let talk = Talk::new("ksoftirqd-as-posted");
+    let cpu = talk.host.cpu(CPU);
+    cpu.set_policy(CpuPolicy { inline_while_ksoftirqd: true, ..cpu.policy() });
+    wake_ksoftirqd(&talk);
+    pending(&talk, &[]);
+    assert_eq!(talk.dispatch(INTERRUPT), "");
+    assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 1, deliver, unmask, RCU, sleep");
+}
+
+#[test]
 fn the_rules_of_a_cpu_are_those_that_were_set() {
     let talk = Talk::new("base");
     let cpu = talk.host.cpu(CPU);
@@ -107,6 +118,18 @@ fn in_2018_as_meant_only_the_network_is_deferred() {
     let talk = Talk::new("ksoftirqd");
     pending(&talk, &[Vector::Timer, Vector::Tasklet]);
     assert_eq!(talk.dispatch(CROWDED), "wake ksoftirqd, TIMER, TASKLET");
+    assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 1, deliver, unmask, sleep");
+}
+
+#[test]
+fn in_2018_as_meant_a_pass_that_restarts_leaves_the_network_pending() {
+    let talk = Talk::new("ksoftirqd");
+    let _ = talk.host.raise_vectors(CPU, Vector::Tasklet.bit(), From::Interrupt);
+    let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, CROWDED));
+    // The network is not pending: ksoftirqd is not woken.
+    assert_eq!(softirq.says_next(1), "TASKLET");
+    pending(&talk, &[Vector::Timer]);
+    assert_eq!(softirq.says(), "TIMER, wake ksoftirqd");
     assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 1, deliver, unmask, sleep");
 }
 
@@ -160,6 +183,17 @@ fn one_dispatch_ends_when_somebody_wants_the_cpu() {
     let _ = talk.host.raise_vectors(CPU, Vector::Timer.bit(), From::Interrupt);
     talk.need_resched.set(true);
     assert_eq!(talk.softirq(), "TIMER, poll 64 -> 64, deliver, wake ksoftirqd");
+}
+
+#[test]
+fn one_dispatch_ends_when_it_is_told_between_two_steps_that_somebody_wants_the_cpu() {
+    let talk = Talk::new("base");
+    talk.arrive(64 * 100);
+    talk.interrupt(ID);
+    let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
+    assert_eq!(softirq.says_next(1), "poll 64 -> 64");
+    softirq.pass.need_resched();
+    assert_eq!(softirq.says(), "deliver, wake ksoftirqd");
 }
 
 #[test]
@@ -304,7 +338,9 @@ fn a_nested_dispatch_leaves_everything_to_the_outer_one() {
     let raised = talk.host.raise_vectors(CPU, Vector::Tasklet.bit(), From::Interrupt);
     assert_eq!(raised, None);
     assert_eq!(talk.softirq(), "");
+    assert!(talk.host.cpu(CPU).running());
     assert_eq!(outer.says(), "deliver, unmask, TASKLET");
+    assert!(!talk.host.cpu(CPU).running());
 }
 
 #[test]
@@ -323,4 +359,46 @@ fn a_dispatch_of_holders_alone_is_one_pass() {
     // ksoftirqd goes on with them, and yields after each pass.
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
     assert!(ksoftirqd.says_next(5).ends_with("yield"));
+}
+
+#[test]
+fn a_round_that_found_work_beside_a_holder_is_followed_by_another() {
+    let talk = Talk::of("hold100", 1, 2);
+    talk.arrive_at(Id(0), 1);
+    talk.interrupt(Id(0));
+    talk.softirq();
+    let mut policy = talk.host.instance(Id(1)).settings();
+    policy.hold = 0;
+    talk.host.set(Id(1), &policy).expect("within its limits");
+    talk.arrive_at(Id(1), 1);
+    talk.interrupt(Id(1));
+    assert_eq!(
+        talk.softirq(),
+        "#0 poll 64 -> 0, #1 poll 64 -> 1, #1 deliver, #1 unmask, #0 poll 64 -> 0"
+    );
+}
+
+#[test]
+fn a_poll_takes_the_weight_that_was_set() {
+    let talk = Talk::new("base");
+    talk.host.set_weight(ID, 8).expect("not 0");
+    assert_eq!(talk.host.set_weight(ID, 0), Err(SettingError::Weight));
+    assert_eq!(talk.host.instance(ID).weight(), 8);
+    talk.arrive(10);
+    talk.interrupt(ID);
+    assert_eq!(talk.softirq(), "poll 8 -> 8, deliver, poll 8 -> 2, deliver, unmask");
+}
+
+#[test]
+fn an_instance_that_was_moved_is_scheduled_on_its_new_cpu() {
+    let talk = Talk::of("base", 2, 1);
+    talk.host.set_cpu(ID, CpuId(1));
+    assert_eq!(talk.host.instance(ID).cpu(), CpuId(1));
+    talk.arrive(1);
+    talk.interrupt(ID);
+    let pending = [CpuId(0), CpuId(1)].map(|cpu| talk.host.cpu(cpu).pending());
+    assert_eq!(pending, [0, Vector::NetRx.bit()]);
+    let context = Context::Interrupt { competition: false };
+    let mut softirq = talk.hear(Softirq::new(&talk.host, CpuId(1), context));
+    assert_eq!(softirq.says(), "poll 64 -> 1, deliver, unmask");
 }

@@ -49,6 +49,35 @@ impl Way {
     }
 }
 
+#[test]
+fn settings_are_those_that_were_set() {
+    let talk = Talk::new("base");
+    let mut policy = talk.host.instance(ID).settings();
+    for way in WAYS {
+        policy.threaded = way.mode();
+        policy.hold += MICROSECOND;
+        talk.host.set(ID, &policy).expect("within its limits");
+        assert_eq!(talk.host.instance(ID).settings(), policy);
+    }
+    let beyond = policy::InstancePolicy { hold: NEVER, ..policy };
+    assert!(matches!(talk.host.set(ID, &beyond), Err(SettingError::Limit(_))));
+    assert_eq!(talk.host.instance(ID).settings(), policy);
+}
+
+#[test]
+fn an_interrupt_within_the_hold_s_time_after_the_last_work_is_told_apart() {
+    let talk = Talk::new("base");
+    for (since, after_hold) in [(10, 1), (10, 1), (50, 2), (60, 3)] {
+        talk.pass(since * MICROSECOND);
+        talk.arrive(1);
+        assert_eq!(talk.interrupt(ID), "mask, raise");
+        assert_eq!(talk.counts().interrupts_after_hold, after_hold, "{since} us");
+        talk.set(|policy| policy.hold = 0);
+        talk.softirq();
+        talk.set(|policy| policy.hold = 50 * MICROSECOND);
+    }
+}
+
 /// A queue that never drains: what a poll takes has come again before the next.
 fn saturate(talk: &Talk) {
     let waiting = talk.device(ID).waiting();

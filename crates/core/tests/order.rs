@@ -214,6 +214,39 @@ fn a_busy_thread_s_passes_unmask_and_mask_until_the_mode_is_left() {
 }
 
 #[test]
+fn work_that_waited_when_a_busy_thread_left_its_mode_is_polled() {
+    let talk = talk("threaded-busy-poll");
+    let mut thread = talk.hear(Kthread::new(&talk.host, ID));
+    talk.arrive(1);
+    assert_eq!(talk.interrupt(ID), "mask, wake napi");
+    assert_eq!(thread.says_next(5), "poll 64 -> 1, unmask, mask, deliver, resched");
+    assert_eq!(thread.says_next(3), "poll 64 -> 0, unmask, mask");
+    talk.set(|policy| policy.threaded = Threaded::Enabled);
+    // Masked, and so no edge: only the unmasking can find it.
+    talk.arrive(1);
+    assert_eq!(talk.interrupt(ID), "no interrupt");
+    assert_eq!(
+        thread.says(),
+        "unmask: work waits, mask, resched, poll 64 -> 1, unmask, deliver, timer +15us, mask, sleep"
+    );
+}
+
+#[test]
+fn an_interrupt_when_a_busy_thread_has_left_its_mode_finds_the_line_masked_again() {
+    let talk = talk("threaded-busy-poll");
+    let mut thread = talk.hear(Kthread::new(&talk.host, ID));
+    talk.arrive(1);
+    talk.interrupt(ID);
+    thread.says_next(5);
+    assert_eq!(thread.says_next(3), "poll 64 -> 0, unmask, mask");
+    talk.set(|policy| policy.threaded = Threaded::Enabled);
+    assert_eq!(thread.says_next(1), "unmask");
+    talk.arrive(1);
+    assert_eq!(talk.interrupt(ID), "");
+    assert_eq!(thread.says_next(3), "mask, resched, poll 64 -> 1");
+}
+
+#[test]
 fn a_thread_s_turn_that_was_interrupted_is_taken_again() {
     let talk = talk("threaded");
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));

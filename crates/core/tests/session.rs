@@ -51,6 +51,23 @@ fn without_prefer_another_s_wish_for_room_changes_nothing() {
 }
 
 #[test]
+fn making_room_for_a_session_is_one_of_the_deferrals() {
+    let talk = Talk::new("defer20,defer-hard-irqs=3");
+    talk.arrive(64);
+    talk.interrupt(ID);
+    let context = talk.context(0, 8, true);
+    context.follow(ID);
+    assert!(wait(&talk, &context).says().ends_with("sleep"));
+    assert_eq!(talk.softirq(), "poll 64 -> 64, deliver, timer +20us");
+    for outcome in ["timer +20us", "timer +20us", "unmask"] {
+        talk.pass(20 * MICROSECOND);
+        assert_eq!(talk.timer(), "raise");
+        assert_eq!(talk.softirq(), format!("poll 64 -> 0, {outcome}"));
+    }
+    assert_eq!(talk.counts().deferrals, 3);
+}
+
+#[test]
 fn with_prefer_and_deferral_the_timer_has_the_ring_at_once() {
     let talk = Talk::new("defer20");
     assert_eq!(lets_go_of_a_full_ring(&talk, true), "timer +20us, look -> 8");

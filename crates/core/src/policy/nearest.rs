@@ -58,6 +58,7 @@ mod tests {
         assert_eq!(edits("kitten", "sitting"), Some(3));
         assert_eq!(edits("", "abc"), Some(3));
         assert_eq!(edits("abc", ""), Some(3));
+        assert_eq!(edits("abc", "a"), Some(2));
     }
 
     #[test]
@@ -65,6 +66,8 @@ mod tests {
         let names = ["base", "fullbusy", "napibusy", "ksoftirqd"];
         assert_eq!(nearest("fulbusy", names), Some("fullbusy"));
         assert_eq!(nearest("ksoftirq", names), Some("ksoftirqd"));
+        assert_eq!(nearest("ksxxxirqd", names), Some("ksoftirqd"), "a third is wrong");
+        assert_eq!(nearest("ksxxxxrqd", names), None);
         assert_eq!(nearest("xyzzy", names), None);
         assert_eq!(nearest("", names), None);
         assert_eq!(nearest(&"b".repeat(1_000), names), None);

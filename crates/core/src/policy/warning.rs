@@ -328,4 +328,17 @@ mod tests {
             [Warning::ParkTimeoutCapped { asked: 50_000_000 }]
         );
     }
+
+    #[test]
+    fn a_condition_of_several_parts_is_met_by_each_and_only_then() {
+        assert_eq!(
+            warnings("threaded=busy-poll,socket-busy-poll-usecs=50"),
+            [Warning::OverruledByThreadedBusyPoll]
+        );
+        let short = "feedback,defer-hard-irqs=2,gro-flush-timeout=20us,irq-suspend-timeout=10us";
+        assert_eq!(warnings(short), [], "not meant for suspension");
+        assert_eq!(warnings("socket-busy-poll-usecs=50"), [], "a socket that does not prefer it");
+        assert_eq!(warnings("socket-busy-poll-budget=8"), [Warning::SocketSettingsUnused]);
+        assert_eq!(warnings("feedback,irq-suspend-timeout=20ms"), [], "no longer than parking");
+    }
 }
