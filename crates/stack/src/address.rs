@@ -60,6 +60,14 @@ mod tests {
     }
 
     #[test]
+    fn a_network_of_two_has_no_address_for_all() {
+        for last in [2, 3] {
+            assert!(!address(31).is_broadcast(Ipv4Addr::new(10, 1, 2, last)));
+        }
+        assert!(address(30).is_broadcast(Ipv4Addr::new(10, 1, 2, 3)));
+    }
+
+    #[test]
     fn the_extremes_do_not_overflow() {
         assert!(address(0).on_link(Ipv4Addr::new(192, 0, 2, 1)));
         for prefix in [32, 33, 255] {

@@ -129,6 +129,7 @@ mod tests {
         table.learn(Ipv4Addr::new(10, 0, 0, 1), [2, 0, 0, 0, 0, 9]);
         table.learn(Ipv4Addr::new(10, 0, 0, 255), [2, 0, 0, 0, 0, 9]);
         table.learn(Ipv4Addr::new(10, 0, 0, 9), [0xff; 6]);
+        assert_eq!(table.known(), 0);
         table.learn(Ipv4Addr::new(10, 0, 0, 9), [0; 6]);
         assert_eq!((wide.known(), table.known()), (0, 0));
     }

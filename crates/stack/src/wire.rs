@@ -211,6 +211,7 @@ pub(crate) fn udp_ports(bytes: &[u8]) -> Option<(u16, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FrameBuilder;
     use crate::emit::{Way, write_udp};
 
     const US: Address =
@@ -304,6 +305,72 @@ mod tests {
             let mut other = frame.clone();
             other[12..14].copy_from_slice(&ether_type.to_be_bytes());
             assert_eq!(classify(&other, &US), Err(fate));
+        }
+    }
+
+    #[test]
+    fn only_a_request_for_an_echo_is_answered() {
+        let mut frame = vec![0; FrameBuilder::length(5)];
+        FrameBuilder::new(PEER, US).echo_request(&mut frame, 1, 1, b"hello").unwrap();
+        assert!(matches!(classify(&frame, &US), Ok(Seen::Echo { .. })));
+        let with = |kind: u8, code: u8| {
+            let mut frame = frame.clone();
+            let mut packet =
+                Icmpv4Packet::new_unchecked(&mut frame[ETHERNET_HEADER + IPV4_HEADER..]);
+            packet.set_msg_type(kind.into());
+            packet.set_msg_code(code);
+            packet.fill_checksum();
+            classify(&frame, &US)
+        };
+        // Two stacks that answered an answer would do so for ever.
+        assert_eq!(with(0, 0), Err(Fate::UnknownProtocol), "an answer");
+        assert_eq!(with(8, 1), Err(Fate::UnknownProtocol), "a code that means nothing");
+        assert_eq!(with(3, 3), Err(Fate::UnknownProtocol), "unreachable");
+    }
+
+    #[test]
+    fn an_address_is_asked_for_and_told_by_hosts_alone() {
+        let arp = |operation, source, target_mac: [u8; 6]| {
+            let mut frame = vec![0; ARP_FRAME];
+            FrameBuilder::new(PEER, US).arp_request(&mut frame).unwrap();
+            frame[..6].copy_from_slice(&US.mac);
+            let repr = ArpRepr::EthernetIpv4 {
+                operation,
+                source_hardware_addr: EthernetAddress(PEER.mac),
+                source_protocol_addr: source,
+                target_hardware_addr: EthernetAddress(target_mac),
+                target_protocol_addr: US.ipv4,
+            };
+            repr.emit(&mut ArpPacket::new_unchecked(&mut frame[ETHERNET_HEADER..]));
+            classify(&frame, &US)
+        };
+        let (mac, ipv4) = (PEER.mac, PEER.ipv4);
+        let nobody = Ipv4Addr::UNSPECIFIED;
+        let group = Ipv4Addr::new(224, 0, 0, 1);
+        let (ask, tell) = (ArpOperation::Request, ArpOperation::Reply);
+        assert_eq!(arp(ask, ipv4, [0; 6]), Ok(Seen::ArpRequest { mac, ipv4 }));
+        assert_eq!(arp(ask, nobody, [0; 6]), Ok(Seen::ArpRequest { mac, ipv4: nobody }), "a probe");
+        assert_eq!(arp(ask, group, [0; 6]), Err(Fate::BadSource));
+        assert_eq!(arp(tell, ipv4, US.mac), Ok(Seen::ArpReply { mac, ipv4 }));
+        assert_eq!(arp(tell, nobody, US.mac), Err(Fate::BadSource));
+        assert_eq!(arp(tell, ipv4, [2, 0, 0, 0, 0, 9]), Err(Fate::NotForUs), "told to another");
+    }
+
+    #[test]
+    fn a_frame_is_steered_by_its_port_only_if_it_is_whole_and_plain() {
+        let frame = datagram(&US, b"hello");
+        assert_eq!(steering_port(&frame), Some(7));
+        for (at, byte, what) in [
+            (12, 0x86, "another EtherType"),
+            (14, 0x65, "another version"),
+            (14, 0x46, "options"),
+            (20, 0x20, "the first fragment"),
+            (21, 1, "the last fragment"),
+            (23, 6, "TCP"),
+        ] {
+            let mut other = frame.clone();
+            other[at] = byte;
+            assert_eq!(steering_port(&other), None, "{what}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use lab::{Ear, Lab, NAPI, PEER, US, from_peer, ping, udp, who_has_us};
 use napkin_stack::error::Taken;
-use napkin_stack::{BindError, Fate, RawFilter, SendError, Socket};
+use napkin_stack::{BindError, Exchange, Fate, Message, RawFilter, SendError, Socket};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
@@ -261,10 +261,75 @@ fn a_raw_udp_frame_can_be_turned_round() {
     let sent = lab.wire.sent();
     let (_, ip, udp, data) = read_udp(&sent[0]);
     assert_eq!((ip.dst_addr, udp.dst_port, data), (PEER.ipv4, 4000, &b"raw"[..]));
+    assert_eq!(sent[0], &sent[0][..14 + 20 + 8 + 3], "without the padding");
     let lying = raw.try_recv().unwrap();
     assert!(matches!(raw.reply_in_place(lying, 0), Err(SendError::Unanswerable)));
     let lying = raw.try_recv().unwrap();
     assert!(matches!(raw.reply_with(lying, b"x", 0), Err(SendError::Unanswerable)));
+}
+
+#[test]
+fn the_narrowest_filter_takes_the_frame_whichever_was_first() {
+    let filters = [RawFilter::All, RawFilter::EtherType(0x0800), RawFilter::UdpPort(7)];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let mut lab = Lab::new();
+        let mut raw: Vec<_> =
+            order.map(|at| (at, lab.stack.open_raw(filters[at], 8).unwrap())).into();
+        raw.sort_by_key(|(at, _)| *at);
+        lab.receive(&[udp(7, b"a port"), udp(8, b"a protocol"), who_has_us()], 0);
+        for ((_, raw), frame) in
+            raw.iter().zip([who_has_us(), udp(8, b"a protocol"), udp(7, b"a port")])
+        {
+            assert!(raw.readable());
+            assert_eq!(&raw.try_recv().unwrap()[..], &frame[..], "{order:?}");
+            assert!(!raw.readable());
+        }
+    }
+}
+
+#[test]
+fn a_raw_socket_sends_what_it_is_given() {
+    let lab = Lab::new();
+    let raw = lab.stack.open_raw(RawFilter::All, 8).unwrap();
+    raw.send(&who_has_us(), 0).unwrap();
+    assert_eq!(lab.wire.sent(), [who_has_us()]);
+    lab.wire.cut.store(true, Ordering::SeqCst);
+    assert!(raw.send(&who_has_us(), 0).is_err());
+}
+
+/// A socket as a service sees it: its messages are read, sent back and answered.
+fn exchanged<S: Socket + Exchange>(lab: &mut Lab, socket: &S, payload: &[u8]) {
+    assert!(!socket.readable());
+    assert_eq!(socket.receiver().capacity(), 8);
+    let mut frames: Vec<_> = (0..3).map(|_| lab.frame(&udp(7, b"asked"))).collect();
+    frames.iter_mut().for_each(|frame| frame.set_arrived(77));
+    lab.input.deliver(&mut frames, 100);
+    assert!(socket.readable());
+    let message = socket.try_recv().expect("a message");
+    assert_eq!(message.payload(), payload);
+    assert_eq!((message.arrived(), message.ports()), (77, Some((4000, 7))));
+    socket.echo(message, 0).expect("sent");
+    socket.reply(socket.try_recv().expect("another"), b"answer", 0).expect("sent");
+    let sent = lab.wire.sent();
+    let data: Vec<_> = sent.iter().map(|frame| read_udp(frame)).collect();
+    let to: Vec<_> = data.iter().map(|(_, ip, udp, _)| (ip.dst_addr, udp.dst_port)).collect();
+    assert_eq!(to, [(PEER.ipv4, 4000); 2]);
+    assert_eq!((data[0].3, data[1].3), (&b"asked"[..], &b"answer"[..]));
+    lab.wire.cut.store(true, Ordering::SeqCst);
+    let last = socket.try_recv().expect("the third");
+    assert!(socket.echo(last, 0).is_err());
+    assert!(socket.try_recv().is_none());
+}
+
+#[test]
+fn a_service_sees_the_same_of_either_socket() {
+    let mut lab = Lab::new();
+    assert_eq!(lab.input.napi_id(), NAPI);
+    let socket = lab.stack.bind_udp(7, 8).unwrap();
+    exchanged(&mut lab, &socket, b"asked");
+    let mut lab = Lab::new();
+    let socket = lab.stack.open_raw(RawFilter::UdpPort(7), 8).unwrap();
+    exchanged(&mut lab, &socket, &udp(7, b"asked"));
 }
 
 #[test]
