@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::uncertainty::Interval;
 pub use crate::report::plot::axis::number;
 
 /// What a figure counts in. Published and modelled are always in the same unit.
@@ -147,6 +148,9 @@ pub struct Cell {
     /// Shown, and not judged: for example the empty polls of something that spins, or a figure that no
     /// constant of a profile could move.
     pub exempt: bool,
+    /// Where draws of what nobody measured put it; `None` without draws.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Interval>,
     /// What a reader should know of it: why it is exempt, or which invariant it departs for.
     pub note: Option<String>,
 }
@@ -167,6 +171,7 @@ impl Cell {
             true_value: None,
             fitted: false,
             exempt: false,
+            interval: None,
             note: None,
         }
     }

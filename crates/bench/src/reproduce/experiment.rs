@@ -19,6 +19,7 @@ use super::cell::Cell;
 use super::json::{Reproduction, RunRecord};
 use super::plot::Figure;
 use super::sheet::TableError;
+use super::uncertainty;
 use super::verdict::Verdict;
 use crate::interrupt::Interrupt;
 use crate::machine::pool;
@@ -41,6 +42,10 @@ pub struct Options {
     pub profile: Option<PathBuf>,
     /// A table of kernel scenarios in the place of the embedded one.
     pub table: Option<PathBuf>,
+    /// Draws of all that is uncertain in the profile, each run with a seed of its own.
+    pub uncertainty: u64,
+    /// The draw that is run; `None` for the profile as it is.
+    pub draw: Option<u64>,
     /// Tasks at a time; `None` for as many as there are CPUs.
     pub jobs: Option<NonZeroUsize>,
     /// Fewer and shorter runs, to see that everything works.
@@ -55,6 +60,8 @@ impl Default for Options {
             virtual_s: None,
             profile: None,
             table: None,
+            uncertainty: 0,
+            draw: None,
             jobs: None,
             quick: false,
         }
@@ -67,6 +74,30 @@ impl Options {
         let repetitions = if self.quick { 1 } else { self.repetitions.max(1) };
         let first = self.seed;
         (0..repetitions).map(move |i| first.wrapping_add(i))
+    }
+
+    /// The host that an experiment runs on, if `own` is its profile: that, or the one in its place, drawn
+    /// if a draw is run.
+    ///
+    /// # Errors
+    /// If the profile cannot be read, or cannot be drawn.
+    pub fn host(&self, own: &str) -> Result<Profile, ReproduceError> {
+        let profile = match &self.profile {
+            Some(path) => Profile::load(&path.to_string_lossy()),
+            None => Profile::named(own),
+        };
+        let profile = match self.draw {
+            Some(draw) => profile.and_then(|profile| profile.drawn(draw)),
+            None => profile,
+        };
+        profile.map_err(|error| ReproduceError::Setup(error.to_string()))
+    }
+
+    /// The same reproduction with one of its draws.
+    fn drawn(&self, draw: u64) -> Options {
+        // Beyond the seeds of the profile as it is, so that no draw shares its arrivals.
+        let seed = self.seed.wrapping_add(self.repetitions).wrapping_add(draw);
+        Options { repetitions: 1, seed, draw: Some(draw), ..self.clone() }
     }
 }
 
@@ -99,6 +130,7 @@ impl Options {
             "seed": self.seed,
             "virtual_s": self.virtual_s,
             "quick": self.quick,
+            "uncertainty": self.uncertainty,
             "profile": profile,
             "table": table,
         }))
@@ -242,7 +274,8 @@ impl<E: Experiment> Reproduce for E {
     }
 
     fn size(&self, options: &Options) -> Result<u64, ReproduceError> {
-        Ok(self.plan(options)?.len() as u64)
+        let of = |options: &Options| Ok::<_, ReproduceError>(self.plan(options)?.len() as u64);
+        Ok(of(options)? + options.uncertainty * of(&options.drawn(0))?)
     }
 
     fn resumable(
@@ -253,15 +286,28 @@ impl<E: Experiment> Reproduce for E {
         partial: &mut Partial,
     ) -> Result<Reproduction, ReproduceError> {
         let tasks = self.plan(options)?;
-        let mut progress = progress(tasks.len() as u64);
-        let runs = run_all(self, tasks, options, &mut progress, interrupt, partial);
-        drop(progress);
-        let cells = self.cells(&runs);
+        let name = Experiment::name(self);
+        let mut line = progress(tasks.len() as u64);
+        let runs = run_all(self, name, tasks, options, &mut line, interrupt, partial);
+        drop(line);
+        let mut cells = self.cells(&runs);
         let not_run =
             runs.iter().filter(|run| matches!(&run.outcome, Err(why) if why == NOT_RUN)).count();
         let (mut notes, mut verdicts) = (self.notes(), Vec::new());
+        let mut uncertainty = None;
         if not_run == 0 {
             verdicts = self.verdicts(&cells);
+            let draws = draws(self, options, progress, interrupt, partial)?;
+            if !draws.is_empty() {
+                uncertainty = Some(uncertainty::judge(&mut cells, &draws));
+            }
+            if (draws.len() as u64) < options.uncertainty {
+                notes.push(format!(
+                    "interrupted, with {} of {} draws",
+                    draws.len(),
+                    options.uncertainty
+                ));
+            }
         } else {
             let (there, all) = (runs.len() - not_run, runs.len());
             notes.push(format!(
@@ -276,6 +322,7 @@ impl<E: Experiment> Reproduce for E {
             quick: options.quick,
             notes,
             verdicts,
+            uncertainty,
             figures: self.figures(&cells),
             runs: runs.into_iter().map(record).collect(),
             cells,
@@ -283,16 +330,40 @@ impl<E: Experiment> Reproduce for E {
     }
 }
 
-/// Runs the tasks on all cores, but for those that `partial` has, and answers in the order of the plan.
+/// The cells of each draw, as far as nobody interrupts.
+fn draws<E: Experiment>(
+    experiment: &E,
+    options: &Options,
+    progress: fn(u64) -> Progress,
+    interrupt: &Interrupt,
+    partial: &mut Partial,
+) -> Result<Vec<Vec<Cell>>, ReproduceError> {
+    let mut draws = Vec::new();
+    for draw in 0..options.uncertainty {
+        let options = options.drawn(draw);
+        let tasks = experiment.plan(&options)?;
+        let name = format!("{} draw {draw}", Experiment::name(experiment));
+        let mut line = progress(tasks.len() as u64);
+        let runs = run_all(experiment, &name, tasks, &options, &mut line, interrupt, partial);
+        if runs.iter().any(|run| matches!(&run.outcome, Err(why) if why == NOT_RUN)) {
+            break;
+        }
+        draws.push(experiment.cells(&runs));
+    }
+    Ok(draws)
+}
+
+/// Runs the tasks on all cores, but for those that `partial` has under this name, and answers in the order
+/// of the plan.
 fn run_all<E: Experiment>(
     experiment: &E,
+    name: &str,
     tasks: Vec<Task<E::Task>>,
     options: &Options,
     progress: &mut Progress,
     interrupt: &Interrupt,
     partial: &mut Partial,
 ) -> Vec<Run<E::Task, E::Outcome>> {
-    let name = Experiment::name(experiment);
     let mut outcomes: Vec<Option<Result<E::Outcome, String>>> = Vec::new();
     for index in 0..tasks.len() as u64 {
         let found = partial.found(name, index);
@@ -341,91 +412,4 @@ fn record<T, O: Serialize>(run: Run<T, O>) -> RunRecord {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::reproduce::fake::Fake;
-
-    fn run(fake: &Fake, jobs: usize) -> Reproduction {
-        let options = Options { jobs: NonZeroUsize::new(jobs), ..Options::default() };
-        fake.reproduce(&options, Progress::hidden).unwrap()
-    }
-
-    #[test]
-    fn the_result_does_not_depend_on_the_number_of_threads() {
-        let one = serde_json::to_string(&run(&Fake::default(), 1)).unwrap();
-        for jobs in [2, 7] {
-            assert_eq!(serde_json::to_string(&run(&Fake::default(), jobs)).unwrap(), one);
-        }
-    }
-
-    #[test]
-    fn runs_stand_in_the_order_of_the_plan_with_their_seeds() {
-        let reproduction = run(&Fake::default(), 3);
-        let runs: Vec<_> = reproduction.runs.iter().map(|r| (r.label.as_str(), r.seed)).collect();
-        assert_eq!(runs[..4], [("a at 1", 1), ("a at 1", 2), ("a at 1", 3), ("a at 2", 1)]);
-    }
-
-    #[test]
-    fn a_task_that_fails_or_panics_costs_its_own_cells_only() {
-        let fake = Fake { fails: Some("a at 2"), panics: Some("b at 1"), ..Fake::default() };
-        let reproduction = run(&fake, 2);
-        let absent: Vec<_> = reproduction
-            .cells
-            .iter()
-            .filter(|cell| cell.model().is_none())
-            .map(Cell::to_string)
-            .collect();
-        assert_eq!(absent.len(), 2, "{absent:?}");
-        assert!(absent[0].contains("not modelled (no such load)"), "{absent:?}");
-        assert!(absent[1].contains("not modelled (the run panicked: two owners)"), "{absent:?}");
-        let failed = reproduction.runs.iter().filter(|run| run.failed.is_some()).count();
-        assert_eq!(failed, 6, "three seeds each");
-    }
-
-    #[test]
-    fn quick_runs_each_cell_once_and_no_repetition_is_one() {
-        let quick = Options { quick: true, ..Options::default() };
-        assert_eq!(quick.seeds().collect::<Vec<_>>(), [1]);
-        let none = Options { repetitions: 0, seed: u64::MAX, ..Options::default() };
-        assert_eq!(none.seeds().collect::<Vec<_>>(), [u64::MAX]);
-        let two = Options { repetitions: 2, seed: 40, ..Options::default() };
-        assert_eq!(two.seeds().collect::<Vec<_>>(), [40, 41]);
-    }
-
-    #[test]
-    fn a_reproduction_that_was_interrupted_goes_on_to_the_same_bytes() {
-        let folder = std::env::temp_dir().join(format!("napkin-fake-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let begin = || Partial::begin(&folder, "napkin 1.0", "reproduce", Value::Null);
-        let on = |partial: &mut Partial, interrupt: &Interrupt| {
-            let options = Options { jobs: NonZeroUsize::new(1), ..Options::default() };
-            // One that fails is run again, and fails again.
-            let fake = Fake { fails: Some("a at 2"), ..Fake::default() };
-            fake.resumable(&options, Progress::hidden, interrupt, partial).unwrap()
-        };
-        let never = Interrupt::default();
-        let mut partial = begin();
-        let whole = serde_json::to_string(&on(&mut partial, &never)).unwrap();
-        assert_eq!(partial.done(), 12);
-        let path = partial.kept().unwrap().unwrap().to_owned();
-        drop(partial);
-        let lines = std::fs::read_to_string(&path).unwrap();
-        let lines: Vec<&str> = lines.split_inclusive('\n').collect();
-        assert_eq!(lines.len(), 1 + 12 - 3);
-        std::fs::write(&path, lines[..5].concat()).unwrap();
-
-        let asked = Interrupt::default();
-        asked.note(2);
-        let part = on(&mut begin().resume(&path).unwrap(), &asked);
-        assert!(part.verdicts.is_empty());
-        let note = part.notes.last().unwrap();
-        assert!(note.starts_with("interrupted, with 4 of 12 runs"), "{note}");
-        assert!(part.cells.iter().any(|cell| cell.to_string().contains(NOT_RUN)), "{part:?}");
-
-        let mut partial = begin().resume(&path).unwrap();
-        assert_eq!(serde_json::to_string(&on(&mut partial, &never)).unwrap(), whole);
-        assert_eq!(partial.done(), 12);
-        partial.end();
-        std::fs::remove_dir(&folder).expect("nothing is left in it");
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::cell::Cell;
 use super::plot::Figure;
+use super::uncertainty::Uncertainty;
 use super::verdict::Verdict;
 use crate::report::round;
 
@@ -55,6 +56,9 @@ pub struct Reproduction {
     pub cells: Vec<Cell>,
     /// What it was asked to show, and whether it did.
     pub verdicts: Vec<Verdict>,
+    /// What draws of what nobody measured left of it; `None` without draws.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncertainty: Option<Uncertainty>,
     /// Each run as it was.
     pub runs: Vec<RunRecord>,
     /// The plots; drawn from the cells, and therefore no part of the JSON.

@@ -386,11 +386,7 @@ impl Experiment for Kernel {
                 scenarios_of(&path.to_string_lossy(), &text)?
             }
         };
-        let profile = match &options.profile {
-            Some(path) => Profile::load(&path.to_string_lossy()),
-            None => Profile::named(PROFILE),
-        };
-        let profile = profile.map_err(|error| ReproduceError::Setup(error.to_string()))?;
+        let profile = options.host(PROFILE)?;
         // Nothing here is drawn at random: one run says it all.
         let task = |row: OracleRow| Task {
             label: row.id.clone(),

@@ -79,6 +79,13 @@ fn section(reproduction: &Reproduction) -> String {
     for figure in &reproduction.figures {
         out.push_str(&page::figure(figure));
     }
+    if let Some(uncertainty) = &reproduction.uncertainty {
+        out.push_str("<details><summary>How sure the orders are</summary>\n");
+        for line in text::orders(uncertainty).iter().filter(|line| !line.is_empty()) {
+            out.push_str(&format!("<p class=\"small\">{}</p>\n", escape(line)));
+        }
+        out.push_str("</details>\n");
+    }
     out.push_str("<details><summary>Every figure, published beside modelled</summary>\n");
     for grid in text::grids(&reproduction.cells) {
         out.push_str(&table(&grid));

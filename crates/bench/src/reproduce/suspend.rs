@@ -275,11 +275,7 @@ impl Experiment for Suspend {
     }
 
     fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
-        let profile = match &options.profile {
-            Some(path) => Profile::load(&path.to_string_lossy()),
-            None => Profile::named(PROFILE),
-        };
-        let profile = profile.map_err(|error| ReproduceError::Setup(error.to_string()))?;
+        let profile = options.host(PROFILE)?;
         let window_s = options.virtual_s.unwrap_or(if options.quick { QUICK_S } else { WINDOW_S });
         let mut rows = published::irq_suspend()?;
         // The longest first: those with most requests.

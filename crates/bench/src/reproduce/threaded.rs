@@ -200,11 +200,7 @@ impl Experiment for ThreadedPolling {
     }
 
     fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
-        let profile = match &options.profile {
-            Some(path) => Profile::load(&path.to_string_lossy()),
-            None => Profile::named(PROFILE),
-        };
-        let profile = profile.map_err(|error| ReproduceError::Setup(error.to_string()))?;
+        let profile = options.host(PROFILE)?;
         // A second of virtual time is the published run's own length of a window.
         let scale = options.virtual_s.unwrap_or(if options.quick { 0.2 } else { 1.0 });
         let mut tasks = Vec::new();
