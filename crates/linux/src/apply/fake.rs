@@ -16,6 +16,9 @@ use crate::support::tests::linux;
 /// The CPUs of the fake.
 pub(super) const CPUS: usize = 4;
 
+/// What somebody else does meanwhile.
+pub(super) type Happens = fn(&mut Fake);
+
 #[derive(Debug)]
 pub(super) struct Fake {
     kernel: Kernel,
@@ -25,6 +28,8 @@ pub(super) struct Fake {
     /// The kernel refuses the write behind so many others, once.
     pub(super) refuses_after: Option<u32>,
     pub(super) writes: u32,
+    /// What happens behind so many writes, once.
+    pub(super) behind: Option<(u32, Happens)>,
     pub(super) right: bool,
 }
 
@@ -42,6 +47,7 @@ impl Fake {
             next_id: 513,
             refuses_after: None,
             writes: 0,
+            behind: None,
             right: true,
         };
         fake.add(7, "va", queues);
@@ -107,6 +113,11 @@ impl Fake {
     fn set(&mut self, at: &Snapshot, place: &Place, value: &Value) {
         if let (Place::Device(setting), Value::Number(number)) = (place, value) {
             self.of_device.insert((at.device.ifindex, *setting), *number);
+            if *setting == Setting::Threaded {
+                let of = |device: &&mut Device| device.ifindex == at.device.ifindex;
+                let device = self.devices.iter_mut().find(of).expect("it was found");
+                device.napis.iter_mut().for_each(|napi| thread(napi, *number != 0));
+            }
             return;
         }
         let id = at.napi(place.instance().expect("not the device's")).expect("it was found").id;
@@ -115,13 +126,8 @@ impl Fake {
         match (place, value) {
             (Place::Napi(_, setting), Value::Number(number)) => {
                 napi.settings.set(*setting, *number);
-                let (threaded, has) = (napi.settings.threaded != Some(0), napi.pid.is_some());
-                if threaded && !has {
-                    napi.pid = Some(1_000);
-                    napi.thread_cpus = Some((0..CPUS).collect());
-                    napi.thread_class = Some(Class::Fair);
-                } else if !threaded {
-                    (napi.pid, napi.thread_cpus, napi.thread_class) = (None, None, None);
+                if *setting == Setting::Threaded {
+                    thread(napi, *number != 0);
                 }
                 let spins = napi.settings.threaded == Some(2);
                 assert!(
@@ -141,6 +147,17 @@ impl Fake {
             (Place::IrqCpus(_), Value::Cpus(cpus)) => napi.irq_cpus = Some(cpus.clone()),
             (place, value) => panic!("{} cannot be {value}", place.what()),
         }
+    }
+}
+
+/// An instance has a thread from now on, or none.
+fn thread(napi: &mut Napi, threaded: bool) {
+    if threaded && napi.pid.is_none() {
+        napi.pid = Some(1_000);
+        napi.thread_cpus = Some((0..CPUS).collect());
+        napi.thread_class = Some(Class::Fair);
+    } else if !threaded {
+        (napi.pid, napi.thread_cpus, napi.thread_class) = (None, None, None);
     }
 }
 
@@ -197,6 +214,9 @@ impl World for Fake {
         }
         self.writes += 1;
         self.set(at, place, value);
+        if let Some((_, happens)) = self.behind.take_if(|(writes, _)| *writes == self.writes) {
+            happens(self);
+        }
         Ok(())
     }
 

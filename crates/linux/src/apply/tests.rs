@@ -18,6 +18,7 @@ use crate::rights::Right;
 use crate::settings::Setting;
 use crate::support::tests::linux;
 
+mod answers;
 mod crashes;
 
 /// A journal's directory of the test's own, in memory where there is such a place.
@@ -237,15 +238,21 @@ fn what_was_first_comes_back_after_several_applies() {
 
 #[test]
 fn threads_that_somebody_had_placed_come_back_as_they_were() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
-    world.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
-    world.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
-    let original = world.everything();
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    assert!(!world.everything().contains_key(&(7, Place::ThreadCpus(queue(0)))));
-    assert!(all_back(&mut world, &place.store()).is_complete());
-    assert_eq!(world.everything(), original);
+    // Until 6.16 the mode was the device's.
+    for (kernel, mode) in [
+        (linux(6, 18), napi(0, Setting::Threaded)),
+        (linux(6, 13), Place::Device(Setting::Threaded)),
+    ] {
+        let (mut world, place) = (Fake::of(kernel, 2), Home::new());
+        world.somebody_sets(&mode, &Value::Number(1));
+        world.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
+        world.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
+        let original = world.everything();
+        applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+        assert!(!world.everything().contains_key(&(7, Place::ThreadCpus(queue(0)))));
+        assert!(all_back(&mut world, &place.store()).is_complete());
+        assert_eq!(world.everything(), original);
+    }
 }
 
 #[test]
@@ -355,6 +362,7 @@ fn a_device_that_is_gone_takes_its_changes_with_it() {
     let named = RestoreOptions { ifname: Some("va".into()), ..RestoreOptions::default() };
     let restored = restore(&mut world, &place.store(), &named).expect("it was there");
     assert!(restored.devices[0].gone && restored.is_complete());
+    assert_eq!(restored.devices[0].ifname, "va");
     assert_eq!(place.files(), [""; 0]);
     assert!(restore(&mut world, &place.store(), &named).is_err(), "there is no such device");
 }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::apply::{Instance, Place, Value};
 use crate::attach::{ProcessChange, Recorder, What};
-use crate::process::Params;
+use crate::process::{Params, SocketOptions};
 use crate::settings::Setting;
 
 /// A directory of the test's own, in memory where there is such a place.
@@ -66,6 +66,8 @@ fn what_was_first_and_what_was_last_is_known_by_whoever_opens_it() {
     let [first, second] = journal.records() else { panic!("{:?}", journal.records()) };
     assert_eq!((&first.before, &first.set), (&Value::Number(5), &Value::Number(30)));
     assert_eq!((&second.before, &second.set), (&Value::Number(0), &Value::Number(20)));
+    assert_eq!((journal.record(&place(1)), journal.record(&place(9))), (Some(second), None));
+    assert!(!journal.stale());
     for (now, standing) in [
         (Some(5), Standing::Before),
         (Some(30), Standing::Ours),
@@ -196,6 +198,11 @@ fn a_lock_says_who_has_it_and_ends_with_its_holder() {
     let JournalError::Locked { what, holder } = &error else { panic!("{error}") };
     assert_eq!((what.as_str(), holder.pid), ("va", std::process::id()));
     assert!(error.to_string().contains(&format!("process {} (", std::process::id())), "{error}");
+    assert!(holder.command.contains("napkin"), "{}", holder.command);
+    for (ago, told) in [(10, " s now"), (300, "for 5 min now"), (7_300, "for 2 h now")] {
+        let holder = Holder { since: holder.since - ago, ..holder.clone() };
+        assert!(holder.to_string().ends_with(told), "{holder}");
+    }
     home.store().lock(8, "vb").expect("another device is another's");
     drop(lock);
     drop(home.store().lock(7, "va").expect("given up"));
@@ -227,10 +234,78 @@ fn a_process_s_changes_are_told_from_the_last_set_to_the_first_before() {
     assert_eq!(journal.records(), [vec![epoll(5, 0, 20), epoll(5, 0, 10)], vec![epoll(6, 1, 10)]]);
     let again = home.elsewhere("this boot", 9).process(4_194_305, 5).expect("readable");
     assert_eq!(again.records(), journal.records());
+    assert_eq!(again.process(), (4_194_305, 5));
     let mut recorder = home.store().recorder();
     recorder.before(&epoll(7, 0, 10)).expect("written");
     recorder.finished(4_194_305, 5).expect("removed");
     assert_eq!(fs::read_dir(&home.0).expect("there").count(), 0);
+}
+
+#[test]
+fn a_process_s_sockets_and_threads_are_told_from_the_first_before_as_well() {
+    let home = Home::new();
+    let change = |what| ProcessChange { pid: 4_194_305, start_time: 5, what };
+    let socket = |old, new| {
+        let usecs = |busy_poll_usecs| SocketOptions { busy_poll_usecs, ..SocketOptions::default() };
+        let (old, new) = (usecs(old), usecs(new));
+        change(What::Socket { tid: 4_194_305, fd: 5, inode: 77, old, new })
+    };
+    let cpus = |old, new| {
+        let (old, new) = (vec![old], vec![new]);
+        change(What::Affinity { tid: 4_194_305, thread_start_time: 5, old, new })
+    };
+    let mut recorder = home.store().recorder();
+    for change in [socket(1, 2), cpus(1, 2), socket(2, 3), cpus(2, 3)] {
+        recorder.before(&change).expect("written");
+    }
+    drop(recorder);
+    let journal = home.store().process(4_194_305, 5).expect("readable");
+    let told = journal.records();
+    assert_eq!(told, [vec![socket(1, 3), socket(1, 2)], vec![cpus(1, 3), cpus(1, 2)]]);
+}
+
+#[test]
+fn what_another_boot_left_and_what_was_never_begun_is_swept() {
+    let home = Home::new();
+    write(&home.elsewhere("an earlier boot", 1), &[(0, 0, 20)]);
+    let store = home.store();
+    store.sweep(&home.file()).expect("swept");
+    assert!(!home.file().exists());
+    fs::write(home.file(), "{").expect("written");
+    let found = store.survey().expect("readable");
+    assert!(matches!(&found[..], [Found::Empty { .. }]), "{found:?}");
+    store.sweep(&home.file()).expect("swept");
+    store.sweep(&home.file()).expect("it is gone already");
+    fs::create_dir(home.file()).expect("no file");
+    assert!(store.forget(&home.file()).is_err(), "nor can it be removed as one");
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_is_not_an_empty_one() {
+    let home = Home::new();
+    assert_eq!(home.store().survey().expect("there is none").len(), 0);
+    fs::write(&home.0, "no directory").expect("written");
+    assert!(home.store().survey().is_err());
+    fs::remove_file(&home.0).expect("it is ours");
+}
+
+#[test]
+fn a_lock_has_one_holder_however_many_come_and_go() {
+    let home = Home::new();
+    let holders = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..3_000 {
+                    let Ok(lock) = home.store().lock(7, "va") else { continue };
+                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    std::thread::yield_now();
+                    holders.fetch_sub(1, Ordering::SeqCst);
+                    drop(lock);
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -1,0 +1,283 @@
+//! What plans, restorations, holds and differences say, where that is more than that all went well.
+
+use std::time::Duration;
+
+use super::*;
+use crate::apply::fake::Happens;
+use crate::attach::{ProcessChange, Recorder, Signals, What};
+use crate::process::Params;
+
+fn planned(world: &mut Fake, text: &str, options: &Options) -> Result<Plan, PlanError> {
+    let at = world.look(Target::Name("va")).expect("it is there");
+    plan(&policy(text), &at, world.kernel(), options)
+}
+
+/// Of one device only.
+fn named() -> RestoreOptions {
+    RestoreOptions { ifname: Some("va".into()), ..RestoreOptions::default() }
+}
+
+fn gro() -> Place {
+    napi(0, Setting::GroFlushTimeout)
+}
+
+#[test]
+fn cpus_without_anything_to_place_are_told_of() {
+    let mut world = Fake::new(1);
+    let cpus = Options { cpus: vec![1], ..plain() };
+    let nothing = |world: &mut Fake, text: &str, options: &Options| {
+        planned(world, text, options).expect("it can be done").nothing_to_place
+    };
+    assert!(!nothing(&mut world, "base", &cpus), "an interrupt");
+    world.devices[0].napis[0].irq = None;
+    world.devices[0].napis[0].irq_cpus = None;
+    assert!(nothing(&mut world, "base", &cpus));
+    assert!(!nothing(&mut world, "base", &plain()), "nor asked for");
+    assert!(!nothing(&mut world, "threaded", &cpus), "a thread");
+}
+
+#[test]
+fn a_thread_s_class_is_planned_only_where_it_has_to_be() {
+    let mut world = Fake::of(linux(6, 19), 1);
+    let classes = |world: &mut Fake, text: &str| {
+        let plan = planned(world, text, &plain()).expect("it can be done");
+        plan.changes.iter().filter(|it| it.place == Place::ThreadClass(queue(0))).count()
+    };
+    assert_eq!(classes(&mut world, "threaded-busy-poll"), 0, "its thread will be fair");
+    world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    world.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
+    assert_eq!(classes(&mut world, "threaded"), 0, "somebody's own choice");
+    assert_eq!(classes(&mut world, "threaded-busy-poll"), 1, "it must not spin in real time");
+}
+
+#[test]
+fn a_kernel_that_shows_no_instances_places_none() {
+    let mut world = Fake::of(linux(5, 10), 1);
+    planned(&mut world, "defer20", &plain()).expect("it can be done");
+    let cpus = Options { cpus: vec![1], ..plain() };
+    let error = planned(&mut world, "defer20", &cpus).expect_err("refused").to_string();
+    assert!(error.contains("--cpus"), "{error}");
+}
+
+#[test]
+fn what_is_different_is_told_with_whose_it_is() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    let told = |world: &mut Fake| difference(world, &place.store(), "va").expect("it is there");
+    assert_eq!(told(&mut world), []);
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    let [first, second] = &told(&mut world)[..] else { panic!("two") };
+    assert_eq!((&first.place, &second.place), (&gro(), &napi(0, Setting::DeferHardIrqs)));
+    let number = Value::Number;
+    assert_eq!((&first.before, &first.set, first.foreign), (&number(0), &number(20_000), false));
+    assert_eq!(first.now, Some(number(20_000)));
+    world.somebody_sets(&gro(), &number(50_000));
+    let now = told(&mut world);
+    assert_eq!((now[0].foreign, &now[0].now, now[1].foreign), (true, &Some(number(50_000)), false));
+    world.somebody_sets(&gro(), &number(0));
+    assert_eq!(told(&mut world).len(), 1, "it is as it was");
+    world.devices[0].napis.clear();
+    assert!(told(&mut world).iter().all(|it| it.now.is_none() && !it.foreign));
+    assert_eq!(told(&mut world).len(), 2, "they may come back");
+}
+
+#[test]
+fn what_went_with_a_thread_is_no_difference() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+    world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(0));
+    let told = difference(&mut world, &place.store(), "va").expect("it is there");
+    let places: Vec<_> = told.into_iter().map(|it| it.place).collect();
+    assert_eq!(places, [Place::IrqCpus(queue(0))]);
+}
+
+/// Holds a policy while something happens behind the first so many writes, and ends the hold.
+fn held(world: &mut Fake, place: &Home, behind: (u32, Happens)) -> DeviceRestored {
+    world.behind = Some(behind);
+    let (policy, options) = (policy("defer20"), plain());
+    let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+    let hold = Hold::apply(&mut *world, &place.store(), &request).expect("applied");
+    let signals = Signals::block_ends().expect("blocked");
+    assert_eq!(hold.wait(&signals, Duration::from_millis(1)), Ended::Time);
+    hold.restore().expect("it is told")
+}
+
+#[test]
+fn a_hold_of_a_device_that_is_gone_says_so() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    let restored =
+        held(&mut world, &place, (2, |world| world.devices.retain(|it| it.ifname != "va")));
+    assert_eq!((restored.ifname.as_str(), restored.gone), ("va", true));
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn a_hold_leaves_what_somebody_else_set_meanwhile() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    let restored =
+        held(&mut world, &place, (2, |world| world.somebody_sets(&gro(), &Value::Number(50_000))));
+    assert_eq!((restored.ifname.as_str(), restored.up), ("va", true));
+    assert_eq!((restored.changes.len(), restored.foreign.len(), restored.kept), (1, 1, 1));
+    assert!(!restored.is_complete());
+    assert_eq!(world.everything()[&(7, gro())], Value::Number(50_000));
+}
+
+#[test]
+fn a_hold_gives_back_what_somebody_set_between_its_plan_and_its_change() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    let irqs = napi(0, Setting::DeferHardIrqs);
+    let behind: Happens =
+        |world| world.somebody_sets(&napi(0, Setting::DeferHardIrqs), &Value::Number(7));
+    assert!(held(&mut world, &place, (1, behind)).is_complete());
+    assert_eq!(world.everything()[&(7, irqs)], Value::Number(7));
+}
+
+#[test]
+fn a_hold_whose_instances_are_away_keeps_what_it_knows() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    let restored = held(&mut world, &place, (2, |world| world.devices[0].napis.clear()));
+    assert_eq!((restored.missing.len(), restored.kept), (2, 2));
+}
+
+#[test]
+fn a_change_that_is_refused_says_whether_those_before_it_are_back() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    world.refuses_after = Some(1);
+    let error = applied(&mut world, &place.store(), "defer20", &plain()).expect_err("refused");
+    assert!(error.to_string().ends_with("; what had been changed before that was put back"));
+    let (mut world, place) = (Fake::new(1), Home::new());
+    world.refuses_after = Some(1);
+    world.behind = Some((1, |world| world.somebody_sets(&gro(), &Value::Number(50_000))));
+    let error = applied(&mut world, &place.store(), "defer20", &plain()).expect_err("refused");
+    let error = error.to_string();
+    assert!(error.contains("is not back") && error.contains("queue 0 is 50us"), "{error}");
+}
+
+#[test]
+fn a_place_that_refuses_to_be_put_back_is_kept_and_no_other() {
+    let (mut world, place) = (Fake::new(2), Home::new());
+    let original = world.everything();
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    world.refuses_after = Some(world.writes);
+    let restored = all_back(&mut world, &place.store());
+    let device = &restored.devices[0];
+    assert_eq!((device.changes.len(), device.failed.len(), device.kept), (3, 1, 1));
+    assert!(!restored.is_complete());
+    assert!(all_back(&mut world, &place.store()).is_complete());
+    assert_eq!(world.everything(), original);
+}
+
+#[test]
+fn the_placing_of_a_thread_that_ends_is_not_put_back() {
+    for kernel in [linux(6, 18), linux(6, 13)] {
+        let (mut world, place) = (Fake::of(kernel, 1), Home::new());
+        applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+        let restored = all_back(&mut world, &place.store());
+        let device = &restored.devices[0];
+        assert!(device.changes.iter().all(|it| !it.place.of_thread()), "{:?}", device.changes);
+        assert!(restored.is_complete());
+    }
+}
+
+#[test]
+fn a_device_at_which_another_napkin_is_is_not_said_to_be_back() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    let lock = place.store().lock(7, "va").expect("nobody has it");
+    let restored = all_back(&mut world, &place.store());
+    assert!(restored.devices[0].refused.is_some() && !restored.is_complete());
+    drop(lock);
+    assert!(all_back(&mut world, &place.store()).is_complete());
+}
+
+#[test]
+fn nothing_to_restore_is_said_to_be_nothing() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    for options in [RestoreOptions::default(), named()] {
+        let restored = restore(&mut world, &place.store(), &options).expect("readable");
+        assert!(restored.is_empty() && restored.is_complete());
+    }
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    assert!(!all_back(&mut world, &place.store()).is_empty());
+}
+
+#[test]
+fn a_spoilt_file_of_a_named_device_is_given_up_only_if_that_is_asked_for() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    let file = place.0.join("device-c1-7.journal");
+    std::fs::write(&file, "spoilt\n").expect("written");
+    let mut asked = |options| restore(&mut world, &place.store(), &options);
+    asked(named()).expect_err("it cannot be read");
+    let forget = RestoreOptions { forget: true, ..named() };
+    let dry = asked(RestoreOptions { dry_run: true, ..forget.clone() }).expect("told");
+    assert!(matches!(&dry.also[..], [Also::Unreadable { .. }]) && file.exists());
+    assert!(!dry.is_empty());
+    let given_up = asked(forget).expect("given up");
+    assert!(matches!(&given_up.also[..], [Also::Unreadable { forgotten: true, .. }]));
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn what_was_changed_in_a_process_that_has_ended_went_with_it() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    let pid = 4_194_305;
+    let mut recorder = place.store().recorder();
+    for fd in [5, 6] {
+        let new = Params { busy_poll_usecs: 10, ..Params::default() };
+        let what = What::Epoll { tid: pid, fd, old: Params::default(), new };
+        recorder.before(&ProcessChange { pid, start_time: 5, what }).expect("written");
+    }
+    drop(recorder);
+    let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
+    let said = restore(&mut world, &place.store(), &dry).expect("readable");
+    assert_eq!((said.processes[0].pid, said.processes[0].changes.len()), (pid, 2));
+    assert!(!said.is_empty() && !place.files().is_empty());
+    let restored = all_back(&mut world, &place.store());
+    let process = &restored.processes[0];
+    assert_eq!((process.pid, process.gone, process.changes.len()), (pid, 2, 0));
+    assert!(restored.is_complete());
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn instances_of_the_same_queues_are_told_apart_by_their_number() {
+    let mut world = Fake::new(4);
+    for (at, (rx, tx)) in
+        [(vec![0], vec![0]), (vec![0], vec![0]), (vec![0], vec![]), (vec![], vec![0])]
+            .into_iter()
+            .enumerate()
+    {
+        let napi = &mut world.devices[0].napis[at];
+        (napi.rx_queues, napi.tx_queues) = (rx, tx);
+    }
+    let all: Vec<Instance> =
+        Instance::all(&world.devices[0]).into_iter().map(|(instance, _)| instance).collect();
+    let told: Vec<String> = all.iter().map(Instance::to_string).collect();
+    assert_eq!(told, ["queue 0", "queue 0 (instance 2)", "queue 0", "tx 0"]);
+    let written: Vec<_> =
+        all.iter().map(|it| serde_json::to_string(it).expect("plain").contains("nth")).collect();
+    assert_eq!(written, [false, true, false, false]);
+    let set = |instances: &[&Instance]| -> Vec<String> {
+        let change = |it: &&Instance| Change {
+            place: Place::Napi((*it).clone(), Setting::GroFlushTimeout),
+            old: Some(Value::Number(0)),
+            new: Value::Number(1),
+        };
+        let changes: Vec<Change> = instances.iter().map(change).collect();
+        fold(&changes).into_iter().map(|it| it.subject).collect()
+    };
+    assert_eq!(set(&[&all[0], &all[1]]), ["queue 0, queue 0 (instance 2)"]);
+    assert_eq!(set(&[&all[0], &all[3]]), ["queue 0, tx 0"]);
+    let other = Instance { rx: vec![1], tx: vec![4], nth: 0 };
+    assert_eq!(set(&[&queue(0), &other]), ["queue 0, rx 1 tx 4"]);
+    assert_eq!(set(&[&queue(0), &queue(1)]), ["queues 0-1"]);
+}
+
+#[test]
+fn a_device_s_change_is_not_told_with_its_instances() {
+    let change = |place| Change { place, old: Some(Value::Number(0)), new: Value::Number(1) };
+    let gro_of_device = Place::Device(Setting::GroFlushTimeout);
+    for places in [[gro_of_device.clone(), gro()], [gro(), gro_of_device]] {
+        assert_eq!(fold(&places.map(change)).len(), 2);
+    }
+}
