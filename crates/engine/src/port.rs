@@ -172,10 +172,10 @@ impl Queue for Port {
 mod tests {
     use std::net::Ipv4Addr;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
 
-    use napkin_nic::{QueueCounters, SendError, Transmitter};
-    use napkin_stack::{Address, Stack};
+    use napkin_nic::{Pool, QueueCounters, SendError, Transmitter};
+    use napkin_stack::{Address, FrameBuilder, Stack};
     use rustix::event::{EventfdFlags, epoll, eventfd};
     use rustix::time::Timespec;
 
@@ -187,6 +187,8 @@ mod tests {
     struct Readable {
         descriptor: OwnedFd,
         gone: AtomicBool,
+        masked: AtomicU32,
+        acknowledged: AtomicU32,
     }
 
     #[derive(Debug, Clone)]
@@ -202,14 +204,18 @@ mod tests {
         fn poll(&mut self, _: u16, _: Ns, _: &mut Vec<Frame>) -> Work {
             Work::NONE
         }
-        fn mask(&mut self) {}
+        fn mask(&mut self) {
+            self.0.masked.fetch_add(1, Ordering::Relaxed);
+        }
         fn unmask(&mut self, _: Ns) -> bool {
             false
         }
         fn interrupt(&self) -> BorrowedFd<'_> {
             self.0.descriptor.as_fd()
         }
-        fn acknowledge(&mut self) {}
+        fn acknowledge(&mut self) {
+            self.0.acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
         fn gone(&self) -> bool {
             self.0.gone.load(Ordering::Relaxed)
         }
@@ -229,18 +235,82 @@ mod tests {
         epoll::wait(cpu, spare, Some(&now)).expect("a look") > 0
     }
 
-    #[test]
-    fn a_device_that_has_gone_interrupts_no_more() {
+    const US: Address = Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+
+    /// A port with its device, masked, and the CPU's descriptor.
+    fn port(stack: Arc<Stack>, cost: Spin) -> (Port, Handle, Arc<OwnedFd>) {
         let cpu = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).expect("a descriptor"));
-        let descriptor = eventfd(1, EventfdFlags::CLOEXEC).expect("a descriptor");
-        let device = Handle(Arc::new(Readable { descriptor, gone: AtomicBool::new(false) }));
-        let address = Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
-        let input = Input::new(Stack::new(address), 1, device.transmitter());
-        let nic = Box::new(device.clone());
-        let mut port = Port::new(nic, input, Spin::default(), PortShares::default());
+        let device = Handle(Arc::new(Readable {
+            descriptor: eventfd(1, EventfdFlags::CLOEXEC).expect("a descriptor"),
+            gone: AtomicBool::new(false),
+            masked: AtomicU32::new(0),
+            acknowledged: AtomicU32::new(0),
+        }));
+        let input = Input::new(stack, 1, device.transmitter());
+        let mut port = Port::new(Box::new(device.clone()), input, cost, PortShares::default());
         let line = Line::attach(Arc::clone(&cpu), device.interrupt(), 0).expect("a line");
         port.device.as_mut().expect("a device").line = Some(line);
         assert!(!interrupts(&cpu), "masked at first");
+        (port, device, cpu)
+    }
+
+    /// A datagram to port 7.
+    fn datagram() -> Frame {
+        let peer = Address { mac: [4; 6], ipv4: Ipv4Addr::new(10, 0, 0, 2), ..US };
+        let mut frame = Pool::new(1).take().expect("a frame");
+        let length = FrameBuilder::new(peer, US).udp(frame.buffer(), 9, 7, b"x").expect("it fits");
+        frame.set_len(length);
+        frame
+    }
+
+    #[test]
+    fn masking_and_unmasking_reach_the_device_and_its_line_once() {
+        let (mut port, device, cpu) = port(Stack::new(US), Spin::default());
+        let calls = |port: &Port| port.shares.counts.line_calls.load(Ordering::Relaxed);
+        let told = || {
+            let told = [&device.0.masked, &device.0.acknowledged];
+            told.map(|count| count.load(Ordering::Relaxed))
+        };
+        port.unmask(0);
+        assert!(interrupts(&cpu));
+        port.mask();
+        assert!(!interrupts(&cpu));
+        assert_eq!((told(), calls(&port)), ([1, 0], 2));
+        port.mask();
+        assert_eq!((told(), calls(&port)), ([2, 0], 2), "the line is masked already");
+        port.unmask(0);
+        assert!(interrupts(&cpu));
+        port.interrupted();
+        port.mask();
+        assert_eq!((told(), calls(&port)), ([4, 1], 3), "the line masked itself when it fired");
+    }
+
+    #[test]
+    fn what_a_context_left_between_its_poll_and_the_delivery_is_delivered_by_the_next_poll() {
+        let stack = Stack::new(US);
+        let socket = stack.bind_udp(7, 8).expect("a free port");
+        let (mut port, ..) = port(stack, Spin::default());
+        port.batch.push(datagram());
+        port.poll(8, 0);
+        assert!(socket.try_recv().is_some());
+    }
+
+    #[test]
+    fn full_receivers_are_told_of_whether_or_not_a_frame_costs_time() {
+        for cost in [Spin::default(), Spin::new(100)] {
+            let stack = Stack::new(US);
+            let _socket = stack.bind_udp(7, 8).expect("a free port");
+            let (mut port, ..) = port(stack, cost);
+            port.batch.push(datagram());
+            assert_eq!(port.deliver(0), Pressure::Room, "{cost:?}");
+            port.batch.extend((1..8).map(|_| datagram()));
+            assert_eq!(port.deliver(0), Pressure::Full, "{cost:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_has_gone_interrupts_no_more() {
+        let (mut port, device, cpu) = port(Stack::new(US), Spin::default());
 
         assert!(!port.unmask(0));
         assert!(interrupts(&cpu), "its descriptor is readable");
