@@ -5,11 +5,15 @@
 //! stands beside it. What nobody published and nobody fitted (interrupts, polls, packets a poll, returns
 //! of epoll, time for each request by context) is in the runs' JSON.
 
+mod regime;
+
 use napkin_core::Policy;
 use napkin_machine::load::Rate;
 use napkin_machine::profile::Profile;
 use napkin_machine::scenario::{self, Outcome, memcached};
+use serde_json::Value;
 
+use self::regime::{Regime, by_construction, by_timer};
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
 use super::null::{self, NullModel};
@@ -69,6 +73,15 @@ const QUANTITIES: [Quantity; 5] = [
     (P95, Unit::Us, |row| row.p95_lat_us_median, |it| it.p95_us, Some(|it| it.true_us[1])),
     (P99, Unit::Us, |row| row.p99_lat_us_median, |it| it.p99_us, Some(|it| it.true_us[2])),
     (CPU, Unit::Percent, |row| row.cpu_util_pct_mean, |it| it.cpu_percent, None),
+];
+
+/// What nobody published, for each queue or worker and second: its name, and that of the run's figure.
+const COUNTS: [(&str, &str); 5] = [
+    ("interrupts", "interrupts_per_queue_and_s"),
+    ("polls", "polls_per_queue_and_s"),
+    ("empty polls", "empty_polls_per_queue_and_s"),
+    ("packets a poll", "packets_per_poll"),
+    ("epoll returns", "epoll_returns_per_worker_and_s"),
 ];
 
 /// The published figures of one run.
@@ -190,51 +203,6 @@ fn is_fitted(row: &IrqSuspendRow) -> bool {
     FITTED.contains(&(row.config.as_str(), rate))
 }
 
-/// Why a figure says nothing of the model: no constant of a profile could move it. 71 of 330 are so.
-fn by_construction(row: &IrqSuspendRow, quantity: &str) -> Option<&'static str> {
-    let max = row.target_qps == TargetQps::Max;
-    match quantity {
-        MEAN if max => Some("Little's law: 4480 connections by the rate"),
-        CPU if max => Some("a server that is asked for all it can do is never idle"),
-        CPU if row.config == "fullbusy" => Some("it spins"),
-        ACHIEVED if rate(row.target_qps).is_some_and(|rate| rate < 1e6) => {
-            Some("every policy answers what an open loop offers below saturation")
-        }
-        _ => None,
-    }
-}
-
-/// Where a row stands on its curve of latency against load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Regime {
-    /// The server has time left.
-    Floor,
-    /// Below MAX, and requests wait: a published p99 from 500 us on.
-    Knee,
-    /// MAX.
-    Saturation,
-}
-
-impl Regime {
-    const ALL: [Regime; 3] = [Regime::Floor, Regime::Knee, Regime::Saturation];
-
-    fn of(row: &IrqSuspendRow) -> Regime {
-        match row.target_qps {
-            TargetQps::Max => Regime::Saturation,
-            TargetQps::PerS(_) if row.p99_lat_us_median >= 500.0 => Regime::Knee,
-            TargetQps::PerS(_) => Regime::Floor,
-        }
-    }
-
-    fn words(self) -> &'static str {
-        match self {
-            Regime::Floor => "floor (published p99 below 500 us)",
-            Regime::Knee => "knee (published p99 from 500 us, below MAX)",
-            Regime::Saturation => "saturation (MAX)",
-        }
-    }
-}
-
 fn rate(target: TargetQps) -> Option<f64> {
     match target {
         TargetQps::PerS(rate) => Some(rate),
@@ -337,6 +305,28 @@ impl Experiment for Suspend {
                 });
             }
         }
+        for row in &rows {
+            for (name, key) in COUNTS {
+                let of_row = runs.iter().filter(|run| {
+                    run.task.what.config == row.config && run.task.what.target == row.target_qps
+                });
+                let values: Result<Vec<f64>, &String> = of_row
+                    .map(|run| {
+                        let value = |it: &Figures| it.extra.get(key).and_then(Value::as_f64);
+                        run.outcome.as_ref().map(|figures| value(figures).unwrap_or(f64::NAN))
+                    })
+                    .collect();
+                cells.push(Cell {
+                    table: "counts, which nobody published".to_owned(),
+                    load_value: rate(row.target_qps),
+                    modelled: match &values {
+                        Ok(values) => Modelled::of(values, "it was not run"),
+                        Err(why) => Modelled::absent(why),
+                    },
+                    ..Cell::new("2024", &row.config, &load(row.target_qps), name, Unit::Count)
+                });
+            }
+        }
         cells
     }
 
@@ -359,8 +349,6 @@ impl Experiment for Suspend {
         ];
         verdicts.extend(null::beats(CPU, &of(CPU), NullModel::NextLowerLoad, ""));
         verdicts.extend(null::beats(CPU, &of(CPU), NullModel::Neighbours, ""));
-        // Who wakes later waits longer: so somebody would order policies who knows their names alone.
-        let by_timer = |cell: &Cell| null::numbered(&cell.config).map_or(0.0, |(_, us)| us);
         let guess: Guess<'_> = ("the timer's value alone", &by_timer);
         let Ok(rows) = published::irq_suspend() else { return verdicts };
         for regime in Regime::ALL {
@@ -456,8 +444,26 @@ mod tests {
     #[test]
     fn figures_that_no_constant_moves_are_shown_and_not_judged() {
         let cells = Suspend.cells(&[]);
+        let cells: Vec<&Cell> = cells.iter().filter(|cell| cell.published.is_some()).collect();
         assert_eq!((cells.len(), cells.iter().filter(|cell| cell.exempt).count()), (330, 71));
         assert!(cells.iter().all(|cell| cell.exempt == cell.note.is_some()));
+    }
+
+    #[test]
+    fn up_to_600_k_the_timer_s_value_alone_orders_every_pair() {
+        let low = ["200K", "400K", "600K"];
+        // As if the guess were the model.
+        let mut cells = Suspend.cells(&[]);
+        cells.retain(|cell| cell.quantity == P99 && low.contains(&cell.load.as_str()));
+        for cell in &mut cells {
+            cell.modelled = Modelled::of(&[by_timer(cell).min(1e6)], "");
+            cell.fitted = false;
+        }
+        let all: Vec<&Cell> = cells.iter().collect();
+        let verdict =
+            verdict::pair_order("p99", &all, 0.15, 1.0, Some(("the timer's value", &by_timer)));
+        let want = "; of the 117 that the timer's value orders as well, 117, and it 117";
+        assert!(verdict.got.ends_with(want), "{verdict:?}");
     }
 
     #[test]
@@ -489,7 +495,7 @@ mod tests {
         let options = Options { quick: true, virtual_s: Some(0.002), ..Options::default() };
         let run = || Suspend.reproduce(&options, Progress::hidden).unwrap();
         let (one, two) = (run(), run());
-        assert_eq!(one.cells.len(), 66 * QUANTITIES.len());
+        assert_eq!(one.cells.len(), 66 * (QUANTITIES.len() + COUNTS.len()));
         assert_eq!(serde_json::to_string(&one).unwrap(), serde_json::to_string(&two).unwrap());
     }
 }

@@ -91,13 +91,17 @@ fn quantity_columns(quantity: &str, cells: &[Option<&Cell>]) -> Vec<TextColumn> 
         let fitted = if cell.fitted { FITTED.to_string() } else { String::new() };
         if cell.exempt { format!("{fitted}{EXEMPT}") } else { fitted }
     };
-    let mut columns = vec![
-        column(&header, &|cell| cell.published.map(cell::number)),
-        column("model", &|cell| {
-            cell.model().map(|value| format!("{}{}", marks(cell), cell::number(value)))
-        }),
-        column("error", &|cell| Some(cell::error(cell)).filter(|text| !text.is_empty())),
-    ];
+    let modelled =
+        |cell: &Cell| cell.model().map(|value| format!("{}{}", marks(cell), cell::number(value)));
+    let published = cells.iter().flatten().any(|cell| cell.published.is_some());
+    let mut columns = vec![column(&header, &modelled)];
+    if published {
+        columns = vec![
+            column(&header, &|cell| cell.published.map(cell::number)),
+            column("model", &modelled),
+            column("error", &|cell| Some(cell::error(cell)).filter(|text| !text.is_empty())),
+        ];
+    }
     if cells.iter().flatten().any(|cell| cell.true_value.is_some()) {
         columns.push(column("true", &|cell| cell.true_value.map(cell::number)));
     }
