@@ -686,3 +686,77 @@ fn problems_can_be_told_apart_by_a_program() {
     assert!(problems.contains(&&Problem::MissingSection));
     assert!(problems.contains(&&Problem::UnknownSection { nearest: Some("link") }));
 }
+
+const BASED: &str = r#"
+name = "mine"
+about = "another card and a slower clock"
+based-on = "epyc-7662"
+[processor]
+frequency = { value = "1 GHz", source = "lscpu" }
+[nic]
+ring = { value = 512, source = "ethtool -g" }
+"#;
+
+#[test]
+fn a_profile_that_is_based_on_another_states_only_what_differs() {
+    let base = Profile::named("epyc-7662").expect("built in");
+    let mine = Profile::parse(BASED, "mine.toml").expect("nothing is wrong");
+    assert_eq!((mine.name(), mine.based_on(), base.based_on()), ("mine", Some("epyc-7662"), None));
+    assert_eq!(mine.constants().count(), base.constants().count());
+    let own = mine.constants().filter(|it| !it.inherited).map(|it| it.key.path());
+    assert_eq!(own.collect::<Vec<_>>(), ["processor.frequency", "nic.ring"]);
+    assert_eq!((mine.count("nic.ring"), mine.get("processor.frequency")), (512, 1e9));
+    for (here, there) in mine.constants().zip(base.constants()).filter(|(here, _)| here.inherited) {
+        assert_eq!((here.key, &here.origin), (there.key, &there.origin));
+    }
+    assert!(mine.has("memcached") && mine.fitted().count() > 0, "its workloads and ranges, too");
+    assert_eq!(mine.fitted_here().count(), 0);
+    assert_eq!(base.fitted_here().count(), base.fitted().count());
+    // Nothing that it has fitted itself: its text is as it was.
+    assert_eq!(mine.write_fitted(BASED).as_deref(), Ok(BASED));
+}
+
+#[test]
+fn what_is_wrong_with_a_base_or_beside_it_is_said_with_its_line() {
+    let says = |from: &str, to: &str| {
+        assert!(BASED.contains(from));
+        Profile::parse(&BASED.replace(from, to), "mine.toml").unwrap_err().to_string()
+    };
+    let unknown = says("epyc-7662", "epyc-7661");
+    assert!(
+        unknown.contains("mine.toml:4: based-on: no built-in profile is called 'epyc-7661'"),
+        "{unknown}"
+    );
+    assert!(unknown.contains("did you mean 'epyc-7662'?"), "{unknown}");
+    assert!(!unknown.contains("the section is missing"), "one mistake: {unknown}");
+    assert!(says("\"epyc-7662\"", "7").contains("based-on"));
+    assert!(says("about", "abut").contains("about"));
+    assert!(says("ring = ", "rin = ").contains("nic.rin"));
+    // What the base says must fit as well, at the line that names it.
+    let queues = says("frequency = { value = \"1 GHz\"", "cpus = { value = 1");
+    assert!(queues.contains("mine.toml:4: nic.queues"), "{queues}");
+}
+
+#[test]
+fn a_whole_profile_is_written_as_a_file_that_needs_no_other() {
+    let values = |profile: &Profile| -> Vec<(String, f64)> {
+        profile.constants().map(|it| (it.key.path(), it.value)).collect()
+    };
+    for name in Profile::names() {
+        let profile = Profile::named(name).expect("built in");
+        let again = Profile::parse(&profile.to_toml(), name).expect("its own text");
+        assert_eq!((again.name(), again.about()), (profile.name(), profile.about()));
+        assert_eq!(values(&again), values(&profile), "{name}");
+        let origins = |profile: &Profile| -> Vec<String> {
+            profile.constants().map(|it| format!("{:?} {:?}", it.origin, it.note)).collect()
+        };
+        assert_eq!(origins(&again), origins(&profile), "{name}");
+    }
+    let mut mine = Profile::parse(BASED, "mine.toml").expect("nothing is wrong");
+    let text = mine.to_toml();
+    assert!(text.contains("# inherited from epyc-7662") && !text.contains("based-on"), "{text}");
+    let again = Profile::parse(&text, "all.toml").expect("its own text");
+    assert_eq!((values(&again), again.based_on()), (values(&mine), None));
+    mine.set_text("cost.poll=555ns").expect("in its range");
+    assert_eq!(Profile::parse(&mine.to_toml(), "").expect("its own text").time("cost.poll"), 555);
+}

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use napkin_bench::machine::fit::{Options, fit};
 use napkin_bench::report::file;
 use napkin_bench::reproduce::all::{ALL, find};
-use napkin_machine::profile::{Origin, Profile, Stated};
+use napkin_machine::profile::{Key, Origin, Profile, SECTIONS, Stated};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};
@@ -20,11 +20,12 @@ use crate::table;
 A profile is a TOML file with the constants of one host: its CPUs, kernel, NIC, link, and what each step
 of delivery costs. Each constant has a unit and a source, or the range in which it was fitted, or the
 reason why it is assumed.
-docs/profiles.md tells how to write one.
+docs/profiles.md tells how to write one; with based-on = \"epyc-7662\" it states only what differs.
 
 Examples:
   napkin profile list
   napkin profile show epyc-7662
+  napkin profile show epyc-7662 --toml > mine.toml
   napkin profile check mine.toml
   napkin profile fit qemu-2018 --experiment 2018 --out qemu-2018.toml")]
 pub(crate) struct ProfileArgs {
@@ -44,8 +45,12 @@ enum What {
         /// Print JSON; values are in base units (ns, Hz, bit/s, bytes).
         #[arg(long)]
         json: bool,
+        /// Print a TOML file with all constants, those of the profile that it is based on included.
+        #[arg(long, conflicts_with = "json")]
+        toml: bool,
     },
-    /// Find all that is wrong with a profile, with the key and the line.
+    /// Find all that is wrong with a profile, with the key and the line, and say what it has merely
+    /// inherited from the one that it is based on.
     Check {
         /// A profile's name or a TOML file.
         #[arg(value_name = "NAME|FILE")]
@@ -77,7 +82,8 @@ enum What {
 pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
     match &args.what {
         What::List => list(),
-        What::Show { name, json } => show(&load(name)?, *json),
+        What::Show { name, toml: true, .. } => print(&load(name)?.to_toml()),
+        What::Show { name, json, .. } => show(&load(name)?, *json),
         What::Check { name } => check_one(name),
         What::Fit { name, experiment, out, evaluations, jobs, quiet } => {
             let options = Options { evaluations: *evaluations, jobs: *jobs };
@@ -121,10 +127,11 @@ fn from(constant: &Stated<'_>) -> String {
         }
         Origin::Default => "the key's default".to_owned(),
     };
-    match constant.note {
+    let origin = match constant.note {
         Some(note) => format!("{origin} ({note})"),
         None => origin,
-    }
+    };
+    if constant.inherited { format!("inherited; there: {origin}") } else { origin }
 }
 
 fn show(profile: &Profile, json: bool) -> Result<(), Failure> {
@@ -137,6 +144,7 @@ fn show(profile: &Profile, json: bool) -> Result<(), Failure> {
                     "text": constant.key.takes.show(constant.value),
                     "fitted": matches!(constant.origin, Origin::Fitted(_)),
                     "assumed": matches!(constant.origin, Origin::Assumed { .. }),
+                    "inherited": constant.inherited,
                     "from": from(&constant),
                     "what": constant.key.what,
                 });
@@ -144,15 +152,19 @@ fn show(profile: &Profile, json: bool) -> Result<(), Failure> {
             })
             .collect();
         let (name, about) = (profile.name(), profile.about());
-        return print_json(&json!({ "name": name, "about": about, "constants": constants }));
+        let based_on = profile.based_on();
+        return print_json(&json!({
+            "name": name, "about": about, "based-on": based_on, "constants": constants
+        }));
     }
     let rows = profile.constants().map(|constant| {
         let value = constant.key.takes.show(constant.value);
         vec![constant.key.path(), value, constant.key.what.to_owned(), from(&constant)]
     });
     let header = ["constant", "value", "what it is", "from"];
+    let based = profile.based_on().map(|base| format!(" (based on {base})")).unwrap_or_default();
     let table = table::wrapped(&header, rows.collect());
-    print(&format!("{}: {}\n\n{table}", profile.name(), profile.about()))
+    print(&format!("{}: {}{based}\n\n{table}", profile.name(), profile.about()))
 }
 
 fn check_one(name: &str) -> Result<(), Failure> {
@@ -167,6 +179,23 @@ fn check_one(name: &str) -> Result<(), Failure> {
     let at_bounds: Vec<String> = profile.at_bounds().map(|key| key.path()).collect();
     if !at_bounds.is_empty() {
         text += &format!("at an end of the range of their fit: {}\n", at_bounds.join(", "));
+    }
+    if let Some(base) = profile.based_on() {
+        let inherited: Vec<&Key> =
+            profile.constants().filter(|it| it.inherited).map(|it| it.key).collect();
+        text += &format!(
+            "based on {base}: {} constants of its own, and {} that are merely inherited, as nobody has said \
+             them of this host:\n",
+            all - inherited.len(),
+            inherited.len()
+        );
+        for section in SECTIONS {
+            let names = inherited.iter().filter(|key| key.section == section.name);
+            let names: Vec<&str> = names.map(|key| key.name).collect();
+            if !names.is_empty() {
+                text += &format!("  {}: {}\n", section.name, names.join(", "));
+            }
+        }
     }
     print(&text)
 }
@@ -194,7 +223,7 @@ fn find_constants(
             with_rows()
         )));
     };
-    if profile.fitted().count() == 0 {
+    if profile.fitted_here().count() == 0 {
         let text = format!("'{}' has no fitted constant: there is nothing to find", profile.name());
         return Err(Failure::Usage(text));
     }

@@ -127,7 +127,7 @@ pub fn fit(
     mut tell: impl FnMut(Round),
 ) -> Result<Fitted, ProfileError> {
     let axes: Vec<Range> = profile
-        .fitted()
+        .fitted_here()
         .map(|(key, range)| Range { key, low: *range.start(), high: *range.end() })
         .collect();
     let mut places: Vec<f64> =

@@ -79,6 +79,15 @@ pub enum Problem {
     MissingSection,
     /// A section for a workload is not there, and somebody needs it.
     NoWorkload,
+    /// `based-on` names no built-in profile.
+    UnknownBase {
+        /// What was written.
+        given: String,
+        /// The nearest that exists.
+        nearest: Option<&'static str>,
+        /// All that exist.
+        known: Vec<&'static str>,
+    },
     /// A key without a default is not there.
     MissingKey {
         /// What it takes.
@@ -295,6 +304,11 @@ impl fmt::Display for Problem {
                 "this profile does not describe that workload; add the section or take another \
                  profile",
             ),
+            Problem::UnknownBase { given, nearest, known } => {
+                let meant = nearest.map_or(String::new(), |it| format!("; did you mean '{it}'?"));
+                let known = known.join(", ");
+                write!(f, "no built-in profile is called '{given}'{meant}; there are {known}")
+            }
             Problem::MissingKey { takes } => {
                 write!(f, "the key is missing; give it {}, with its source", wanted(*takes))
             }

@@ -3,8 +3,8 @@
 //! A profile is a TOML file (`docs/profiles.md` tells how to write one). It supplies costs and
 //! sizes, never policies: what the host does with a packet is decided by `napkin-core`. Names and
 //! kinds of all constants are one table (`key.rs`); the other files read texts (`parse`, `unit`),
-//! hold the values to their limits (`check`), write fitted values back (`write`), and say what is
-//! wrong (`error`). The machine looks its constants up once, when it is set up.
+//! hold the values to their limits (`check`), write fitted values back (`write`) or a whole profile
+//! (`show`), and say what is wrong (`error`). The machine looks its constants up once, when it is set up.
 
 mod built_in;
 mod check;
@@ -12,6 +12,7 @@ mod error;
 mod key;
 mod parse;
 mod range;
+mod show;
 mod unit;
 mod write;
 
@@ -36,6 +37,8 @@ pub struct Profile {
     name: String,
     about: String,
     origin: String,
+    /// The built-in profile that it adds to.
+    based_on: Option<String>,
     /// In the order of [`KEYS`]; `None` only in sections that the profile does not have.
     constants: Vec<Option<Constant>>,
 }
@@ -48,6 +51,8 @@ struct Constant {
     note: Option<String>,
     /// Changed since it was read.
     set: bool,
+    /// Not stated by the profile itself, but by the one it is based on.
+    inherited: bool,
 }
 
 /// Where a value is from.
@@ -73,6 +78,9 @@ pub struct Stated<'a> {
     /// Whether the value was changed after the profile was read, so that it is no longer the one
     /// that `origin` speaks of.
     pub set: bool,
+    /// Whether it is that of the profile that this one is based on, so that nobody has said it of this
+    /// host.
+    pub inherited: bool,
 }
 
 /// Where a constant is from.
@@ -148,6 +156,11 @@ impl Profile {
     /// What testbed it describes.
     pub fn about(&self) -> &str {
         &self.about
+    }
+
+    /// The built-in profile that it is based on: whatever it does not state itself is that one's.
+    pub fn based_on(&self) -> Option<&str> {
+        self.based_on.as_deref()
     }
 
     /// Whether the profile has this section.
@@ -290,11 +303,17 @@ impl Profile {
         })
     }
 
+    /// Those of the fitted constants that the profile states itself: a fit moves these, since what it has
+    /// inherited was fitted to another host.
+    pub fn fitted_here(&self) -> impl Iterator<Item = (&'static Key, RangeInclusive<f64>)> {
+        self.fitted().filter(|(key, _)| self.constants().any(|it| it.key == *key && !it.inherited))
+    }
+
     /// Every constant of the profile in the order of [`KEYS`].
     pub fn constants(&self) -> impl Iterator<Item = Stated<'_>> {
         let frequency = self.frequency();
         KEYS.iter().zip(&self.constants).filter_map(move |(key, constant)| {
-            let Constant { amount, basis, note, set } = constant.as_ref()?;
+            let Constant { amount, basis, note, set, inherited } = constant.as_ref()?;
             let origin = match basis {
                 Basis::Source(source) => Origin::Source(source),
                 Basis::Default => Origin::Default,
@@ -310,7 +329,8 @@ impl Profile {
                 },
             };
             let value = amount.value(frequency)?;
-            Some(Stated { key, value, origin, note: note.as_deref(), set: *set })
+            let (set, inherited) = (*set, *inherited);
+            Some(Stated { key, value, origin, note: note.as_deref(), set, inherited })
         })
     }
 

@@ -30,7 +30,8 @@ impl Profile {
     /// [`ProfileError::Invalid`] with every fault and its line: text that is not TOML, sections,
     /// keys and fields that do not exist or are missing, values that are no number, without their
     /// unit, with one of another kind or beyond their limits, a constant without exactly one of
-    /// `source`, `fitted` and `assumed`, and more queues than CPUs.
+    /// `source`, `fitted` and `assumed`, more queues than CPUs, and a profile to be based on that is no
+    /// built-in one.
     pub fn parse(text: &str, origin: &str) -> Result<Profile, ProfileError> {
         let mut reader = Reader::new(text);
         let (name, about) = match document(text) {
@@ -40,7 +41,7 @@ impl Profile {
                 Default::default()
             }
         };
-        let Reader { constants, places, mut faults, .. } = reader;
+        let Reader { base, constants, places, mut faults, .. } = reader;
         for (place, part, problem) in check::problems(&constants) {
             let (Some(key), Some((value, range))) = (KEYS.get(place), places.get(place)) else {
                 continue;
@@ -52,7 +53,8 @@ impl Profile {
             faults.push(Fault { line: Some(line), key: key.path() + field, problem });
         }
         if faults.is_empty() {
-            return Ok(Profile { name, about, origin: origin.to_string(), constants });
+            let based_on = base.map(|base| base.name);
+            return Ok(Profile { name, about, origin: origin.to_string(), based_on, constants });
         }
         faults.sort_by_key(|fault| fault.line);
         Err(ProfileError::Invalid { origin: origin.to_string(), faults })
@@ -83,6 +85,8 @@ struct Reader<'a> {
     text: &'a str,
     /// Where each line starts, but the first.
     starts: Vec<usize>,
+    /// The profile that has whatever this text does not state.
+    base: Option<Profile>,
     /// In the order of `KEYS`.
     constants: Vec<Option<Constant>>,
     /// The lines of each constant's value and range, in the same order.
@@ -96,6 +100,7 @@ impl<'a> Reader<'a> {
         Reader {
             text,
             starts: bytes.filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1).collect(),
+            base: None,
             constants: vec![None; KEYS.len()],
             places: vec![(1, 1); KEYS.len()],
             faults: Vec::new(),
@@ -120,15 +125,18 @@ impl<'a> Reader<'a> {
 
     /// Reads the whole text; returns its name and what it is about.
     fn root(&mut self, root: &dyn TableLike) -> (String, String) {
+        let missing = self.faults.len();
+        self.base(root);
+        let no_base = self.faults.len() > missing;
         for (name, item) in root.iter() {
             let line = self.line_of(root, name);
-            if matches!(name, "name" | "about") {
+            if matches!(name, "name" | "about" | "based-on") {
                 continue;
             }
             let Some(section) = Section::find(name) else {
                 let known = SECTIONS.iter().map(|section| section.name);
                 let problem = Problem::UnknownSection {
-                    nearest: nearest(name, known.chain(["name", "about"])),
+                    nearest: nearest(name, known.chain(["name", "about", "based-on"])),
                 };
                 self.fault(line, quoted(name), problem);
                 continue;
@@ -139,11 +147,31 @@ impl<'a> Reader<'a> {
             }
         }
         for section in SECTIONS.iter().filter(|section| section.required) {
-            if !root.contains_key(section.name) {
+            // What an unknown profile would have had is nobody's fault.
+            if !root.contains_key(section.name) && self.base.is_none() && !no_base {
                 self.fault(1, section.name, Problem::MissingSection);
             }
         }
         (self.headline(root, "name"), self.headline(root, "about"))
+    }
+
+    /// Takes over the constants of the profile that this one is based on, if it is.
+    fn base(&mut self, root: &dyn TableLike) {
+        let Some(item) = root.get("based-on") else { return };
+        let line = self.line_of(root, "based-on");
+        let Some(name) = self.words(root, "based-on", "based-on", item) else { return };
+        let Ok(base) = Profile::named(&name) else {
+            let problem = Problem::UnknownBase {
+                given: quoted(&name),
+                nearest: nearest(&name, Profile::names()),
+                known: Profile::names().collect(),
+            };
+            return self.fault(line, "based-on", problem);
+        };
+        self.constants.clone_from(&base.constants);
+        self.constants.iter_mut().flatten().for_each(|constant| constant.inherited = true);
+        self.places.fill((line, line));
+        self.base = Some(base);
     }
 
     /// Reads one of the texts above the sections.
@@ -189,11 +217,14 @@ impl<'a> Reader<'a> {
                     let line = self.line_of(table, key.name);
                     self.constant(place, key, item, line)
                 }
+                // The base's.
+                (None, _) if self.constants.get(place).is_some_and(Option::is_some) => continue,
                 (None, Some(default)) => Some(Constant {
                     amount: Amount::base(key.takes, default),
                     basis: Basis::Default,
                     note: None,
                     set: false,
+                    inherited: false,
                 }),
                 (None, None) => {
                     self.fault(line, key.path(), Problem::MissingKey { takes: key.takes });
@@ -242,7 +273,7 @@ impl<'a> Reader<'a> {
                 }
             }
         };
-        Some(Constant { amount: amount?, basis: basis?, note, set: false })
+        Some(Constant { amount: amount?, basis: basis?, note, set: false, inherited: false })
     }
 
     /// Reads where a value comes from: exactly one of `source`, `fitted` and `assumed`.

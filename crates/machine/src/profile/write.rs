@@ -28,7 +28,9 @@ impl Profile {
         let (mut places, mut faults) = (Vec::new(), Vec::new());
         for (key, constant) in KEYS.iter().zip(&self.constants) {
             let Some(constant) = constant else { continue };
-            if !matches!(constant.basis, Basis::Fitted { .. }) {
+            // What is inherited and as it was has no place in this text.
+            let inherited = constant.inherited && !constant.set;
+            if inherited || !matches!(constant.basis, Basis::Fitted { .. }) {
                 continue;
             }
             let value = table(root.get(key.section))

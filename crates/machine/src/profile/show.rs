@@ -1,0 +1,64 @@
+//! A whole profile as the text of a file that needs no other.
+
+use toml_edit::Value;
+
+use super::key::{KEYS, SECTIONS, Takes};
+use super::unit::Amount;
+use super::{Basis, Profile};
+
+impl Profile {
+    /// The profile as TOML: each of its constants, also those that it has from the one that it is based
+    /// on, with their values as they are now. [`Profile::parse`] reads the same values from it. What is
+    /// the key's default is left out unless it was changed.
+    pub fn to_toml(&self) -> String {
+        let mut out = format!("name = {}\nabout = {}\n", text(&self.name), text(&self.about));
+        for section in SECTIONS.iter().filter(|section| self.has(section.name)) {
+            out.push_str(&format!("\n# {}\n[{}]\n", section.what, section.name));
+            for (key, constant) in KEYS.iter().zip(&self.constants) {
+                let Some(constant) = constant.as_ref().filter(|_| key.section == section.name)
+                else {
+                    continue;
+                };
+                let value = |amount: &Amount| amount_text(key.takes, amount);
+                let range = |(low, high): (&Amount, &Amount)| {
+                    format!(", range = [{}, {}]", value(low), value(high))
+                };
+                let basis = match &constant.basis {
+                    Basis::Default if !constant.set => continue,
+                    Basis::Default => "source = \"set by hand\"".to_owned(),
+                    Basis::Source(source) => format!("source = {}", text(source)),
+                    Basis::Fitted { low, high } => format!("fitted = true{}", range((low, high))),
+                    Basis::Assumed { why, range: bounds } => {
+                        let bounds = bounds.as_ref().map(|(low, high)| range((low, high)));
+                        format!("assumed = {}{}", text(why), bounds.unwrap_or_default())
+                    }
+                };
+                let note = constant.note.as_ref().map(|note| format!(", note = {}", text(note)));
+                let from = self.based_on.as_ref().filter(|_| constant.inherited);
+                let from = from.map(|base| format!(" # inherited from {base}"));
+                out.push_str(&format!(
+                    "{} = {{ value = {}, {basis}{} }}{}\n",
+                    key.name,
+                    value(&constant.amount),
+                    note.unwrap_or_default(),
+                    from.unwrap_or_default()
+                ));
+            }
+        }
+        out
+    }
+}
+
+/// A text in TOML's quotes.
+fn text(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// An amount as a file has it: with its unit in quotes, a plain number without.
+fn amount_text(takes: Takes, amount: &Amount) -> String {
+    match takes {
+        Takes::Choice(_) => text(&takes.show(amount.number)),
+        Takes::Count { .. } | Takes::Ratio { .. } => amount.number.to_string(),
+        _ => text(&amount.to_string()),
+    }
+}
