@@ -184,8 +184,8 @@ fn check_one(name: &str) -> Result<(), Failure> {
         let inherited: Vec<&Key> =
             profile.constants().filter(|it| it.inherited).map(|it| it.key).collect();
         text += &format!(
-            "based on {base}: {} constants of its own, and {} that are merely inherited, as nobody has said \
-             them of this host:\n",
+            "based on {base}: {} of the constants its own, {} merely inherited (nobody has said them of this \
+             host):\n",
             all - inherited.len(),
             inherited.len()
         );

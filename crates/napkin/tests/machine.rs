@@ -316,6 +316,30 @@ fn options_of_one_world_are_refused_in_the_other() {
 }
 
 #[test]
+fn a_profile_based_on_another_is_checked_and_shown() {
+    let place = Place::new("machine-based-on");
+    let file = place.0.join("mine.toml");
+    let path = file.to_str().expect("a plain path");
+    let ring = "[nic]\nring = { value = 512, source = \"ethtool -g\" }\n";
+    let head = "name = \"mine\"\nabout = \"another card\"\nbased-on = \"emulator-7.2\"\n";
+    std::fs::write(&file, format!("{head}{ring}")).expect("a file");
+    let check = text(&napkin(["profile", "check", path]).stdout);
+    assert!(check.contains("based on emulator-7.2: 1 of the constants its own, "), "{check}");
+    assert!(check.contains("\n  processor: cpus, frequency, "), "{check}");
+    let nic = check.lines().find(|line| line.starts_with("  nic: ")).expect("the rest of it");
+    assert!(!nic.contains(" ring,"), "{nic}");
+    let shown = napkin(["profile", "show", path, "--json"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    assert_eq!(shown["based-on"], "emulator-7.2");
+    assert_eq!(shown["constants"]["nic.ring"]["inherited"], false);
+    assert_eq!(shown["constants"]["nic.queues"]["inherited"], true);
+    let toml = text(&napkin(["profile", "show", path, "--toml"]).stdout);
+    std::fs::write(&file, &toml).expect("a file");
+    let check = text(&napkin(["profile", "check", path]).stdout);
+    assert!(check.contains("nothing is wrong") && !check.contains("inherited"), "{check}");
+}
+
+#[test]
 fn profiles_are_listed_and_shown() {
     let list = text(&napkin(["profile", "list"]).stdout);
     for name in napkin_machine::profile::Profile::names() {
