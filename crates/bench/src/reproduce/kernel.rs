@@ -104,8 +104,13 @@ pub struct Counted {
 /// # Errors
 /// If the machine has no such scenario; says which column it is.
 fn scenario(row: &OracleRow) -> Result<Scenario, String> {
-    if row.wait != "epoll" {
-        return Err(format!("wait \"{}\" is not modelled: only epoll is", row.wait));
+    let wait = match row.wait.as_str() {
+        "epoll" => oracle::Wait::Epoll,
+        "recv" => oracle::Wait::Receive,
+        other => return Err(format!("wait \"{other}\" is not modelled: only epoll and recv are")),
+    };
+    if wait == oracle::Wait::Receive && row.ep_usecs > 0 {
+        return Err(format!("ep_usecs {} with wait \"recv\": there is no epoll", row.ep_usecs));
     }
     if row.nsock != 1 {
         return Err(format!("nsock {} is not modelled: only one socket is", row.nsock));
@@ -133,6 +138,7 @@ fn scenario(row: &OracleRow) -> Result<Scenario, String> {
             busy_poll_budget: budget,
             prefer_busy_poll: row.ep_prefer,
         },
+        wait,
         spin: row.spin_ns,
         echo: row.echo,
         buffer: row.rcvbuf,
@@ -146,6 +152,9 @@ fn scenario(row: &OracleRow) -> Result<Scenario, String> {
         event: match row.event {
             Event::Stall => oracle::Event::Stall,
             Event::Exit => oracle::Event::Exit,
+            Event::TwoIdle => oracle::Event::TwoIdle,
+            Event::Second => oracle::Event::Second,
+            Event::ThreadedCycle => oracle::Event::ThreadedCycle,
             Event::None | Event::Overload => oracle::Event::None,
         },
     })
@@ -270,6 +279,12 @@ fn load(row: &OracleRow) -> String {
         Event::None | Event::Overload => {}
         Event::Stall => words.push_str(", stall"),
         Event::Exit => words.push_str(", exit"),
+        Event::TwoIdle => words.push_str(", a second idle process"),
+        Event::Second => words.push_str(", a second process"),
+        Event::ThreadedCycle => words.push_str(", threaded 0 1 2 by turns"),
+    }
+    if row.wait != "epoll" {
+        words.push_str(&format!(", {}", row.wait));
     }
     words
 }
@@ -487,13 +502,29 @@ mod tests {
     fn a_row_that_is_not_modelled_says_which_column_it_is() {
         let rows = [
             OracleRow { nsock: 2, ..row("A001") },
-            OracleRow { wait: "recv".into(), ..row("A001") },
+            OracleRow { wait: "poll".into(), ..row("A001") },
             OracleRow { phases: "two".into(), ..row("A001") },
         ];
         let whys = rows.map(|row| scenario(&row).unwrap_err());
         assert!(whys[0].contains("nsock 2"), "{whys:?}");
-        assert!(whys[1].contains("wait \"recv\""), "{whys:?}");
+        assert!(whys[1].contains("wait \"poll\""), "{whys:?}");
         assert!(whys[2].contains("phases \"two\""), "{whys:?}");
+    }
+
+    #[test]
+    fn second_processes_cycles_of_modes_and_blocking_receivers_are_rows_as_well() {
+        let profile = Profile::named(PROFILE).unwrap();
+        for (event, wait) in [
+            (Event::TwoIdle, "epoll"),
+            (Event::Second, "epoll"),
+            (Event::ThreadedCycle, "epoll"),
+            (Event::None, "recv"),
+        ] {
+            let row = OracleRow { event, wait: wait.into(), ..row("A003") };
+            let point = Point { row, profile: profile.clone() };
+            let counted = outcome(&point, 1).unwrap_or_else(|why| panic!("{event:?}: {why}"));
+            assert_eq!(counted.counts["NIC received"], 100, "{event:?}");
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ word! {
 
 word! {
     /// What happens during a scenario.
-    Event ("nothing, stall, exit or overload") {
+    Event ("nothing, stall, exit, overload, twoidle, second or thrcycle") {
         /// Nothing but the traffic.
         None = "",
         /// The application spins for 50 ms after its 150th packet.
@@ -40,6 +40,12 @@ word! {
         Exit = "exit",
         /// More packets come than can be served.
         Overload = "overload",
+        /// A second process has its own epoll on the same instance, and waits for ever.
+        TwoIdle = "twoidle",
+        /// A second process with its own epoll is sent one packet in 50.
+        Second = "second",
+        /// `threaded` goes 0, 1, 2, 0, ... every 50 ms while packets come.
+        ThreadedCycle = "thrcycle",
     }
 }
 
@@ -426,7 +432,7 @@ mod tests {
         );
         let error = complaint(&changed("default,,0", "default,earthquake,0"));
         assert!(
-            error.contains("\"earthquake\"; nothing, stall, exit or overload is wanted"),
+            error.contains("\"earthquake\"; nothing, stall, exit, overload, twoidle, second or thrcycle is wanted"),
             "{error}"
         );
         let error = complaint(&changed("\nA003,", "\nA001,"));

@@ -49,6 +49,9 @@ enum At {
 #[derive(Debug)]
 pub struct Generator {
     flow: u32,
+    /// Another flow, which has the last of the frames that go ahead and every so many-th of the others;
+    /// 0: none of these.
+    pub second: Option<(u32, u64)>,
     /// From a frame's stamp to its arrival.
     send: Ns,
     /// From there to the arrival of the next frame of a burst; at most `send`.
@@ -80,6 +83,7 @@ impl Generator {
         let total = total + ahead.len() as u64;
         Generator {
             flow,
+            second: None,
             send,
             next: next.min(send),
             sleep,
@@ -91,6 +95,17 @@ impl Generator {
             sent: 0,
             at: At::Due,
         }
+    }
+
+    /// Where the next frame goes.
+    fn flow(&self) -> u32 {
+        let Some((second, every)) = self.second else { return self.flow };
+        let ahead = self.ahead.len() as u64;
+        let its = match (self.sent + 1).checked_sub(ahead + 1) {
+            None => self.sent + 1 == ahead,
+            Some(frame) => (frame + 1).checked_rem(every) == Some(0),
+        };
+        if its { second } else { self.flow }
     }
 
     /// When the next frame is due.
@@ -125,7 +140,7 @@ impl Program for Generator {
                 Act::Kernel(self.send)
             }
             At::Sending { stamp } => {
-                let frame = Packet::new(self.flow, Kind::Data, FRAME, self.sent, stamp);
+                let frame = Packet::new(self.flow(), Kind::Data, FRAME, self.sent, stamp);
                 machine.send_from(me, frame);
                 self.sent += 1;
                 if self.sent < self.total && now >= self.due() {
@@ -142,6 +157,23 @@ impl Program for Generator {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_flow_has_the_last_frame_ahead_and_every_fiftieth_of_the_others() {
+        let arrivals = Arrivals { burst: 1, gap: 1, train_bursts: 0, off: 0 };
+        let flows = |every: u64| {
+            let mut generator = Generator::new(7, [1; 4], vec![1, 2, 3], 10, arrivals, 100);
+            generator.second = Some((8, every));
+            let flow = |sent: u64| {
+                generator.sent = sent;
+                generator.flow()
+            };
+            let second = (0..103).map(flow).enumerate().filter(|(_, flow)| *flow == 8);
+            second.map(|(sent, _)| sent).collect::<Vec<_>>()
+        };
+        assert_eq!(flows(50), [2, 52, 102]);
+        assert_eq!(flows(0), [2]);
+    }
 
     #[test]
     fn bursts_stand_a_gap_apart() {

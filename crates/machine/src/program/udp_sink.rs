@@ -33,6 +33,8 @@ pub struct UdpSink {
     pub max_events: u32,
     /// It waits in a receive call on this socket instead of in epoll.
     pub blocking: Option<u32>,
+    /// It is not the one whose latencies are asked for.
+    pub unrecorded: bool,
     /// The queue through which it answers; `None`: the one that its frames come by.
     pub answers_by: Option<u16>,
     /// The flow that brings its answers to another card of the same machine; `None`: they leave it.
@@ -56,6 +58,7 @@ impl UdpSink {
             echo,
             max_events: 64,
             blocking: None,
+            unrecorded: false,
             answers_by: None,
             answers_to: None,
             stall: None,
@@ -133,7 +136,9 @@ impl Program for UdpSink {
             At::Receiving { socket, received } => self.receive(machine, me, socket, received),
             At::Working { socket, received, packet } => {
                 let now = machine.now();
-                machine.record(now - packet.stamp);
+                if !self.unrecorded {
+                    machine.record(now - packet.stamp);
+                }
                 self.received += 1;
                 let after = |event: Option<(u64, Ns)>| {
                     event.filter(|(count, _)| *count == self.received).map(|(_, time)| time)

@@ -9,12 +9,13 @@
 
 use std::collections::BTreeMap;
 
-use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy};
+use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
 use napkin_core::{EpollContext, Id, MICROSECOND, MILLISECOND, Ns};
 
 use super::Outcome;
 use crate::config::Config;
 use crate::counts::Who;
+use crate::fault::Fault;
 use crate::machine::{Machine, Placement};
 use crate::profile::Profile;
 use crate::program::{Arrivals, Generator, UdpSink};
@@ -48,6 +49,28 @@ pub enum Event {
     Stall,
     /// It exits at its 200th datagram.
     Exit,
+    /// A second process has taught its own epoll context the same instance, and waits for ever.
+    TwoIdle,
+    /// A second process with its own epoll context is sent every 50th datagram.
+    Second,
+    /// While frames come the instance's `threaded` changes every 50 ms: 0, 1, 2 and again.
+    ThreadedCycle,
+}
+
+/// Every so many-th datagram is the second process's, under [`Event::Second`].
+const SECOND: u64 = 50;
+
+/// From one change of `threaded` to the next, under [`Event::ThreadedCycle`].
+const CYCLE: Ns = 50 * MILLISECOND;
+
+/// How the sink waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wait {
+    /// In `epoll_wait`.
+    #[default]
+    Epoll,
+    /// In a blocking receive call.
+    Receive,
 }
 
 /// One scenario.
@@ -57,6 +80,8 @@ pub struct Scenario {
     pub instance: InstancePolicy,
     /// The parameters of the sink's epoll context.
     pub epoll: EpollPolicy,
+    /// How it waits; those parameters are nobody's if it is not in epoll.
+    pub wait: Wait,
     /// The sink's work on a datagram.
     pub spin: Ns,
     /// Whether it sends each datagram back.
@@ -74,7 +99,8 @@ pub struct Scenario {
 /// What the kernel's tracer would have counted in the window.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Observed {
-    /// Latencies from stamp to receive call, the counts of queues and CPUs, and the window.
+    /// Latencies from stamp to receive call, the counts of queues and CPUs, and the window. What a second
+    /// process does is in the counts of polls and interrupts only.
     pub outcome: Outcome,
     /// Polls of the receiving instance by who was current, budget and work.
     pub polls: BTreeMap<(Who, u16, u16), u64>,
@@ -145,7 +171,7 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     let policy = Policy { instance: scenario.instance, epoll: scenario.epoll, ..Policy::default() };
     let placement = Placement { queue_cpus: vec![0, 0, 1], ..Placement::aligned(3, 1) };
     let host = placement.host(config.processor.cpus);
-    let contexts = [EpollContext::new(scenario.epoll, 0)];
+    let contexts = [EpollContext::new(scenario.epoll, 0), EpollContext::new(scenario.epoll, 0)];
     let client = Box::new(crate::client::Nobody);
     let mut machine = Machine::new(config, policy, &placement, &host, &contexts, client, seed);
     for other in [Id(1), Id(2)] {
@@ -160,20 +186,42 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     let mut sink = UdpSink::new(scenario.spin + profile.time("oracle.work"), scenario.echo);
     sink.answers_by = Some(1);
     sink.answers_to = Some(machine.add_flow(2, None));
+    if scenario.wait == Wait::Receive {
+        sink.blocking = Some(socket);
+    }
     match scenario.event {
-        Event::None => {}
+        Event::None | Event::TwoIdle | Event::Second | Event::ThreadedCycle => {}
         Event::Stall => sink.stall = Some((150 + AHEAD, 50 * MILLISECOND)),
         Event::Exit => sink.exit = Some((200 + AHEAD, profile.time("oracle.exit"))),
     }
     let app = machine.add_thread("sink", Affinity::pinned(0), Class::Fair, Box::new(sink));
-    machine.watch(app, 0, socket);
+    match scenario.wait {
+        Wait::Epoll => machine.watch(app, 0, socket),
+        Wait::Receive => machine.own(app, socket),
+    }
     machine.wake_thread(app);
+    let second = match scenario.event {
+        Event::TwoIdle => Some(0),
+        Event::Second => Some(SECOND),
+        _ => None,
+    };
+    let second = second.map(|every| {
+        let socket = machine.add_socket(capacity.min(u64::from(u32::MAX)) as u32);
+        let mut sink = UdpSink::new(scenario.spin + profile.time("oracle.work"), false);
+        sink.unrecorded = true;
+        let thread = machine.add_thread("second", Affinity::pinned(0), Class::Fair, Box::new(sink));
+        machine.watch(thread, 1, socket);
+        machine.wake_thread(thread);
+        (machine.add_flow(0, Some(socket)), every)
+    });
 
     let ahead: Vec<Ns> = (1..=AHEAD).map(|i| i * MILLISECOND).collect();
     let start = AHEAD * MILLISECOND + SILENCE;
     let send = ["oracle.send", "oracle.send-next", "oracle.sleep", "oracle.wake"];
     let send = send.map(|it| profile.time(it));
-    let generator = Generator::new(flow, send, ahead, start, scenario.arrivals, scenario.frames);
+    let mut generator =
+        Generator::new(flow, send, ahead, start, scenario.arrivals, scenario.frames);
+    generator.second = second;
     let generator =
         machine.add_thread("generator", Affinity::pinned(1), Class::Fair, Box::new(generator));
     machine.wake_thread(generator);
@@ -190,6 +238,15 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     let times_before = times(&machine);
     let drops_before = machine.socket_drops(socket);
     let last = start + scenario.arrivals.due(scenario.frames - 1);
+    if scenario.event == Event::ThreadedCycle {
+        let cycle = [Threaded::Disabled, Threaded::Enabled, Threaded::BusyPoll];
+        let first = cycle.iter().position(|mode| *mode == scenario.instance.threaded).unwrap_or(0);
+        let changes = (1..).map(|k| (k, start + k as Ns * CYCLE)).take_while(|(_, at)| *at < last);
+        for (k, at) in changes {
+            let threaded = cycle[(first + k) % cycle.len()];
+            machine.fault_at(at, Fault::Set(0, InstancePolicy { threaded, ..scenario.instance }));
+        }
+    }
     let mut end = last;
     while machine.queue_counts(0).arrived < AHEAD + scenario.frames && end < last + LATE {
         machine.run(end);
@@ -240,4 +297,57 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
             ..Outcome::default()
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 400 frames, one every millisecond.
+    fn observed(event: Event, wait: Wait, policy: &str) -> Observed {
+        let profile = Profile::named("emulator-7.2").expect("built in");
+        let policy: Policy = policy.parse().expect(policy);
+        let arrivals = Arrivals { burst: 1, gap: MILLISECOND, train_bursts: 0, off: 0 };
+        let scenario = Scenario {
+            instance: policy.instance,
+            epoll: policy.epoll,
+            wait,
+            spin: 0,
+            echo: false,
+            buffer: 0,
+            arrivals,
+            frames: 400,
+            event,
+        };
+        run(&profile, &scenario, 1).expect("it runs")
+    }
+
+    #[test]
+    fn a_blocking_receiver_is_woken_for_each_datagram_and_never_returns_from_epoll() {
+        let seen = observed(Event::None, Wait::Receive, "base");
+        assert_eq!((seen.received, seen.wait_returns), (400, 0));
+        assert_eq!((seen.rx_interrupts, seen.app.0), (400, 400));
+    }
+
+    #[test]
+    fn a_second_process_takes_its_share_and_an_idle_one_takes_nothing() {
+        let alone = observed(Event::None, Wait::Epoll, "base");
+        let idle = observed(Event::TwoIdle, Wait::Epoll, "base");
+        assert_eq!((idle.received, idle.wait_returns), (400, alone.wait_returns));
+        let second = observed(Event::Second, Wait::Epoll, "base");
+        assert_eq!((second.received, second.nic_rx), (392, 400));
+        assert_eq!(second.wait_returns, 392);
+        // A context that suspends follows the same instance as one that sleeps: nothing is lost.
+        let suspended = observed(Event::Second, Wait::Epoll, "suspend20");
+        assert_eq!((suspended.received, suspended.nic_rx), (392, 400));
+    }
+
+    #[test]
+    fn a_cycle_of_modes_has_polls_of_each_owner_and_loses_nothing() {
+        let seen = observed(Event::ThreadedCycle, Wait::Epoll, "base");
+        assert_eq!((seen.received, seen.nic_rx), (400, 400));
+        let by = |who| seen.polls_by(who);
+        assert!(by(Who::Idle).0 > 100 && by(Who::Kthread).0 > 100, "{:?}", seen.polls);
+        assert!(by(Who::Kthread).1 > 1_000, "busy polling: {:?}", seen.polls);
+    }
 }
