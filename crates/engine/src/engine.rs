@@ -415,6 +415,7 @@ impl Drop for Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::waiter::Waiter;
     use crate::{Class, DeviceConfig, sched};
     use napkin_core::Policy;
     use napkin_core::policy::Threaded;
@@ -456,6 +457,29 @@ mod tests {
         assert!(napi.pid.is_some() && !napi.gone);
         assert_eq!((engine.napis().len(), engine.warnings().len()), (1, 1));
         drop(change);
+    }
+
+    #[test]
+    fn an_application_wants_its_cpu_for_as_long_as_it_does_not_sleep() {
+        let engine = engine();
+        let shared = Arc::clone(&engine.shared);
+        let wanted = || shared.cpu(CpuId(0)).wanted();
+        assert!(!wanted());
+        let waiter = Waiter::new(Arc::clone(&shared), CpuId(0));
+        assert!(wanted());
+        std::thread::scope(|scope| {
+            scope.spawn(|| waiter.metered(|meter| waiter.sleep(napkin_core::NEVER, meter)));
+            let sleeps = (0..10_000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                !wanted()
+            });
+            waiter.wake();
+            assert!(sleeps, "it sleeps, and wants its CPU");
+            assert!(wanted(), "from then on, whether or not it runs yet");
+        });
+        assert!(wanted());
+        drop(waiter);
+        assert!(!wanted());
     }
 
     #[test]
