@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-use napkin_core::Policy;
 use napkin_core::policy::{Key, PolicyError};
 use napkin_core::text::quoted;
+use napkin_core::{Policy, Time};
 
 /// Characters of the longest name.
 const LONGEST: usize = 24;
@@ -34,6 +34,17 @@ impl fmt::Display for NamedPolicy {
 }
 
 impl NamedPolicy {
+    /// What a reader of this policy's latencies must know of it, if anything.
+    pub fn note(&self) -> Option<String> {
+        let waits = Time(self.policy.waits_after_vain_poll()?);
+        Some(format!(
+            "{}: at low load a packet waits up to {waits} for the timer, as in Linux: a busy poll that \
+             finds nothing drops the epoll's NAPI id (gro-flush-timeout=200us bounds it; \
+             epoll-keep-napi-id=on, in no Linux, ends it)",
+            self.name
+        ))
+    }
+
     /// Several without names of their own.
     pub fn all(policies: impl IntoIterator<Item = Policy>) -> Vec<NamedPolicy> {
         policies.into_iter().map(NamedPolicy::from).collect()

@@ -269,6 +269,7 @@ pub fn resumable(
         host.note_steal(now.since(times));
     }
     let mut notes = workload.notes(options);
+    notes.extend(options.policies.iter().filter_map(NamedPolicy::note));
     if options.placement().shared() {
         notes
             .push("only one CPU is usable: what should run beside the queue shares its CPU".into());

@@ -125,8 +125,12 @@ fn cycle(times: u64) {
 /// Passes of one wait that busy polls and finds nothing.
 fn busy_poll(times: u64) {
     let host = host(Policy::BASE.instance);
-    let policy =
-        EpollPolicy { busy_poll_usecs: 1_000_000, busy_poll_budget: 8, prefer_busy_poll: true };
+    let policy = EpollPolicy {
+        busy_poll_usecs: 1_000_000,
+        busy_poll_budget: 8,
+        prefer_busy_poll: true,
+        ..EpollPolicy::default()
+    };
     let context = EpollContext::new(policy, 0);
     context.follow(ID);
     let mut wait = EpollWait::new(&host, &context, None, false);

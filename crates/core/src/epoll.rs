@@ -2,7 +2,8 @@
 //!
 //! The order of a wait is the kernel's: deliver what is ready (and, if the context prefers busy
 //! polling, suspend); with a zero timeout return, for such a wait never busy polls; busy poll; if
-//! that found nothing end the suspension and forget the instance; sleep; start over.
+//! that found nothing end the suspension and forget the instance; sleep; start over. A context may
+//! keep the instance instead ([`EpollPolicy::keep_napi_id`]), which no kernel does.
 
 use crate::busy_loop::{BusyLoop, LoopNext, deadline};
 use crate::host::{From, Host};
@@ -16,6 +17,9 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{NEVER, Ns};
 
 const NONE: u32 = u32::MAX;
+// Above the budget's 16 bits.
+const PREFER: u32 = 1 << 16;
+const KEEP_NAPI_ID: u32 = 1 << 17;
 const REGISTERED: u64 = 1 << 63;
 /// In place of a registration: a thread of the context is prolonging it.
 const PROLONGING: u64 = 1;
@@ -24,7 +28,7 @@ const PROLONGING: u64 = 1;
 #[derive(Debug)]
 pub struct EpollContext {
     usecs: AtomicU32,
-    /// Budget, and the prefer flag above it.
+    /// Budget, and the flags above it.
     budget_prefer: AtomicU32,
     /// `net.core.busy_poll`: used where `usecs` is 0.
     default_usecs: u32,
@@ -51,7 +55,9 @@ impl EpollContext {
     /// Changes the parameters (`EPIOCSPARAMS`); whoever lets users in has checked their limits.
     pub fn set(&self, policy: EpollPolicy) {
         self.usecs.store(policy.busy_poll_usecs, Ordering::Relaxed);
-        let bits = u32::from(policy.busy_poll_budget) | u32::from(policy.prefer_busy_poll) << 16;
+        let prefer = if policy.prefer_busy_poll { PREFER } else { 0 };
+        let keep = if policy.keep_napi_id { KEEP_NAPI_ID } else { 0 };
+        let bits = u32::from(policy.busy_poll_budget) | prefer | keep;
         self.budget_prefer.store(bits, Ordering::Relaxed);
     }
 
@@ -61,7 +67,8 @@ impl EpollContext {
         EpollPolicy {
             busy_poll_usecs: self.usecs.load(Ordering::Relaxed),
             busy_poll_budget: bits as u16,
-            prefer_busy_poll: bits >> 16 != 0,
+            prefer_busy_poll: bits & PREFER != 0,
+            keep_napi_id: bits & KEEP_NAPI_ID != 0,
         }
     }
 
@@ -244,11 +251,14 @@ impl<'a, Q> EpollWait<'a, Q> {
         }
     }
 
-    /// A busy poll was in vain: the instance is forgotten, and its suspension ends.
+    /// A busy poll was in vain: the instance is forgotten, as in the kernel, unless the context keeps
+    /// it; its suspension ends.
     fn found_nothing(&self) -> Option<Op> {
-        self.context.follows.store(NONE, Ordering::Relaxed);
-        let prefer = self.context.params().prefer_busy_poll;
-        prefer.then(|| self.context.resume(self.host, From::Application)).flatten()
+        let params = self.context.params();
+        if !params.keep_napi_id {
+            self.context.follows.store(NONE, Ordering::Relaxed);
+        }
+        params.prefer_busy_poll.then(|| self.context.resume(self.host, From::Application)).flatten()
     }
 
     fn sleep(&mut self) -> Option<Op> {

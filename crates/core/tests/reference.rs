@@ -18,7 +18,7 @@ enum Happens {
     Advance(Ns),
     Set(InstancePolicy),
     Follow(usize),
-    Wait { who: usize, budget: u16, prefer: bool },
+    Wait { who: usize, budget: u16, prefer: bool, keep: bool },
     Schedule,
 }
 
@@ -62,11 +62,12 @@ impl<'t> Real<'t> {
                 return;
             }
             Happens::Follow(who) => return self.contexts[who].follow(ID),
-            Happens::Wait { who, budget, prefer } => {
+            Happens::Wait { who, budget, prefer, keep } => {
                 let params = EpollPolicy {
                     busy_poll_usecs: u32::from(!prefer),
                     busy_poll_budget: budget,
                     prefer_busy_poll: prefer,
+                    keep_napi_id: keep,
                 };
                 talk.look_cost.set(if prefer { 0 } else { LOOK });
                 self.contexts[who].set(params);
@@ -137,7 +138,7 @@ fn model_happens(model: &mut Model, what: &Happens) {
         Happens::Advance(ns) => model.advance(ns),
         Happens::Set(policy) => model.settings = policy,
         Happens::Follow(who) => model.seen.follows[who] = true,
-        Happens::Wait { who, budget, prefer } => model.wait(who, budget, prefer),
+        Happens::Wait { who, budget, prefer, keep } => model.wait(who, budget, prefer, keep),
         Happens::Schedule => model.schedule(),
     }
 }
@@ -197,8 +198,8 @@ fn happens() -> impl Strategy<Value = Happens> {
         ).prop_map(Happens::Advance),
         1 => settings().prop_map(Happens::Set),
         3 => (0usize..2).prop_map(Happens::Follow),
-        4 => (0usize..2, prop::sample::select(&[1u16, 8, 64][..]), prop::bool::weighted(0.7))
-            .prop_map(|(who, budget, prefer)| Happens::Wait { who, budget, prefer }),
+        4 => (0usize..2, prop::sample::select(&[1u16, 8, 64][..]), prop::bool::weighted(0.7), prop::bool::weighted(0.3))
+            .prop_map(|(who, budget, prefer, keep)| Happens::Wait { who, budget, prefer, keep }),
         1 => Just(Happens::Schedule),
     ]
 }

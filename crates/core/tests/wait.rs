@@ -70,6 +70,24 @@ fn a_busy_poll_does_not_outlast_the_wait() {
 }
 
 #[test]
+fn a_context_that_keeps_its_napi_id_polls_the_same_instance_again() {
+    let talk = Talk::new("defer20");
+    for (keep, again) in
+        [(false, "look -> 0, sleep"), (true, "look -> 0, poll 64 -> 0, look -> 0, ")]
+    {
+        let context = talk.context(0, 64, true);
+        let params = context.params();
+        context.set(policy::EpollPolicy { keep_napi_id: keep, ..params });
+        assert_eq!(context.params().keep_napi_id, keep);
+        context.follow(ID);
+        wait(&talk, &context, None).says();
+        assert_eq!(context.follows(), keep.then_some(ID));
+        let said = wait(&talk, &context, None).says();
+        assert!(said.starts_with(again), "{keep}: {said}");
+    }
+}
+
+#[test]
 fn an_instance_is_forgotten_after_an_empty_busy_poll_and_learnt_at_the_next_wake_up() {
     let talk = Talk::new("base");
     let context = talk.context(0, 8, true);

@@ -140,7 +140,12 @@ fn an_epoll_s_parameters_are_read_as_they_were_set() {
     let _alone = alone();
     let (engine, _source) = start(&policy("base"), &Setup::default());
     let epoll = Epoll::new(&engine, CpuId(0), EpollPolicy::default()).expect("parameters");
-    let params = EpollPolicy { busy_poll_usecs: 50, busy_poll_budget: 64, prefer_busy_poll: true };
+    let params = EpollPolicy {
+        busy_poll_usecs: 50,
+        busy_poll_budget: 64,
+        prefer_busy_poll: true,
+        keep_napi_id: true,
+    };
     epoll.set_params(params).expect("within the limits");
     assert_eq!(epoll.params(), params);
     let longer = EpollPolicy { busy_poll_usecs: 1 << 31, ..params };

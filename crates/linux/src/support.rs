@@ -100,6 +100,8 @@ pub enum Lacking {
     Suspension,
     /// Parameters of an epoll descriptor.
     EpollParameters,
+    /// An epoll descriptor that keeps its NAPI id after a busy poll in vain.
+    KeepNapiId,
     /// Preferred busy polling of a socket.
     SocketPreference,
     /// A value as large as this.
@@ -127,6 +129,7 @@ impl Lacking {
             | Lacking::Workqueue
             | Lacking::Feedback
             | Lacking::SeparatePoller
+            | Lacking::KeepNapiId
             | Lacking::Value { .. } => None,
         }
     }
@@ -179,6 +182,7 @@ impl Lacking {
             }
             Lacking::Suspension => near.instance.irq_suspend_timeout = 0,
             Lacking::EpollParameters => near.epoll = EpollPolicy::default(),
+            Lacking::KeepNapiId => near.epoll.keep_napi_id = false,
             Lacking::SocketPreference => near.application.socket_prefer_busy_poll = false,
             Lacking::Value { setting, largest } => {
                 let instance = &mut near.instance;
@@ -232,6 +236,9 @@ impl fmt::Display for Lacking {
             Lacking::Deferral => f.write_str("deferral of interrupts"),
             Lacking::Suspension => f.write_str("suspension of interrupts"),
             Lacking::EpollParameters => f.write_str("busy-poll parameters of epoll"),
+            Lacking::KeepNapiId => {
+                f.write_str("an epoll that keeps its NAPI id after a busy poll that found nothing")
+            }
             Lacking::SocketPreference => f.write_str("SO_PREFER_BUSY_POLL"),
             Lacking::Value { setting, largest } => {
                 write!(f, "a {setting} above {}", setting.show(*largest))
@@ -342,6 +349,7 @@ fn first_lacking(policy: &Policy, kernel: &Kernel, scope: Scope) -> Option<Lacki
     if scope.program() {
         let separate = application.socket_poller == SocketPoller::Separate;
         need(separate && application.socket_busy_polls(), Lacking::SeparatePoller);
+        need(epoll.keep_napi_id, Lacking::KeepNapiId);
         need(
             *epoll != EpollPolicy::default() && kernel.epoll_params.lacks(),
             Lacking::EpollParameters,

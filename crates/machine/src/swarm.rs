@@ -212,6 +212,7 @@ fn policy(rng: &mut Rng) -> Policy {
         busy_poll_usecs: [0, 0, 20, 200][rng.below(4) as usize],
         busy_poll_budget: [0, 1, 8, 64][rng.below(4) as usize],
         prefer_busy_poll: rng.below(2) == 0,
+        keep_napi_id: rng.below(4) == 0,
     };
     policy.application.spin = rng.below(8) == 0;
     policy.application.socket_busy_poll_usecs = [0, 50, 400][rng.below(3) as usize];

@@ -297,13 +297,14 @@ impl Plan<'_> {
         let early = |interrupted| {
             format!("the run ended early, with {there} of {count} runs: {interrupted}")
         };
+        let known = self.policies.iter().filter_map(NamedPolicy::note);
         let mut report = Report {
             workload: self.scenario.name().to_owned(),
             world: "machine".to_owned(),
             host: host::host(&self.profile, &self.source),
             conclusion: None,
             rows: table,
-            notes: interrupted.map(early).into_iter().collect(),
+            notes: known.chain(interrupted.map(early)).collect(),
             extra: Map::from_iter([
                 ("seed".to_owned(), Value::from(self.seed)),
                 ("window_ns".to_owned(), Value::from(self.window)),

@@ -137,6 +137,7 @@ fn scenario(row: &OracleRow) -> Result<Scenario, String> {
             busy_poll_usecs: row.ep_usecs,
             busy_poll_budget: budget,
             prefer_busy_poll: row.ep_prefer,
+            keep_napi_id: false,
         },
         wait,
         spin: row.spin_ns,

@@ -237,6 +237,14 @@ pub const KEYS: &[Key] = &[
         set: |p, v| p.epoll.prefer_busy_poll = v != 0,
     },
     Key {
+        name: "epoll-keep-napi-id",
+        takes: OFF_ON,
+        what: "a busy poll that found nothing keeps its NAPI id, so that the next wait polls the same \
+               instance; in no Linux",
+        get: |p| u64::from(p.epoll.keep_napi_id),
+        set: |p, v| p.epoll.keep_napi_id = v != 0,
+    },
+    Key {
         name: "application",
         takes: Takes::Choice(&["sleep", "spin"]),
         what: "what the application does when nothing has arrived",

@@ -150,6 +150,10 @@ pub struct EpollPolicy {
     pub busy_poll_budget: u16,
     /// Prefer busy polling over softirqs.
     pub prefer_busy_poll: bool,
+    /// A wait whose busy poll found nothing keeps its NAPI id, and the next one polls the same
+    /// instance at once. No Linux has it: there the id is dropped, and until a packet comes by way of
+    /// the timer or of an interrupt nobody busy polls. `EPIOCSPARAMS` has no room for it.
+    pub keep_napi_id: bool,
 }
 
 impl EpollPolicy {
@@ -247,6 +251,18 @@ impl Policy {
             && !matches!(self.instance.threaded, Threaded::BusyPoll)
     }
 
+    /// How long a packet may wait for the timer after an application's busy poll has found nothing,
+    /// and its epoll context has dropped its NAPI id; `None` where that is at most 500 us, or cannot be.
+    pub const fn waits_after_vain_poll(&self) -> Option<Ns> {
+        const SHORT: Ns = 500 * crate::MICROSECOND;
+        let period = self.instance.gro_flush_timeout;
+        let drops = self.epoll.busy_poll_usecs != 0
+            && !self.epoll.keep_napi_id
+            && self.instance.defers()
+            && !matches!(self.instance.threaded, Threaded::BusyPoll);
+        if drops && period > SHORT { Some(period) } else { None }
+    }
+
     /// Whether a thread occupies a CPU even when nothing arrives: threaded busy poll, an
     /// application that spins, or a separate thread that busy polls the sockets.
     pub const fn spins_by_design(&self) -> bool {
@@ -292,6 +308,15 @@ mod tests {
         assert!(policy("epoll-busy-poll-usecs=1").epoll.enabled());
         assert_eq!(policy("base").epoll.effective_budget(), 8);
         assert_eq!(policy("napibusy").epoll.effective_budget(), 64);
+    }
+
+    #[test]
+    fn only_a_long_timer_behind_a_busy_poll_is_waited_for() {
+        let waits = |text: &str| policy(text).waits_after_vain_poll();
+        assert_eq!(waits("fullbusy"), Some(5 * MILLISECOND));
+        for text in ["napibusy", "suspend200", "defer5000", "fullbusy,epoll-keep-napi-id=on"] {
+            assert_eq!(waits(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -43,7 +43,12 @@ impl Policy {
             feedback: false,
         },
         cpu: CpuPolicy { net_softirq: NetSoftirq::Inline, inline_while_ksoftirqd: true },
-        epoll: EpollPolicy { busy_poll_usecs: 0, busy_poll_budget: 0, prefer_busy_poll: false },
+        epoll: EpollPolicy {
+            busy_poll_usecs: 0,
+            busy_poll_budget: 0,
+            prefer_busy_poll: false,
+            keep_napi_id: false,
+        },
         application: ApplicationPolicy {
             spin: false,
             socket_busy_poll_usecs: 0,
@@ -124,6 +129,7 @@ impl Policy {
                 busy_poll_usecs: 0,
                 busy_poll_budget: PUBLISHED_BUDGET,
                 prefer_busy_poll: true,
+                ..Policy::BASE.epoll
             },
             ..defer
         }
@@ -135,6 +141,7 @@ impl Policy {
             busy_poll_usecs: 64,
             busy_poll_budget: PUBLISHED_BUDGET,
             prefer_busy_poll: true,
+            ..Policy::BASE.epoll
         },
         ..Policy::defer(200 * MICROSECOND)
     };
@@ -145,6 +152,7 @@ impl Policy {
             busy_poll_usecs: 1_000,
             busy_poll_budget: PUBLISHED_BUDGET,
             prefer_busy_poll: true,
+            ..Policy::BASE.epoll
         },
         application: ApplicationPolicy { spin: true, ..Policy::BASE.application },
         ..Policy::defer(5 * MILLISECOND)
@@ -233,6 +241,7 @@ mod tests {
                 busy_poll_usecs: usecs,
                 busy_poll_budget: budget,
                 prefer_busy_poll: prefer,
+                keep_napi_id: false,
             };
             assert_eq!(epoll, expected, "{name}: epoll");
             assert_eq!(application.spin, spin, "{name}: application");

@@ -51,6 +51,8 @@ pub enum Warning {
     SoftirqUnused,
     /// An epoll budget where epoll never busy polls.
     EpollBudgetUnused,
+    /// A NAPI id that is kept where epoll never busy polls.
+    KeepNapiIdUnused,
     /// Socket settings where no receive call busy polls.
     SocketSettingsUnused,
     /// An application that spins with waits that never busy poll.
@@ -111,6 +113,7 @@ impl Policy {
         let in_softirq = instance.threaded == Threaded::Disabled;
         warn(!in_softirq && cpu.net_softirq != NetSoftirq::Inline, Warning::SoftirqUnused);
         warn(epoll.busy_poll_budget != 0 && !epoll.enabled(), Warning::EpollBudgetUnused);
+        warn(epoll.keep_napi_id && !epoll.enabled(), Warning::KeepNapiIdUnused);
         let socket = application.socket_busy_poll_budget != 0
             || application.socket_prefer_busy_poll
             || application.socket_poller == SocketPoller::Separate;
@@ -180,6 +183,10 @@ impl fmt::Display for Warning {
             ),
             Warning::EpollBudgetUnused => f.write_str(
                 "epoll-busy-poll-budget is never used: set epoll-busy-poll-usecs or \
+                 epoll-prefer-busy-poll=on",
+            ),
+            Warning::KeepNapiIdUnused => f.write_str(
+                "epoll-keep-napi-id does nothing: no wait busy polls; set epoll-busy-poll-usecs or \
                  epoll-prefer-busy-poll=on",
             ),
             Warning::SocketSettingsUnused => f.write_str(
@@ -315,6 +322,8 @@ mod tests {
     #[test]
     fn settings_of_parts_that_are_off_are_named() {
         assert_eq!(warnings("epoll-busy-poll-budget=64"), [Warning::EpollBudgetUnused]);
+        assert_eq!(warnings("epoll-keep-napi-id=on"), [Warning::KeepNapiIdUnused]);
+        assert_eq!(warnings("fullbusy,epoll-keep-napi-id=on"), []);
         assert_eq!(warnings("socket-poller=separate"), [Warning::SocketSettingsUnused]);
         assert_eq!(warnings("ksoftirqd,threaded=enabled"), [Warning::SoftirqUnused]);
         assert_eq!(warnings("application=spin"), [Warning::SpinWithoutBusyPoll]);

@@ -84,7 +84,12 @@ pub(crate) const HOLD: InstancePolicy = InstancePolicy { hold: 3, ..SOFTIRQ };
 
 /// An epoll context that follows the instance.
 pub(crate) fn context(prefer: bool) -> EpollContext {
-    let policy = EpollPolicy { busy_poll_usecs: 0, busy_poll_budget: 1, prefer_busy_poll: prefer };
+    let policy = EpollPolicy {
+        busy_poll_usecs: 0,
+        busy_poll_budget: 1,
+        prefer_busy_poll: prefer,
+        keep_napi_id: false,
+    };
     let context = EpollContext::new(policy, u32::from(!prefer));
     context.follow(ID);
     context

@@ -149,13 +149,13 @@ impl Model {
     }
 
     /// An application waits, for one pass if it busy polls at all; it reads what it finds.
-    pub(crate) fn wait(&mut self, who: usize, budget: u16, prefer: bool) {
+    pub(crate) fn wait(&mut self, who: usize, budget: u16, prefer: bool, keep: bool) {
         self.look(prefer);
         if self.seen.socket == 0 && self.seen.follows[who] {
             self.session(budget, prefer);
             self.look(prefer);
             if self.seen.socket == 0 {
-                self.seen.follows[who] = false;
+                self.seen.follows[who] = keep;
                 if prefer {
                     self.resume(who);
                 }

@@ -41,6 +41,7 @@ pub(crate) fn random_epoll(random: &mut Random) -> EpollPolicy {
         busy_poll_usecs: random.pick(&[0, 0, 5, 50, 200]),
         busy_poll_budget: random.pick(&[0, 1, 8, 64]),
         prefer_busy_poll: random.once_in(2),
+        keep_napi_id: random.once_in(4),
     }
 }
 

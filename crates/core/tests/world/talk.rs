@@ -141,6 +141,7 @@ impl Talk {
             busy_poll_usecs: usecs,
             busy_poll_budget: budget,
             prefer_busy_poll: prefer,
+            keep_napi_id: false,
         };
         EpollContext::new(policy, 0)
     }

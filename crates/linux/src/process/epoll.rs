@@ -30,7 +30,8 @@ pub struct Params {
 
 impl From<EpollPolicy> for Params {
     fn from(policy: EpollPolicy) -> Params {
-        let EpollPolicy { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = policy;
+        // That it keeps its NAPI id no kernel can be told: `support` refuses such a policy.
+        let EpollPolicy { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, .. } = policy;
         Params { busy_poll_usecs, busy_poll_budget, prefer_busy_poll }
     }
 }
@@ -38,7 +39,7 @@ impl From<EpollPolicy> for Params {
 impl From<Params> for EpollPolicy {
     fn from(params: Params) -> EpollPolicy {
         let Params { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = params;
-        EpollPolicy { busy_poll_usecs, busy_poll_budget, prefer_busy_poll }
+        EpollPolicy { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, keep_napi_id: false }
     }
 }
 

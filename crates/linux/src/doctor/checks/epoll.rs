@@ -195,6 +195,30 @@ pub(super) fn usecs(facts: &Facts) -> Vec<Finding> {
     })
 }
 
+/// A busy poll that finds nothing drops the epoll's NAPI id (`ep_busy_loop`): what comes next waits for
+/// the instances' timer, however long the program spins.
+pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
+    let (instance, epoll) = (&facts.policy.instance, &facts.policy.epoll);
+    if facts.device.napis.is_empty() || epoll.busy_poll_usecs == 0 || !instance.defers() {
+        return vec![];
+    }
+    let name = &facts.device.ifname;
+    let waits = napkin_core::Time(instance.gro_flush_timeout);
+    let seen = format!("busy polls of {} us, gro-flush-timeout {waits}", epoll.busy_poll_usecs);
+    vec![if facts.policy.waits_after_vain_poll().is_none() {
+        Finding::ok(format!("a packet after a busy poll in vain waits {waits} at the most"), seen)
+    } else {
+        Finding::advice(
+            format!(
+                "at low load a packet waits up to {waits}: after a busy poll that finds nothing epoll \
+                 drops its NAPI id, and only the timer polls"
+            ),
+            seen,
+            Some(format!("napkin apply {},gro-flush-timeout=200us --dev {name}", facts.policy)),
+        )
+    }]
+}
+
 /// The kernel's default takes 8 packets a pass; every published set-up has 64, the most that needs
 /// no right.
 pub(super) fn budget(facts: &Facts) -> Vec<Finding> {

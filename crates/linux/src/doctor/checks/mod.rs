@@ -60,6 +60,8 @@ pub const CHECKS: &[Check] = checks! {
     "prefer" epoll::prefer: "the program's epoll prefers busy polling";
     "prefer-epoll" epoll::prefer_epoll: "the epoll that prefers is the one with the sockets";
     "busy-poll-usecs" epoll::usecs: "the epoll's busy poll lasts as long as the policy says";
+    "busy-poll-in-vain" epoll::in_vain:
+        "a packet after a busy poll that found nothing does not wait long for the timer";
     "budget" epoll::budget: "a busy poll takes as many packets as the policy says";
     "epoll-instance" epoll::one_instance: "an epoll's sockets are of one instance";
     "epoll-shared" epoll::shared: "an epoll is waited on by one thread";
