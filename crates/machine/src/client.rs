@@ -1,5 +1,7 @@
 //! The other side of the link.
 
+use napkin_core::Ns;
+
 use crate::machine::Machine;
 use crate::packet::Packet;
 
@@ -16,6 +18,9 @@ pub trait Client: core::fmt::Debug {
 
     /// A frame of the host has reached it.
     fn receive(&mut self, machine: &mut Machine<'_>, packet: Packet);
+
+    /// The window ended at this time, and nothing follows: what is still owed can be counted.
+    fn end(&mut self, _end: Ns) {}
 }
 
 /// Nobody is there.

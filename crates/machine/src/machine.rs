@@ -64,6 +64,8 @@ pub struct Machine<'a> {
     pub(crate) trace: Option<Box<dyn Trace>>,
     /// Latencies that the client or a program recorded.
     pub(crate) latency: Histogram,
+    /// Requests that fell due, as the client or a program says.
+    pub(crate) due: u64,
     pub(crate) seen: Seen,
     /// The CPU that is being run.
     pub(crate) running_cpu: u16,
@@ -157,6 +159,7 @@ impl<'a> Machine<'a> {
             started: false,
             trace: None,
             latency: Histogram::default(),
+            due: 0,
             seen: Seen::default(),
             running_cpu: 0,
             broken: None,
@@ -296,14 +299,31 @@ impl<'a> Machine<'a> {
         self.latency.add(nanoseconds);
     }
 
+    /// A request falls due now.
+    pub fn fall_due(&mut self) {
+        self.due += 1;
+    }
+
+    /// Requests that fell due since the window began.
+    pub fn due(&self) -> u64 {
+        self.due
+    }
+
     /// The latencies recorded since the window began.
     pub fn latency(&self) -> &Histogram {
         &self.latency
     }
 
-    /// Forgets the latencies recorded so far: the window begins.
+    /// Forgets the latencies and the requests so far: the window begins.
     pub fn restart_latency(&mut self) {
         self.latency.clear();
+        self.due = 0;
+    }
+
+    /// Tells the client that the window has ended.
+    pub fn end_client(&mut self) {
+        let end = self.end;
+        self.with_client(|client, _| client.end(end));
     }
 
     /// Lets somebody watch from now on.

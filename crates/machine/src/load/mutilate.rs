@@ -130,6 +130,9 @@ impl LogBins {
 pub struct Measured {
     /// Answers that were read, on all machines.
     pub answers: u64,
+    /// Requests that were meant to be sent in the window, on all machines, sent or not; 0 without a
+    /// rate.
+    pub due: u64,
     /// The first machine's latencies as it stamps them.
     pub stamped: Histogram,
     /// The same in its own bins.
@@ -298,6 +301,8 @@ impl Client for Mutilate {
         if now >= self.from {
             let mut measured = self.measured.borrow_mut();
             measured.answers += 1;
+            measured.due +=
+                u64::from(connection.schedule.is_some() && connection.meant >= self.from);
             if connection.measures {
                 let latency = read.saturating_sub(packet.stamp);
                 measured.stamped.add(latency);
@@ -306,6 +311,20 @@ impl Client for Mutilate {
             }
         }
         self.issue(machine, index, read);
+    }
+
+    /// Counts the requests that each connection owes: the one outstanding, and those behind it.
+    fn end(&mut self, end: Ns) {
+        let mut measured = self.measured.borrow_mut();
+        for connection in &mut self.connections {
+            let Some(schedule) = &mut connection.schedule else { continue };
+            let mut meant = connection.meant;
+            while meant < end {
+                measured.due += u64::from(meant >= self.from);
+                meant = schedule.due();
+                schedule.advance();
+            }
+        }
     }
 }
 

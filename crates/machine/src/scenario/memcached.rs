@@ -87,10 +87,6 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     let measured = measured.borrow();
     let mut outcome = Outcome {
         window: run.window,
-        offered_per_s: match setup.rate {
-            Rate::PerS(rate) => Some(rate),
-            Rate::Max => None,
-        },
         achieved_per_s: measured.answers as f64 * 1e9 / run.window as f64,
         latency: measured.intended.clone(),
         counts,
@@ -105,7 +101,10 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
         ("published_p99_ns", measured.bins.percentile(99.0)),
     ];
     outcome.figures.extend(figures.map(|(name, value)| (name.to_owned(), value)));
-    Ok(outcome)
+    Ok(match setup.rate {
+        Rate::PerS(_) => outcome.offered(measured.due, measured.answers),
+        Rate::Max => outcome,
+    })
 }
 
 #[cfg(test)]
@@ -115,13 +114,35 @@ mod tests {
     use super::*;
     use crate::profile::Profile;
 
-    /// p99 from the intended time, and as the tool prints it.
-    fn p99(per_s: f64) -> (f64, f64) {
+    fn at(per_s: f64) -> Outcome {
         let profile = Profile::named("epyc-7662").expect("built in");
         let run = Run { window: 100 * MILLISECOND, ..Run::new(&profile, Policy::BASE) };
         let setup = Setup { queues: 1, connections: 64, machines: 1, rate: Rate::PerS(per_s) };
-        let outcome = super::run(run, setup).expect("runs");
+        super::run(run, setup).expect("runs")
+    }
+
+    /// p99 from the intended time, and as the tool prints it.
+    fn p99(per_s: f64) -> (f64, f64) {
+        let outcome = at(per_s);
         (outcome.latency.quantile(0.99) as f64, outcome.figures["published_p99_ns"])
+    }
+
+    #[test]
+    fn what_falls_due_is_counted_whether_it_could_be_sent_or_not() {
+        let calm = at(20_000.0);
+        assert!((1_700..2_500).contains(&calm.due.unwrap()), "{:?} in 100 ms", calm.due);
+        assert!(calm.unanswered.unwrap() < 10, "{:?}", calm.unanswered);
+        let flooded = at(400_000.0);
+        let (due, unanswered) = (flooded.due.unwrap(), flooded.unanswered.unwrap());
+        assert!((38_000..42_000).contains(&due), "{due} in 100 ms");
+        let answered = (flooded.achieved_per_s / 10.0).round() as u64;
+        assert_eq!(unanswered, due - answered);
+        assert!(unanswered > due / 10, "{unanswered} of {due}");
+        let max = Setup { queues: 1, connections: 64, machines: 1, rate: Rate::Max };
+        let profile = Profile::named("epyc-7662").expect("built in");
+        let run = Run { window: 10 * MILLISECOND, ..Run::new(&profile, Policy::BASE) };
+        let closed = super::run(run, max).expect("runs");
+        assert_eq!((closed.due, closed.unanswered, closed.offered_per_s), (None, None, None));
     }
 
     #[test]

@@ -54,8 +54,12 @@ impl<'p> Run<'p> {
 pub struct Outcome {
     /// The measured virtual time.
     pub window: Ns,
-    /// What was asked for, a second; `None` in a closed loop.
+    /// What fell due, a second, as counted; `None` in a closed loop.
     pub offered_per_s: Option<f64>,
+    /// Requests that fell due in the window; `None` in a closed loop.
+    pub due: Option<u64>,
+    /// How many more fell due in the window than were answered in it.
+    pub unanswered: Option<u64>,
     /// What was achieved, a second, as the experiment counts it.
     pub achieved_per_s: f64,
     /// Latencies, from the time when a request was meant to be sent.
@@ -72,6 +76,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The same with how many requests fell due in the window, and how many were answered in it.
+    #[must_use]
+    pub fn offered(self, due: u64, answered: u64) -> Outcome {
+        let offered_per_s = Some(due as f64 * 1e9 / self.window as f64);
+        let unanswered = Some(due.saturating_sub(answered));
+        Outcome { offered_per_s, due: Some(due), unanswered, ..self }
+    }
+
     /// The share of the serving CPUs' time that was not idle, in percent.
     pub fn cpu_percent(&self) -> f64 {
         let mut busy = 0u64;
@@ -99,6 +111,7 @@ pub fn measure(machine: &mut Machine<'_>, run: &mut Run<'_>) -> Snapshot {
     }
     let before = machine.snapshot();
     machine.run(run.warm_up + run.window);
+    machine.end_client();
     if let Some(what) = machine.broken() {
         panic!("{what}");
     }

@@ -83,14 +83,15 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     }
     let counts = super::measure(&mut machine, &mut run);
     let latency = machine.latency().clone();
-    Ok(Outcome {
+    let answered = latency.count();
+    let outcome = Outcome {
         window: run.window,
-        offered_per_s: Some(setup.per_second),
         achieved_per_s: latency.count() as f64 * 1e9 / run.window as f64,
         latency,
         counts,
         serving: (0..cpus).collect(),
         steps: machine.steps(),
         ..Outcome::default()
-    })
+    };
+    Ok(outcome.offered(machine.due(), answered))
 }

@@ -125,7 +125,6 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<XskRr, String> {
     let seconds = run.window as f64 / 1e9;
     let mut outcome = Outcome {
         window: run.window,
-        offered_per_s: Some(tally.sent as f64 / seconds),
         achieved_per_s: machine.latency().count() as f64 / seconds,
         latency: machine.latency().clone(),
         counts,
@@ -133,6 +132,7 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<XskRr, String> {
         steps: machine.steps(),
         ..Outcome::default()
     };
+    outcome = outcome.offered(tally.sent, machine.latency().count());
     let calls: u64 = tally.calls.iter().sum();
     outcome.figures.insert("receive_calls_per_s".to_owned(), calls as f64 / seconds);
     Ok(XskRr { outcome, round_trips: tally.round_trips.clone(), calls: tally.calls })
