@@ -18,7 +18,7 @@ pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Worklo
         policies: NamedPolicy::all(policies),
         repetitions: options.repetitions,
         window: window.unwrap_or(Duration::from_millis(short)),
-        warm_up: options.warm_up.min(Duration::from_millis(150)),
+        warm_up: options.warm_up.min(Duration::from_millis(100)),
         ..options.clone()
     };
     let sink = UdpSink {
@@ -38,12 +38,12 @@ pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Worklo
                     Policy::WORKQUEUE,
                     defer,
                 ],
-                500,
+                200,
             ),
         ),
         (
             Box::new(sink),
-            with(vec![Policy::BASE, Policy::KSOFTIRQD, Policy::THREADED, Policy::FEEDBACK], 500),
+            with(vec![Policy::BASE, Policy::KSOFTIRQD, Policy::THREADED, Policy::FEEDBACK], 200),
         ),
         (
             Box::new(XskRr { paces: vec![PACES[0]] }),
@@ -57,7 +57,7 @@ pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Worklo
                     Policy::FULLBUSY,
                     suspend,
                 ],
-                700,
+                300,
             ),
         ),
     ]
@@ -74,6 +74,6 @@ mod tests {
             round.into_iter().map(|(_, options)| options.window.as_millis()).collect::<Vec<_>>()
         };
         assert_eq!(windows(Some(Duration::from_secs(2))), [2_000; 3]);
-        assert_eq!(windows(None), [500, 500, 700]);
+        assert_eq!(windows(None), [200, 200, 300]);
     }
 }

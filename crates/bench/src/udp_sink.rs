@@ -172,10 +172,7 @@ impl Workload for UdpSink {
             let mut figures = figures?;
             let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
             figures.achieved_per_s = Some((last - first) as f64 / seconds);
-            figures.offered_per_s = Some(match self.offered[index] {
-                Offered::TimesPeak(times) => self.peak() * times,
-                Offered::AfterSoftirq => (offered_end - offered) as f64 / seconds,
-            });
+            figures.set_due(offered_end - offered, last - first);
             figures.packets = Some(last - first);
             set_ratios(&mut figures);
             Ok::<_, BenchError>(figures)
@@ -195,6 +192,7 @@ impl Workload for UdpSink {
             column::OFFERED,
             column::ACHIEVED,
             column::POLLED_PER_RECEIVED,
+            column::UNANSWERED,
             column::DROPS,
             column::RING_SHARE,
             column::INTERRUPTS_PER_PACKET,

@@ -146,19 +146,21 @@ impl Workload for XskRr {
             measure.store(true, Ordering::Relaxed);
             let offered = control.offered();
             let measured = warm.and_then(|()| trial.window());
+            // While it still measures: what falls due after that is nobody's.
+            let offered = control.offered() - offered;
             measure.store(false, Ordering::Relaxed);
             let looking = looking.load(Ordering::Relaxed);
             let figures = window.and_then(|window| window.end(looking));
-            let offered = control.offered() - offered;
             stop.store(true, Ordering::Relaxed);
             let seen = receiver.join().map_err(|_| BenchError::Panicked)??;
             measured?;
             let mut figures = figures?;
             figures.extra.insert("offered".into(), json!(offered));
+            figures.set_due(offered, seen.latency.count());
             Ok::<_, BenchError>((figures, seen))
         })?;
         serving.engine.stop();
-        Ok(self.figures(figures, seen, per_second))
+        Ok(self.figures(figures, seen))
     }
 
     fn overhead(&self) -> Duration {
@@ -226,9 +228,8 @@ impl Workload for XskRr {
 }
 
 impl XskRr {
-    fn figures(&self, mut figures: Figures, mut seen: Seen, per_second: f64) -> Figures {
+    fn figures(&self, mut figures: Figures, mut seen: Seen) -> Figures {
         let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
-        figures.offered_per_s = Some(per_second);
         figures.packets = Some(seen.latency.count());
         figures.achieved_per_s = Some(seen.latency.count() as f64 / seconds);
         figures.latency_ns = seen.latency.summary();

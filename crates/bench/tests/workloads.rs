@@ -101,10 +101,14 @@ fn packets_are_answered_in_all_four_configurations() {
         &xsk_rr,
         &["interrupts", "busypoll", "busypoll-separate", "threaded-busy-poll", "suspend20"],
     );
-    assert_eq!(empty_columns(&xsk_rr, &report), [] as [&str; 0]);
+    // 5000 answers are too few for one in a thousand.
+    assert_eq!(empty_columns(&xsk_rr, &report), ["p99.9"]);
     for row in &report.rows {
         let latency = row.figures.latency_ns.expect("packets were answered");
-        assert!(latency.count > 0 && latency.p50 <= latency.p99, "{row:?}");
+        assert!(
+            latency.count > 0 && latency.at.p50 <= latency.at.p99.or(latency.at.p50),
+            "{row:?}"
+        );
     }
     for row in &report.rows {
         let calls = row.figures.receive_time_histogram.as_ref().map_or(0, Pow2::count);

@@ -10,7 +10,8 @@ use napkin_bench::report::{Report, column, file};
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, Pace, XskRr};
 use napkin_bench::{
-    BenchError, Interrupt, NamedPolicy, Options, Stopped, Workload, resumable, short, workload,
+    BenchError, Interrupt, NamedPolicy, Options, Stopped, Workload, resumable, short,
+    workload::{self, REPETITIONS},
 };
 use napkin_core::Policy;
 use napkin_sched::CpuList;
@@ -26,8 +27,9 @@ use crate::world::{World, world};
 /// What follows the options in its help.
 const HELP: &str = "\
 Without a workload: a short round of all three on embedded devices, in about a minute.
-Policies that are compared run interleaved (A B C A B C ...); the table shows medians, the JSON file
-every repetition. On a shared machine trust ratios within one run, not microseconds.
+Policies that are compared run interleaved, each turn in an order drawn from the seed (A B C C A B ...);
+the table shows medians, and of the p99 the least and the most of the repetitions, with a = where they
+reach into those of the best row: the difference is then not told. The JSON file has every repetition. On a shared machine trust ratios within one run, not microseconds.
 A policy that asks for a right which this user has not gets a row without figures, and the reason.
 
 Worlds: the engine runs real threads on real packets on this machine; the machine is a model in virtual
@@ -40,6 +42,10 @@ runs use all cores, and the same seed gives the same bytes.
 First it says how many measurements there are and how long they take. Ctrl-C (or SIGTERM) prints what was
 measured, with exit code 130 (143), and says how to go on with the file that was left; a second one ends
 at once. Without an interruption no file is left.
+
+A latency is from the time at which a request was meant to be sent. A percentile that fewer than ten
+answers lie beyond is a dash; one that requests without an answer may have is a bound (>567 ms). Where
+less than 99 % of what fell due was answered it grows as long as the run goes on.
 
 Over a table stands what it shows, and below it a conclusion, drawn from its figures: medians, as ratios.
 Where this host interrupted a run for long (column interrupted), or the repetitions differ more than the
@@ -89,9 +95,9 @@ pub(crate) struct Common {
     #[arg(long = "policy", value_name = "POLICY", global = true)]
     policies: Vec<String>,
     /// How often each policy runs under each load; in the machine, each with a seed of its own.
-    #[arg(long, visible_alias = "seeds", value_name = "N", default_value_t = 3, global = true)]
+    #[arg(long, visible_alias = "seeds", value_name = "N", default_value_t = REPETITIONS, global = true)]
     pub(crate) repetitions: usize,
-    /// The measured part of one run, as in 500ms or 2s. [default: 1s; 500-700ms in the short round]
+    /// The measured part of one run, as in 500ms or 2s. [default: 500ms; 200-300ms in the short round]
     #[arg(
         long,
         visible_alias = "virtual",

@@ -58,7 +58,8 @@ fn every_workload_runs_in_the_machine_and_leaves_the_other_worlds_json() {
         for row in report["rows"].as_array().expect("rows") {
             let policy = &row["policy"];
             assert!(row["achieved_per_s"].as_f64() > Some(0.0), "{workload} {policy}");
-            assert!(row["latency_ns"]["p99"].as_u64() > Some(0), "{workload} {policy}");
+            // A window as short as this has no p99 where it has less than a thousand answers.
+            assert!(row["latency_ns"]["mean"].as_f64() > Some(0.0), "{workload} {policy}");
             let parts = ["work", "poll", "waiting", "asleep"];
             let sum: f64 = parts.iter().filter_map(|part| row["cpu"][part].as_f64()).sum();
             assert!((sum - 1.0).abs() < 1e-9, "{workload} {policy}: {sum}");
@@ -120,7 +121,7 @@ fn a_page_has_plots_and_tables_and_where_they_come_from() {
     let place = Place::new("machine-page");
     let file = place.0.join("page.html");
     let path = file.to_str().expect("a plain path");
-    let args = ["memcached", "--load", "100k,200k", "--policy", "base,suspend20"];
+    let args = ["memcached", "--load", "200k,400k", "--policy", "base,suspend20"];
     let args = [&args[..], &["--policy", "mine=hold=50us,feedback=on"]].concat();
     let output = bench(&[&args[..], &["--report", path]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));

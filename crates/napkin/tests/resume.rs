@@ -86,7 +86,7 @@ fn a_bench_on_this_machine_goes_on_where_ctrl_c_ended_it() {
     let output = interrupted(&place, &args, Signal::INT, 2);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("12 measurements, about 4.8 s"), "{said}");
+    assert!(said.contains("12 measurements, about 3.6 s"), "{said}");
     let (_, far) = said.split_once("\ninterrupted: ").expect("it says so");
     let done: usize = far.split(' ').next().unwrap().parse().expect("a number");
     assert!((2..12).contains(&done) && far.contains(" of 12 measurements done; go on"), "{said}");
@@ -240,7 +240,7 @@ fn a_measurement_is_given_up_in_the_middle_and_nothing_is_left_of_it() {
     let status = within("it ends", || child.try_wait().expect("our child"));
     assert_eq!(status.code(), Some(130));
     let last = said.lines().map_while(Result::ok).last();
-    assert_eq!(last.as_deref(), Some("interrupted: 0 of 12 measurements done"));
+    assert_eq!(last.as_deref(), Some("interrupted: 0 of 24 measurements done"));
     assert_eq!(left(&place), [] as [PathBuf; 0]);
 }
 
@@ -288,7 +288,7 @@ fn a_terminal_s_ctrl_c_that_ends_the_client_as_well_is_no_failure() {
     let ctrl_c = |pid| kill_process_group(pid, Signal::INT).expect("it is ours");
     let (status, last) = in_the_kernel("resume-group", ctrl_c);
     assert_eq!(status.code(), Some(130), "{last:?}");
-    assert_eq!(last.as_deref(), Some("interrupted: 0 of 3 measurements done"));
+    assert_eq!(last.as_deref(), Some("interrupted: 0 of 6 measurements done"));
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub(super) struct Figure {
 /// ticks tell no better.
 pub(super) const P99: Figure = Figure {
     name: "p99",
-    get: |figures| figures.latency_ns.map(|latency| latency.p99 as f64),
+    get: |figures| figures.latency_ns?.at.p99.map(|ns| ns as f64),
     bears: 0.02,
     show: time,
 };
@@ -38,7 +38,7 @@ pub(super) const P99: Figure = Figure {
 /// Bears more, but not all that is below a half: queues outlast what made them.
 pub(super) const P50: Figure = Figure {
     name: "p50",
-    get: |figures| figures.latency_ns.map(|latency| latency.p50 as f64),
+    get: |figures| figures.latency_ns?.at.p50.map(|ns| ns as f64),
     bears: 0.1,
     show: time,
 };
@@ -94,7 +94,7 @@ impl std::fmt::Display for Doubt {
             Doubt::Interrupted(share) => f.write_str(&interrupted(*share)),
             Doubt::Apart(what) => write!(f, "repetitions differ more than policies do ({what})"),
             Doubt::Once => f.write_str(
-                "one repetition does not say how far the next would be off; give --repetitions 3",
+                "one repetition does not say how far the next would be off; give --repetitions 6",
             ),
         }
     }
@@ -338,17 +338,18 @@ pub(crate) mod fixed {
         pub(crate) fn p50(self, values: &[f64]) -> Fixed {
             self.each(values, |it, value| {
                 let mut latency = Latency::new();
-                latency.record(value as u64);
+                // As many as a p99 takes.
+                (0..1_000).for_each(|_| latency.record(value as u64));
                 it.latency_ns = latency.summary();
                 // As it was given, and not as a histogram keeps it.
-                it.latency_ns.iter_mut().for_each(|latency| latency.p50 = value as u64);
+                it.latency_ns.iter_mut().for_each(|latency| latency.at.p50 = Some(value as u64));
             })
         }
 
         pub(crate) fn p99(self, values: &[f64]) -> Fixed {
             self.each(values, |it, value| {
                 let latency = it.latency_ns.as_mut().expect("p50 before");
-                latency.p99 = value as u64;
+                latency.at.p99 = Some(value as u64);
             })
         }
 

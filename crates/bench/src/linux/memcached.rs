@@ -21,7 +21,7 @@ use super::{failed, notes};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::memcached::{Client, ClientFigures, ClientWait, Config, Load, populate};
-use crate::report::{Column, Figures, Report, column};
+use crate::report::{Column, Figures, Repetition, Report, Row, column};
 use crate::workload::{Options, Placement, Trial, Workload};
 
 const PORT: u16 = 11_211;
@@ -125,6 +125,7 @@ impl Workload for Memcached {
     }
 
     fn conclude(&self, report: &mut Report) {
+        report.rows.iter_mut().for_each(|row| row.notes.extend(of_the_client(row)));
         super::conclude(report);
     }
 
@@ -136,11 +137,13 @@ impl Workload for Memcached {
         vec![
             column::POLICY,
             column::RATE,
+            column::OFFERED,
             column::ACHIEVED,
             column::P50,
             column::P95,
             column::P99,
             column::P999,
+            column::UNANSWERED,
             column::LATE,
             column::BUSY,
             column::INTERRUPTED,
@@ -182,9 +185,38 @@ impl Workload for Memcached {
     }
 }
 
+/// What of the client's own trouble makes a row's figures untrue.
+fn of_the_client(row: &Row) -> Vec<String> {
+    let count = |name: &str| row.figures.extra.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let behind =
+        |it: &Repetition| it.figures.extra.get("client_behind").is_some_and(|it| *it == true);
+    let mut notes = Vec::new();
+    if count("abandoned") != 0 {
+        notes.push(format!(
+            "{} requests were never sent, as too many waited on their connection already",
+            count("abandoned")
+        ));
+    }
+    if row.repetitions.iter().any(behind) {
+        notes.push(
+            "the client could not keep up with its own schedule, and offered less than it was asked to"
+                .to_owned(),
+        );
+    }
+    if count("misses") != 0 {
+        notes.push(format!("{} gets found nothing", count("misses")));
+    }
+    notes
+}
+
 /// What the client saw, beside what the kernel counted.
 fn merge(figures: &mut Figures, served: &ClientFigures) {
-    figures.offered_per_s = served.asked_per_s;
+    if let (Some(asked), Some(offered)) = (served.asked_per_s, served.offered_per_s) {
+        figures.set_due(served.due, served.requests);
+        // By each thread's own window.
+        figures.offered_per_s = Some(offered);
+        figures.extra.insert("asked_per_s".to_owned(), asked.into());
+    }
     figures.achieved_per_s = Some(served.achieved_per_s);
     figures.latency_ns = served.latency_ns;
     figures.packets = Some(served.requests);
@@ -194,6 +226,8 @@ fn merge(figures: &mut Figures, served: &ClientFigures) {
     let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);
     put("late", served.late.into());
     put("abandoned", served.abandoned.into());
+    put("outstanding", served.outstanding.into());
+    put("client_behind", served.behind.into());
     put("backlog", served.backlog.into());
     put("gets", served.gets.into());
     put("sets", served.sets.into());

@@ -94,7 +94,11 @@ impl Workload for UdpSink {
                 thread.join().map_err(|_| BenchError::Panicked)??;
             }
             let mut figures = measured?;
-            figures.offered_per_s = self.offered[index].map(|rate| rate as f64);
+            if let Some(rate) = self.offered[index] {
+                // Its schedule goes on whether it can be kept or not.
+                let seconds = figures.window_ns.unwrap_or(0) as f64 / 1e9;
+                figures.set_due((rate as f64 * seconds) as u64, figures.packets.unwrap_or(0));
+            }
             Ok(figures)
         })
     }
@@ -114,6 +118,7 @@ impl Workload for UdpSink {
             column::ACHIEVED,
             column::SENT,
             column::PACKETS,
+            column::UNANSWERED,
             column::DROPS,
             column::POLLS,
             column::EMPTY_POLLS,

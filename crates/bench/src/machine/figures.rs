@@ -18,7 +18,7 @@ use napkin_machine::scenario::Outcome;
 use napkin_machine::{CpuUse, EpollUse, Histogram, QueueUse, Use};
 use serde_json::{Map, Value, json};
 
-use crate::measure::{CpuSplit, LatencyNs, SplitInputs};
+use crate::measure::{CpuSplit, LatencyNs, Percentiles, SplitInputs};
 use crate::report::Figures;
 
 /// All figures of a run.
@@ -31,6 +31,8 @@ pub fn figures(outcome: &Outcome) -> Figures {
     let (ring, socket) = (of_nic(|it| it.nic.ring_drops), of_nic(|it| it.nic.socket_drops));
     Figures {
         offered_per_s: outcome.offered_per_s,
+        due: outcome.due,
+        unanswered: outcome.unanswered,
         achieved_per_s: Some(outcome.achieved_per_s),
         latency_ns: latency(&outcome.latency),
         cpu: split(outcome),
@@ -64,14 +66,10 @@ fn serving(outcome: &Outcome) -> impl Iterator<Item = &CpuUse> {
 pub fn latency(histogram: &Histogram) -> Option<LatencyNs> {
     (histogram.count() > 0).then(|| LatencyNs {
         mean: histogram.mean(),
-        p5: histogram.quantile(0.05),
-        p50: histogram.quantile(0.50),
-        p90: histogram.quantile(0.90),
-        p95: histogram.quantile(0.95),
-        p99: histogram.quantile(0.99),
-        p999: histogram.quantile(0.999),
+        at: Percentiles::each(|share| Some(histogram.quantile(share))),
         max: histogram.max(),
         count: histogram.count(),
+        above: None,
     })
 }
 

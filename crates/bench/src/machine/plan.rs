@@ -17,7 +17,7 @@ use crate::conclusion;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::partial::Partial;
 use crate::policy::NamedPolicy;
-use crate::report::{Column, Progress, Repetition, Report, Row, column};
+use crate::report::{Column, Progress, Repetition, Report, Row, column, ties};
 use crate::workload::MOST_REPETITIONS;
 
 /// Longest virtual time of one run, warm-up included: an hour.
@@ -311,6 +311,7 @@ impl Plan<'_> {
                 ("warm_up_ns".to_owned(), Value::from(self.warm_up)),
             ]),
         };
+        ties::mark(&mut report.rows);
         report.conclusion = conclusion::conclude(&report);
         match interrupted {
             None => Ok(report),
@@ -378,6 +379,7 @@ impl Plan<'_> {
             column::POLL,
             column::WAITING,
             column::ASLEEP,
+            column::UNANSWERED,
             column::INTERRUPTS_PER_PACKET,
             column::POLLS,
             column::DROPS,

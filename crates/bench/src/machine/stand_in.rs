@@ -28,6 +28,7 @@ impl Client for Periodic {
 
     fn timer(&mut self, machine: &mut Machine<'_>, _: u64) {
         let now = machine.now();
+        machine.fall_due();
         machine.send_to_host(Packet::new(0, Kind::Data, BYTES, 0, now));
         let jitter = machine.rng().below(self.gap / 4 + 1);
         machine.client_timer(now + self.gap + jitter - self.gap / 8, 0);
@@ -82,16 +83,17 @@ impl Scenario for StandIn {
             return Err(what.to_owned());
         }
         let latency = machine.latency().clone();
-        Ok(Outcome {
+        let answered = latency.count();
+        let outcome = Outcome {
             window: run.window,
-            offered_per_s: Some(rate),
             achieved_per_s: latency.count() as f64 / (run.window as f64 / 1e9),
             latency,
             counts,
             serving: vec![0],
             steps: machine.steps(),
             ..Outcome::default()
-        })
+        };
+        Ok(outcome.offered(machine.due(), answered))
     }
 }
 

@@ -111,8 +111,8 @@ pub fn timer_overshoot(asked: Duration, sleeps: u32) -> Option<TimerOvershoot> {
         asked_ns: u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX),
         slack_ns: rustix::thread::current_timer_slack().ok(),
         sleeps: summary.count,
-        p50_ns: summary.p50,
-        p99_ns: summary.p99,
+        p50_ns: summary.at.p50?,
+        p99_ns: summary.at.p99?,
         max_ns: summary.max,
     })
 }

@@ -1,25 +1,31 @@
 //! Interleaved repetition, and what it shows.
 //!
-//! Policies that are compared run in one session in turn, A B C A B C ..., because a shared machine
-//! drifts: what disturbs one repetition of A then disturbs B and C as likely. A table shows the
-//! median of the repetitions, and the report their spread. This file knows the order and the
-//! arithmetic, not what a policy is.
+//! Policies that are compared run in one session in turn, because a shared machine drifts: what
+//! disturbs one repetition of A then disturbs B and C as likely. Each turn has an order of its own,
+//! A B C C A B ..., or the drift would favour a place. A table shows the median of the repetitions, and
+//! the report their spread. This file knows the order and the arithmetic, not what a policy is.
 
+use napkin_machine::Rng;
 use serde::{Deserialize, Serialize};
 
-/// The order of an interleaved run: every subject once, then every subject again.
+/// The order of an interleaved run: every subject once, then every subject again. Those of a group,
+/// which are compared, run next to each other, each time in an order drawn from the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// How many things are compared: policies, or policies times loads.
+    /// Things that are compared: policies.
     pub subjects: usize,
+    /// Groups of them, in their order: loads.
+    pub groups: usize,
     /// How often each of them runs.
     pub repetitions: usize,
+    /// Where the order comes from.
+    pub seed: u64,
 }
 
 /// One step of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Which subject runs, from 0.
+    /// Which subject runs, from 0, those of the first group before those of the second.
     pub subject: usize,
     /// Its how-manieth run this is, from 0.
     pub repetition: usize,
@@ -28,7 +34,7 @@ pub struct Step {
 impl Plan {
     /// Steps in all.
     pub fn len(self) -> usize {
-        self.subjects.saturating_mul(self.repetitions)
+        self.subjects.saturating_mul(self.groups).saturating_mul(self.repetitions)
     }
 
     /// Whether there is nothing to run.
@@ -38,8 +44,19 @@ impl Plan {
 
     /// The steps in order.
     pub fn steps(self) -> impl Iterator<Item = Step> {
+        let mut rng = Rng::new(self.seed);
         (0..self.repetitions).flat_map(move |repetition| {
-            (0..self.subjects).map(move |subject| Step { subject, repetition })
+            let mut steps = Vec::with_capacity(self.subjects * self.groups);
+            for group in 0..self.groups {
+                let first = steps.len();
+                let of_group = (0..self.subjects).map(|it| group * self.subjects + it);
+                steps.extend(of_group.map(|subject| Step { subject, repetition }));
+                // Fisher and Yates: every order is as likely.
+                for last in (1..self.subjects).rev() {
+                    steps.swap(first + last, first + rng.below(last as u64 + 1) as usize);
+                }
+            }
+            steps
         })
     }
 }
@@ -82,20 +99,40 @@ pub fn median(figures: impl IntoIterator<Item = f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
+    fn plan(seed: u64) -> Plan {
+        Plan { subjects: 3, groups: 2, repetitions: 200, seed }
+    }
+
     #[test]
-    fn three_policies_twice_run_a_b_c_a_b_c() {
-        let plan = Plan { subjects: 3, repetitions: 2 };
-        let order: String = plan.steps().map(|s| ['A', 'B', 'C'][s.subject]).collect();
-        assert_eq!(order, "ABCABC");
-        let repetitions: Vec<_> = plan.steps().map(|s| s.repetition).collect();
-        assert_eq!(repetitions, [0, 0, 0, 1, 1, 1]);
-        assert_eq!(plan.len(), 6);
+    fn each_turn_has_every_policy_once_under_a_load_and_then_under_the_next() {
+        let steps: Vec<_> = plan(1).steps().collect();
+        assert_eq!(steps.len(), plan(1).len());
+        for (turn, steps) in steps.chunks(3).enumerate() {
+            let mut subjects: Vec<_> = steps.iter().map(|step| step.subject).collect();
+            subjects.sort_unstable();
+            let first = turn % 2 * 3;
+            assert_eq!(subjects, [first, first + 1, first + 2], "turn {turn}");
+            assert!(steps.iter().all(|step| step.repetition == turn / 2));
+        }
+    }
+
+    #[test]
+    fn no_policy_has_a_place_of_its_own_and_a_seed_is_an_order() {
+        let steps: Vec<_> = plan(1).steps().collect();
+        let mut places = [[0; 3]; 3];
+        for (place, step) in steps.iter().enumerate() {
+            places[step.subject % 3][place % 3] += 1;
+        }
+        // 133 of 400 on average, with a deviation of 9.
+        assert!(places.iter().flatten().all(|times| (95..172).contains(times)), "{places:?}");
+        assert_eq!(plan(1).steps().collect::<Vec<_>>(), steps);
+        assert_ne!(plan(2).steps().collect::<Vec<_>>(), steps);
     }
 
     #[test]
     fn nothing_to_compare_or_no_repetition_is_an_empty_plan() {
-        assert!(Plan { subjects: 0, repetitions: 5 }.is_empty());
-        assert_eq!(Plan { subjects: 5, repetitions: 0 }.steps().count(), 0);
+        assert!(Plan { subjects: 0, ..plan(1) }.is_empty());
+        assert_eq!(Plan { repetitions: 0, ..plan(1) }.steps().count(), 0);
     }
 
     #[test]

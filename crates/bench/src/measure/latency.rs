@@ -85,16 +85,12 @@ impl Latency {
     /// The figures of a table row; `None` without samples, because then there is no latency.
     pub fn summary(&self) -> Option<LatencyNs> {
         let count = self.count();
-        Some(LatencyNs {
+        (count != 0).then(|| LatencyNs {
             mean: self.sum_ns as f64 / count as f64,
-            p5: self.quantile(0.05)?,
-            p50: self.quantile(0.50)?,
-            p90: self.quantile(0.90)?,
-            p95: self.quantile(0.95)?,
-            p99: self.quantile(0.99)?,
-            p999: self.quantile(0.999)?,
+            at: Percentiles::each(|share| self.quantile(share)),
             max: self.max_ns,
             count,
+            above: None,
         })
     }
 }
@@ -105,27 +101,89 @@ impl Default for Latency {
     }
 }
 
+/// Percentiles of a latency, in nanoseconds; `None` where these samples do not tell it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// Exceeded by 95 % of the samples; the 2025 table starts with it.
+    pub p5: Option<u64>,
+    /// Median.
+    pub p50: Option<u64>,
+    /// 90th percentile.
+    pub p90: Option<u64>,
+    /// 95th percentile.
+    pub p95: Option<u64>,
+    /// 99th percentile.
+    pub p99: Option<u64>,
+    /// 99.9th percentile.
+    pub p999: Option<u64>,
+}
+
+impl Percentiles {
+    /// Each by a function of its share, from 0 to 1.
+    pub fn each(mut of: impl FnMut(f64) -> Option<u64>) -> Percentiles {
+        Percentiles {
+            p5: of(0.05),
+            p50: of(0.50),
+            p90: of(0.90),
+            p95: of(0.95),
+            p99: of(0.99),
+            p999: of(0.999),
+        }
+    }
+
+    /// The one of such a share; `None` if it is not known, or not one of them.
+    pub fn of(&self, share: f64) -> Option<u64> {
+        match (share * 1000.0).round() as u64 {
+            50 => self.p5,
+            500 => self.p50,
+            900 => self.p90,
+            950 => self.p95,
+            990 => self.p99,
+            999 => self.p999,
+            _ => None,
+        }
+    }
+}
+
 /// Latency figures of one row or repetition, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LatencyNs {
-    /// Arithmetic mean, exact.
+    /// Arithmetic mean of what was answered, exact.
     pub mean: f64,
-    /// Exceeded by 95 % of the samples; the 2025 table starts with it.
-    pub p5: u64,
-    /// Median.
-    pub p50: u64,
-    /// 90th percentile.
-    pub p90: u64,
-    /// 95th percentile.
-    pub p95: u64,
-    /// 99th percentile.
-    pub p99: u64,
-    /// 99.9th percentile.
-    pub p999: u64,
-    /// The longest, exact.
+    /// The percentiles that are known.
+    #[serde(flatten)]
+    pub at: Percentiles,
+    /// The longest that was answered, exact.
     pub max: u64,
     /// Samples behind these figures.
     pub count: u64,
+    /// Of percentiles that are not known because too many requests had no answer: what they exceed,
+    /// which is the percentile of those that had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<Percentiles>,
+}
+
+impl LatencyNs {
+    /// Samples that have to lie beyond a percentile.
+    const BEYOND: f64 = 10.0;
+
+    /// Keeps the percentiles that the samples tell, where so many requests beside them had no answer:
+    /// one with fewer than ten samples beyond it is none, and one that a request without an answer may
+    /// have as its latency is but a bound ([`LatencyNs::above`]). Where the queue `grows`, all are
+    /// bounds: a longer window would show longer ones. Doing it again changes nothing.
+    #[must_use]
+    pub fn told(self, unanswered: u64, grows: bool) -> LatencyNs {
+        let all = self.count as f64 + unanswered as f64;
+        let few = |share: f64| all * share.min(1.0 - share) < Self::BEYOND - 1e-6;
+        let bounds = |share: f64| grows || unanswered as f64 > (1.0 - share) * all;
+        let known = |share: f64| {
+            let above = self.above.and_then(|above| above.of(share));
+            self.at.of(share).or(above).filter(|_| !few(share))
+        };
+        let at = Percentiles::each(|share| known(share).filter(|_| !bounds(share)));
+        let above = Percentiles::each(|share| known(share).filter(|_| bounds(share)));
+        LatencyNs { at, above: (above != Percentiles::default()).then_some(above), ..self }
+    }
 }
 
 #[cfg(test)]
@@ -149,11 +207,66 @@ mod tests {
         (1..=1000).for_each(|us| latency.record(us * 1000));
         let s = latency.summary().unwrap();
         assert_eq!((s.mean, s.max, s.count), (500_500.0, 1_000_000, 1000));
-        for (got, want) in
-            [(s.p5, 50), (s.p50, 500), (s.p90, 900), (s.p95, 950), (s.p99, 990), (s.p999, 999)]
-        {
+        let at = s.at;
+        for (got, want) in [
+            (at.p5, 50),
+            (at.p50, 500),
+            (at.p90, 900),
+            (at.p95, 950),
+            (at.p99, 990),
+            (at.p999, 999),
+        ] {
+            let got = got.unwrap();
             assert!(near(got, want * 1000), "{got} for {want} us");
         }
+    }
+
+    /// A recorder's figures of so many samples of 1 to 1000 us.
+    fn samples(count: u64) -> LatencyNs {
+        let mut latency = Latency::new();
+        (0..count).for_each(|i| latency.record((1 + i % 1000) * 1000));
+        latency.summary().unwrap()
+    }
+
+    #[test]
+    fn a_percentile_with_fewer_than_ten_samples_beyond_it_is_none() {
+        for (count, known) in [
+            (19, [false; 6]),
+            (20, [false, true, false, false, false, false]),
+            (100, [false, true, true, false, false, false]),
+            (200, [true, true, true, true, false, false]),
+            (999, [true, true, true, true, false, false]),
+            (1_000, [true, true, true, true, true, false]),
+            (10_000, [true; 6]),
+        ] {
+            let told = samples(count).told(0, false);
+            let Percentiles { p5, p50, p90, p95, p99, p999 } = told.at;
+            assert_eq!([p5, p50, p90, p95, p99, p999].map(|it| it.is_some()), known, "{count}");
+            assert_eq!((told.above, told.count), (None, count));
+        }
+    }
+
+    #[test]
+    fn a_percentile_that_unanswered_requests_may_have_is_a_bound() {
+        let raw = samples(9_500);
+        let told = raw.told(500, false);
+        assert_eq!((told.at.p95, told.at.p99, told.at.p999), (raw.at.p95, None, None));
+        let above = told.above.unwrap();
+        assert_eq!((above.p95, above.p99, above.p999), (None, raw.at.p99, raw.at.p999));
+        assert_eq!(told.told(500, false), told, "once is enough");
+        assert_eq!(raw.told(9, false).above, None, "less than one in a thousand");
+        let grows = raw.told(500, true);
+        assert_eq!((grows.at, grows.above), (Percentiles::default(), Some(raw.at)));
+    }
+
+    #[test]
+    fn in_json_a_percentile_that_is_not_known_is_null_and_its_bound_stands_beside_it() {
+        let told = samples(9_500).told(500, false);
+        let json = serde_json::to_value(told).unwrap();
+        assert!(json["p50"].is_u64() && json["p99"].is_null() && json["above"]["p99"].is_u64());
+        assert_eq!(serde_json::from_value::<LatencyNs>(json).unwrap(), told);
+        let plain = serde_json::to_value(samples(10_000)).unwrap();
+        assert!(plain.get("above").is_none() && plain["p999"].is_u64(), "{plain}");
     }
 
     #[test]
@@ -162,7 +275,7 @@ mod tests {
         latency.record(0);
         latency.record(u64::MAX);
         let s = latency.summary().unwrap();
-        assert_eq!((s.p5, s.max, s.count), (1, LONGEST_NS, 2));
+        assert_eq!((s.at.p5, s.max, s.count), (Some(1), LONGEST_NS, 2));
         assert_eq!(latency.saturated(), 1);
     }
 
@@ -171,7 +284,7 @@ mod tests {
         let mut latency = Latency::new();
         latency.record(1_000_001);
         let s = latency.summary().unwrap();
-        assert_eq!((s.p50, s.p999, s.max), (1_000_001, 1_000_001, 1_000_001));
+        assert_eq!((s.at.p50, s.at.p999, s.max), (Some(1_000_001), Some(1_000_001), 1_000_001));
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub use estimator::{Published, PublishedEstimator};
 pub use host::Host;
 pub use interleave::{Plan, Spread, Step};
 pub use interruption::Interruption;
-pub use latency::{Latency, LatencyNs};
+pub use latency::{Latency, LatencyNs, Percentiles};
 pub use pow2::Pow2;
 pub use split::{CpuSplit, SplitInputs};
 pub use stat::{CpuTimes, ProcStat};

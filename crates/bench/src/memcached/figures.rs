@@ -8,6 +8,9 @@ use super::answer::{Fault, Refusal};
 use super::config::{ClientWait, Config};
 use crate::measure::{Latency, LatencyNs};
 
+/// A backlog of more than this share of a window's requests is told.
+const BACKLOG: f64 = 0.001;
+
 /// What can go wrong with one request or connection, by the name under which it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -172,6 +175,8 @@ pub struct ClientFigures {
     pub reconnects: u64,
     /// What went wrong, by name; what never did is left out.
     pub errors: BTreeMap<String, u64>,
+    /// The client could not keep up with its own schedule, and offered less than it was asked to.
+    pub behind: bool,
     /// How late the client itself was; `None` without a schedule.
     pub send_delay_ns: Option<SendDelayNs>,
     /// What a reader of these figures should know.
@@ -218,11 +223,16 @@ impl ClientFigures {
             misses: sum(|counts| counts.misses),
             reconnects: sum(|counts| counts.reconnects),
             errors: errors.collect(),
-            send_delay_ns: delay.map(|it| SendDelayNs { p50: it.p50, p99: it.p99, max: it.max }),
+            behind: counts().any(|counts| counts.behind),
+            send_delay_ns: delay.map(|it| SendDelayNs {
+                p50: it.at.p50.unwrap_or(it.max),
+                p99: it.at.p99.unwrap_or(it.max),
+                max: it.max,
+            }),
             notes: Vec::new(),
         };
         figures.notes = figures.to_be_said(config, backlog_bound);
-        if counts().any(|counts| counts.behind) {
+        if figures.behind {
             figures.notes.push(
                 "client: it cannot keep up with its own schedule, and offers less than it was \
                  asked to: ask for less, or give it more threads"
@@ -264,10 +274,13 @@ impl ClientFigures {
         }
         let unanswered = self.backlog + self.outstanding;
         let longest = self.latency_ns.map_or(0, |latency| latency.max);
-        if unanswered != 0 && self.longest_wait_ns > longest {
+        // Of a backlog the oldest need not have waited longest: those before it were answered as late.
+        let owes = self.backlog as f64 > BACKLOG * self.due as f64;
+        if unanswered != 0 && (owes || self.longest_wait_ns > longest) {
             notes.push(format!(
-                "client: {unanswered} requests had no answer at the window's end, one for {:.1} us, \
-                 longer than any that had: the latencies are too low",
+                "client: {unanswered} requests had no answer at the window's end, {} of them not even \
+                 sent, the oldest for {:.1} us: the latencies are too low",
+                self.backlog,
                 us(self.longest_wait_ns)
             ));
         }
@@ -338,6 +351,11 @@ mod tests {
         };
         said(|tally| tally.counts.abandoned = 3, "3 requests were never sent, because 256");
         said(|tally| tally.counts.misses = 1, "found nothing");
+        // The oldest has waited for less than the longest answer took.
+        said(
+            |tally| tally.counts.backlog = 1,
+            "1 requests had no answer at the window's end, 1 of",
+        );
         said(|tally| tally.counts.behind = true, "cannot keep up");
         said(|tally| tally.send_delay.record(2_000), "it sleeps, and sent 2.0 us (p50)");
         let figures = ClientFigures::of(&[tally(1, &[1])], &config(Load::Closed), 256);

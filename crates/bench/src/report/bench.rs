@@ -139,13 +139,13 @@ const P99: Quantity = Quantity {
     caption: "From the time at which a request was meant to be sent. Lower is better.",
     label: "p99, us",
     log: true,
-    get: |figures| figures.latency_ns.map(|latency| latency.p99 as f64 / US),
+    get: |figures| figures.latency_ns?.at.p99.map(|ns| ns as f64 / US),
 };
 
 const P50: Quantity = Quantity {
     title: "Latency: the median",
     label: "p50, us",
-    get: |figures| figures.latency_ns.map(|latency| latency.p50 as f64 / US),
+    get: |figures| figures.latency_ns?.at.p50.map(|ns| ns as f64 / US),
     ..P99
 };
 
@@ -192,10 +192,11 @@ fn figures(report: &Report) -> Vec<Figure> {
     let loads = Loads::of(report);
     let known = |quantity: &Quantity| report.rows.iter().any(|row| quantity.of(row).is_some());
     let mut figures = Vec::new();
-    if known(&P99) && !loads.are_numbers() {
+    if known(&P50) && !loads.are_numbers() {
         figures.push(loads.latencies(report));
-    } else if known(&P99) {
-        figures.extend([&P99, &P50].map(|quantity| loads.draw(report, quantity)));
+    } else {
+        let known = [&P99, &P50].into_iter().filter(|quantity| known(quantity));
+        figures.extend(known.map(|quantity| loads.draw(report, quantity)));
     }
     if known(&CPU) {
         let split = report.rows.iter().any(|row| row.figures.cpu.is_some());
@@ -212,7 +213,7 @@ fn figures(report: &Report) -> Vec<Figure> {
     if known(&RATE) && report.rows.iter().any(short) {
         figures.push(loads.draw(report, &RATE));
     }
-    if known(&INTERRUPTS) && !known(&P99) {
+    if known(&INTERRUPTS) && !known(&P50) {
         figures.push(loads.draw(report, &INTERRUPTS));
     }
     figures
@@ -362,7 +363,7 @@ impl Loads {
         let kinds: [(&str, Get); 3] = [
             ("p50", P50.get),
             ("p99", P99.get),
-            ("p99.9", |figures| figures.latency_ns.map(|latency| latency.p999 as f64 / US)),
+            ("p99.9", |figures| figures.latency_ns?.at.p999.map(|ns| ns as f64 / US)),
         ];
         let shown = Quantity { title: "Latency", label: "us", ..P99 };
         let plot = self.rows_of_dots(report, &shown, &kinds);
@@ -396,24 +397,25 @@ fn shares(report: &Report) -> Figure {
 
 /// The table, as on the terminal, with all columns.
 fn table(columns: &[&Column], report: &Report) -> String {
+    let values: Vec<Value> =
+        report.rows.iter().map(|row| serde_json::to_value(row).unwrap_or_default()).collect();
     let class = |column: &Column| if column.name == "policy" { "name" } else { "" };
     let head = |column: &&Column| {
         format!(
             "<th class=\"{}\" title=\"{}\">{}</th>",
             class(column),
             escape(column.what),
-            escape(column.name)
+            escape(&column.heading(&values))
         )
     };
     let heads: String = columns.iter().map(head).collect();
-    let row = |row: &Row| {
-        let value = serde_json::to_value(row).unwrap_or_default();
+    let row = |value: &Value| {
         let cell = |column: &&Column| {
-            format!("<td class=\"{}\">{}</td>", class(column), escape(&column.cell(&value)))
+            format!("<td class=\"{}\">{}</td>", class(column), escape(&column.cell(value)))
         };
         format!("<tr>{}</tr>\n", columns.iter().map(cell).collect::<String>())
     };
-    let rows: String = report.rows.iter().map(row).collect();
+    let rows: String = values.iter().map(row).collect();
     format!("<div class=\"wide\"><table>\n<tr>{heads}</tr>\n{rows}</table></div>\n")
 }
 
@@ -465,7 +467,9 @@ mod tests {
             "<td>3 of 1.00 s</td>",
             "<li>a note</li>",
             "20240823173103.94978-1-jdamato@fastly.com",
-            "<td class=\"\">11.0 us</td>",
+            "<th class=\"\" title=\"latency that 99 % do not exceed [least..most",
+            ">p99 [min..max]</th>",
+            "<td class=\"\">11.0 us [10.0..12.0]</td>",
         ] {
             assert!(page.contains(words), "{words}\n{page}");
         }

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::text::{count, percent, plain, rate, ratio, time};
+use super::text::{count, percent, plain, rate, ratio, time, time_range};
 use Unit::{Count, Plain, Rate, Ratio, Share, Time};
 
 /// What is shown for a figure that a row does not have.
@@ -70,10 +70,11 @@ columns! {
     DELAY: "delay", "load.delay_ns", Time, "how long the application is busy after each reply";
     // The figures.
     ACHIEVED: "achieved", "achieved_per_s", Rate, "replies, answers or received datagrams a second";
-    P50: "p50", "latency_ns.p50", Time, "median latency, from the time at which it was meant to be sent";
-    P99: "p99", "latency_ns.p99", Time, "latency that 99 % do not exceed";
+    P50: "p50", "latency_ns.p50", Time, "median latency, from the time at which it was meant to be sent; > is a bound, as requests had no answer; grows: less than 99 % were answered, and it lasts as long as the run lets it";
+    P99: "p99", "latency_ns.p99", Time, "latency that 99 % do not exceed [least..most of the repetitions]; = overlaps the best row's";
     WORK: "work", "cpu.work", Share, "of the serving CPUs' time: ran, and found something to do";
     POLL: "poll", "cpu.poll", Share, "of the same: ran, in polls that found nothing";
+    UNANSWERED: "unanswered", "unanswered", Count, "due in the window and not answered (received) in it: waiting, never sent, or lost";
     INTERRUPTED: "interrupted", "interrupted", Share, "of the time: another program or the hypervisor had a CPU that the run wanted";
     WAITING: "waiting", "cpu.waiting", Share, "of the same: ready to run, and had no CPU";
     DROPS: "drops", "drops", Count, "packets lost, whoever counted them";
@@ -137,7 +138,36 @@ impl Column {
 
     /// What it shows of a row of the JSON report.
     pub fn cell(&self, row: &Value) -> String {
-        self.value(row).and_then(|value| self.show(value)).unwrap_or_else(|| ABSENT.to_owned())
+        let shown = self.value(row).and_then(|value| self.show(value));
+        let shown = shown.map(|shown| match self.range(row) {
+            Some(range) => format!("{shown} {range}"),
+            None => shown,
+        });
+        shown.or_else(|| self.bound(row)).unwrap_or_else(|| ABSENT.to_owned())
+    }
+
+    /// What stands over it where these rows are: of a p99 that has its range beside it, that too.
+    pub fn heading(&self, rows: &[Value]) -> String {
+        let ranges = rows.iter().any(|row| self.value(row).and(self.range(row)).is_some());
+        if ranges { format!("{} [min..max]", self.name) } else { self.name.to_owned() }
+    }
+
+    /// The range of the repetitions of a p99, and whether the best row's overlaps it.
+    fn range(&self, row: &Value) -> Option<String> {
+        let spread = (self == P99).then(|| row.get("spread")?.get("latency_p99_ns")).flatten()?;
+        let several = row.get("repetitions")?.as_array()?.len() > 1;
+        let [least, most] = ["min", "max"].map(|end| spread.get(end).and_then(Value::as_f64));
+        let range = time_range(least?, most?);
+        let best = row.get("p99_overlaps_best").and_then(Value::as_bool).unwrap_or(false);
+        several.then(|| format!("[{range}]{}", if best { " =" } else { "" }))
+    }
+
+    /// What a percentile that is not known exceeds.
+    fn bound(&self, row: &Value) -> Option<String> {
+        let percentile = self.field.strip_prefix("latency_ns.")?;
+        let bound = row.get("latency_ns")?.get("above")?.get(percentile)?.as_f64()?;
+        let grows = row.get("grows").and_then(Value::as_bool).unwrap_or(false);
+        Some(format!(">{}{}", time(bound), if grows { " grows" } else { "" }))
     }
 
     /// A value in its unit; `None` if it is of another kind.
@@ -210,5 +240,38 @@ mod tests {
         let want = ["base", "max", "78.0 us", "12.7 us", "12.3 %", "100/s", "5", "0.333", "-", "-"];
         assert_eq!(cells, want);
         assert_eq!(POLLS.cell(&serde_json::json!({ "polls": "many" })), "-");
+    }
+
+    #[test]
+    fn a_p99_has_its_range_and_whether_it_reaches_the_best() {
+        let mut row = serde_json::json!({
+            "latency_ns": { "p50": 9_000, "p99": 44_000 },
+            "spread": { "latency_p99_ns": { "min": 40_100, "median": 44_000, "max": 48_000 } },
+            "repetitions": [{}, {}],
+        });
+        assert_eq!(
+            (P50.cell(&row), P99.cell(&row)),
+            ("9.00 us".into(), "44.0 us [40.1..48.0]".into())
+        );
+        assert_eq!(
+            (P99.heading(&[row.clone()]), P99.heading(&[])),
+            ("p99 [min..max]".into(), "p99".into())
+        );
+        row["p99_overlaps_best"] = true.into();
+        row["spread"]["latency_p99_ns"]["max"] = 1_200_000.into();
+        assert_eq!(P99.cell(&row), "44.0 us [40.1 us..1.20 ms] =");
+        row["repetitions"] = serde_json::json!([{}]);
+        assert_eq!(P99.cell(&row), "44.0 us");
+    }
+
+    #[test]
+    fn a_percentile_that_is_not_known_is_what_it_exceeds() {
+        let mut row = serde_json::json!({
+            "latency_ns": { "p50": 9_000, "p99": null, "above": { "p50": null, "p99": 567_000_000 } },
+        });
+        let cells = |row: &Value| [P50, P99, P999].map(|column| column.cell(row));
+        assert_eq!(cells(&row), ["9.00 us", ">567 ms", "-"]);
+        row["grows"] = true.into();
+        assert_eq!(cells(&row), ["9.00 us", ">567 ms grows", "-"]);
     }
 }

@@ -55,6 +55,9 @@ pub struct Row {
     /// How far the repetitions lie apart, for the main figures.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spread: BTreeMap<String, Spread>,
+    /// Its p99 ranges over values of the best row's under the same load: see [`super::ties`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub p99_overlaps_best: bool,
     /// What could not be measured in this row, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -75,7 +78,7 @@ pub struct Repetition {
 /// The figures of a row or a repetition.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Requests or packets a second that the load meant to send; `None` in a closed loop.
+    /// Requests or packets a second that fell due in the window, as counted; `None` in a closed loop.
     pub offered_per_s: Option<f64>,
     /// Requests or packets a second that were served.
     pub achieved_per_s: Option<f64>,
@@ -95,6 +98,17 @@ pub struct Figures {
     /// Packets lost, by the counter that counted them.
     pub drops: BTreeMap<String, u64>,
 
+    /// Requests or packets that fell due in the window; `None` in a closed loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<u64>,
+    /// How many more fell due in the window than were answered (received) in it: lost, never sent, or
+    /// waiting at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unanswered: Option<u64>,
+    /// Less than 99 % of what fell due was answered, and the rest was not dropped: it waits in a queue
+    /// that grows, and a latency measures how long the run was.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub grows: bool,
     /// Share of the window for which this host kept the run from a CPU that it wanted; of the CPU of
     /// which that was most. See [`Interruption`](crate::measure::Interruption). None in the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,10 +148,39 @@ pub struct Figures {
     pub extra: Map<String, Value>,
 }
 
+/// The share of what falls due that is answered where no queue grows.
+const CARRIED: f64 = 0.99;
+
+/// Fewer requests than this may wait at the end of any window.
+const LEAST_GROWTH: u64 = 10;
+
 impl Figures {
+    /// Sets how many requests fell due in the window, and of these less those that were answered in it.
+    pub fn set_due(&mut self, due: u64, answered: u64) {
+        self.due = Some(due);
+        self.unanswered = Some(due.saturating_sub(answered));
+        self.offered_per_s =
+            self.window_ns.filter(|ns| *ns != 0).map(|ns| due as f64 * 1e9 / ns as f64);
+    }
+
+    /// Whether less than 99 % of what fell due was answered, and the rest was not dropped.
+    pub fn queue_grows(&self) -> bool {
+        let (due, unanswered) = (self.due.unwrap_or(0), self.unanswered.unwrap_or(0));
+        let waiting = unanswered.saturating_sub(self.dropped());
+        waiting >= LEAST_GROWTH && waiting as f64 > (1.0 - CARRIED) * due as f64
+    }
+
     /// Fills in the ratios that follow from other figures and are not there yet: interrupts and
-    /// context switches for each packet, and wake-ups a second.
+    /// context switches for each packet, and wake-ups a second. Keeps the percentiles that can be told.
     pub fn derive(&mut self) {
+        self.grows |= self.queue_grows();
+        let (unanswered, grows) = (self.unanswered.unwrap_or(0), self.grows);
+        // The answered ones of a latency may be a sample of all: the same share of these went without.
+        let answered = self.due.map(|due| due.saturating_sub(unanswered)).filter(|it| *it != 0);
+        self.latency_ns = self.latency_ns.map(|it| {
+            let sampled = answered.map_or(1.0, |answered| it.count as f64 / answered as f64);
+            it.told((unanswered as f64 * sampled.min(1.0)).round() as u64, grows)
+        });
         let per = |count: Option<u64>, of: Option<u64>| match (count, of) {
             (Some(count), Some(of)) if of != 0 => Some(count as f64 / of as f64),
             _ => None,
@@ -175,6 +218,7 @@ mod tests {
             load: Map::from_iter([("connections".into(), Value::from(4))]),
             figures: figures.clone(),
             spread: BTreeMap::new(),
+            p99_overlaps_best: false,
             notes: vec!["cpu: no engine thread was named".into()],
             repetitions: vec![Repetition { step: 3, figures }],
         }
@@ -223,7 +267,7 @@ mod tests {
     #[test]
     fn latency_and_cpu_have_the_contract_s_parts() {
         let mut latency = crate::measure::Latency::new();
-        latency.record(5);
+        (0..20).for_each(|_| latency.record(5));
         let json = serde_json::to_value(latency.summary()).unwrap();
         for name in ["mean", "p50", "p90", "p95", "p99", "p999", "max"] {
             assert!(json.get(name).is_some(), "{name}");
@@ -246,6 +290,56 @@ mod tests {
     fn a_report_is_read_back_as_it_was_written() {
         let text = serde_json::to_string(&report()).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report());
+    }
+
+    /// A window of a second in which so many fell due, and so many of these were answered or dropped.
+    fn window(due: u64, answered: u64, dropped: u64) -> Figures {
+        let mut latency = crate::measure::Latency::new();
+        (0..answered).for_each(|i| latency.record(1_000 + i));
+        let mut figures = Figures {
+            window_ns: Some(1_000_000_000),
+            achieved_per_s: Some(answered as f64),
+            latency_ns: latency.summary(),
+            drops: BTreeMap::from([("ring_full".into(), dropped)]),
+            ..Figures::default()
+        };
+        figures.set_due(due, answered);
+        figures.derive();
+        figures
+    }
+
+    #[test]
+    fn where_a_queue_grows_no_percentile_is_known() {
+        let figures = window(400_000, 22_300, 0);
+        assert_eq!((figures.offered_per_s, figures.unanswered), (Some(4e5), Some(377_700)));
+        let latency = figures.latency_ns.unwrap();
+        assert!(figures.grows && latency.at == Default::default());
+        assert!(latency.above.unwrap().p50.is_some() && latency.above.unwrap().p999.is_some());
+        // What fell due before the window was answered in it: nothing grows.
+        assert!(!window(10_000, 10_100, 0).grows);
+        assert!(!window(10_000, 9_910, 0).grows && window(10_000, 9_890, 0).grows);
+        assert!(!window(100, 91, 0).grows, "nine may wait at the end of any window");
+    }
+
+    #[test]
+    fn what_was_dropped_does_not_wait_but_has_no_latency() {
+        let figures = window(20_000, 12_000, 7_950);
+        assert!(!figures.grows);
+        let latency = figures.latency_ns.unwrap();
+        assert!(latency.at.p50.is_some() && latency.at.p90.is_none());
+        assert!(latency.above.unwrap().p99.is_some());
+    }
+
+    #[test]
+    fn a_latency_of_some_of_the_requests_is_told_by_the_same_share() {
+        // One client of seven measures.
+        let mut latency = crate::measure::Latency::new();
+        (0..10_000).for_each(|i| latency.record(1_000 + i));
+        let mut figures = Figures { latency_ns: latency.summary(), ..Figures::default() };
+        figures.set_due(70_400, 70_000);
+        figures.derive();
+        let latency = figures.latency_ns.unwrap();
+        assert!(latency.at.p99.is_some() && latency.at.p999.is_none(), "{latency:?}");
     }
 
     #[test]

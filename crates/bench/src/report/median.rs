@@ -1,9 +1,11 @@
 //! A row from its repetitions: the one place where repetitions are combined.
 //!
-//! Every figure is the median of the repetitions that have it, with five exceptions, each of which
+//! Every figure is the median of the repetitions that have it, with six exceptions, each of which
 //! would be untrue as that:
 //!
-//! - the maximum of a latency is the largest of all, and its count the sum;
+//! - the maximum of a latency is the largest of all, and its count the sum; a percentile that one
+//!   repetition does not tell the row does not tell, and one that is a bound in half of them is a bound;
+//! - a queue that grows in half of the repetitions grows;
 //! - `cpu` is that of the repetition whose busy share is the median (of an even number, the mean
 //!   of the two in the middle), so that its parts still add up to 1;
 //! - a drop counter that a repetition does not name counted nothing there, and enters as 0;
@@ -16,7 +18,7 @@ use serde_json::{Map, Value};
 
 use super::json::{Figures, Repetition, Row};
 use crate::measure::interleave::median;
-use crate::measure::{CpuSplit, LatencyNs, Pow2, Published, Spread};
+use crate::measure::{CpuSplit, LatencyNs, Percentiles, Pow2, Published, Spread};
 use crate::policy::NamedPolicy;
 
 impl Row {
@@ -42,7 +44,11 @@ impl Row {
         let all: Vec<&Figures> = repetitions.iter().map(|r| &r.figures).collect();
         let (figures, spread) = (combine(&all), spreads(&all));
         let policy = policy.into();
-        Row { name: policy.clone(), policy, load, figures, spread, notes, repetitions }
+        let mut notes = notes;
+        notes.extend(without_an_answer(&figures));
+        let name = policy.clone();
+        let p99_overlaps_best = false;
+        Row { name, policy, load, figures, spread, p99_overlaps_best, notes, repetitions }
     }
 }
 
@@ -51,6 +57,9 @@ fn combine(all: &[&Figures]) -> Figures {
     let count = |get: fn(&Figures) -> Option<u64>| median_count(all.iter().filter_map(|f| get(f)));
     Figures {
         offered_per_s: real(|f| f.offered_per_s),
+        due: count(|f| f.due),
+        unanswered: count(|f| f.unanswered),
+        grows: half(all.iter().filter(|f| f.grows).count(), all.len()),
         achieved_per_s: real(|f| f.achieved_per_s),
         latency_ns: latency(&present(all, |f| f.latency_ns)),
         cpu: cpu(present(all, |f| f.cpu)),
@@ -79,9 +88,9 @@ fn spreads(all: &[&Figures]) -> BTreeMap<String, Spread> {
     let main: [(&str, Get); 6] = [
         ("achieved_per_s", |f| f.achieved_per_s),
         ("latency_mean_ns", |f| f.latency_ns.map(|l| l.mean)),
-        ("latency_p50_ns", |f| f.latency_ns.map(|l| l.p50 as f64)),
-        ("latency_p99_ns", |f| f.latency_ns.map(|l| l.p99 as f64)),
-        ("latency_p999_ns", |f| f.latency_ns.map(|l| l.p999 as f64)),
+        ("latency_p50_ns", |f| f.latency_ns?.at.p50.map(|ns| ns as f64)),
+        ("latency_p99_ns", |f| f.latency_ns?.at.p99.map(|ns| ns as f64)),
+        ("latency_p999_ns", |f| f.latency_ns?.at.p999.map(|ns| ns as f64)),
         ("cpu_busy", |f| f.cpu.map(|c| c.busy())),
     ];
     let spread = |get: Get| Spread::of(all.iter().filter_map(|f| get(f)));
@@ -101,19 +110,43 @@ fn median_count(counts: impl IntoIterator<Item = u64>) -> Option<u64> {
     Some(if sorted.len() % 2 == 1 { upper } else { u64::midpoint(sorted[middle - 1], upper) })
 }
 
+/// Whether so many of so many are at least half of them, and any at all.
+fn half(some: usize, all: usize) -> bool {
+    some != 0 && 2 * some >= all
+}
+
 fn latency(all: &[LatencyNs]) -> Option<LatencyNs> {
-    let at = |get: fn(&LatencyNs) -> u64| median_count(all.iter().map(get));
+    let mean = median(all.iter().map(|l| l.mean))?;
+    let max = all.iter().map(|l| l.max).max()?;
+    let middle = |share: f64, bounds: bool| {
+        let bound = |l: &LatencyNs| l.above.and_then(|above| above.of(share));
+        let bounded = all.iter().filter(|l| bound(l).is_some()).count();
+        // Beside figures, a bound stands for the longest.
+        let bound = |l: &LatencyNs| bound(l).map(|ns| if bounds { ns } else { u64::MAX });
+        let values: Vec<u64> = all.iter().filter_map(|l| l.at.of(share).or(bound(l))).collect();
+        // One that a repetition does not tell is not told by the others: these may be another kind.
+        let told = values.len() == all.len() && half(bounded, all.len()) == bounds;
+        median_count(values).filter(|_| told)
+    };
+    let above = Percentiles::each(|share| middle(share, true));
     Some(LatencyNs {
-        mean: median(all.iter().map(|l| l.mean))?,
-        p5: at(|l| l.p5)?,
-        p50: at(|l| l.p50)?,
-        p90: at(|l| l.p90)?,
-        p95: at(|l| l.p95)?,
-        p99: at(|l| l.p99)?,
-        p999: at(|l| l.p999)?,
-        max: all.iter().map(|l| l.max).max()?,
+        mean,
+        at: Percentiles::each(|share| middle(share, false)),
+        max,
         count: all.iter().fold(0, |sum, l| sum.saturating_add(l.count)),
+        above: (above != Percentiles::default()).then_some(above),
     })
+}
+
+/// What a reader must know of a latency that leaves requests out.
+fn without_an_answer(figures: &Figures) -> Option<String> {
+    let (due, unanswered) = (figures.due?, figures.unanswered?);
+    figures.latency_ns?.above?;
+    let grows = if figures.grows { ", and their queue grows as long as it runs" } else { "" };
+    Some(format!(
+        "{unanswered} of {due} requests that fell due in a window had no answer at its end{grows}: \
+         percentiles behind a > are those of the answered ones, and too low"
+    ))
 }
 
 fn cpu(mut all: Vec<CpuSplit>) -> Option<CpuSplit> {
@@ -181,10 +214,10 @@ mod tests {
     use super::*;
     use crate::measure::Latency;
 
-    /// A repetition with one request of `ns`, `work` of the CPU, and some of everything else.
+    /// A repetition with twenty requests of `ns`, `work` of the CPU, and some of everything else.
     fn repetition(step: u64, ns: u64, work: f64) -> Repetition {
         let mut latency = Latency::new();
-        latency.record(ns);
+        (0..20).for_each(|_| latency.record(ns));
         let mut receive = Pow2::new();
         receive.record(ns);
         let figures = Figures {
@@ -220,10 +253,52 @@ mod tests {
         assert_eq!((figures.interrupts, figures.drops["ring_full"]), (Some(30), 3));
         assert_eq!(figures.interrupts_per_packet, Some(0.3));
         let latency = figures.latency_ns.unwrap();
-        assert_eq!((latency.p50, latency.max, latency.count), (2000, 9000, 3));
+        assert_eq!((latency.at.p50, latency.max, latency.count), (Some(2000), 9000, 60));
         assert_eq!(figures.cpu.unwrap().work, 0.3);
         assert_eq!(figures.receive_time_histogram.as_ref().unwrap().count(), 3);
         assert_eq!(row.repetitions.len(), 3, "each repetition is kept");
+    }
+
+    /// A repetition with so many requests, of which so many had an answer after `ns`.
+    fn answered(due: u64, answered: u64, ns: u64) -> Repetition {
+        let mut latency = Latency::new();
+        (0..answered).for_each(|_| latency.record(ns));
+        let mut figures = Figures {
+            latency_ns: latency.summary(),
+            window_ns: Some(1_000_000_000),
+            ..Figures::default()
+        };
+        figures.set_due(due, answered);
+        Repetition { step: 0, figures }
+    }
+
+    #[test]
+    fn nineteen_twenty_and_thirteen_samples_have_no_percentile_for_all_their_sum() {
+        let few = row([19, 20, 13].map(|count| answered(count, count, 5_000)).to_vec());
+        let latency = few.figures.latency_ns.unwrap();
+        assert_eq!((latency.at, latency.count), (Percentiles::default(), 52));
+        let one_short = row([999, 5_000, 5_000].map(|n| answered(n, n, 5_000)).to_vec());
+        let latency = one_short.figures.latency_ns.unwrap();
+        assert_eq!((latency.at.p95.is_some(), latency.at.p99, latency.above), (true, None, None));
+    }
+
+    #[test]
+    fn a_row_that_leaves_requests_out_has_bounds_and_says_so() {
+        let row = row([3_000, 9_000, 5_000].map(|ns| answered(400_000, 22_300, ns)).to_vec());
+        let latency = row.figures.latency_ns.unwrap();
+        assert!(row.figures.grows && row.figures.unanswered == Some(377_700));
+        assert_eq!((latency.at.p99, latency.above.unwrap().p99), (None, Some(5_000)));
+        assert!(row.notes[0].starts_with("377700 of 400000 requests"), "{:?}", row.notes);
+        assert!(!row.spread.contains_key("latency_p99_ns"), "bounds have no spread");
+    }
+
+    #[test]
+    fn one_repetition_of_three_with_a_bound_is_the_longest() {
+        let all = [(2_000, 5_000), (2_000, 7_000), (1_700, 1_000)];
+        let row = row(all.map(|(some, ns)| answered(2_000, some, ns)).to_vec());
+        let latency = row.figures.latency_ns.unwrap();
+        assert_eq!((latency.at.p99, latency.above), (Some(7_000), None));
+        assert!(!row.figures.grows && row.notes.is_empty());
     }
 
     #[test]
@@ -278,7 +353,7 @@ mod tests {
     fn one_repetition_is_its_own_median() {
         let only = repetition(1, 1000, 0.1);
         let row = row(vec![only.clone()]);
-        assert_eq!(row.figures.latency_ns, only.figures.latency_ns);
+        assert_eq!(row.figures.latency_ns, row.repetitions[0].figures.latency_ns);
         assert_eq!(row.figures.cpu, only.figures.cpu);
     }
 }

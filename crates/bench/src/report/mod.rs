@@ -19,6 +19,7 @@ pub mod provenance;
 pub mod round;
 pub mod table;
 pub mod text;
+pub mod ties;
 
 pub use bench::Page;
 pub use column::Column;

@@ -64,7 +64,7 @@ impl Shown {
     /// What a column takes, without the gap.
     fn width(&self, column: &Column) -> usize {
         let cells = self.cells(column).into_iter().map(|cell| cell.chars().count());
-        cells.chain([column.name.chars().count()]).max().unwrap_or(0)
+        cells.chain([column.heading(&self.rows).chars().count()]).max().unwrap_or(0)
     }
 
     /// Whether a column holds words, which stand left; numbers stand right.
@@ -167,7 +167,7 @@ fn draw(shown: &Shown, columns: &[&Column]) -> String {
     // No junctions: with them, every column would be one wider than its padding.
     table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('-')));
     table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(columns.iter().map(|column| Cell::new(column.name)));
+    table.set_header(columns.iter().map(|column| Cell::new(column.heading(&shown.rows))));
     table.add_rows(
         shown.rows.iter().map(|row| columns.iter().map(|it| it.cell(row)).collect::<Vec<_>>()),
     );
@@ -349,6 +349,25 @@ not on this line: \"p99\", idle gap; a wider terminal has
         assert!(render(&[row.clone()], &[POLICY, DROPS], 80).ends_with("base        0\n"));
         row.figures.drops = [("ring_full".to_owned(), 2), ("socket_full".to_owned(), 3)].into();
         assert!(render(&[row], &[POLICY, DROPS], 80).ends_with("base        5\n"));
+    }
+
+    #[test]
+    fn repetitions_have_their_range_beside_the_p99_and_ties_are_marked() {
+        let several = |policy: &str, us: [u64; 3]| {
+            let mut all = us.map(|us| row(policy, 9, us).repetitions.remove(0));
+            all.iter_mut().zip(0..).for_each(|(it, step)| it.step = step);
+            Row::from_repetitions(policy, Map::new(), all.to_vec(), Vec::new())
+        };
+        let mut rows = [several("base", [44, 40, 48]), several("defer20", [46, 47, 999])];
+        crate::report::ties::mark(&mut rows);
+        let want = "\
+policy       p50         p99 [min..max]
+---------------------------------------
+base     44.0 us   44.0 us [40.0..48.0]
+defer20  47.0 us  47.0 us [46.0..999] =
+";
+        let text = render(&rows, &[POLICY, P50, P99], 80);
+        assert_eq!(text, want, "\n{text}");
     }
 
     #[test]

@@ -36,6 +36,15 @@ pub fn time(ns: f64) -> String {
     scaled(ns, 1000.0, &[" ns", " us", " ms", " s"])
 }
 
+/// From one length of time to another, given in nanoseconds; the unit stands once if it is the same.
+pub fn time_range(least: f64, most: f64) -> String {
+    let (least, most) = (time(least), time(most));
+    match (least.split_once(' '), most.split_once(' ')) {
+        (Some((number, one)), Some((last, other))) if one == other => format!("{number}..{last}"),
+        _ => format!("{least}..{most}"),
+    }
+}
+
 /// A rate, given per second.
 pub fn rate(per_s: f64) -> String {
     scaled(per_s, 1000.0, &["/s", " k/s", " M/s", " G/s"])

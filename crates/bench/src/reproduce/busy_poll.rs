@@ -55,13 +55,13 @@ const NEEDED: f64 = 0.9;
 
 /// A figure: its name, the published one, the modelled one, and what its name promises.
 type Estimated =
-    (&'static str, fn(&BusyPollRow) -> f64, fn(&Published) -> u64, fn(&LatencyNs) -> u64);
+    (&'static str, fn(&BusyPollRow) -> f64, fn(&Published) -> u64, fn(&LatencyNs) -> Option<u64>);
 
 const ESTIMATES: [Estimated; 4] = [
-    ("\"p5\"", |row| row.p5_ns, |p| p.p5, |l| l.p5),
-    ("\"p50\"", |row| row.p50_ns, |p| p.p50, |l| l.p50),
-    ("\"p95\"", |row| row.p95_ns, |p| p.p95, |l| l.p95),
-    ("\"p99\"", |row| row.p99_ns, |p| p.p99, |l| l.p99),
+    ("\"p5\"", |row| row.p5_ns, |p| p.p5, |l| l.at.p5),
+    ("\"p50\"", |row| row.p50_ns, |p| p.p50, |l| l.at.p50),
+    ("\"p95\"", |row| row.p95_ns, |p| p.p95, |l| l.at.p95),
+    ("\"p99\"", |row| row.p99_ns, |p| p.p99, |l| l.at.p99),
 ];
 
 /// One run.
@@ -273,7 +273,8 @@ impl Experiment for BusyPoll {
         for row in &rows {
             let of_row: Vec<_> = runs.iter().filter(|run| run.task.what.is_of(row)).collect();
             for (name, published, estimated, truth) in ESTIMATES {
-                let truth = modelled(&of_row, |it| it.latency_ns.as_ref().map(|l| truth(l) as f64));
+                let truth =
+                    modelled(&of_row, |it| truth(it.latency_ns.as_ref()?).map(|ns| ns as f64));
                 cells.push(Cell {
                     load_value: Some(row.rate_pkt_per_s),
                     published: Some(published(row)),

@@ -143,6 +143,10 @@ pub struct Cell {
     pub modelled: Modelled,
     /// What the quantity's name promises, modelled, where the publication's estimator is something else.
     pub true_value: Option<f64>,
+    /// There is no such value: less than 99 % of what fell due was answered, so that a latency from the
+    /// intended time grows as long as the run goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub true_grows: bool,
     /// Whether this figure was among those that the profile was fitted to.
     pub fitted: bool,
     /// Shown, and not judged: for example the empty polls of something that spins, or a figure that no
@@ -169,6 +173,7 @@ impl Cell {
             published: None,
             modelled: Modelled::absent("it was not run"),
             true_value: None,
+            true_grows: false,
             fitted: false,
             exempt: false,
             interval: None,

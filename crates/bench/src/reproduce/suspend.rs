@@ -117,8 +117,8 @@ impl Taken {
             let value = figures.extra.get(name).and_then(serde_json::Value::as_f64);
             value.map_or(f64::NAN, |ns| ns / 1e3)
         };
-        let latency = |get: fn(&LatencyNs) -> f64| {
-            figures.latency_ns.as_ref().map_or(f64::NAN, |latency| get(latency) / 1e3)
+        let latency = |get: fn(&LatencyNs) -> Option<f64>| {
+            figures.latency_ns.as_ref().and_then(get).map_or(f64::NAN, |ns| ns / 1e3)
         };
         Taken {
             achieved_per_s: figures.achieved_per_s.unwrap_or(f64::NAN),
@@ -127,9 +127,9 @@ impl Taken {
             p99_us: us("published_p99_ns"),
             cpu_percent: figures.cpu.map_or(f64::NAN, |cpu| cpu.busy() * 100.0),
             true_us: [
-                latency(|it| it.mean),
-                latency(|it| it.p95 as f64),
-                latency(|it| it.p99 as f64),
+                latency(|it| Some(it.mean)),
+                latency(|it| it.at.p95.map(|ns| ns as f64)),
+                latency(|it| it.at.p99.map(|ns| ns as f64)),
             ],
         }
     }
@@ -279,11 +279,18 @@ impl Experiment for Suspend {
         let Ok(rows) = published::irq_suspend() else { return Vec::new() };
         let mut cells = Vec::new();
         for row in &rows {
-            let of_row = runs.iter().filter(|run| {
+            let of_row = |run: &&Run<Point, Figures>| {
                 run.task.what.config == row.config && run.task.what.target == row.target_qps
-            });
-            let taken: Result<Vec<Taken>, &String> =
-                of_row.map(|run| run.outcome.as_ref().map(Taken::from)).collect();
+            };
+            let taken: Result<Vec<Taken>, &String> = runs
+                .iter()
+                .filter(of_row)
+                .map(|run| run.outcome.as_ref().map(Taken::from))
+                .collect();
+            let grows =
+                |run: &&Run<Point, Figures>| run.outcome.as_ref().is_ok_and(Figures::queue_grows);
+            let all = runs.iter().filter(of_row).count();
+            let grows = 2 * runs.iter().filter(of_row).filter(grows).count() > all;
             for (name, unit, published, modelled, promised) in QUANTITIES {
                 let values = |get: fn(&Taken) -> f64| match &taken {
                     Ok(taken) => {
@@ -297,7 +304,11 @@ impl Experiment for Suspend {
                     load_value: rate(row.target_qps),
                     published: Some(published(row)),
                     modelled: values(modelled),
-                    true_value: promised.and_then(|get| values(get).estimate()).map(|it| it.value),
+                    true_value: promised
+                        .filter(|_| !grows)
+                        .and_then(|get| values(get).estimate())
+                        .map(|it| it.value),
+                    true_grows: grows && promised.is_some(),
                     fitted: is_fitted(row),
                     exempt: why.is_some(),
                     note: why.map(str::to_owned),
@@ -423,6 +434,7 @@ impl Experiment for Suspend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Percentiles;
     use crate::report::Progress;
     use crate::reproduce::Reproduce;
 
@@ -464,6 +476,42 @@ mod tests {
             verdict::pair_order("p99", &all, 0.15, 1.0, Some(("the timer's value", &by_timer)));
         let want = "; of the 117 that the timer's value orders as well, 117, and it 117";
         assert!(verdict.got.ends_with(want), "{verdict:?}");
+    }
+
+    #[test]
+    fn where_a_queue_grows_there_is_no_true_latency_and_the_published_one_stays() {
+        let profile = Profile::named(PROFILE).unwrap();
+        let what = Point {
+            config: "base".to_owned(),
+            target: TargetQps::PerS(1e6),
+            profile,
+            warm_up_s: 0.05,
+            window_s: 0.1,
+        };
+        let figures = |due: u64| {
+            let mut figures = Figures { window_ns: Some(100_000_000), ..Figures::default() };
+            figures.set_due(due, 95_000);
+            let latency = LatencyNs {
+                mean: 4e7,
+                at: Percentiles::each(|_| Some(90_000_000)),
+                max: 100_000_000,
+                count: 95_000,
+                above: None,
+            };
+            figures.latency_ns = Some(latency);
+            figures.extra.insert("published_p99_ns".to_owned(), 5e6.into());
+            figures
+        };
+        let p99 = |due: u64| {
+            let task = Task { label: String::new(), seed: 1, what: what.clone() };
+            let run = Run { task, outcome: Ok(figures(due)) };
+            let of =
+                |cell: &Cell| cell.quantity == P99 && cell.config == "base" && cell.load == "1000K";
+            Suspend.cells(&[run]).into_iter().find(of).unwrap()
+        };
+        let [grows, calm] = [100_000, 95_100].map(p99);
+        assert_eq!((grows.true_grows, grows.true_value, grows.model()), (true, None, Some(5e3)));
+        assert_eq!((calm.true_grows, calm.true_value, calm.model()), (false, Some(9e4), Some(5e3)));
     }
 
     #[test]

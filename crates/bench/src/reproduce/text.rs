@@ -102,8 +102,11 @@ fn quantity_columns(quantity: &str, cells: &[Option<&Cell>]) -> Vec<TextColumn> 
             column("error", &|cell| Some(cell::error(cell)).filter(|text| !text.is_empty())),
         ];
     }
-    if cells.iter().flatten().any(|cell| cell.true_value.is_some()) {
-        columns.push(column("true", &|cell| cell.true_value.map(cell::number)));
+    if cells.iter().flatten().any(|cell| cell.true_grows || cell.true_value.is_some()) {
+        columns.push(column("true", &|cell| match cell.true_grows {
+            true => Some("grows".to_owned()),
+            false => cell.true_value.map(cell::number),
+        }));
     }
     if cells.iter().flatten().any(|cell| cell.interval.is_some()) {
         columns.push(column("90 %", &|cell| {

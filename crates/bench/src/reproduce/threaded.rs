@@ -162,13 +162,13 @@ fn modelled(figures: &Figures, name: &str) -> f64 {
     }
     let Some(latency) = &figures.latency_ns else { return f64::NAN };
     let nanoseconds = match name {
-        "p50" => latency.p50,
-        "p90" => latency.p90,
-        "p95" => latency.p95,
-        "p99" => latency.p99,
-        _ => latency.p999,
+        "p50" => latency.at.p50,
+        "p90" => latency.at.p90,
+        "p95" => latency.at.p95,
+        "p99" => latency.at.p99,
+        _ => latency.at.p999,
     };
-    nanoseconds as f64 / 1e3
+    nanoseconds.map_or(f64::NAN, |nanoseconds| nanoseconds as f64 / 1e3)
 }
 
 /// The experiment.

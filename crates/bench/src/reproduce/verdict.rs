@@ -255,6 +255,7 @@ pub fn ratios_to(cells: &[&Cell], base: &str) -> Vec<Cell> {
             published: divided(cell.published, below.published),
             modelled: Modelled::of(model.as_slice(), why.unwrap_or("the divisor is zero")),
             true_value: None,
+            true_grows: false,
             interval: None,
             fitted: cell.fitted && below.fitted,
             exempt: cell.exempt || below.exempt,

@@ -138,9 +138,11 @@ struct Settings {
 }
 
 /// The figures of a report that a line has, in this order.
-const FIGURES: [&str; 9] = [
+const FIGURES: [&str; 11] = [
     "offered_per_s",
     "achieved_per_s",
+    "due",
+    "unanswered",
     "interrupts",
     "polls",
     "empty_polls",
@@ -377,7 +379,10 @@ impl Sweep<'_> {
         let (scenario, warm_up, window) = (self.scenario, self.warm_up, self.window);
         let point =
             Point { scenario, profile: &profile, policy, load: &load, seed, warm_up, window };
-        point.run(None).map(|outcome| figures::figures(&outcome))
+        let outcome = point.run(None)?;
+        let mut figures = figures::figures(&outcome);
+        figures.derive();
+        Ok(figures)
     }
 
     /// The names of the columns that say which point a line is.

@@ -29,12 +29,12 @@ fn plot(folder: &Folder, x: &str, y: &str, by: &[&str]) -> Result<String, String
 #[test]
 fn each_policy_is_a_line_over_the_loads_with_the_range_of_its_seeds() {
     let folder = swept("plot", &["policy=base,suspend20", "load=20000,5000", "seed=1..3"]);
-    let page = plot(&folder, "load", "p99,cpu_work", &["policy"]).unwrap();
+    let page = plot(&folder, "load", "p50,cpu_work", &["policy"]).unwrap();
     check(&page);
     assert!(page.contains("<h1>napkin sweep: stand-in on "), "{page}");
     assert_eq!(page.matches("<figure>").count(), 2);
     for words in [
-        "latency_p99, us, over load",
+        "latency_p50, us, over load",
         "cpu_work, over load",
         ">suspend20<",
         "Median of up to 3 seeds",
@@ -44,7 +44,7 @@ fn each_policy_is_a_line_over_the_loads_with_the_range_of_its_seeds() {
     assert!(page.contains("12 of 12 points</td>") && page.contains("figures by"), "{page}");
     let table = Table::read(&folder.file()).unwrap();
     let columns = Columns::of(table).unwrap();
-    let (x, y) = (columns.parameter("--x", "load").unwrap(), columns.figure("p99").unwrap());
+    let (x, y) = (columns.parameter("--x", "load").unwrap(), columns.figure("p50").unwrap());
     let by = [columns.parameter("--by", "policy").unwrap()];
     let lines = columns.lines(x, y, &by);
     assert_eq!(lines.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["base", "suspend20"]);

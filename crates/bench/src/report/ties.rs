@@ -1,0 +1,64 @@
+//! Which rows are no worse than the best, as far as their repetitions tell.
+
+use super::Row;
+
+/// The spread that is compared.
+const P99: &str = "latency_p99_ns";
+
+/// Marks, under each load, the rows whose p99 ranges over a value that the best row's has, too: between
+/// such two the repetitions do not tell a difference. The best is the one with the least median.
+pub fn mark(rows: &mut [Row]) {
+    let p99 = |row: &Row| Some((*row.spread.get(P99)?, row.figures.latency_ns?.at.p99?));
+    for place in 0..rows.len() {
+        let alike = rows.iter().enumerate().filter(|(_, row)| row.load == rows[place].load);
+        let best = alike
+            .filter_map(|(other, row)| Some((other, p99(row)?.0)))
+            .min_by(|(_, a), (_, b)| a.median.total_cmp(&b.median));
+        let overlaps = match (best, p99(&rows[place])) {
+            // One repetition ranges over nothing.
+            (Some((other, best)), Some((own, _))) if rows[place].repetitions.len() > 1 => {
+                other != place && rows[other].repetitions.len() > 1 && own.min <= best.max
+            }
+            _ => false,
+        };
+        rows[place].p99_overlaps_best = overlaps;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conclusion::fixed::Fixed;
+
+    fn row(name: &str, p99: &[f64]) -> Row {
+        Fixed::new(name).p50(&p99.iter().map(|_| 1e3).collect::<Vec<_>>()).p99(p99).row()
+    }
+
+    fn marked(mut rows: Vec<Row>) -> Vec<bool> {
+        mark(&mut rows);
+        rows.iter().map(|row| row.p99_overlaps_best).collect()
+    }
+
+    #[test]
+    fn who_reaches_into_the_best_rows_range_is_marked_and_the_best_is_not() {
+        let rows = [
+            row("base", &[4e4, 5e4, 6e4]),
+            row("suspend20", &[1e4, 2e4, 3e4]),
+            row("fullbusy", &[2.5e4, 2.6e4, 9e4]),
+        ];
+        assert_eq!(marked(rows.to_vec()), [false, false, true]);
+    }
+
+    #[test]
+    fn rows_under_another_load_are_not_compared_and_one_repetition_has_no_range() {
+        let at = |mut row: Row, rate: u64| {
+            row.load.insert("rate".into(), rate.into());
+            row
+        };
+        let range = [1e4, 2e4, 3e4];
+        let rows = vec![at(row("base", &range), 1), at(row("threaded", &range), 2)];
+        assert_eq!(marked(rows), [false, false]);
+        assert_eq!(marked(vec![row("base", &[1e4]), row("threaded", &[1e4])]), [false, false]);
+        assert_eq!(marked(vec![row("base", &range), row("threaded", &range)]), [false, true]);
+    }
+}
