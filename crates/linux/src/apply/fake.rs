@@ -31,6 +31,8 @@ pub(super) struct Fake {
     /// What happens behind so many writes, once.
     pub(super) behind: Option<(u32, Happens)>,
     pub(super) right: bool,
+    /// The kernel does not answer.
+    pub(super) silent: bool,
 }
 
 impl Fake {
@@ -49,6 +51,7 @@ impl Fake {
             writes: 0,
             behind: None,
             right: true,
+            silent: false,
         };
         fake.add(7, "va", queues);
         fake.add(8, "vb", queues);
@@ -171,6 +174,10 @@ impl World for Fake {
     }
 
     fn look(&mut self, target: Target<'_>) -> Result<Snapshot, WorldError> {
+        if self.silent {
+            let value = String::from("silence");
+            return Err(WorldError::NoSuchValue { what: "device", value });
+        }
         let device = self.devices.iter().find(|device| match target {
             Target::Name(ifname) => device.ifname == ifname,
             Target::Index(ifindex) => device.ifindex == ifindex,

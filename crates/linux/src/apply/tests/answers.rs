@@ -190,6 +190,23 @@ fn a_device_at_which_another_napkin_is_is_not_said_to_be_back() {
 }
 
 #[test]
+fn a_device_of_which_nothing_is_heard_is_not_taken_for_gone() {
+    let (mut world, place) = (Fake::new(1), Home::new());
+    let original = world.everything();
+    let (policy, options) = (policy("defer20"), plain());
+    let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+    world.behind = Some((2, |world| world.silent = true));
+    let hold = Hold::apply(&mut world, &place.store(), &request).expect("applied");
+    hold.restore().expect_err("nothing is heard");
+    let restored = all_back(&mut world, &place.store());
+    assert!(restored.devices[0].refused.is_some() && !restored.devices[0].gone);
+    restore(&mut world, &place.store(), &named()).expect_err("nothing is heard");
+    world.silent = false;
+    assert!(all_back(&mut world, &place.store()).is_complete());
+    assert_eq!(world.everything(), original, "nothing was forgotten");
+}
+
+#[test]
 fn nothing_to_restore_is_said_to_be_nothing() {
     let (mut world, place) = (Fake::new(1), Home::new());
     for options in [RestoreOptions::default(), named()] {
