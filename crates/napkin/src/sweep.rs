@@ -22,7 +22,9 @@ use crate::{outputs, units};
     after_help = "\
 What can be varied: policy (names, or one that is spelled out a --vary), any key of a policy
 (gro-flush-timeout, hold ...: on top of the policy), load, seed (1..5 is five seeds) and any constant of
-the profile (cost.poll, nic.ring ...). The cross product is run; the last --vary changes fastest.
+the profile (cost.poll, nic.ring ...). draw=1..20 draws all fitted and assumed constants of the profile
+twenty times within their ranges (0 is the profile as it is), as does --uncertainty 20. The cross product
+is run; the last --vary changes fastest.
 
 First the size and the time that one point took are told. Points are appended to the file as they
 finish; at the end the file is sorted, and the same sweep gives the same bytes on any number of CPUs. A
@@ -95,6 +97,9 @@ struct Run {
     /// A parameter and its values; may be given several times.
     #[arg(long, value_name = "NAME=VALUES")]
     vary: Vec<String>,
+    /// Draw what is uncertain in the profile N times: the same as --vary draw=1..N.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    uncertainty: Option<u64>,
     /// The CSV file; - is standard output.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -187,7 +192,8 @@ fn points(args: &Run) -> Result<(), Failure> {
     let scenario = scenario(&args.workload)?;
     let name = args.profile.as_deref().unwrap_or(scenario.profile());
     let (profile, _) = host(name, &args.set, args.cpus, args.queues)?;
-    let axes = Axis::parse_all(args.vary.iter().map(String::as_str));
+    let draws = args.uncertainty.map(|draws| format!("draw=1..{draws}"));
+    let axes = Axis::parse_all(args.vary.iter().chain(&draws).map(String::as_str));
     let first = |all: Vec<String>| all.into_iter().next().unwrap_or_default();
     let sweep = Points {
         scenario,

@@ -2,7 +2,7 @@
 //!
 //! `policy=base,suspend20` is a list of names; a policy that is spelled out has commas of its own, so
 //! a value with a second `=` is one policy. Any other parameter takes a list; `seed=1..5` is the
-//! five seeds from 1 to 5.
+//! five seeds from 1 to 5, and `draw=1..20` are twenty draws of what is uncertain in the profile.
 
 use std::fmt;
 
@@ -22,13 +22,19 @@ pub enum Parameter {
     Load,
     /// The seed.
     Seed,
+    /// A draw of all fitted and assumed constants of the profile; 0 is the profile as it is.
+    Draw,
     /// A constant of the profile: section and name.
     Constant(&'static str, &'static str),
 }
 
 /// The names of the parameters that are neither a policy's key nor a profile's.
-const NAMES: [(&str, Parameter); 3] =
-    [("policy", Parameter::Policy), ("load", Parameter::Load), ("seed", Parameter::Seed)];
+const NAMES: [(&str, Parameter); 4] = [
+    ("policy", Parameter::Policy),
+    ("load", Parameter::Load),
+    ("seed", Parameter::Seed),
+    ("draw", Parameter::Draw),
+];
 
 impl Parameter {
     /// The parameter of that name.
@@ -61,6 +67,7 @@ impl fmt::Display for Parameter {
             Parameter::PolicyKey(key) => f.write_str(key),
             Parameter::Load => f.write_str("load"),
             Parameter::Seed => f.write_str("seed"),
+            Parameter::Draw => f.write_str("draw"),
             Parameter::Constant(section, name) => write!(f, "{section}.{name}"),
         }
     }
@@ -78,7 +85,7 @@ pub enum AxisError {
     Empty(String),
     /// No parameter.
     #[error(
-        "--vary {name}: nothing is called so{}; it is policy, load, seed, a key of a policy \
+        "--vary {name}: nothing is called so{}; it is policy, load, seed, draw, a key of a policy \
          (napkin policies) or a constant of the profile (napkin profile show)",
         nearest.as_ref().map_or(String::new(), |nearest| format!("; did you mean '{nearest}'?"))
     )]
@@ -88,11 +95,9 @@ pub enum AxisError {
         /// The nearest that exists.
         nearest: Option<String>,
     },
-    /// No seed.
-    #[error(
-        "--vary seed: '{0}' is no seed: give numbers and ranges, as in 1..5 (both ends included)"
-    )]
-    Seed(String),
+    /// No seed or draw.
+    #[error("--vary {0}: '{1}' is none: give numbers and ranges, as in 1..5 (both ends included)")]
+    Number(Parameter, String),
     /// A value stands twice.
     #[error("--vary {name}: '{value}' stands twice")]
     Twice {
@@ -103,18 +108,18 @@ pub enum AxisError {
     },
 }
 
-/// One value, or a range of seeds.
+/// One value, or a range of numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Item {
     Text(String),
-    Seeds { first: u64, last: u64 },
+    Numbers { first: u64, last: u64 },
 }
 
 impl Item {
     fn len(&self) -> u128 {
         match self {
             Item::Text(_) => 1,
-            Item::Seeds { first, last } => u128::from(last - first) + 1,
+            Item::Numbers { first, last } => u128::from(last - first) + 1,
         }
     }
 }
@@ -148,7 +153,7 @@ impl Axis {
                 return Err(AxisError::Empty(parameter.to_string()));
             }
             items.push(match parameter {
-                Parameter::Seed => seeds(value)?,
+                Parameter::Seed | Parameter::Draw => numbers(parameter, value)?,
                 _ => Item::Text(value.to_owned()),
             });
         }
@@ -195,7 +200,7 @@ impl Axis {
             if place < item.len() {
                 return Some(match item {
                     Item::Text(text) => text.clone(),
-                    Item::Seeds { first, .. } => (u128::from(*first) + place).to_string(),
+                    Item::Numbers { first, .. } => (u128::from(*first) + place).to_string(),
                 });
             }
             place -= item.len();
@@ -209,7 +214,7 @@ impl Axis {
         for item in &self.items {
             let within = match item {
                 Item::Text(text) => (text == value).then_some(0),
-                Item::Seeds { first, last } => {
+                Item::Numbers { first, last } => {
                     let seed = value.parse::<u64>().ok().filter(|it| (first..=last).contains(&it));
                     seed.map(|seed| u128::from(seed - first))
                 }
@@ -226,7 +231,7 @@ impl Axis {
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.items.iter().filter_map(|item| match item {
             Item::Text(text) => Some(text.as_str()),
-            Item::Seeds { .. } => None,
+            Item::Numbers { .. } => None,
         })
     }
 }
@@ -239,20 +244,20 @@ impl fmt::Display for Axis {
             let comma = if place == 0 { "" } else { "," };
             match item {
                 Item::Text(text) => write!(f, "{comma}{text}")?,
-                Item::Seeds { first, last } if first == last => write!(f, "{comma}{first}")?,
-                Item::Seeds { first, last } => write!(f, "{comma}{first}..{last}")?,
+                Item::Numbers { first, last } if first == last => write!(f, "{comma}{first}")?,
+                Item::Numbers { first, last } => write!(f, "{comma}{first}..{last}")?,
             }
         }
         Ok(())
     }
 }
 
-fn seeds(text: &str) -> Result<Item, AxisError> {
+fn numbers(parameter: Parameter, text: &str) -> Result<Item, AxisError> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let number = |text: &str| text.trim().parse::<u64>().ok();
     match (number(first), number(last)) {
-        (Some(first), Some(last)) if first <= last => Ok(Item::Seeds { first, last }),
-        _ => Err(AxisError::Seed(quoted(text))),
+        (Some(first), Some(last)) if first <= last => Ok(Item::Numbers { first, last }),
+        _ => Err(AxisError::Number(parameter, quoted(text))),
     }
 }
 
@@ -283,8 +288,9 @@ mod tests {
             ["1", "3", "7", "4", "x"].map(|it| axis.place(it)),
             [Some(0), Some(2), Some(3), None, None]
         );
-        for wrong in ["seed=a", "seed=3..1", "seed=1..", "seed=-1"] {
-            assert!(matches!(Axis::parse(wrong), Err(AxisError::Seed(_))), "{wrong}");
+        assert_eq!(values("draw=0..2"), ["0", "1", "2"]);
+        for wrong in ["draw=few", "seed=a", "seed=3..1", "seed=1..", "seed=-1"] {
+            assert!(matches!(Axis::parse(wrong), Err(AxisError::Number(..))), "{wrong}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! A sweep's figures as a page: one quantity over one parameter, a line for each value of another.
 //!
-//! Points that differ in nothing but the seed are repetitions: their median is drawn, with the range from
+//! Points that differ in nothing but seed and draw are repetitions: their median is drawn, with the range from
 //! the least to the most. Points that differ in anything else are never put together.
 
 use std::path::{Path, PathBuf};
@@ -195,7 +195,9 @@ impl Columns {
     /// Refuses to throw together what differs.
     fn check(&self, x: usize, by: &[usize]) -> Result<(), PlotError> {
         let more = |column: &usize| {
-            let other = *column != x && !by.contains(column) && self.header[*column] != "seed";
+            let other = *column != x
+                && !by.contains(column)
+                && !["seed", "draw"].contains(&self.header[*column].as_str());
             other && self.rows.iter().any(|row| row[*column] != self.rows[0][*column])
         };
         let differ: Vec<usize> = self.naming.clone().filter(more).collect();

@@ -127,12 +127,17 @@ pub struct Totals {
     pub left: u64,
 }
 
+/// The draw that is none: the profile as it is.
+const NOT_DRAWN: &str = "0";
+
 /// All that is a point's own.
 struct Settings {
     /// With the keys that are varied.
     policy: String,
     load: String,
     seed: String,
+    /// 0 for the profile as it is.
+    draw: String,
     /// `SECTION.NAME=VALUE`, as written.
     constants: Vec<String>,
 }
@@ -228,7 +233,7 @@ impl Sweep<'_> {
                     self.scenario.load(text, &self.profile)?;
                 }
             }
-            Parameter::Seed => {}
+            Parameter::Seed | Parameter::Draw => {}
             Parameter::Constant(section, name) => {
                 let mut profile = self.profile.clone();
                 let set = profile.set_text(&format!("{section}.{name}={text}"));
@@ -295,6 +300,7 @@ impl Sweep<'_> {
             policy: self.policy.clone(),
             load: self.load.clone(),
             seed: self.seed.to_string(),
+            draw: NOT_DRAWN.to_owned(),
             constants: Vec::new(),
         };
         let mut keys = String::new();
@@ -304,6 +310,7 @@ impl Sweep<'_> {
                 Parameter::PolicyKey(key) => keys.push_str(&format!(",{key}={value}")),
                 Parameter::Load => settings.load = value,
                 Parameter::Seed => settings.seed = value,
+                Parameter::Draw => settings.draw = value,
                 Parameter::Constant(section, name) => {
                     settings.constants.push(format!("{section}.{name}={value}"));
                 }
@@ -323,7 +330,7 @@ impl Sweep<'_> {
             if point % 65_536 == 0 {
                 interrupt.check()?;
             }
-            let Settings { policy, load, seed, constants: set } = self.settings(point);
+            let Settings { policy, load, seed, draw, constants: set } = self.settings(point);
             let policy = &*policies.entry(policy).or_insert_with_key(|policy| {
                 // What is no policy has no figures, and belongs somewhere all the same.
                 policy.parse().map_or_else(|_| policy.clone(), |policy: Policy| policy.to_string())
@@ -333,6 +340,9 @@ impl Sweep<'_> {
                 let text =
                     constants.entry(setting).or_insert_with_key(|setting| self.changed(setting));
                 changed.extend(text.clone());
+            }
+            if draw != NOT_DRAWN {
+                changed.push(format!("draw={draw}"));
             }
             changed.sort();
             let texts = [self.scenario.name(), policy, &load, &seed];
@@ -368,10 +378,15 @@ impl Sweep<'_> {
 
     /// Runs a point.
     fn figures(&self, point: u64) -> Result<Figures, String> {
-        let Settings { policy, load, seed, constants } = self.settings(point);
+        let Settings { policy, load, seed, draw, constants } = self.settings(point);
         let seed = seed.parse().map_err(|_| "no seed".to_owned())?;
         let policy: Policy = policy.parse().map_err(|error: PolicyError| error.to_string())?;
         let mut profile = self.profile.clone();
+        if draw != NOT_DRAWN {
+            let draw = draw.parse().map_err(|_| "no draw".to_owned())?;
+            profile = profile.drawn(draw).map_err(|error| error.to_string())?;
+        }
+        // What is varied has the value that was asked for, drawn or not.
         profile
             .set_texts(constants.iter().map(String::as_str))
             .map_err(|error| error.to_string())?;

@@ -37,9 +37,9 @@ impl Shard {
     /// The hash is that of `hash` in this file, of these texts, in this order: the workload's name; the
     /// policy, with the keys that are varied, as `napkin policies` names it; the load as it was written;
     /// the seed; and of each constant of the profile that is varied and has another value than the profile
-    /// gives it, sorted by name, `NAME=VALUE` with the value in base units (ns, Hz, bit/s, bytes). Neither
-    /// the other values of a parameter, nor the order of parameters, the window, the profile or the
-    /// version count.
+    /// gives it, and of the draw if it is not 0, sorted by name, `NAME=VALUE` with the value in base units
+    /// (ns, Hz, bit/s, bytes). Neither the other values of a parameter, nor the order of parameters, the
+    /// window, the profile or the version count.
     pub fn holds(self, hash: u64) -> bool {
         hash % self.count == self.number - 1
     }

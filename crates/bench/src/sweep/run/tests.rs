@@ -253,3 +253,14 @@ fn a_sweep_with_more_values_goes_on_with_the_points_that_are_there() {
         assert_eq!(fs::read(folder.file()).unwrap(), whole);
     }
 }
+
+#[test]
+fn a_draw_changes_the_figures_and_draw_0_is_the_profile_as_it_is() {
+    let all = sweep(&["draw=0..2"]);
+    let of = |point| serde_json::to_string(&all.figures(point).unwrap()).unwrap();
+    let plain = serde_json::to_string(&sweep(&["seed=1"]).figures(0).unwrap()).unwrap();
+    assert_eq!(of(0), plain);
+    assert_ne!(of(1), plain);
+    assert_ne!(of(1), of(2));
+    assert_eq!(all.named(2)[5], "2");
+}
