@@ -1,6 +1,7 @@
 //! Files that were cut, spoilt, made up or left by others, and locks.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -358,6 +359,36 @@ fn a_process_s_file_forgets_what_is_closed() {
     let file = lines.into_iter().find(|it| it.extension().is_some_and(|it| it == JOURNAL));
     let text = fs::read_to_string(file.expect("a file")).expect("readable");
     assert!(text.lines().count() < 1_100, "{} lines", text.lines().count());
+}
+
+#[test]
+fn what_an_earlier_run_left_in_a_process_that_lives_is_kept_until_it_is_closed() {
+    let home = Home::new();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let fd = socket.as_raw_fd();
+    let pid = std::process::id().cast_signed();
+    let inode = fs::metadata(format!("/proc/self/fd/{fd}")).expect("it is open").ino();
+    let usecs = |busy_poll_usecs| SocketOptions { busy_poll_usecs, ..SocketOptions::default() };
+    let of = |fd, inode| {
+        let what = What::Socket { tid: pid, fd, inode, old: usecs(0), new: usecs(10) };
+        ProcessChange { pid, start_time: 5, what }
+    };
+    let left = of(fd, inode);
+    // A first run is killed; a second one changes another descriptor, puts that back, and ends.
+    let again = || {
+        let mut recorder = home.store().recorder();
+        recorder.before(&of(1_000_000, 7)).expect("written");
+        recorder.finished(pid, 5).expect("written");
+    };
+    let mut first = home.store().recorder();
+    first.before(&left).expect("written");
+    drop(first);
+    again();
+    let kept = home.store().process(pid, 5).expect("readable").records();
+    assert_eq!(kept, [vec![left]], "napkin restore has to know of it");
+    drop(socket);
+    again();
+    assert_eq!(fs::read_dir(&home.0).expect("there").count(), 0, "nothing is left to put back");
 }
 
 proptest! {
