@@ -42,6 +42,10 @@ pub(crate) struct Modelled {
     /// memcached: as here; udp-sink: packets a second, or max; flood-ping: flood.
     #[arg(long, value_name = "LIST", value_delimiter = ',', global = true)]
     load: Vec<String>,
+    /// In the place of repetitions, draw all fitted and assumed constants of the profile N times within
+    /// their ranges: says which orders of two policies are left.
+    #[arg(long, value_name = "N", conflicts_with = "repetitions", global = true)]
+    uncertainty: Option<u64>,
     /// Virtual time before the window. [default: 200ms]
     #[arg(long, value_name = "TIME", value_parser = units::nanoseconds, global = true)]
     warm_up: Option<u64>,
@@ -78,6 +82,7 @@ impl Modelled {
     pub(crate) fn given_beside_load(&self) -> Option<&'static str> {
         let options = [
             ("profile", self.profile.is_some()),
+            ("uncertainty", self.uncertainty.is_some()),
             ("queues", self.queues.is_some()),
             ("set", !self.set.is_empty()),
             ("warm-up", self.warm_up.is_some()),
@@ -155,7 +160,8 @@ pub(crate) fn bench(
         source,
         policies: chosen,
         loads,
-        repetitions: common.repetitions as u64,
+        repetitions: modelled.uncertainty.unwrap_or(common.repetitions as u64),
+        drawn: modelled.uncertainty.is_some(),
         seed: common.seed,
         warm_up: modelled.warm_up.unwrap_or(WARM_UP),
         window: window.unwrap_or(WINDOW),

@@ -73,7 +73,7 @@ fn a_time_has_a_unit_wherever_one_is_wanted() {
 fn what_nobody_waits_for_is_refused_with_the_limit() {
     for (args, limit) in [
         ("bench udp-sink --repetitions 99999999999", "at most 10000 repetitions"),
-        ("bench udp-sink --window 99999999s", "a window of at most 1h, not 3 and 99999999s"),
+        ("bench udp-sink --window 99999999s", "a window of at most 1h, not 6 and 99999999s"),
         ("bench udp-sink --world machine --repetitions 99999999999", "at most 10000"),
         ("bench udp-sink --world machine --window 99999999s", "at most an hour"),
         ("sweep udp-sink --vary seed=1 --out - --window 99999999s", "at most an hour"),

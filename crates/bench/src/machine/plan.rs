@@ -15,9 +15,10 @@ use super::scenario::{LoadError, Scenario};
 use super::{figures, host, pool};
 use crate::conclusion;
 use crate::interrupt::{Interrupt, Interrupted};
+use crate::measure::uncertainty::{Drawn, Uncertainty};
 use crate::partial::Partial;
 use crate::policy::NamedPolicy;
-use crate::report::{Column, Progress, Repetition, Report, Row, column, ties};
+use crate::report::{Column, Figures, Progress, Repetition, Report, Row, column, ties};
 use crate::workload::MOST_REPETITIONS;
 
 /// Longest virtual time of one run, warm-up included: an hour.
@@ -120,6 +121,8 @@ pub struct Plan<'a> {
     pub loads: Vec<String>,
     /// Seeds of each policy under each load.
     pub repetitions: u64,
+    /// Whether each of them draws all that is uncertain in the profile: the same draw for all policies.
+    pub drawn: bool,
     /// The first seed; the others follow it. All policies have the same ones.
     pub seed: u64,
     /// Virtual time before the window.
@@ -204,6 +207,7 @@ impl Plan<'_> {
                 .map(|it| json!({ "name": it.name, "policy": it.policy.to_string() }))
                 .collect::<Vec<_>>(),
             "repetitions": self.repetitions,
+            "drawn": self.drawn,
             "window_ns": self.window,
             "warm_up_ns": self.warm_up,
             "seed": self.seed,
@@ -231,6 +235,8 @@ impl Plan<'_> {
     ) -> Result<Report, PlanError> {
         self.check()?;
         let (rows, count) = (self.rows() as u64, self.size());
+        let draws = (1..=self.repetitions).filter(|_| self.drawn);
+        let hosts = draws.map(|draw| self.profile.drawn(draw)).collect::<Result<Vec<_>, _>>()?;
         let mut progress = progress(count);
         let mut results: Vec<Vec<(u64, Result<_, String>)>> = vec![Vec::new(); rows as usize];
         let mut left = Vec::new();
@@ -251,7 +257,9 @@ impl Plan<'_> {
             |index| {
                 let place = left[index as usize];
                 let (row, repetition) = ((place % rows) as usize, place / rows);
-                self.point(row, repetition).run(None).map(|outcome| figures::figures(&outcome))
+                let profile = hosts.get(repetition as usize).unwrap_or(&self.profile);
+                let point = Point { profile, ..self.point(row, repetition) };
+                point.run(None).map(|outcome| figures::figures(&outcome))
             },
             |index, result| {
                 let place = left[index as usize];
@@ -312,6 +320,17 @@ impl Plan<'_> {
             ]),
         };
         ties::mark(&mut report.rows);
+        if self.drawn {
+            let uncertainty = self.uncertainty(&report.rows);
+            report.notes.push(format!(
+                "{} draws of all fitted and assumed constants of the profile within their ranges, with seeds of \
+                 their own: what p99 reaches from and to is that of the draws",
+                uncertainty.draws
+            ));
+            report.notes.extend(uncertainty.lines());
+            let json = serde_json::to_value(uncertainty).unwrap_or_default();
+            report.extra.insert("uncertainty".to_owned(), json);
+        }
         report.conclusion = conclusion::conclude(&report);
         match interrupted {
             None => Ok(report),
@@ -320,6 +339,37 @@ impl Plan<'_> {
                 Err(PlanError::Interrupted { interrupted, report })
             }
         }
+    }
+
+    /// Which orders of two policies, by their p99, the draws keep.
+    fn uncertainty(&self, rows: &[Row]) -> Uncertainty {
+        let p99 = |figures: &Figures| figures.latency_ns.as_ref()?.at.p99.map(|ns| ns as f64);
+        let load = |row: &Row| {
+            let texts = row.load.values().map(|value| match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            });
+            texts.collect::<Vec<_>>().join(" ")
+        };
+        let loads: Vec<String> = rows.iter().map(load).collect();
+        let figures: Vec<Drawn<'_>> = rows
+            .iter()
+            .zip(&loads)
+            .map(|(row, load)| Drawn {
+                table: "",
+                quantity: "p99",
+                load,
+                config: &row.name,
+                value: p99(&row.figures),
+                draws: (0..self.repetitions)
+                    .map(|draw| {
+                        let of_draw = |it: &&Repetition| it.step / self.rows() as u64 == draw;
+                        p99(&row.repetitions.iter().find(of_draw)?.figures)
+                    })
+                    .collect(),
+            })
+            .collect();
+        Uncertainty::of(&figures, self.repetitions as usize)
     }
 
     /// Records the first part of the measured window of each row, with its first seed: what
@@ -390,125 +440,4 @@ impl Plan<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::machine::stand_in::{self, StandIn};
-
-    pub(super) fn plan() -> Plan<'static> {
-        Plan {
-            scenario: &StandIn,
-            profile: stand_in::profile(),
-            source: "built-in".to_owned(),
-            policies: NamedPolicy::all(StandIn.policies()),
-            loads: StandIn.loads(),
-            repetitions: 2,
-            seed: 1,
-            warm_up: 5_000_000,
-            window: 50_000_000,
-            jobs: None,
-        }
-    }
-
-    fn json(plan: &Plan<'_>) -> Value {
-        serde_json::to_value(plan.run(Progress::hidden).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn the_table_has_the_other_worlds_json() {
-        let report = json(&plan());
-        assert_eq!(
-            (&report["world"], &report["workload"]),
-            (&"machine".into(), &"stand-in".into())
-        );
-        assert_eq!(report["host"]["profile"]["name"], "emulator-7.2");
-        let rows = report["rows"].as_array().unwrap();
-        let names: Vec<_> = rows
-            .iter()
-            .map(|row| (row["policy"].clone(), row["load"]["frames_per_s"].clone()))
-            .collect();
-        let want = [("base", 5e3), ("threaded", 5e3), ("base", 2e4), ("threaded", 2e4)];
-        assert_eq!(names, want.map(|(policy, load)| (policy.into(), load.into())));
-        for row in rows {
-            assert_eq!(row["repetitions"].as_array().unwrap().len(), 2);
-            assert!(row["latency_ns"]["p50"].as_u64().unwrap() > 0);
-            assert!(row["cpu"]["work"].as_f64().unwrap() > 0.0);
-            assert!(row["repetitions"][0]["per_queue"][0]["polls_per_s"].is_f64());
-        }
-    }
-
-    #[test]
-    fn the_same_seeds_give_the_same_bytes_on_any_number_of_threads() {
-        let one = json(&Plan { jobs: NonZeroUsize::new(1), ..plan() }).to_string();
-        assert_eq!(json(&Plan { jobs: NonZeroUsize::new(4), ..plan() }).to_string(), one);
-        assert_ne!(json(&Plan { seed: 7, ..plan() }).to_string(), one);
-    }
-
-    #[test]
-    fn a_run_that_was_interrupted_goes_on_to_the_same_bytes() {
-        let folder = std::env::temp_dir().join(format!("napkin-plan-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let plan = Plan { jobs: NonZeroUsize::new(1), ..plan() };
-        let begin = || Partial::begin(&folder, "napkin 1.0", "bench", plan.identity());
-        let whole = json(&plan).to_string();
-        // All of it is kept; then what a run that was interrupted after some would have left.
-        let mut partial = begin();
-        plan.resumable(Progress::hidden, &Interrupt::default(), &mut partial).unwrap();
-        let path = partial.kept().unwrap().unwrap().to_owned();
-        drop(partial);
-        let lines = std::fs::read_to_string(&path).unwrap();
-        let lines: Vec<&str> = lines.split_inclusive('\n').collect();
-        assert_eq!(lines.len() as u64, 1 + plan.size());
-        for kept in [1, 3, 8] {
-            std::fs::write(&path, lines[..=kept].concat()).unwrap();
-            let mut partial = begin().resume(&path).unwrap();
-            let asked = Interrupt::default();
-            asked.note(2);
-            let error = plan.resumable(Progress::hidden, &asked, &mut partial);
-            if kept < 8 {
-                let Err(PlanError::Interrupted { report: Some(report), .. }) = error else {
-                    panic!("{error:?}")
-                };
-                let there: usize = report.rows.iter().map(|it| it.repetitions.len()).sum();
-                assert_eq!(there, kept, "nothing has begun");
-            }
-            drop(partial);
-            let mut partial = begin().resume(&path).unwrap();
-            let report =
-                plan.resumable(Progress::hidden, &Interrupt::default(), &mut partial).unwrap();
-            assert_eq!(serde_json::to_value(report).unwrap().to_string(), whole, "{kept}");
-            assert_eq!(partial.done(), plan.size());
-        }
-        let other = Plan { window: plan.window + 1, ..plan.clone() };
-        let other = Partial::begin(&folder, "napkin 1.0", "bench", other.identity());
-        let error = other.resume(&path).unwrap_err().to_string();
-        assert!(error.contains("window_ns is 50000000 there and 50000001 now"), "{error}");
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_refused_before_anything_runs() {
-        let refused = |plan: Plan<'_>| {
-            let error = plan.run(Progress::hidden).unwrap_err();
-            assert!(error.is_usage(), "{error}");
-            error.to_string()
-        };
-        assert!(refused(Plan { policies: Vec::new(), ..plan() }).ends_with("one policy"));
-        assert!(refused(Plan { loads: Vec::new(), ..plan() }).ends_with("one load"));
-        assert!(refused(Plan { repetitions: 0, ..plan() }).ends_with("one repetition"));
-        assert!(refused(Plan { window: 0, ..plan() }).contains("above 0"));
-        assert!(refused(Plan { warm_up: LONGEST, ..plan() }).contains("at most an hour"));
-        let zero = refused(Plan { loads: vec!["0".into()], ..plan() });
-        assert!(zero.contains("a load of 0"), "{zero}");
-        let beyond = refused(Plan { loads: vec!["4000000000000".into()], ..plan() });
-        assert!(beyond.contains("link.rate"), "{beyond}");
-    }
-
-    #[test]
-    fn a_timeline_that_would_be_too_large_is_refused_with_the_window_that_fits() {
-        let error = Timeline::new("base at 5000", 0, 1_000, 0).check();
-        assert!(error.is_ok(), "nothing was recorded");
-        let plan = Plan { loads: vec!["20000".into()], ..plan() };
-        assert_eq!(plan.timelines(20_000_000, &Interrupt::default()).unwrap().len(), 2);
-        assert!(matches!(plan.timelines(0, &Interrupt::default()), Err(PlanError::Window(0))));
-    }
-}
+mod tests;

@@ -20,6 +20,7 @@ pub mod pow2;
 mod procfs;
 pub mod split;
 pub mod stat;
+pub mod uncertainty;
 pub mod usage;
 pub mod window;
 

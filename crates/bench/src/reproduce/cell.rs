@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::uncertainty::Interval;
+use crate::measure::uncertainty::Interval;
 pub use crate::report::plot::axis::number;
 
 /// What a figure counts in. Published and modelled are always in the same unit.

@@ -19,10 +19,10 @@ use super::cell::Cell;
 use super::json::{Reproduction, RunRecord};
 use super::plot::Figure;
 use super::sheet::TableError;
-use super::uncertainty;
 use super::verdict::Verdict;
 use crate::interrupt::Interrupt;
 use crate::machine::pool;
+use crate::measure::uncertainty::{Drawn, Interval, Uncertainty};
 use crate::partial::Partial;
 use crate::report::Progress;
 
@@ -299,7 +299,7 @@ impl<E: Experiment> Reproduce for E {
             verdicts = self.verdicts(&cells);
             let draws = draws(self, options, progress, interrupt, partial)?;
             if !draws.is_empty() {
-                uncertainty = Some(uncertainty::judge(&mut cells, &draws));
+                uncertainty = Some(uncertainty_of(&mut cells, &draws));
             }
             if (draws.len() as u64) < options.uncertainty {
                 notes.push(format!(
@@ -328,6 +328,27 @@ impl<E: Experiment> Reproduce for E {
             cells,
         })
     }
+}
+
+/// Gives each cell its interval, and says which orders the draws keep. Each of `draws` are the cells of one
+/// draw, in the order of `cells`.
+fn uncertainty_of(cells: &mut [Cell], draws: &[Vec<Cell>]) -> Uncertainty {
+    let of = |index: usize| draws.iter().map(move |draw| draw.get(index)?.model());
+    for (index, cell) in cells.iter_mut().enumerate() {
+        cell.interval = Interval::of(of(index).flatten().collect());
+    }
+    let judged = cells.iter().enumerate().filter(|(_, cell)| !cell.exempt);
+    let figures: Vec<Drawn<'_>> = judged
+        .map(|(index, cell)| Drawn {
+            table: &cell.table,
+            quantity: &cell.quantity,
+            load: &cell.load,
+            config: &cell.config,
+            value: cell.model(),
+            draws: of(index).collect(),
+        })
+        .collect();
+    Uncertainty::of(&figures, draws.len())
 }
 
 /// The cells of each draw, as far as nobody interrupts.

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::cell::Cell;
 use super::plot::Figure;
-use super::uncertainty::Uncertainty;
 use super::verdict::Verdict;
+use crate::measure::uncertainty::Uncertainty;
 use crate::report::round;
 
 /// All experiments of one call.

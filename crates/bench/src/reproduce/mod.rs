@@ -4,8 +4,7 @@
 //!   kernel; [`sheet`] is the CSV file below all of them.
 //! - [`experiment`] runs an experiment's tasks on all cores; the experiments themselves stand beside it.
 //! - [`cell`] is one figure with its error, [`verdict`] what was asked of many, [`null`] the model that
-//!   knows some other row of a table and nothing else; [`uncertainty`] is what is left of all this when
-//!   what nobody measured is drawn anew.
+//!   knows some other row of a table and nothing else.
 //! - [`json`], [`text`], [`plot`] and [`page`] show the result.
 //!
 //! Nothing here models anything, and nothing is filled in: a figure without a modelled value says why.
@@ -30,7 +29,6 @@ pub mod sheet;
 pub mod suspend;
 pub mod text;
 pub mod threaded;
-pub mod uncertainty;
 pub mod verdict;
 
 pub use cell::{Cell, Estimate, Modelled, Unit};

@@ -10,8 +10,7 @@ use comfy_table::{
 
 use super::cell::{self, Cell, Modelled};
 use super::json::Reproduction;
-use super::uncertainty::{self, Interval, Uncertainty};
-use super::verdict::percent;
+use crate::measure::uncertainty::{Interval, Uncertainty};
 use crate::report::text::WIDTH;
 
 /// What stands where there is no figure.
@@ -160,42 +159,14 @@ pub fn render(reproduction: &Reproduction) -> String {
     text
 }
 
-/// How many of a load's undecided pairs are named.
-const UNTOLD: usize = 6;
-
 /// What the draws left of the orders of the configurations.
 pub(super) fn orders(uncertainty: &Uncertainty) -> Vec<String> {
-    let mut lines = vec![format!(
-        "{} draws of all fitted and assumed constants within their ranges, and of seeds: 90 % of a figure's draws \
-         lie in its interval.",
+    let first = format!(
+        "{} draws of all fitted and assumed constants within their ranges, and of seeds: 90 % of a figure's \
+         draws lie in its interval.",
         uncertainty.draws
-    )];
-    for orders in &uncertainty.orders {
-        let parts = [&orders.table, &orders.quantity, &orders.load];
-        let name: Vec<&str> =
-            parts.into_iter().filter(|part| !part.is_empty()).map(String::as_str).collect();
-        let mut line = format!(
-            "{}: {} of {} pairs keep their order in {} or more of the draws ({} of all)",
-            name.join(", "),
-            orders.pairs - orders.untold.len(),
-            orders.pairs,
-            percent(uncertainty::TOLD),
-            percent(orders.kept)
-        );
-        if !orders.untold.is_empty() {
-            let named = orders.untold.iter().take(UNTOLD);
-            let named =
-                named.map(|pair| format!("{} < {} ({})", pair.low, pair.high, percent(pair.kept)));
-            line.push_str("; no difference that the model can tell: ");
-            line.push_str(&named.collect::<Vec<_>>().join(", "));
-            if orders.untold.len() > UNTOLD {
-                line.push_str(&format!(" and {} more", orders.untold.len() - UNTOLD));
-            }
-        }
-        lines.push(line);
-    }
-    lines.push(String::new());
-    lines
+    );
+    [first].into_iter().chain(uncertainty.lines()).chain([String::new()]).collect()
 }
 
 /// What the marks mean, as far as they were used.

@@ -1,0 +1,229 @@
+//! How sure the model is: what is left of its figures, and of the order of two policies, when everything
+//! that nobody measured is drawn anew.
+//!
+//! Each draw takes all fitted and assumed constants of the profile from their ranges
+//! ([`Profile::drawn`](napkin_machine::profile::Profile::drawn)), and seeds of its own. The constants are
+//! drawn independently of each other, although a fit would allow only some of these combinations: the
+//! intervals are too wide rather than too narrow. What the mechanisms leave out is not in them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Of the draws, the part that an interval leaves out at each end.
+const TAIL: f64 = 0.05;
+
+/// An order that fewer of the draws keep is none that the model can tell.
+pub const TOLD: f64 = 0.9;
+
+/// Where nine of ten draws put a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// The lower end, in the figure's unit: a twentieth of the draws is below.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+    /// Draws in which the figure was modelled.
+    pub draws: usize,
+}
+
+impl Interval {
+    /// The interval of these values; `None` without one.
+    pub fn of(mut values: Vec<f64>) -> Option<Interval> {
+        values.sort_by(f64::total_cmp);
+        let at =
+            |part: f64| values.get((part * (values.len() - 1) as f64).round() as usize).copied();
+        if values.is_empty() {
+            return None;
+        }
+        Some(Interval { low: at(TAIL)?, high: at(1.0 - TAIL)?, draws: values.len() })
+    }
+}
+
+/// Two configurations, and how sure their order is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// The one with the smaller figure, as modelled without a draw.
+    pub low: String,
+    /// The other.
+    pub high: String,
+    /// The part of the draws with the same order.
+    pub kept: f64,
+}
+
+/// All pairs of configurations in one quantity under one load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Orders {
+    /// The table, where the experiment has several.
+    pub table: String,
+    /// The quantity.
+    pub quantity: String,
+    /// The load.
+    pub load: String,
+    /// Pairs whose modelled figures differ.
+    pub pairs: usize,
+    /// The mean, over them, of the part of the draws that keeps the order.
+    pub kept: f64,
+    /// The pairs of which fewer than [`TOLD`] of the draws keep it, the least sure first.
+    pub untold: Vec<Pair>,
+}
+
+/// What a number of draws left of the orders.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Uncertainty {
+    /// Draws.
+    pub draws: usize,
+    /// Orders of the configurations, for each quantity and load that more than one of them has.
+    pub orders: Vec<Orders>,
+}
+
+/// One figure, as modelled, and in each draw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drawn<'a> {
+    /// The table, where there are several.
+    pub table: &'a str,
+    /// The quantity.
+    pub quantity: &'a str,
+    /// The load.
+    pub load: &'a str,
+    /// The configuration.
+    pub config: &'a str,
+    /// The figure without a draw, which says what the order is.
+    pub value: Option<f64>,
+    /// Of each draw; `None` where it was not modelled.
+    pub draws: Vec<Option<f64>>,
+}
+
+impl Drawn<'_> {
+    fn beside(&self) -> (&str, &str, &str) {
+        (self.table, self.quantity, self.load)
+    }
+
+    /// How many draws keep the order of two figures; `None` where there is no order to keep.
+    fn pair(&self, other: &Drawn<'_>) -> Option<Pair> {
+        let (one, two) = (self.value?, other.value?);
+        if one == two || self.config == other.config {
+            return None;
+        }
+        let (low, high) = if one < two { (self, other) } else { (other, self) };
+        let both = low.draws.iter().zip(&high.draws);
+        let all: Vec<(f64, f64)> =
+            both.filter_map(|(low, high)| Some(((*low)?, (*high)?))).collect();
+        let kept = all.iter().filter(|(low, high)| low < high).count();
+        (!all.is_empty()).then(|| Pair {
+            low: low.config.to_owned(),
+            high: high.config.to_owned(),
+            kept: kept as f64 / all.len() as f64,
+        })
+    }
+}
+
+impl Uncertainty {
+    /// Which orders a number of draws keeps.
+    pub fn of(figures: &[Drawn<'_>], draws: usize) -> Uncertainty {
+        let mut seen = BTreeSet::new();
+        let mut orders = Vec::new();
+        for (first, figure) in figures.iter().enumerate() {
+            if !seen.insert(figure.beside()) {
+                continue;
+            }
+            let beside: Vec<&Drawn<'_>> =
+                figures[first..].iter().filter(|it| it.beside() == figure.beside()).collect();
+            let mut pairs = Vec::new();
+            for (place, one) in beside.iter().enumerate() {
+                pairs.extend(beside[place + 1..].iter().filter_map(|other| one.pair(other)));
+            }
+            if pairs.is_empty() {
+                continue;
+            }
+            let kept = pairs.iter().map(|pair| pair.kept).sum::<f64>() / pairs.len() as f64;
+            let count = pairs.len();
+            let mut untold: Vec<Pair> = pairs.into_iter().filter(|pair| pair.kept < TOLD).collect();
+            untold.sort_by(|a, b| a.kept.total_cmp(&b.kept));
+            let [table, quantity, load] =
+                [figure.table, figure.quantity, figure.load].map(str::to_owned);
+            orders.push(Orders { table, quantity, load, pairs: count, kept, untold });
+        }
+        Uncertainty { draws, orders }
+    }
+
+    /// The same in words, a line for each quantity and load.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.orders.iter().map(Orders::to_string)
+    }
+}
+
+/// How many of a load's undecided pairs are named.
+const NAMED: usize = 6;
+
+impl fmt::Display for Orders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |part: f64| format!("{:.0} %", part * 100.0);
+        let parts = [&self.table, &self.quantity, &self.load];
+        let parts = parts.into_iter().filter(|part| !part.is_empty()).map(String::as_str);
+        write!(
+            f,
+            "{}: {} of {} pairs keep their order in {} or more of the draws",
+            parts.collect::<Vec<_>>().join(", "),
+            self.pairs - self.untold.len(),
+            self.pairs,
+            percent(TOLD)
+        )?;
+        for (place, pair) in self.untold.iter().take(NAMED).enumerate() {
+            let before =
+                if place == 0 { "; no difference that the model can tell: " } else { ", " };
+            write!(f, "{before}{} < {} ({})", pair.low, pair.high, percent(pair.kept))?;
+        }
+        match self.untold.len().saturating_sub(NAMED) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_that_draws_turn_round_is_not_told() {
+        let figure = |config, value, draws: &dyn Fn(i32) -> f64| Drawn {
+            table: "",
+            quantity: "p99",
+            load: "200K",
+            config,
+            value: Some(value),
+            draws: (0..20).map(|i| Some(draws(i))).collect(),
+        };
+        let figures = [
+            figure("base", 30.0, &|i| 30.0 + f64::from(i)),
+            figure("defer20", 50.0, &|i| 60.0 + f64::from(i)),
+            figure("fullbusy", 29.0, &|_| 39.5),
+        ];
+        let said = Uncertainty::of(&figures, 20);
+        let [orders] = &said.orders[..] else { panic!("{said:?}") };
+        assert_eq!(orders.pairs, 3);
+        assert!((orders.kept - (1.0 + 1.0 + 0.5) / 3.0).abs() < 1e-12);
+        let want = "p99, 200K: 2 of 3 pairs keep their order in 90 % or more of the draws; no difference that \
+                    the model can tell: fullbusy < base (50 %)";
+        assert_eq!(said.lines().collect::<Vec<_>>(), [want]);
+        let values = figures[0].draws.iter().flatten().copied().collect();
+        let interval = Interval::of(values).unwrap();
+        assert_eq!((interval.low, interval.high, interval.draws), (31.0, 48.0, 20));
+    }
+
+    #[test]
+    fn a_figure_that_no_draw_modelled_has_no_interval_and_no_order() {
+        let lost = |config, value| Drawn {
+            table: "",
+            quantity: "p99",
+            load: "",
+            config,
+            value: Some(value),
+            draws: vec![None],
+        };
+        assert!(Uncertainty::of(&[lost("a", 1.0), lost("b", 2.0)], 1).orders.is_empty());
+        assert_eq!(Interval::of(Vec::new()), None);
+    }
+}
