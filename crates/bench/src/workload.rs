@@ -57,6 +57,34 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Refuses what makes no sense, before anything runs.
+    ///
+    /// # Errors
+    /// [`BenchError::Option`] with what is wrong first.
+    pub fn check(&self) -> Result<(), BenchError> {
+        if self.policies.is_empty() || self.repetitions == 0 || self.window.is_zero() {
+            return Err(BenchError::Option(
+                "nothing to run: give at least one policy, one repetition and a window".into(),
+            ));
+        }
+        if self.repetitions > MOST_REPETITIONS || self.window > LONGEST_WINDOW {
+            return Err(BenchError::Option(format!(
+                "give at most {MOST_REPETITIONS} repetitions, and a window of at most 1h, not {} and {}",
+                self.repetitions,
+                Time(u64::try_from(self.window.as_nanos()).unwrap_or(u64::MAX))
+            )));
+        }
+        NamedPolicy::distinct(&self.policies).map_err(BenchError::Option)?;
+        let usable = napkin_engine::sched::usable_cpus();
+        if let Some(cpu) = self.cpus.iter().find(|cpu| !usable.contains(cpu)) {
+            let usable = usable.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+            return Err(BenchError::Option(format!(
+                "CPU {cpu} cannot be used: this process may use {usable}"
+            )));
+        }
+        Ok(())
+    }
+
     /// The CPUs: of the queue, and of whoever should be elsewhere, if there is such a place.
     pub fn placement(&self) -> Placement {
         let usable = napkin_engine::sched::usable_cpus();
@@ -224,7 +252,7 @@ pub fn resumable(
     interrupt: &Interrupt,
     partial: &mut Partial,
 ) -> Result<Report, Stopped> {
-    check(options)?;
+    options.check()?;
     let policies = options.policies.len();
     let plan = order(workload, options);
     let steps = plan.len() as u64;
@@ -333,31 +361,6 @@ pub fn resumable(
             Err(Stopped { error, report })
         }
     }
-}
-
-/// Refuses what makes no sense, before anything runs.
-fn check(options: &Options) -> Result<(), BenchError> {
-    if options.policies.is_empty() || options.repetitions == 0 || options.window.is_zero() {
-        return Err(BenchError::Option(
-            "nothing to run: give at least one policy, one repetition and a window".into(),
-        ));
-    }
-    if options.repetitions > MOST_REPETITIONS || options.window > LONGEST_WINDOW {
-        return Err(BenchError::Option(format!(
-            "give at most {MOST_REPETITIONS} repetitions, and a window of at most 1h, not {} and {}",
-            options.repetitions,
-            Time(u64::try_from(options.window.as_nanos()).unwrap_or(u64::MAX))
-        )));
-    }
-    NamedPolicy::distinct(&options.policies).map_err(BenchError::Option)?;
-    let usable = napkin_engine::sched::usable_cpus();
-    if let Some(cpu) = options.cpus.iter().find(|cpu| !usable.contains(cpu)) {
-        let usable = usable.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-        return Err(BenchError::Option(format!(
-            "CPU {cpu} cannot be used: this process may use {usable}"
-        )));
-    }
-    Ok(())
 }
 
 fn describe(load: &Map<String, Value>) -> String {

@@ -402,7 +402,8 @@ fn all(
     outputs: &mut Outputs<'_>,
     json: impl Fn(&str) -> Option<PathBuf>,
 ) -> Result<(), Failure> {
-    for (workload, _) in runs {
+    for (workload, options) in runs {
+        options.check().map_err(|error| Failure::Usage(error.to_string()))?;
         outputs.check(json(workload.name()).as_deref())?;
     }
     let (mut steps, mut time) = (0, Duration::ZERO);

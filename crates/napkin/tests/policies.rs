@@ -84,6 +84,7 @@ fn what_nobody_waits_for_is_refused_with_the_limit() {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args}: {error}");
         assert!(error.contains(limit), "{args}: {error}");
+        assert!(!error.contains("measurements, about"), "{args}: refused before it is announced");
     }
 }
 
