@@ -164,11 +164,12 @@ impl fmt::Display for Orders {
         let parts = parts.into_iter().filter(|part| !part.is_empty()).map(String::as_str);
         write!(
             f,
-            "{}: {} of {} pairs keep their order in {} or more of the draws",
+            "{}: {} of {} pairs keep their order in {} or more of the draws ({} of all)",
             parts.collect::<Vec<_>>().join(", "),
             self.pairs - self.untold.len(),
             self.pairs,
-            percent(TOLD)
+            percent(TOLD),
+            percent(self.kept)
         )?;
         for (place, pair) in self.untold.iter().take(NAMED).enumerate() {
             let before =
@@ -205,7 +206,8 @@ mod tests {
         let [orders] = &said.orders[..] else { panic!("{said:?}") };
         assert_eq!(orders.pairs, 3);
         assert!((orders.kept - (1.0 + 1.0 + 0.5) / 3.0).abs() < 1e-12);
-        let want = "p99, 200K: 2 of 3 pairs keep their order in 90 % or more of the draws; no difference that \
+        let want = "p99, 200K: 2 of 3 pairs keep their order in 90 % or more of the draws (83 % of all); no \
+                    difference that \
                     the model can tell: fullbusy < base (50 %)";
         assert_eq!(said.lines().collect::<Vec<_>>(), [want]);
         let values = figures[0].draws.iter().flatten().copied().collect();

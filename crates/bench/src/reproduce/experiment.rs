@@ -337,7 +337,7 @@ fn uncertainty_of(cells: &mut [Cell], draws: &[Vec<Cell>]) -> Uncertainty {
     for (index, cell) in cells.iter_mut().enumerate() {
         cell.interval = Interval::of(of(index).flatten().collect());
     }
-    let judged = cells.iter().enumerate().filter(|(_, cell)| !cell.exempt);
+    let judged = cells.iter().enumerate().filter(|(_, cell)| cell.is_informative());
     let figures: Vec<Drawn<'_>> = judged
         .map(|(index, cell)| Drawn {
             table: &cell.table,
