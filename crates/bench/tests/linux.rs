@@ -30,8 +30,9 @@ fn report(name: &str, load: &str, policies: &[&str]) -> Report {
     let report = run(&*workload, &options).unwrap_or_else(|stopped| panic!("{name}: {stopped}"));
     // Where the kernel's timers cannot be watched these three are left out.
     let timers = ["defer", "wdog", "suspend"];
-    // Nothing is offered where each request waits for the last one's answer.
-    let closed = |column: &&Column| load == "max" && column.name == "offered";
+    // Nothing is offered, and nothing falls due, where each request waits for the last one's answer.
+    let open = ["offered", "unanswered"];
+    let closed = |column: &&Column| load == "max" && open.contains(&column.name);
     let columns = workload.columns().into_iter().filter(|it| !timers.contains(&it.name));
     for column in columns.filter(|it| !closed(it)) {
         let says = |row: &Row| column.value(&serde_json::to_value(row).unwrap()).is_some();
