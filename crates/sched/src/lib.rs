@@ -266,8 +266,12 @@ mod tests {
     #[test]
     fn a_thread_that_has_ended_is_no_cpu_s_fault() {
         let gone = std::thread::spawn(rustix::thread::gettid).join().expect("no panic");
-        let error =
-            pin(Some(gone.as_raw_nonzero().get()), &usable_cpus()[..1]).expect_err("it has ended");
+        let gone = gone.as_raw_nonzero().get();
+        // The kernel tells who joins shortly before the thread is gone.
+        while std::fs::exists(format!("/proc/self/task/{gone}")).expect("readable") {
+            std::thread::yield_now();
+        }
+        let error = pin(Some(gone), &usable_cpus()[..1]).expect_err("it has ended");
         assert!(matches!(error, SchedError::Affinity { .. }), "{error}");
     }
 }
