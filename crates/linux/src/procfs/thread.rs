@@ -191,7 +191,12 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(1));
         assert!(Time::read(pid, tid).is_none_or(|time| time.run_ns > 0));
         let ended = std::thread::spawn(rustix::thread::gettid).join().expect("no panic");
-        assert_eq!(ThreadStat::read(pid, ended.as_raw_nonzero().get()), None);
+        let ended = ended.as_raw_nonzero().get();
+        // The kernel tells who joins shortly before the thread is gone.
+        while std::fs::exists(format!("/proc/self/task/{ended}")).expect("readable") {
+            std::thread::yield_now();
+        }
+        assert_eq!(ThreadStat::read(pid, ended), None);
     }
 
     #[test]
