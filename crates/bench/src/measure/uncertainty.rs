@@ -46,7 +46,7 @@ impl Interval {
 pub struct Pair {
     /// The one with the smaller figure, as modelled without a draw.
     pub low: String,
-    /// The other.
+    /// The one with the larger figure.
     pub high: String,
     /// The part of the draws with the same order.
     pub kept: f64,
@@ -57,9 +57,9 @@ pub struct Pair {
 pub struct Orders {
     /// The table, where the experiment has several.
     pub table: String,
-    /// The quantity.
+    /// What is compared, as in `p99`.
     pub quantity: String,
-    /// The load.
+    /// Under which load, as the table says it; empty where it has only one.
     pub load: String,
     /// Pairs whose modelled figures differ.
     pub pairs: usize,
@@ -72,7 +72,7 @@ pub struct Orders {
 /// What a number of draws left of the orders.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Uncertainty {
-    /// Draws.
+    /// How many draws were made.
     pub draws: usize,
     /// Orders of the configurations, for each quantity and load that more than one of them has.
     pub orders: Vec<Orders>,
@@ -83,11 +83,11 @@ pub struct Uncertainty {
 pub struct Drawn<'a> {
     /// The table, where there are several.
     pub table: &'a str,
-    /// The quantity.
+    /// What is compared, as in `p99`.
     pub quantity: &'a str,
-    /// The load.
+    /// Under which load, as the table says it; empty where it has only one.
     pub load: &'a str,
-    /// The configuration.
+    /// Whose figure it is: a policy, by the table's name.
     pub config: &'a str,
     /// The figure without a draw, which says what the order is.
     pub value: Option<f64>,
@@ -207,8 +207,7 @@ mod tests {
         assert_eq!(orders.pairs, 3);
         assert!((orders.kept - (1.0 + 1.0 + 0.5) / 3.0).abs() < 1e-12);
         let want = "p99, 200K: 2 of 3 pairs keep their order in 90 % or more of the draws (83 % of all); no \
-                    difference that \
-                    the model can tell: fullbusy < base (50 %)";
+                    difference that the model can tell: fullbusy < base (50 %)";
         assert_eq!(said.lines().collect::<Vec<_>>(), [want]);
         let values = figures[0].draws.iter().flatten().copied().collect();
         let interval = Interval::of(values).unwrap();

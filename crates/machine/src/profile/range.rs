@@ -16,7 +16,7 @@ const ATTEMPTS: u32 = 100;
 /// The range of one constant, whose value is a place from 0 to 1 in it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Range {
-    /// Which constant.
+    /// The constant whose values these are.
     pub key: &'static Key,
     /// The lower end, in the key's base unit.
     pub low: f64,

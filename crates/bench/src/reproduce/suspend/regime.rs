@@ -37,7 +37,7 @@ pub(super) enum Regime {
     Floor,
     /// Below MAX, and requests wait: a published p99 from 500 us on.
     Knee,
-    /// MAX.
+    /// MAX: each connection sends again as soon as it is answered.
     Saturation,
 }
 
