@@ -48,9 +48,10 @@ macro_rules! counts {
         /// The counts of one instance at one moment, or their growth over a window.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub struct Counts {
-            /// Polls that found frames or transmit completions, by owner.
+            /// Polls that received frames, by owner.
             pub polls: [u64; OWNERS],
-            /// Polls that found nothing, by owner.
+            /// Polls that received none, by owner, whether or not transmit completions were reaped: what
+            /// Linux's trace point `napi_poll` shows as work 0.
             pub empty_polls: [u64; OWNERS],
             $($(#[$doc])* pub $name: u64,)*
             /// The shortest time between the last work of a poll and an interrupt that won the
@@ -164,8 +165,12 @@ impl Counters {
     pub(crate) fn poll(&self, owner: Owner, work: Work) {
         let slot = owner as usize;
         if work.any() {
-            Self::own(&self.polls[slot], 1);
-            Self::own(&self.packets, u64::from(work.rx));
+            if work.rx != 0 {
+                Self::own(&self.polls[slot], 1);
+                Self::own(&self.packets, u64::from(work.rx));
+            } else {
+                Self::own(&self.empty_polls[slot], 1);
+            }
             if work.tx != 0 {
                 Self::own(&self.completions, u64::from(work.tx));
             }
@@ -174,7 +179,7 @@ impl Counters {
         }
     }
 
-    /// Polls that found nothing and that nobody made one by one, for the instance's owner.
+    /// Polls that received nothing and that nobody made one by one, for the instance's owner.
     pub(crate) fn empty_polls(&self, owner: Owner, n: u64) {
         Self::own(&self.empty_polls[owner as usize], n);
     }
@@ -205,7 +210,7 @@ impl Counts {
         self.polls.iter().sum::<u64>() + self.all_empty_polls()
     }
 
-    /// All polls that found nothing.
+    /// All polls that received nothing.
     pub fn all_empty_polls(&self) -> u64 {
         self.empty_polls.iter().sum()
     }
@@ -216,17 +221,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_polls_are_those_of_every_owner_with_those_that_found_nothing() {
+    fn all_polls_are_those_of_every_owner_with_those_that_received_nothing() {
         let counters = Counters::new();
         for (times, owner) in (1..).zip(Owner::ALL) {
             for _ in 0..times {
                 counters.poll(owner, Work { rx: 3, tx: 0 });
             }
             counters.poll(owner, Work::NONE);
+            // Whoever only reaps has received nothing.
+            counters.poll(owner, Work { rx: 0, tx: 2 });
         }
         let counts = counters.snapshot();
-        assert_eq!((counts.all_polls(), counts.all_empty_polls()), (15 + 5, 5));
-        assert_eq!((counts.polls, counts.empty_polls), ([1, 2, 3, 4, 5], [1; 5]));
+        assert_eq!((counts.all_polls(), counts.all_empty_polls()), (15 + 10, 10));
+        assert_eq!((counts.polls, counts.empty_polls), ([1, 2, 3, 4, 5], [2; 5]));
+        assert_eq!((counts.packets, counts.completions), (45, 10));
         let names = Owner::ALL.map(Owner::name);
         assert_eq!(names, ["softirq", "ksoftirqd", "thread", "worker", "application"]);
     }

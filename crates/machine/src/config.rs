@@ -184,6 +184,13 @@ pub struct NicConfig {
     pub ring: u32,
     /// Completion order of the driver.
     pub order: Order,
+    /// The card interrupts for frames that came between a poll and the unmasking; else the driver looks
+    /// for them.
+    pub late_frames_interrupt: bool,
+    /// Transmit completions that a poll reaps at most, and then asks for another; 0: all there are.
+    pub tx_budget: u16,
+    /// A poll that would ask for another completes on a CPU that is not the interrupt's.
+    pub follows_affinity: bool,
     /// Frames that are handed to the stack together while a poll is under way; 0: all at its end.
     pub gro_batch: u16,
     /// From the wire to the ring.
@@ -292,6 +299,9 @@ impl Config {
                     "unmask-first" => Order::UnmaskFirst,
                     _ => Order::DeliverFirst,
                 },
+                late_frames_interrupt: p.choice("nic.late-frames") == "interrupt",
+                tx_budget: p.count("nic.tx-budget") as u16,
+                follows_affinity: p.on("nic.follows-affinity"),
                 gro_batch: p.count("nic.gro-batch") as u16,
                 dma: p.time("nic.dma"),
                 interrupt_latency: p.time("nic.interrupt-latency"),

@@ -45,6 +45,8 @@ pub(crate) enum Source {
     Tick,
     SliceEnd,
     Reschedule,
+    /// Something that is not modelled keeps the CPU, its interrupts off, for so long.
+    Held(Ns),
 }
 
 /// Where a hard interrupt is.

@@ -9,6 +9,7 @@ use napkin_core::policy::{InstancePolicy, Threaded};
 use napkin_core::state::SCHED;
 use napkin_core::{From, Id, Ns};
 
+use crate::cpu::Source;
 use crate::events::Event;
 use crate::machine::Machine;
 use crate::thread::ThreadId;
@@ -32,6 +33,8 @@ pub enum Fault {
     Signal(ThreadId),
     /// Frames to the host are lost for so long.
     LinkDown(Ns),
+    /// Something that is not modelled keeps the CPU for so long, with its interrupts off.
+    Hold(u16, Ns),
     /// The epoll context's ready list does not run empty for so long.
     AlwaysReady(u32, Ns),
 }
@@ -89,6 +92,7 @@ impl Machine<'_> {
                     self.wake_thread(thread);
                 }
             }
+            Fault::Hold(cpu, time) => self.interrupt(usize::from(cpu), Source::Held(time)),
             Fault::LinkDown(time) => self.link_down_until = self.now + time,
             Fault::AlwaysReady(epoll, time) => self.always_ready(epoll, self.now + time),
         }

@@ -74,6 +74,7 @@ impl Machine<'_> {
                             Source::Timer(_) | Source::SliceEnd => cost.timer_expiry,
                             Source::Tick => cost.tick,
                             Source::Reschedule => 0,
+                            Source::Held(time) => time,
                         };
                         self.spend(cpu, cost.interrupt_entry + handler, Use::Interrupt, false)
                     }
@@ -146,7 +147,7 @@ impl Machine<'_> {
                 self.slice_ended(cpu);
                 Hard::Leaving
             }
-            Source::Reschedule => Hard::Leaving,
+            Source::Reschedule | Source::Held(_) => Hard::Leaving,
         };
         if let Some(Frame { body, .. }) = self.cpus[cpu].frames.last_mut() {
             *body = Body::Hard(next);

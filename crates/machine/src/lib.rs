@@ -16,6 +16,7 @@ mod config;
 mod control;
 mod counts;
 mod cpu;
+mod driver;
 mod events;
 mod fault;
 mod hard;

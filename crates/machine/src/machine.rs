@@ -20,6 +20,7 @@ use crate::nic::NicQueue;
 use crate::packet::Packet;
 use crate::rng::Rng;
 use crate::socket::{Flow, Ready, Socket};
+use crate::speed::DrawnTurns;
 use crate::thread::{Affinity, Class, Program, Role, Thread, ThreadId};
 use crate::trace::Trace;
 
@@ -56,6 +57,7 @@ pub struct Machine<'a> {
     pub(crate) clock_generation: u32,
     /// When the one that had it last gave it up at a device; `NEVER` before.
     pub(crate) clock_released: Ns,
+    pub(crate) turns: DrawnTurns,
     pub(crate) rng: Rng,
     pub(crate) steps: u64,
     /// Threads that poll in vain are skipped in bulk.
@@ -153,6 +155,7 @@ impl<'a> Machine<'a> {
             clock_turn: 0,
             clock_generation: 0,
             clock_released: NEVER,
+            turns: DrawnTurns::none(),
             rng: rng.split(),
             steps: 0,
             skip: true,

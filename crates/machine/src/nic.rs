@@ -1,4 +1,5 @@
-//! The NIC: rings, interrupts and their moderation, transmission.
+//! The NIC: rings, interrupts and their moderation, transmission. What its driver makes of them is in
+//! `driver.rs`.
 
 use std::collections::VecDeque;
 
@@ -48,6 +49,8 @@ pub(crate) struct NicQueue {
     pub(crate) transmissions: Option<Transmissions>,
     /// Bytes that have arrived.
     pub(crate) bytes: u64,
+    /// When the last frame arrived.
+    pub(crate) arrived_at: Ns,
     /// The earliest look at the instance's deadline that is under way.
     pub(crate) timer_at: Ns,
     /// The CPU that started it, where it fires (the kernel pins it).
@@ -95,6 +98,7 @@ impl NicQueue {
             rx_events: 0,
             transmissions: (config.adaptive && config.tx_interrupts).then(Transmissions::new),
             bytes: 0,
+            arrived_at: 0,
             timer_at: NEVER,
             timer_cpu: 0,
             pressure: Pressure::Room,
@@ -157,6 +161,7 @@ impl Machine<'_> {
             return;
         }
         queue.ring.push_back(packet);
+        queue.arrived_at = self.now;
         queue.held += 1;
         let depth = queue.ring.len();
         if let Some(trace) = &mut self.trace {
@@ -174,19 +179,31 @@ impl Machine<'_> {
         }
         let enough = queue.coalesce_frames > 0 && queue.held >= queue.coalesce_frames;
         if queue.coalesce == 0 || enough {
-            queue.rx_events += 1;
-            queue.held = 0;
-            self.raise_line(index);
+            self.interrupt_for_frames(index);
             return;
         }
-        let at = self.now + queue.coalesce;
+        let due = self.now + queue.coalesce;
+        self.hold_back(index, due);
+    }
+
+    /// Received frames raise the interrupt now.
+    pub(crate) fn interrupt_for_frames(&mut self, index: usize) {
+        let queue = &mut self.queues[index];
+        queue.rx_events += 1;
+        queue.held = 0;
+        self.raise_line(index);
+    }
+
+    /// Holds the interrupt for received frames back until then.
+    pub(crate) fn hold_back(&mut self, index: usize, due: Ns) {
+        let queue = &mut self.queues[index];
         if !queue.moderating || self.config.nic.coalesce_restarts {
-            queue.moderate_at = at;
+            queue.moderate_at = due;
         }
         if !queue.moderating {
             queue.moderating = true;
             let generation = queue.moderation;
-            self.events.at(at, Event::Moderated { queue: index as u16, generation });
+            self.events.at(due, Event::Moderated { queue: index as u16, generation });
         }
     }
 
@@ -203,9 +220,7 @@ impl Machine<'_> {
         queue.moderating = false;
         // Who polls without an interrupt may have taken what it was for.
         if queue.armed && queue.waits() {
-            queue.rx_events += 1;
-            queue.held = 0;
-            self.raise_line(index);
+            self.interrupt_for_frames(index);
         }
     }
 
@@ -258,7 +273,7 @@ impl Machine<'_> {
         }
     }
 
-    fn raise_line(&mut self, index: usize) {
+    pub(crate) fn raise_line(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         queue.armed = false;
         queue.void_moderation();

@@ -71,19 +71,7 @@ impl Machine<'_> {
             },
             Op::Unmask(id) => match stage {
                 0 => self.pay(cpu, at, cost.unmask, class),
-                _ => {
-                    let waits = self.queues[usize::from(id.0)].unmask();
-                    self.adapt(usize::from(id.0));
-                    if let Some(trace) = &mut self.trace {
-                        trace.masked(id.0, self.now, false);
-                    }
-                    if self.config.nic.tx_interrupts
-                        && self.queues[usize::from(id.0)].completions > 0
-                    {
-                        self.moderate_completions(usize::from(id.0));
-                    }
-                    Next::Did(Did::Unmasked(waits))
-                }
+                _ => Next::Did(Did::Unmasked(self.unmask(usize::from(id.0)))),
             },
             Op::Arm { id, at: deadline } => match stage {
                 0 => {
@@ -204,7 +192,7 @@ impl Machine<'_> {
         let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
         match exec.stage {
             0 => {
-                (exec.rx, exec.tx) = (0, 0);
+                (exec.rx, exec.tx, exec.again) = (0, 0, false);
                 exec.bh_disabled = true;
                 exec.stage = 1;
                 let claim = if application && !exec.claimed { cost.claim } else { 0 };
@@ -214,11 +202,10 @@ impl Machine<'_> {
                 Next::Spend(cost.poll + claim + cold, class)
             }
             1 => {
-                let queue = &mut self.queues[index];
-                let done = std::mem::take(&mut queue.completions);
-                let sends = !queue.outgoing.is_empty();
+                let (done, again) = self.reap(index);
+                let sends = !self.queues[index].outgoing.is_empty();
                 if let Some(exec) = self.exec(cpu, at) {
-                    exec.tx = done;
+                    (exec.tx, exec.again) = (done, again);
                     exec.stage = if sends { SEND } else { FRAMES };
                 }
                 let first = if sends { cost.send_frame } else { 0 };
@@ -276,7 +263,8 @@ impl Machine<'_> {
     /// A poll has found the ring empty, or used its budget.
     fn polled(&mut self, cpu: usize, at: Context, id: Id, budget: u16) -> Next {
         let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
-        let work = Work { rx: exec.rx, tx: exec.tx };
+        let (work, again) = (Work { rx: exec.rx, tx: exec.tx }, exec.again);
+        let says = self.says(cpu, id, budget, work.rx, again);
         self.queues[usize::from(id.0)].waiting_since = self.now;
         self.check_round_of(cpu, at, id, work.rx, budget);
         match at {
@@ -294,7 +282,7 @@ impl Machine<'_> {
             let who = self.who(cpu);
             *self.seen.polls.entry((who, budget, work.rx)).or_insert(0) += 1;
         }
-        Next::Did(Did::Polled(work))
+        Next::Did(Did::Polled(Work { rx: says, ..work }))
     }
 
     /// Checks the round of a softirq that a poll belongs to.

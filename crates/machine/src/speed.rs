@@ -4,11 +4,47 @@ use napkin_core::Ns;
 
 use crate::events::Event;
 use crate::machine::Machine;
+use crate::rng::Rng;
 
 /// A stopped CPU's time for a piece of work, in thousandths of its own: it does not get on.
 pub(crate) const STOPPED: u64 = 10_000_000_000;
 
+/// What is drawn where CPUs advance one clock in turn; nothing, unless somebody asks for it.
+#[derive(Debug)]
+pub(crate) struct DrawnTurns {
+    /// A slice is shorter or longer by up to this.
+    spread: Ns,
+    /// Of a thousand times that a CPU touches a device, those in which it keeps the clock.
+    keeps: u16,
+    rng: Rng,
+}
+
+impl DrawnTurns {
+    /// All slices are equal, and who touches a device always gives the clock away.
+    pub(crate) fn none() -> Self {
+        DrawnTurns { spread: 0, keeps: 0, rng: Rng::new(0) }
+    }
+
+    fn slice(&mut self, slice: Ns) -> Ns {
+        if self.spread == 0 {
+            return slice;
+        }
+        let spread = self.spread.min(slice.saturating_sub(1));
+        slice - spread + self.rng.below(2 * spread + 1)
+    }
+
+    fn keeps(&mut self) -> bool {
+        self.keeps > 0 && self.rng.below(1000) < u64::from(self.keeps)
+    }
+}
+
 impl Machine<'_> {
+    /// From now on each slice of the shared clock is shorter or longer by up to `spread`, evenly drawn,
+    /// and of a thousand times that a CPU touches a device it keeps the clock in `keeps`.
+    pub fn draw_turns(&mut self, spread: Ns, keeps: u16, seed: u64) {
+        self.turns = DrawnTurns { spread, keeps, rng: Rng::new(seed) };
+    }
+
     /// CPUs that share a core, or a clock, slow each other down.
     pub(crate) fn set_busy(&mut self, cpu: usize, busy: bool) {
         if self.cpus[cpu].busy == busy {
@@ -46,7 +82,8 @@ impl Machine<'_> {
         } else if self.cpus[changed].busy {
             // It waits for its turn; the slice under way is the last that is not divided.
             self.dilate(changed, STOPPED);
-            self.end_slice_at(self.now + self.config.processor.shared_clock_slice);
+            let slice = self.turns.slice(self.config.processor.shared_clock_slice);
+            self.end_slice_at(self.now + slice);
         } else if self.clock_turn == changed {
             self.next_turn();
         }
@@ -68,7 +105,8 @@ impl Machine<'_> {
             self.dilate(cpu, if cpu == turn { 1000 } else { STOPPED });
         }
         if self.busy_cpus > 1 {
-            self.end_slice_at(self.now + self.config.processor.shared_clock_slice);
+            let slice = self.turns.slice(self.config.processor.shared_clock_slice);
+            self.end_slice_at(self.now + slice);
         }
     }
 
@@ -80,7 +118,8 @@ impl Machine<'_> {
     /// A CPU touches a device, which ends its slice where an emulator shares its clock.
     pub(crate) fn touch_device(&mut self, cpu: usize) {
         let processor = &self.config.processor;
-        if processor.shared_clock && processor.shared_clock_slice > 0 && self.clock_turn == cpu {
+        let in_turn = processor.shared_clock && processor.shared_clock_slice > 0;
+        if in_turn && self.clock_turn == cpu && !self.turns.keeps() {
             self.clock_released = self.now;
             self.next_turn();
         }

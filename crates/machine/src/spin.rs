@@ -202,7 +202,9 @@ impl Machine<'_> {
         exec.op = Some(op);
         exec.stage = 1;
         match op {
-            Op::Poll { .. } => (exec.rx, exec.tx, exec.bh_disabled) = (0, 0, true),
+            Op::Poll { .. } => {
+                (exec.rx, exec.tx, exec.again, exec.bh_disabled) = (0, 0, false, true);
+            }
             Op::Look | Op::Pause => exec.bh_disabled = false,
             _ => {}
         }

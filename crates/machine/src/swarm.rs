@@ -164,6 +164,9 @@ fn config(rng: &mut Rng) -> Result<Config, String> {
     config.nic.coalesce = [0, 0, 8_000, 100_000][rng.below(4) as usize];
     config.nic.coalesce_frames = [0, 8, 128][rng.below(3) as usize];
     config.nic.tx_interrupts = rng.below(2) == 0;
+    config.nic.late_frames_interrupt = rng.below(2) == 0;
+    config.nic.tx_budget = [0, 0, 1, 8][rng.below(4) as usize];
+    config.nic.follows_affinity = rng.below(2) == 0;
     config.link.latency = rng.below(10_000);
     let cost = &mut config.cost;
     // Every step is much cheaper, or dearer, than it was.

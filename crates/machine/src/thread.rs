@@ -129,6 +129,8 @@ pub(crate) struct Exec {
     /// Frames and completions that the poll under way has taken.
     pub(crate) rx: u16,
     pub(crate) tx: u16,
+    /// Its driver asks for another, whatever the frames.
+    pub(crate) again: bool,
     /// Whom to wake at the end of a part.
     pub(crate) wakes: Option<ThreadId>,
     /// Bottom halves are disabled: a pending softirq waits, and so does another thread.
@@ -144,6 +146,7 @@ impl Exec {
         stage: 0,
         rx: 0,
         tx: 0,
+        again: false,
         wakes: None,
         bh_disabled: false,
         claimed: false,

@@ -242,6 +242,46 @@ fn a_frame_that_arrives_during_a_delivery_is_found_at_the_unmasking() {
 }
 
 #[test]
+fn a_card_that_interrupts_for_late_frames_gets_no_second_look() {
+    let mut config = config();
+    config.nic.late_frames_interrupt = true;
+    let (told, counts) = tell(config, "base", &[(0, 0), (600, 0)]);
+    assert_story(
+        &told[6..],
+        &[
+            (600, "1 in ring 0"),
+            (855, "app woken"),
+            // Nobody looks: the card remembers the frame, and raises the line at once.
+            (870, "unmasked 0"),
+            (870, "masked 0"),
+            (1020, "interrupt 0"),
+            (1030, "masked 0"),
+            // Out of the interrupt 40 and of the first softirq 30, into the next 20, the poll 200.
+            (1100, "softirq"),
+            (1320, "0 in ring 0"),
+            (1700, "unmasked 0"),
+            (2276, "frame 0 read"),
+            (2366, "frame 1 read"),
+        ],
+    );
+    let napi = counts.queues[0].napi;
+    assert_eq!((napi.interrupts, napi.polls[Owner::Softirq as usize]), (2, 2));
+}
+
+#[test]
+fn late_frames_have_waited_already_when_the_card_counts_its_coalescing_time() {
+    let mut config = config();
+    config.nic.late_frames_interrupt = true;
+    (config.nic.coalesce, config.nic.coalesce_restarts) = (1000, true);
+    let (told, _) = tell(config, "base", &[(0, 0), (1500, 0), (1600, 0)]);
+    let masked = |(at, what): &(Ns, String)| (what == "masked 0").then_some(*at);
+    let raised: Vec<Ns> = told.iter().filter_map(masked).collect();
+    // Each frame begins the time anew: the first line at 1000, the second 1000 after the last frame,
+    // although the interrupt was forbidden when it came.
+    assert_eq!((raised[0], raised[2]), (1000, 2600), "{told:?}");
+}
+
+#[test]
 fn an_interrupt_in_the_middle_of_a_poll_puts_its_rest_off() {
     let mut two = config();
     two.nic.queues = 2;

@@ -2,7 +2,7 @@
 
 use napkin_core::policy::{FAMILIES, PRESETS};
 use napkin_machine::profile::{
-    KEYS, Key, Origin, Problem, Profile, ProfileError, SECTIONS, Section, Takes,
+    Draft, KEYS, Key, Origin, Problem, Profile, ProfileError, SECTIONS, Section, Takes, Written,
 };
 use proptest::prelude::*;
 
@@ -84,7 +84,11 @@ fn a_valid_profile_says_what_was_written() {
     assert_eq!(profile.choice("kernel.preemption"), "none");
     assert!(!profile.on("nic.adaptive"));
     assert_eq!(profile.constants().count(), KEYS.len());
-    assert!(profile.constants().all(|stated| stated.origin == Origin::Source("test")));
+    assert!(
+        profile
+            .constants()
+            .all(|stated| stated.origin == Origin::Source { what: "test", range: None })
+    );
     assert_eq!(profile.fitted().count(), 0);
 }
 
@@ -274,6 +278,21 @@ fn zero_is_refused_where_it_cannot_be() {
 }
 
 #[test]
+fn a_measured_constant_may_have_its_spread_and_is_drawn_from_it() {
+    let ranges = |constant: &str| {
+        let profile = read(&with("cost.poll", constant).0);
+        profile.uncertain().map(|it| (it.low, it.high)).collect::<Vec<_>>()
+    };
+    assert_eq!(ranges("{ value = \"100 ns\", source = \"a data sheet\" }"), []);
+    let measured = "{ value = \"100 ns\", source = \"measured\", range = [\"95 ns\", \"0.2 us\"] }";
+    assert_eq!(ranges(measured), [(95.0, 200.0)]);
+    let outside = "{ value = \"1 us\", source = \"measured\", range = [\"95 ns\", \"0.2 us\"] }";
+    assert!(about("cost.poll", outside).contains("outside of its range"));
+    let profile = read(&with("cost.poll", measured).0);
+    assert!(profile.to_toml().contains(measured), "{}", profile.to_toml());
+}
+
+#[test]
 fn an_assumed_constant_says_why_and_may_have_a_range() {
     let origin = |constant: &str| {
         let profile = read(&with("cost.poll", constant).0);
@@ -335,10 +354,6 @@ fn a_constant_says_where_it_is_from_exactly_once() {
     assert_eq!(
         said("{ value = \"1 ns\", source = \"\" }"),
         ".source: this has to be a text that says something"
-    );
-    assert_eq!(
-        said("{ value = \"1 ns\", source = \"x\", range = [\"1 ns\", \"2 ns\"] }"),
-        ".range: a sourced constant has no range; take it away"
     );
     assert_eq!(
         said("{ value = \"1 ns\", fitted = true }"),
@@ -759,4 +774,49 @@ fn a_whole_profile_is_written_as_a_file_that_needs_no_other() {
     assert_eq!((values(&again), again.based_on()), (values(&mine), None));
     mine.set_text("cost.poll=555ns").expect("in its range");
     assert_eq!(Profile::parse(&mine.to_toml(), "").expect("its own text").time("cost.poll"), 555);
+}
+
+#[test]
+fn what_was_measured_is_written_on_top_of_a_built_in_profile_and_read_back() {
+    let written = |key: &str, value: f64, range: Option<(f64, f64)>| Written {
+        key: key.into(),
+        value,
+        sourced: true,
+        why: "measured on \"a host\", two\nlines".into(),
+        range,
+    };
+    let draft = |constants: Vec<Written>| Draft {
+        name: "mine".into(),
+        about: "a host".into(),
+        based_on: "epyc-7662".into(),
+        comments: vec!["seen\n[nic]".into()],
+        constants,
+    };
+    let all = vec![
+        written("nic.interrupt-cpu", 1.0, None),
+        written("cost.poll", 123.46, Some((130.0, 140.0))),
+        written("memcached.client-slow", 0.123_456, Some((-1.0, 3.0))),
+        written("processor.cpus", 8.0, None),
+    ];
+    let text = draft(all).to_toml().expect("a profile");
+    let profile =
+        Profile::parse(&text, "mine.toml").unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let own: Vec<_> =
+        profile.constants().filter(|it| !it.inherited).map(|it| it.key.path()).collect();
+    assert_eq!(own, ["processor.cpus", "cost.poll", "nic.interrupt-cpu", "memcached.client-slow"]);
+    assert_eq!(profile.choice("nic.interrupt-cpu"), "sender");
+    assert_eq!((profile.get("cost.poll"), profile.ratio("memcached.client-slow")), (123.5, 0.1235));
+    let range = |path: &str| {
+        let mut ranges = profile.uncertain().filter(|it| it.key.path() == path);
+        ranges.next().map(|it| (it.low, it.high))
+    };
+    assert_eq!(range("cost.poll"), Some((123.5, 140.0)), "a range holds its value");
+    assert_eq!(range("memcached.client-slow"), Some((0.0, 1.0)), "and keeps to the key's limits");
+
+    let said = |constants| draft(constants).to_toml().expect_err("refused").to_string();
+    let one = || written("cost.poll", 1.0, None);
+    assert!(said(vec![one(), one()]).contains("twice"));
+    assert!(said(vec![written("cost.polls", 1.0, None)]).contains("cost.polls"));
+    assert!(said(vec![written("cost.poll", f64::NAN, None)]).contains("cost.poll"));
+    assert!(said(vec![written("processor.cpus", 2.0, None)]).contains("8"), "8 queues on 2 CPUs");
 }

@@ -45,13 +45,13 @@ pub enum SchedError {
         usable: String,
     },
     /// The thread has ended, or is another user's.
-    #[error("a thread cannot be moved to other CPUs: {source}")]
+    #[error("a thread cannot be moved to other CPUs: {source}{}", advice(*source))]
     Affinity {
         /// Why.
         source: io::Errno,
     },
     /// The thread has ended, or is another user's.
-    #[error("a thread's class cannot be had: {source}")]
+    #[error("a thread's class cannot be had: {source}{}", advice(*source))]
     Class {
         /// Why.
         source: io::Errno,
@@ -67,6 +67,11 @@ pub enum SchedError {
         /// Why.
         source: io::Errno,
     },
+}
+
+/// What another user's thread takes, as the kernel's are.
+fn advice(source: io::Errno) -> &'static str {
+    if source == io::Errno::PERM { "; run as root, or with CAP_SYS_NICE" } else { "" }
 }
 
 /// The CPUs that this process may use, in order.
@@ -222,6 +227,15 @@ mod tests {
             (affinity(None).expect("it lives"), class(None).expect("it lives"))
         });
         assert_eq!(told.join().expect("no panic"), (vec![here], Class::Fair));
+    }
+
+    #[test]
+    fn the_right_that_is_missing_is_named() {
+        let moved = SchedError::Affinity { source: io::Errno::PERM }.to_string();
+        let classed = SchedError::Class { source: io::Errno::PERM }.to_string();
+        assert!(moved.ends_with("CAP_SYS_NICE") && classed.ends_with("CAP_SYS_NICE"), "{moved}");
+        let ended = SchedError::Affinity { source: io::Errno::SRCH }.to_string();
+        assert!(!ended.contains("CAP_SYS_NICE"), "no right would help: {ended}");
     }
 
     /// No machine of the tests has so many.

@@ -270,11 +270,13 @@ impl Model {
         self.seen.packets += frames as u64;
         self.seen.completions += u64::from(done);
         let any = frames > 0 || done > 0;
-        if any {
+        if frames > 0 {
             self.seen.polls += 1;
-            self.hold_until = None;
         } else {
             self.seen.empty_polls += 1;
+        }
+        if any {
+            self.hold_until = None;
         }
         self.seen.socket = (self.seen.socket + frames as u32).min(SOCKET);
         (frames, any, frames > 0 && self.seen.socket >= SOCKET * 3 / 4)

@@ -8,7 +8,7 @@
 //!
 //! A client's own network card interrupts at most once in a while, and for some of its queues at that
 //! period only, so that answers wait on the client, too. Its threads spin, and its network stack
-//! acknowledges every answer at once.
+//! acknowledges every answer at once, unless the profile says otherwise.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -100,13 +100,18 @@ impl LogBins {
 
     /// Counts a latency.
     pub fn add(&mut self, nanoseconds: Ns) {
+        self.add_many(nanoseconds, 1);
+    }
+
+    /// Counts so many alike.
+    pub fn add_many(&mut self, nanoseconds: Ns, times: u64) {
         let microseconds = (nanoseconds as f64 / 1000.0).max(1.0);
         let place = (libm::log(microseconds) / libm::log(Self::RATIO)) as usize;
         if place >= self.bins.len() {
             self.bins.resize(place + 1, 0);
         }
-        self.bins[place] += 1;
-        self.count += 1;
+        self.bins[place] += times;
+        self.count += times;
     }
 
     /// The percentile in nanoseconds, interpolated within its bin; 0 without a sample.
@@ -185,6 +190,8 @@ pub struct Mutilate {
     moderation: Ns,
     /// One way through a client, without waiting.
     delay: Ns,
+    /// Whether it acknowledges each answer by a frame of its own.
+    acks: bool,
     records: Vec<(u32, u32)>,
     rng: Rng,
     /// From when on it counts.
@@ -239,6 +246,7 @@ impl Mutilate {
             interrupts: receive,
             moderation,
             delay: profile.time("memcached.client-delay") / 2,
+            acks: profile.on("memcached.client-acks"),
             records,
             rng: rng.split(),
             from,
@@ -295,8 +303,10 @@ impl Client for Mutilate {
         let connection = &self.connections[index];
         let queue = &mut self.interrupts[connection.rx as usize];
         let interrupt = queue.handed_up(now, self.moderation);
-        let ack = Packet::new(connection.flow, Kind::Ack, FRAME, 0, interrupt);
-        machine.send_to_host_later(interrupt, ack);
+        if self.acks {
+            let ack = Packet::new(connection.flow, Kind::Ack, FRAME, 0, interrupt);
+            machine.send_to_host_later(interrupt, ack);
+        }
         let read = interrupt + self.delay;
         if now >= self.from {
             let mut measured = self.measured.borrow_mut();

@@ -76,8 +76,9 @@ fn limits(takes: Takes, amount: &Amount, frequency: Option<f64>) -> Result<(), P
 
 /// Holds a value to its range, if it has one, and the range to the limits of the key.
 fn range(takes: Takes, constant: &Constant, frequency: Option<f64>) -> Result<(), (Part, Problem)> {
-    let (Basis::Fitted { low, high } | Basis::Assumed { range: Some((low, high)), .. }) =
-        &constant.basis
+    let (Basis::Fitted { low, high }
+    | Basis::Source { range: Some((low, high)), .. }
+    | Basis::Assumed { range: Some((low, high)), .. }) = &constant.basis
     else {
         return Ok(());
     };

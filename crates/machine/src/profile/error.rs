@@ -112,8 +112,6 @@ pub enum Problem {
     TwoBases,
     /// `fitted` is something else than `true`.
     NotTrue,
-    /// `range` beside `source`.
-    StrayRange,
     /// `fitted` without `range`.
     NoRange,
     /// `range` is not a list of two values.
@@ -332,7 +330,6 @@ impl fmt::Display for Problem {
                 f.write_str("a constant has only one of source, fitted and assumed")
             }
             Problem::NotTrue => f.write_str("write fitted = true, or leave it out"),
-            Problem::StrayRange => f.write_str("a sourced constant has no range; take it away"),
             Problem::NoRange => {
                 f.write_str("a fitted constant needs range = [..., ...], the bounds of the fit")
             }

@@ -214,7 +214,9 @@ const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
 const PREEMPTION: Takes = Takes::Choice(&["none", "voluntary", "lazy", "full"]);
 const SCHEDULER: Takes = Takes::Choice(&["cfs", "eevdf"]);
 const GOVERNOR: Takes = Takes::Choice(&["timer", "menu"]);
+const INTERRUPT_CPU: Takes = Takes::Choice(&["own", "sender"]);
 const ORDER: Takes = Takes::Choice(&["deliver-first", "unmask-first"]);
+const LATE: Takes = Takes::Choice(&["poll", "interrupt"]);
 
 /// Every key. A line is all that a new one takes, and its row in `docs/profiles.md`.
 #[rustfmt::skip] // One key, one line.
@@ -296,6 +298,9 @@ pub const KEYS: &[Key] = &[
     key("nic", "queues", count(1, 1024), "receive queues; at most one a CPU"),
     key("nic", "ring", count(1, 65_536), "descriptors of a receive ring"),
     key("nic", "order", ORDER, "whether the driver hands its frames up before or after it unmasks"),
+    key("nic", "late-frames", LATE, "what serves frames that came between the last poll and the unmasking: the driver looks once more and polls on, or the card interrupts").or(0.0),
+    key("nic", "tx-budget", count(0, 65_535), "transmit completions that one poll reaps; one that reaps so many asks to be polled again, as if it had used its budget; 0 reaps them all").or(0.0),
+    key("nic", "follows-affinity", OFF_ON, "a poll that asks to be polled again ends instead on a CPU to which the queue's interrupt does not go").or(0.0),
     key("nic", "gro-batch", count(0, 65_535), "frames that go up the stack together while a poll is under way; 0 keeps all to its end").or(0.0),
     key("nic", "dma", TIME, "from a frame's last bit to its descriptor in memory"),
     key("nic", "interrupt-latency", TIME, "from the card's decision to the CPU's interrupt"),
@@ -305,6 +310,7 @@ pub const KEYS: &[Key] = &[
     key("nic", "coalesce-restarts", OFF_ON, "each frame begins the coalescing time anew, instead of the first after an interrupt").or(0.0),
     key("nic", "adaptive", OFF_ON, "the driver adapts its coalescing to the traffic"),
     key("nic", "tx-interrupts", OFF_ON, "transmit completions raise interrupts of their own"),
+    key("nic", "interrupt-cpu", INTERRUPT_CPU, "the CPU of a queue's interrupts: that of the thread that it serves (own), or, as with a veth's softirq, the one that sends and never sleeps, here the last (sender); for memcached").or(0.0),
 
     key("link", "rate", Takes::Rate, "bits a second in each direction"),
     key("link", "latency", TIME, "one way, switches and cables included"),
@@ -316,6 +322,9 @@ pub const KEYS: &[Key] = &[
     key("memcached", "client-slow", ratio(0.0, 1.0), "share of a client's receive queues that interrupt at that period only, busy or not").or(0.0),
     key("memcached", "hottest-queue", ratio(0.0, 0.5), "how much more connections than the mean the fullest queue has; the others have evenly spaced shares, down to as much less").or(0.0),
     key("memcached", "always-ready", OFF_ON, "each worker's epoll context also has a descriptor that is always ready, such as a writable pipe (race R18)").or(0.0),
+    key("memcached", "connections", count(1, MANY), "connections of all clients together").or(4480.0),
+    key("memcached", "client-machines", count(1, 1024), "client machines, of which the first measures").or(7.0),
+    key("memcached", "client-acks", OFF_ON, "a client acknowledges each answer by a frame of its own, at once, instead of with its next request").or(1.0),
     key("tcp-rr", "work", TIME, "the program's own work on one request, without system calls"),
     key("tcp-rr", "client-delay", TIME, "a request's time outside of the server and the link"),
     key("tcp-rr", "client-frame", TIME, "the client host's time for a request on the CPU of its receive queue").or(0.0),

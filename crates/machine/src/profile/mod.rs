@@ -3,11 +3,12 @@
 //! A profile is a TOML file (`docs/profiles.md` tells how to write one). It supplies costs and
 //! sizes, never policies: what the host does with a packet is decided by `napkin-core`. Names and
 //! kinds of all constants are one table (`key.rs`); the other files read texts (`parse`, `unit`),
-//! hold the values to their limits (`check`), write fitted values back (`write`) or a whole profile
-//! (`show`), and say what is wrong (`error`). The machine looks its constants up once, when it is set up.
+//! hold the values to their limits (`check`), write fitted values back (`write`), a whole profile
+//! (`show`) or one that states what was measured (`draft`), and say what is wrong (`error`). The machine looks its constants up once, when it is set up.
 
 mod built_in;
 mod check;
+mod draft;
 mod error;
 mod key;
 mod parse;
@@ -24,6 +25,7 @@ use napkin_core::Ns;
 use napkin_core::policy::nearest;
 use napkin_core::text::quoted;
 
+pub use draft::{Draft, DraftError, Written};
 pub use error::{Fault, Problem, ProfileError};
 pub use key::{KEYS, Key, MAX_TIME, SECTIONS, Section, Takes};
 pub use range::Range;
@@ -58,7 +60,7 @@ struct Constant {
 /// Where a value is from.
 #[derive(Debug, Clone, PartialEq)]
 enum Basis {
-    Source(String),
+    Source { what: String, range: Option<(Amount, Amount)> },
     Fitted { low: Amount, high: Amount },
     Assumed { why: String, range: Option<(Amount, Amount)> },
     Default,
@@ -87,7 +89,12 @@ pub struct Stated<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Origin<'a> {
     /// A document or a measurement.
-    Source(&'a str),
+    Source {
+        /// Which.
+        what: &'a str,
+        /// The spread of a measurement, in the base unit, if the profile gives it.
+        range: Option<RangeInclusive<f64>>,
+    },
     /// A fit within these bounds, in the base unit.
     Fitted(RangeInclusive<f64>),
     /// Nobody measured it: why this value was taken, and the bounds within which it may as well be
@@ -299,7 +306,7 @@ impl Profile {
     pub fn fitted(&self) -> impl Iterator<Item = (&'static Key, RangeInclusive<f64>)> {
         self.constants().filter_map(|constant| match constant.origin {
             Origin::Fitted(range) => Some((constant.key, range)),
-            Origin::Source(_) | Origin::Assumed { .. } | Origin::Default => None,
+            Origin::Source { .. } | Origin::Assumed { .. } | Origin::Default => None,
         })
     }
 
@@ -315,7 +322,13 @@ impl Profile {
         KEYS.iter().zip(&self.constants).filter_map(move |(key, constant)| {
             let Constant { amount, basis, note, set, inherited } = constant.as_ref()?;
             let origin = match basis {
-                Basis::Source(source) => Origin::Source(source),
+                Basis::Source { what, range } => Origin::Source {
+                    what,
+                    range: match range {
+                        Some((low, high)) => Some(low.value(frequency)?..=high.value(frequency)?),
+                        None => None,
+                    },
+                },
                 Basis::Default => Origin::Default,
                 Basis::Fitted { low, high } => {
                     Origin::Fitted(low.value(frequency)?..=high.value(frequency)?)

@@ -309,8 +309,8 @@ impl<'a> Reader<'a> {
                 let (low, high) = self.range(key.takes, &place, range, at)?;
                 Some(Basis::Fitted { low, high })
             }
-            "assumed" => {
-                let why = self.words(table, "assumed", &format!("{path}.assumed"), item)?;
+            _ => {
+                let words = self.words(table, name, &format!("{path}.{name}"), item)?;
                 let range = match range {
                     None => None,
                     Some(range) => {
@@ -318,13 +318,10 @@ impl<'a> Reader<'a> {
                         Some(self.range(key.takes, &place, range, at)?)
                     }
                 };
-                Some(Basis::Assumed { why, range })
-            }
-            _ => {
-                if range.is_some() {
-                    self.fault(self.line_of(table, "range"), place, Problem::StrayRange);
-                }
-                Some(Basis::Source(self.words(table, "source", &format!("{path}.source"), item)?))
+                Some(match name {
+                    "assumed" => Basis::Assumed { why: words, range },
+                    _ => Basis::Source { what: words, range },
+                })
             }
         }
     }

@@ -67,16 +67,16 @@ fn significant(value: f64) -> f64 {
 }
 
 impl Profile {
-    /// What is not known for certain: the fitted constants with the ranges of the fit, and the assumed
-    /// ones with theirs, or 20 % to both sides where the profile gives none. An assumed word without a
-    /// range is taken as it is.
+    /// What is not known for certain: the fitted constants with the ranges of the fit, measured ones with
+    /// their spread, and the assumed ones with their ranges, or 20 % to both sides where the profile gives
+    /// none. An assumed word without a range is taken as it is.
     pub fn uncertain(&self) -> impl Iterator<Item = Range> {
         self.constants().filter_map(|stated| {
             let key = stated.key;
             let (low, high) = match stated.origin {
-                Origin::Fitted(range) | Origin::Assumed { range: Some(range), .. } => {
-                    (*range.start(), *range.end())
-                }
+                Origin::Fitted(range)
+                | Origin::Source { range: Some(range), .. }
+                | Origin::Assumed { range: Some(range), .. } => (*range.start(), *range.end()),
                 Origin::Assumed { range: None, .. } => {
                     let (least, most) = key.takes.limits();
                     let end = |factor: f64| {
@@ -86,7 +86,7 @@ impl Profile {
                     };
                     (end(1.0 - UNKNOWN), end(1.0 + UNKNOWN))
                 }
-                Origin::Source(_) | Origin::Default => return None,
+                Origin::Source { range: None, .. } | Origin::Default => return None,
             };
             let word = matches!(key.takes, Takes::Choice(_));
             (low < high && !(word && high - low < 1.0)).then_some(Range { key, low, high })

@@ -26,7 +26,10 @@ impl Profile {
                 let basis = match &constant.basis {
                     Basis::Default if !constant.set => continue,
                     Basis::Default => "source = \"set by hand\"".to_owned(),
-                    Basis::Source(source) => format!("source = {}", text(source)),
+                    Basis::Source { what, range: bounds } => {
+                        let bounds = bounds.as_ref().map(|(low, high)| range((low, high)));
+                        format!("source = {}{}", text(what), bounds.unwrap_or_default())
+                    }
                     Basis::Fitted { low, high } => format!("fitted = true{}", range((low, high))),
                     Basis::Assumed { why, range: bounds } => {
                         let bounds = bounds.as_ref().map(|(low, high)| range((low, high)));
@@ -50,7 +53,7 @@ impl Profile {
 }
 
 /// A text in TOML's quotes.
-fn text(text: &str) -> String {
+pub(super) fn text(text: &str) -> String {
     Value::from(text).to_string()
 }
 

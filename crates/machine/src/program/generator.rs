@@ -10,6 +10,7 @@ use napkin_core::Ns;
 
 use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
+use crate::rng::Rng;
 use crate::thread::{Act, Program, ThreadId};
 
 /// Bytes of a frame on the wire: 60 and its checksum.
@@ -65,6 +66,10 @@ pub struct Generator {
     /// When the first of the others is.
     start: Ns,
     arrivals: Arrivals,
+    /// Each burst is due later by a time drawn up to this, and the seed of the draws.
+    pub late: (Ns, u64),
+    /// Each send takes longer by a time drawn up to this, and where the draws come from.
+    pub slower: (Ns, Rng),
     total: u64,
     sent: u64,
     at: At,
@@ -91,6 +96,8 @@ impl Generator {
             ahead,
             start,
             arrivals,
+            late: (0, 0),
+            slower: (0, Rng::new(0)),
             total,
             sent: 0,
             at: At::Due,
@@ -112,8 +119,28 @@ impl Generator {
     fn due(&self) -> Ns {
         match self.ahead.get(self.sent as usize) {
             Some(time) => *time,
-            None => self.start + self.arrivals.due(self.sent - self.ahead.len() as u64),
+            None => {
+                let frame = self.sent - self.ahead.len() as u64;
+                self.start + self.arrivals.due(frame) + self.late(frame)
+            }
         }
+    }
+}
+
+impl Generator {
+    /// How much later than it should a frame is due: as the rest of its burst.
+    fn late(&self, frame: u64) -> Ns {
+        let (most, seed) = self.late;
+        if most == 0 {
+            return 0;
+        }
+        Rng::new(seed.wrapping_add(frame / self.arrivals.burst.max(1))).below(most + 1)
+    }
+
+    /// How much longer than it should the next send takes.
+    fn slower(&mut self) -> Ns {
+        let (most, rng) = &mut self.slower;
+        if *most == 0 { 0 } else { rng.below(*most + 1) }
     }
 }
 
@@ -137,7 +164,7 @@ impl Program for Generator {
             }
             At::Due | At::Bed => {
                 self.at = At::Sending { stamp: now };
-                Act::Kernel(self.send)
+                Act::Kernel(self.send + self.slower())
             }
             At::Sending { stamp } => {
                 let frame = Packet::new(self.flow(), Kind::Data, FRAME, self.sent, stamp);
@@ -145,7 +172,7 @@ impl Program for Generator {
                 self.sent += 1;
                 if self.sent < self.total && now >= self.due() {
                     self.at = At::Sending { stamp: now - (self.send - self.next) };
-                    return Act::Kernel(self.next);
+                    return Act::Kernel(self.next + self.slower());
                 }
                 self.at = At::Due;
                 Act::Kernel(0)

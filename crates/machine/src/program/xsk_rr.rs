@@ -103,19 +103,21 @@ impl Steps {
 pub struct Tally {
     /// Nothing before it counts.
     pub from: Ns,
+    /// Nothing falls due from here on.
+    pub until: Ns,
     /// Round trips by [`BUCKET_NS`].
     pub round_trips: Vec<u64>,
     /// Receive calls by powers of two of their nanoseconds, the entry into the kernel not included.
     pub calls: [u64; CALL_BUCKETS],
-    /// Frames sent.
-    pub sent: u64,
+    /// Frames that fell due by the sender's clock, sent or not.
+    pub due: u64,
 }
 
 impl Tally {
     /// Nothing counted yet; shared by the programs that count.
-    pub fn new(from: Ns) -> Rc<RefCell<Tally>> {
+    pub fn new(from: Ns, until: Ns) -> Rc<RefCell<Tally>> {
         let round_trips = vec![0; BUCKETS];
-        Rc::new(RefCell::new(Tally { from, round_trips, calls: [0; CALL_BUCKETS], sent: 0 }))
+        Rc::new(RefCell::new(Tally { from, until, round_trips, calls: [0; CALL_BUCKETS], due: 0 }))
     }
 
     fn round_trip(&mut self, now: Ns, time: Ns) {
@@ -316,7 +318,16 @@ pub struct Sender {
 impl Sender {
     /// One that sends a frame each `period` from `start` on.
     pub fn new(end: End, kick: Kick, period: Ns, start: Ns) -> Sender {
-        Sender { end, kick, period, due: start, writing: None, call: Call::No, tag: 0 }
+        let sender =
+            Sender { end, kick, period, due: start, writing: None, call: Call::No, tag: 0 };
+        sender.falls_due();
+        sender
+    }
+
+    /// The next frame's time is known.
+    fn falls_due(&self) {
+        let due = self.due;
+        self.end.count(|tally| tally.due += u64::from((tally.from..tally.until).contains(&due)));
     }
 }
 
@@ -328,7 +339,6 @@ impl Program for Sender {
             machine.achieved(me);
             self.tag += 1;
             self.end.submit(machine, self.tag, stamp);
-            self.end.count(|tally| tally.sent += u64::from(stamp >= tally.from));
             if self.kick != Kick::Never {
                 self.call = Call::Entered;
                 return Act::Kernel(steps.vary(machine, kick));
@@ -350,6 +360,7 @@ impl Program for Sender {
             return Act::User(left + machine.rng().below(look.max(1)));
         }
         self.due = now + self.period;
+        self.falls_due();
         self.writing = Some(now);
         Act::User(steps.vary(machine, send))
     }
@@ -377,5 +388,23 @@ impl Program for Poller {
         machine.next_round(me);
         self.call = Call::Entered;
         Act::Kernel(self.end.steps.vary(machine, self.end.steps.kick))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Profile;
+
+    #[test]
+    fn a_frame_is_due_by_the_sender_s_clock_and_not_once_it_is_sent() {
+        let steps = Steps::of(&Profile::named("xsk-2025").expect("built in"));
+        let due = |start: Ns| {
+            let tally = Tally::new(100, 200);
+            let end = End { ring: 0, queue: 0, to: 0, steps, tally: Some(Rc::clone(&tally)) };
+            let _sends_nothing_yet = Sender::new(end, Kick::Never, 50, start);
+            tally.borrow().due
+        };
+        assert_eq!([99, 100, 199, 200].map(due), [0, 1, 1, 0]);
     }
 }

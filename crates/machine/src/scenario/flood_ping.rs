@@ -43,10 +43,9 @@ pub fn run(mut run: Run<'_>, paced_per_s: Option<f64>) -> Result<Outcome, String
     let ping = machine.add_thread("ping", Affinity::pinned(0), Class::Fair, Box::new(program));
     machine.own(ping, socket);
     machine.wake_thread(ping);
-    let counts = measure(&mut machine, &mut run);
+    let (warm_up, counts) = (run.warm_up, measure(&mut machine, &mut run));
     let mut outcome = Outcome {
         window: counts.at,
-        offered_per_s: paced_per_s,
         achieved_per_s: machine.latency().count() as f64 * 1e9 / counts.at as f64,
         latency: machine.latency().clone(),
         serving: vec![0],
@@ -54,6 +53,13 @@ pub fn run(mut run: Run<'_>, paced_per_s: Option<f64>) -> Result<Outcome, String
         counts,
         ..Outcome::default()
     };
+    if let Some(pace) = pace {
+        // By its schedule, whether or not it came to sending them.
+        let until = |end: Ns| end.div_ceil(pace);
+        let due = until(warm_up + outcome.window) - until(warm_up);
+        let answered = outcome.latency.count();
+        outcome = outcome.offered(due, answered);
+    }
     let interrupts = outcome.counts.queues[0].nic.interrupts;
     let per_s = interrupts as f64 * 1e9 / outcome.window as f64;
     outcome.figures.insert("interrupts_per_s".to_owned(), per_s);
@@ -88,6 +94,19 @@ mod tests {
         assert!(round > flood.latency.mean(), "a round has a request's whole time in it");
         let paced = run_with(Policy::BASE, Some(1_000.0));
         assert!((paced.achieved_per_s - 1_000.0).abs() <= 4.0, "{}", paced.achieved_per_s);
+    }
+
+    #[test]
+    fn what_a_pace_s_schedule_says_is_due_whether_or_not_it_could_be_sent() {
+        let paced = run_with(Policy::BASE, Some(1_000.0));
+        assert_eq!((paced.due, paced.unanswered), (Some(300), Some(0)));
+        // More than the host can send and receive.
+        let crowded = run_with(Policy::BASE, Some(20_000.0));
+        assert_eq!(crowded.due, Some(6_000));
+        assert_eq!(crowded.unanswered, Some(6_000 - crowded.latency.count()));
+        assert!(crowded.latency.count() < 5_000, "{}", crowded.latency.count());
+        let flood = run_with(Policy::BASE, None);
+        assert_eq!((flood.due, flood.offered_per_s), (None, None), "a closed loop");
     }
 
     #[test]

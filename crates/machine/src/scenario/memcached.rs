@@ -7,14 +7,15 @@
 //! be sent; what the tool itself would print, from the time when it was sent and in the bins of its
 //! histogram, is `published_*`.
 
-use napkin_core::{EpollContext, NEVER};
+use napkin_core::{EpollContext, MILLISECOND, NEVER};
 
 use super::{Outcome, Run};
 use crate::config::Config;
 use crate::load::{Clients, Mutilate, Rate};
 use crate::machine::{Machine, Placement};
+use crate::profile::Profile;
 use crate::program::Memcached;
-use crate::thread::{Affinity, Class};
+use crate::thread::{Act, Affinity, Class, Program, ThreadId};
 
 /// Frames that a connection's receive buffer holds: far more than one with a single request
 /// outstanding ever gets.
@@ -38,6 +39,27 @@ impl Setup {
     pub fn published(rate: Rate) -> Self {
         Setup { queues: 8, connections: 4480, machines: 7, rate }
     }
+
+    /// What the profile says, which for the published testbed's is the same.
+    pub fn of(profile: &Profile, rate: Rate) -> Self {
+        Setup {
+            queues: profile.count("nic.queues") as u16,
+            connections: profile.count("memcached.connections") as u32,
+            machines: profile.count("memcached.client-machines") as u32,
+            rate,
+        }
+    }
+}
+
+/// The client's thread where it shares the host: it never sleeps. What it costs a request is
+/// `memcached.client-delay`.
+#[derive(Debug)]
+struct Sender;
+
+impl Program for Sender {
+    fn resume(&mut self, _: &mut Machine<'_>, _: ThreadId) -> Act {
+        Act::User(MILLISECOND)
+    }
 }
 
 /// Runs it.
@@ -54,7 +76,17 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
             setup.queues
         ));
     }
-    let placement = Placement::aligned(setup.queues, cpus);
+    let mut placement = Placement::aligned(setup.queues, cpus);
+    let sender = (run.profile.choice("nic.interrupt-cpu") == "sender").then_some(cpus - 1);
+    if let Some(sender) = sender {
+        if setup.queues > sender {
+            return Err(format!(
+                "{} queues on {cpus} CPUs: nic.interrupt-cpu = sender needs one more CPU than queues",
+                setup.queues
+            ));
+        }
+        placement.queue_cpus.fill(sender);
+    }
     let host = placement.host(cpus);
     let contexts: Vec<_> =
         (0..setup.queues).map(|_| EpollContext::new(run.policy.epoll, 0)).collect();
@@ -76,6 +108,11 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
         let socket = machine.add_socket(SOCKET);
         machine.add_flow(queue, Some(socket));
         machine.watch(workers[usize::from(queue)], u32::from(queue), socket);
+    }
+    if let Some(sender) = sender {
+        let thread =
+            machine.add_thread("sender", Affinity::pinned(sender), Class::Fair, Box::new(Sender));
+        machine.wake_thread(thread);
     }
     if run.profile.on("memcached.always-ready") {
         (0..setup.queues).for_each(|queue| machine.always_ready(u32::from(queue), NEVER));
@@ -109,10 +146,9 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
 
 #[cfg(test)]
 mod tests {
-    use napkin_core::{MILLISECOND, Policy};
+    use napkin_core::Policy;
 
     use super::*;
-    use crate::profile::Profile;
 
     fn at(per_s: f64) -> Outcome {
         let profile = Profile::named("epyc-7662").expect("built in");

@@ -19,6 +19,7 @@ use crate::fault::Fault;
 use crate::machine::{Machine, Placement};
 use crate::profile::Profile;
 use crate::program::{Arrivals, Generator, UdpSink};
+use crate::rng::Rng;
 use crate::thread::{Affinity, Class};
 
 /// Frames that teach the epoll context its instance, before the window.
@@ -151,13 +152,49 @@ impl Observed {
     }
 }
 
-/// Runs a scenario.
+/// What is drawn in a run, beyond what the scenario says: how an experiment asks whether a count depends
+/// on it. The default draws nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Disturbance {
+    /// All frames of the window come later, by one time of up to this.
+    pub phase: Ns,
+    /// Each burst comes later by a time of its own, of up to this.
+    pub jitter: Ns,
+    /// Each send takes the generator longer, by up to this.
+    pub sends: Ns,
+    /// Each poll costs less, by one time of up to this, and nothing at least.
+    pub polls: Ns,
+    /// Each slice of a shared clock is shorter or longer by up to this.
+    pub slices: Ns,
+    /// Of a thousand frames, those whose sender keeps the shared clock where it would give it away.
+    pub keeps: u16,
+    /// Once, at a moment between the first frame and the last, the receiving CPU is kept for this time with
+    /// its interrupts off.
+    pub hold: Ns,
+}
+
+/// Runs a scenario. Nothing in it is drawn at random.
 ///
 /// # Errors
 ///
 /// If the profile has no `[oracle]` or fewer than two CPUs, the scenario sends nothing, or a burst
 /// without frames, or the machine broke one of its invariants.
 pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed, String> {
+    run_disturbed(profile, scenario, &Disturbance::default(), seed)
+}
+
+/// The same, disturbed; the seed decides what is drawn.
+///
+/// # Errors
+///
+/// Those of [`run`].
+pub fn run_disturbed(
+    profile: &Profile,
+    scenario: &Scenario,
+    disturbance: &Disturbance,
+    seed: u64,
+) -> Result<Observed, String> {
+    let mut rng = Rng::new(seed);
     profile.require("oracle").map_err(|error| error.to_string())?;
     let mut config = Config::of(profile);
     if config.processor.cpus < 2 {
@@ -166,6 +203,7 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     if scenario.frames == 0 || scenario.arrivals.burst == 0 {
         return Err("a scenario without frames: give it a burst and a number to send".into());
     }
+    config.cost.poll = config.cost.poll.saturating_sub(rng.below(disturbance.polls + 1));
     // The transmit side's interrupts; the receiving queue never transmits.
     config.nic.tx_interrupts = true;
     let policy = Policy { instance: scenario.instance, epoll: scenario.epoll, ..Policy::default() };
@@ -216,12 +254,14 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     });
 
     let ahead: Vec<Ns> = (1..=AHEAD).map(|i| i * MILLISECOND).collect();
-    let start = AHEAD * MILLISECOND + SILENCE;
+    let start = AHEAD * MILLISECOND + SILENCE + rng.below(disturbance.phase + 1);
     let send = ["oracle.send", "oracle.send-next", "oracle.sleep", "oracle.wake"];
     let send = send.map(|it| profile.time(it));
     let mut generator =
         Generator::new(flow, send, ahead, start, scenario.arrivals, scenario.frames);
     generator.second = second;
+    generator.late = (disturbance.jitter, rng.bits());
+    generator.slower = (disturbance.sends, rng.split());
     let generator =
         machine.add_thread("generator", Affinity::pinned(1), Class::Fair, Box::new(generator));
     machine.wake_thread(generator);
@@ -238,6 +278,10 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     let times_before = times(&machine);
     let drops_before = machine.socket_drops(socket);
     let last = start + scenario.arrivals.due(scenario.frames - 1);
+    machine.draw_turns(disturbance.slices, disturbance.keeps, rng.bits());
+    if disturbance.hold > 0 {
+        machine.fault_at(start + rng.below(last - start + 1), Fault::Hold(0, disturbance.hold));
+    }
     if scenario.event == Event::ThreadedCycle {
         let cycle = [Threaded::Disabled, Threaded::Enabled, Threaded::BusyPoll];
         let first = cycle.iter().position(|mode| *mode == scenario.instance.threaded).unwrap_or(0);
@@ -340,6 +384,69 @@ mod tests {
         // A context that suspends follows the same instance as one that sleeps: nothing is lost.
         let suspended = observed(Event::Second, Wait::Epoll, "suspend20");
         assert_eq!((suspended.received, suspended.nic_rx), (392, 400));
+    }
+
+    #[test]
+    fn a_disturbance_of_no_width_changes_nothing_and_each_other_is_its_seed_s() {
+        let profile = Profile::named("emulator-7.2").expect("built in");
+        let arrivals = Arrivals { burst: 16, gap: MILLISECOND, train_bursts: 0, off: 0 };
+        let policy: Policy = "defer20".parse().expect("a policy");
+        let scenario = Scenario {
+            instance: policy.instance,
+            epoll: policy.epoll,
+            wait: Wait::Epoll,
+            spin: 0,
+            echo: false,
+            buffer: 0,
+            arrivals,
+            frames: 320,
+            event: Event::None,
+        };
+        let plain = run(&profile, &scenario, 1).expect("it runs");
+        let none = Disturbance::default();
+        let disturbed =
+            |it: &Disturbance, seed| run_disturbed(&profile, &scenario, it, seed).expect("it runs");
+        assert_eq!(disturbed(&none, 1), plain);
+        assert_eq!(disturbed(&none, 2).polls, plain.polls, "no seed matters to it");
+        for it in [
+            Disturbance { phase: 4 * MILLISECOND, ..none },
+            Disturbance { jitter: MICROSECOND, ..none },
+            Disturbance { sends: MICROSECOND, ..none },
+            Disturbance { polls: MICROSECOND, ..none },
+            Disturbance { slices: 3 * MICROSECOND, ..none },
+            Disturbance { keeps: 300, ..none },
+            Disturbance { hold: 400 * MICROSECOND, ..none },
+        ] {
+            assert_eq!(disturbed(&it, 1), disturbed(&it, 1), "{it:?}");
+            assert_ne!(disturbed(&it, 1), disturbed(&it, 2), "{it:?}");
+            assert_eq!(disturbed(&it, 1).nic_rx, 320, "{it:?}");
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_is_held_polls_nothing_until_it_is_let_go() {
+        let profile = Profile::named("emulator-7.2").expect("built in");
+        let arrivals = Arrivals { burst: 1, gap: 50 * MICROSECOND, train_bursts: 0, off: 0 };
+        let policy = Policy::default();
+        let scenario = Scenario {
+            instance: policy.instance,
+            epoll: policy.epoll,
+            wait: Wait::Epoll,
+            spin: 0,
+            echo: false,
+            buffer: 0,
+            arrivals,
+            frames: 200,
+            event: Event::None,
+        };
+        let most = |it: &Disturbance| {
+            let seen = run_disturbed(&profile, &scenario, it, 1).expect("it runs");
+            seen.polls.keys().map(|(.., work)| *work).max()
+        };
+        assert_eq!(most(&Disturbance::default()), Some(1));
+        // Six packets of its own time, 50 us apart, and more while the generator has the clock.
+        let held = most(&Disturbance { hold: 300 * MICROSECOND, ..Disturbance::default() });
+        assert!((Some(6)..=Some(10)).contains(&held), "{held:?}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<XskRr, String> {
     let peer = Box::new(XskPeer);
     let mut machine = Machine::new(config, policy, &placement, &host, &contexts, peer, run.seed);
 
-    let tally = Tally::new(run.warm_up);
+    let tally = Tally::new(run.warm_up, run.warm_up + run.window);
     let rings = [machine.add_socket(RING), machine.add_socket(RING)];
     let flows = [machine.add_flow(0, Some(rings[0])), machine.add_flow(1, Some(rings[1]))];
     let steps = Steps::of(run.profile);
@@ -132,7 +132,7 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<XskRr, String> {
         steps: machine.steps(),
         ..Outcome::default()
     };
-    outcome = outcome.offered(tally.sent, machine.latency().count());
+    outcome = outcome.offered(tally.due, machine.latency().count());
     let calls: u64 = tally.calls.iter().sum();
     outcome.figures.insert("receive_calls_per_s".to_owned(), calls as f64 / seconds);
     Ok(XskRr { outcome, round_trips: tally.round_trips.clone(), calls: tally.calls })

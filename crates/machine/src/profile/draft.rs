@@ -1,0 +1,133 @@
+//! A profile that states what was measured on a host, on top of a built-in one.
+
+use napkin_core::text::quoted;
+use thiserror::Error;
+
+use super::key::{KEYS, Key, SECTIONS, Takes};
+use super::show::text;
+use super::{Profile, ProfileError};
+
+/// A constant for a [`Draft`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Written {
+    /// Its key, as in `cost.poll`.
+    pub key: String,
+    /// The value in the base unit of what the key takes; the place of a word.
+    pub value: f64,
+    /// Whether it was read or measured here, rather than assumed.
+    pub sourced: bool,
+    /// The source, or why it is assumed.
+    pub why: String,
+    /// Within which bounds it is known, in the base unit.
+    pub range: Option<(f64, f64)>,
+}
+
+/// A profile to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    /// Its name.
+    pub name: String,
+    /// What testbed it describes.
+    pub about: String,
+    /// The built-in profile that has whatever is not stated.
+    pub based_on: String,
+    /// Lines for the head of the file, as comments.
+    pub comments: Vec<String>,
+    /// What it states itself, in any order.
+    pub constants: Vec<Written>,
+}
+
+/// A draft that makes no profile.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DraftError {
+    /// There is no such key.
+    #[error("no key is called '{0}'")]
+    Key(String),
+    /// The same key twice.
+    #[error("'{0}' is stated twice")]
+    Twice(String),
+    /// The profile breaks its own rules.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+}
+
+impl Draft {
+    /// The text of the file, which [`Profile::parse`] accepts. Values are rounded to a tenth of a
+    /// nanosecond, ratios to four digits; a range is made to hold its value.
+    ///
+    /// # Errors
+    /// If a key does not exist or is stated twice, or if the profile would be refused.
+    pub fn to_toml(&self) -> Result<String, DraftError> {
+        let mut placed = Vec::new();
+        for constant in &self.constants {
+            let place = Key::place(&constant.key);
+            let place = place.ok_or_else(|| DraftError::Key(quoted(&constant.key)))?;
+            if placed.iter().any(|(other, _)| *other == place) {
+                return Err(DraftError::Twice(constant.key.clone()));
+            }
+            placed.push((place, constant));
+        }
+        placed.sort_by_key(|(place, _)| *place);
+        let mut out = String::new();
+        for comment in &self.comments {
+            out.push_str(&format!("# {}\n", comment.replace(['\n', '\r'], " ")));
+        }
+        out.push_str(&format!(
+            "name = {}\nabout = {}\nbased-on = {}\n",
+            text(&self.name),
+            text(&self.about),
+            text(&self.based_on)
+        ));
+        for section in SECTIONS {
+            let of_section = placed.iter().filter_map(|(place, it)| Some((KEYS.get(*place)?, *it)));
+            let mut lines = of_section.filter(|(key, _)| key.section == section.name).peekable();
+            if lines.peek().is_none() {
+                continue;
+            }
+            out.push_str(&format!("\n# {}\n[{}]\n", section.what, section.name));
+            for (key, constant) in lines {
+                out.push_str(&line(key, constant));
+            }
+        }
+        Profile::parse(&out, &format!("{}.toml", self.name))?;
+        Ok(out)
+    }
+}
+
+fn line(key: &Key, constant: &Written) -> String {
+    let takes = key.takes;
+    let value = rounded(takes, constant.value);
+    let basis = if constant.sourced { "source" } else { "assumed" };
+    let range = constant.range.map(|(low, high)| {
+        let (low, high) = (rounded(takes, low).min(value), rounded(takes, high).max(value));
+        let (least, most) = takes.limits();
+        (low.max(least), high.min(most))
+    });
+    let range = range
+        .map(|(low, high)| format!(", range = [{}, {}]", amount(takes, low), amount(takes, high)));
+    format!(
+        "{} = {{ value = {}, {basis} = {}{} }}\n",
+        key.name,
+        amount(takes, value),
+        text(&constant.why),
+        range.unwrap_or_default()
+    )
+}
+
+fn rounded(takes: Takes, value: f64) -> f64 {
+    match takes {
+        Takes::Ratio { .. } => libm::round(value * 1e4) / 1e4,
+        Takes::Time { .. } => libm::round(value * 10.0) / 10.0,
+        _ => libm::round(value),
+    }
+}
+
+/// As a file has it: a time in the unit that reads best.
+fn amount(takes: Takes, value: f64) -> String {
+    match takes {
+        Takes::Choice(_) => text(&takes.show(value)),
+        Takes::Count { .. } | Takes::Ratio { .. } => value.to_string(),
+        _ => text(&takes.show(value)),
+    }
+}
