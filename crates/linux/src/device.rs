@@ -5,6 +5,7 @@
 //! scheduler. What one of them does not say is `None`. Nothing here is written.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use napkin_sched::Class;
 use serde::{Serialize, Serializer};
@@ -13,6 +14,7 @@ use thiserror::Error;
 use crate::netlink::{LinkRecord, NapiRecord, Netdev, NetlinkError, QueueKind, QueueRecord, Route};
 use crate::procfs::{Interrupts, irq, thread};
 use crate::settings::{Setting, Settings};
+use crate::shell;
 use crate::sysfs::{DeviceFile, Sysfs, SysfsError};
 
 /// A device.
@@ -92,6 +94,14 @@ pub enum DeviceError {
     },
 }
 
+impl Napi {
+    /// Whether it polls transmit queues alone, as igb's do where vectors are not paired. One that polls
+    /// none at all may be of a driver that does not say which.
+    pub fn transmits_only(&self) -> bool {
+        self.rx_queues.is_empty() && !self.tx_queues.is_empty()
+    }
+}
+
 impl Device {
     /// An instance by its id.
     pub fn napi(&self, id: u32) -> Option<&Napi> {
@@ -124,7 +134,8 @@ impl Device {
                                     applies to it"
                 .into(),
             Some("veth") => format!(
-                "a veth has one only with GRO on (ethtool -K {ifname} gro on) or with an XDP program"
+                "a veth has one only with GRO on (ethtool -K {} gro on) or with an XDP program",
+                shell::word(ifname)
             ),
             Some("tun" | "tap") => {
                 "its instances come when a program opens its queues with IFF_NAPI".into()
@@ -150,13 +161,13 @@ pub fn read_all(netdev: &mut Netdev) -> Result<Vec<Device>, DeviceError> {
     Ok(join(links, &napis, &queues))
 }
 
-/// One device by its name, whether or not it has an instance.
+/// One device by one of its names, whether or not it has an instance.
 ///
 /// # Errors
 /// If there is none of that name, or the kernel does not answer.
 pub fn find(netdev: &mut Netdev, ifname: &str) -> Result<Device, DeviceError> {
     let links = Route::open()?.links()?;
-    let Some(link) = links.iter().find(|link| link.name == ifname) else {
+    let Some(link) = links.iter().find(|link| link.is_called(ifname)) else {
         let there: Vec<String> = links.into_iter().map(|link| link.name).collect();
         let known = there.iter().map(String::as_str);
         let nearest = napkin_core::policy::nearest(ifname, known).map(str::to_owned);
@@ -201,9 +212,10 @@ fn join(links: Vec<LinkRecord>, napis: &[NapiRecord], queues: &[QueueRecord]) ->
     // What came between two answers of the kernel is left out: it is there the next time.
     let mut of: BTreeMap<u32, &mut Device> =
         devices.iter_mut().map(|device| (device.ifindex, device)).collect();
+    let polled = polled(queues);
     for record in napis {
         if let Some(device) = of.get_mut(&record.ifindex) {
-            let mut napi = napi(record, queues);
+            let mut napi = napi(record, &polled);
             if let Ok(sysfs) = &sysfs {
                 fill(&mut napi.settings, sysfs, &device.ifname);
             }
@@ -260,6 +272,71 @@ fn find_irqs(device: &mut Device, sysfs: &Sysfs) {
     }
 }
 
+/// Why an instance has no interrupt that is known.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum NoIrq {
+    /// There is no hardware below its device.
+    Virtual,
+    /// There is one for all queues of its device: the host has no more vectors. It belongs to no
+    /// instance alone.
+    Shared {
+        /// Its number.
+        irq: u32,
+    },
+    /// The driver does not tell it.
+    Untold {
+        /// Its name, if that is known.
+        driver: Option<String>,
+    },
+}
+
+impl fmt::Display for NoIrq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoIrq::Virtual => f.write_str("a virtual device has no interrupts"),
+            NoIrq::Shared { irq } => {
+                write!(f, "its queues share interrupt {irq}, which is no instance's alone")
+            }
+            NoIrq::Untold { driver: Some(driver) } => {
+                write!(f, "its driver ({driver}) does not tell which interrupts are its queues'")
+            }
+            NoIrq::Untold { driver: None } => {
+                f.write_str("its driver does not tell which interrupts are its queues'")
+            }
+        }
+    }
+}
+
+impl Device {
+    /// Why it has instances without an interrupt; `None` if each has one that is known.
+    pub fn why_no_irq(&self) -> Option<NoIrq> {
+        self.napis.iter().find(|napi| napi.irq.is_none())?;
+        let links = Route::open().and_then(|mut route| route.links()).ok();
+        let sysfs = links.and_then(|links| Sysfs::open(&links).ok());
+        let hardware = match &sysfs {
+            Some(sysfs) => sysfs.hardware(&self.ifname),
+            // Where sysfs is another namespace's it cannot be known.
+            None => return Some(NoIrq::Untold { driver: self.driver.clone() }),
+        };
+        let interrupts = Interrupts::read().unwrap_or_default();
+        Some(no_irq(self.driver.as_deref(), hardware.as_deref(), &interrupts))
+    }
+}
+
+fn no_irq(driver: Option<&str>, hardware: Option<&str>, interrupts: &Interrupts) -> NoIrq {
+    let Some(hardware) = hardware else { return NoIrq::Virtual };
+    if driver == Some("virtio_net") {
+        // `vp_find_vqs` in drivers/virtio/virtio_pci_common.c: one vector for all queues, or none.
+        let shared = format!("{hardware}-virtqueues");
+        let named = |device: &str| device.split(", ").any(|it| it == shared || it == hardware);
+        if let Some((irq, _)) = interrupts.irqs.iter().find(|(_, it)| named(&it.device)) {
+            return NoIrq::Shared { irq: *irq };
+        }
+    }
+    NoIrq::Untold { driver: driver.map(str::to_owned) }
+}
+
 fn virtio_irq(interrupts: &Interrupts, hardware: &str, napi: &Napi) -> Option<u32> {
     let rx = napi.rx_queues.first().map(|queue| format!("{hardware}-input.{queue}"));
     let tx = napi.tx_queues.first().map(|queue| format!("{hardware}-output.{queue}"));
@@ -289,17 +366,29 @@ fn driver(sysfs: &Result<Sysfs, SysfsError>, link: &LinkRecord) -> Option<String
     named.or_else(|| link.kind.clone())
 }
 
-fn napi(record: &NapiRecord, queues: &[QueueRecord]) -> Napi {
-    let of_kind = |kind: QueueKind| {
-        let mine = queues.iter().filter(|queue| {
-            queue.ifindex == record.ifindex
-                && queue.napi_id == Some(record.id)
-                && queue.kind == kind
-        });
-        let mut ids: Vec<u32> = mine.map(|queue| queue.id).collect();
-        ids.sort_unstable();
-        ids
-    };
+/// The queues that each instance polls, by its device's number and its id.
+type Polled = BTreeMap<(u32, u32), (Vec<u32>, Vec<u32>)>;
+
+fn polled(queues: &[QueueRecord]) -> Polled {
+    let mut polled = Polled::new();
+    for queue in queues {
+        let Some(id) = queue.napi_id else { continue };
+        let (rx, tx) = polled.entry((queue.ifindex, id)).or_default();
+        match queue.kind {
+            QueueKind::Rx => rx.push(queue.id),
+            QueueKind::Tx => tx.push(queue.id),
+        }
+    }
+    for (rx, tx) in polled.values_mut() {
+        rx.sort_unstable();
+        tx.sort_unstable();
+    }
+    polled
+}
+
+fn napi(record: &NapiRecord, polled: &Polled) -> Napi {
+    let (rx_queues, tx_queues) =
+        polled.get(&(record.ifindex, record.id)).cloned().unwrap_or_default();
     // In a container with process ids of its own the kernel's are other processes', or none.
     let seen = record.pid.filter(|pid| {
         thread::ThreadStat::read(*pid, *pid)
@@ -307,8 +396,8 @@ fn napi(record: &NapiRecord, queues: &[QueueRecord]) -> Napi {
     });
     Napi {
         id: record.id,
-        rx_queues: of_kind(QueueKind::Rx),
-        tx_queues: of_kind(QueueKind::Tx),
+        rx_queues,
+        tx_queues,
         irq: record.irq,
         irq_cpus: None,
         pid: record.pid,
@@ -354,10 +443,29 @@ fn class_name<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::
 mod tests {
     use super::*;
 
+    #[test]
+    fn why_there_is_no_interrupt_is_said() {
+        let why = |driver, hardware, text: &str| {
+            no_irq(driver, hardware, &Interrupts::parse(text)).to_string()
+        };
+        let vectors = "      CPU0\n 37:  1  PCI-MSIX-0000:00:03.0   0-edge      virtio2-config\n \
+                       38:  2925  PCI-MSIX-0000:00:03.0   1-edge      virtio2-virtqueues\n";
+        let shared = "its queues share interrupt 38, which is no instance's alone";
+        assert_eq!(why(Some("virtio_net"), Some("virtio2"), vectors), shared);
+        let line = "      CPU0\n 11:  7  IO-APIC  11-fasteoi   uhci_hcd:usb1, virtio2\n";
+        let said = why(Some("virtio_net"), Some("virtio2"), line);
+        assert!(said.contains("share interrupt 11"), "{said}");
+        let other = why(Some("virtio_net"), Some("virtio1"), vectors);
+        assert!(other.contains("driver (virtio_net) does not tell"), "{other}");
+        assert!(why(Some("igb"), Some("0000:03:00.0"), vectors).contains("(igb) does not tell"));
+        assert_eq!(why(Some("veth"), None, vectors), "a virtual device has no interrupts");
+    }
+
     fn link(ifindex: u32, name: &str, kind: Option<&str>) -> LinkRecord {
         LinkRecord {
             ifindex,
             name: name.into(),
+            alternatives: vec![],
             kind: kind.map(str::to_owned),
             up: true,
             rx_queues: 1,
@@ -424,12 +532,12 @@ mod tests {
                 .map(|id| queue(3, *id, QueueKind::Rx, 5))
                 .chain(tx.iter().map(|id| queue(3, *id, QueueKind::Tx, 5)))
                 .collect();
-            virtio_irq(&interrupts, "virtio2", &napi(&record(3, 5), &queues))
+            virtio_irq(&interrupts, "virtio2", &napi(&record(3, 5), &polled(&queues)))
         };
         assert_eq!(polls(&[0], &[0]), Some(38));
         assert_eq!(polls(&[], &[0]), Some(39));
         assert_eq!(polls(&[1], &[]), None);
-        assert_eq!(virtio_irq(&interrupts, "virtio1", &napi(&record(3, 5), &[])), None);
+        assert_eq!(virtio_irq(&interrupts, "virtio1", &napi(&record(3, 5), &Polled::new())), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::count::{self, CountError, Counter, Counts, Key};
-use crate::device::{self, DeviceError, Napi};
+use crate::device::{self, DeviceError, Napi, NoIrq};
 use crate::namespace::{Namespace, NamespaceError};
 use crate::netlink::{NapiRecord, Netdev, NetlinkError};
 use crate::procfs::thread::{ThreadStat, Time};
@@ -138,6 +138,8 @@ pub struct Sampler {
     counter_notes: Vec<String>,
     owners_every: Duration,
     programs: Programs,
+    /// A test has it take long.
+    find_programs: fn() -> Programs,
     looked_at: Option<Instant>,
     /// Of each CPU: the kernel's count of 32 bits, and the sum of its steps.
     squeezes: BTreeMap<usize, (u32, u64)>,
@@ -177,6 +179,7 @@ impl Sampler {
             counter_notes,
             owners_every: options.owners_every,
             programs: Programs::default(),
+            find_programs: Programs::find,
             looked_at: None,
             squeezes: BTreeMap::new(),
         })
@@ -188,17 +191,20 @@ impl Sampler {
     /// If the kernel does not list the instances; whatever else fails is left out and noted.
     pub fn sample(&mut self) -> Result<Snapshot, SampleError> {
         let mut notes = self.counter_notes.clone();
-        // Before the instances: what is counted and then not listed is gone.
-        let counted = self.counted(&mut notes);
-        let at_ns = monotonic_ns();
+        // What takes long comes first: the counts, the threads' CPU time and the time at which they
+        // were read have to be of one moment.
         let records = self.netdev.napis(None)?;
         if self.devices.outdated(&records, self.owners_every) {
             self.devices = Devices::read(&mut self.netdev)?;
         }
+        self.look_at_programs(&mut notes);
+        // Before the instances: what is counted and then not listed is gone.
+        let counted = self.counted(&mut notes);
+        let at_ns = monotonic_ns();
+        let records = self.netdev.napis(None)?;
         if let Some(counted) = &counted {
             self.forget(counted, &records);
         }
-        self.look_at_programs(&mut notes);
         let interrupts = self.devices.have_interrupts().then(Interrupts::read);
         let interrupts = match interrupts {
             Some(Err(error)) => {
@@ -216,6 +222,7 @@ impl Sampler {
             })
             .collect();
         napis.sort_by_key(|napi| (napi.ifindex, napi.id));
+        notes.extend(unknown(&napis, &self.devices.no_irq));
         let backlog = Key { netns: 0, ifindex: 0, napi_id: 0 };
         let backlog = counted.as_ref().map(|all| self.of(&backlog, all));
         let cpus = self.cpus(&mut notes);
@@ -266,7 +273,7 @@ impl Sampler {
 
     fn look_at_programs(&mut self, notes: &mut Vec<String>) {
         if self.looked_at.is_none_or(|at| at.elapsed() >= self.owners_every) {
-            self.programs = Programs::find();
+            self.programs = (self.find_programs)();
             self.looked_at = Some(Instant::now());
         }
         let unseen = &self.programs.unseen;
@@ -373,18 +380,21 @@ fn step(squeezes: &mut BTreeMap<usize, (u32, u64)>, cpu: usize, now: u32) {
 struct Devices {
     /// By ifindex and NAPI id: the device's name, and the instance.
     napis: BTreeMap<(u32, u32), (String, Napi)>,
+    /// Why there are instances without an interrupt, by ifindex.
+    no_irq: BTreeMap<u32, NoIrq>,
     read_at: Option<Instant>,
 }
 
 impl Devices {
     fn read(netdev: &mut Netdev) -> Result<Devices, DeviceError> {
-        let mut napis = BTreeMap::new();
+        let (mut napis, mut no_irq) = (BTreeMap::new(), BTreeMap::new());
         for device in device::read_all(netdev)? {
+            no_irq.extend(device.why_no_irq().map(|why| (device.ifindex, why)));
             for napi in device.napis {
                 napis.insert((device.ifindex, napi.id), (device.ifname.clone(), napi));
             }
         }
-        Ok(Devices { napis, read_at: Some(Instant::now()) })
+        Ok(Devices { napis, no_irq, read_at: Some(Instant::now()) })
     }
 
     /// Whether instances came or went, or it is long since they were looked at.
@@ -402,6 +412,36 @@ impl Devices {
     fn have_interrupts(&self) -> bool {
         self.napis.values().any(|(_, napi)| napi.irq.is_some())
     }
+}
+
+/// What is not known of instances, and why.
+fn unknown(napis: &[NapiSnapshot], no_irq: &BTreeMap<u32, NoIrq>) -> Vec<String> {
+    let mut without: BTreeMap<(Option<&NoIrq>, &str), usize> = BTreeMap::new();
+    for napi in napis.iter().filter(|napi| napi.irq.is_none()) {
+        let why = no_irq.get(&napi.ifindex);
+        // One line for all virtual devices: a host of containers has hundreds.
+        let ifname = if why == Some(&NoIrq::Virtual) { "" } else { &napi.ifname };
+        *without.entry((why, ifname)).or_default() += 1;
+    }
+    let mut notes: Vec<String> = without
+        .into_iter()
+        .map(|((why, ifname), count)| {
+            let of = if ifname.is_empty() { String::new() } else { format!(" of {ifname}") };
+            let why = why.map_or_else(|| "it is not known which".to_owned(), NoIrq::to_string);
+            format!("irq, intr: {}{of} without: {why}", instances(count))
+        })
+        .collect();
+    let queueless = napis.iter().filter(|it| it.rx_queues.is_empty() && it.tx_queues.is_empty());
+    match queueless.count() {
+        0 => {}
+        count => notes
+            .push(format!("rx: {} of which the driver does not say the queues", instances(count))),
+    }
+    notes
+}
+
+fn instances(count: usize) -> String {
+    format!("{count} instance{}", if count == 1 { "" } else { "s" })
 }
 
 /// Settings as netlink tells them now; what an older kernel's does not, as they were in sysfs.
@@ -434,6 +474,71 @@ mod tests {
         step(&mut squeezes, 3, u32::MAX);
         step(&mut squeezes, 3, 4);
         assert_eq!(squeezes[&3].1, 6);
+    }
+
+    fn instance(ifindex: u32, ifname: &str, rx: &[u32], tx: &[u32]) -> NapiSnapshot {
+        NapiSnapshot {
+            ifindex,
+            ifname: ifname.into(),
+            id: 513,
+            rx_queues: rx.to_vec(),
+            tx_queues: tx.to_vec(),
+            irq: None,
+            pid: None,
+            settings: Settings::default(),
+            mode: "base".into(),
+            cpu: None,
+            counts: None,
+            interrupts: None,
+            thread_cpu_ns: None,
+            owners: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_with_its_reason() {
+        let why = BTreeMap::from([
+            (2, NoIrq::Virtual),
+            (3, NoIrq::Virtual),
+            (4, NoIrq::Shared { irq: 38 }),
+            (5, NoIrq::Untold { driver: Some("hv_netvsc".into()) }),
+        ]);
+        let napis = [
+            instance(2, "va", &[0], &[]),
+            instance(3, "vb", &[0], &[]),
+            instance(4, "eth1", &[0], &[0]),
+            instance(4, "eth1", &[], &[1]),
+            instance(5, "eth2", &[], &[]),
+        ];
+        assert_eq!(
+            unknown(&napis, &why),
+            [
+                "irq, intr: 2 instances without: a virtual device has no interrupts",
+                "irq, intr: 2 instances of eth1 without: its queues share interrupt 38, which is no \
+                 instance's alone",
+                "irq, intr: 1 instance of eth2 without: its driver (hv_netvsc) does not tell which \
+                 interrupts are its queues'",
+                "rx: 1 instance of which the driver does not say the queues",
+            ]
+        );
+        assert_eq!(unknown(&[], &why), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_sample_is_of_the_moment_after_what_takes_long() {
+        static LOOKED_AT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        fn find() -> Programs {
+            std::thread::sleep(Duration::from_millis(5));
+            LOOKED_AT.store(monotonic_ns(), std::sync::atomic::Ordering::SeqCst);
+            Programs::default()
+        }
+        let options = Options { count: None, ..Options::default() };
+        // A kernel without the family has nothing to sample.
+        let Ok(mut sampler) = Sampler::start(&options) else { return };
+        sampler.find_programs = find;
+        let sample = sampler.sample().expect("listed");
+        let looked_at = LOOKED_AT.load(std::sync::atomic::Ordering::SeqCst);
+        assert!(looked_at > 0 && sample.at_ns >= looked_at, "{} {looked_at}", sample.at_ns);
     }
 
     #[test]

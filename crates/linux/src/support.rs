@@ -45,13 +45,36 @@ pub enum Warning {
     SocketsNotSet,
     /// The devices' part, of which no device was named.
     DeviceNotSet,
+    /// The program's part, and no program can have it on this kernel.
+    ProgramLacking(Lacking),
+    /// The devices' part, and no device can have it on this kernel.
+    DeviceLacking(Lacking),
     /// An application that never sleeps: nobody can make it.
     SpinNotSet,
 }
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = |lacking: &Lacking| match lacking.since() {
+            Some(since) => format!("{lacking}: Linux {since} has it first"),
+            None => lacking.to_string(),
+        };
         f.write_str(match self {
+            Warning::ProgramLacking(lacking) => {
+                let since = since(lacking);
+                return write!(
+                    f,
+                    "the rest of the policy is the program's, and cannot be set there: this kernel \
+                     lacks {since}"
+                );
+            }
+            Warning::DeviceLacking(lacking) => {
+                let since = since(lacking);
+                return write!(
+                    f,
+                    "the policy's device part is not set, and cannot be: this kernel lacks {since}"
+                );
+            }
             Warning::EpollNotSet => {
                 "the policy's epoll parameters are the program's, not the device's: start it with \
                  `napkin run`, or set them from outside with `napkin attach`"
@@ -291,7 +314,7 @@ fn said(refusal: &Refusal) -> String {
 /// What could not be probed is no reason to refuse: setting it will say.
 pub fn check(policy: &Policy, kernel: &Kernel, scope: Scope) -> Result<Vec<Warning>, Refusal> {
     let Some(lacking) = first_lacking(policy, kernel, scope) else {
-        return Ok(warnings(policy, scope));
+        return Ok(warnings(policy, kernel, scope));
     };
     let mut nearest = *policy;
     // Each step takes away what it mends, so this ends; the bound is for a kernel that lies.
@@ -346,10 +369,11 @@ fn first_lacking(policy: &Policy, kernel: &Kernel, scope: Scope) -> Option<Lacki
             need(true, what);
         }
     }
+    // Whoever sets a device alone would be told that a program sets the rest. None can.
+    need(epoll.keep_napi_id, Lacking::KeepNapiId);
     if scope.program() {
         let separate = application.socket_poller == SocketPoller::Separate;
         need(separate && application.socket_busy_polls(), Lacking::SeparatePoller);
-        need(epoll.keep_napi_id, Lacking::KeepNapiId);
         need(
             *epoll != EpollPolicy::default() && kernel.epoll_params.lacks(),
             Lacking::EpollParameters,
@@ -360,7 +384,7 @@ fn first_lacking(policy: &Policy, kernel: &Kernel, scope: Scope) -> Option<Lacki
     lacking.first().copied()
 }
 
-fn warnings(policy: &Policy, scope: Scope) -> Vec<Warning> {
+fn warnings(policy: &Policy, kernel: &Kernel, scope: Scope) -> Vec<Warning> {
     let Policy { instance, epoll, application, .. } = policy;
     let mut warnings = Vec::new();
     let mut warn = |applies: bool, warning| {
@@ -368,12 +392,24 @@ fn warnings(policy: &Policy, scope: Scope) -> Vec<Warning> {
             warnings.push(warning);
         }
     };
+    // Nobody is sent to a command that would refuse as well.
     if !scope.program() {
-        warn(*epoll != EpollPolicy::default(), Warning::EpollNotSet);
-        warn(application.socket_busy_polls(), Warning::SocketsNotSet);
+        let by_program = *epoll != EpollPolicy::default() || application.socket_busy_polls();
+        match first_lacking(policy, kernel, Scope::Program) {
+            Some(lacking) => warn(by_program, Warning::ProgramLacking(lacking)),
+            None => {
+                warn(*epoll != EpollPolicy::default(), Warning::EpollNotSet);
+                warn(application.socket_busy_polls(), Warning::SocketsNotSet);
+            }
+        }
     }
-    let wants_device = *instance != Policy::BASE.instance;
-    warn(!scope.device() && wants_device, Warning::DeviceNotSet);
+    if !scope.device() {
+        let by_device = *instance != Policy::BASE.instance;
+        match first_lacking(policy, kernel, Scope::Device) {
+            Some(lacking) => warn(by_device, Warning::DeviceLacking(lacking)),
+            None => warn(by_device, Warning::DeviceNotSet),
+        }
+    }
     warn(application.spin, Warning::SpinNotSet);
     warnings
 }

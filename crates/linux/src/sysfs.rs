@@ -9,6 +9,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -170,6 +171,12 @@ impl Sysfs {
 
     fn number(&self, ifname: &str, file: &str) -> Option<i64> {
         self.text(ifname, file)?.parse().ok()
+    }
+
+    /// The inode of a device's directory, which no other device has in the same boot, and which it
+    /// keeps under another name and in another namespace.
+    pub fn identity(&self, ifname: &str) -> Option<u64> {
+        fs::metadata(self.path(ifname, "")?).ok().map(|directory| directory.ino())
     }
 
     /// A device's driver. A virtual device has none.

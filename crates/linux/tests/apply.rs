@@ -6,6 +6,7 @@ mod namespace;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use namespace::{fresh, needs_rights};
 use napkin_core::Policy;
@@ -19,9 +20,9 @@ use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_linux::procfs::{interrupts::Interrupts, irq, thread};
 use napkin_linux::rights::Right;
-use napkin_linux::{Setting, device};
+use napkin_linux::{Setting, Settings, device};
 use napkin_sched::Class;
-use napkin_testing::{ignore, needs, needs_cpus, test};
+use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
 
 /// A journal's directory of the test's own, in memory where there is such a place.
 struct Home(PathBuf);
@@ -184,7 +185,7 @@ fn devices_that_were_not_named_are_not_touched() {
             devices.into_iter().filter(|it| it.ifname != "va").collect::<Vec<_>>()
         };
         let (before, mut files) = (others(), sysfs());
-        let options = Options { queue: None, cpus: vec![0], rt: None };
+        let options = Options { cpus: vec![0], ..Options::default() };
         applied(&home, "threaded", &options).expect("applied");
         assert_eq!(others(), before);
         let mut now = sysfs();
@@ -202,7 +203,7 @@ fn a_threaded_device_has_threads_where_and_as_they_were_asked_for() {
     let [one, other, ..] = napkin_sched::usable_cpus()[..] else { unreachable!("two CPUs") };
     lab(|| {
         let home = Home::new("threads");
-        let options = Options { queue: None, cpus: vec![other, one], rt: Some(10) };
+        let options = Options { cpus: vec![other, one], rt: Some(10), ..Options::default() };
         applied(&home, "threaded", &options).expect("applied");
         let mut netdev = Netdev::open().expect("netdev");
         let device = device::read(&mut netdev, "va").expect("it is there");
@@ -305,6 +306,83 @@ fn a_device_that_was_made_anew_is_put_back_all_the_same() {
         let gone = restored(&home);
         assert!(gone.is_complete() && gone.devices[0].gone, "{gone:?}");
         assert_eq!(home.files(), 0);
+    });
+}
+
+fn ip(args: &str) {
+    let status = Command::new("ip").args(args.split(' ')).status().expect("it is installed");
+    assert!(status.success(), "ip {args}: {status}");
+}
+
+/// How each instance of a device is set, by its place in the list.
+fn settings(ifname: &str) -> Vec<Settings> {
+    let mut netdev = Netdev::open().expect("netdev");
+    let device = device::find(&mut netdev, ifname).expect("it is there");
+    device.napis.iter().map(|napi| napi.settings).collect()
+}
+
+#[test]
+fn a_device_that_moves_to_another_namespace_is_told_and_put_back_there() {
+    needs_rights(&[Right::SysPtrace]);
+    needs_program("ip");
+    let host = fs::read_link("/proc/self/ns/pid").expect("procfs");
+    needs(host.as_os_str() == "pid:[4026531836]", "the host's own PID namespace");
+    let (one, other) = (fresh(), fresh());
+    let home = Home::new("moves");
+    let mut keeper = other
+        .run(|| Command::new("sleep").arg("600").spawn().expect("it is installed"))
+        .expect("entered");
+    let before = one.run(|| {
+        pair("va", "vb");
+        let before = settings("va");
+        applied(&home, "suspend20", &Options::default()).expect("applied");
+        ip(&format!("link set va netns {}", keeper.id()));
+        let seen = restored(&home);
+        let away = seen.devices[0].away.clone().expect("it is not here");
+        assert!(away.contains("as va") && away.contains("nsenter --net=/proc/"), "{away}");
+        assert!(!seen.is_complete());
+        before
+    });
+    let before = before.expect("entered");
+    assert_eq!(home.files(), 1, "kept");
+    other
+        .run(|| {
+            ip("link set va name eth0");
+            ip("link set eth0 up");
+            let seen = restored(&home);
+            assert!(seen.is_complete() && seen.devices.len() == 1, "{seen:?}");
+            assert_eq!(settings("eth0"), before);
+        })
+        .expect("entered");
+    assert_eq!(home.files(), 0);
+    keeper.kill().expect("a child");
+    keeper.wait().expect("it ends");
+}
+
+#[test]
+fn a_device_that_was_deleted_and_made_again_with_the_same_number_keeps_what_it_has() {
+    lab(|| {
+        needs_program("ip");
+        let home = Home::new("again");
+        let mut route = Route::open().expect("a socket");
+        let index = route.link("va").expect("it is there").ifindex;
+        applied(&home, "defer20", &Options::default()).expect("applied");
+        route.delete(index).expect("deleted");
+        ip(&format!(
+            "link add va index {index} numtxqueues 2 numrxqueues 2 type veth peer name vb \
+             numtxqueues 2 numrxqueues 2"
+        ));
+        Ethtool::open().expect("ethtool").set_features("va", &[(GRO[0], true)]).expect("GRO");
+        for name in ["va", "vb"] {
+            let made = route.link(name).expect("it was made").ifindex;
+            route.set_up(made).expect("up");
+        }
+        // What napkin had set on the other, this one has by itself.
+        set(0, Setting::GroFlushTimeout, 20_000);
+        let its = settings("va");
+        let seen = restored(&home);
+        assert!(seen.is_complete() && seen.devices[0].gone, "{seen:?}");
+        assert_eq!((settings("va"), home.files()), (its, 0));
     });
 }
 

@@ -9,7 +9,11 @@ use std::rc::Rc;
 
 use harness::namespace::needs_rights;
 use harness::{Link, Program};
-use napkin_linux::attach::{Attachment, EventKind, Plan, ProcessChange, Recorder, Restored, What};
+use napkin_linux::apply::{Linux, RestoreOptions, restore};
+use napkin_linux::attach::{
+    Attachment, Event, EventKind, Plan, ProcessChange, Recorder, Restored, What,
+};
+use napkin_linux::journal::Store;
 use napkin_linux::namespace::Namespace;
 use napkin_linux::process::{Params, Process};
 use napkin_linux::rights::Right;
@@ -207,6 +211,115 @@ fn an_inherited_context_is_put_back_when_its_first_owner_has_ended() {
     assert!(process.ends_within(std::time::Duration::from_secs(600)));
 }
 
+/// Has a program move its context `a` from its descriptor to 100.
+const MOVE: &str = "fd = a.fileno(); os.dup2(fd, 100); os.close(fd)";
+const AT_100: &str = "answer = params(100)";
+
+#[test]
+fn a_context_that_moves_is_put_back_where_it_is() {
+    let mut program = Program::start();
+    program.ask("a = select.epoll()");
+    let (mut attachment, notes) = attach(&program, "suspend20");
+    attachment.look();
+    program.ask(MOVE);
+    let events = attachment.look().events;
+    assert!(matches!(events[..], [Event { kind: EventKind::Already { .. }, .. }]), "{events:?}");
+    // Written down, so that a restore of another napkin's finds it.
+    let written = notes.before.borrow().last().cloned().expect("noted");
+    assert!(matches!(written.what, What::Epoll { fd: 100, .. }), "{written:?}");
+    // Its old number, used again, is another context's.
+    program.ask("b = select.epoll()");
+    attachment.look();
+    let (restoration, events) = attachment.restore();
+    assert_eq!((restoration.changed, restoration.failed), (0, 0), "{events:?}");
+    assert_eq!(program.ask(AT_100), OFF);
+    assert_eq!(program.ask("answer = params(b)"), OFF);
+}
+
+#[test]
+fn a_context_that_moves_between_the_last_look_and_the_end_is_put_back() {
+    for then in ["", "; b = select.epoll()"] {
+        let mut program = Program::start();
+        program.ask("a = select.epoll()");
+        let (mut attachment, _) = attach(&program, "suspend20");
+        attachment.look();
+        program.ask(&format!("{MOVE}{then}"));
+        assert_eq!(program.ask(AT_100), SET);
+        let (restoration, events) = attachment.restore();
+        assert_eq!((restoration.done, restoration.gone), (1 + then.len().min(1), 0), "{events:?}");
+        assert_eq!(program.ask(AT_100), OFF, "{then}");
+    }
+}
+
+#[test]
+fn contexts_of_a_program_whose_first_thread_ends_are_put_back() {
+    for look in [true, false] {
+        let mut program = Program::start();
+        // The last of its threads goes on answering.
+        program.ask("a = select.epoll(); b = select.epoll(); set_params(b, 0, 64, 1)");
+        let (mut attachment, _) = attach(&program, "suspend20");
+        attachment.look();
+        program.tell(
+            "def go_on():\n\
+             \x20   while os.path.exists(f'/proc/{os.getpid()}/fd/0'): time.sleep(0.001)\n\
+             \x20   print('alone', flush=True)\n\
+             \x20   for line in sys.stdin:\n\
+             \x20       print(params(a), params(b), flush=True)\n\
+             threading.Thread(target=go_on).start()\n\
+             import ctypes; ctypes.CDLL(None).pthread_exit(None)",
+        );
+        assert_eq!(program.answer(), "alone");
+        if look {
+            attachment.look();
+        }
+        assert_eq!(program.ask(""), format!("{SET} {SET}"));
+        let (restoration, events) = attachment.restore();
+        assert_eq!((restoration.done, restoration.failed), (1, 0), "{events:?}");
+        assert_eq!(program.ask(""), format!("{OFF} {SET}"), "its own it keeps; looked: {look}");
+    }
+}
+
+#[test]
+fn a_context_that_the_program_set_just_so_is_left_wherever_it_moves() {
+    let mut program = Program::start();
+    program.ask("a = select.epoll(); set_params(a, 0, 64, 1)");
+    let (mut attachment, _) = attach(&program, "suspend20");
+    attachment.look();
+    program.ask("b = select.epoll()");
+    attachment.look();
+    program.ask(MOVE);
+    attachment.look();
+    attachment.restore();
+    assert_eq!(program.ask(AT_100), SET);
+    assert_eq!(program.ask("answer = params(b)"), OFF);
+}
+
+#[test]
+fn restore_finds_what_moved_after_the_napkin_that_set_it_had_died() {
+    for then in ["", "; c = select.epoll()"] {
+        let mut program = Program::start();
+        program.ask("a = select.epoll(); b = select.epoll(); set_params(b, 0, 64, 1)");
+        let directory = format!("napkin-attach-{}-{}", std::process::id(), then.len());
+        let directory = std::env::temp_dir().join(directory);
+        let boot = napkin_linux::namespace::boot_id().expect("procfs");
+        let here = Namespace::identity().expect("procfs");
+        let store = Store::at(directory.clone(), boot, here);
+        let mut attachment = Attachment::new(plan("suspend20"), store.recorder());
+        attachment.add(program.pid()).expect("it lives");
+        attachment.look();
+        // As kill -9 would: nothing is put back, and what was written down stays.
+        attachment.leave();
+        program.ask(&format!("{MOVE}{then}"));
+        let mut world = Linux::open().expect("netlink");
+        let restored = restore(&mut world, &store, &RestoreOptions::default()).expect("readable");
+        assert_eq!(program.ask(AT_100), OFF, "{then:?}: {restored:?}");
+        assert_eq!(program.ask("answer = params(b)"), SET, "the program's own");
+        assert!(restored.is_complete() && restored.processes[0].gone == 0, "{restored:?}");
+        assert_eq!(std::fs::read_dir(&directory).expect("there").count(), 0);
+        std::fs::remove_dir(directory).expect("it is empty");
+    }
+}
+
 #[test]
 fn an_exec_is_survived() {
     let mut program = Program::start();
@@ -295,7 +408,7 @@ fn a_thread_that_waits_is_pinned_where_its_packets_are_polled_and_put_back() {
     let mut attachment = Attachment::new(plan("suspend20"), notes.clone());
     let asked = Rc::new(RefCell::new(BTreeSet::new()));
     let asks = asked.clone();
-    attachment.pin_with(Box::new(move |napi_id| {
+    attachment.pin_with(Box::new(move |napi_id: u32| {
         asks.borrow_mut().insert(napi_id);
         Some(cpu)
     }));

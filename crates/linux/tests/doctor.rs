@@ -73,6 +73,39 @@ fn memcached_under_suspension_is_in_order() {
 }
 
 #[test]
+fn an_epoll_that_always_has_something_ready_is_named_before_and_while_it_starves() {
+    // Longer than a busy host keeps a program off its CPU, and shorter than a look.
+    const POLICY: &str = "suspend20,irq-suspend-timeout=200ms";
+    let mut rig = Rig::new();
+    rig.set_up("base", Mode::AlwaysReady);
+    let before = rig.doctor(Some(POLICY));
+    assert!(before.faults().contains("always-ready"), "{before:#?}");
+    assert!(!before.faults().contains("starvation"), "{before:#?}");
+    let named = before.of(Status::Fault);
+    let named = named.iter().find(|it| it.check == "always-ready").expect("as asserted");
+    assert!(named.seen.contains("(EPOLLOUT)"), "{named:#?}");
+
+    rig.wait_no_more();
+    rig.set_device(POLICY);
+    rig.set_epolls(Params::from(doctored::policy(POLICY).epoll), |_| true);
+    let mut starves = || {
+        rig.ask_without_waiting();
+        rig.doctor(None)
+    };
+    // A host that keeps it off its CPU for longer has its timer fire.
+    let found = (0..20).map(|_| starves()).find(|found| found.faults().contains("starvation"));
+    let found = found.expect("it starves");
+    assert!(found.faults().contains("always-ready"), "{found:#?}");
+    let faults = found.of(Status::Fault);
+    let mend = "napkin apply suspend20,irq-suspend-timeout=0 --dev va";
+    assert!(faults.iter().all(|it| it.command().as_deref() == Some(mend)), "{faults:#?}");
+    // Once it is mended nothing is said of it.
+    rig.set_device("suspend20,irq-suspend-timeout=0");
+    let mended = rig.doctor(None).faults();
+    assert!(mended.iter().all(|check| !["starvation", "always-ready"].contains(check)));
+}
+
+#[test]
 fn memcached_with_a_thread_for_each_instance_is_in_order() {
     let mut rig = Rig::new();
     rig.memcached(2);
@@ -296,7 +329,7 @@ fn a_go_program_is_warned_about() {
     rig.connect(1);
     let found = rig.doctor(Some(SUSPEND20));
     assert!(found.checks(Status::Advice).contains("go-runtime"), "{found:#?}");
-    assert!(found.mend("go-runtime").contains("napkin apply defer20"), "{found:#?}");
+    assert!(found.mend("go-runtime").ends_with(" --policy defer20 --dev va"), "{found:#?}");
 }
 
 #[test]
@@ -340,6 +373,17 @@ fn a_program_in_another_namespace_is_not_taken_for_one_here() {
     };
     let error = gather(&request).expect_err("it is elsewhere").to_string();
     assert!(error.contains(&format!("nsenter -t {} -n", rig.pid())), "{error}");
+}
+
+#[test]
+fn sockets_that_cannot_be_looked_at_are_not_said_to_have_received_nothing() {
+    let mut rig = Rig::new();
+    rig.set_up(SUSPEND20, Mode::Sound);
+    rig.add_pair("vc", "vd");
+    let error = rig.which_device_without_rights().expect_err("va, vc or vd");
+    let said = error.to_string();
+    assert!(said.contains("cannot be looked at: it takes CAP_SYS_PTRACE"), "{said}");
+    assert!(said.contains("name the device with --dev (va, "), "{said}");
 }
 
 /// Watches threads; the test is ignored without the rights to.

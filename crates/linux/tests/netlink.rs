@@ -7,6 +7,8 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 
 use namespace::fresh;
+use napkin_linux::apply::{Linux, Target, World};
+use napkin_linux::device;
 use napkin_linux::namespace::{Namespace, NamespaceError, boot_id};
 use napkin_linux::netlink::{
     Ethtool, GRO, LinkRecord, Netdev, NetlinkError, Operation, QueueKind, Route, TSO, VethConfig,
@@ -57,6 +59,7 @@ fn a_pair_of_veth_has_links_queues_and_instances_as_it_was_made() {
                 LinkRecord {
                     ifindex: index,
                     name: "va".into(),
+                    alternatives: vec![],
                     kind: Some("veth".into()),
                     up: true,
                     rx_queues: 2,
@@ -476,6 +479,27 @@ fn a_namespace_vanishes_with_the_last_program_in_it_also_a_killed_one() {
         links.links().expect("links").len() == 1
     });
     assert!(gone, "nothing keeps it any more");
+}
+
+#[test]
+fn a_device_is_found_by_each_of_its_names() {
+    let namespace = fresh();
+    let index = pair(&namespace);
+    let long = "a name that is longer than fifteen bytes".replace(' ', "-");
+    namespace
+        .run(|| {
+            let mut route = Route::open().expect("a socket");
+            route.add_alternative(index, &long).expect("Linux 5.5 has these");
+            let links = route.links().expect("links");
+            let va = links.iter().find(|link| link.is_called(&long)).expect("by its other name");
+            assert_eq!((va.name.as_str(), &va.alternatives), ("va", &vec![long.clone()]));
+            let mut netdev = Netdev::open().expect("netdev");
+            assert_eq!(device::find(&mut netdev, &long).expect("found").ifname, "va");
+            let at = Linux::open().expect("netlink").look(Target::Name(&long)).expect("found");
+            assert_eq!((at.device.ifindex, at.device.ifname.as_str()), (index, "va"));
+            assert!(device::find(&mut netdev, "a-name").is_err(), "not by a part of one");
+        })
+        .expect("entered");
 }
 
 napkin_testing::main!();

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::error::ApplyError;
+use super::located::located;
 use super::place::{Place, Value, told};
 use super::world::{Target, World};
 use crate::journal::{Standing, Store};
@@ -34,13 +35,15 @@ pub fn difference<W: World>(
     ifname: &str,
 ) -> Result<Vec<Difference>, ApplyError> {
     let at = world.look(Target::Name(ifname))?;
-    let journal = store.device(at.device.ifindex, ifname)?;
-    let different = journal.records().iter().filter_map(|record| {
-        let now = at.values.get(&record.place);
+    let journal = store.device_of(at.device.ifindex, ifname, at.identity)?;
+    let now = located(&at, journal.records().iter().map(|record| &record.spot));
+    let different = journal.records().iter().zip(now).filter_map(|(record, spot)| {
+        let now = spot.as_ref().and_then(|spot| at.values.get(&spot.place));
+        let place = spot.map_or_else(|| record.spot.place.clone(), |spot| spot.place);
         let standing = record.judge(now);
-        let vanished = standing == Standing::Gone && record.place.of_thread();
+        let vanished = standing == Standing::Gone && place.of_thread();
         (standing != Standing::Before && !vanished).then(|| Difference {
-            place: record.place.clone(),
+            place,
             before: record.before.clone(),
             set: record.set.clone(),
             now: now.cloned(),

@@ -4,6 +4,7 @@ use napkin_core::Policy;
 use napkin_sched::Class;
 
 use super::error::ApplyError;
+use super::located::located;
 use super::place::{Change, Instance, Place, Value};
 use super::plan::{Options, Plan, plan};
 use super::restored::Foreign;
@@ -66,7 +67,8 @@ pub(super) fn held<W: World>(
     let lock = store.lock(first.device.ifindex, &ifname)?;
     // Another napkin may have been at it until now.
     let before = world.look(Target::Index(first.device.ifindex))?;
-    let mut journal = store.device(before.device.ifindex, &ifname)?;
+    let mut journal = store.device_of(before.device.ifindex, &ifname, before.identity)?;
+    journal.locate(located(&before, journal.records().iter().map(|record| &record.spot)));
     let foreign = foreign(&before, &journal);
     if !foreign.is_empty() && !request.force {
         return Err(ApplyError::Foreign { foreign });
@@ -76,18 +78,19 @@ pub(super) fn held<W: World>(
     match execute(world, &mut journal, &before, &plan.changes, &mut done) {
         Ok(()) => Ok((Applied { plan, done, before }, journal, lock)),
         Err(failed) => {
-            let undone = undo(world, &mut journal, &before, &done);
-            Err(ApplyError::Stopped { failed: Box::new(failed), left: undone.left() })
+            let undone = undo(world, &mut journal, &before, &before, &done);
+            Err(ApplyError::Stopped { failed: Box::new(failed), left: undone.words() })
         }
     }
 }
 
 /// What somebody else changed after napkin did.
 fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
-    let changed = journal.records().iter().filter_map(|record| {
-        let now = at.values.get(&record.place)?;
+    let changed = journal.located().filter_map(|(record, spot)| {
+        let place = &spot?.place;
+        let now = at.values.get(place)?;
         (record.judge(Some(now)) == Standing::Foreign)
-            .then(|| Foreign::of(record, now, &at.device.ifname))
+            .then(|| Foreign::of(record, place, now, &at.device.ifname))
     });
     changed.collect()
 }
@@ -119,7 +122,7 @@ fn execute<W: World>(
 }
 
 /// Writes a change down, then makes it.
-pub(super) fn set<W: World>(
+fn set<W: World>(
     world: &mut W,
     journal: &mut DeviceJournal,
     at: &Snapshot,
@@ -127,7 +130,11 @@ pub(super) fn set<W: World>(
     old: &Value,
     new: &Value,
 ) -> Result<(), ApplyError> {
-    journal.before(place, old, new)?;
+    let thread = match place.instance() {
+        Some(instance) if place.of_thread() => world.thread(at, instance)?,
+        _ => None,
+    };
+    journal.before_of(&at.spot(place), thread, old, new)?;
     fault::point();
     world.write(at, place, new)?;
     fault::point();
@@ -159,7 +166,7 @@ fn remember_threads<W: World>(
             if let Some(old) = world.read(at, &place)?
                 && old != new
             {
-                journal.before(&place, &old, &new)?;
+                journal.before(&at.spot(&place), &old, &new)?;
                 done.push(Change { place, old: Some(old), new });
             }
         }

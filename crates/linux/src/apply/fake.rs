@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use napkin_sched::Class;
 
 use super::error::WorldError;
-use super::place::{Instance, Place, Value};
-use super::world::{Snapshot, Target, World};
+use super::place::{COMPARED, Instance, Place, ThreadId, Value};
+use super::world::{Snapshot, Target, Whereabouts, World};
 use crate::device::{Device, DeviceError, Napi};
 use crate::kernel::{Kernel, Way};
 use crate::rights::Right;
@@ -20,11 +20,19 @@ pub(super) const CPUS: usize = 4;
 pub(super) type Happens = fn(&mut Fake);
 
 #[derive(Debug)]
-pub(super) struct Fake {
+pub(crate) struct Fake {
     kernel: Kernel,
-    pub(super) devices: Vec<Device>,
+    pub(crate) devices: Vec<Device>,
+    /// Where interrupts went last, which nothing here changes: none ever comes.
+    pub(crate) effective: BTreeMap<u32, Vec<usize>>,
     of_device: BTreeMap<(u32, Setting), u64>,
+    /// What tells each device from others, by its number.
+    pub(super) identities: BTreeMap<u32, u64>,
+    /// Where a device is that is not here.
+    pub(super) otherwise: Whereabouts,
     next_id: u32,
+    /// Instances of `va` whose driver keeps what they are set to while they are away.
+    away: Vec<Napi>,
     /// The kernel refuses the write behind so many others, once.
     pub(super) refuses_after: Option<u32>,
     pub(super) writes: u32,
@@ -37,7 +45,7 @@ pub(super) struct Fake {
 
 impl Fake {
     /// Linux 6.18 with one device, `va`, of so many queues; an interrupt for each.
-    pub(super) fn new(queues: u32) -> Fake {
+    pub(crate) fn new(queues: u32) -> Fake {
         Fake::of(linux(6, 18), queues)
     }
 
@@ -45,8 +53,12 @@ impl Fake {
         let mut fake = Fake {
             kernel,
             devices: Vec::new(),
+            effective: BTreeMap::new(),
             of_device: BTreeMap::new(),
+            identities: BTreeMap::from([(7, 700), (8, 800)]),
+            otherwise: Whereabouts::Gone,
             next_id: 513,
+            away: Vec::new(),
             refuses_after: None,
             writes: 0,
             behind: None,
@@ -89,11 +101,46 @@ impl Fake {
     }
 
     /// The driver makes its instances anew, as they were.
-    pub(super) fn recreate(&mut self) {
+    pub(crate) fn recreate(&mut self) {
         for napi in self.devices.iter_mut().flat_map(|device| &mut device.napis) {
             self.next_id += 1;
             napi.id = self.next_id;
         }
+    }
+
+    /// `va` is set down and up: its instances have new ids, their threads are switched off, and
+    /// kept. As e1000e has it under Linux 7.2, which goes on telling of the thread.
+    pub(crate) fn down_and_up(&mut self) {
+        self.recreate();
+        self.devices[0].napis.iter_mut().for_each(|napi| napi.settings.threaded = Some(0));
+    }
+
+    /// The instance of a thread, in use or not.
+    fn of_thread(&mut self, thread: ThreadId) -> Option<&mut Napi> {
+        let mut napis = self.devices.iter_mut().flat_map(|device| &mut device.napis);
+        napis.find(|napi| napi.pid == Some(thread.tid))
+    }
+
+    /// The driver of `va` has its instances poll these receive and transmit queues, by rising id.
+    /// It keeps settings, by id: what there is of it when there are fewer comes back with more.
+    pub(super) fn channels(&mut self, layout: &[(Vec<u32>, Vec<u32>)]) {
+        let mut all = std::mem::take(&mut self.devices[0].napis);
+        all.append(&mut self.away);
+        all.sort_by_key(|napi| napi.id);
+        while all.len() < layout.len() {
+            all.push(self.napi(0));
+        }
+        self.away = all.split_off(layout.len());
+        for (napi, (rx, tx)) in all.iter_mut().zip(layout) {
+            (napi.rx_queues, napi.tx_queues) = (rx.clone(), tx.clone());
+        }
+        self.devices[0].napis = all;
+    }
+
+    /// How each instance of `va` is set that there is or was, by its id.
+    pub(super) fn by_id(&self) -> BTreeMap<u32, Settings> {
+        let all = self.devices[0].napis.iter().chain(&self.away);
+        all.map(|napi| (napi.id, napi.settings)).collect()
     }
 
     /// Everything that can be set, of all devices.
@@ -108,9 +155,25 @@ impl Fake {
     }
 
     /// Somebody else sets a place of `va`.
-    pub(super) fn somebody_sets(&mut self, place: &Place, value: &Value) {
+    pub(crate) fn somebody_sets(&mut self, place: &Place, value: &Value) {
         let at = self.look(Target::Name("va")).expect("it is there");
         self.set(&at, place, value);
+    }
+
+    /// What an instance is set to.
+    fn values(&self, it: &Instance, napi: &Napi) -> BTreeMap<Place, Value> {
+        let mut values = BTreeMap::new();
+        for setting in Setting::ALL.into_iter().filter(|it| self.kernel.per_napi(*it)) {
+            let value = Value::Number(napi.settings.get(setting).unwrap_or(0));
+            values.insert(Place::Napi(it.clone(), setting), value);
+        }
+        let cpus = |cpus: &Option<Vec<usize>>| cpus.as_deref().map(Value::cpus);
+        let thread = cpus(&napi.thread_cpus).map(|value| (Place::ThreadCpus(it.clone()), value));
+        let class = napi.thread_class.map(Value::Class);
+        let class = class.map(|value| (Place::ThreadClass(it.clone()), value));
+        let irq = cpus(&napi.irq_cpus).map(|value| (Place::IrqCpus(it.clone()), value));
+        values.extend([thread, class, irq].into_iter().flatten());
+        values
     }
 
     fn set(&mut self, at: &Snapshot, place: &Place, value: &Value) {
@@ -156,7 +219,7 @@ impl Fake {
 /// An instance has a thread from now on, or none.
 fn thread(napi: &mut Napi, threaded: bool) {
     if threaded && napi.pid.is_none() {
-        napi.pid = Some(1_000);
+        napi.pid = Some(1_000 + napi.id.cast_signed());
         napi.thread_cpus = Some((0..CPUS).collect());
         napi.thread_class = Some(Class::Fair);
     } else if !threaded {
@@ -186,31 +249,45 @@ impl World for Fake {
             let ifname = format!("{target:?}");
             return Err(DeviceError::Absent { ifname, nearest: None, there: vec![] }.into());
         };
+        // What the fake compares is no cost of what it is a test of.
+        let compared = COMPARED.get();
         let mut values = BTreeMap::new();
         for (it, napi) in Instance::all(&device) {
-            for setting in Setting::ALL.into_iter().filter(|it| self.kernel.per_napi(*it)) {
-                let value = Value::Number(napi.settings.get(setting).unwrap_or(0));
-                values.insert(Place::Napi(it.clone(), setting), value);
-            }
-            let cpus = |cpus: &Option<Vec<usize>>| cpus.as_deref().map(Value::cpus);
-            let thread =
-                cpus(&napi.thread_cpus).map(|value| (Place::ThreadCpus(it.clone()), value));
-            let class = napi.thread_class.map(Value::Class);
-            let class = class.map(|value| (Place::ThreadClass(it.clone()), value));
-            let irq = cpus(&napi.irq_cpus).map(|value| (Place::IrqCpus(it), value));
-            values.extend([thread, class, irq].into_iter().flatten());
+            values.extend(self.values(&it, napi));
         }
         for ((ifindex, setting), value) in &self.of_device {
             if *ifindex == device.ifindex {
                 values.insert(Place::Device(*setting), Value::Number(*value));
             }
         }
-        Ok(Snapshot { device, values, cpus: (0..CPUS).collect() })
+        let identity = self.identities.get(&device.ifindex).copied();
+        let snapshot = Snapshot::new(device, values, (0..CPUS).collect(), identity);
+        COMPARED.set(compared);
+        Ok(snapshot)
+    }
+
+    fn here(&mut self, identity: u64) -> Result<Option<u32>, WorldError> {
+        let here = self.identities.iter().find(|(_, it)| **it == identity);
+        Ok(here.map(|(ifindex, _)| *ifindex))
+    }
+
+    fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, WorldError> {
+        let here = self.here(identity)?.map(Whereabouts::Here);
+        Ok(here.unwrap_or_else(|| self.otherwise.clone()))
     }
 
     fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, WorldError> {
-        let now = self.look(Target::Index(at.device.ifindex))?;
-        Ok(now.values.get(place).cloned())
+        let Some(instance) = place.instance().filter(|_| !self.silent) else {
+            let now = self.look(Target::Index(at.device.ifindex))?;
+            return Ok(now.values.get(place).cloned());
+        };
+        let compared = COMPARED.get();
+        let device = self.devices.iter().find(|it| it.ifindex == at.device.ifindex);
+        let mut all = device.map(Instance::all).unwrap_or_default().into_iter();
+        let of = all.find(|(it, _)| it == instance);
+        let value = of.and_then(|(it, napi)| self.values(&it, napi).remove(place));
+        COMPARED.set(compared);
+        Ok(value)
     }
 
     fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), WorldError> {
@@ -223,6 +300,40 @@ impl World for Fake {
         self.set(at, place, value);
         if let Some((_, happens)) = self.behind.take_if(|(writes, _)| *writes == self.writes) {
             happens(self);
+        }
+        Ok(())
+    }
+
+    fn thread(
+        &mut self,
+        at: &Snapshot,
+        instance: &Instance,
+    ) -> Result<Option<ThreadId>, WorldError> {
+        let Some(id) = at.napi(instance).map(|napi| napi.id) else { return Ok(None) };
+        let mut napis = self.devices.iter().flat_map(|device| &device.napis);
+        let tid = napis.find(|napi| napi.id == id).and_then(|napi| napi.pid);
+        Ok(tid.map(|tid| ThreadId { tid, start_ticks: 7 }))
+    }
+
+    fn read_thread(&mut self, thread: ThreadId, place: &Place) -> Option<Value> {
+        let napi = self.of_thread(thread)?;
+        match place {
+            Place::ThreadCpus(_) => napi.thread_cpus.as_deref().map(Value::cpus),
+            _ => napi.thread_class.map(Value::Class),
+        }
+    }
+
+    fn write_thread(
+        &mut self,
+        thread: ThreadId,
+        place: &Place,
+        value: &Value,
+    ) -> Result<(), WorldError> {
+        let napi = self.of_thread(thread).expect("a thread");
+        match value {
+            Value::Cpus(cpus) => napi.thread_cpus = Some(cpus.clone()),
+            Value::Class(class) => napi.thread_class = Some(*class),
+            value @ Value::Number(_) => panic!("{} cannot be {value}", place.what()),
         }
         Ok(())
     }

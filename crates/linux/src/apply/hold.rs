@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::again::{Again, again};
 use super::error::ApplyError;
 use super::execute::{Applied, Request, held};
 use super::linux::Linux;
 use super::restored::DeviceRestored;
 use super::undo::undo;
-use super::world::{Target, World};
+use super::world::World;
 use crate::attach::Signals;
 use crate::journal::{DeviceJournal, Lock, Store};
 
@@ -32,6 +33,7 @@ pub enum Ended {
 pub struct Hold<W: World = Linux> {
     world: W,
     applied: Applied,
+    store: Store,
     journal: DeviceJournal,
     restored: bool,
     // Given up last.
@@ -49,7 +51,13 @@ impl<W: World> Hold<W> {
         request: &Request<'_>,
     ) -> Result<Hold<W>, ApplyError> {
         let (applied, journal, lock) = held(&mut world, store, request)?;
-        Ok(Hold { world, applied, journal, restored: false, _lock: lock })
+        let store = store.clone();
+        Ok(Hold { world, applied, store, journal, restored: false, _lock: lock })
+    }
+
+    #[cfg(test)]
+    pub(super) fn world(&mut self) -> &mut W {
+        &mut self.world
     }
 
     /// What was applied.
@@ -78,18 +86,25 @@ impl<W: World> Hold<W> {
         self.put_back()
     }
 
-    fn put_back(&mut self) -> Result<DeviceRestored, ApplyError> {
+    pub(super) fn put_back(&mut self) -> Result<DeviceRestored, ApplyError> {
         self.restored = true;
-        // Its instances may have been made anew meanwhile.
-        let ifindex = self.applied.before.device.ifindex;
-        match self.world.look(Target::Index(ifindex)) {
-            Ok(at) => Ok(undo(&mut self.world, &mut self.journal, &at, &self.applied.done)),
-            Err(error) if error.is_absent() => {
-                self.journal.keep(|_| false)?;
-                let ifname = self.applied.before.device.ifname.clone();
+        // A guard may have written into it meanwhile. What cannot be read is known from before.
+        if let Ok(journal) = self.store.reopen(&self.journal) {
+            self.journal = journal;
+        }
+        let Applied { before, done, .. } = &self.applied;
+        let ifname = before.device.ifname.clone();
+        // Its instances may have been made anew meanwhile, and it may be another device.
+        match again(&mut self.world, before.device.ifindex, before.identity)? {
+            Again::There(at) => Ok(undo(&mut self.world, &mut self.journal, before, &at, done)),
+            Again::Gone => {
+                self.journal.drop_all()?;
                 Ok(DeviceRestored { ifname, gone: true, ..DeviceRestored::default() })
             }
-            Err(error) => Err(error.into()),
+            Again::Away(why) => {
+                let kept = self.journal.records().len();
+                Ok(DeviceRestored { ifname, kept, away: Some(why), ..DeviceRestored::default() })
+            }
         }
     }
 }

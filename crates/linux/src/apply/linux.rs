@@ -1,21 +1,27 @@
 //! The real kernel: netlink where it sets an instance, sysfs where it only sets a device, the
 //! scheduler for threads, `/proc/irq` for interrupts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::WorldError;
-use super::place::{Instance, Place, Value};
-use super::world::{Snapshot, Target, World};
+use super::place::{Instance, Place, ThreadId, Value};
+use super::world::{Snapshot, Target, Whereabouts, World};
 use crate::device::{self, Device, DeviceError, Napi};
+use crate::journal::namespaces;
 use crate::kernel::{Can, Kernel, Way};
-use crate::netlink::{Netdev, NetlinkError, Route};
-use crate::procfs::{irq, thread};
+use crate::namespace::Namespace;
+use crate::netlink::{LinkRecord, Netdev, NetlinkError, Route};
+use crate::procfs::irq;
+use crate::procfs::thread::{self, ThreadStat};
 use crate::rights::Right;
 use crate::settings::Setting;
 use crate::sysfs::{DeviceFile, Sysfs, online_cpus};
 
 /// The kernel's thread that makes all others, and hands its CPUs down to them.
 const KTHREADD: i32 = 2;
+
+/// How often the network namespaces are listed, while some of them go away.
+const LOOKS: usize = 5;
 
 /// The running kernel, in the network namespace of the thread that opened this.
 #[derive(Debug)]
@@ -40,7 +46,7 @@ impl Linux {
     fn find(&mut self, target: Target<'_>) -> Result<Device, WorldError> {
         let links = self.route.links()?;
         let link = links.iter().find(|link| match target {
-            Target::Name(ifname) => link.name == ifname,
+            Target::Name(ifname) => link.is_called(ifname),
             Target::Index(ifindex) => link.ifindex == ifindex,
         });
         match (link, &mut self.netdev) {
@@ -80,7 +86,7 @@ impl Linux {
     }
 
     /// An instance's thread, if it has one and that is really one.
-    fn thread(&mut self, at: &Snapshot, instance: &Instance) -> Result<Option<i32>, WorldError> {
+    fn pid(&mut self, at: &Snapshot, instance: &Instance) -> Result<Option<i32>, WorldError> {
         let (Some(netdev), Some(napi)) = (&mut self.netdev, at.napi(instance)) else {
             return Ok(None);
         };
@@ -136,7 +142,45 @@ impl World for Linux {
                 values.extend(value.map(|it| (Place::Device(setting), Value::Number(it))));
             }
         }
-        Ok(Snapshot { device, values, cpus: online_cpus() })
+        let identity = self.sysfs().ok().and_then(|sysfs| sysfs.identity(&device.ifname));
+        Ok(Snapshot::new(device, values, online_cpus(), identity))
+    }
+
+    fn here(&mut self, identity: u64) -> Result<Option<u32>, WorldError> {
+        Ok(of_identity(&mut self.route, identity)?.map(|link| link.ifindex))
+    }
+
+    fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, WorldError> {
+        if let Some(ifindex) = self.here(identity)? {
+            return Ok(Whereabouts::Here(ifindex));
+        }
+        let mut seen: BTreeSet<u64> =
+            Namespace::current().and_then(|own| own.inode()).into_iter().collect();
+        // A namespace whose last process ends between being listed and being opened is not one that
+        // may hide the device: it is not listed again.
+        for _ in 0..LOOKS {
+            let Some(others) = namespaces() else { return Ok(Whereabouts::Unknown) };
+            let unseen: Vec<_> =
+                others.into_iter().filter(|(inode, _)| !seen.contains(inode)).collect();
+            if unseen.is_empty() {
+                return Ok(Whereabouts::Gone);
+            }
+            for (inode, path) in unseen {
+                let look =
+                    || Route::open().ok().map(|mut route| of_identity(&mut route, identity).ok());
+                match Namespace::open(&path).and_then(|other| other.run(look)) {
+                    Ok(Some(Some(Some(link)))) => {
+                        let namespace = path.display().to_string();
+                        return Ok(Whereabouts::Elsewhere { ifname: link.name, namespace });
+                    }
+                    Ok(Some(Some(None))) => {
+                        seen.insert(inode);
+                    }
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        }
+        Ok(Whereabouts::Unknown)
     }
 
     fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, WorldError> {
@@ -152,7 +196,7 @@ impl World for Linux {
                 Ok(value.map(Value::Number))
             }
             Place::ThreadCpus(instance) => {
-                let pid = self.thread(at, instance)?;
+                let pid = self.pid(at, instance)?;
                 // It has ended since: it has no CPUs.
                 Ok(pid
                     .and_then(|pid| napkin_sched::affinity(Some(pid)).ok())
@@ -160,7 +204,7 @@ impl World for Linux {
                     .map(Value::cpus))
             }
             Place::ThreadClass(instance) => {
-                let pid = self.thread(at, instance)?;
+                let pid = self.pid(at, instance)?;
                 Ok(pid.and_then(|pid| napkin_sched::class(Some(pid)).ok()).map(Value::Class))
             }
             Place::IrqCpus(instance) => match of(instance).and_then(|napi| napi.irq) {
@@ -180,7 +224,6 @@ impl World for Linux {
             ifname: at.device.ifname.clone(),
             subject: place.subject(),
         };
-        let of_thread = |source| WorldError::Thread { instance: place.subject(), source };
         match (place, value) {
             (Place::Napi(instance, setting), Value::Number(number)) => {
                 let napi = at.napi(instance).ok_or_else(gone)?;
@@ -192,13 +235,13 @@ impl World for Linux {
                 let file = file(*setting).ok_or_else(gone)?;
                 Ok(sysfs.set_device_file(&at.device.ifname, file, *number)?)
             }
-            (Place::ThreadCpus(instance), Value::Cpus(cpus)) => {
-                let pid = self.thread(at, instance)?.ok_or_else(gone)?;
-                napkin_sched::pin(Some(pid), cpus).map_err(of_thread)
+            (Place::ThreadCpus(instance), Value::Cpus(_)) => {
+                let pid = self.pid(at, instance)?.ok_or_else(gone)?;
+                place_thread(pid, place, value)
             }
-            (Place::ThreadClass(instance), Value::Class(class)) => {
-                let pid = self.thread(at, instance)?.ok_or_else(gone)?;
-                napkin_sched::classify(Some(pid), *class).map_err(of_thread)
+            (Place::ThreadClass(instance), Value::Class(_)) => {
+                let pid = self.pid(at, instance)?.ok_or_else(gone)?;
+                place_thread(pid, place, value)
             }
             (Place::IrqCpus(instance), Value::Cpus(cpus)) => {
                 let number = at.napi(instance).and_then(|napi| napi.irq).ok_or_else(gone)?;
@@ -210,12 +253,65 @@ impl World for Linux {
         }
     }
 
+    fn thread(
+        &mut self,
+        at: &Snapshot,
+        instance: &Instance,
+    ) -> Result<Option<ThreadId>, WorldError> {
+        let stat = self.pid(at, instance)?.and_then(|pid| ThreadStat::read(pid, pid));
+        Ok(stat.map(|stat| ThreadId { tid: stat.tid, start_ticks: stat.start_ticks }))
+    }
+
+    fn read_thread(&mut self, thread: ThreadId, place: &Place) -> Option<Value> {
+        let ThreadId { tid, start_ticks } = thread;
+        let stat = ThreadStat::read(tid, tid)?;
+        let same = stat.kernel && stat.start_ticks == start_ticks;
+        if !same || thread::napi_name(&stat.comm).is_none() {
+            return None;
+        }
+        match place {
+            Place::ThreadCpus(_) => {
+                napkin_sched::affinity(Some(tid)).ok().as_deref().map(Value::cpus)
+            }
+            Place::ThreadClass(_) => napkin_sched::class(Some(tid)).ok().map(Value::Class),
+            _ => None,
+        }
+    }
+
+    fn write_thread(
+        &mut self,
+        thread: ThreadId,
+        place: &Place,
+        value: &Value,
+    ) -> Result<(), WorldError> {
+        place_thread(thread.tid, place, value)
+    }
+
     fn new_thread_cpus(&self) -> Vec<usize> {
         // In a container with process ids of its own 2 is somebody else.
         let kthreadd = thread::comm(KTHREADD).filter(|comm| comm == "kthreadd");
         let cpus = kthreadd.and_then(|_| napkin_sched::affinity(Some(KTHREADD)).ok());
         cpus.unwrap_or_else(online_cpus)
     }
+}
+
+/// Sets a place of a thread's.
+fn place_thread(tid: i32, place: &Place, value: &Value) -> Result<(), WorldError> {
+    let done = match value {
+        Value::Cpus(cpus) => napkin_sched::pin(Some(tid), cpus),
+        Value::Class(class) => napkin_sched::classify(Some(tid), *class),
+        Value::Number(_) => {
+            return Err(WorldError::NoSuchValue { what: place.what(), value: value.to_string() });
+        }
+    };
+    done.map_err(|source| WorldError::Thread { instance: place.subject(), source })
+}
+
+/// The link of this identity in the namespace of a socket.
+fn of_identity(route: &mut Route, identity: u64) -> Result<Option<LinkRecord>, WorldError> {
+    let links = route.links()?;
+    let sysfs = Sysfs::open(&links)?;
+    Ok(links.into_iter().find(|link| sysfs.identity(&link.name) == Some(identity)))
 }
 
 fn file(setting: Setting) -> Option<DeviceFile> {

@@ -5,23 +5,27 @@
 //! - [`plan`]: which changes a policy takes, and in which order. Pure.
 //! - [`apply`]: makes them, each written down in the [`journal`](crate::journal) before.
 //! - [`Hold`]: the same for as long as something runs. [`restore`]: puts back what the journal knows.
+//! - [`end_suspension`], [`give_back`]: one instance's suspension, for a [`guard`](crate::guard).
 //! - [`difference`]: what napkin changed, and what somebody else has changed since.
 //!
 //! The program's part of a policy is [`attach`](crate::attach)'s.
 
+mod again;
 mod difference;
 mod error;
 mod execute;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 mod fold;
 mod hold;
 mod linux;
+mod located;
 mod neighbours;
 mod place;
 mod plan;
 mod restore;
 mod restored;
+mod suspension;
 #[cfg(test)]
 mod tests;
 mod undo;
@@ -34,8 +38,9 @@ pub use fold::{Folded, fold};
 pub use hold::{Ended, Hold};
 pub use linux::Linux;
 pub use neighbours::{Neighbours, neighbours};
-pub use place::{Change, Instance, Place, Value};
+pub use place::{Change, Instance, Place, Spot, ThreadId, Value};
 pub use plan::{Options, Plan, plan};
 pub use restore::{RestoreOptions, restore};
 pub use restored::{Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration};
-pub use world::{Snapshot, Target, World};
+pub use suspension::{Suspension, end_suspension, give_back};
+pub use world::{Snapshot, Target, Whereabouts, World};

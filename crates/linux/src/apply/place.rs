@@ -4,6 +4,8 @@
 //! so a change that was written down yesterday can be found again today. Nothing here reads or
 //! writes the kernel.
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use napkin_sched::{Class, CpuList};
@@ -14,7 +16,7 @@ use crate::device::{Device, Napi};
 use crate::settings::Setting;
 
 /// A NAPI instance of a device, by what it polls.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Instance {
     /// Its receive queues.
@@ -34,22 +36,57 @@ fn is_zero(nth: &u32) -> bool {
 impl Instance {
     /// Each instance of a device with its name, in the device's order.
     pub fn all(device: &Device) -> Vec<(Instance, &Napi)> {
-        let mut all: Vec<(Instance, &Napi)> = Vec::with_capacity(device.napis.len());
-        for napi in &device.napis {
+        let mut alike: BTreeMap<Instance, u32> = BTreeMap::new();
+        let named = device.napis.iter().map(|napi| {
             let (mut rx, mut tx) = (napi.rx_queues.clone(), napi.tx_queues.clone());
             rx.sort_unstable();
             tx.sort_unstable();
-            let same = all.iter().filter(|(other, _)| other.rx == rx && other.tx == tx).count();
-            let nth = u32::try_from(same).unwrap_or(u32::MAX);
-            all.push((Instance { rx, tx, nth }, napi));
-        }
-        all
+            let mut instance = Instance { rx, tx, nth: 0 };
+            let next = alike.entry(instance.clone()).or_default();
+            instance.nth = *next;
+            *next = next.saturating_add(1);
+            (instance, napi)
+        });
+        named.collect()
+    }
+
+    /// Whether it polls transmit queues alone, as igb's do where vectors are not paired. One that polls
+    /// none at all may be of a driver that does not say which.
+    pub fn transmits_only(&self) -> bool {
+        self.rx.is_empty() && !self.tx.is_empty()
     }
 
     /// The number by which its CPU is chosen: its first queue's, or its place among those without.
     pub fn number(&self) -> u32 {
         self.rx.first().or(self.tx.first()).copied().unwrap_or(self.nth)
     }
+}
+
+impl PartialEq for Instance {
+    fn eq(&self, other: &Instance) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl PartialOrd for Instance {
+    fn partial_cmp(&self, other: &Instance) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Instance {
+    fn cmp(&self, other: &Instance) -> Ordering {
+        // A test counts them: what looks through all instances for each of them is quadratic.
+        #[cfg(test)]
+        COMPARED.set(COMPARED.get() + 1);
+        (&self.rx, &self.tx, self.nth).cmp(&(&other.rx, &other.tx, other.nth))
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often two instances were compared by this thread.
+    pub(super) static COMPARED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 impl fmt::Display for Instance {
@@ -74,7 +111,7 @@ impl fmt::Display for Instance {
 }
 
 /// One thing that can be changed.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
     /// A setting of an instance, by netlink.
@@ -130,6 +167,27 @@ impl Place {
             (_, value) => value.to_string(),
         }
     }
+}
+
+/// A place, with the instance's id at the time.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Spot {
+    /// Where, by the queues that the instance polled.
+    pub place: Place,
+    /// The instance's NAPI id; `None` of the whole device, and where it was not written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub napi_id: Option<u32>,
+}
+
+/// A thread of the kernel's, for as long as it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ThreadId {
+    /// Its id.
+    pub tid: i32,
+    /// When it was started, in ticks since the boot: ids are used again.
+    pub start_ticks: u64,
 }
 
 /// A place as it is told in JSON, flat: `{"subject": "queue 0", "rx": [0], "tx": [], "what":

@@ -21,6 +21,9 @@ use crate::support::{self, Scope, Warning};
 pub struct Options {
     /// Only the instance that polls this receive queue.
     pub queue: Option<u32>,
+    /// Also the instances that poll transmit queues alone. They are left as they are otherwise: a
+    /// policy says how packets are received, and a thread that spins for completions gains nothing.
+    pub transmit: bool,
     /// CPUs: the interrupt and the thread of queue i go to the i-th of them, round and round.
     /// Empty: they stay where they are.
     pub cpus: Vec<usize>,
@@ -46,6 +49,8 @@ pub struct Plan {
     pub warnings: Vec<Warning>,
     /// Whether CPUs were named and there is neither an interrupt nor a thread to place.
     pub nothing_to_place: bool,
+    /// How many instances poll transmit queues alone and are left as they are.
+    pub transmit_left: usize,
 }
 
 /// Plans a policy's device part.
@@ -61,7 +66,7 @@ pub fn plan(
     let warnings = support::check(policy, kernel, Scope::Device)?;
     let busy = policy.instance.threaded == Threaded::BusyPoll;
     check_options(policy, at, kernel, options)?;
-    let instances = chosen(at, options.queue)?;
+    let (instances, transmit_left) = chosen(at, options)?;
     let wanted = Settings::of(&policy.instance);
     let threaded = wanted.threaded.unwrap_or(0) != 0;
 
@@ -130,6 +135,7 @@ pub fn plan(
         changes,
         warnings,
         nothing_to_place: !options.cpus.is_empty() && !placed,
+        transmit_left,
     })
 }
 
@@ -146,7 +152,11 @@ fn check_options(
         match policy.instance.threaded {
             Threaded::BusyPoll => return Err(PlanError::RealTimeSpin),
             Threaded::Enabled => {}
-            _ => return Err(PlanError::NoThread { policy: policy.to_string() }),
+            _ => {
+                // Which would be refused as well where the kernel has no threads.
+                support::check(&Policy::THREADED, kernel, Scope::Device)?;
+                return Err(PlanError::NoThread { policy: policy.to_string() });
+            }
         }
     }
     if let Some(cpu) = options.cpus.iter().find(|cpu| !at.cpus.contains(cpu)) {
@@ -172,9 +182,18 @@ fn check_options(
     }
 }
 
-fn chosen(at: &Snapshot, queue: Option<u32>) -> Result<Vec<(Instance, &Napi)>, PlanError> {
+/// Instances with their names.
+type Instances<'a> = Vec<(Instance, &'a Napi)>;
+
+/// The instances that are to be set, and how many are left because they receive nothing.
+fn chosen<'a>(at: &'a Snapshot, options: &Options) -> Result<(Instances<'a>, usize), PlanError> {
     let mut instances = Instance::all(&at.device);
-    let Some(queue) = queue else { return Ok(instances) };
+    let Some(queue) = options.queue else {
+        let all = instances.len();
+        instances.retain(|(instance, _)| options.transmit || !instance.transmits_only());
+        let left = all - instances.len();
+        return Ok((instances, left));
+    };
     let mut there: Vec<usize> =
         instances.iter().flat_map(|(it, _)| &it.rx).map(|queue| *queue as usize).collect();
     there.sort_unstable();
@@ -183,7 +202,7 @@ fn chosen(at: &Snapshot, queue: Option<u32>) -> Result<Vec<(Instance, &Napi)>, P
         let there = if there.is_empty() { "none".into() } else { CpuList(there).to_string() };
         return Err(PlanError::NoQueue { ifname: at.device.ifname.clone(), queue, there });
     }
-    Ok(instances)
+    Ok((instances, 0))
 }
 
 fn cpu_of(instance: &Instance, cpus: &[usize]) -> Option<usize> {
@@ -198,7 +217,7 @@ fn cpu_of(instance: &Instance, cpus: &[usize]) -> Option<usize> {
 /// Suspension needs deferral, so it comes last and goes first. A thread gives up real-time before
 /// it may spin, and gets a CPU and a class when it is there.
 pub(super) fn sort<T>(writes: &mut [T], of: impl Fn(&T) -> (&Place, &Value)) {
-    writes.sort_by_key(|write| {
+    writes.sort_by_cached_key(|write| {
         let (place, value) = of(write);
         (place.instance().cloned(), rank(place, value))
     });

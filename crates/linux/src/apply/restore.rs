@@ -4,17 +4,21 @@
 //! value that somebody else set is left alone and told of. Putting back needs no journal of its own:
 //! whoever is interrupted starts again, and finds what is done already done.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::error::ApplyError;
-use super::place::{Change, Place, Value};
+use super::again::{Again, again};
+use super::error::{ApplyError, WorldError};
+use super::located::located;
+use super::place::{Change, Instance, Place, Spot, Value};
 use super::plan::sort;
 use super::restored::{Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration};
-use super::world::{Snapshot, Target, World};
-use crate::attach::Restored;
+use super::world::{Snapshot, Target, Whereabouts, World};
+use crate::attach::{MAX_DESCRIPTORS, ProcessChange, Restored, What, restore_moved};
 use crate::journal::{
     DeviceJournal, Found, JournalError, ProcessJournal, Record, Standing, Store, fault,
 };
+use crate::process::Process;
 use crate::settings::Setting;
 
 /// How to put back.
@@ -53,7 +57,12 @@ pub fn restore<W: World>(
             Found::Process(journal) => {
                 restoration.processes.push(restore_process(store, &journal, options));
             }
-            found => restoration.also.extend(other(store, found, options)?),
+            found => match moved_here(world, found)? {
+                Ok(journal) => {
+                    restoration.devices.push(restore_device(world, store, &journal, options));
+                }
+                Err(found) => restoration.also.extend(other(store, found, options)?),
+            },
         }
     }
     Ok(restoration)
@@ -66,37 +75,76 @@ fn restore_named<W: World>(
     options: &RestoreOptions,
     restoration: &mut Restoration,
 ) -> Result<(), ApplyError> {
-    match world.look(Target::Name(ifname)) {
-        Ok(at) => {
-            let journal = match store.device(at.device.ifindex, ifname) {
-                Ok(journal) => journal,
-                Err(error) if options.forget => {
-                    let also = give_up(store, error, options)?;
-                    restoration.also.push(also);
-                    return Ok(());
-                }
-                Err(error) => return Err(error.into()),
-            };
-            if !journal.records().is_empty() {
-                restoration.devices.push(restore_device(world, store, &journal, options));
-            }
-            Ok(())
-        }
+    let at = match world.look(Target::Name(ifname)) {
+        Ok(at) => Some(at),
         // It may be one that was there.
-        Err(error) if error.is_absent() => {
-            let mut known = false;
-            for found in store.survey()? {
-                if let Found::Device(journal) = found
-                    && journal.ifname() == ifname
-                {
-                    known = true;
-                    restoration.devices.push(restore_device(world, store, &journal, options));
-                }
+        Err(error) if error.is_absent() && knows(store, ifname)? => None,
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(at) = &at {
+        match store.device(at.device.ifindex, ifname) {
+            Ok(_) => {}
+            Err(error) if options.forget => {
+                restoration.also.push(give_up(store, error, options)?);
+                return Ok(());
             }
-            if known { Ok(()) } else { Err(error.into()) }
+            Err(error) => return Err(error.into()),
         }
-        Err(error) => Err(error.into()),
     }
+    for found in store.survey()? {
+        let journal = match found {
+            Found::Device(journal) => journal,
+            found => match moved_here(world, found)? {
+                Ok(journal) => journal,
+                Err(_) => continue,
+            },
+        };
+        let asked = match &at {
+            None => journal.ifname() == ifname,
+            Some(at) => match (journal.identity(), at.identity) {
+                (Some(theirs), Some(its)) => theirs == its,
+                _ => journal.ifindex() == at.device.ifindex,
+            },
+        };
+        if asked {
+            restoration.devices.push(restore_device(world, store, &journal, options));
+        }
+    }
+    Ok(())
+}
+
+/// Whether there are changes of a device that had this name.
+fn knows(store: &Store, ifname: &str) -> Result<bool, JournalError> {
+    let had = |it: &Found| matches!(it, Found::Device(journal) if journal.ifname() == ifname);
+    Ok(store.survey()?.iter().any(had))
+}
+
+/// Whether a device is known to be there, wherever.
+fn lives<W: World>(world: &mut W, journal: &DeviceJournal) -> Result<bool, ApplyError> {
+    let Some(identity) = journal.identity() else { return Ok(false) };
+    Ok(matches!(world.whereabouts(identity)?, Whereabouts::Elsewhere { .. }))
+}
+
+/// The changes of a device of another namespace that is in this one now.
+fn moved_here<W: World>(
+    world: &mut W,
+    found: Found,
+) -> Result<Result<DeviceJournal, Found>, ApplyError> {
+    let Found::OtherNamespace { journal, .. } = &found else { return Ok(Err(found)) };
+    let here = match journal.identity() {
+        Some(identity) => world.here(identity)?.is_some(),
+        None => false,
+    };
+    Ok(match found {
+        Found::OtherNamespace { journal, .. } if here => Ok(journal),
+        // Hardware goes back to the first namespace, with what was set.
+        Found::OtherNamespace { path, subject, namespace, alive: Some(false), journal }
+            if lives(world, &journal)? =>
+        {
+            Err(Found::OtherNamespace { path, subject, namespace, alive: None, journal })
+        }
+        found => Err(found),
+    })
 }
 
 /// What is neither a device of this namespace nor a process.
@@ -112,7 +160,7 @@ fn other(
             sweep(&path)?;
             Some(Also::OtherBoot { subject })
         }
-        Found::OtherNamespace { path, subject, namespace, alive } => {
+        Found::OtherNamespace { path, subject, namespace, alive, journal: _ } => {
             let name = namespace.to_string();
             if alive == Some(false) {
                 drop(&path)?;
@@ -158,7 +206,7 @@ fn restore_device<W: World>(
 ) -> DeviceRestored {
     let mut restored =
         DeviceRestored { ifname: seen.ifname().to_owned(), ..DeviceRestored::default() };
-    if let Err(error) = device(world, store, seen.ifindex(), options, &mut restored) {
+    if let Err(error) = device(world, store, seen, options, &mut restored) {
         restored.refused = Some(error.to_string());
     }
     restored
@@ -167,74 +215,89 @@ fn restore_device<W: World>(
 fn device<W: World>(
     world: &mut W,
     store: &Store,
-    ifindex: u32,
+    seen: &DeviceJournal,
     options: &RestoreOptions,
     restored: &mut DeviceRestored,
 ) -> Result<(), ApplyError> {
-    let _lock = if options.dry_run { None } else { Some(store.lock(ifindex, &restored.ifname)?) };
+    let _lock = if options.dry_run { None } else { Some(store.lock_of(seen)?) };
     // As both are now that nobody else can be at them.
-    let at = match world.look(Target::Index(ifindex)) {
-        Ok(at) => Some(at),
-        Err(error) if error.is_absent() => None,
-        Err(error) => return Err(error.into()),
-    };
-    let mut journal = store.device(ifindex, &restored.ifname)?;
-    let Some(at) = at else {
-        restored.gone = true;
-        if !options.dry_run {
-            journal.keep(|_| false)?;
+    let mut journal = store.reopen(seen)?;
+    let at = match again(world, seen.ifindex(), seen.identity())? {
+        Again::There(at) => at,
+        Again::Gone => {
+            restored.gone = true;
+            return if options.dry_run { Ok(()) } else { Ok(journal.drop_all()?) };
         }
-        return Ok(());
+        Again::Away(why) => {
+            restored.away = Some(why);
+            restored.forgotten = options.forget;
+            if options.forget && !options.dry_run {
+                journal.drop_all()?;
+            }
+            restored.kept = journal.records().len();
+            return Ok(());
+        }
     };
     restored.ifname.clone_from(&at.device.ifname);
     restored.up = at.device.up;
-    put_back(world, &at, journal.records(), options, restored)?;
+    journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
+    let left = put_back(world, &at, &journal, options, restored)?;
     restored.forgotten = options.forget;
     if options.dry_run {
         return Ok(());
     }
-    let kept = |record: &Record| {
-        let place = &record.place;
-        !options.forget
-            && (restored.foreign.iter().any(|it| it.place == *place)
-                || restored.failed.iter().any(|it| it.place == *place)
-                || restored.missing.contains(place))
-    };
-    journal.keep(kept)?;
+    let kept: Vec<bool> = left.iter().map(|left| *left && !options.forget).collect();
+    if let Err(error) = journal.keep(&kept) {
+        // What was put back is back all the same.
+        restored.journal = Some(error.to_string());
+    }
     restored.kept = journal.records().len();
     Ok(())
 }
 
+/// Puts back what can be, and says of each record whether something of it is left.
 fn put_back<W: World>(
     world: &mut W,
     at: &Snapshot,
-    records: &[Record],
+    journal: &DeviceJournal,
     options: &RestoreOptions,
     restored: &mut DeviceRestored,
-) -> Result<(), ApplyError> {
-    let mut records: Vec<&Record> =
-        records.iter().filter(|record| !ends(record, records)).collect();
-    sort(&mut records, |record| (&record.place, &record.before));
-    for record in records {
-        let Record { place, before, .. } = record;
-        let now = match world.read(at, place) {
+) -> Result<Vec<bool>, ApplyError> {
+    let records: Vec<(&Record, Option<&Spot>)> = journal.located().collect();
+    let mut left = vec![false; records.len()];
+    let mut settled = vec![false; records.len()];
+    let ending = Ending::of(&records);
+    // By what each is called now, or was when it was there.
+    let mut all: Vec<(usize, &Record, &Place, bool)> = records
+        .iter()
+        .enumerate()
+        .map(|(at, (record, now))| (at, *record, place(record, *now), now.is_some()))
+        .filter(|(_, _, place, _)| !ending.holds(place))
+        .collect();
+    sort(&mut all, |(_, record, place, _)| (place, &record.before));
+    for (number, record, place, there) in all {
+        let now = match if there { world.read(at, place) } else { Ok(None) } {
             Ok(now) => now,
             Err(error) => {
                 restored.failed.push(Failed { place: place.clone(), why: error.to_string() });
+                left[number] = true;
                 continue;
             }
         };
-        let standing = record.judge(now.as_ref());
-        match (standing, now) {
+        settled[number] = now.is_some();
+        let before = &record.before;
+        match (record.judge(now.as_ref()), now) {
             (Standing::Before, _) => {}
             (Standing::Gone, _) | (_, None) => {
                 // A thread's go with the thread, and do not come back with it.
                 if !place.of_thread() {
                     restored.missing.push(place.clone());
+                    left[number] = true;
                 }
             }
             (Standing::Foreign, Some(now)) if !options.force => {
-                restored.foreign.push(Foreign::of(record, &now, &at.device.ifname));
+                restored.foreign.push(Foreign::of(record, place, &now, &at.device.ifname));
+                left[number] = true;
             }
             (Standing::Foreign | Standing::Ours, Some(now)) => {
                 if !options.dry_run {
@@ -248,6 +311,7 @@ fn put_back<W: World>(
                     if let Err(error) = world.write(at, place, before) {
                         let why = error.to_string();
                         restored.failed.push(Failed { place: place.clone(), why });
+                        left[number] = true;
                         continue;
                     }
                     fault::point();
@@ -257,22 +321,106 @@ fn put_back<W: World>(
             }
         }
     }
-    Ok(())
+    let unsettled = records.iter().enumerate().filter(|(number, _)| !settled[*number]);
+    for (number, (record, now)) in unsettled {
+        let place = place(record, *now);
+        match kept_thread(world, at, record, place, options) {
+            Ok(Outcome::Nothing) => {}
+            Ok(Outcome::Back(change)) => restored.changes.push(change),
+            Ok(Outcome::Foreign(now)) => {
+                restored.foreign.push(Foreign::of(record, place, &now, &at.device.ifname));
+                left[number] = true;
+            }
+            Err(error) => {
+                restored.failed.push(Failed { place: place.clone(), why: error.to_string() });
+                left[number] = true;
+            }
+        }
+    }
+    Ok(left)
 }
 
-/// Whether a record is of a thread that ends when its instance is put back.
-fn ends(record: &Record, records: &[Record]) -> bool {
-    let Some(instance) = record.place.instance().filter(|_| record.place.of_thread()) else {
-        return false;
-    };
-    records.iter().any(|other| {
-        other.before == Value::Number(0)
-            && match &other.place {
-                Place::Napi(of, Setting::Threaded) => of == instance,
-                Place::Device(Setting::Threaded) => true,
-                _ => false,
+/// What became of a thread that an instance has kept.
+enum Outcome {
+    Nothing,
+    Back(Change),
+    Foreign(Value),
+}
+
+/// Puts back a thread that lives though the mode for which it was made is off, which is put back
+/// before. The kernel switches it off with the device, and wakes it again, as it was placed, when
+/// somebody else wants threads; it may go on telling of it as the instance's.
+fn kept_thread<W: World>(
+    world: &mut W,
+    at: &Snapshot,
+    record: &Record,
+    place: &Place,
+    options: &RestoreOptions,
+) -> Result<Outcome, WorldError> {
+    let Some(thread) = record.thread else { return Ok(Outcome::Nothing) };
+    if options.dry_run && polls(at, place) {
+        // It would end with its mode, or was told of above.
+        return Ok(Outcome::Nothing);
+    }
+    let Some(now) = world.read_thread(thread, place) else { return Ok(Outcome::Nothing) };
+    match record.judge(Some(&now)) {
+        Standing::Before | Standing::Gone => Ok(Outcome::Nothing),
+        Standing::Foreign if !options.force => Ok(Outcome::Foreign(now)),
+        Standing::Foreign | Standing::Ours => {
+            if !options.dry_run {
+                fault::point();
+                if let Err(error) = world.write_thread(thread, place, &record.before) {
+                    // It may have been about to end.
+                    let lives = world.read_thread(thread, place).is_some();
+                    return if lives { Err(error) } else { Ok(Outcome::Nothing) };
+                }
+                fault::point();
             }
-    })
+            let new = record.before.clone();
+            Ok(Outcome::Back(Change { place: place.clone(), old: Some(now), new }))
+        }
+    }
+}
+
+/// Whether an instance was polled by its thread when the device was looked at.
+fn polls(at: &Snapshot, place: &Place) -> bool {
+    let mode = |place: Place| at.values.get(&place).is_some_and(|it| *it != Value::Number(0));
+    let of_instance = |it: &Instance| mode(Place::Napi(it.clone(), Setting::Threaded));
+    mode(Place::Device(Setting::Threaded)) || place.instance().is_some_and(of_instance)
+}
+
+/// What the place of a record is called now, or was when it was last there.
+fn place<'a>(record: &'a Record, now: Option<&'a Spot>) -> &'a Place {
+    now.map_or(&record.spot.place, |now| &now.place)
+}
+
+/// The threads that end when their instances are put back.
+#[derive(Default)]
+struct Ending<'a> {
+    instances: BTreeSet<&'a Instance>,
+    all: bool,
+}
+
+impl<'a> Ending<'a> {
+    fn of(records: &[(&'a Record, Option<&'a Spot>)]) -> Ending<'a> {
+        let mut ending = Ending::default();
+        for (record, now) in records.iter().filter(|(it, _)| it.before == Value::Number(0)) {
+            match place(record, *now) {
+                Place::Napi(instance, Setting::Threaded) => {
+                    ending.instances.insert(instance);
+                }
+                Place::Device(Setting::Threaded) => ending.all = true,
+                _ => {}
+            }
+        }
+        ending
+    }
+
+    /// Whether a place is of one of them.
+    fn holds(&self, place: &Place) -> bool {
+        place.of_thread()
+            && place.instance().is_some_and(|it| self.all || self.instances.contains(it))
+    }
 }
 
 /// Puts back what was changed in a process, thing by thing.
@@ -299,8 +447,10 @@ fn process(
     let _lock = if options.dry_run { None } else { Some(store.lock_process(pid, start_time)?) };
     // As it is now that nobody else can be at it.
     let journal = store.process(pid, start_time)?;
-    for record in journal.records() {
-        let Some(last) = record.first() else { continue };
+    let records = journal.records();
+    let moved = if options.dry_run { 0 } else { moved(pid, start_time, &records, restored) };
+    for record in &records {
+        let Some(last) = record.first().filter(|last| last.is_change()) else { continue };
         if options.dry_run {
             restored.changes.push(last.what.back());
             continue;
@@ -323,9 +473,35 @@ fn process(
             Err(error) => restored.left.push(error.to_string()),
         }
     }
+    restored.gone = restored.gone.saturating_sub(moved);
     restored.forgotten = options.forget;
     if !options.dry_run && (restored.left.is_empty() || options.forget) {
         journal.finish()?;
     }
     Ok(())
+}
+
+/// Puts back epoll contexts that are at another descriptor now, and says how many.
+fn moved(
+    pid: i32,
+    start_time: u64,
+    records: &[Vec<ProcessChange>],
+    restored: &mut ProcessRestored,
+) -> usize {
+    let known: Vec<&ProcessChange> = records.iter().filter_map(|record| record.first()).collect();
+    fault::point();
+    let back = Process::reopen(pid, start_time)
+        .and_then(|process| restore_moved(&process, &known, MAX_DESCRIPTORS));
+    fault::point();
+    match back {
+        Ok(back) => {
+            restored.changes.extend(back.iter().map(What::back));
+            back.len()
+        }
+        Err(error) if error.is_gone() => 0,
+        Err(error) => {
+            restored.left.push(error.to_string());
+            0
+        }
+    }
 }

@@ -27,10 +27,10 @@ pub struct Foreign {
 }
 
 impl Foreign {
-    pub(super) fn of(record: &Record, now: &Value, ifname: &str) -> Foreign {
+    pub(super) fn of(record: &Record, place: &Place, now: &Value, ifname: &str) -> Foreign {
         Foreign {
             ifname: ifname.to_owned(),
-            place: record.place.clone(),
+            place: place.clone(),
             now: now.clone(),
             set: record.set.clone(),
             before: record.before.clone(),
@@ -69,6 +69,8 @@ pub struct DeviceRestored {
     pub ifname: String,
     /// Whether it is there; what was changed on one that is not went with it.
     pub gone: bool,
+    /// Where it is if it is not here and not gone.
+    pub away: Option<String>,
     /// Whether it is up.
     pub up: bool,
     /// What was put back (or would be).
@@ -100,10 +102,15 @@ impl DeviceRestored {
         }
     }
 
+    /// Whether something is not as it was, be it given up or not.
+    pub fn left(&self) -> bool {
+        let left = !self.foreign.is_empty() || !self.missing.is_empty() || !self.failed.is_empty();
+        left || self.away.is_some()
+    }
+
     /// Whether all is as it was, or was given up.
     pub fn is_complete(&self) -> bool {
-        let left = !self.foreign.is_empty() || !self.missing.is_empty() || !self.failed.is_empty();
-        self.refused.is_none() && self.journal.is_none() && (!left || self.forgotten)
+        self.refused.is_none() && self.journal.is_none() && (!self.left() || self.forgotten)
     }
 }
 

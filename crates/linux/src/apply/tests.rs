@@ -19,7 +19,13 @@ use crate::settings::Setting;
 use crate::support::tests::linux;
 
 mod answers;
+mod channels;
+mod cost;
 mod crashes;
+mod moved;
+mod space;
+mod suspension;
+mod threads;
 
 /// A journal's directory of the test's own, in memory where there is such a place.
 struct Home(PathBuf);
@@ -78,7 +84,7 @@ fn plain() -> Options {
 }
 
 fn placed() -> Options {
-    Options { queue: None, cpus: vec![1, 3], rt: Some(10) }
+    Options { cpus: vec![1, 3], rt: Some(10), ..plain() }
 }
 
 fn all_back(world: &mut Fake, store: &Store) -> Restoration {

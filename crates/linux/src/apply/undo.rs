@@ -1,39 +1,58 @@
 //! Taking back the changes of one apply: those before it, and other people's, stay.
 
 use super::error::ApplyError;
-use super::execute::set;
-use super::place::{Change, Place, Value};
+use super::located::located;
+use super::place::{Change, Place, Spot, Value};
 use super::plan::sort;
 use super::restored::{DeviceRestored, Failed, Foreign};
 use super::world::{Snapshot, World};
-use crate::journal::DeviceJournal;
+use crate::journal::{DeviceJournal, fault};
 
 impl DeviceRestored {
     /// What could not be put back, in words.
-    pub(super) fn left(&self) -> Vec<String> {
+    pub(super) fn words(&self) -> Vec<String> {
         let foreign = self.foreign.iter().map(Foreign::to_string);
         foreign.chain(self.failed.iter().map(|failed| failed.why.clone())).collect()
     }
 }
 
-/// Puts every place of `done` back to what it was, if it is still what was set.
+/// Puts every place of `done` back to what it was, if it is still what was set. The device was
+/// `before` when they were made, and is `at` now.
 ///
-/// Each step is written down like any other change. When a place is again what it was before napkin
-/// first changed it, the journal forgets it.
+/// Nothing is written down before: the lines of the changes themselves say what to put back if this
+/// dies half-way, and it works where there is no room for another line. At the end the journal
+/// forgets the changes that were taken back.
 pub(super) fn undo<W: World>(
     world: &mut W,
     journal: &mut DeviceJournal,
+    before: &Snapshot,
     at: &Snapshot,
     done: &[Change],
 ) -> DeviceRestored {
     let mut restored = DeviceRestored::of(at);
-    let mut back: Vec<(&Place, &Value, &Value)> = done
-        .iter()
-        .filter_map(|change| Some((&change.place, change.old.as_ref()?, &change.new)))
-        .collect();
-    sort(&mut back, |(place, old, _)| (place, old));
-    for (place, old, new) in back {
-        match one(world, journal, at, place, old, new) {
+    let spots: Vec<Spot> = done.iter().map(|change| before.spot(&change.place)).collect();
+    let now = located(at, spots.iter());
+    let mut back: Vec<(&Spot, Place, bool, &Value, &Value)> = Vec::new();
+    for ((change, spot), now) in done.iter().zip(&spots).zip(now) {
+        let there = now.is_some();
+        let place = now.map_or_else(|| spot.place.clone(), |now| now.place);
+        back.extend(change.old.as_ref().map(|old| (spot, place, there, old, &change.new)));
+    }
+    sort(&mut back, |(_, place, _, old, _)| (place, old));
+    let mut undone: Vec<(Spot, &Value)> = Vec::new();
+    for (spot, place, there, old, new) in back {
+        let place = &place;
+        let outcome = if there { one(world, at, place, old, new) } else { Ok(away(place)) };
+        let outcome = outcome.and_then(|outcome| {
+            if matches!(outcome, Outcome::WasSo) && place.of_thread() {
+                kept(world, journal, spot, place, old, new)?;
+            }
+            Ok(outcome)
+        });
+        if matches!(outcome, Ok(Outcome::Set | Outcome::WasSo)) {
+            undone.push((spot.clone(), old));
+        }
+        match outcome {
             Ok(Outcome::Set) => restored.changes.push(Change {
                 place: place.clone(),
                 old: Some(new.clone()),
@@ -53,10 +72,7 @@ pub(super) fn undo<W: World>(
             }
         }
     }
-    let missing = restored.missing.clone();
-    let kept =
-        journal.keep(|record| record.set != record.before || missing.contains(&record.place));
-    if let Err(error) = kept {
+    if let Err(error) = journal.retract(&undone) {
         restored.journal = Some(error.to_string());
     }
     restored.kept = journal.records().len();
@@ -70,27 +86,46 @@ enum Outcome {
     Other(Value),
 }
 
+/// Puts back a thread that its instance has kept and does not use.
+fn kept<W: World>(
+    world: &mut W,
+    journal: &DeviceJournal,
+    spot: &Spot,
+    place: &Place,
+    old: &Value,
+    new: &Value,
+) -> Result<(), ApplyError> {
+    let thread = journal.record(spot).and_then(|record| record.thread);
+    if let Some(thread) = thread
+        && world.read_thread(thread, place).as_ref() == Some(new)
+    {
+        fault::point();
+        world.write_thread(thread, place, old)?;
+        fault::point();
+    }
+    Ok(())
+}
+
+/// What becomes of a place whose instance is not there.
+fn away(place: &Place) -> Outcome {
+    // With its thread, as it should.
+    if place.of_thread() { Outcome::WasSo } else { Outcome::Missing }
+}
+
 fn one<W: World>(
     world: &mut W,
-    journal: &mut DeviceJournal,
     at: &Snapshot,
     place: &Place,
     old: &Value,
     new: &Value,
 ) -> Result<Outcome, ApplyError> {
     match world.read(at, place)? {
-        // With its thread, as it should.
-        None if place.of_thread() => {
-            journal.before(place, new, old)?;
-            Ok(Outcome::WasSo)
-        }
-        None => Ok(Outcome::Missing),
-        Some(now) if now == *old => {
-            journal.before(place, new, old)?;
-            Ok(Outcome::WasSo)
-        }
+        None => Ok(away(place)),
+        Some(now) if now == *old => Ok(Outcome::WasSo),
         Some(now) if now == *new => {
-            set(world, journal, at, place, new, old)?;
+            fault::point();
+            world.write(at, place, old)?;
+            fault::point();
             Ok(Outcome::Set)
         }
         Some(now) => Ok(Outcome::Other(now)),

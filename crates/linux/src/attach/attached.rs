@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::change::{ProcessChange, Recorder, Restored, What};
 use super::event::{Event, EventKind};
+use super::moved::{Known, old_of, restore_moved};
 use super::plan::Plan;
 use crate::process::{
     Descriptor, Descriptors, Kind, Params, Process, ProcessError, SocketOptions, same_file,
@@ -15,7 +16,7 @@ use crate::process::{
 use crate::rights::Right;
 
 /// More descriptors of one process than this are not looked at.
-pub(super) const MAX_DESCRIPTORS: usize = 1 << 20;
+pub(crate) const MAX_DESCRIPTORS: usize = 1 << 20;
 
 /// More changes of one process than this are not made: each is written down, and kept until the
 /// process ends.
@@ -35,6 +36,10 @@ pub(super) struct Attached {
     epolls: BTreeSet<(i32, i32)>,
     /// Those to which the program itself gave other parameters.
     own: BTreeSet<(i32, i32)>,
+    /// Those that had the parameters at the first look: the program's own doing.
+    set_already: BTreeSet<(i32, i32)>,
+    /// What contexts had before that were set, and whose descriptor is another's since this look.
+    displaced: Vec<Params>,
     /// Sockets that were looked at and are still there.
     sockets: BTreeSet<u64>,
     /// Sockets that had the options at the first look: the program's own doing.
@@ -44,6 +49,10 @@ pub(super) struct Attached {
     seen: Option<Instant>,
     /// What was already told of it.
     told: BTreeSet<String>,
+    /// Whether something could not be set by the last look.
+    unset: bool,
+    /// Whether its threads could not be looked at to pin them, the last time.
+    pub(super) unpinned: bool,
 }
 
 /// What the processes of one attachment share.
@@ -63,12 +72,21 @@ impl Attached {
             changes: BTreeMap::new(),
             epolls: BTreeSet::new(),
             own: BTreeSet::new(),
+            set_already: BTreeSet::new(),
+            displaced: Vec::new(),
             sockets: BTreeSet::new(),
             own_sockets: BTreeSet::new(),
             looked: false,
             seen,
             told: BTreeSet::new(),
+            unset: false,
+            unpinned: false,
         }
+    }
+
+    /// Whether something could not be looked at or set, the last time that it was tried.
+    pub(super) const fn failing(&self) -> bool {
+        self.unset || self.unpinned
     }
 
     pub(super) fn event(&self, kind: EventKind) -> Event {
@@ -77,6 +95,11 @@ impl Attached {
 
     /// A failure, once for each reason.
     pub(super) fn failed(&mut self, why: String, events: &mut Vec<Event>) {
+        self.unset = true;
+        self.failed_once(why, events);
+    }
+
+    pub(super) fn failed_once(&mut self, why: String, events: &mut Vec<Event>) {
         if self.is_news(why.clone()) {
             events.push(self.event(EventKind::Failed { why }));
         }
@@ -97,11 +120,31 @@ impl Attached {
         self.told.insert(what)
     }
 
-    /// Looks at it and sets what is not as planned.
+    /// Looks at it and sets what is not as planned; what fails is told, and tried again by the next
+    /// look.
     ///
     /// # Errors
     /// If it has ended.
     pub(super) fn look(
+        &mut self,
+        plan: &Plan,
+        others: &BTreeMap<i32, Attached>,
+        shared: &mut Shared,
+        recorder: &mut dyn Recorder,
+        events: &mut Vec<Event>,
+    ) -> Result<(), ProcessError> {
+        self.unset = false;
+        match self.set(plan, others, shared, recorder, events) {
+            Err(error) if !error.is_gone() => {
+                // That it could not be looked at does not mean that it has ended.
+                self.failed(error.to_string(), events);
+                Ok(())
+            }
+            looked => looked,
+        }
+    }
+
+    fn set(
         &mut self,
         plan: &Plan,
         others: &BTreeMap<i32, Attached>,
@@ -115,14 +158,7 @@ impl Attached {
             let before = std::mem::replace(&mut self.comm, comm);
             events.push(self.event(EventKind::Exec { before }));
         }
-        let found = match self.process.descriptors(MAX_DESCRIPTORS) {
-            Ok(found) => found,
-            Err(error) if error.is_gone() => return Err(error),
-            Err(error) => {
-                self.failed(error.to_string(), events);
-                return Ok(());
-            }
-        };
+        let found = self.process.descriptors(MAX_DESCRIPTORS)?;
         if found.cut {
             let why = format!("it has more than {MAX_DESCRIPTORS} descriptors: not all are seen");
             self.failed(why, events);
@@ -147,10 +183,11 @@ impl Attached {
         let there: BTreeSet<_> = found.epolls().map(|epoll| (epoll.tid, epoll.fd)).collect();
         self.epolls.retain(|place| there.contains(place));
         self.own.retain(|place| there.contains(place));
+        self.displaced.clear();
         let (mut first, mut again, mut already) = (Vec::new(), Vec::new(), Vec::new());
         for epoll in found.epolls() {
             let Descriptor { tid, fd, .. } = epoll;
-            match self.set_epoll(&epoll, params, others, recorder, events) {
+            match self.set_epoll(&epoll, params, &there, others, recorder, events) {
                 Ok(None) => {}
                 Ok(Some(Set::First)) => first.push(fd),
                 Ok(Some(Set::Again)) => again.push(fd),
@@ -176,6 +213,7 @@ impl Attached {
         &mut self,
         epoll: &Descriptor,
         params: Params,
+        there: &BTreeSet<(i32, i32)>,
         others: &BTreeMap<i32, Attached>,
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
@@ -191,14 +229,26 @@ impl Attached {
                 return Ok(None);
             }
             // Perhaps one that was inherited from a process where it was set: it is put back here if
-            // that process ends first.
-            if let Some(old) = self.inherited(&taken, fd, others) {
-                self.record(What::Epoll { tid, fd, old, new: params }, recorder)?;
+            // that process ends first. Or one that was set at another descriptor.
+            let inherited = inherited(&taken, others);
+            let old = inherited.or_else(|| self.moved(&taken, fd, params, there));
+            match old {
+                Some(old) => self.record(What::Epoll { tid, fd, old, new: params }, recorder)?,
+                None => {
+                    self.set_already.insert((tid, fd));
+                    // So that a restore takes it for the program's own, too. If that cannot be
+                    // written there is nothing that it would have to put back.
+                    let what = What::Epoll { tid, fd, old: params, new: params };
+                    let _ = recorder.before(&self.change(what));
+                }
             }
             return Ok(Some(Set::Already));
         }
         let place = What::Epoll { tid, fd, old: now, new: params }.place();
         let recorded = self.changes.get(&place).map(|change| &change.what);
+        if let Some(What::Epoll { old, .. }) = recorded {
+            self.displaced.push(*old);
+        }
         let old = match recorded {
             Some(What::Epoll { old, .. }) if *old == now => *old,
             // What a new context has: it was closed, and another was opened.
@@ -219,20 +269,35 @@ impl Attached {
         Ok(set.then_some(if again { Set::Again } else { Set::First }))
     }
 
-    /// What an epoll context had before, if another process has the same one at the same descriptor
-    /// and it was set there.
-    fn inherited(
-        &self,
+    /// What an epoll context had before that is found with the parameters as they are set, if it
+    /// was set at another descriptor of this process.
+    fn moved(
+        &mut self,
         taken: &OwnedFd,
         fd: i32,
-        others: &BTreeMap<i32, Attached>,
+        params: Params,
+        there: &BTreeSet<(i32, i32)>,
     ) -> Option<Params> {
-        others.values().find_map(|other| {
-            let pid = other.process.pid();
-            let place = (0, pid, u64::try_from(fd).ok()?);
-            let What::Epoll { old, .. } = other.changes.get(&place)?.what else { return None };
-            same_file(taken, pid, fd).then_some(old)
-        })
+        // What was there before the first look nobody here has set.
+        if !self.looked {
+            return None;
+        }
+        let set = self.changes.values().filter_map(|change| match change.what {
+            What::Epoll { tid, fd, old, new } => Some((tid, fd, old, new)),
+            _ => None,
+        });
+        let own = self.set_already.iter().map(|(tid, fd)| (*tid, *fd, params, params));
+        let displaced = self.displaced.iter();
+        let mut known: Vec<Known> =
+            displaced.map(|old| Known { fd: -1, old: *old, new: params, lost: true }).collect();
+        for (tid, other, old, new) in set.chain(own) {
+            let lost = !there.contains(&(tid, other));
+            if !lost && same_file(taken, tid, other) {
+                return (old != new).then_some(old);
+            }
+            known.push(Known { fd: other, old, new, lost });
+        }
+        old_of(fd, params, &known)
     }
 
     fn set_sockets(
@@ -244,6 +309,7 @@ impl Attached {
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
         let mut there = BTreeSet::new();
+        let mut failed = Vec::new();
         let mut count = 0;
         for socket in found.sockets() {
             let Kind::Socket(inode) = socket.kind else { continue };
@@ -253,7 +319,10 @@ impl Attached {
             match self.set_socket(&socket, inode, options, shared, recorder) {
                 Ok(set) => count += usize::from(set),
                 Err(error) if error.is_gone() => return Err(error),
-                Err(error) => self.failed(error.to_string(), events),
+                Err(error) => {
+                    self.failed(error.to_string(), events);
+                    failed.push(inode);
+                }
             }
         }
         self.own_sockets.retain(|inode| there.contains(inode));
@@ -264,6 +333,8 @@ impl Attached {
                 _ => true,
             });
         }
+        // They are tried again by the next look.
+        there.retain(|inode| !failed.contains(inode));
         self.sockets = there;
         if count > 0 {
             events.push(self.event(EventKind::Sockets { count, options }));
@@ -319,7 +390,7 @@ impl Attached {
     ) -> Result<(), ProcessError> {
         let pid = self.process.pid();
         let place = what.place();
-        let change = ProcessChange { pid, start_time: self.process.start_time(), what };
+        let change = self.change(what);
         match self.changes.get(&place) {
             Some(known) if *known == change => return Ok(()),
             None if self.changes.len() >= MAX_CHANGES => {
@@ -335,10 +406,15 @@ impl Attached {
         Ok(())
     }
 
+    fn change(&self, what: What) -> ProcessChange {
+        ProcessChange { pid: self.process.pid(), start_time: self.process.start_time(), what }
+    }
+
     /// Puts everything back. What could not be is kept, and told.
     pub(super) fn restore(&mut self, plan: &Plan, events: &mut Vec<Event>) -> Restoration {
         let mut total = Restoration::default();
         // Threads first: a program under no policy need not sit on one CPU.
+        let moved = self.restore_moved(plan.epoll, events);
         for (place, change) in std::mem::take(&mut self.changes).into_iter().rev() {
             match change.restore_in(&self.process) {
                 Ok(Restored::Done) => total.done += 1,
@@ -355,10 +431,34 @@ impl Attached {
                 }
             }
         }
+        match moved {
+            Some(back) => {
+                total.done += back;
+                total.gone = total.gone.saturating_sub(back);
+            }
+            None => total.failed += 1,
+        }
         if let Some(options) = plan.socket {
             total.done += self.restore_inherited(options);
         }
         total
+    }
+
+    /// Puts back the epoll contexts that have moved since the last look; `None` if that fails.
+    fn restore_moved(&mut self, params: Params, events: &mut Vec<Event>) -> Option<usize> {
+        let own = self.set_already.iter().map(|(tid, fd)| {
+            self.change(What::Epoll { tid: *tid, fd: *fd, old: params, new: params })
+        });
+        let own: Vec<ProcessChange> = own.collect();
+        let known: Vec<&ProcessChange> = self.changes.values().chain(&own).collect();
+        match restore_moved(&self.process, &known, MAX_DESCRIPTORS) {
+            Ok(back) => Some(back.len()),
+            Err(error) if error.is_gone() => Some(0),
+            Err(error) => {
+                self.failed(error.to_string(), events);
+                None
+            }
+        }
     }
 
     /// Puts back the sockets that have the options from a listener that was set: the kernel hands
@@ -380,6 +480,14 @@ impl Attached {
         });
         restored.count()
     }
+}
+
+/// What an epoll context had before, if another process has the same one and it was set there.
+fn inherited(taken: &OwnedFd, others: &BTreeMap<i32, Attached>) -> Option<Params> {
+    others.values().flat_map(|other| other.changes.values()).find_map(|change| {
+        let What::Epoll { tid, fd, old, .. } = change.what else { return None };
+        same_file(taken, tid, fd).then_some(old)
+    })
 }
 
 /// What was done to an epoll context.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use napkin_core::text::escaped;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::attached::{Attached, Restoration, Shared};
@@ -11,7 +13,8 @@ use super::event::{Event, EventKind};
 use super::pace::Pace;
 use super::pin::Resolver;
 use super::plan::Plan;
-use crate::process::{Process, ProcessError, descendants_of};
+use crate::open_files::{self, OpenFiles};
+use crate::process::{Descendants, Process, ProcessError, descendants_of};
 
 /// More processes at a time than this are not looked at.
 const MAX_PROCESSES: usize = 1 << 16;
@@ -25,10 +28,18 @@ const PIN_EVERY: Duration = Duration::from_millis(500);
 pub struct Attachment<R: Recorder> {
     plan: Plan,
     recorder: R,
-    cpu_of: Option<Resolver>,
+    cpu_of: Option<Box<dyn Resolver>>,
     /// Whose descendants are looked for, without itself: this process, for what it started.
     above: Option<i32>,
     tree: BTreeMap<i32, Attached>,
+    /// Descendants that could not be added, and why.
+    missed: BTreeMap<i32, String>,
+    /// How many have ended, or are no longer there, of which not all could be set.
+    ended_unset: usize,
+    /// The limit of open files as it was, if it was raised.
+    files: Option<OpenFiles>,
+    /// The number of the first descriptor that was taken for a process.
+    first_descriptor: Option<u64>,
     shared: Shared,
     started: Instant,
     /// When the processes were last looked for.
@@ -67,6 +78,10 @@ impl<R: Recorder> Attachment<R> {
             cpu_of: None,
             above: None,
             tree: BTreeMap::new(),
+            missed: BTreeMap::new(),
+            ended_unset: 0,
+            files: None,
+            first_descriptor: None,
             shared: Shared::default(),
             started: now,
             looked: None,
@@ -75,8 +90,19 @@ impl<R: Recorder> Attachment<R> {
         }
     }
 
-    /// Pins threads, with a function that knows where an instance is polled.
-    pub fn pin_with(&mut self, cpu_of: Resolver) {
+    /// Raises this process's limit of open files as far as it may, for each process takes two. What
+    /// [`run`](super::run()) starts gets the limit as it was.
+    pub fn raise_open_files(&mut self) {
+        self.files.get_or_insert_with(OpenFiles::raise);
+    }
+
+    /// The limit of open files as it was, if it was raised.
+    pub(super) const fn open_files(&self) -> Option<&OpenFiles> {
+        self.files.as_ref()
+    }
+
+    /// Pins threads, with somebody who knows where an instance is polled.
+    pub fn pin_with(&mut self, cpu_of: Box<dyn Resolver>) {
         self.cpu_of = Some(cpu_of);
     }
 
@@ -88,6 +114,7 @@ impl<R: Recorder> Attachment<R> {
         let process = Process::open(pid)?;
         // A right that is missing is missing from the start: it is told here and not at each look.
         process.descriptors(1)?;
+        self.check_room(&process)?;
         self.tree.insert(pid, Attached::new(process, None));
         Ok(())
     }
@@ -103,6 +130,13 @@ impl<R: Recorder> Attachment<R> {
     /// How many of its processes lived at the last look.
     pub fn processes(&self) -> usize {
         self.tree.len()
+    }
+
+    /// In how many processes not everything could be looked at or set: those that could not be
+    /// reached, those where the last look at them met an error, and those that ended so.
+    pub fn unset(&self) -> usize {
+        let failing = self.tree.values().filter(|attached| attached.failing()).count();
+        failing + self.missed.len() + self.ended_unset
     }
 
     /// Their ids.
@@ -125,7 +159,7 @@ impl<R: Recorder> Attachment<R> {
         let before = cpu_time();
         let mut events = Vec::new();
         self.bury(&mut events);
-        self.discover();
+        self.discover(&mut events);
         let pids = self.pids();
         for pid in &pids {
             // Taken out, so that it can be compared with the others.
@@ -195,6 +229,7 @@ impl<R: Recorder> Attachment<R> {
     }
 
     fn ended(&mut self, attached: &Attached, events: &mut Vec<Event>) {
+        self.ended_unset += usize::from(attached.failing());
         events.push(attached.event(EventKind::Ended));
         let pid = attached.process.pid();
         if let Err(error) = self.recorder.finished(pid, attached.process.start_time()) {
@@ -202,38 +237,76 @@ impl<R: Recorder> Attachment<R> {
         }
     }
 
-    /// Adds the descendants that are new.
-    fn discover(&mut self) {
+    /// Leaves descriptors free for a process's journal and for those of all others, and some to set
+    /// and put back with.
+    fn check_room(&mut self, process: &Process) -> Result<(), ProcessError> {
+        let number = u64::try_from(process.pidfd().as_fd().as_raw_fd()).unwrap_or(0);
+        let first = *self.first_descriptor.get_or_insert(number);
+        let taken = first + 2 * (self.tree.len() as u64 + 1);
+        open_files::has_room(number.max(taken))
+            .map_err(|_| ProcessError::NoDescriptor { pid: process.pid(), what: "to open it" })
+    }
+
+    /// Adds the descendants that are new, and tells of those that cannot be added.
+    fn discover(&mut self, events: &mut Vec<Event>) {
         let now = Instant::now();
         let mut roots = self.pids();
         roots.extend(self.above);
-        for pid in descendants_of(&roots, MAX_PROCESSES) {
-            if self.tree.contains_key(&pid) || self.tree.len() >= MAX_PROCESSES {
+        let Descendants { pids, unseen } = descendants_of(&roots, MAX_PROCESSES + 1);
+        let mut missed = BTreeMap::new();
+        for (pid, errno) in unseen {
+            missed.insert(pid, format!("its children cannot be listed: {errno}"));
+        }
+        for pid in pids {
+            if self.tree.contains_key(&pid) {
                 continue;
             }
-            let Ok(process) = Process::open(pid) else { continue };
-            // A zombie that nobody has waited for has nothing to be set any more.
-            if process.alive() {
-                // What is started by this process was not there before it was started.
-                let unseen = self.looked.or(self.above.map(|_| self.started));
-                self.tree.insert(pid, Attached::new(process, unseen));
+            let process = Process::open(pid).and_then(|process| {
+                // A zombie that nobody has waited for has nothing to be set any more.
+                let alive = process.alive();
+                if alive {
+                    self.check_room(&process).map(|()| process)
+                } else {
+                    Err(ProcessError::Gone { pid })
+                }
+            });
+            match process {
+                Ok(_) if self.tree.len() >= MAX_PROCESSES => {
+                    let why =
+                        format!("it is not set: there are more than {MAX_PROCESSES} processes");
+                    missed.insert(pid, why);
+                }
+                Ok(process) => {
+                    // What is started by this process was not there before it was started.
+                    let unseen = self.looked.or(self.above.map(|_| self.started));
+                    self.tree.insert(pid, Attached::new(process, unseen));
+                }
+                Err(error) if error.is_gone() => {}
+                Err(error) => {
+                    missed.insert(pid, error.to_string());
+                }
             }
         }
+        for (pid, why) in &missed {
+            if self.missed.get(pid) != Some(why) {
+                let kind = EventKind::Failed { why: why.clone() };
+                events.push(Event { pid: *pid, comm: comm_of(*pid), kind });
+            }
+        }
+        let ended = self.missed.keys().filter(|pid| !missed.contains_key(pid));
+        self.ended_unset += ended.filter(|pid| !self.tree.contains_key(pid)).count();
+        self.missed = missed;
         self.looked = Some(now);
     }
 
     fn pin(&mut self, events: &mut Vec<Event>) {
-        let Some(cpu_of) = &self.cpu_of else { return };
+        let Some(cpu_of) = &mut self.cpu_of else { return };
         if self.pinned.is_some_and(|pinned| pinned.elapsed() < PIN_EVERY) {
             return;
         }
+        cpu_of.next_round();
         for attached in self.tree.values_mut() {
-            // One that has ended is removed by the next look.
-            if let Err(error) = attached.pin(cpu_of, &mut self.recorder, events)
-                && !error.is_gone()
-            {
-                attached.failed(error.to_string(), events);
-            }
+            attached.pin(cpu_of.as_mut(), &mut self.recorder, events);
         }
         self.pinned = Some(Instant::now());
     }
@@ -249,8 +322,15 @@ fn unwritten(error: &std::io::Error) -> String {
     format!("the journal cannot be written: {error}")
 }
 
+/// The name of a process that cannot be opened.
+fn comm_of(pid: i32) -> String {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = comm.trim_end();
+    if comm.is_empty() { "process".into() } else { escaped(comm) }
+}
+
 /// The CPU time of the calling thread.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(now).unwrap_or_default()
 }

@@ -98,6 +98,16 @@ pub enum Restored {
 }
 
 impl ProcessChange {
+    /// Whether anything was changed: a context that the program itself had set as napkin would have
+    /// is written down with the same before and after, so that it is left.
+    pub fn is_change(&self) -> bool {
+        match &self.what {
+            What::Epoll { old, new, .. } => old != new,
+            What::Socket { old, new, .. } => old != new,
+            What::Affinity { old, new, .. } => old != new,
+        }
+    }
+
     /// Puts it back, if the same process has there exactly what was set.
     ///
     /// # Errors
@@ -211,12 +221,25 @@ fn restore_socket(
         return Ok(Restored::Gone);
     }
     let now = SocketOptions::get(taken).map_err(refused)?;
+    // Each option is set by a call of its own, so a napkin that was killed may have come to one and
+    // not to the next; and somebody else may have set one of them.
+    let back = SocketOptions {
+        busy_poll_usecs: back(now.busy_poll_usecs, old.busy_poll_usecs, new.busy_poll_usecs),
+        prefer_busy_poll: back(now.prefer_busy_poll, old.prefer_busy_poll, new.prefer_busy_poll),
+        // Nobody can read it: it goes with the others.
+        busy_poll_budget: old.busy_poll_budget,
+    };
     let seen = |options: SocketOptions| SocketOptions { busy_poll_budget: None, ..options };
-    if now != seen(old) && now != seen(new) {
-        return Ok(Restored::Changed { now: now.to_string() });
+    let left = seen(back) != seen(old);
+    if seen(back) != now || !left {
+        back.set(taken).map_err(refused)?;
     }
-    old.set(taken).map_err(refused)?;
-    Ok(Restored::Done)
+    Ok(if left { Restored::Changed { now: seen(back).to_string() } } else { Restored::Done })
+}
+
+/// What an option becomes: as it was, if it is as it was set.
+fn back<T: Copy + PartialEq>(now: T, old: T, new: T) -> T {
+    if now == new { old } else { now }
 }
 
 fn restore_affinity(
@@ -275,6 +298,34 @@ mod tests {
     fn a_place_is_the_same_whatever_is_set_there() {
         assert_eq!(epoll(5, 64).what.place(), epoll(5, 8).what.place());
         assert_ne!(epoll(5, 64).what.place(), epoll(6, 64).what.place());
+    }
+
+    #[test]
+    fn each_option_of_a_socket_is_judged_alone() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let inode = rustix::fs::fstat(&socket).unwrap().st_ino;
+        let own = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let usecs = |busy_poll_usecs| SocketOptions { busy_poll_usecs, ..SocketOptions::default() };
+        let set = SocketOptions { prefer_busy_poll: true, ..usecs(50) };
+        let restored = |now: SocketOptions, old: SocketOptions, new: SocketOptions| {
+            // Who may not prefer busy polling cannot come to where it would have to be put back.
+            now.set(&socket).ok()?;
+            let taken = OwnedFd::from(socket.try_clone().unwrap());
+            let outcome = restore_socket(&own, &taken, inode, old, new).unwrap();
+            Some((outcome, SocketOptions::get(&socket).unwrap()))
+        };
+        let changed = |now: SocketOptions| Restored::Changed { now: now.to_string() };
+        // The time needs no right: somebody else's stays, and is told of.
+        assert_eq!(restored(usecs(50), usecs(0), usecs(50)), Some((Restored::Done, usecs(0))));
+        let theirs = Some((changed(usecs(7)), usecs(7)));
+        assert_eq!(restored(usecs(7), usecs(0), usecs(50)), theirs);
+        // With the right to prefer: died between the two, and somebody else's time with our
+        // preference.
+        let died = SocketOptions { prefer_busy_poll: true, ..usecs(3) };
+        let seen = restored(died, usecs(3), set);
+        assert!(seen.is_none_or(|it| it == (Restored::Done, usecs(3))));
+        let seen = restored(SocketOptions { prefer_busy_poll: true, ..usecs(7) }, usecs(3), set);
+        assert!(seen.is_none_or(|it| it == (changed(usecs(7)), usecs(7))));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::process::{Params, SocketOptions};
 
-/// Lines that are told unless more are asked for. A program that opens contexts without end would
-/// fill the terminal.
+/// Lines of what was set that are told unless more are asked for. A program that opens contexts
+/// without end would fill the terminal.
 const FEW: usize = 20;
 
 /// Something that happened.
@@ -187,6 +187,10 @@ impl Lines {
         if !told {
             return None;
         }
+        if failed {
+            // Each is told once for its process; none is left out.
+            return Some(event.to_string());
+        }
         self.lines += 1;
         match self.lines {
             lines if lines <= FEW => Some(event.to_string()),
@@ -227,5 +231,18 @@ mod tests {
         assert_eq!(lines(Detail::News, true), 0);
         assert_eq!(lines(Detail::Quiet, false), 0);
         assert_eq!(lines(Detail::Everything, true), 1_000);
+    }
+
+    #[test]
+    fn every_failure_is_told() {
+        for detail in [Detail::Quiet, Detail::News, Detail::Everything] {
+            let mut told = Lines::new(detail);
+            let failed = |pid| {
+                let kind = EventKind::Failed { why: "no descriptor is left".into() };
+                Event { pid, comm: "memcached".into(), kind }
+            };
+            let lines = (1..=1_000).filter_map(|pid| told.line(&failed(pid)));
+            assert_eq!(lines.last().as_deref(), Some("memcached[1000]: no descriptor is left"));
+        }
     }
 }

@@ -11,31 +11,49 @@ use super::change::{Recorder, What};
 use super::event::{Event, EventKind};
 use crate::process::{Kind, ProcessError, socket};
 
-/// The CPUs where a NAPI instance is polled, by its id: its interrupt's, or its thread's.
-pub type Resolver = Box<dyn Fn(u32) -> Option<usize>>;
+/// Who knows on which CPU a NAPI instance is polled.
+pub trait Resolver {
+    /// The CPU where an instance is polled now, by its id; `None` if that is not one CPU.
+    fn cpu(&mut self, napi_id: u32) -> Option<usize>;
+
+    /// Threads are looked for again: what was not known before may be asked again.
+    fn next_round(&mut self) {}
+}
+
+impl<F: FnMut(u32) -> Option<usize>> Resolver for F {
+    fn cpu(&mut self, napi_id: u32) -> Option<usize> {
+        self(napi_id)
+    }
+}
 
 /// More members of an epoll context than this are not asked for their NAPI id.
 const MAX_MEMBERS: usize = 1_024;
 
 impl Attached {
     /// Pins those of its threads that wait, and whose place is known.
-    ///
-    /// # Errors
-    /// If it has ended.
     pub(super) fn pin(
         &mut self,
-        cpu_of: &dyn Fn(u32) -> Option<usize>,
+        cpu_of: &mut dyn Resolver,
+        recorder: &mut dyn Recorder,
+        events: &mut Vec<Event>,
+    ) {
+        self.unpinned = match self.pin_waiting(cpu_of, recorder, events) {
+            // One that has ended is removed by the next look.
+            Err(error) if !error.is_gone() => {
+                self.failed_once(error.to_string(), events);
+                true
+            }
+            _ => false,
+        };
+    }
+
+    fn pin_waiting(
+        &mut self,
+        cpu_of: &mut dyn Resolver,
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
-        let waits = match self.process.waits(1, Duration::ZERO) {
-            Ok(waits) => waits,
-            Err(error) if error.is_gone() => return Err(error),
-            Err(error) => {
-                self.failed(error.to_string(), events);
-                return Ok(());
-            }
-        };
+        let waits = self.process.waits(1, Duration::ZERO)?;
         if waits.seen.is_empty() {
             return Ok(());
         }
@@ -83,11 +101,11 @@ impl Attached {
         &mut self,
         tid: i32,
         napi_id: u32,
-        cpu_of: &dyn Fn(u32) -> Option<usize>,
+        cpu_of: &mut dyn Resolver,
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
-        let Some(cpu) = cpu_of(napi_id) else {
+        let Some(cpu) = cpu_of.cpu(napi_id) else {
             let why = format!("NAPI {napi_id} is polled on no CPU of its own");
             self.not_pinned(tid, why, events);
             return Ok(());

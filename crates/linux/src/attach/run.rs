@@ -107,6 +107,9 @@ pub fn run<R: Recorder>(
         .map_err(|errno| RunError::System { what: "becoming a subreaper", source: errno.into() })?;
     attachment.add_own_children();
     signals.restore_in(command);
+    if let Some(files) = attachment.open_files() {
+        files.restore_in(command);
+    }
     let child = command.spawn().map_err(|source| unstartable(command.get_program(), source))?;
     let program = Pid::from_child(&child);
     let mut exit = None;

@@ -137,6 +137,9 @@ const EXIT: u8 = 0x95;
 const LOAD_64: u8 = 0x18;
 const ADD_CONSTANT: u8 = 0x07;
 const ADD: u8 = 0x0f;
+const SHIFT_LEFT: u8 = 0x67;
+/// In an atomic addition's constant: the old value is wanted.
+const FETCH: i32 = 0x01;
 const SUBTRACT: u8 = 0x1f;
 const MOVE: u8 = 0xbf;
 const MOVE_CONSTANT: u8 = 0xb7;
@@ -207,6 +210,16 @@ impl Assembler {
     /// `*(base + offset) += from`, all 64 bits at once.
     pub fn atomic_add(&mut self, base: Register, offset: i16, from: Register) {
         self.push(ATOMIC | Width::Double.bits(), base as u8, from as u8, offset, 0);
+    }
+
+    /// `with = *(base + offset)`, while `*(base + offset) += with`: all 64 bits at once.
+    pub fn atomic_fetch_add(&mut self, base: Register, offset: i16, with: Register) {
+        self.push(ATOMIC | Width::Double.bits(), base as u8, with as u8, offset, FETCH);
+    }
+
+    /// `to <<= bits`
+    pub fn shift_left(&mut self, to: Register, bits: i32) {
+        self.push(SHIFT_LEFT, to as u8, 0, 0, bits);
     }
 
     /// A label, not placed yet.
@@ -334,6 +347,8 @@ mod tests {
         program.store(Width::Word, FP, -12, R3); // *(u32 *)(r10 - 12) = w3
         program.store_constant(Width::Double, FP, -24, 0); // *(u64 *)(r10 - 24) = 0
         program.atomic_add(R9, 16, R1); // lock *(u64 *)(r9 + 16) += r1
+        program.atomic_fetch_add(R9, 16, R1); // r1 = atomic_fetch_add((u64 *)(r9 + 16), r1)
+        program.shift_left(R1, 4); // r1 <<= 4
         program.call(Helper::GetCurrentTaskBtf); // call 158
         program.exit(); // exit
         assert_eq!(
@@ -349,6 +364,8 @@ mod tests {
                 "633af4ff00000000",
                 "7a0ae8ff00000000",
                 "db19100000000000",
+                "db19100001000000",
+                "6701000004000000",
                 "850000009e000000",
                 "9500000000000000",
             ]

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 enum Command {
     MapCreate = 0,
     MapLookupElem = 1,
+    MapUpdateElem = 2,
     MapDeleteElem = 3,
     MapGetNextKey = 4,
     ProgLoad = 5,
@@ -156,7 +157,8 @@ unsafe fn bpf_opens<T>(command: Command, attributes: &mut T) -> io::Result<Owned
 }
 
 fn address<T: ?Sized>(of: &T) -> u64 {
-    std::ptr::from_ref(of).cast::<u8>().addr() as u64
+    // The kernel reads what is there, so it has to know of it.
+    std::ptr::from_ref(of).cast::<u8>().expose_provenance() as u64
 }
 
 fn address_mut<T: ?Sized>(of: &mut T) -> u64 {
@@ -221,6 +223,23 @@ impl<const K: usize, const V: usize> Map<K, V> {
         // per CPU: `key` may be read so far and `value` written so far.
         found(unsafe { bpf(Command::MapLookupElem, &mut attributes) })
             .map(|found| found.then_some(value))
+    }
+
+    /// Writes the value at a key.
+    pub(super) fn set(&self, key: &[u8; K], value: &[u8; V]) -> io::Result<()> {
+        // Of a per-CPU map the kernel would read as many values as there are CPUs.
+        if self.kind == MapKind::PercpuArray {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let mut attributes = Element {
+            map_fd: number(self.descriptor.as_fd()),
+            key: address(key),
+            value: address(value),
+            ..Element::default()
+        };
+        // SAFETY: the map's keys have K bytes and its values V, as it was created, and it is not
+        // per CPU: both may be read so far.
+        unsafe { bpf(Command::MapUpdateElem, &mut attributes) }.map(drop)
     }
 
     /// The key after this one in the map's order, or its first.

@@ -231,7 +231,7 @@ pub struct Counter {
 }
 
 #[derive(Debug)]
-struct Attached {
+pub(super) struct Attached {
     name: &'static str,
     instructions: usize,
     /// Dropping it detaches the program.
@@ -240,7 +240,7 @@ struct Attached {
 }
 
 impl Attached {
-    fn new(
+    pub(super) fn new(
         name: &'static str,
         instructions: Result<Vec<u8>, AssembleError>,
         to: u32,
@@ -364,6 +364,15 @@ impl Counter {
         Ok(all)
     }
 
+    /// The counts of one instance now; `None` if it was neither polled nor a timer of its armed yet.
+    ///
+    /// # Errors
+    /// If the kernel does not answer as it should.
+    pub fn of(&self, key: &Key) -> Result<Option<Counts>, CountError> {
+        let row = self.rows.get(&key.bytes()).map_err(not_read)?;
+        Ok(row.map(|bytes| self.counts(&bytes)))
+    }
+
     /// The counts of an instance that is not in the table, as it was not polled yet: 0 of what is
     /// counted.
     pub fn none_yet(&self) -> Counts {
@@ -465,12 +474,12 @@ fn mark_softirqs(layout: &Layout) -> Result<(Single, [Attached; 2]), CountError>
     Ok((marks, [leave, enter]))
 }
 
-fn no_table(error: io::Error) -> CountError {
+pub(super) fn no_table(error: io::Error) -> CountError {
     denied(&error, "making a table")
         .unwrap_or(CountError::System { what: "make a table in the kernel", error })
 }
 
-fn not_read(error: io::Error) -> CountError {
+pub(super) fn not_read(error: io::Error) -> CountError {
     CountError::System { what: "read the counts from the kernel", error }
 }
 

@@ -8,6 +8,9 @@
 //! description of its types ([`btf`]), and loaded with `bpf(2)`; nothing is pinned, so all of it
 //! goes when the process does, however it ends.
 //!
+//! [`stopwatch`] records when trace points were passed, for as long as costs are measured; `count`
+//! itself takes no times.
+//!
 //! Not who owns the sockets, nor interrupts (the kernel counts these itself): that is
 //! [`sample`](crate::sample)'s.
 
@@ -17,6 +20,7 @@ pub mod btf;
 mod counter;
 mod layout;
 mod program;
+pub mod stopwatch;
 
 pub use bpf::RunStats;
 #[doc(hidden)]

@@ -3,14 +3,17 @@
 //! Plain values, so that a check is a function of them and can be tested on facts that were made
 //! up. Not where they come from (`gather`), and not what they mean (`checks`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use napkin_core::Policy;
 use napkin_core::policy::{EpollPolicy, Threaded};
 
+use super::mend::Mend;
+use super::target;
 use crate::device::{Device, Napi};
-use crate::process::Unseen;
+use crate::process::{Ready, Unseen};
+use crate::settings::{Setting, Settings};
 
 /// Something that was seen, or what was missing to see it: a right by its name, a file that this
 /// kernel does not have, a program that never waited while it was looked at.
@@ -53,7 +56,7 @@ pub enum Support {
         /// What it lacks, and which Linux has it.
         lacks: String,
         /// The nearest policy that it can do.
-        nearest: Option<String>,
+        nearest: Option<Policy>,
     },
 }
 
@@ -107,6 +110,10 @@ pub struct Host {
     pub busy_read: Known<i64>,
     /// `net.core.netdev_budget`.
     pub netdev_budget: Known<i64>,
+    /// `net.core.netdev_budget_usecs`.
+    pub netdev_budget_usecs: Known<i64>,
+    /// `net.core.netdev_max_backlog`.
+    pub netdev_max_backlog: Known<i64>,
     /// `net.core.rps_sock_flow_entries`.
     pub rps_sock_flow_entries: Known<i64>,
     /// The CPUs of unbound workqueues.
@@ -126,6 +133,8 @@ pub struct Measured {
     pub drops: Known<u64>,
     /// What was counted of the device's instances.
     pub polls: Known<Polls>,
+    /// The instances that were not polled, nor did their timer fire, while they were suspended anew.
+    pub unpolled: Known<Vec<Unpolled>>,
 }
 
 /// What the instances of a device did, summed up.
@@ -143,6 +152,15 @@ pub struct Polls {
     pub suspend_expiries: Option<u64>,
 }
 
+/// An instance that nobody polled while its suspension was prolonged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unpolled {
+    /// Its NAPI id.
+    pub napi_id: u32,
+    /// How often its timer was armed by a suspension.
+    pub suspensions: u64,
+}
+
 /// A program.
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -150,6 +168,10 @@ pub struct Program {
     pub pid: i32,
     /// Its name.
     pub comm: String,
+    /// The words with which it was started; none if they cannot be seen.
+    pub command: Vec<String>,
+    /// The CPUs on which its threads may be put (its cpuset); `None` if that is not known.
+    pub cpuset: Option<Vec<usize>>,
     /// Whether Go's runtime is in it.
     pub go: Known<bool>,
     /// Its epoll descriptors.
@@ -175,6 +197,8 @@ pub struct Epoll {
     pub params: Known<EpollPolicy>,
     /// The descriptors in it.
     pub members: Vec<i32>,
+    /// What in it is always ready.
+    pub always_ready: Known<Vec<Ready>>,
 }
 
 /// A socket.
@@ -238,7 +262,12 @@ pub struct Other {
     pub pid: i32,
     /// Its name.
     pub comm: String,
+    /// The instances by which it receives.
+    pub napi_ids: BTreeSet<u32>,
 }
+
+/// Thousandths of a CPU from which on a thread that never slept spins.
+const SPINS: u32 = 900;
 
 impl Facts {
     /// Whether applications poll: through epoll, or to suspend interrupts.
@@ -257,24 +286,60 @@ impl Facts {
         matches!(self.policy.instance.threaded, Threaded::Enabled | Threaded::BusyPoll)
     }
 
-    /// The instances that carry sockets of the programs; all of the device's if none does.
+    /// The instances that carry sockets of the programs; if none does all that receive, which are
+    /// those that a policy is applied to.
     pub(super) fn instances(&self) -> Vec<&Napi> {
         let carries = |napi: &&Napi| {
             let mut sockets = self.programs.iter().filter_map(|it| it.sockets.as_ref().ok());
             sockets.any(|sockets| sockets.iter().any(|socket| socket.napi_id == napi.id))
         };
-        let used: Vec<&Napi> = self.device.napis.iter().filter(carries).collect();
-        if used.is_empty() { self.device.napis.iter().collect() } else { used }
+        let used: Vec<&Napi> = self.receiving().into_iter().filter(carries).collect();
+        if used.is_empty() { self.receiving() } else { used }
     }
 
-    /// A command that applies the policy to the device.
-    pub(super) fn apply(&self) -> Option<String> {
-        Some(format!("napkin apply {} --dev {}", self.policy, self.device.ifname))
+    /// The instances that receive.
+    pub(super) fn receiving(&self) -> Vec<&Napi> {
+        self.device.napis.iter().filter(|it| !it.transmits_only()).collect()
     }
 
-    /// A command that puts a program under the policy.
-    pub(super) fn attach(&self, program: &Program) -> Option<String> {
-        Some(format!("napkin attach {} --policy {}", program.pid, self.policy))
+    /// The policy to which all mends lead.
+    pub(super) fn target(&self) -> Policy {
+        target::of(self)
+    }
+
+    /// The [target](Self::target) is applied to the device, unless it is already.
+    pub(super) fn apply(&self) -> Option<Mend> {
+        let policy = self.target();
+        let wanted = Settings::of(&policy.instance);
+        let differs = |napi: &&Napi| {
+            let known =
+                Setting::ALL.into_iter().filter_map(|it| Some((it, napi.settings.get(it)?)));
+            known.into_iter().any(|(setting, have)| wanted.get(setting) != Some(have))
+        };
+        let ifname = self.device.ifname.clone();
+        self.instances().iter().any(differs).then_some(Mend::Apply { policy, ifname })
+    }
+
+    /// A program is put under the target. Where that leaves the application out, what the program
+    /// was set to is taken back with it.
+    pub(super) fn attach(&self, program: &Program) -> Option<Mend> {
+        let policy = self.target();
+        let pid = program.pid;
+        if policy.epoll.enabled() || policy.application.socket_busy_polls() {
+            return Some(Mend::Attach { pid, policy, ifname: None });
+        }
+        let epolls = program.epolls.as_deref().unwrap_or_default();
+        if epolls.iter().any(|epoll| epoll.params.as_ref().is_ok_and(EpollPolicy::enabled)) {
+            let ifname = Some(self.device.ifname.clone());
+            return Some(Mend::Attach { pid, policy, ifname });
+        }
+        self.apply()
+    }
+
+    /// Whether a program cannot busy poll, and another one here can: the policy is for that one, and
+    /// changing it for the other's sake would be wrong.
+    pub(super) fn is_beside(&self, program: &Program) -> bool {
+        !program.can_poll(self) && self.somebody_can_poll()
     }
 
     /// Whether a socket can have come in by this device.
@@ -306,7 +371,8 @@ impl Program {
         let epolls = self.epolls.as_deref().unwrap_or_default();
         let served = self.served(facts);
         let with_sockets = |epoll: &'a Epoll| {
-            let Epoll { members, .. } = epoll;
+            // A server has thousands.
+            let members: BTreeSet<i32> = epoll.members.iter().copied().collect();
             let inside = served.iter().filter(|it| members.contains(&it.fd));
             (epoll, inside.copied().collect::<Vec<_>>())
         };
@@ -318,6 +384,80 @@ impl Program {
         let serving = self.serving(facts);
         let waits = self.waits.as_deref().unwrap_or_default();
         waits.iter().filter(|it| serving.iter().any(|(epoll, _)| epoll.fd == it.epoll)).collect()
+    }
+
+    /// Whether nothing that is known of it keeps it from busy polling by epoll.
+    pub(super) fn can_poll(&self, facts: &Facts) -> bool {
+        let without_epoll = self.epolls.as_ref().is_ok_and(|epolls| {
+            let by_other_means = !self.served(facts).is_empty() && self.serving(facts).is_empty();
+            epolls.is_empty() || by_other_means
+        });
+        let ends_each_other = facts.means_to_suspend() && self.shares_an_epoll(facts);
+        self.go != Ok(true) && !without_epoll && !self.only_looks(facts) && !ends_each_other
+    }
+
+    /// Whether most of its waits have a zero timeout, and such a wait never busy polls. A look in
+    /// between (how Go's runtime looks before it sleeps) is no harm by itself.
+    pub(super) fn only_looks(&self, facts: &Facts) -> bool {
+        let waits = self.serving_waits(facts);
+        let times =
+            |waits: &mut dyn Iterator<Item = &&Wait>| -> u64 { waits.map(|wait| wait.times).sum() };
+        let all = times(&mut waits.iter());
+        let zeros = times(&mut waits.iter().filter(|wait| wait.timeout == Some(0)));
+        zeros.saturating_mul(2) > all
+    }
+
+    /// The threads that wait on each of its epolls with connections.
+    pub(super) fn waiters(&self, facts: &Facts) -> BTreeMap<i32, BTreeSet<i32>> {
+        let mut waiters: BTreeMap<i32, BTreeSet<i32>> = BTreeMap::new();
+        for wait in self.serving_waits(facts) {
+            waiters.entry(wait.epoll).or_default().insert(wait.tid);
+        }
+        waiters
+    }
+
+    fn shares_an_epoll(&self, facts: &Facts) -> bool {
+        self.waiters(facts).values().any(|tids| tids.len() > 1)
+    }
+
+    /// The wait that takes the most events, and how many those can be: no more than the sockets.
+    pub(super) fn largest_batch(&self, facts: &Facts) -> Option<(&Wait, u64)> {
+        let waits = self.serving_waits(facts);
+        let serving = self.serving(facts);
+        let batch = |wait: &Wait| {
+            let sockets = serving.iter().find(|(epoll, _)| epoll.fd == wait.epoll);
+            u64::from(wait.maxevents).min(sockets.map_or(0, |(_, sockets)| sockets.len() as u64))
+        };
+        waits
+            .into_iter()
+            .map(|wait| (wait, batch(wait)))
+            .max_by_key(|(wait, batch)| (*batch, wait.maxevents))
+    }
+
+    /// The threads that never slept and used a CPU.
+    pub(super) fn spinning(&self) -> Vec<&Thread> {
+        let spins = |it: &&Thread| it.slept == Some(false) && it.permille >= SPINS;
+        self.threads.iter().filter(spins).collect()
+    }
+
+    /// With how many threads, and for how many instances, memcached was started; `None` if that is
+    /// not known, or it was not said.
+    pub(super) fn memcached_threads(&self) -> Option<(usize, usize)> {
+        let option = |flag: &str| {
+            let mut words = self.command.iter();
+            let word = words.find(|word| word.starts_with(flag))?;
+            let value = word.strip_prefix(flag).filter(|it| !it.is_empty());
+            value.or_else(|| words.next().map(String::as_str))?.parse().ok()
+        };
+        Some((option("-t")?, option("-N")?))
+    }
+
+    /// memcached is started again with a thread for each instance, unless it has been.
+    pub(super) fn restart(&self, facts: &Facts) -> Option<Mend> {
+        let threads = facts.receiving().len();
+        let other = self.memcached_threads() != Some((threads, threads));
+        let memcached = self.comm.starts_with("memcached") && other && threads > 0;
+        memcached.then_some(Mend::Memcached { pid: self.pid, threads })
     }
 
     /// A thread by its id.

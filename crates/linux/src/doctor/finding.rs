@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::mend::{self, Mend};
+
 /// How a condition is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -48,8 +50,9 @@ pub struct Finding {
     pub what: String,
     /// How it was seen; of [`Status::Unknown`], what was missing.
     pub seen: String,
-    /// The command that mends it, where there is one.
-    pub mend: Option<String>,
+    /// The changes that mend it, where there are some. In JSON: the commands, in one line.
+    #[serde(serialize_with = "mend::serialize")]
+    pub mend: Vec<Mend>,
 }
 
 impl Finding {
@@ -62,7 +65,7 @@ impl Finding {
     pub(super) fn advice(
         what: impl Into<String>,
         seen: impl Into<String>,
-        mend: Option<String>,
+        mend: impl IntoIterator<Item = Mend>,
     ) -> Finding {
         Finding::new(Status::Advice, what, seen, mend)
     }
@@ -71,9 +74,14 @@ impl Finding {
     pub(super) fn fault(
         what: impl Into<String>,
         seen: impl Into<String>,
-        mend: Option<String>,
+        mend: impl IntoIterator<Item = Mend>,
     ) -> Finding {
         Finding::new(Status::Fault, what, seen, mend)
+    }
+
+    /// The command that mends it, where there is one: a line for a shell.
+    pub fn command(&self) -> Option<String> {
+        mend::line(&self.mend)
     }
 
     /// It could not be seen, and what was missing.
@@ -85,10 +93,16 @@ impl Finding {
         status: Status,
         what: impl Into<String>,
         seen: impl Into<String>,
-        mend: Option<String>,
+        mend: impl IntoIterator<Item = Mend>,
     ) -> Finding {
         // The check's name is filled in by whoever runs the check: it stands in one place.
-        Finding { check: "", status, what: what.into(), seen: seen.into(), mend }
+        Finding {
+            check: "",
+            status,
+            what: what.into(),
+            seen: seen.into(),
+            mend: mend.into_iter().collect(),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::beside::{self, Beside};
 use super::facts::{
     Facts, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring, Support,
+    Unpolled,
 };
 use super::{intent, observe};
 use crate::count::{Counter, Counts, Key, Options};
@@ -70,13 +71,18 @@ pub enum DoctorError {
     },
     /// The program's sockets do not tell which device is meant.
     #[error(
-        "none of the sockets of process {pid} has received by a NAPI instance yet; name the device \
-         with --dev ({})",
+        "{}; name the device with --dev ({})",
+        unseen.as_ref().map_or_else(
+            || format!("none of the sockets of process {pid} has received by a NAPI instance yet"),
+            |missing| format!("the sockets of process {pid} cannot be looked at: it takes {missing}"),
+        ),
         .there.join(", ")
     )]
     WhichDevice {
         /// The program.
         pid: i32,
+        /// What was missing to look at its sockets.
+        unseen: Option<String>,
         /// Those that there are.
         there: Vec<String>,
     },
@@ -146,6 +152,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
                 squeezes: squeezes.clone(),
                 drops: drops.clone(),
                 polls: counted.as_ref().map_err(Clone::clone).map(|it| it.of(device.ifindex)),
+                unpolled: counted.as_ref().map_err(Clone::clone).map(|it| it.unpolled(&device)),
             },
             device,
         });
@@ -202,7 +209,8 @@ fn devices(
     match (request.pid, left.len()) {
         (Some(pid), 2..) => {
             let there = left.into_iter().map(|it| it.ifname).collect();
-            Err(DoctorError::WhichDevice { pid, there })
+            let unseen = processes.iter().find_map(observe::unseen);
+            Err(DoctorError::WhichDevice { pid, unseen, there })
         }
         _ => Ok(left),
     }
@@ -225,7 +233,7 @@ fn on(program: &Program, device: &Device) -> bool {
 }
 
 /// What the settings of the instances in use mean.
-fn meant(device: &Device, programs: &[Program]) -> Policy {
+pub(super) fn meant(device: &Device, programs: &[Program]) -> Policy {
     let used = |id| {
         let sockets = programs.iter().filter_map(|it| it.sockets.as_ref().ok()).flatten();
         sockets.into_iter().any(|socket| socket.napi_id == id)
@@ -246,25 +254,26 @@ fn others(device: &Device, programs: &[Program], owners: &Owners) -> Known<Vec<O
     };
     let theirs: BTreeSet<i32> =
         programs.iter().filter(|it| asks(it) || programs.len() == 1).map(|it| it.pid).collect();
-    let mut others = BTreeMap::new();
-    for owner in device.napis.iter().flat_map(|napi| owners.of(napi.id)) {
-        if !theirs.contains(&owner.pid) {
-            others.insert(owner.pid, owner.comm.clone());
+    let mut others: BTreeMap<i32, Other> = BTreeMap::new();
+    for napi in &device.napis {
+        for owner in owners.of(napi.id).iter().filter(|owner| !theirs.contains(&owner.pid)) {
+            let (pid, comm) = (owner.pid, owner.comm.clone());
+            let other = others.entry(pid).or_insert(Other { pid, comm, napi_ids: BTreeSet::new() });
+            other.napi_ids.insert(napi.id);
         }
     }
     if others.is_empty() && !owners.denied.is_empty() && !Right::SysPtrace.held() {
         return Err(format!("{}, to look at {} of other users", Right::SysPtrace, owners.denied));
     }
-    Ok(others.into_iter().map(|(pid, comm)| Other { pid, comm }).collect())
+    Ok(others.into_values().collect())
 }
 
-fn supported(policy: &Policy, kernel: &Kernel) -> Known<Support> {
+pub(super) fn supported(policy: &Policy, kernel: &Kernel) -> Known<Support> {
     match support::check(policy, kernel, Scope::Both) {
         Ok(_) => Ok(Support::Yes),
-        Err(refusal) => Ok(Support::No {
-            lacks: refusal.to_string(),
-            nearest: Some(refusal.nearest).filter(|it| !it.is_empty()),
-        }),
+        Err(refusal) => {
+            Ok(Support::No { lacks: refusal.to_string(), nearest: refusal.nearest.parse().ok() })
+        }
     }
 }
 
@@ -321,6 +330,8 @@ fn host() -> Host {
         busy_poll: sysctl(Sysctl::BusyPoll),
         busy_read: sysctl(Sysctl::BusyRead),
         netdev_budget: sysctl(Sysctl::NetdevBudget),
+        netdev_budget_usecs: sysctl(Sysctl::NetdevBudgetUsecs),
+        netdev_max_backlog: sysctl(Sysctl::NetdevMaxBacklog),
         rps_sock_flow_entries: sysctl(Sysctl::RpsSockFlowEntries),
         workqueue_cpus: sysfs::workqueue_cpumask()
             .ok_or_else(absent("/sys/devices/virtual/workqueue/cpumask")),
@@ -424,6 +435,18 @@ impl Counted {
             polls.suspend_expiries = expiries.map(|(one, other)| one.saturating_add(other));
         }
         polls
+    }
+
+    /// A device's instances that were suspended at least twice, and neither polled nor their timer
+    /// seen to fire.
+    fn unpolled(&self, device: &Device) -> Vec<Unpolled> {
+        let unpolled = |(key, counts): (&Key, &Counts)| {
+            let suspensions = counts.suspensions.filter(|suspensions| *suspensions > 1)?;
+            let silent = counts.all().polls == 0 && counts.watchdogs == Some(0);
+            let napi = device.napi(key.napi_id).filter(|_| key.ifindex == device.ifindex)?;
+            silent.then_some(Unpolled { napi_id: napi.id, suspensions })
+        };
+        self.0.iter().filter_map(unpolled).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy};
 use napkin_core::{MICROSECOND, Ns};
 
 use super::facts::Program;
+use super::target::{LONG_SUSPENSION, PROPORTION};
 use crate::device::Napi;
 
 /// The period of the published configurations, where none is set.
@@ -33,6 +34,16 @@ pub(super) fn of(napis: &[&Napi], programs: &[Program]) -> Policy {
         Policy::BASE
     };
     policy.instance.threaded = instance.threaded;
+    // A number that does its work is meant as it is.
+    if policy.instance.defers() && instance.defer_hard_irqs != 0 {
+        policy.instance.defer_hard_irqs = instance.defer_hard_irqs;
+    }
+    let suspension = instance.irq_suspend_timeout;
+    if suspends.is_some()
+        && (period.saturating_mul(PROPORTION)..=LONG_SUSPENSION).contains(&suspension)
+    {
+        policy.instance.irq_suspend_timeout = suspension;
+    }
     match epoll {
         // Suspension's own flag is checked, so it stays as it is meant.
         Some(epoll) if suspends.is_some() => {
@@ -86,6 +97,8 @@ mod tests {
         assert_eq!(meant("suspend200,irq-suspend-timeout=1us"), "suspend200");
         assert_eq!(meant("defer50,gro-flush-timeout=0"), "defer20");
         assert_eq!(meant("gro-flush-timeout=20us"), "base");
+        let longer: Policy = "suspend20,irq-suspend-timeout=80ms".parse().expect("a policy");
+        assert_eq!(meant("suspend20,irq-suspend-timeout=80ms"), longer.to_string());
         let threaded = "threaded=enabled,defer-hard-irqs=100,gro-flush-timeout=20us";
         assert_eq!(meant("defer20,threaded=enabled"), threaded);
     }

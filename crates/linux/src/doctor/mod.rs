@@ -15,17 +15,21 @@ mod facts;
 mod finding;
 mod gather;
 mod go;
+mod home;
 mod intent;
+mod mend;
 mod observe;
+mod target;
 mod waits;
 
 pub use checks::{CHECKS, Check, examine};
 pub use facts::{
     Epoll, Facts, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring, Socket,
-    SocketKind, Support, Thread, Wait,
+    SocketKind, Support, Thread, Unpolled, Wait,
 };
 pub use finding::{Finding, Report, Status};
 pub use gather::{DoctorError, Request, gather};
+pub use mend::Mend;
 // For its tests, which need rights and so are shown as ignored without them.
 #[doc(hidden)]
 pub use waits::Watch;

@@ -12,7 +12,7 @@ use super::facts::{Epoll, Known, Program, Socket, SocketKind, Thread, Wait};
 use super::go;
 use super::waits::Watch;
 use crate::process::{Descriptors, Kind, Params, Process, ProcessError, Timeout, Waits, socket};
-use crate::procfs::Time;
+use crate::procfs::{self, Time};
 
 /// Descriptors of one program that are looked at, and members of one of its epolls.
 const DESCRIPTORS: usize = 1 << 16;
@@ -68,10 +68,14 @@ pub(super) fn program(process: &Process, window: Duration) -> Option<Program> {
         Err(_) => Ok(counted),
     };
     let go = go::is_go(pid);
+    let command = command(pid);
+    let cpuset = procfs::cpuset(pid);
     // What was read by its ids was its own if it still lives.
     process.alive().then_some(Program {
         pid,
         comm,
+        command,
+        cpuset,
         go,
         epolls,
         sockets,
@@ -82,12 +86,25 @@ pub(super) fn program(process: &Process, window: Duration) -> Option<Program> {
     })
 }
 
+/// What is missing to look at a process's sockets; `None` if they can be looked at.
+pub(super) fn unseen(process: &Process) -> Option<String> {
+    process.descriptors(1).err().map(|error| missing(&error))
+}
+
 /// What was missing, in a few words.
 fn missing(error: &ProcessError) -> String {
     match error {
         ProcessError::Denied { what, right, .. } => format!("{right}, {what}"),
         error => error.to_string(),
     }
+}
+
+/// The words with which a process was started; none if they cannot be seen.
+fn command(pid: i32) -> Vec<String> {
+    /// The first options are those that matter.
+    const LIMIT: usize = 16 << 10;
+    let text = procfs::read_text(format!("/proc/{pid}/cmdline"), LIMIT).unwrap_or_default();
+    text.split('\0').map(str::to_owned).collect()
 }
 
 /// The threads that slept at any look.
@@ -165,7 +182,8 @@ fn descriptors(process: &Process, found: &Descriptors) -> (Known<Vec<Epoll>>, Kn
         let members = process.members(&descriptor, DESCRIPTORS).map(|it| it.list);
         let inodes = members.unwrap_or_default().into_iter().filter_map(|it| it.inode);
         let members = inodes.filter_map(|inode| numbers.get(&inode).copied()).collect();
-        epolls.push(Epoll { fd: descriptor.fd, params, members });
+        let always_ready = process.always_ready(&descriptor).map_err(|error| missing(&error));
+        epolls.push(Epoll { fd: descriptor.fd, params, members, always_ready });
     }
     match refused {
         Some(missing) if sockets.is_empty() => (Ok(epolls), Err(missing)),

@@ -2,36 +2,54 @@
 //!
 //! Lines are only added while something is being changed; each says what a place was and what it
 //! becomes. What a place was before the first of them is what `restore` puts back.
+//!
+//! A place is an instance's, by its queues and its NAPI id. Which instance that is now is not known
+//! here: whoever has looked at the device says so ([`DeviceJournal::locate`]).
 
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::JOURNAL;
 use super::error::JournalError;
-use super::log::{Header, Log, Subject};
-use crate::apply::{Place, Value};
+use super::log::{self, Header, Log, Subject};
+use super::records::Records;
+use crate::apply::{Spot, ThreadId, Value};
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case")]
 struct Entry {
-    place: Place,
+    #[serde(flatten)]
+    spot: Spot,
     old: Value,
     new: Value,
+    /// Where the same was before, if that was elsewhere: its instance polls other queues now, or
+    /// was made anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    was: Option<Spot>,
+    /// Of which thread it is, if it is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    thread: Option<ThreadId>,
 }
 
 /// All that is known of one place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Record {
-    /// Where.
-    pub place: Place,
+    /// Where, when it was last changed.
+    #[serde(flatten)]
+    pub spot: Spot,
     /// What it was before napkin changed it first.
     pub before: Value,
     /// What napkin last set.
     pub set: Value,
     /// What napkin had set before that, if it changed it more than once.
     pub earlier: Vec<Value>,
+    /// The thread that was changed, if it is a thread's: an instance may keep one that it no longer
+    /// uses.
+    pub thread: Option<ThreadId>,
 }
 
 /// Whose a value is that a place has now.
@@ -60,12 +78,19 @@ impl Record {
     }
 }
 
+/// How many different values of one's own are remembered of a place, beside the first and the last.
+const EARLIER: usize = 8;
+
 /// The changes of one device, with the file in which they are.
 #[derive(Debug)]
 pub struct DeviceJournal {
     log: Log<Entry>,
-    records: Vec<Record>,
+    records: Records,
+    /// The last line of each place.
+    last: BTreeMap<Spot, usize>,
     stale: bool,
+    /// Where the file of another device goes that is in its place.
+    aside: Option<PathBuf>,
 }
 
 impl DeviceJournal {
@@ -76,15 +101,26 @@ impl DeviceJournal {
         if log.header.boot_id != header.boot_id {
             return Ok(DeviceJournal::empty(path, header, true));
         }
-        let mut records = Vec::new();
+        if let (Some(other), Some(this)) = (identity(&log.header), identity(&header))
+            && other != this
+        {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let aside = path.with_file_name(format!("{stem}-{other}.{JOURNAL}"));
+            let aside = Some(aside);
+            return Ok(DeviceJournal { aside, ..DeviceJournal::empty(path, header, false) });
+        }
+        let mut records = Records::default();
         for entry in &log.entries {
             note(&mut records, entry.clone());
         }
-        Ok(DeviceJournal { log, records, stale: false })
+        records.locate(records.list().iter().map(|record| Some(record.spot.clone())).collect());
+        let last = last_of_each(&log.entries);
+        Ok(DeviceJournal { log, records, last, stale: false, aside: None })
     }
 
     fn empty(path: PathBuf, header: Header, stale: bool) -> DeviceJournal {
-        DeviceJournal { log: Log::new(path, header), records: Vec::new(), stale }
+        let (records, last) = (Records::default(), BTreeMap::new());
+        DeviceJournal { log: Log::new(path, header), records, last, stale, aside: None }
     }
 
     /// The device's number.
@@ -103,6 +139,19 @@ impl DeviceJournal {
         }
     }
 
+    /// What tells the device from others, if that was known.
+    pub fn identity(&self) -> Option<u64> {
+        identity(&self.log.header)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.log.path
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        &self.log.header
+    }
+
     /// Whether another boot's file is in its place, which the first line will drop.
     pub fn stale(&self) -> bool {
         self.stale
@@ -110,57 +159,135 @@ impl DeviceJournal {
 
     /// Every place that was changed, in the order in which they first were.
     pub fn records(&self) -> &[Record] {
-        &self.records
+        self.records.list()
+    }
+
+    /// Says where each of the records is now, in their order; `None`: it is not there.
+    pub fn locate(&mut self, now: Vec<Option<Spot>>) {
+        self.records.locate(now);
+    }
+
+    /// Every place that was changed, with where it is now.
+    pub fn located(&self) -> impl Iterator<Item = (&Record, Option<&Spot>)> {
+        self.records.located()
     }
 
     /// What is known of one place.
-    pub fn record(&self, place: &Place) -> Option<&Record> {
-        self.records.iter().find(|record| record.place == *place)
+    pub fn record(&self, spot: &Spot) -> Option<&Record> {
+        self.records().get(self.records.position(spot)?)
     }
 
     /// Writes down a change that is about to be made, and returns when that is on the disk.
     ///
     /// # Errors
     /// If it could not be written; then it must not be made.
-    pub fn before(&mut self, place: &Place, old: &Value, new: &Value) -> Result<(), JournalError> {
-        let entry = Entry { place: place.clone(), old: old.clone(), new: new.clone() };
+    pub fn before(&mut self, spot: &Spot, old: &Value, new: &Value) -> Result<(), JournalError> {
+        self.before_of(spot, None, old, new)
+    }
+
+    /// The same of a place that is a thread's.
+    ///
+    /// # Errors
+    /// As [`DeviceJournal::before`].
+    pub fn before_of(
+        &mut self,
+        spot: &Spot,
+        thread: Option<ThreadId>,
+        old: &Value,
+        new: &Value,
+    ) -> Result<(), JournalError> {
+        let was = self.record(spot).map(|record| &record.spot).filter(|was| *was != spot).cloned();
+        let entry = Entry { spot: spot.clone(), old: old.clone(), new: new.clone(), was, thread };
         // Said already, if the last time we got no further than this, or it was undone by others.
-        let known = self.log.entries.iter().rev().find(|other| other.place == *place);
+        let known = self.last.get(spot).and_then(|at| self.log.entries.get(*at));
         if known == Some(&entry) {
             return Ok(());
         }
-        if self.log.entries.len() > 4 * self.records.len() + 16 {
+        if self.log.entries.len() > 2 * (EARLIER + 1) * self.records().len() + 16 {
             self.compact()?;
         }
+        if let Some(aside) = &self.aside {
+            log::rename(&self.log.path, aside)?;
+            self.aside = None;
+        }
         self.log.append(entry.clone())?;
+        self.last.insert(spot.clone(), self.log.entries.len() - 1);
         note(&mut self.records, entry);
+        if let Some(at) = self.records.same(spot) {
+            self.records.is_at(at, spot);
+        }
         Ok(())
     }
 
-    /// Drops places; the file goes with the last.
+    /// Forgets the last change of places that were put back to what they were before it.
+    ///
+    /// A place that is as it was before napkin first changed it is dropped, and the file goes with
+    /// the last. Any other has what napkin had set before that change, or what somebody else had,
+    /// which is not napkin's for having been given back.
     ///
     /// # Errors
-    /// If the file could not be written.
-    pub fn keep(&mut self, keep: impl Fn(&Record) -> bool) -> Result<(), JournalError> {
-        let kept = self.records.iter().filter(|record| keep(record)).cloned().collect::<Vec<_>>();
-        if kept.len() == self.records.len() && !kept.is_empty() {
+    /// If the file could not be written; then it knows more than is needed.
+    pub fn retract(&mut self, undone: &[(Spot, &Value)]) -> Result<(), JournalError> {
+        let mut forgotten = BTreeSet::new();
+        for (spot, old) in undone {
+            let Some(at) = self.records.same(spot) else { continue };
+            let Some(record) = self.records.get_mut(at) else { continue };
+            match record.earlier.pop() {
+                Some(earlier) if record.before != **old => record.set = earlier,
+                _ => {
+                    forgotten.insert(at);
+                }
+            }
+        }
+        self.records.retain(|at| !forgotten.contains(&at));
+        if undone.is_empty() && !self.records().is_empty() {
             return Ok(());
         }
-        self.records = kept;
         self.compact()
     }
 
+    /// Keeps those of the records, in their order, for which this says so; the file goes with the
+    /// last.
+    ///
+    /// # Errors
+    /// If the file could not be written.
+    pub fn keep(&mut self, keep: &[bool]) -> Result<(), JournalError> {
+        if !keep.is_empty() && keep.iter().all(|kept| *kept) {
+            return Ok(());
+        }
+        self.records.retain(|at| keep.get(at) == Some(&true));
+        self.compact()
+    }
+
+    /// Drops all of them, and the file.
+    ///
+    /// # Errors
+    /// If the file could not be removed.
+    pub fn drop_all(&mut self) -> Result<(), JournalError> {
+        self.keep(&[])
+    }
+
     fn compact(&mut self) -> Result<(), JournalError> {
-        if self.records.is_empty() {
+        self.last.clear();
+        if self.records().is_empty() {
             let empty = Log::new(self.log.path.clone(), self.log.header.clone());
             return std::mem::replace(&mut self.log, empty).remove();
         }
-        for record in &mut self.records {
-            // The last two are all that a change can be between.
-            let surplus = record.earlier.len().saturating_sub(1);
+        for record in self.records.iter_mut() {
+            // A change is between the last two; but who died while putting back may have left any.
+            let surplus = record.earlier.len().saturating_sub(EARLIER);
             record.earlier.drain(..surplus);
         }
-        self.log.rewrite(self.records.iter().flat_map(entries).collect())
+        let rewritten = self.log.rewrite(self.records().iter().flat_map(entries).collect());
+        self.last = last_of_each(&self.log.entries);
+        rewritten
+    }
+}
+
+fn identity(header: &Header) -> Option<u64> {
+    match header.subject {
+        Subject::Device { identity, .. } => identity,
+        Subject::Process { .. } => None,
     }
 }
 
@@ -169,21 +296,32 @@ fn entries(record: &Record) -> impl Iterator<Item = Entry> {
     let values: Vec<&Value> =
         std::iter::once(&record.before).chain(&record.earlier).chain([&record.set]).collect();
     let entry = |pair: &[&Value]| Entry {
-        place: record.place.clone(),
+        spot: record.spot.clone(),
         old: pair[0].clone(),
         new: pair[1].clone(),
+        was: None,
+        thread: record.thread,
     };
     values.windows(2).map(entry).collect::<Vec<_>>().into_iter()
 }
 
-fn note(records: &mut Vec<Record>, entry: Entry) {
-    let Entry { place, old, new } = entry;
-    match records.iter_mut().find(|record| record.place == place) {
+fn last_of_each(entries: &[Entry]) -> BTreeMap<Spot, usize> {
+    entries.iter().enumerate().map(|(at, entry)| (entry.spot.clone(), at)).collect()
+}
+
+fn note(records: &mut Records, entry: Entry) {
+    let Entry { spot, old, new, was, thread } = entry;
+    let at = was.and_then(|was| records.same(&was)).or_else(|| records.same(&spot));
+    if let Some(at) = at {
+        records.rename(at, &spot);
+    }
+    match at.and_then(|at| records.get_mut(at)) {
         None => {
             let earlier = Vec::new();
-            records.push(Record { place, before: old, set: new, earlier });
+            records.add(Record { spot, before: old, set: new, earlier, thread });
         }
         Some(record) => {
+            record.thread = thread.or(record.thread);
             let last = std::mem::replace(&mut record.set, new);
             record.earlier.retain(|value| *value != last);
             record.earlier.push(last);

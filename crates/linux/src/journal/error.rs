@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use thiserror::Error;
 
 use super::lock::Holder;
@@ -41,6 +42,14 @@ pub enum JournalError {
         path: PathBuf,
         /// Why not.
         source: io::Error,
+    },
+    /// This process has no descriptor left for it.
+    #[error("cannot {what} {}: {}", path.display(), crate::open_files::advice())]
+    NoDescriptor {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
     },
     /// A line that was written completely cannot be read.
     #[error(
@@ -86,6 +95,9 @@ pub enum JournalError {
 
 impl JournalError {
     pub(super) fn io(what: &'static str, path: &Path, source: io::Error) -> JournalError {
+        if source.raw_os_error() == Some(Errno::MFILE.raw_os_error()) {
+            return JournalError::NoDescriptor { what, path: path.to_owned() };
+        }
         JournalError::Io { what, path: path.to_owned(), source }
     }
 }

@@ -11,6 +11,14 @@ pub(crate) fn point() {
     armed::point();
 }
 
+/// Whether the disk has room: always, but where a test says otherwise.
+#[inline]
+pub(crate) fn space() -> std::io::Result<()> {
+    #[cfg(test)]
+    disk::space()?;
+    Ok(())
+}
+
 #[cfg(debug_assertions)]
 mod armed {
     use std::sync::OnceLock;
@@ -67,5 +75,25 @@ pub(crate) mod crash {
             Err(thrown) if thrown.is::<Crash>() => None,
             Err(thrown) => resume_unwind(thrown),
         }
+    }
+}
+
+/// A disk without room, for unit tests.
+#[cfg(test)]
+pub(crate) mod disk {
+    use std::cell::Cell;
+    use std::io::{self, ErrorKind};
+
+    thread_local! {
+        static FULL: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn space() -> io::Result<()> {
+        if FULL.get() { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    /// Whether nothing can be written from now on, in this thread.
+    pub(crate) fn fill(full: bool) {
+        FULL.set(full);
     }
 }

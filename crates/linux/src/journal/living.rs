@@ -5,9 +5,9 @@
 //! the host; everybody else gets no answer rather than a wrong one. A namespace that only a socket
 //! keeps is not seen, but nobody can enter that one any more.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::namespace::Identity;
 use crate::procfs::read_text;
@@ -25,24 +25,31 @@ const MAX_LINKS: usize = 1_000_000;
 /// The namespaces that something holds, looked for once and only if asked.
 #[derive(Debug, Default)]
 pub(super) struct Living {
-    inodes: Option<Option<BTreeSet<u64>>>,
+    inodes: Option<Option<BTreeMap<u64, PathBuf>>>,
 }
 
 impl Living {
     /// Whether it is there; `None` if that cannot be known. An inode that was used again makes a
     /// namespace that is gone look alive: its file is then kept a while longer.
     pub(super) fn has(&mut self, namespace: &Identity) -> Option<bool> {
-        let inodes = self.inodes.get_or_insert_with(look);
-        inodes.as_ref().map(|inodes| inodes.contains(&namespace.inode))
+        let inodes = self.inodes.get_or_insert_with(namespaces);
+        inodes.as_ref().map(|inodes| inodes.contains_key(&namespace.inode))
     }
 }
 
-fn look() -> Option<BTreeSet<u64>> {
+/// Every network namespace that something holds, by its inode, with a file that stands for it;
+/// `None` if not all can be seen.
+pub(crate) fn namespaces() -> Option<BTreeMap<u64, PathBuf>> {
     let first = fs::read_link("/proc/self/ns/pid").ok()?;
     if !Right::SysPtrace.held() || first.as_os_str() != FIRST_PID_NAMESPACE {
         return None;
     }
-    let mut inodes = BTreeSet::new();
+    let mut found = BTreeMap::new();
+    let mut add = |inode: Option<u64>, path: PathBuf| {
+        if let Some(inode) = inode {
+            found.entry(inode).or_insert(path);
+        }
+    };
     let mut mounts = HashSet::new();
     let mut left = MAX_LINKS;
     for process in fs::read_dir("/proc").ok()?.flatten() {
@@ -54,20 +61,29 @@ fn look() -> Option<BTreeSet<u64>> {
         // What vanishes meanwhile holds nothing any more.
         for task in fs::read_dir(path.join("task")).into_iter().flatten().flatten() {
             left = left.checked_sub(1)?;
-            inodes.extend(inode(&task.path().join("ns/net")));
+            let file = task.path().join("ns/net");
+            add(inode(&file), file);
         }
         for descriptor in fs::read_dir(path.join("fd")).into_iter().flatten().flatten() {
             left = left.checked_sub(1)?;
-            inodes.extend(inode(&descriptor.path()));
+            let file = descriptor.path();
+            add(inode(&file), file);
         }
         if let Ok(namespace) = fs::read_link(path.join("ns/mnt"))
             && mounts.insert(namespace)
         {
             let table = read_text(path.join("mountinfo"), MOUNTS).unwrap_or_default();
-            inodes.extend(table.split_ascii_whitespace().filter_map(number));
+            for line in table.lines() {
+                // The fourth is what is mounted of its file system, the fifth where.
+                let mut fields = line.split_ascii_whitespace().skip(3);
+                if let (Some(what), Some(place)) = (fields.next(), fields.next()) {
+                    let place = path.join("root").join(place.trim_start_matches('/'));
+                    add(number(what), place);
+                }
+            }
         }
     }
-    Some(inodes)
+    Some(found)
 }
 
 fn inode(link: &Path) -> Option<u64> {

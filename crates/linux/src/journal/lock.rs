@@ -16,7 +16,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::error::JournalError;
-use super::log;
+use super::{fault, log};
+use crate::open_files;
 
 /// How often a lock file that was removed under us is opened again.
 const TRIES: u32 = 16;
@@ -71,7 +72,7 @@ fn now() -> u64 {
 pub struct Lock {
     path: PathBuf,
     // Held by the open file, so it must stay open.
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -99,10 +100,20 @@ impl Lock {
                 _ => continue,
             }
             let text = serde_json::to_vec(&Holder::here()).unwrap_or_default();
-            file.set_len(0).and_then(|()| file.write_all(&text)).map_err(failed)?;
-            return Ok(Lock { path: path.to_owned(), _file: file });
+            // It is locked without a word as well, where there is no room for one.
+            let told = fault::space().and_then(|()| file.set_len(0));
+            let _ = told.and_then(|()| file.write_all(&text));
+            return Ok(Lock { path: path.to_owned(), file });
         }
         Err(JournalError::Locked { what: what.to_owned(), holder: Holder::default() })
+    }
+}
+
+impl Lock {
+    /// Whether enough descriptors are left for what else is to be opened.
+    pub(super) fn leaves_room(&self) -> Result<(), JournalError> {
+        open_files::leaves_room(&self.file)
+            .map_err(|errno| JournalError::io("lock", &self.path, errno.into()))
     }
 }
 

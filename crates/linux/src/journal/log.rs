@@ -48,6 +48,10 @@ pub enum Subject {
         ifindex: u32,
         /// Its name at the time.
         ifname: String,
+        /// The inode of its directory in sysfs; not in an older napkin's file, and not where that
+        /// could not be seen.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<u64>,
     },
     /// A process.
     #[serde(rename_all = "kebab-case")]
@@ -130,10 +134,15 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
         }
         let new = self.path.with_extension("new");
         let written = create(&new, true).and_then(|mut file| {
+            fault::space()?;
             file.write_all(&bytes)?;
             file.sync_all()
         });
-        written.map_err(|error| JournalError::io("write", &new, error))?;
+        written.map_err(|error| {
+            // Half a file is of use to nobody, least of all where there is no room.
+            let _ = fs::remove_file(&new);
+            JournalError::io("write", &new, error)
+        })?;
         fs::rename(&new, &self.path)
             .map_err(|error| JournalError::io("replace", &self.path, error))?;
         // What was open is the old file, which has no name any more.
@@ -143,6 +152,11 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
         sync_directory(&self.path)?;
         fault::point();
         Ok(())
+    }
+
+    /// Gives its descriptor up until the next line is written.
+    pub(super) fn release(&mut self) {
+        self.file = None;
     }
 
     /// Removes the file, if there is one.
@@ -169,7 +183,8 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        let written = file.write_all(bytes).and_then(|()| file.sync_data());
+        let written =
+            fault::space().and_then(|()| file.write_all(bytes)).and_then(|()| file.sync_data());
         if let Err(error) = written {
             // A part of the line may be there. If it cannot be cut off now, whoever reads it next
             // does: it has no end.
@@ -188,6 +203,15 @@ pub(super) fn peek(path: &Path) -> Result<Option<Header>, JournalError> {
     let Some(first) = lines(&bytes[..complete(&bytes)]).next() else { return Ok(None) };
     let corrupt = |why| JournalError::Corrupt { path: path.to_owned(), line: 1, why };
     header(first).map(Some).map_err(corrupt)
+}
+
+/// Gives a file another name.
+pub(super) fn rename(path: &Path, to: &Path) -> Result<(), JournalError> {
+    fault::point();
+    fs::rename(path, to).map_err(|error| JournalError::io("move", path, error))?;
+    sync_directory(to)?;
+    fault::point();
+    Ok(())
 }
 
 /// Removes a file, if it is there.

@@ -13,6 +13,7 @@ mod living;
 mod lock;
 mod log;
 mod process;
+mod records;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 pub use device::{DeviceJournal, Record, Standing};
 pub use error::JournalError;
+pub(crate) use living::namespaces;
 pub use lock::{Holder, Lock};
 pub use log::{Header, Subject};
 pub use process::{ProcessJournal, ProcessJournals};
@@ -68,6 +70,8 @@ pub enum Found {
         namespace: Identity,
         /// Whether there is such a namespace; `None` if that cannot be known.
         alive: Option<bool>,
+        /// The changes: the device itself may be here now.
+        journal: DeviceJournal,
     },
     /// None of its lines was completed: nothing was changed.
     Empty {
@@ -91,7 +95,9 @@ impl Store {
     /// If there is no place for one, or procfs is not there.
     pub fn open() -> Result<Store, JournalError> {
         let directory = match std::env::var_os("NAPKIN_STATE").filter(|it| !it.is_empty()) {
-            Some(named) => PathBuf::from(named),
+            // Once: a directory that is named from here has no parent to be written to the disk.
+            Some(named) => std::path::absolute(&named)
+                .map_err(|error| JournalError::io("find", Path::new(&named), error))?,
             None if rustix::process::geteuid().is_root() => PathBuf::from(ROOT_S),
             None => {
                 let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -134,9 +140,39 @@ impl Store {
     /// # Errors
     /// If the file is there and cannot be read.
     pub fn device(&self, ifindex: u32, ifname: &str) -> Result<DeviceJournal, JournalError> {
-        let subject = Subject::Device { ifindex, ifname: ifname.to_owned() };
+        self.device_of(ifindex, ifname, None)
+    }
+
+    /// The changes of a device of which it is known what tells it from others. Those of another one
+    /// that had its number are moved aside by the first line that is written.
+    ///
+    /// # Errors
+    /// As [`Store::device`].
+    pub fn device_of(
+        &self,
+        ifindex: u32,
+        ifname: &str,
+        identity: Option<u64>,
+    ) -> Result<DeviceJournal, JournalError> {
+        let subject = Subject::Device { ifindex, ifname: ifname.to_owned(), identity };
         let header = Header::new(&self.boot_id, self.namespace, subject);
         DeviceJournal::open(self.device_path(ifindex), header)
+    }
+
+    /// A file that was [`Found`], as it is now. There are no changes in it if it is gone.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn reopen(&self, seen: &DeviceJournal) -> Result<DeviceJournal, JournalError> {
+        DeviceJournal::open(seen.path().to_owned(), seen.header().clone())
+    }
+
+    /// Takes the lock of a file that was [`Found`].
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`] says who holds it.
+    pub fn lock_of(&self, seen: &DeviceJournal) -> Result<Lock, JournalError> {
+        Lock::take(&seen.path().with_extension("lock"), seen.ifname())
     }
 
     /// The changes of a process.
@@ -230,7 +266,12 @@ impl Store {
             Subject::Device { .. } => {
                 let namespace = header.namespace;
                 let alive = living.has(&namespace);
-                return Some(Found::OtherNamespace { path, subject, namespace, alive });
+                return Some(match DeviceJournal::open(path.clone(), header) {
+                    Ok(journal) => {
+                        Found::OtherNamespace { path, subject, namespace, alive, journal }
+                    }
+                    Err(error) => Found::Unreadable { path, error },
+                });
             }
         };
         Some(opened.unwrap_or_else(|error| Found::Unreadable { path, error }))

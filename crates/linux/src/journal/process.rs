@@ -94,7 +94,10 @@ impl ProcessJournal {
         if self.log.entries.len() > 2 * self.needed + SLACK {
             self.compact()?;
         }
-        self.log.append(change.clone())?;
+        let appended = self.log.append(change.clone());
+        // There may be thousands of processes, and few lines are written for each.
+        self.log.release();
+        appended?;
         self.last.insert(key(change), self.log.entries.len() - 1);
         Ok(())
     }
@@ -114,7 +117,8 @@ impl ProcessJournal {
     /// If the file could not be written.
     pub fn close(mut self) -> Result<(), JournalError> {
         let earlier: Vec<_> = self.earlier.into_iter().filter(is_there).collect();
-        if earlier.is_empty() { self.log.remove() } else { self.log.rewrite(earlier) }
+        let none = !earlier.iter().any(ProcessChange::is_change);
+        if none { self.log.remove() } else { self.log.rewrite(earlier) }
     }
 
     /// Keeps what can still be put back.
@@ -186,6 +190,7 @@ impl ProcessJournals {
             Entry::Vacant(entry) => {
                 let (pid, start_time) = process;
                 let lock = self.store.lock_process(pid, start_time)?;
+                lock.leaves_room()?;
                 entry.insert((self.store.process(pid, start_time)?, lock))
             }
         };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::apply::{Instance, Place, Value};
+use crate::apply::{Instance, Place, Spot, Value};
 use crate::attach::{ProcessChange, Recorder, What};
 use crate::process::{Params, SocketOptions};
 use crate::settings::Setting;
@@ -50,11 +50,15 @@ fn place(queue: u32) -> Place {
     Place::Napi(Instance { rx: vec![queue], tx: vec![], nth: 0 }, Setting::GroFlushTimeout)
 }
 
+fn spot(queue: u32) -> Spot {
+    Spot { place: place(queue), napi_id: Some(100 + queue) }
+}
+
 fn write(store: &Store, changes: &[(u32, u64, u64)]) -> DeviceJournal {
     let mut journal = store.device(7, "va").expect("readable");
     for (queue, old, new) in changes {
         let (old, new) = (Value::Number(*old), Value::Number(*new));
-        journal.before(&place(*queue), &old, &new).expect("written");
+        journal.before(&spot(*queue), &old, &new).expect("written");
     }
     journal
 }
@@ -67,7 +71,7 @@ fn what_was_first_and_what_was_last_is_known_by_whoever_opens_it() {
     let [first, second] = journal.records() else { panic!("{:?}", journal.records()) };
     assert_eq!((&first.before, &first.set), (&Value::Number(5), &Value::Number(30)));
     assert_eq!((&second.before, &second.set), (&Value::Number(0), &Value::Number(20)));
-    assert_eq!((journal.record(&place(1)), journal.record(&place(9))), (Some(second), None));
+    assert_eq!((journal.record(&spot(1)), journal.record(&spot(9))), (Some(second), None));
     assert!(!journal.stale());
     for (now, standing) in [
         (Some(5), Standing::Before),
@@ -89,7 +93,7 @@ fn the_directory_is_its_owner_s_alone() {
     fs::remove_file(home.file()).expect("it is ours");
     fs::set_permissions(&home.0, fs::Permissions::from_mode(0o777)).expect("it is ours");
     let mut journal = home.store().device(7, "va").expect("there is none");
-    let error = journal.before(&place(0), &Value::Number(0), &Value::Number(1));
+    let error = journal.before(&spot(0), &Value::Number(0), &Value::Number(1));
     assert!(matches!(error, Err(JournalError::Unsafe { .. })), "{error:?}");
     assert!(home.store().lock(7, "va").is_err());
 }
@@ -119,7 +123,7 @@ fn a_file_cut_anywhere_tells_of_what_was_complete_and_goes_on_from_there() {
         let mut journal = home.store().device(7, "va").expect("cut, and not spoilt");
         let complete = ends.iter().filter(|end| **end <= cut).count().saturating_sub(1);
         assert_eq!(journal.records(), &all.records()[..complete], "cut at {cut}");
-        journal.before(&place(9), &Value::Number(1), &Value::Number(2)).expect("written");
+        journal.before(&spot(9), &Value::Number(1), &Value::Number(2)).expect("written");
         let again = home.store().device(7, "va").expect("nothing is spoilt");
         assert_eq!(again.records(), journal.records(), "cut at {cut}");
         assert_eq!(again.records().len(), complete + 1, "cut at {cut}");
@@ -180,7 +184,7 @@ fn a_file_does_not_grow_with_what_is_repeated() {
     for round in 0..500_u64 {
         for queue in 0..4 {
             let (old, new) = (Value::Number(round % 3), Value::Number((round + 1) % 3));
-            journal.before(&place(queue), &old, &new).expect("written");
+            journal.before(&spot(queue), &old, &new).expect("written");
         }
     }
     let length = fs::metadata(home.file()).expect("there").len();
@@ -340,7 +344,7 @@ fn a_file_grows_no_longer_than_it_is_read() {
     let cpus = Value::Cpus((0..1 << 20).collect());
     let error = (0..64).find_map(|queue| {
         let place = Place::IrqCpus(Instance { rx: vec![queue], tx: vec![], nth: 0 });
-        journal.before(&place, &cpus, &Value::Number(0)).err()
+        journal.before(&Spot { place, napi_id: None }, &cpus, &Value::Number(0)).err()
     });
     assert!(matches!(error, Some(JournalError::Full { .. })), "{error:?}");
     let again = home.store().device(7, "va").expect("still readable");
@@ -389,6 +393,19 @@ fn what_an_earlier_run_left_in_a_process_that_lives_is_kept_until_it_is_closed()
     drop(socket);
     again();
     assert_eq!(fs::read_dir(&home.0).expect("there").count(), 0, "nothing is left to put back");
+}
+
+#[test]
+fn a_lock_is_held_without_a_word_where_there_is_no_room_for_one() {
+    let home = Home::new();
+    drop(home.store().lock(7, "va").expect("nobody has it"));
+    fault::disk::fill(true);
+    let lock = home.store().lock(7, "va");
+    fault::disk::fill(false);
+    let lock = lock.expect("nobody has it");
+    let error = home.store().lock(7, "va").expect_err("held");
+    assert!(error.to_string().contains("va is held by another napkin"), "{error}");
+    drop(lock);
 }
 
 proptest! {

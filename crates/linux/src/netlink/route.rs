@@ -17,12 +17,15 @@ const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
+const RTM_NEWLINKPROP: u16 = 108;
 pub(super) const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_LINKINFO: u16 = 18;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
 pub(super) const IFLA_EXT_MASK: u16 = 29;
 pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub(super) const IFLA_NUM_RX_QUEUES: u16 = 32;
+pub(super) const IFLA_PROP_LIST: u16 = 52;
+pub(super) const IFLA_ALT_IFNAME: u16 = 53;
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 pub(super) const IFLA_INFO_DATA: u16 = 2;
 pub(super) const VETH_INFO_PEER: u16 = 1;
@@ -44,6 +47,9 @@ pub struct LinkRecord {
     /// Its name.
     #[serde(rename = "ifname")]
     pub name: String,
+    /// Its other names (`ip link property add dev eth0 altname ...`).
+    #[serde(rename = "altnames")]
+    pub alternatives: Vec<String>,
     /// What a virtual device is: `veth`, `bridge` ...
     pub kind: Option<String>,
     /// Whether it was set up.
@@ -52,6 +58,13 @@ pub struct LinkRecord {
     pub rx_queues: u32,
     /// Transmit queues that it was made with.
     pub tx_queues: u32,
+}
+
+impl LinkRecord {
+    /// Whether this is one of its names.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.alternatives.iter().any(|other| other == name)
+    }
 }
 
 /// An address of a link, as `RTM_GETADDR` lists it.
@@ -165,6 +178,14 @@ impl Route {
         self.change(format_args!("setting link {ifindex} down"), RTM_NEWLINK, 0, body, ifindex)
     }
 
+    /// Gives a link another name beside its own: up to 127 bytes.
+    pub fn add_alternative(&mut self, ifindex: u32, name: &str) -> Result<(), NetlinkError> {
+        let body = Body::new().header(&ifinfomsg(ifindex, 0, 0));
+        let body = body.nest(IFLA_PROP_LIST, |body| body.text(IFLA_ALT_IFNAME, name));
+        let what = format_args!("giving link {ifindex} the name {name} as well");
+        self.change(what, RTM_NEWLINKPROP, NLM_F_CREATE | NLM_F_EXCL, body, ifindex)
+    }
+
     /// Gives a link an address, with the route to its network of `prefix` bits.
     pub fn add_address(
         &mut self,
@@ -247,6 +268,7 @@ pub(super) fn link(kind: u16, body: &[u8]) -> Result<Option<LinkRecord>, Malform
     let mut found = LinkRecord {
         ifindex: word(4),
         name: String::new(),
+        alternatives: Vec::new(),
         kind: None,
         up: word(8) & IFF_UP != 0,
         rx_queues: 0,
@@ -258,6 +280,14 @@ pub(super) fn link(kind: u16, body: &[u8]) -> Result<Option<LinkRecord>, Malform
             IFLA_IFNAME => found.name = attribute.text()?,
             IFLA_NUM_RX_QUEUES => found.rx_queues = attribute.u32()?,
             IFLA_NUM_TX_QUEUES => found.tx_queues = attribute.u32()?,
+            IFLA_PROP_LIST => {
+                for attribute in attribute.nested() {
+                    let attribute = attribute?;
+                    if attribute.kind == IFLA_ALT_IFNAME {
+                        found.alternatives.push(attribute.text()?);
+                    }
+                }
+            }
             IFLA_LINKINFO => {
                 for attribute in attribute.nested() {
                     let attribute = attribute?;

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::error::ProcessError;
 use super::handle::{Process, checked_id};
 use super::procfile;
+use crate::open_files::is_shortage;
 
 /// More descriptor tables of one process than this are not looked at: nearly all have one.
 const MAX_TABLES: usize = 64;
@@ -91,7 +92,7 @@ impl Process {
             match self.list_table(tid, limit, &mut found) {
                 Ok(()) => {}
                 // A thread that has ended, with its table; that of the first one is root's then.
-                Err(_) if place > 0 && self.alive() => {}
+                Err(errno) if place > 0 && !is_shortage(errno) && self.alive() => {}
                 Err(Errno::ACCESS) if self.thread_ends(tid) && !self.ends() => {}
                 Err(errno) => return Err(self.refused("to list its descriptors", errno)),
             }

@@ -60,6 +60,14 @@ pub enum ProcessError {
         /// Why.
         reason: String,
     },
+    /// This process has no descriptor left for it.
+    #[error("process {pid}: {what} failed: {}", crate::open_files::advice())]
+    NoDescriptor {
+        /// Its id.
+        pid: i32,
+        /// What was tried.
+        what: &'static str,
+    },
     /// Anything else.
     #[error("process {pid}: {what} failed: {source}")]
     System {

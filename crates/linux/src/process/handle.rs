@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::error::ProcessError;
 use super::procfile;
+use crate::open_files::is_shortage;
 use crate::rights::Right;
 
 /// More threads of one process than this are not looked at.
@@ -51,6 +52,7 @@ impl Process {
                 _ => gone,
             },
             Errno::NOSYS => ProcessError::Unsupported { what: "a pidfd", since: "5.3" },
+            Errno::MFILE => ProcessError::NoDescriptor { pid, what: "to open it" },
             source => ProcessError::System { pid, what: "to open it", source },
         })?;
         let mut process = Process { pid, start_time: 0, pidfd };
@@ -148,7 +150,10 @@ impl Process {
     /// If it has ended.
     pub fn descendants(&self, limit: usize) -> Result<Vec<i32>, ProcessError> {
         let found = descendants_of(&[self.pid], limit);
-        self.checked(found)
+        match found.unseen.first() {
+            Some((_, errno)) => Err(self.refused("to list its children", *errno)),
+            None => self.checked(found.pids),
+        }
     }
 
     /// The process that made it, or to which it was given.
@@ -166,7 +171,12 @@ impl Process {
     /// If the process has ended.
     pub fn thread_start_time(&self, tid: i32) -> Result<Option<u64>, ProcessError> {
         let path = format!("/proc/{}/task/{tid}/stat", self.pid);
-        let text = procfile::read_text(&path, 4_096).unwrap_or_default();
+        let text = match procfile::read_text(&path, 4_096) {
+            Err(errno) if is_shortage(errno) => {
+                return Err(self.refused("to see when a thread started", errno));
+            }
+            text => text.unwrap_or_default(),
+        };
         self.checked(Stat::parse(&text).map(|stat| stat.start_time))
     }
 
@@ -195,12 +205,18 @@ impl Process {
     /// Whether one of its threads has ended, or is about to.
     pub(super) fn thread_ends(&self, tid: i32) -> bool {
         let stat = procfile::read_text(&format!("/proc/{}/task/{tid}/stat", self.pid), 4_096);
-        stat.ok().and_then(|text| Stat::parse(&text)).is_none_or(|stat| stat.ending)
+        match stat {
+            // That this process cannot look says nothing of the other.
+            Err(errno) if is_shortage(errno) => false,
+            stat => stat.ok().and_then(|text| Stat::parse(&text)).is_none_or(|stat| stat.ending),
+        }
     }
 
     /// Whether all of it has ended, or is about to.
     pub(super) fn ends(&self) -> bool {
-        self.threads().is_ok_and(|threads| threads.iter().all(|tid| self.thread_ends(*tid)))
+        // Not by `threads`, which asks this when it is refused.
+        let threads = procfile::numbers(&format!("/proc/{}/task", self.pid), MAX_THREADS);
+        threads.is_ok_and(|threads| threads.iter().all(|tid| self.thread_ends(*tid)))
             || !self.alive()
     }
 
@@ -210,6 +226,7 @@ impl Process {
         let pid = self.pid;
         match errno {
             Errno::SRCH | Errno::NOENT => ProcessError::Gone { pid },
+            Errno::MFILE => ProcessError::NoDescriptor { pid, what },
             _ if self.ends() => ProcessError::Gone { pid },
             Errno::ACCESS | Errno::PERM => {
                 let comm = procfile::read_text(&format!("/proc/{pid}/comm"), 64);
@@ -249,26 +266,46 @@ pub fn all() -> Vec<i32> {
     procfile::numbers("/proc", MAX_PROCESSES).unwrap_or_default()
 }
 
-/// The descendants of several processes, at most `limit`, parents first, without themselves.
-pub(crate) fn descendants_of(roots: &[i32], limit: usize) -> Vec<i32> {
+/// Descendants of processes.
+#[derive(Debug, Default)]
+pub(crate) struct Descendants {
+    /// Their ids, parents first, without the processes themselves.
+    pub(crate) pids: Vec<i32>,
+    /// Processes whose children could not be listed, though they may have some, and why.
+    pub(crate) unseen: Vec<(i32, Errno)>,
+}
+
+/// The descendants of several processes, at most `limit`.
+pub(crate) fn descendants_of(roots: &[i32], limit: usize) -> Descendants {
     let mut seen: BTreeSet<i32> = roots.iter().copied().collect();
     let mut next: VecDeque<i32> = roots.iter().copied().collect();
-    let mut found = Vec::new();
+    let mut found = Descendants::default();
     // Read once if it has to be: a scan of all processes.
     let mut scanned = None;
     while let Some(pid) = next.pop_front() {
-        let threads = procfile::numbers(&format!("/proc/{pid}/task"), MAX_THREADS);
-        let Ok(threads) = threads else { continue };
+        let threads = match procfile::numbers(&format!("/proc/{pid}/task"), MAX_THREADS) {
+            Ok(threads) => threads,
+            Err(errno) => {
+                if is_shortage(errno) {
+                    found.unseen.push((pid, errno));
+                }
+                continue;
+            }
+        };
         let children = match (&mut scanned, children_of(pid, &threads)) {
             (None, Ok(children)) => children,
+            (_, Err(errno)) if is_shortage(errno) => {
+                found.unseen.push((pid, errno));
+                continue;
+            }
             (scanned, _) => scanned.get_or_insert_with(parents).remove(&pid).unwrap_or_default(),
         };
         for child in children {
-            if found.len() == limit {
+            if found.pids.len() == limit {
                 return found;
             }
             if seen.insert(child) {
-                found.push(child);
+                found.pids.push(child);
                 next.push_back(child);
             }
         }

@@ -7,6 +7,7 @@
 //! - [`epoll`], [`socket`]: what can be read from and set on such a duplicate: the parameters belong
 //!   to the open file, so that they are the other process's as well.
 //! - [`wait`]: which of its threads wait on which epoll context.
+//! - [`Ready`]: what of an epoll context is always ready ([`Process::always_ready`]).
 //! - [`owners()`]: whose sockets have which NAPI id.
 //!
 //! A duplicate is let go at once: one that is kept would keep an epoll context (and a suspension of
@@ -23,6 +24,7 @@ mod error;
 mod handle;
 mod owners;
 mod procfile;
+mod ready;
 pub mod socket;
 pub mod wait;
 
@@ -30,9 +32,10 @@ pub(crate) use descriptor::same_file;
 pub use descriptor::{Descriptor, Descriptors, Kind, Tables};
 pub use epoll::{Member, Members, Params};
 pub use error::ProcessError;
-pub(crate) use handle::descendants_of;
+pub(crate) use handle::{Descendants, descendants_of};
 pub use handle::{Process, all};
 pub use owners::{Owner, Owners, Unseen, owners};
+pub use ready::Ready;
 pub use socket::{Socket, SocketOptions};
 pub use wait::{Timeout, Wait, Waits};
 

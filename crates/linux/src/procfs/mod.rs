@@ -4,6 +4,7 @@
 //! kernel does not say is `None`. Not other programs' descriptors: those are [`crate::process`]'s.
 
 pub mod cpus;
+mod cpuset;
 pub mod interrupts;
 pub mod irq;
 pub mod softirqs;
@@ -17,6 +18,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+pub use cpuset::cpuset;
 pub use interrupts::{Interrupt, Interrupts};
 pub use irq::IrqError;
 pub use softirqs::Softirqs;

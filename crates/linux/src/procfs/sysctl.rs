@@ -24,6 +24,8 @@ pub enum Sysctl {
     NetdevBudget,
     /// Microseconds of one round of the network softirq.
     NetdevBudgetUsecs,
+    /// Packets that wait at a CPU's backlog before more are dropped.
+    NetdevMaxBacklog,
     /// Packets of one poll of the CPUs' backlog.
     DevWeight,
     /// Entries of the table by which RFS finds a flow's application; 0 is off.
@@ -38,11 +40,12 @@ pub enum Sysctl {
 
 impl Sysctl {
     /// All.
-    pub const ALL: [Sysctl; 9] = [
+    pub const ALL: [Sysctl; 10] = [
         Sysctl::BusyPoll,
         Sysctl::BusyRead,
         Sysctl::NetdevBudget,
         Sysctl::NetdevBudgetUsecs,
+        Sysctl::NetdevMaxBacklog,
         Sysctl::DevWeight,
         Sysctl::RpsSockFlowEntries,
         Sysctl::TimerMigration,
@@ -57,6 +60,7 @@ impl Sysctl {
             Sysctl::BusyRead => "net.core.busy_read",
             Sysctl::NetdevBudget => "net.core.netdev_budget",
             Sysctl::NetdevBudgetUsecs => "net.core.netdev_budget_usecs",
+            Sysctl::NetdevMaxBacklog => "net.core.netdev_max_backlog",
             Sysctl::DevWeight => "net.core.dev_weight",
             Sysctl::RpsSockFlowEntries => "net.core.rps_sock_flow_entries",
             Sysctl::TimerMigration => "kernel.timer_migration",

@@ -27,6 +27,8 @@ pub struct ThreadStat {
     pub kernel: bool,
     /// User and system time in nanoseconds, in ticks of 10 ms.
     pub cpu_ns: u64,
+    /// Of this, the time in user space.
+    pub user_ns: u64,
     /// When it was started, in ticks since the boot: with the id it names a thread for good.
     pub start_ticks: u64,
     /// The CPU on which it ran last.
@@ -37,6 +39,13 @@ impl ThreadStat {
     /// Reads a thread's line; `None` if it has ended.
     pub fn read(pid: i32, tid: i32) -> Option<ThreadStat> {
         let text = read_text(format!("/proc/{pid}/task/{tid}/stat"), LIMIT).ok()?;
+        ThreadStat::parse(&text, stat::ticks_per_second())
+    }
+
+    /// Reads a process's line, in which times are those of all its threads, ended ones included; `None`
+    /// if it has ended.
+    pub fn of_process(pid: i32) -> Option<ThreadStat> {
+        let text = read_text(format!("/proc/{pid}/stat"), LIMIT).ok()?;
         ThreadStat::parse(&text, stat::ticks_per_second())
     }
 
@@ -57,6 +66,7 @@ impl ThreadStat {
             ppid: field(4)?.parse().ok()?,
             kernel: number(9)? & KERNEL_THREAD != 0,
             cpu_ns: ticks.checked_mul(tick_ns)?,
+            user_ns: number(14)?.checked_mul(tick_ns)?,
             start_ticks: number(22)?,
             cpu: number(39)?.try_into().ok()?,
         })
@@ -172,6 +182,7 @@ mod tests {
         let cat = ThreadStat::parse(CAT, 100).expect("a line");
         assert_eq!((cat.tid, cat.comm.as_str(), cat.state, cat.ppid), (18_463, "cat", 'R', 18_429));
         assert_eq!((cat.cpu, cat.cpu_ns, cat.start_ticks), (1, 70_000_000, 2_349_410));
+        assert!(cat.user_ns <= cat.cpu_ns, "{cat:?}");
         assert!(!cat.kernel);
     }
 

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use napkin_core::Policy;
-use napkin_linux::doctor::{Finding, Request, Status, examine, gather};
+use napkin_linux::doctor::{DoctorError, Facts, Finding, Request, Status, examine, gather};
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, GRO, GSO, Netdev, Route, TSO, VethConfig};
 use napkin_linux::process::{Params, Process, Socket};
@@ -79,7 +79,7 @@ impl Found {
 
     #[track_caller]
     pub(crate) fn mend(&self, check: &str) -> String {
-        self.worst(check).mend.clone().expect(check)
+        self.worst(check).command().expect(check)
     }
 
     #[track_caller]
@@ -94,6 +94,8 @@ pub(crate) struct Rig {
     client: Namespace,
     programs: Vec<Child>,
     connections: Vec<TcpStream>,
+    /// Those over which no answer is waited for.
+    unanswered: Vec<TcpStream>,
     /// Where a program was built.
     built: Option<PathBuf>,
 }
@@ -119,7 +121,14 @@ impl Rig {
             })
             .expect("entered");
         client.run(|| address("vb", CLIENT)).expect("entered");
-        let rig = Rig { server, client, programs: vec![], connections: vec![], built: None };
+        let rig = Rig {
+            server,
+            client,
+            programs: vec![],
+            connections: vec![],
+            unanswered: vec![],
+            built: None,
+        };
         rig.peer_offloads(false);
         rig
     }
@@ -237,6 +246,7 @@ impl Rig {
     /// Ends all programs and connections.
     pub(crate) fn stop(&mut self) {
         self.connections.clear();
+        self.unanswered.clear();
         for mut program in self.programs.drain(..) {
             let _ = program.kill();
             let _ = program.wait();
@@ -279,6 +289,18 @@ impl Rig {
         let taken = found.sockets().filter_map(|it| process.take(&it).expect("we may take it"));
         let sockets = taken.filter_map(|it| Socket::of(&it).expect("a socket"));
         sockets.filter(|socket| socket.peer.is_some()).filter_map(|it| it.napi_id).collect()
+    }
+
+    /// Waits for no answers any more over the connections that there are.
+    pub(crate) fn wait_no_more(&mut self) {
+        self.unanswered.append(&mut self.connections);
+    }
+
+    /// Sends a request over each of those.
+    pub(crate) fn ask_without_waiting(&mut self) {
+        for stream in &mut self.unanswered {
+            stream.write_all(REQUEST).expect("sent");
+        }
     }
 
     pub(crate) fn disconnect(&mut self) {
@@ -367,6 +389,48 @@ impl Rig {
         };
         let drop = || set_capabilities(None, none).expect("it may always do less");
         self.examine(Some(self.pid()), asked, drop, |_| {})
+    }
+
+    /// Another device with instances, and its peer, beside the server's.
+    pub(crate) fn add_pair(&mut self, name: &str, peer: &str) {
+        let config = VethConfig { name, peer, peer_namespace: None, rx_queues: 1, tx_queues: 1 };
+        let add = || {
+            Route::open().expect("a socket").add_veth(&config).expect("a pair");
+            for ifname in [name, peer] {
+                feature(ifname, &[GRO[0]], true);
+                let mut route = Route::open().expect("a socket");
+                let links = route.links().expect("links");
+                let link = links.iter().find(|it| it.name == ifname).expect("it was made");
+                route.set_up(link.ifindex).expect("it goes up");
+            }
+        };
+        self.server.run(add).expect("entered");
+    }
+
+    /// The devices of the first program, without the rights to look at it.
+    pub(crate) fn which_device_without_rights(&mut self) -> Result<Vec<Facts>, DoctorError> {
+        let wanted = Request {
+            pid: Some(self.pid()),
+            ifname: None,
+            policy: None,
+            window: Duration::from_millis(10),
+        };
+        let look = || {
+            let none = CapabilitySets {
+                effective: CapabilitySet::empty(),
+                permitted: CapabilitySet::empty(),
+                inheritable: CapabilitySet::empty(),
+            };
+            // Of this thread alone.
+            thread::scope(|scope| {
+                let looks = scope.spawn(|| {
+                    set_capabilities(None, none).expect("it may always do less");
+                    gather(&wanted)
+                });
+                looks.join().expect("no panic")
+            })
+        };
+        self.server.run(look).expect("entered")
     }
 
     /// Examines the first program while something happens to it.

@@ -17,6 +17,8 @@ pub(crate) enum Mode {
     Sound,
     /// As `Sound`, and an epoll in which there is nothing.
     SpareEpoll,
+    /// As `Sound`, and a pipe in the epoll that can always be written to.
+    AlwaysReady,
     /// Looks at its epoll without ever waiting.
     ZeroTimeout,
     /// Waits 5 ms at a time.
@@ -27,9 +29,10 @@ pub(crate) enum Mode {
     NoEpoll,
 }
 
-const MODES: [Mode; 6] = [
+const MODES: [Mode; 7] = [
     Mode::Sound,
     Mode::SpareEpoll,
+    Mode::AlwaysReady,
     Mode::ZeroTimeout,
     Mode::FiniteTimeout,
     Mode::SharedEpoll,
@@ -62,6 +65,13 @@ pub(crate) fn program() -> bool {
             let epoll = Epoll::new();
             epoll.add(&listener);
             let _spare = Epoll::new();
+            serve(&epoll, &listener, -1);
+        }
+        Mode::AlwaysReady => {
+            let (_down, up) = rustix::pipe::pipe().expect("a pipe");
+            let epoll = Epoll::new();
+            epoll.add(&listener);
+            epoll.add_for(&up, rustix::event::epoll::EventFlags::OUT);
             serve(&epoll, &listener, -1);
         }
         Mode::Sound | Mode::ZeroTimeout | Mode::FiniteTimeout => {
@@ -101,9 +111,13 @@ impl Epoll {
     }
 
     fn add(&self, member: &impl AsFd) {
-        use rustix::event::epoll::{EventData, EventFlags, add};
+        self.add_for(member, rustix::event::epoll::EventFlags::IN);
+    }
+
+    fn add_for(&self, member: &impl AsFd, events: rustix::event::epoll::EventFlags) {
+        use rustix::event::epoll::{EventData, add};
         let number = u64::try_from(member.as_fd().as_raw_fd()).expect("a descriptor");
-        add(&self.0, member, EventData::new_u64(number), EventFlags::IN).expect("it is added");
+        add(&self.0, member, EventData::new_u64(number), events).expect("it is added");
     }
 
     /// The descriptors that are ready.

@@ -53,23 +53,7 @@ impl Source for LinuxSource {
 fn taken_over(snapshot: Snapshot) -> Sample {
     let cpus: Vec<CpuSample> = snapshot.cpus.iter().map(cpu).collect();
     let napis: Vec<NapiSample> = snapshot.napis.iter().map(napi).collect();
-    let mut notes = snapshot.notes;
-    let of = |lacks: fn(&NapiSample) -> bool| napis.iter().filter(|napi| lacks(napi)).count();
-    let no_irq = of(|napi| napi.irq.is_none());
-    if no_irq > 0 {
-        let of = instances(no_irq);
-        notes.push(format!("irq, intr: {of} without an interrupt that is known (virtual devices)"));
-    }
-    let no_queue = of(|napi| napi.rx_queues.is_empty());
-    if no_queue > 0 {
-        let of = instances(no_queue);
-        notes.push(format!("rx: {of} of which the driver does not say the queues"));
-    }
-    Sample { at_ns: snapshot.at_ns, napis, cpus, notes }
-}
-
-fn instances(count: usize) -> String {
-    format!("{count} instance{}", if count == 1 { "" } else { "s" })
+    Sample { at_ns: snapshot.at_ns, napis, cpus, notes: snapshot.notes }
 }
 
 fn napi(napi: &NapiSnapshot) -> NapiSample {
@@ -176,13 +160,11 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_say_is_unknown_and_noted() {
+    fn what_the_kernel_does_not_say_is_unknown() {
         let mut bare = instance(None);
         (bare.irq, bare.interrupts, bare.cpu, bare.rx_queues) = (None, None, None, Vec::new());
         let sample = taken_over(snapshot(bare));
         let napi = &sample.napis[0];
         assert_eq!((napi.polls, napi.packets, napi.cpu), (None, None, None));
-        assert!(sample.notes[0].starts_with("irq, intr: 1 instance "), "{:?}", sample.notes);
-        assert!(sample.notes[1].starts_with("rx: 1 instance "), "{:?}", sample.notes);
     }
 }

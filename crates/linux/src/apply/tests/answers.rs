@@ -1,5 +1,6 @@
 //! What plans, restorations, holds and differences say, where that is more than that all went well.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
@@ -34,6 +35,36 @@ fn cpus_without_anything_to_place_are_told_of() {
     assert!(nothing(&mut world, "base", &cpus));
     assert!(!nothing(&mut world, "base", &plain()), "nor asked for");
     assert!(!nothing(&mut world, "threaded", &cpus), "a thread");
+}
+
+#[test]
+fn instances_that_only_transmit_are_left_as_they_are_unless_asked_for() {
+    let mut world = Fake::of(linux(6, 19), 2);
+    // As igb's with four vectors for two queues: two receive, two transmit.
+    for napi in &mut world.devices[0].napis {
+        napi.tx_queues.clear();
+    }
+    let mut transmits = world.devices[0].napis.clone();
+    for napi in &mut transmits {
+        (napi.tx_queues, napi.id) = (std::mem::take(&mut napi.rx_queues), napi.id + 100);
+    }
+    world.devices[0].napis.extend(transmits);
+    let spins = |world: &mut Fake, options: &Options| {
+        let plan = planned(world, "threaded-busy-poll", options).expect("it can be done");
+        let of = |change: &Change| change.place.instance().map(Instance::to_string);
+        let all: BTreeSet<String> = plan.changes.iter().filter_map(of).collect();
+        (all, plan.transmit_left)
+    };
+    let receiving = ["queue 0", "queue 1"].map(str::to_owned);
+    assert_eq!(spins(&mut world, &plain()), (receiving.into(), 2));
+    let (all, left) = spins(&mut world, &Options { transmit: true, ..plain() });
+    assert_eq!((all.len(), left), (4, 0), "{all:?}");
+    // A veth of some kernels says of no instance what it polls: it is set.
+    for napi in &mut world.devices[0].napis {
+        (napi.rx_queues, napi.tx_queues) = (vec![], vec![]);
+    }
+    let (all, left) = spins(&mut world, &plain());
+    assert_eq!((all.len(), left), (4, 0), "{all:?}");
 }
 
 #[test]

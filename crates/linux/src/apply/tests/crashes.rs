@@ -148,7 +148,7 @@ proptest! {
                     let rt = (rt && POLICIES[name] == "threaded").then_some(3);
                     let mut cpus = cpus;
                     cpus.dedup();
-                    let options = Options { queue, cpus, rt };
+                    let options = Options { queue, cpus, rt, ..plain() };
                     let request = Request { policy: &policy, ifname: "va", options: &options, force };
                     match crash::at(crash, || apply(&mut world, &store, &request)) {
                         None | Some(Ok(_)) => {}

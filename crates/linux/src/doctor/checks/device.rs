@@ -1,7 +1,7 @@
 //! The device: its instances, and how packets come to them.
 
 use super::{cpus, listed};
-use crate::doctor::{Facts, Finding};
+use crate::doctor::{Facts, Finding, Mend};
 
 /// Without an instance there is nothing to set, and nothing to poll.
 pub(super) fn napi(facts: &Facts) -> Vec<Finding> {
@@ -19,9 +19,9 @@ pub(super) fn napi(facts: &Facts) -> Vec<Finding> {
     let (why, mend) = if name == "lo" {
         ("loopback has none, and never will: its packets go straight to the sockets", None)
     } else if !device.up {
-        ("it is down", Some(format!("ip link set {name} up")))
+        ("it is down", Some(Mend::LinkUp { ifname: name.clone() }))
     } else if driver == Some("veth") {
-        ("a veth has them only while GRO is on", Some(format!("ethtool -K {name} gro on")))
+        ("a veth has them only while GRO is on", Some(Mend::Gro { ifname: name.clone() }))
     } else {
         ("its driver registers none, or does not say which queues they poll", None)
     };
@@ -38,7 +38,6 @@ pub(super) fn rps(facts: &Facts) -> Vec<Finding> {
     if !polls && !facts.polled_by_threads() {
         return vec![];
     }
-    let name = &facts.device.ifname;
     let queues = match &facts.receive.rps {
         Err(missing) => {
             return vec![Finding::unknown("whether RPS is on cannot be seen", missing)];
@@ -51,10 +50,8 @@ pub(super) fn rps(facts: &Facts) -> Vec<Finding> {
         return vec![Finding::ok("packets stay on the CPU that polls them", seen)];
     }
     let seen = listed(on.iter().map(|(queue, to)| format!("rx-{queue}: rps_cpus {}", cpus(to))));
-    let queue = if let [(queue, _)] = on[..] { queue.to_string() } else { "*".into() };
-    let mend = Some(format!(
-        "for f in /sys/class/net/{name}/queues/rx-{queue}/rps_cpus; do echo 0 > $f; done"
-    ));
+    let queue = if let [(queue, _)] = on[..] { Some(*queue) } else { None };
+    let mend = Some(Mend::NoRps { ifname: facts.device.ifname.clone(), queue });
     let what = "RPS hands packets to other CPUs after the poll";
     vec![if polls {
         Finding::fault(format!("{what}: whoever busy polls does not get them"), seen, mend)
@@ -68,7 +65,6 @@ pub(super) fn rfs(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.application_polls() {
         return vec![];
     }
-    let name = &facts.device.ifname;
     let queues = match &facts.receive.rps_flows {
         Ok(queues) => queues,
         Err(missing) => {
@@ -85,10 +81,8 @@ pub(super) fn rfs(facts: &Facts) -> Vec<Finding> {
     };
     let seen = listed(on.iter().map(|(queue, flows)| format!("rx-{queue}: rps_flow_cnt {flows}")));
     let seen = format!("{seen}; {total}");
-    let queue = if let [(queue, _)] = on[..] { queue.to_string() } else { "*".into() };
-    let mend = Some(format!(
-        "for f in /sys/class/net/{name}/queues/rx-{queue}/rps_flow_cnt; do echo 0 > $f; done"
-    ));
+    let queue = if let [(queue, _)] = on[..] { Some(*queue) } else { None };
+    let mend = Some(Mend::NoRfs { ifname: facts.device.ifname.clone(), queue });
     vec![if entries == 0 {
         let what = "RFS is half set: it begins when net.core.rps_sock_flow_entries is set, too";
         Finding::advice(what, seen, mend)
@@ -119,7 +113,7 @@ pub(super) fn ring(facts: &Facts) -> Vec<Finding> {
                 Finding::advice(
                     "the receive ring is small for packets that wait while interrupts are off",
                     seen,
-                    Some(format!("ethtool -G {} rx {better}", facts.device.ifname)),
+                    Some(Mend::Ring { ifname: facts.device.ifname.clone(), entries: better }),
                 )
             }]
         }
@@ -142,7 +136,7 @@ pub(super) fn coalescing(facts: &Facts) -> Vec<Finding> {
         Ok(Some(true)) => vec![Finding::advice(
             "the device moderates its interrupts by itself, on top of deferral",
             "adaptive-rx on",
-            Some(format!("ethtool -C {} adaptive-rx off", facts.device.ifname)),
+            Some(Mend::FixedModeration { ifname: facts.device.ifname.clone() }),
         )],
     }
 }

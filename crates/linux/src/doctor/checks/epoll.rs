@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ids, listed};
-use crate::doctor::{Epoll, Facts, Finding, Program, Socket};
+use crate::doctor::{Epoll, Facts, Finding, Mend, Program, Socket};
 use napkin_core::policy::EpollPolicy;
 
 /// What a parameter's reader says.
@@ -19,6 +19,10 @@ fn read(params: EpollPolicy) -> String {
 /// A program's descriptors that matter, with their parameters: those with connections of the
 /// device; before there are any, all of them.
 fn judged<'a>(facts: &Facts, program: &'a Program) -> Vec<(&'a Epoll, EpollPolicy)> {
+    if facts.is_beside(program) {
+        // Its own check says why.
+        return vec![];
+    }
     let serving: Vec<i32> = program.serving(facts).iter().map(|(epoll, _)| epoll.fd).collect();
     let matters = |epoll: &&Epoll| serving.is_empty() || serving.contains(&epoll.fd);
     let epolls = program.epolls.as_deref().unwrap_or_default();
@@ -48,7 +52,7 @@ pub(super) fn suspend_program(facts: &Facts) -> Vec<Finding> {
     vec![Finding::advice(
         "interrupts are never suspended: no program with sockets on the device asks for it",
         format!("no process has a socket with a NAPI id of {name}"),
-        Some(format!("napkin run --policy {} --dev {name} -- PROGRAM", facts.policy)),
+        Some(Mend::Run { policy: facts.target(), ifname: name.clone() }),
     )]
 }
 
@@ -74,20 +78,23 @@ pub(super) fn epoll(facts: &Facts) -> Vec<Finding> {
             // A server's first process that only starts and watches those that serve.
             continue;
         }
+        let beside = facts.is_beside(program);
+        let bad = if beside { Finding::advice } else { Finding::fault };
+        let mend = if beside { None } else { facts.attach(program) };
         findings.push(if epolls.is_empty() {
-            Finding::fault(
+            bad(
                 format!("{name} has no epoll: only epoll_wait busy polls for many sockets"),
-                "no anon_inode:[eventpoll] among its descriptors",
-                Some(format!("napkin apply defer20 --dev {}", facts.device.ifname)),
+                "no anon_inode:[eventpoll] among its descriptors".into(),
+                mend,
             )
         } else if served != 0 && serving.is_empty() {
-            Finding::fault(
+            bad(
                 format!("{name} does not wait for its connections by epoll"),
                 format!(
                     "none of its {served} connections is in one of its {} epolls",
                     epolls.len()
                 ),
-                Some(format!("napkin apply defer20 --dev {}", facts.device.ifname)),
+                mend,
             )
         } else if let Some((epoll, missing)) =
             epolls.iter().find_map(|it| Some((it, it.params.as_ref().err()?)))
@@ -198,14 +205,24 @@ pub(super) fn usecs(facts: &Facts) -> Vec<Finding> {
 /// A busy poll that finds nothing drops the epoll's NAPI id (`ep_busy_loop`): what comes next waits for
 /// the instances' timer, however long the program spins.
 pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
-    let (instance, epoll) = (&facts.policy.instance, &facts.policy.epoll);
-    if facts.device.napis.is_empty() || epoll.busy_poll_usecs == 0 || !instance.defers() {
+    let usecs = facts.policy.epoll.busy_poll_usecs;
+    // As it is set: a policy that was asked for may have been given another period since.
+    let as_set = |napi: &&crate::device::Napi| {
+        let mut policy = facts.policy;
+        policy.instance = napi.settings.policy();
+        policy
+    };
+    let policies = facts.instances();
+    let policies = policies.iter().map(as_set).filter(|it| it.instance.defers());
+    let Some(policy) = policies.max_by_key(|it| it.instance.gro_flush_timeout) else {
+        return vec![];
+    };
+    if usecs == 0 {
         return vec![];
     }
-    let name = &facts.device.ifname;
-    let waits = napkin_core::Time(instance.gro_flush_timeout);
-    let seen = format!("busy polls of {} us, gro-flush-timeout {waits}", epoll.busy_poll_usecs);
-    vec![if facts.policy.waits_after_vain_poll().is_none() {
+    let waits = napkin_core::Time(policy.instance.gro_flush_timeout);
+    let seen = format!("busy polls of {usecs} us, gro-flush-timeout {waits}");
+    vec![if policy.waits_after_vain_poll().is_none() {
         Finding::ok(format!("a packet after a busy poll in vain waits {waits} at the most"), seen)
     } else {
         Finding::advice(
@@ -214,7 +231,7 @@ pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
                  drops its NAPI id, and only the timer polls"
             ),
             seen,
-            Some(format!("napkin apply {},gro-flush-timeout=200us --dev {name}", facts.policy)),
+            facts.apply(),
         )
     }]
 }
@@ -274,7 +291,8 @@ pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
         // Sockets of other devices count: they take the context's id as well.
         let of = |epoll: &Epoll| {
             let all = program.sockets.as_deref().unwrap_or_default().iter();
-            ids(all.filter(|it: &&Socket| epoll.members.contains(&it.fd) && carries(it)))
+            let members: BTreeSet<i32> = epoll.members.iter().copied().collect();
+            ids(all.filter(|it: &&Socket| members.contains(&it.fd) && carries(it)))
         };
         let known: Vec<_> = serving.iter().map(|(epoll, _)| (epoll.fd, of(epoll))).collect();
         if known.iter().all(|(_, ids)| ids.is_empty()) {
@@ -286,18 +304,18 @@ pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
             let seen = listed(known.iter().map(show));
             Finding::ok(format!("{name}: each epoll has the sockets of one instance"), seen)
         } else {
-            let mend = if program.comm.starts_with("memcached") {
-                let queues = facts.device.napis.len();
-                format!("memcached -t {queues} -N {queues} ...    (a thread for each instance)")
-            } else {
+            // Of another device's sockets in the same epoll no queue of this one is the cause.
+            let here = |ids: &BTreeSet<u32>| {
+                ids.iter().filter(|id| facts.device.napi(**id).is_some()).count()
+            };
+            let mend = if several.iter().any(|(_, ids)| here(ids) > 1) {
+                let ifname = facts.device.ifname.clone();
                 // A veth has no queues for both directions.
-                let veth = facts.device.driver.as_deref() == Some("veth");
-                let one = if veth { "rx 1" } else { "combined 1" };
-                format!(
-                    "ethtool -L {} {one}    (or give the program a thread and a listening socket \
-                         for each queue)",
-                    facts.device.ifname
-                )
+                let per_direction = facts.device.driver.as_deref() == Some("veth");
+                let one = Mend::OneChannel { ifname, per_direction };
+                program.restart(facts).or(Some(one))
+            } else {
+                None
             };
             Finding::fault(
                 format!(
@@ -305,7 +323,7 @@ pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
                          others wait for their timers"
                 ),
                 listed(several.into_iter().map(show)),
-                Some(mend),
+                mend,
             )
         });
     }
@@ -324,14 +342,10 @@ pub(super) fn shared(facts: &Facts) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     for program in &facts.programs {
-        let waits = program.serving_waits(facts);
-        if waits.is_empty() {
+        let waiters = program.waiters(facts);
+        if waiters.is_empty() {
             // `wait-timeout` says what is missing.
             continue;
-        }
-        let mut waiters: BTreeMap<i32, BTreeSet<i32>> = BTreeMap::new();
-        for wait in waits {
-            waiters.entry(wait.epoll).or_default().insert(wait.tid);
         }
         let name = program.name();
         let show = |(epoll, tids): (&i32, &BTreeSet<i32>)| {
@@ -345,14 +359,13 @@ pub(super) fn shared(facts: &Facts) -> Vec<Finding> {
             let what = "several threads wait on one epoll";
             let seen = listed(several.into_iter().map(show));
             if facts.means_to_suspend() {
-                Finding::fault(
-                    format!("{name}: {what}: the first that finds nothing ends the suspension"),
-                    seen,
-                    Some(format!(
-                        "napkin apply defer20 --dev {}    (or an epoll for each thread)",
-                        facts.device.ifname
-                    )),
-                )
+                let what =
+                    format!("{name}: {what}: the first that finds nothing ends the suspension");
+                if facts.is_beside(program) {
+                    Finding::advice(what, seen, None)
+                } else {
+                    Finding::fault(what, seen, facts.attach(program))
+                }
             } else {
                 Finding::advice(format!("{name}: {what}, and poll for each other"), seen, None)
             }
@@ -386,14 +399,11 @@ pub(super) fn instance_shared(facts: &Facts) -> Vec<Finding> {
     vec![if several.is_empty() {
         Finding::ok("each instance is one epoll's", listed(contexts.iter().map(show)))
     } else {
-        let threads = facts.device.napis.len();
         Finding::advice(
-            "several epolls suspend one instance: whichever is idle ends it for all",
+            "several epolls suspend one instance: whichever is idle ends it for all; give each \
+             instance one thread (nginx: worker_processes with reuseport)",
             listed(several.into_iter().map(show)),
-            Some(format!(
-                "give each instance one thread: memcached -t {threads} -N {threads}, \
-                          nginx worker_processes {threads} with reuseport"
-            )),
+            facts.programs.iter().find_map(|it| it.restart(facts)),
         )
     }]
 }

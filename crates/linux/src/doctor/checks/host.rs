@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use napkin_core::policy::Threaded;
 
 use super::{cpus, listed};
-use crate::doctor::{Facts, Finding, Known};
+use crate::doctor::{Facts, Finding, Known, Mend};
+use crate::procfs::Sysctl;
 
 /// Whether somebody occupies a CPU by design.
 fn spins(facts: &Facts) -> bool {
@@ -22,7 +23,7 @@ pub(super) fn smt(facts: &Facts) -> Vec<Finding> {
         Ok(true) => Finding::advice(
             "CPUs share cores: one that polls takes half of its sibling's",
             "/sys/devices/system/cpu/smt/active 1",
-            Some("echo off > /sys/devices/system/cpu/smt/control".into()),
+            Some(Mend::NoSmt),
         ),
         Err(missing) => Finding::unknown("whether CPUs share cores", missing),
     }]
@@ -38,7 +39,7 @@ pub(super) fn timer_migration(facts: &Facts) -> Vec<Finding> {
         Ok(value) => Finding::advice(
             "timers of idle CPUs may go to one that polls",
             format!("kernel.timer_migration {value}"),
-            Some("sysctl -w kernel.timer_migration=0".into()),
+            Some(Mend::Sysctl { name: Sysctl::TimerMigration, value: 0 }),
         ),
         Err(missing) => Finding::unknown("where timers go", missing),
     }]
@@ -52,7 +53,9 @@ pub(super) fn rt_runtime(facts: &Facts) -> Vec<Finding> {
         .iter()
         .filter_map(|(id, thread)| Some((id, thread.tid, thread.fifo?)))
         .collect();
-    let Some((_, tid, _)) = fifo.first() else { return vec![] };
+    if fifo.is_empty() {
+        return vec![];
+    }
     let seen =
         listed(fifo.iter().map(|(id, tid, it)| format!("NAPI {id}: thread {tid}, FIFO {it}")));
     let busy = facts.policy.instance.threaded == Threaded::BusyPoll;
@@ -64,7 +67,7 @@ pub(super) fn rt_runtime(facts: &Facts) -> Vec<Finding> {
         Ok(value) if busy => Finding::fault(
             "a real-time thread that polls without end is stopped for a part of each second",
             format!("{seen}; kernel.sched_rt_runtime_us {value}"),
-            Some(format!("chrt -o -p 0 {tid}    (or sysctl -w kernel.sched_rt_runtime_us=-1)")),
+            fifo.iter().map(|(_, tid, _)| Mend::FairThread { tid: *tid }),
         ),
         Ok(value) => Finding::ok(
             "the real-time threads sleep when there is nothing to do, and are not throttled",
@@ -79,8 +82,9 @@ pub(super) fn workqueue(facts: &Facts) -> Vec<Finding> {
     if !spins(facts) {
         return vec![];
     }
-    let all = facts.host.cpus.len();
-    let pinned = |cpus: &Vec<usize>| cpus.len() < all;
+    // Of a thread that may run on several nobody knows where it will; those of an unbound one are
+    // fewer than are on where some are isolated.
+    let pinned = |cpus: &Vec<usize>| cpus.len() == 1;
     let threads = facts.poll_threads.values().map(|thread| &thread.cpus);
     let programs = facts.programs.iter().flat_map(|it| it.threads.iter().map(|it| &it.cpus));
     let polling: BTreeSet<usize> = if facts.policy.application.spin {
@@ -102,49 +106,35 @@ pub(super) fn workqueue(facts: &Facts) -> Vec<Finding> {
             } else {
                 let rest: Vec<usize> =
                     facts.host.cpus.iter().copied().filter(|cpu| !polling.contains(cpu)).collect();
-                let mask = mask(&rest);
-                let mend = format!("echo {mask} > /sys/devices/virtual/workqueue/cpumask");
                 Finding::advice(
                     format!("kernel work may run on CPU {}, which poll", cpus(&polled)),
                     seen,
-                    (!rest.is_empty()).then_some(mend),
+                    (!rest.is_empty()).then_some(Mend::WorkqueueCpus { cpus: rest }),
                 )
             }
         }
     }]
 }
 
-/// CPUs as a mask, as the kernel reads it: hexadecimal, in groups of 32 bits.
-fn mask(cpus: &[usize]) -> String {
-    let words = cpus.iter().max().map_or(1, |most| most / 32 + 1);
-    let mut groups = vec![0_u32; words];
-    for cpu in cpus {
-        groups[cpu / 32] |= 1 << (cpu % 32);
-    }
-    let first = groups.pop().map(|group| format!("{group:x}"));
-    let rest = groups.iter().rev().map(|group| format!("{group:08x}"));
-    first.into_iter().chain(rest).collect::<Vec<_>>().join(",")
-}
-
 /// These two make every epoll, and every new socket, busy poll.
 pub(super) fn busy_poll(facts: &Facts) -> Vec<Finding> {
     let mut missing = None;
     let mut on = Vec::new();
-    let mut look = |name: &'static str, value: &Known<i64>| match value {
+    let mut look = |name: Sysctl, value: &Known<i64>| match value {
         Ok(0) => {}
         Ok(value) => on.push((name, *value)),
         Err(why) => missing = Some(why.clone()),
     };
-    look("net.core.busy_poll", &facts.host.busy_poll);
+    look(Sysctl::BusyPoll, &facts.host.busy_poll);
     // The policy's sockets may have got theirs from here, as 2025's did.
     if !facts.policy.application.socket_busy_polls() {
-        look("net.core.busy_read", &facts.host.busy_read);
+        look(Sysctl::BusyRead, &facts.host.busy_read);
     }
-    vec![if let Some((first, _)) = on.first() {
+    vec![if !on.is_empty() {
         Finding::advice(
             "busy polling is on for every program of this machine",
             listed(on.iter().map(|(name, value)| format!("{name} {value}"))),
-            Some(format!("sysctl -w {first}=0")),
+            on.iter().map(|(name, _)| Mend::Sysctl { name: *name, value: 0 }),
         )
     } else if let Some(missing) = missing {
         Finding::unknown("whether busy polling is on for everyone", missing)
@@ -155,7 +145,7 @@ pub(super) fn busy_poll(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The kernel's own.
-const NETDEV_BUDGET: i64 = 300;
+pub(super) const NETDEV_BUDGET: i64 = 300;
 
 /// A softirq that stops early leaves the rest to ksoftirqd.
 pub(super) fn netdev_budget(facts: &Facts) -> Vec<Finding> {
@@ -163,10 +153,12 @@ pub(super) fn netdev_budget(facts: &Facts) -> Vec<Finding> {
         return vec![];
     }
     vec![match &facts.host.netdev_budget {
+        // `time-squeeze` asks for more.
+        Ok(_) if facts.measured.squeezes.as_ref().is_ok_and(|it| *it > 0) => return vec![],
         Ok(value) if *value < NETDEV_BUDGET => Finding::advice(
             "softirqs stop after fewer packets than the kernel's own limit",
             format!("net.core.netdev_budget {value}"),
-            Some(format!("sysctl -w net.core.netdev_budget={NETDEV_BUDGET}")),
+            Some(Mend::Sysctl { name: Sysctl::NetdevBudget, value: NETDEV_BUDGET }),
         ),
         Ok(value) => Finding::ok(
             "softirqs may take enough packets",
@@ -174,16 +166,4 @@ pub(super) fn netdev_budget(facts: &Facts) -> Vec<Finding> {
         ),
         Err(missing) => Finding::unknown("how many packets a softirq may take", missing),
     }]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::mask;
-
-    #[test]
-    fn a_mask_is_written_as_the_kernel_reads_it() {
-        assert_eq!(mask(&[0, 1, 3]), "b");
-        assert_eq!(mask(&[33]), "2,00000000");
-        assert_eq!(mask(&[]), "0");
-    }
 }

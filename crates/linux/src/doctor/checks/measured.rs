@@ -3,33 +3,72 @@
 use napkin_core::MILLISECOND;
 use napkin_core::policy::Threaded;
 
+use super::host::NETDEV_BUDGET;
 use super::{listed, time, window};
-use crate::doctor::{Facts, Finding};
+use crate::device::Napi;
+use crate::doctor::{Facts, Finding, Host, Known, Mend};
+use crate::procfs::Sysctl;
 
-/// A softirq that stopped at its budget or its time.
+/// From here on a larger limit does not help: a softirq's work is more than its CPU can do.
+const MOST_PACKETS: i64 = 1_200;
+
+/// The same of its time: every other softirq of the CPU, and whatever thread it has interrupted,
+/// waits for it.
+const MOST_USECS: i64 = 16_000;
+
+/// A softirq that stopped at its budget or its time; the kernel does not count which.
 pub(super) fn squeezes(facts: &Facts) -> Vec<Finding> {
     let window = window(facts);
     vec![match facts.measured.squeezes {
         Ok(0) => Finding::ok("softirqs get through", format!("time_squeeze +0 in {window}")),
-        Ok(more) => Finding::advice(
-            "softirqs stop before they are through: there is more to do than they may take",
-            format!("time_squeeze +{more} in {window}"),
-            Some("sysctl -w net.core.netdev_budget=600".into()),
-        ),
+        Ok(more) => {
+            let Host { netdev_budget, netdev_budget_usecs, .. } = &facts.host;
+            let show = |name: Sysctl, value: &Known<i64>| {
+                value.as_ref().map_or_else(Clone::clone, |value| format!("{name} {value}"))
+            };
+            let seen = format!(
+                "time_squeeze +{more} in {window}; {}; {}",
+                show(Sysctl::NetdevBudget, netdev_budget),
+                show(Sysctl::NetdevBudgetUsecs, netdev_budget_usecs)
+            );
+            let what =
+                "softirqs stop before they are through: there is more to do than they may take";
+            let packets =
+                larger(Sysctl::NetdevBudget, netdev_budget, 2 * NETDEV_BUDGET, MOST_PACKETS);
+            let usecs =
+                || larger(Sysctl::NetdevBudgetUsecs, netdev_budget_usecs, 4_000, MOST_USECS);
+            Finding::advice(what, seen, packets.or_else(usecs))
+        }
         Err(ref missing) => Finding::unknown("whether softirqs get through", missing),
     }]
 }
+
+/// Twice the present value, at least `least` and at most `most`; `None` where it is that large, or
+/// is not known.
+fn larger(name: Sysctl, present: &Known<i64>, least: i64, most: i64) -> Option<Mend> {
+    let present = *present.as_ref().ok()?;
+    let value = present.saturating_mul(2).clamp(least, most);
+    (value > present).then_some(Mend::Sysctl { name, value })
+}
+
+/// Packets of a backlog: at a million a second they are 100 ms late.
+const MOST_BACKLOG: i64 = 100_000;
 
 /// Packets of devices without NAPI, and of RPS, wait at a CPU's backlog.
 pub(super) fn drops(facts: &Facts) -> Vec<Finding> {
     let window = window(facts);
     vec![match facts.measured.drops {
         Ok(0) => Finding::ok("no backlog drops packets", format!("dropped +0 in {window}")),
-        Ok(more) => Finding::advice(
-            "a CPU's backlog is full and drops packets",
-            format!("softnet_stat: dropped +{more} in {window}"),
-            Some("sysctl -w net.core.netdev_max_backlog=10000".into()),
-        ),
+        Ok(more) => {
+            let name = Sysctl::NetdevMaxBacklog;
+            let backlog = &facts.host.netdev_max_backlog;
+            let has = backlog.as_ref().map_or_else(Clone::clone, |it| format!("{name} {it}"));
+            Finding::advice(
+                "a CPU's backlog is full and drops packets",
+                format!("softnet_stat: dropped +{more} in {window}; {has}"),
+                larger(name, backlog, 10_000, MOST_BACKLOG),
+            )
+        }
         Err(ref missing) => Finding::unknown("whether backlogs drop packets", missing),
     }]
 }
@@ -99,15 +138,21 @@ pub(super) fn suspend_expiry(facts: &Facts) -> Vec<Finding> {
                 "no suspension ended by its safety timeout",
                 format!("0 expiries in {window}, {} polls by applications", polls.application),
             ),
+            // However long it were: nobody polls before it ends.
+            Some(fired) if polls.application == 0 => Finding::advice(
+                "suspensions end by their safety timeout, and the program does not poll: it hangs, or \
+                 something in its epoll is always ready",
+                format!("{fired} expiries in {window}, 0 polls by applications"),
+                None,
+            ),
             Some(fired) => Finding::advice(
                 "suspensions end by their safety timeout: the program takes longer for a batch",
-                format!("{fired} expiries in {window}"),
-                Some(format!(
-                    "napkin apply {},irq-suspend-timeout={} --dev {}",
-                    facts.policy,
-                    time(facts.policy.instance.irq_suspend_timeout.saturating_mul(2)),
-                    facts.device.ifname
-                )),
+                format!(
+                    "{fired} expiries in {window}, {} polls by applications; irq-suspend-timeout {}",
+                    polls.application,
+                    time(facts.longest_suspension())
+                ),
+                facts.apply(),
             ),
         },
     }]
@@ -118,18 +163,26 @@ const NOTICED: u64 = MILLISECOND;
 
 /// Whoever shares the queue and does not busy poll waits for its timers.
 pub(super) fn shared_interface(facts: &Facts) -> Vec<Finding> {
-    let longest = facts.device.napis.iter().map(|napi| {
+    let waits = |napi: &Napi| {
         let instance = napi.settings.policy();
         let suspends = if instance.suspends() { instance.irq_suspend_timeout } else { 0 };
         if instance.defers() { instance.gro_flush_timeout.max(suspends) } else { 0 }
-    });
-    let longest = longest.max().unwrap_or(0);
-    if longest < NOTICED || facts.policy.instance.threaded == Threaded::BusyPoll {
+    };
+    let long = facts.device.napis.iter().filter(|napi| waits(napi) >= NOTICED);
+    let long: Vec<&Napi> = long.collect();
+    if long.is_empty() || facts.policy.instance.threaded == Threaded::BusyPoll {
         return vec![];
     }
-    vec![match &facts.others {
-        Err(missing) => Finding::unknown("who else has sockets on these instances", missing),
-        Ok(others) if others.is_empty() => Finding::ok(
+    let others = match &facts.others {
+        Ok(others) => others,
+        Err(missing) => {
+            return vec![Finding::unknown("who else has sockets on these instances", missing)];
+        }
+    };
+    let on = |napi: &Napi| others.iter().filter(|it| it.napi_ids.contains(&napi.id)).count();
+    let shared: Vec<&Napi> = long.into_iter().filter(|napi| on(napi) > 0).collect();
+    let Some(longest) = shared.iter().map(|napi| waits(napi)).max() else {
+        return vec![Finding::ok(
             "no other program has sockets on these instances",
             match &facts.unseen {
                 none if none.is_empty() => "SO_INCOMING_NAPI_ID of all processes' sockets".into(),
@@ -138,21 +191,26 @@ pub(super) fn shared_interface(facts: &Facts) -> Vec<Finding> {
                      looked at"
                 ),
             },
+        )];
+    };
+    // Queues that the program does not use need not be set. A kernel that sets single instances
+    // has the suspend timeout, too.
+    let used: Vec<u32> = facts.instances().iter().map(|napi| napi.id).collect();
+    let free =
+        |napi: &&&Napi| !used.contains(&napi.id) && napi.settings.irq_suspend_timeout.is_some();
+    let release = |napi: &&Napi| {
+        let queue = *napi.rx_queues.first()?;
+        Some(Mend::Release { ifname: facts.device.ifname.clone(), queue })
+    };
+    let waiting =
+        others.iter().filter(|it| shared.iter().any(|napi| it.napi_ids.contains(&napi.id)));
+    vec![Finding::advice(
+        format!(
+            "other programs may wait up to {} for their packets (ethtool -N steers flows to other \
+             queues)",
+            time(longest)
         ),
-        Ok(others) => {
-            let queue = facts.instances().first().and_then(|it| it.rx_queues.first()).copied();
-            let mend = format!(
-                "napkin apply {} --dev {} --queue {}    (and steer the others' flows to another: \
-                 ethtool -N)",
-                facts.policy,
-                facts.device.ifname,
-                queue.unwrap_or(0)
-            );
-            Finding::advice(
-                format!("other programs may wait up to {} for their packets", time(longest)),
-                listed(others.iter().map(|it| format!("{}[{}]", it.comm, it.pid))),
-                (facts.device.napis.len() > 1).then_some(mend),
-            )
-        }
-    }]
+        listed(waiting.map(|it| format!("{}[{}]", it.comm, it.pid))),
+        shared.iter().filter(free).filter_map(release),
+    )]
 }

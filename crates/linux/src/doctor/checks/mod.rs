@@ -10,6 +10,7 @@ mod measured;
 mod placement;
 mod settings;
 mod sockets;
+pub(super) mod starvation;
 mod wait;
 
 use std::collections::BTreeSet;
@@ -63,6 +64,7 @@ pub const CHECKS: &[Check] = checks! {
     "busy-poll-in-vain" epoll::in_vain:
         "a packet after a busy poll that found nothing does not wait long for the timer";
     "budget" epoll::budget: "a busy poll takes as many packets as the policy says";
+    "always-ready" starvation::always_ready: "an epoll has nothing in it that is always ready";
     "epoll-instance" epoll::one_instance: "an epoll's sockets are of one instance";
     "epoll-shared" epoll::shared: "an epoll is waited on by one thread";
     "instance-shared" epoll::instance_shared: "an instance is polled for by one epoll";
@@ -88,6 +90,7 @@ pub const CHECKS: &[Check] = checks! {
     "softnet-drops" measured::drops: "no packet is dropped at a CPU's backlog";
     "poller" measured::poller: "packets are taken by who should, counted in the kernel";
     "suspend-expiry" measured::suspend_expiry: "no suspension ends by its safety timeout";
+    "starvation" starvation::starvation: "a suspended instance is polled, counted in the kernel";
     "shared-interface" measured::shared_interface: "no other program waits for this one's timeouts";
 };
 

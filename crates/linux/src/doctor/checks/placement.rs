@@ -1,48 +1,12 @@
 //! Who runs where: interrupts, the instances' threads, the programs' threads.
 
-use std::collections::BTreeMap;
-
 use napkin_core::Policy;
 use napkin_core::policy::Threaded;
 
-use super::{cpus, ids, listed};
-use crate::doctor::{Facts, Finding, Thread};
-
-/// A program's thread that waits for an instance's packets.
-struct Pair<'a> {
-    id: u32,
-    name: String,
-    thread: &'a Thread,
-}
-
-/// The threads that were seen to wait on an epoll with an instance's sockets; of an epoll on which
-/// none was seen, the only thread that its program has.
-fn pairs(facts: &Facts) -> Vec<Pair<'_>> {
-    let mut pairs: BTreeMap<(u32, i32), Pair<'_>> = BTreeMap::new();
-    for program in &facts.programs {
-        let waits = program.waits.as_deref().unwrap_or_default();
-        for (epoll, sockets) in program.serving(facts) {
-            let mut tids: Vec<i32> =
-                waits.iter().filter(|it| it.epoll == epoll.fd).map(|it| it.tid).collect();
-            if let ([], [only]) = (&tids[..], &program.threads[..]) {
-                tids.push(only.tid);
-            }
-            for (id, tid) in
-                ids(sockets).into_iter().flat_map(|id| tids.iter().map(move |tid| (id, *tid)))
-            {
-                if let Some(thread) = program.thread(tid) {
-                    let name = format!("{} thread {tid}", program.name());
-                    pairs.insert((id, tid), Pair { id, name, thread });
-                }
-            }
-        }
-    }
-    pairs.into_values().collect()
-}
-
-fn meet(one: &[usize], other: &[usize]) -> bool {
-    one.iter().any(|cpu| other.contains(cpu))
-}
+use super::{cpus, listed};
+use crate::doctor::home::{Homes, Pair, one, stop_irqbalance};
+use crate::doctor::target::too_many_spinners;
+use crate::doctor::{Facts, Finding, Mend};
 
 /// Where the program polls, or suspends, it and its instance's interrupt and thread take turns on
 /// the same packets: the same CPU is right (2024: queue, interrupt and worker share one). A thread
@@ -55,19 +19,18 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
     if !facts.application_polls() && !facts.polled_by_threads() {
         return vec![];
     }
-    let pairs = pairs(facts);
-    if pairs.is_empty() {
+    let homes = Homes::of(facts);
+    if homes.pairs.is_empty() {
         let missing = "a thread that waits on an epoll whose sockets know their instance";
         let what = "whether program, interrupt and thread are on the right CPUs";
         return vec![Finding::unknown(what, missing)];
     }
     let (mut apart, mut together, mut loose, mut fine) = (vec![], vec![], vec![], vec![]);
-    let mut mend = None;
-    for Pair { id, name, thread } in &pairs {
-        let free = thread.cpus.len() >= facts.host.cpus.len();
-        let napi = facts.device.napi(*id);
+    let mut mend: Vec<Mend> = Vec::new();
+    for pair in &homes.pairs {
+        let Pair { id, name, thread, alone } = pair;
         let poller = facts.poll_threads.get(id);
-        let irq = napi.and_then(|napi| Some((napi.irq?, napi.irq_cpus.as_ref()?)));
+        let irq = facts.device.napi(*id).and_then(|it| Some((it.irq?, it.irq_cpus.as_ref()?)));
         // Who else has this instance's packets, where, and how that is named.
         let (place, whose) = match (poller, irq) {
             (Some(poller), _) => (&poller.cpus, format!("thread {}", poller.tid)),
@@ -75,34 +38,49 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
             // A virtual device's softirq runs wherever its sender does.
             (None, None) => continue,
         };
-        let unplaced = place.len() >= facts.host.cpus.len();
         let text = format!(
             "NAPI {id}: {whose} on CPU {}, {name} on CPU {}",
             cpus(place),
             cpus(&thread.cpus)
         );
-        let separate = spins || (facts.polled_by_threads() && !facts.application_polls());
-        if separate {
-            let one_cpu = place.len() == 1 && thread.cpus == *place;
-            if one_cpu {
-                let elsewhere = facts.host.cpus.iter().find(|cpu| !place.contains(cpu));
-                mend = elsewhere.map(|cpu| format!("taskset -pc {cpu} {}", thread.tid));
+        if Homes::separate(facts) {
+            let own = one(&thread.cpus);
+            let taken =
+                if spins { own.is_some_and(|it| homes.spins_on(it)) } else { one(place) == own };
+            if own.is_some() && taken {
+                mend.extend(homes.away(pair));
                 together.push(text);
             } else {
                 fine.push(text);
             }
-        } else if free || unplaced {
-            if !unplaced {
-                mend.get_or_insert(format!("taskset -pc {} {}", cpus(place), thread.tid));
-            }
-            loose.push(text);
-        } else if meet(place, &thread.cpus) {
-            fine.push(text);
-        } else {
-            mend = Some(format!("taskset -pc {} {}", cpus(place), thread.tid));
-            apart.push(text);
+            continue;
         }
+        if !alone {
+            // It waits for several instances' packets, as `epoll-instance` says: it may be with any.
+            if one(place).is_none_or(|cpu| thread.cpus.contains(&cpu)) {
+                fine.push(text);
+            } else {
+                apart.push(text);
+            }
+            continue;
+        }
+        // Where the interrupt, or the instance's thread, may go elsewhere, its own check says so.
+        if one(&thread.cpus).is_some_and(|cpu| place.contains(&cpu)) {
+            fine.push(text);
+            continue;
+        }
+        mend.extend(homes.join(facts, pair));
+        if place.iter().any(|cpu| thread.cpus.contains(cpu)) { &mut loose } else { &mut apart }
+            .push(text);
     }
+    // The first of each: several pairs have the same instance, thread, or need.
+    let mut named: Vec<Mend> = Vec::new();
+    mend.retain(|it| {
+        !named.contains(it) && {
+            named.push(it.clone());
+            true
+        }
+    });
     if !apart.is_empty() {
         let what = "the program runs on another CPU than its queue, and neither helps the other";
         return vec![Finding::fault(what, listed(apart), mend)];
@@ -118,11 +96,8 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
         }];
     }
     if !loose.is_empty() {
-        let what = "the program's threads are not pinned to their queues' CPUs";
-        let first = facts.programs.first();
-        let pin =
-            || first.map(|it| format!("napkin attach {} --policy {} --pin", it.pid, facts.policy));
-        return vec![Finding::advice(what, listed(loose), mend.or_else(pin))];
+        let what = "the program's threads and their queues are not pinned to the same CPUs";
+        return vec![Finding::advice(what, listed(loose), mend)];
     }
     if fine.is_empty() {
         let pids = facts.instances().into_iter().filter_map(|napi| napi.pid);
@@ -142,36 +117,57 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
     vec![Finding::ok("program, interrupt and thread are on the right CPUs", listed(fine))]
 }
 
-/// 2020: the point of a thread is that the scheduler, or the operator, can say where it runs.
+/// 2020: the point of a thread is that the scheduler, or the operator, can say where it runs. One
+/// that may run on several CPUs is not pinned, though it be fewer than are on: some may be isolated.
 pub(super) fn poll_thread(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.polled_by_threads() {
         return vec![];
     }
     let spins = facts.policy.instance.threaded == Threaded::BusyPoll;
+    if spins && too_many_spinners(facts) {
+        let what = "threads that poll without end leave no CPU to anybody else";
+        let seen = format!(
+            "{} threads; CPUs {}",
+            facts.poll_threads.len().max(facts.receiving().len()),
+            cpus(&facts.host.cpus)
+        );
+        return vec![Finding::fault(what, seen, facts.apply())];
+    }
     let threads: Vec<_> = facts.poll_threads.iter().collect();
     if threads.is_empty() {
         // `threaded` says that there are none.
         return vec![];
     }
-    let all = facts.host.cpus.len();
-    let free: Vec<_> = threads.iter().filter(|(_, it)| it.cpus.len() >= all && all > 1).collect();
-    if let Some((id, thread)) = free.first() {
+    let homes = Homes::of(facts);
+    let show = |(id, it): &(&u32, &crate::doctor::PollThread)| {
+        let class = it.fifo.map_or_else(|| "fair".into(), |priority| format!("FIFO {priority}"));
+        format!("NAPI {id}: thread {} on CPU {}, {class}", it.tid, cpus(&it.cpus))
+    };
+    let to_its_home = |(id, thread): &(&u32, &crate::doctor::PollThread)| {
+        let cpus = vec![homes.of_instance(**id)?];
+        (thread.cpus != cpus).then_some(Mend::ThreadCpus { tid: thread.tid, cpus })
+    };
+    let mends: Vec<Mend> = threads.iter().filter_map(to_its_home).collect();
+    let same = |(place, (_, thread)): (usize, &(&u32, &crate::doctor::PollThread))| {
+        let before = threads[..place].iter().any(|(_, other)| other.cpus == thread.cpus);
+        one(&thread.cpus).is_some() && before
+    };
+    let sharing: Vec<_> =
+        threads.iter().enumerate().filter(|it| same(*it)).map(|(_, it)| it).collect();
+    if spins && !sharing.is_empty() {
+        let what = "threads that poll without end share a CPU: each waits for the others' turns";
+        return vec![Finding::fault(what, listed(threads.iter().map(show)), mends)];
+    }
+    let free: Vec<_> = threads.iter().filter(|(_, it)| one(&it.cpus).is_none()).collect();
+    if !free.is_empty() {
         let what = if spins {
             "threads that poll without end are not pinned: the scheduler moves them onto others"
         } else {
             "the instances' threads are not pinned"
         };
-        let seen = listed(free.iter().map(|(id, it)| format!("NAPI {id}: thread {}", it.tid)));
-        let queue = facts.device.napi(**id).and_then(|napi| napi.rx_queues.first()).copied();
-        let cpu = facts.host.cpus.get(queue.unwrap_or(0) as usize % all.max(1)).copied();
-        let mend = cpu.map(|cpu| format!("taskset -pc {cpu} {}", thread.tid));
-        return vec![Finding::advice(what, seen, mend)];
+        return vec![Finding::advice(what, listed(free.into_iter().map(show)), mends)];
     }
-    let seen = listed(threads.iter().map(|(id, it)| {
-        let class = it.fifo.map_or_else(|| "fair".into(), |priority| format!("FIFO {priority}"));
-        format!("NAPI {id}: thread {} on CPU {}, {class}", it.tid, cpus(&it.cpus))
-    }));
-    vec![Finding::ok("the instances' threads are pinned", seen)]
+    vec![Finding::ok("the instances' threads are pinned", listed(threads.iter().map(show)))]
 }
 
 /// Every published set-up pins the interrupts; one that wanders takes its softirq with it.
@@ -197,16 +193,20 @@ pub(super) fn irq_affinity(facts: &Facts) -> Vec<Finding> {
     let show = |(id, irq, to): &(&u32, &u32, &Vec<usize>)| {
         format!("NAPI {id}: interrupt {irq} on CPU {}", cpus(to))
     };
-    let Some((_, irq, to)) = wide.first() else {
+    if wide.is_empty() {
         let seen = listed(several.iter().map(show));
         return vec![Finding::ok("each interrupt goes to one CPU", seen)];
+    }
+    let homes = Homes::of(facts);
+    let to_its_home = |(id, irq, to): &&(&u32, &u32, &Vec<usize>)| {
+        let cpu = homes.of_instance(**id).or(to.first().copied())?;
+        Some(Mend::IrqCpus { irq: **irq, cpus: vec![cpu] })
     };
-    let cpu = to.first().copied().unwrap_or(0);
-    vec![Finding::advice(
-        "an interrupt may go to several CPUs",
-        listed(wide.iter().map(|it| show(it))),
-        Some(format!("echo {cpu} > /proc/irq/{irq}/smp_affinity_list")),
-    )]
+    let moves = wide.iter().copied().filter_map(|it| to_its_home(&it));
+    let mut mends: Vec<Mend> = stop_irqbalance(facts).into_iter().chain(moves).collect();
+    mends.dedup();
+    let seen = listed(wide.iter().map(|it| show(it)));
+    vec![Finding::advice("an interrupt may go to several CPUs", seen, mends)]
 }
 
 /// It moves interrupts, and undoes a placement within seconds.
@@ -220,7 +220,7 @@ pub(super) fn irqbalance(facts: &Facts) -> Vec<Finding> {
         Ok(Some(pid)) => Finding::advice(
             "irqbalance moves the interrupts away from where they were put",
             format!("irqbalance[{pid}]"),
-            Some("systemctl stop irqbalance".into()),
+            Some(Mend::StopIrqbalance),
         ),
         Err(missing) => Finding::unknown("whether irqbalance runs", missing),
     }]

@@ -1,9 +1,9 @@
 //! The instances' settings: against the policy, and against each other.
 
-use napkin_core::MILLISECOND;
 use napkin_core::policy::Threaded;
 
 use super::{listed, time};
+use crate::doctor::target::{LONG_PERIOD, LONG_SUSPENSION, PROPORTION, SHORT_PERIOD};
 use crate::doctor::{Facts, Finding, Status, Support};
 use crate::settings::{Setting, Settings};
 
@@ -17,7 +17,7 @@ pub(super) fn support(facts: &Facts) -> Vec<Finding> {
         Ok(Support::No { lacks, nearest }) => Finding::fault(
             format!("this kernel cannot do {policy}"),
             lacks,
-            nearest.as_ref().map(|it| format!("napkin apply {it} --dev {}", facts.device.ifname)),
+            nearest.and(facts.apply()),
         ),
         Err(missing) => Finding::unknown(format!("whether this kernel can do {policy}"), missing),
     }]
@@ -41,13 +41,15 @@ pub(super) fn settings(facts: &Facts) -> Vec<Finding> {
         return vec![];
     }
     let wanted = Settings::of(&facts.policy.instance);
+    // What suits better than what was asked for is not wrong.
+    let better = Settings::of(&facts.target().instance);
     let (mut other, mut differ) = (Vec::new(), Vec::new());
     let mut elsewhere = false;
     for setting in Setting::ALL {
         let Some(want) = wanted.get(setting) else { continue };
         for napi in facts.instances() {
             let Some(have) = napi.settings.get(setting) else { continue };
-            if have == want {
+            if have == want || better.get(setting) == Some(have) {
                 continue;
             }
             if named_elsewhere(facts, setting) {
@@ -160,57 +162,38 @@ pub(super) fn deferral(facts: &Facts) -> Vec<Finding> {
         Finding::fault(what, seen, facts.apply())
     } else {
         let what = "deferral is half set, which does nothing: it takes a count and a timeout";
-        Finding::advice(
-            what,
-            seen,
-            Some(format!("napkin apply base --dev {}", facts.device.ifname)),
-        )
+        Finding::advice(what, seen, facts.apply())
     }]
 }
-
-/// Below it a timer costs more than the packets that it gathers: an expiry with an empty poll is
-/// 0.8 to 1.4 us of CPU (2024's runs), and timers overshoot.
-const SHORT_PERIOD: u64 = 5_000;
-
-/// From here on whoever shares the queue without busy polling waits noticeably.
-const LONG_PERIOD: u64 = MILLISECOND;
 
 /// 2024's rule: the timeout is about the time of a request.
 pub(super) fn flush_timeout(facts: &Facts) -> Vec<Finding> {
-    let periods = facts.instances().into_iter().filter_map(|napi| {
-        let instance = napi.settings.policy();
-        instance.defers().then_some((napi.id, instance.gro_flush_timeout))
-    });
-    let Some((id, period)) = periods.max_by_key(|(_, period)| *period) else { return vec![] };
     if facts.policy.instance.threaded == Threaded::BusyPoll {
         return vec![];
     }
-    let seen = format!("NAPI {id}: gro-flush-timeout {}", time(period));
+    let periods = facts.instances().into_iter().filter_map(|napi| {
+        let instance = napi.settings.policy();
+        instance.defers().then_some((instance.gro_flush_timeout, napi.id))
+    });
+    let periods: Vec<_> = periods.collect();
+    let (Some(shortest), Some(longest)) = (periods.iter().min(), periods.iter().max()) else {
+        return vec![];
+    };
+    let seen =
+        |(period, id): &(u64, u32)| format!("NAPI {id}: gro-flush-timeout {}", time(*period));
     // fullbusy's 5 ms are never reached: its program polls without end.
     let program_polls = facts.policy.application.spin && !facts.programs.is_empty();
-    let mend = Some(format!("napkin apply defer20 --dev {}", facts.device.ifname));
-    let mend = if facts.means_to_suspend() {
-        Some(format!("napkin apply suspend20 --dev {}", facts.device.ifname))
-    } else {
-        mend
-    };
-    vec![if period >= LONG_PERIOD && !program_polls {
+    vec![if longest.0 >= LONG_PERIOD && !program_polls {
         let what = "packets for whoever does not busy poll wait this long for the next poll; the \
                     time of a request is enough";
-        Finding::advice(what, seen, mend)
-    } else if period < SHORT_PERIOD {
-        Finding::advice("the timer fires more often than packets can gather", seen, mend)
+        Finding::advice(what, seen(longest), facts.apply())
+    } else if shortest.0 < SHORT_PERIOD {
+        let what = "the timer fires more often than packets can gather";
+        Finding::advice(what, seen(shortest), facts.apply())
     } else {
-        Finding::ok("the deferred polls are about a request apart", seen)
+        Finding::ok("the deferred polls are about a request apart", seen(longest))
     }]
 }
-
-/// Times that the suspension should be longer than a period, so that the program keeps control
-/// from the timer: a batch of ten requests.
-const PROPORTION: u64 = 10;
-
-/// From here on a program that hangs makes others wait noticeably (every published set-up: 20 ms).
-const LONG_SUSPENSION: u64 = 100 * MILLISECOND;
 
 /// 2024's rule: the time of a request times the largest batch.
 pub(super) fn suspend_timeout(facts: &Facts) -> Vec<Finding> {
@@ -235,20 +218,20 @@ pub(super) fn suspend_timeout(facts: &Facts) -> Vec<Finding> {
                 "suspending brings the next poll nearer instead of putting it off: \
                  irq-suspend-timeout is shorter than gro-flush-timeout",
                 seen,
-                mend_suspension(facts),
+                facts.apply(),
             )
         } else if suspension < period.saturating_mul(PROPORTION) {
             Finding::advice(
                 "irq-suspend-timeout is hardly longer than gro-flush-timeout: a batch of a few \
                  requests outlasts it",
                 seen,
-                mend_suspension(facts),
+                facts.apply(),
             )
         } else if suspension > LONG_SUSPENSION {
             Finding::advice(
                 "a program that hangs leaves its queue unpolled for this long",
                 seen,
-                mend_suspension(facts),
+                facts.apply(),
             )
         } else {
             seen_one = Some(seen);
@@ -269,16 +252,4 @@ pub(super) fn suspend_timeout(facts: &Facts) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.status);
     findings.truncate(1);
     findings
-}
-
-/// The published timeout, unless the policy asked for is itself out of proportion.
-fn mend_suspension(facts: &Facts) -> Option<String> {
-    let instance = facts.policy.instance;
-    let sound = instance.irq_suspend_timeout
-        >= instance.gro_flush_timeout.saturating_mul(PROPORTION)
-        && instance.irq_suspend_timeout <= LONG_SUSPENSION;
-    if sound && facts.asked {
-        return facts.apply();
-    }
-    Some(format!("napkin apply suspend20 --dev {}", facts.device.ifname))
 }

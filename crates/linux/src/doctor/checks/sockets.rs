@@ -1,7 +1,7 @@
 //! The programs' sockets.
 
 use super::{ids, listed};
-use crate::doctor::{Facts, Finding, SocketKind};
+use crate::doctor::{Facts, Finding, Mend, SocketKind};
 
 /// A socket learns its instance's id from the packets that come in for it. Without, neither epoll
 /// nor a receive call knows what to poll.
@@ -53,17 +53,17 @@ pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
 }
 
 /// Why a device's sockets have no id, and what gives them one.
-fn without_id(facts: &Facts) -> (&'static str, Option<String>) {
-    let name = &facts.device.ifname;
+fn without_id(facts: &Facts) -> (&'static str, Option<Mend>) {
     if facts.device.driver.as_deref() == Some("veth") {
         // veth hands locally made large packets over without NAPI.
         return (
             "the other end of the veth sends large packets past NAPI",
-            Some("ethtool -K PEER tso off gso off    (PEER: the other end of the veth)".into()),
+            Some(Mend::PeerOffloads),
         );
     }
-    let why = "their packets came in by another device (loopback, a tunnel), or before NAPI was on";
-    (why, Some(format!("ip route get CLIENT    (has to say: dev {name})")))
+    let why = "their packets came in by another device (ip route get CLIENT says which), or before \
+               NAPI was on";
+    (why, None)
 }
 
 /// 2025's `busypoll`: a receive call polls if its socket says so, or `net.core.busy_read` did when

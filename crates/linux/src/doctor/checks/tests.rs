@@ -12,7 +12,10 @@ use crate::device::{Device, Napi};
 use crate::process::Unseen;
 use crate::settings::Settings;
 
+mod advice;
+mod follow;
 mod programs;
+mod starvation;
 mod surroundings;
 
 /// A host of four CPUs whose `eth0` has two queues, each with its interrupt on its CPU; a memcached
@@ -49,8 +52,12 @@ fn sound(name: &str) -> Facts {
         napi_id: 513 + queue as u32,
         busy_poll_usecs: policy.application.socket_busy_poll_usecs,
     };
-    let epoll =
-        |queue: i32| Epoll { fd: 5 + queue, params: Ok(policy.epoll), members: fds(queue).into() };
+    let epoll = |queue: i32| Epoll {
+        fd: 5 + queue,
+        params: Ok(policy.epoll),
+        members: fds(queue).into(),
+        always_ready: Ok(vec![]),
+    };
     let worker = |queue: i32| Thread {
         tid: 813 + queue,
         cpus: vec![queue as usize],
@@ -67,6 +74,8 @@ fn sound(name: &str) -> Facts {
     let program = Program {
         pid: 812,
         comm: "memcached".into(),
+        command: vec![],
+        cpuset: None,
         go: Ok(false),
         epolls: Ok((0..2).map(epoll).collect()),
         sockets: Ok((0..2).flat_map(|queue| fds(queue).map(|fd| socket(queue, fd))).collect()),
@@ -101,6 +110,8 @@ fn sound(name: &str) -> Facts {
             busy_poll: Ok(0),
             busy_read: Ok(0),
             netdev_budget: Ok(300),
+            netdev_budget_usecs: Ok(8_000),
+            netdev_max_backlog: Ok(1_000),
             rps_sock_flow_entries: Ok(0),
             workqueue_cpus: Ok(vec![]),
             irqbalance: Ok(None),
@@ -119,6 +130,7 @@ fn sound(name: &str) -> Facts {
                 packets: 1_000,
                 suspend_expiries: Some(0),
             }),
+            unpolled: Ok(vec![]),
         },
     }
 }
@@ -228,7 +240,7 @@ fn a_long_timer_behind_a_busy_poll_is_said_with_what_bounds_it() {
     let findings = examine(&sound("fullbusy")).findings;
     let found = findings.iter().find(|it| it.check == "busy-poll-in-vain").expect("as above");
     assert!(found.what.contains("up to 5ms"), "{}", found.what);
-    let mend = found.mend.as_deref().expect("a command");
+    let mend = found.command().expect("a command");
     assert!(mend.contains("apply fullbusy,gro-flush-timeout=200us"), "{mend}");
     assert_eq!(complaints(&sound("fullbusy,gro-flush-timeout=200us")), []);
 }
@@ -276,17 +288,17 @@ fn faults_come_first_and_are_counted() {
     assert_eq!(report.summary(), format!("1 fault, 1 advice, {fine} in order, 1 unknown"));
     assert!(report.findings[0].what.contains("RPS"));
     assert!(report.findings[0].seen.contains("rx-0: rps_cpus 1-2"));
-    assert!(report.findings[0].mend.as_ref().is_some_and(|it| it.contains("eth0/queues/rx-0")));
+    assert!(report.findings[0].command().is_some_and(|it| it.contains("eth0/queues/rx-0")));
 }
 
 #[test]
 fn a_kernel_that_lacks_the_mode_is_said_with_the_nearest() {
-    let lacks = || Support::No { lacks: "Linux 6.19".into(), nearest: Some("threaded".into()) };
+    let lacks = || Support::No { lacks: "Linux 6.19".into(), nearest: Some(Policy::THREADED) };
     faulty("threaded-busy-poll", "kernel-support", |it| it.support = Ok(lacks()));
     unknown("suspend20", "kernel-support", |it| it.support = missing());
     let mut facts = sound("threaded-busy-poll");
     facts.support = Ok(lacks());
-    let mend = examine(&facts).findings.remove(0).mend;
+    let mend = examine(&facts).findings.remove(0).command();
     assert_eq!(mend.as_deref(), Some("napkin apply threaded --dev eth0"));
 }
 
@@ -300,7 +312,7 @@ fn without_an_instance_nothing_else_is_blamed() {
         facts.device.ifname = name.into();
         let faults: Vec<_> = complaints(&facts);
         assert_eq!(faults, [("napi", Status::Fault)], "{name}");
-        examine(&facts).findings.remove(0).mend
+        examine(&facts).findings.remove(0).command()
     };
     assert_eq!(bare(Some("veth"), true, "va").as_deref(), Some("ethtool -K va gro on"));
     assert_eq!(bare(Some("mlx5_core"), false, "eth0").as_deref(), Some("ip link set eth0 up"));

@@ -61,19 +61,14 @@ pub(super) fn timeout(facts: &Facts) -> Vec<Finding> {
         };
         let zero = some(|wait| wait.timeout == Some(0));
         let finite = some(|wait| matches!(wait.timeout, Some(1..)));
-        let all: u64 = waits.iter().map(|wait| wait.times).sum();
-        let zeros: u64 = zero.iter().map(|wait| wait.times).sum();
-        // A look in between (how Go's runtime looks before it sleeps) is no harm by itself.
-        let mostly = zeros.saturating_mul(2) > all;
-        findings.push(if mostly {
-            Finding::fault(
-                format!("{name} waits with a zero timeout, and such a wait never busy polls"),
-                show(&zero),
-                Some(format!(
-                    "napkin apply threaded --dev {}    (needs nothing of the program)",
-                    facts.device.ifname
-                )),
-            )
+        findings.push(if program.only_looks(facts) {
+            let what =
+                format!("{name} waits with a zero timeout, and such a wait never busy polls");
+            if facts.is_beside(program) {
+                Finding::advice(what, show(&zero), None)
+            } else {
+                Finding::fault(what, show(&zero), facts.attach(program))
+            }
         } else if !finite.is_empty() && facts.policy.application.spin {
             Finding::ok(format!("{name} never sleeps for long"), show(&finite))
         } else if finite.iter().any(|wait| wait.timeout < Some(SELDOM)) {
@@ -121,8 +116,7 @@ pub(super) fn maxevents(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for program in &facts.programs {
         let name = program.name();
-        let waits = program.serving_waits(facts);
-        let Some(largest) = waits.iter().max_by_key(|wait| wait.maxevents) else { continue };
+        let Some((largest, batch)) = program.largest_batch(facts) else { continue };
         let serving = program.serving(facts);
         let sockets = serving.iter().find(|(epoll, _)| epoll.fd == largest.epoll);
         let sockets = sockets.map_or(0, |(_, sockets)| sockets.len() as u64);
@@ -133,8 +127,6 @@ pub(super) fn maxevents(facts: &Facts) -> Vec<Finding> {
             // `suspend-timeout` says what has to be mended first.
             continue;
         }
-        // No more events than sockets.
-        let batch = u64::from(largest.maxevents).min(sockets);
         let lasts = batch.saturating_mul(period);
         let seen = format!(
             "epoll {}: maxevents {}, {sockets} connections; irq-suspend-timeout {}",
@@ -151,12 +143,7 @@ pub(super) fn maxevents(facts: &Facts) -> Vec<Finding> {
                     time(lasts)
                 ),
                 seen,
-                Some(format!(
-                    "napkin apply {},irq-suspend-timeout={} --dev {}",
-                    facts.policy,
-                    time(lasts.div_ceil(1_000_000) * 1_000_000),
-                    facts.device.ifname
-                )),
+                facts.apply(),
             )
         } else if largest.maxevents < SMALL_BATCH && sockets > u64::from(largest.maxevents) {
             Finding::advice(
@@ -170,9 +157,6 @@ pub(super) fn maxevents(facts: &Facts) -> Vec<Finding> {
     }
     findings
 }
-
-/// Thousandths of a CPU from which on a thread that never slept spins.
-const SPINS: u32 = 900;
 
 /// A program that spins takes the CPU from the softirqs, and busy polls nothing by it.
 pub(super) fn spinning(facts: &Facts) -> Vec<Finding> {
@@ -191,11 +175,7 @@ pub(super) fn spinning(facts: &Facts) -> Vec<Finding> {
             findings.push(Finding::unknown(what, missing));
             continue;
         }
-        let spins: Vec<_> = program
-            .threads
-            .iter()
-            .filter(|it| it.slept == Some(false) && it.permille >= SPINS)
-            .collect();
+        let spins = program.spinning();
         let name = program.name();
         let seen = listed(spins.iter().map(|it| {
             let (tid, part, looks) = (it.tid, it.permille / 10, program.looks);
@@ -207,7 +187,7 @@ pub(super) fn spinning(facts: &Facts) -> Vec<Finding> {
             (true, true) => Finding::advice(
                 format!("{name} sleeps, and the policy's program never does"),
                 "its threads' system calls",
-                Some(format!("napkin apply suspend20 --dev {}", facts.device.ifname)),
+                if facts.nobody_spins() { facts.attach(program) } else { None },
             ),
             (false, false) => Finding::advice(
                 format!("{name} is busy all the time: it spins, or has more to do than it can"),
@@ -235,11 +215,7 @@ pub(super) fn go_runtime(facts: &Facts) -> Vec<Finding> {
                      of its threads looks at, mostly with a zero timeout that never busy polls"
                 ),
                 "its program has a note of Go's linker",
-                Some(format!(
-                    "napkin apply defer20 --dev {}    (or threaded: both need nothing of the \
-                     program)",
-                    facts.device.ifname
-                )),
+                if facts.is_beside(program) { None } else { facts.attach(program) },
             )),
             Ok(false) => {
                 let seen = "no note of Go's linker in its program";

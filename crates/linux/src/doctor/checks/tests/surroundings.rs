@@ -11,7 +11,7 @@ fn program_and_queue_share_a_cpu_where_they_take_turns() {
     faulty("suspend20,threaded=enabled", "cpu-match", |it| put(it, &[3]));
     let mut facts = sound("suspend20");
     put(&mut facts, &[3]);
-    let mend = examine(&facts).findings.remove(0).mend;
+    let mend = examine(&facts).findings.remove(0).command();
     assert_eq!(mend.as_deref(), Some("taskset -pc 0 813"));
 }
 
@@ -136,8 +136,8 @@ fn kernel_work_keeps_off_the_polling_cpus() {
     work(&mut facts);
     let findings = examine(&facts).findings;
     // The threads are on CPU 2 and 3.
-    let mend = findings[0].mend.as_deref();
-    assert_eq!(mend, Some("echo 3 > /sys/devices/virtual/workqueue/cpumask"));
+    let mend = findings[0].command();
+    assert_eq!(mend.as_deref(), Some("echo 3 > /sys/devices/virtual/workqueue/cpumask"));
     unknown("threaded-busy-poll", "workqueue-cpumask", |it| it.host.workqueue_cpus = missing());
 }
 
@@ -168,7 +168,9 @@ fn a_suspension_that_ends_by_its_timeout_is_seen() {
 
 #[test]
 fn others_on_the_queue_are_named_where_they_wait() {
-    let ssh = |it: &mut Facts| it.others = Ok(vec![Other { pid: 7, comm: "sshd".into() }]);
+    let ssh = |it: &mut Facts| {
+        it.others = Ok(vec![Other { pid: 7, comm: "sshd".into(), napi_ids: [513].into() }]);
+    };
     advised("suspend20", "shared-interface", ssh);
     assert_eq!(broken("defer20", ssh), [], "20 us are nobody's trouble");
     unknown("suspend20", "shared-interface", |it| it.others = missing());
@@ -183,7 +185,7 @@ fn every_fault_says_how_it_was_seen() {
     for finding in examine(&facts).findings {
         assert!(!finding.what.is_empty() && !finding.seen.is_empty(), "{finding:?}");
         if finding.status == Status::Fault {
-            assert!(finding.mend.is_some(), "{finding:?}");
+            assert!(finding.command().is_some(), "{finding:?}");
         }
     }
 }

@@ -1,0 +1,124 @@
+//! Takes away an instance's suspension for some time, and gives it back: what a guard does when an
+//! instance starves.
+//!
+//! `irq-suspend-timeout` goes to 0, written down before like every other change, so that `restore`
+//! knows of it after a crash. It is given back only if nobody else has touched it since: neither the
+//! value, nor napkin's own record of it (another napkin may have restored the device meanwhile).
+//!
+//! Not when to do so: that is [`guard`](crate::guard)'s.
+
+use super::again::{Again, again};
+use super::error::ApplyError;
+use super::located::located;
+use super::place::{Place, Spot, Value};
+use super::world::{Snapshot, Target, World};
+use crate::journal::{DeviceJournal, Lock, Store, fault};
+use crate::settings::Setting;
+
+/// A suspension that was taken away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suspension {
+    /// The device's number.
+    pub ifindex: u32,
+    /// The device's name then.
+    pub ifname: String,
+    /// The instance's NAPI id.
+    pub napi_id: u32,
+    /// What the instance polls: `queue 0`.
+    pub subject: String,
+    /// What `irq-suspend-timeout` was, in nanoseconds.
+    pub timeout: u64,
+    /// What tells the device from others.
+    identity: Option<u64>,
+    /// As it is written down.
+    spot: Spot,
+}
+
+/// Sets the `irq-suspend-timeout` of an instance to 0; `None` if it is 0, or not there any more.
+///
+/// The device's lock is taken for as long as that takes, unless it is `held` by this process.
+///
+/// # Errors
+/// If another napkin is at the device, nothing can be written down, or the kernel refuses. Then
+/// nothing was changed.
+pub fn end_suspension<W: World>(
+    world: &mut W,
+    store: &Store,
+    (ifindex, napi_id): (u32, u32),
+    held: Option<u32>,
+) -> Result<Option<Suspension>, ApplyError> {
+    let at = match world.look(Target::Index(ifindex)) {
+        Ok(at) => at,
+        Err(error) if error.is_absent() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let Some(instance) = at.by_id(napi_id) else { return Ok(None) };
+    let place = Place::Napi(instance.clone(), Setting::IrqSuspendTimeout);
+    let ifname = at.device.ifname.clone();
+    let _lock = lock(store, ifindex, &ifname, held)?;
+    let old = match world.read(&at, &place)? {
+        Some(Value::Number(timeout)) if timeout != 0 => timeout,
+        _ => return Ok(None),
+    };
+    let mut journal = store.device_of(ifindex, &ifname, at.identity)?;
+    let spot = recorded(&mut journal, &at, &place);
+    let subject = place.subject();
+    journal.before(&spot, &Value::Number(old), &Value::Number(0))?;
+    fault::point();
+    world.write(&at, &place, &Value::Number(0))?;
+    fault::point();
+    let identity = at.identity;
+    Ok(Some(Suspension { ifindex, ifname, napi_id, subject, timeout: old, identity, spot }))
+}
+
+/// Gives a suspension back; whether it was. It is not if it is no longer as it was left, or its
+/// instance is gone.
+///
+/// # Errors
+/// If another napkin is at the device, or the kernel refuses; the journal still knows then.
+pub fn give_back<W: World>(
+    world: &mut W,
+    store: &Store,
+    suspension: &Suspension,
+    held: Option<u32>,
+) -> Result<bool, ApplyError> {
+    let Suspension { ifindex, ifname, timeout, identity, spot, .. } = suspension;
+    let Again::There(at) = again(world, *ifindex, *identity)? else { return Ok(false) };
+    let _lock = lock(store, at.device.ifindex, ifname, held)?;
+    let mut journal = store.device_of(at.device.ifindex, ifname, at.identity)?;
+    let place = located(&at, std::iter::once(spot)).pop().flatten().map(|spot| spot.place);
+    let off = Value::Number(0);
+    let ours = journal.record(spot).is_some_and(|record| record.set == off);
+    let Some(place) = place.filter(|_| ours) else { return Ok(false) };
+    if world.read(&at, &place)?.as_ref() != Some(&off) {
+        return Ok(false);
+    }
+    let timeout = Value::Number(*timeout);
+    fault::point();
+    world.write(&at, &place, &timeout)?;
+    fault::point();
+    journal.retract(&[(spot.clone(), &timeout)])?;
+    Ok(true)
+}
+
+fn lock(
+    store: &Store,
+    ifindex: u32,
+    ifname: &str,
+    held: Option<u32>,
+) -> Result<Option<Lock>, ApplyError> {
+    if held == Some(ifindex) {
+        return Ok(None);
+    }
+    Ok(Some(store.lock(ifindex, ifname)?))
+}
+
+/// As the place is written down already, where it is: whoever wrote that finds it again by that.
+fn recorded(journal: &mut DeviceJournal, at: &Snapshot, place: &Place) -> Spot {
+    let spot = at.spot(place);
+    let now = located(at, journal.records().iter().map(|record| &record.spot));
+    let known = journal.records().iter().zip(&now).find(|(_, now)| now.as_ref() == Some(&spot));
+    let known = known.map(|(record, _)| record.spot.clone());
+    journal.locate(now);
+    known.unwrap_or(spot)
+}

@@ -1,0 +1,212 @@
+//! Whoever follows the mends arrives: in order, from wherever it was.
+//!
+//! A host of tests does what a mend says as a kernel would, and knows nothing of the checks. From
+//! random broken states all mends of a report are followed, one after the other, and it is looked
+//! again.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use super::super::super::mend::Mend;
+use super::*;
+
+mod broken;
+mod machine;
+
+use broken::breaks;
+use machine::Machine;
+
+/// Rounds of looking and mending.
+const ROUNDS: usize = 10;
+
+/// What is to be mended, as it is printed.
+fn mends(facts: &Facts) -> Vec<(&'static str, Vec<Mend>)> {
+    let findings = examine(facts).findings.into_iter();
+    findings.filter(|it| !it.mend.is_empty()).map(|it| (it.check, it.mend)).collect()
+}
+
+/// Follows all mends, round by round; the checks that had some.
+fn followed(mut machine: Machine) -> Result<BTreeSet<&'static str>, String> {
+    let mut checks = BTreeSet::new();
+    let mut told = Vec::new();
+    machine.settle();
+    for round in 0..=ROUNDS {
+        let all = mends(&machine.facts);
+        if all.is_empty() {
+            return Ok(checks);
+        }
+        for (check, mends) in all {
+            checks.insert(check);
+            for mend in mends {
+                told.push(format!("{round}: {check}: {mend}"));
+                machine.mend(&mend);
+            }
+        }
+        machine.pass();
+    }
+    Err(format!("it goes on for ever:\n{}\n{:#?}", told.join("\n"), machine.facts))
+}
+
+/// Follows the first mend of each report, and looks again.
+fn followed_singly(mut machine: Machine) -> Result<(), String> {
+    /// As many as the ten rounds have, with a few mends in each.
+    const STEPS: usize = 100;
+    let mut told = Vec::new();
+    machine.settle();
+    for _ in 0..STEPS {
+        let Some((check, mends)) = mends(&machine.facts).into_iter().next() else { return Ok(()) };
+        for mend in mends {
+            told.push(format!("{check}: {mend}"));
+            machine.mend(&mend);
+        }
+        machine.pass();
+    }
+    Err(format!("it goes on for ever:\n{}", told.join("\n")))
+}
+
+/// Policies to begin with, sound and unsound.
+const POLICIES: &[&str] = &[
+    "base",
+    "interrupts",
+    "defer20",
+    "defer200",
+    "napibusy",
+    "fullbusy",
+    "suspend20",
+    "suspend200",
+    "threaded",
+    "busypoll",
+    "busypoll-separate",
+    "threaded-busy-poll",
+    "ksoftirqd",
+    "hold",
+    "workqueue",
+    "suspend20,threaded=enabled",
+    "suspend20,defer-hard-irqs=0",
+    "suspend20,gro-flush-timeout=0",
+    "suspend20,irq-suspend-timeout=1us",
+    "suspend20,irq-suspend-timeout=500ms",
+    "suspend20,gro-flush-timeout=50ms",
+    "suspend20,gro-flush-timeout=1us",
+    "suspend20,threaded=busy-poll",
+    "fullbusy,irq-suspend-timeout=20ms",
+    "napibusy,threaded=busy-poll",
+    "defer20,gro-flush-timeout=2ms",
+    "defer-hard-irqs=100",
+];
+
+/// A policy, whether it was asked for, and what is broken; by their places in the tables.
+#[derive(Debug, Clone)]
+struct State {
+    policy: usize,
+    asked: bool,
+    broken: Vec<(usize, u32)>,
+}
+
+fn states() -> impl Strategy<Value = State> {
+    let broken = prop::collection::vec((0..breaks().len(), any::<u32>()), 0..14);
+    let all = (0..POLICIES.len(), any::<bool>(), broken);
+    all.prop_map(|(policy, asked, broken)| State { policy, asked, broken })
+}
+
+impl State {
+    fn machine(&self) -> Machine {
+        let mut machine = Machine::new(POLICIES[self.policy]);
+        machine.facts.asked = self.asked;
+        for (place, number) in &self.broken {
+            breaks()[*place].1(&mut machine, *number);
+        }
+        machine
+    }
+
+    /// What it is, in words.
+    fn named(&self) -> String {
+        let broken: Vec<&str> = self.broken.iter().map(|(it, _)| breaks()[*it].0).collect();
+        format!("{}: {}", POLICIES[self.policy], broken.join(", "))
+    }
+}
+
+/// Every check that can have a mend.
+const MENDABLE: &[&str] = &[
+    "kernel-support",
+    "napi",
+    "settings",
+    "threaded",
+    "deferral",
+    "flush-timeout",
+    "suspend-timeout",
+    "suspend-program",
+    "napi-id",
+    "socket-busy-poll",
+    "epoll",
+    "prefer",
+    "prefer-epoll",
+    "busy-poll-usecs",
+    "busy-poll-in-vain",
+    "budget",
+    "epoll-instance",
+    "epoll-shared",
+    "instance-shared",
+    "wait-timeout",
+    "maxevents",
+    "spinning",
+    "go-runtime",
+    "cpu-match",
+    "napi-thread",
+    "irq-affinity",
+    "irqbalance",
+    "rps",
+    "rfs",
+    "ring",
+    "coalescing",
+    "smt",
+    "timer-migration",
+    "rt-runtime",
+    "workqueue-cpumask",
+    "system-busy-poll",
+    "netdev-budget",
+    "time-squeeze",
+    "softnet-drops",
+    "suspend-expiry",
+    "shared-interface",
+    "starvation",
+    "always-ready",
+];
+
+/// The property, and that its states are broad: each check that can have a mend had one.
+#[test]
+fn whoever_follows_all_mends_arrives_within_ten_rounds() {
+    let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let seen = std::cell::RefCell::new(BTreeSet::new());
+    let result = runner.run(&states(), |state| {
+        let checks = followed(state.machine());
+        let checks = checks.map_err(|why| TestCaseError::fail(format!("{}: {why}", state.named())));
+        let checks = checks?;
+        seen.borrow_mut().extend(checks);
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let seen = seen.into_inner();
+    let mendable: BTreeSet<&str> = MENDABLE.iter().copied().collect();
+    assert_eq!(seen, mendable, "what had a mend in a thousand states, and what can have");
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 1_000, failure_persistence: None, ..Config::default() })]
+
+    /// The same from other states each time, and for whoever looks again after each finding's.
+    #[test]
+    fn whoever_follows_one_finding_at_a_time_arrives(state in states()) {
+        let machine = state.machine();
+        let both = followed(machine.clone()).map(|_| ()).and_then(|()| followed_singly(machine));
+        if let Err(why) = both {
+            prop_assert!(false, "{}: {why}", state.named());
+        }
+    }
+}

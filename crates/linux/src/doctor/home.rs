@@ -1,0 +1,220 @@
+//! The CPU of each instance: where its interrupt, its thread and its program belong.
+//!
+//! Interrupt, thread and program are moved by different commands, which different checks advise. They
+//! take the CPU from here, so that all of them lead to the same one: the one where most of it is
+//! already. Not whether something is wrong with where they are (`checks::placement`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use napkin_core::policy::Threaded;
+
+use super::facts::{Facts, Program, Thread};
+use super::mend::Mend;
+use crate::device::Napi;
+
+/// The only CPU of a list.
+pub(super) fn one(cpus: &[usize]) -> Option<usize> {
+    if let [cpu] = cpus { Some(*cpu) } else { None }
+}
+
+/// A program's thread that waits for an instance's packets.
+pub(super) struct Pair<'a> {
+    /// The instance's id.
+    pub(super) id: u32,
+    /// The thread's name: `memcached[812] thread 813`.
+    pub(super) name: String,
+    /// The thread.
+    pub(super) thread: &'a Thread,
+    /// Whether it waits for no other instance's.
+    pub(super) alone: bool,
+}
+
+/// Where everything belongs.
+pub(super) struct Homes<'a> {
+    /// Who waits for whom.
+    pub(super) pairs: Vec<Pair<'a>>,
+    homes: BTreeMap<u32, usize>,
+    /// The CPUs on which a thread polls without end, or should.
+    spinners: BTreeSet<usize>,
+    /// The CPUs on which each program's threads can be put.
+    allowed: BTreeMap<i32, Vec<usize>>,
+}
+
+impl<'a> Homes<'a> {
+    /// Finds them.
+    pub(super) fn of(facts: &'a Facts) -> Homes<'a> {
+        let pairs = pairs(facts);
+        let allowed = facts.programs.iter().flat_map(|program| {
+            let cpus = allowed(facts, program);
+            program.threads.iter().map(move |thread| (thread.tid, cpus.clone()))
+        });
+        let allowed: BTreeMap<i32, Vec<usize>> = allowed.collect();
+        let mut homes = Homes { pairs, homes: BTreeMap::new(), spinners: BTreeSet::new(), allowed };
+        homes.settle(facts);
+        homes
+    }
+
+    /// Whether a program's thread is better on another CPU than its instance's thread.
+    pub(super) fn separate(facts: &Facts) -> bool {
+        facts.policy.instance.threaded == Threaded::BusyPoll
+            || (facts.polled_by_threads() && !facts.application_polls())
+    }
+
+    /// An instance's CPU; `None` if there are too few.
+    pub(super) fn of_instance(&self, id: u32) -> Option<usize> {
+        self.homes.get(&id).copied()
+    }
+
+    /// Whether a thread polls without end there.
+    pub(super) fn spins_on(&self, cpu: usize) -> bool {
+        self.spinners.contains(&cpu)
+    }
+
+    /// What brings a pair together.
+    pub(super) fn join(&self, facts: &Facts, pair: &Pair<'_>) -> Vec<Mend> {
+        let Some(home) = self.of_instance(pair.id) else { return vec![] };
+        let cpus = vec![home];
+        let mut mends = Vec::new();
+        if !facts.poll_threads.contains_key(&pair.id) {
+            mends.extend(stop_irqbalance(facts));
+        }
+        let napi = facts.device.napi(pair.id);
+        if let Some(poller) = facts.poll_threads.get(&pair.id) {
+            if poller.cpus != cpus {
+                mends.push(Mend::ThreadCpus { tid: poller.tid, cpus: cpus.clone() });
+            }
+        } else if let Some(irq) = napi.and_then(|it| it.irq)
+            && napi.is_some_and(|it| it.irq_cpus.as_ref() != Some(&cpus))
+        {
+            mends.push(Mend::IrqCpus { irq, cpus: cpus.clone() });
+        }
+        let may = self.allowed.get(&pair.thread.tid).is_some_and(|it| it.contains(&home));
+        if pair.thread.cpus != cpus && may {
+            mends.push(Mend::ThreadCpus { tid: pair.thread.tid, cpus });
+        }
+        mends
+    }
+
+    /// What brings a program's thread to a CPU where no instance's thread is.
+    pub(super) fn away(&self, pair: &Pair<'_>) -> Option<Mend> {
+        let homes: BTreeSet<usize> = self.homes.values().copied().collect();
+        let free = self.allowed.get(&pair.thread.tid)?.iter().find(|cpu| !homes.contains(cpu))?;
+        Some(Mend::ThreadCpus { tid: pair.thread.tid, cpus: vec![*free] })
+    }
+
+    fn settle(&mut self, facts: &Facts) {
+        let spins = facts.policy.instance.threaded == Threaded::BusyPoll;
+        // Those that are where they can stay come first: the others make room.
+        for staying in [true, false] {
+            for napi in facts.receiving() {
+                if self.homes.contains_key(&napi.id) {
+                    continue;
+                }
+                let cpu = if staying {
+                    self.stays(facts, napi)
+                } else {
+                    let cpus = self.candidates(facts, napi);
+                    let unused = cpus.iter().find(|cpu| !self.homes.values().any(|it| it == *cpu));
+                    // Two that sleep in between can share one.
+                    unused.or(cpus.first().filter(|_| !spins)).copied()
+                };
+                self.homes.extend(cpu.map(|cpu| (napi.id, cpu)));
+            }
+        }
+        if spins {
+            let pinned = facts.poll_threads.values().filter_map(|thread| one(&thread.cpus));
+            self.spinners = pinned.chain(self.homes.values().copied()).collect();
+        }
+    }
+
+    /// The CPU where an instance is polled, if it is one that will do.
+    fn stays(&self, facts: &Facts, napi: &Napi) -> Option<usize> {
+        let thread = facts.poll_threads.get(&napi.id).map(|it| it.cpus.as_slice());
+        let cpu = one(thread.or(napi.irq_cpus.as_deref())?)?;
+        let spins = facts.policy.instance.threaded == Threaded::BusyPoll;
+        let taken = spins && self.homes.values().any(|it| *it == cpu);
+        (!taken && self.will_do(facts, napi, cpu)).then_some(cpu)
+    }
+
+    /// Whether an instance can be polled on a CPU: it is on, and the program can go there, too, where
+    /// the two belong together.
+    fn will_do(&self, facts: &Facts, napi: &Napi, cpu: usize) -> bool {
+        let mut of_instance = self.pairs.iter().filter(|it| it.id == napi.id && it.alone);
+        let may = |pair: &Pair<'_>| {
+            self.allowed.get(&pair.thread.tid).is_none_or(|cpus| cpus.contains(&cpu))
+        };
+        facts.host.cpus.contains(&cpu) && (Homes::separate(facts) || of_instance.all(may))
+    }
+
+    /// The CPUs where an instance can be polled, the best first.
+    fn candidates(&self, facts: &Facts, napi: &Napi) -> Vec<usize> {
+        let all = &facts.host.cpus;
+        let separate = Homes::separate(facts);
+        // With the program's thread where the two belong together, else where none is pinned.
+        let suits = |cpu: usize| {
+            if separate {
+                !self.pairs.iter().any(|it| one(&it.thread.cpus) == Some(cpu))
+            } else {
+                let mut mine = self.pairs.iter().filter(|it| it.id == napi.id && it.alone);
+                mine.all(|it| it.thread.cpus.contains(&cpu))
+            }
+        };
+        let within = napi.irq_cpus.as_deref().filter(|it| it.len() < all.len() && !separate);
+        let first = napi.rx_queues.first().map_or(0, |queue| *queue as usize);
+        let turned = (0..all.len()).map(|step| all[(first + step) % all.len()]);
+        let mut cpus: Vec<usize> = turned.filter(|cpu| self.will_do(facts, napi, *cpu)).collect();
+        // Stable: where nothing else tells, each queue begins with the CPU of its number.
+        cpus.sort_by_key(|cpu| {
+            let allowed = within.is_none_or(|it| it.contains(cpu));
+            (!suits(*cpu), !allowed)
+        });
+        cpus
+    }
+}
+
+/// Before an interrupt is put somewhere, or something is put beside it: irqbalance would move it
+/// away again.
+pub(super) fn stop_irqbalance(facts: &Facts) -> Option<Mend> {
+    matches!(facts.host.irqbalance, Ok(Some(_))).then_some(Mend::StopIrqbalance)
+}
+
+/// The CPUs on which a program's threads can be put.
+fn allowed(facts: &Facts, program: &Program) -> Vec<usize> {
+    let on = facts.host.cpus.iter().copied();
+    match &program.cpuset {
+        Some(cpuset) => on.filter(|cpu| cpuset.contains(cpu)).collect(),
+        None => on.collect(),
+    }
+}
+
+/// The threads that were seen to wait on an epoll with an instance's sockets; of an epoll on which
+/// none was seen, the only thread that its program has.
+fn pairs(facts: &Facts) -> Vec<Pair<'_>> {
+    let mut pairs: BTreeMap<(u32, i32), Pair<'_>> = BTreeMap::new();
+    for program in &facts.programs {
+        let waits = program.waits.as_deref().unwrap_or_default();
+        for (epoll, sockets) in program.serving(facts) {
+            let mut tids: Vec<i32> =
+                waits.iter().filter(|it| it.epoll == epoll.fd).map(|it| it.tid).collect();
+            if let ([], [only]) = (&tids[..], &program.threads[..]) {
+                tids.push(only.tid);
+            }
+            let ids: BTreeSet<u32> =
+                sockets.iter().map(|socket| socket.napi_id).filter(|id| *id != 0).collect();
+            for (id, tid) in ids.into_iter().flat_map(|id| tids.iter().map(move |tid| (id, *tid))) {
+                if let Some(thread) = program.thread(tid) {
+                    let name = format!("{} thread {tid}", program.name());
+                    pairs.insert((id, tid), Pair { id, name, thread, alone: true });
+                }
+            }
+        }
+    }
+    let mut instances: BTreeMap<i32, usize> = BTreeMap::new();
+    for (_, tid) in pairs.keys() {
+        *instances.entry(*tid).or_default() += 1;
+    }
+    for ((_, tid), pair) in &mut pairs {
+        pair.alone = instances[tid] == 1;
+    }
+    pairs.into_values().collect()
+}

@@ -1,0 +1,314 @@
+//! What mends a finding: one change of the device, a program or the host, and the command for it.
+//!
+//! The change is a value, so that a test can make it to facts as the kernel would. The command is
+//! what is printed: it may be copied into a shell, whatever a device calls itself. Not whether a
+//! finding needs one (`checks`), and nothing here changes anything.
+
+use std::fmt;
+
+use napkin_core::Policy;
+use napkin_core::policy::{KEYS, PRESETS, Preset};
+use napkin_sched::CpuList;
+use serde::Serializer;
+
+use crate::procfs::Sysctl;
+use crate::shell::{dev, word as quoted};
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mend {
+    /// The device part of a policy, on every instance that receives.
+    Apply {
+        /// Which.
+        policy: Policy,
+        /// The device.
+        ifname: String,
+    },
+    /// The instance of one receive queue is set back to `base`.
+    Release {
+        /// The device.
+        ifname: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// The program part of a policy; with a device, its device part, too.
+    Attach {
+        /// The program.
+        pid: i32,
+        /// The policy.
+        policy: Policy,
+        /// The device.
+        ifname: Option<String>,
+    },
+    /// A program is started under a policy.
+    Run {
+        /// The policy.
+        policy: Policy,
+        /// The device.
+        ifname: String,
+    },
+    /// memcached is started again with a thread for each of so many instances.
+    Memcached {
+        /// The program as it runs now.
+        pid: i32,
+        /// The threads.
+        threads: usize,
+    },
+    /// The device is set up.
+    LinkUp {
+        /// The device.
+        ifname: String,
+    },
+    /// GRO is switched on.
+    Gro {
+        /// The device.
+        ifname: String,
+    },
+    /// The other end of a veth no longer makes large packets.
+    PeerOffloads,
+    /// The device gets one receive queue.
+    OneChannel {
+        /// The device.
+        ifname: String,
+        /// Whether its queues are set for each direction alone, as a veth's.
+        per_direction: bool,
+    },
+    /// The receive ring's size.
+    Ring {
+        /// The device.
+        ifname: String,
+        /// Its entries.
+        entries: u32,
+    },
+    /// The device's own interrupt moderation is switched off.
+    FixedModeration {
+        /// The device.
+        ifname: String,
+    },
+    /// RPS is switched off.
+    NoRps {
+        /// The device.
+        ifname: String,
+        /// The receive queue; `None` for all.
+        queue: Option<u32>,
+    },
+    /// RFS is switched off.
+    NoRfs {
+        /// The device.
+        ifname: String,
+        /// The receive queue; `None` for all.
+        queue: Option<u32>,
+    },
+    /// The CPUs to which an interrupt may go.
+    IrqCpus {
+        /// Its number.
+        irq: u32,
+        /// The CPUs.
+        cpus: Vec<usize>,
+    },
+    /// The CPUs on which a thread may run.
+    ThreadCpus {
+        /// Its id.
+        tid: i32,
+        /// The CPUs.
+        cpus: Vec<usize>,
+    },
+    /// A thread is no longer a real-time one.
+    FairThread {
+        /// Its id.
+        tid: i32,
+    },
+    /// A switch of the kernel's.
+    Sysctl {
+        /// Which.
+        name: Sysctl,
+        /// Its value.
+        value: i64,
+    },
+    /// The CPUs of unbound workqueues.
+    WorkqueueCpus {
+        /// The CPUs.
+        cpus: Vec<usize>,
+    },
+    /// One CPU of each core is left on.
+    NoSmt,
+    /// irqbalance is stopped.
+    StopIrqbalance,
+}
+
+impl fmt::Display for Mend {
+    /// The command. In capitals what its reader has to put in.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mend::Apply { policy, ifname } => {
+                write!(f, "napkin apply {} {}", short(policy), dev(ifname))
+            }
+            Mend::Release { ifname, queue } => {
+                write!(f, "napkin apply base {} --queue {queue}", dev(ifname))
+            }
+            Mend::Attach { pid, policy, ifname } => {
+                write!(f, "napkin attach {pid} --policy {}", short(policy))?;
+                ifname.as_ref().map_or(Ok(()), |ifname| write!(f, " {}", dev(ifname)))
+            }
+            Mend::Run { policy, ifname } => {
+                write!(f, "napkin run --policy {} {} -- PROGRAM", short(policy), dev(ifname))
+            }
+            Mend::Memcached { threads, .. } => write!(f, "memcached -t {threads} -N {threads} ..."),
+            Mend::LinkUp { ifname } => write!(f, "ip link set {} up", quoted(ifname)),
+            Mend::Gro { ifname } => write!(f, "ethtool -K {} gro on", quoted(ifname)),
+            Mend::PeerOffloads => f.write_str("ethtool -K PEER tso off gso off"),
+            Mend::OneChannel { ifname, per_direction } => {
+                let what = if *per_direction { "rx" } else { "combined" };
+                write!(f, "ethtool -L {} {what} 1", quoted(ifname))
+            }
+            Mend::Ring { ifname, entries } => {
+                write!(f, "ethtool -G {} rx {entries}", quoted(ifname))
+            }
+            Mend::FixedModeration { ifname } => {
+                write!(f, "ethtool -C {} adaptive-rx off", quoted(ifname))
+            }
+            Mend::NoRps { ifname, queue } => no_steering(f, ifname, *queue, "rps_cpus"),
+            Mend::NoRfs { ifname, queue } => no_steering(f, ifname, *queue, "rps_flow_cnt"),
+            Mend::IrqCpus { irq, cpus } => {
+                write!(f, "echo {} > /proc/irq/{irq}/smp_affinity_list", CpuList(cpus.clone()))
+            }
+            Mend::ThreadCpus { tid, cpus } => {
+                write!(f, "taskset -pc {} {tid}", CpuList(cpus.clone()))
+            }
+            Mend::FairThread { tid } => write!(f, "chrt -o -p 0 {tid}"),
+            Mend::Sysctl { name, value } => write!(f, "sysctl -w {name}={value}"),
+            Mend::WorkqueueCpus { cpus } => {
+                write!(f, "echo {} > /sys/devices/virtual/workqueue/cpumask", mask(cpus))
+            }
+            Mend::NoSmt => f.write_str("echo off > /sys/devices/system/cpu/smt/control"),
+            Mend::StopIrqbalance => f.write_str("systemctl stop irqbalance"),
+        }
+    }
+}
+
+impl Mend {
+    /// What its reader has to know, or could do instead.
+    fn note(&self) -> Option<&'static str> {
+        match self {
+            Mend::PeerOffloads => Some("PEER: the other end of the veth"),
+            Mend::OneChannel { .. } => {
+                Some("or give the program a thread and a listening socket for each queue")
+            }
+            Mend::Memcached { .. } => Some("a thread for each instance"),
+            Mend::FairThread { .. } => Some("or sysctl -w kernel.sched_rt_runtime_us=-1"),
+            _ => None,
+        }
+    }
+}
+
+/// Some changes in one line for a shell: the commands, then their notes as its comment.
+pub(super) fn line(mends: &[Mend]) -> Option<String> {
+    if mends.is_empty() {
+        return None;
+    }
+    let commands: Vec<String> = mends.iter().map(Mend::to_string).collect();
+    let mut notes: Vec<&str> = mends.iter().filter_map(Mend::note).collect();
+    notes.dedup();
+    let mut line = commands.join("; ");
+    if !notes.is_empty() {
+        line.push_str("    # ");
+        line.push_str(&notes.join("; "));
+    }
+    Some(line)
+}
+
+/// As in JSON: the line, or null.
+pub(super) fn serialize<S: Serializer>(mends: &[Mend], serializer: S) -> Result<S::Ok, S::Error> {
+    match line(mends) {
+        Some(line) => serializer.serialize_some(&line),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn no_steering(
+    f: &mut fmt::Formatter<'_>,
+    ifname: &str,
+    queue: Option<u32>,
+    file: &str,
+) -> fmt::Result {
+    let queue = queue.map_or_else(|| "*".to_owned(), |queue| queue.to_string());
+    let ifname = quoted(ifname);
+    write!(f, "for f in /sys/class/net/{ifname}/queues/rx-{queue}/{file}; do echo 0 > \"$f\"; done")
+}
+
+/// A policy in the fewest letters: `suspend20,irq-suspend-timeout=40ms` instead of all that it sets.
+fn short(policy: &Policy) -> String {
+    let with = |preset: &Preset| {
+        let differs = KEYS
+            .iter()
+            .filter(|key| key.value(policy).to_string() != key.value(&preset.policy).to_string());
+        let others = differs.map(|key| format!(",{}={}", key.name, key.value(policy)));
+        preset.name.to_owned() + &others.collect::<String>()
+    };
+    let texts = PRESETS.iter().map(with).chain([policy.to_string()]);
+    // The same policy, certainly: that a preset can be changed in each key is the parser's word.
+    let same = |text: &String| text.parse::<Policy>().as_ref() == Ok(policy);
+    texts.filter(same).min_by_key(String::len).unwrap_or_else(|| policy.to_string())
+}
+
+/// CPUs as a mask, as the kernel reads it: hexadecimal, in groups of 32 bits.
+fn mask(cpus: &[usize]) -> String {
+    let words = cpus.iter().max().map_or(1, |most| most / 32 + 1);
+    let mut groups = vec![0_u32; words];
+    for cpu in cpus {
+        groups[cpu / 32] |= 1 << (cpu % 32);
+    }
+    let first = groups.pop().map(|group| format!("{group:x}"));
+    let rest = groups.iter().rev().map(|group| format!("{group:08x}"));
+    first.into_iter().chain(rest).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_is_written_as_the_kernel_reads_it() {
+        assert_eq!(mask(&[0, 1, 3]), "b");
+        assert_eq!(mask(&[33]), "2,00000000");
+        assert_eq!(mask(&[]), "0");
+    }
+
+    #[test]
+    fn a_policy_is_written_as_the_nearest_preset_with_what_differs() {
+        for text in ["suspend20,irq-suspend-timeout=40ms", "fullbusy,gro-flush-timeout=200us"] {
+            let policy: Policy = text.parse().expect(text);
+            assert_eq!(short(&policy), text);
+        }
+        for preset in PRESETS {
+            assert_eq!(short(&preset.policy), preset.name);
+        }
+        assert_eq!(short(&"defer37".parse().expect("a member")), "defer37");
+    }
+
+    #[test]
+    fn a_device_may_call_itself_what_it_likes() {
+        let up = |ifname: &str| Mend::LinkUp { ifname: ifname.into() }.to_string();
+        assert_eq!(up("eth0.7@x"), "ip link set eth0.7@x up");
+        assert_eq!(up("x;reboot"), "ip link set 'x;reboot' up");
+        assert_eq!(up("it's"), r"ip link set 'it'\''s' up");
+        assert_eq!(up("ä"), "ip link set 'ä' up");
+        assert_eq!(up("\x1b[2J'\\"), r"ip link set $'\x1b[2J\'\\' up");
+        assert_eq!(up("a\u{202e}b"), r"ip link set $'a\xe2\x80\xaeb' up");
+        let apply = |ifname: &str| Mend::Apply { policy: Policy::BASE, ifname: ifname.into() };
+        assert_eq!(apply("-rf").to_string(), "napkin apply base --dev=-rf");
+        assert_eq!(apply("$(id)").to_string(), "napkin apply base --dev '$(id)'");
+        let rps = Mend::NoRps { ifname: "a*".into(), queue: None };
+        assert!(rps.to_string().starts_with("for f in /sys/class/net/'a*'/queues/rx-*/rps_cpus;"));
+    }
+
+    #[test]
+    fn several_changes_are_one_line_with_what_is_said_of_them_behind() {
+        let fair = |tid| Mend::FairThread { tid };
+        assert_eq!(line(&[]), None);
+        assert_eq!(
+            line(&[fair(7), fair(8)]).as_deref(),
+            Some("chrt -o -p 0 7; chrt -o -p 0 8    # or sysctl -w kernel.sched_rt_runtime_us=-1")
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! Who starves an instance: programs whose epoll contexts prefer busy polling and watch sockets that
+//! receive from it, and what of those contexts is always ready.
+//!
+//! Looked for after the instance was helped, since it takes some tens of milliseconds.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::doctor::Watch;
+use crate::process::{self, Descriptor, Kind, Params, Process, ProcessError, Ready, Socket};
+use crate::rights::Right;
+
+/// Descriptors of each process that are looked at, and members of its contexts.
+const DESCRIPTORS: usize = 4_096;
+
+/// Programs that are told of.
+const MOST: usize = 4;
+
+/// How long it is counted which threads wait on a context.
+const WINDOW: Duration = Duration::from_millis(20);
+
+/// A program that keeps an instance's interrupts suspended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Cause {
+    /// The program's id.
+    pub pid: i32,
+    /// Its name.
+    pub comm: String,
+    /// Its threads that wait on the context; none if that could not be seen.
+    pub threads: Vec<i32>,
+    /// The descriptor of the epoll context.
+    pub epoll: i32,
+    /// Its members that are always ready.
+    pub always_ready: Vec<Ready>,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cause { pid, comm, threads, epoll, always_ready } = self;
+        write!(f, "{comm}[{pid}]")?;
+        match threads.as_slice() {
+            [] => {}
+            [one] => write!(f, " thread {one}")?,
+            [first, rest @ ..] => write!(f, " thread {first} and {} more", rest.len())?,
+        }
+        write!(f, " waits on epoll {epoll}")?;
+        match always_ready.as_slice() {
+            [] => f.write_str(", which was never found with nothing ready"),
+            [one] => write!(f, ", in which {one} is always ready"),
+            [first, rest @ ..] => {
+                write!(f, ", in which {first} and {} more are always ready", rest.len())
+            }
+        }
+    }
+}
+
+/// Those of one instance, with those first in whose contexts something is always ready, and what was
+/// missing to see more.
+pub(super) fn of(napi_id: u32) -> (Vec<Cause>, Option<String>) {
+    let owners = process::owners(DESCRIPTORS);
+    let mut causes = Vec::new();
+    for owner in owners.of(napi_id) {
+        // What has ended meanwhile is no cause any more.
+        let Ok(process) = Process::open(owner.pid) else { continue };
+        causes.extend(in_process(&process, &owner.comm, napi_id).unwrap_or_default());
+    }
+    // Where some have something that is always ready, the others only share the queue.
+    if causes.iter().any(|cause| !cause.always_ready.is_empty()) {
+        causes.retain(|cause| !cause.always_ready.is_empty());
+    }
+    causes.truncate(MOST);
+    let denied = &owners.denied;
+    let unseen = (!denied.is_empty() && !Right::SysPtrace.held())
+        .then(|| format!("{}, to look at {denied} of other users", Right::SysPtrace));
+    (causes, unseen)
+}
+
+fn in_process(process: &Process, comm: &str, napi_id: u32) -> Result<Vec<Cause>, ProcessError> {
+    let found = process.descriptors(DESCRIPTORS)?;
+    let mut receiving = BTreeSet::new();
+    for socket in found.sockets() {
+        let Kind::Socket(inode) = socket.kind else { continue };
+        let Some(taken) = process.take(&socket)? else { continue };
+        if let Ok(Some(socket)) = Socket::of(&taken)
+            && socket.napi_id == Some(napi_id)
+        {
+            receiving.insert(inode);
+        }
+    }
+    let mut contexts = Vec::new();
+    for epoll in found.epolls() {
+        let members = process.members(&epoll, DESCRIPTORS)?.list;
+        let receives = members.iter().any(|it| it.inode.is_some_and(|it| receiving.contains(&it)));
+        if receives && prefers(process, &epoll)? {
+            contexts.push(epoll);
+        }
+    }
+    let mut causes = Vec::new();
+    for epoll in contexts {
+        causes.push(Cause {
+            pid: process.pid(),
+            comm: comm.to_owned(),
+            threads: waiting(process, &epoll),
+            epoll: epoll.fd,
+            always_ready: process.always_ready(&epoll)?,
+        });
+    }
+    Ok(causes)
+}
+
+fn prefers(process: &Process, epoll: &Descriptor) -> Result<bool, ProcessError> {
+    let Some(taken) = process.take(epoll)? else { return Ok(false) };
+    Ok(matches!(Params::get(&taken), Ok(Some(params)) if params.prefer_busy_poll))
+}
+
+/// The threads that wait on a context, those first that do so most often. A thread that finds
+/// something each time never sleeps, so its calls are counted.
+fn waiting(process: &Process, epoll: &Descriptor) -> Vec<i32> {
+    let threads = process.threads().unwrap_or_default();
+    if let Ok(watch) = Watch::start(threads) {
+        process.ends_within(WINDOW);
+        let mut waits = watch.finish();
+        waits.retain(|wait| wait.epoll == epoll.fd);
+        waits.sort_by_key(|wait| std::cmp::Reverse(wait.times));
+        return distinct(waits.into_iter().map(|wait| wait.tid));
+    }
+    let seen = process.waits(4, WINDOW / 4).unwrap_or_default();
+    distinct(seen.on(epoll.fd).map(|wait| wait.tid))
+}
+
+fn distinct(tids: impl Iterator<Item = i32>) -> Vec<i32> {
+    let mut seen = Vec::new();
+    for tid in tids {
+        if !seen.contains(&tid) {
+            seen.push(tid);
+        }
+    }
+    seen
+}

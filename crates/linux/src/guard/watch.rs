@@ -1,0 +1,222 @@
+//! The guard's thread: readings, what is done about an instance that starves, and giving it back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use super::Options;
+use super::event::{Event, EventKind};
+use super::judge::{Judge, TICK};
+use super::tell::{self, Message};
+use crate::apply::{ApplyError, Linux, Suspension, Target, World as _, end_suspension, give_back};
+use crate::attach::cpu_time;
+use crate::count::{Counter, Key};
+use crate::journal::{JournalError, Store};
+use crate::netlink::Netdev;
+
+/// How often it is asked which instances there are, and how they are set.
+const LIST_EVERY: Duration = Duration::from_secs(1);
+
+/// The share of a CPU that readings may take: one part in so many.
+const SHARE: u32 = 20;
+
+/// How long another napkin may be at a device before that is told of.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// All that the thread has.
+pub(super) struct Watch {
+    options: Options,
+    counter: Counter,
+    netns: u32,
+    world: Linux,
+    store: Store,
+    netdev: Netdev,
+    tell: Sender<Message>,
+    judge: Judge,
+    /// The instances that can be suspended, with their device and their timeout.
+    watched: BTreeMap<u32, (u32, Duration)>,
+    listed: Instant,
+    /// What was taken away, by NAPI id.
+    ended: BTreeMap<u32, Ended>,
+    /// How often that was done.
+    times: BTreeMap<u32, u32>,
+    /// Since when an instance starves that cannot be helped, and whether that was told.
+    helpless: BTreeMap<u32, (Instant, bool)>,
+}
+
+struct Ended {
+    suspension: Suspension,
+    again: Option<Instant>,
+}
+
+impl Watch {
+    pub(super) fn new(
+        options: Options,
+        counter: Counter,
+        netns: u32,
+        world: Linux,
+        store: Store,
+        netdev: Netdev,
+        tell: Sender<Message>,
+    ) -> Watch {
+        Watch {
+            options,
+            counter,
+            netns,
+            world,
+            store,
+            netdev,
+            tell,
+            judge: Judge::default(),
+            watched: BTreeMap::new(),
+            listed: Instant::now(),
+            ended: BTreeMap::new(),
+            times: BTreeMap::new(),
+            helpless: BTreeMap::new(),
+        }
+    }
+
+    /// Watches until the other end of `stopped` is dropped, then gives everything back.
+    pub(super) fn run(&mut self, stopped: &Receiver<()>) {
+        let mut last = Instant::now();
+        let mut wait = TICK;
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
+            let (now, before) = (Instant::now(), cpu_time());
+            let step = now.saturating_duration_since(last);
+            last = now;
+            if now.saturating_duration_since(self.listed) >= LIST_EVERY {
+                self.list();
+            }
+            let starving = self.starving(step);
+            let cost = cpu_time().saturating_sub(before);
+            for (napi_id, silent) in starving {
+                self.help(napi_id, silent);
+            }
+            self.try_again(now);
+            wait = TICK.max(cost * SHARE).min(LIST_EVERY);
+        }
+        self.give_all_back();
+    }
+
+    /// Lists the instances that can be suspended.
+    pub(super) fn list(&mut self) {
+        self.listed = Instant::now();
+        // What does not answer now is asked again; the old list is still mostly true.
+        let Ok(napis) = self.netdev.napis(self.options.only) else { return };
+        let there: BTreeSet<u32> = napis.iter().map(|napi| napi.id).collect();
+        let suspended = napis.into_iter().filter(|napi| napi.settings.policy().suspends());
+        let timeout = |ns: Option<u64>| Duration::from_nanos(ns.unwrap_or(0));
+        let listed: BTreeMap<u32, (u32, Duration)> = suspended
+            .map(|it| (it.id, (it.ifindex, timeout(it.settings.irq_suspend_timeout))))
+            .collect();
+        for (napi_id, known) in &self.watched {
+            if listed.get(napi_id) != Some(known) {
+                self.judge.forget(*napi_id);
+            }
+        }
+        self.judge.keep(|napi_id| there.contains(&napi_id));
+        self.times.retain(|napi_id, _| there.contains(napi_id));
+        self.helpless.retain(|napi_id, _| there.contains(napi_id));
+        self.watched = listed;
+    }
+
+    /// The instances that starve, with how long they were not polled.
+    fn starving(&mut self, step: Duration) -> Vec<(u32, Duration)> {
+        let mut starving = Vec::new();
+        for (napi_id, (ifindex, timeout)) in &self.watched {
+            let key = Key { netns: self.netns, ifindex: *ifindex, napi_id: *napi_id };
+            let Ok(Some(counts)) = self.counter.of(&key) else { continue };
+            let silent = self.judge.reading(*napi_id, &counts, *timeout, step);
+            starving.extend(silent.map(|silent| (*napi_id, silent)));
+        }
+        starving
+    }
+
+    /// Ends the suspension of an instance that starves, and tells of it.
+    fn help(&mut self, napi_id: u32, silent: Duration) {
+        let Some((ifindex, timeout)) = self.watched.get(&napi_id).copied() else { return };
+        // The timeout may be a longer one since it was listed.
+        let now = self.netdev.napi(napi_id).ok().and_then(|it| it.settings.irq_suspend_timeout);
+        if now.is_some_and(|now| Duration::from_nanos(now) != timeout) {
+            self.list();
+            return;
+        }
+        let (world, store, held) = (&mut self.world, &self.store, self.options.held);
+        match end_suspension(world, store, (ifindex, napi_id), held) {
+            Ok(None) => self.list(),
+            Ok(Some(suspension)) => {
+                self.judge.forget(napi_id);
+                self.helpless.remove(&napi_id);
+                self.watched.remove(&napi_id);
+                self.ended(suspension, silent);
+            }
+            Err(error) => self.helpless(napi_id, ifindex, &error),
+        }
+    }
+
+    fn ended(&mut self, suspension: Suspension, silent: Duration) {
+        let napi_id = suspension.napi_id;
+        let times = self.times.entry(napi_id).or_default();
+        let again = self.options.again.pause(*times);
+        *times = times.saturating_add(1);
+        self.tell(Message::Ended { suspension: suspension.clone(), silent, again });
+        let again = again.and_then(|pause| Instant::now().checked_add(pause));
+        self.ended.insert(napi_id, Ended { suspension, again });
+    }
+
+    /// Tells once that an instance cannot be helped. Another napkin that is at its device may be
+    /// helping it just now.
+    fn helpless(&mut self, napi_id: u32, ifindex: u32, error: &ApplyError) {
+        let locked = matches!(error, ApplyError::Journal(JournalError::Locked { .. }));
+        let (since, told) = self.helpless.entry(napi_id).or_insert((Instant::now(), false));
+        if *told || (locked && since.elapsed() < PATIENCE) {
+            return;
+        }
+        *told = true;
+        let at = self.world.look(Target::Index(ifindex)).ok();
+        let subject = at.as_ref().and_then(|at| at.by_id(napi_id)).map(ToString::to_string);
+        let ifname = at.map_or_else(|| format!("ifindex {ifindex}"), |at| at.device.ifname);
+        let subject = subject.unwrap_or_else(|| "no queue".into());
+        let kind = EventKind::Failed { why: error.to_string() };
+        self.tell(Message::Known(Event { ifname, subject, napi_id, kind }));
+    }
+
+    /// Gives back those whose pause is over.
+    fn try_again(&mut self, now: Instant) {
+        let due = |ended: &Ended| ended.again.is_some_and(|at| at <= now);
+        let due: Vec<u32> =
+            self.ended.iter().filter(|(_, it)| due(it)).map(|(napi_id, _)| *napi_id).collect();
+        for napi_id in due {
+            let Some(Ended { suspension, .. }) = self.ended.remove(&napi_id) else { continue };
+            match give_back(&mut self.world, &self.store, &suspension, self.options.held) {
+                Ok(true) => {
+                    let kind = EventKind::Again { timeout: suspension.timeout };
+                    self.tell(Message::Known(tell::event(&suspension, kind)));
+                }
+                // Somebody else has set it since, or it is gone.
+                Ok(false) => {}
+                Err(_) => {
+                    let again = now.checked_add(LIST_EVERY);
+                    self.ended.insert(napi_id, Ended { suspension, again });
+                    continue;
+                }
+            }
+            self.list();
+        }
+    }
+
+    fn give_all_back(&mut self) {
+        for Ended { suspension, .. } in std::mem::take(&mut self.ended).into_values() {
+            let back = give_back(&mut self.world, &self.store, &suspension, self.options.held);
+            if let Err(error) = back {
+                let kind = EventKind::NotGivenBack { why: error.to_string() };
+                self.tell(Message::Known(tell::event(&suspension, kind)));
+            }
+        }
+    }
+
+    fn tell(&self, message: Message) {
+        // Whoever tells ends after this thread, unless it has panicked.
+        let _ = self.tell.send(message);
+    }
+}

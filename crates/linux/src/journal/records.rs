@@ -1,0 +1,139 @@
+//! What is known of the places of one device, found by place without looking through all: a device
+//! may have a thousand queues with four settings each, and every change asks for its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::device::Record;
+use crate::apply::{Place, Spot};
+
+/// The records of one device, in the order in which their places were first changed.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    list: Vec<Record>,
+    /// Where each of them is now.
+    now: Vec<Option<Spot>>,
+    by_spot: Index<Spot>,
+    /// Those without an id: an older napkin's, which are by their queues alone.
+    by_queues: Index<Place>,
+    by_now: Index<Spot>,
+}
+
+impl Records {
+    pub(super) fn list(&self) -> &[Record] {
+        &self.list
+    }
+
+    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Record> {
+        self.list.get_mut(at)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Record> {
+        self.list.iter_mut()
+    }
+
+    /// Says where each of them is now, in their order; `None`: it is not there.
+    pub(super) fn locate(&mut self, mut now: Vec<Option<Spot>>) {
+        now.resize(self.list.len(), None);
+        self.now = now;
+        self.by_now = Index::default();
+        for (at, spot) in self.now.iter().enumerate() {
+            spot.iter().for_each(|spot| self.by_now.add(spot, at));
+        }
+    }
+
+    /// Each of them, with where it is now.
+    pub(super) fn located(&self) -> impl Iterator<Item = (&Record, Option<&Spot>)> {
+        self.list.iter().zip(self.now.iter().map(Option::as_ref))
+    }
+
+    /// The record of what is now at a place.
+    pub(super) fn position(&self, spot: &Spot) -> Option<usize> {
+        self.by_now.first(spot).or_else(|| self.same(spot))
+    }
+
+    /// The record of a place. One without an id is by its queues alone.
+    pub(super) fn same(&self, spot: &Spot) -> Option<usize> {
+        self.by_spot.first(spot).or_else(|| self.by_queues.first(&spot.place))
+    }
+
+    /// A place that was changed for the first time. It is not known yet where it is now.
+    pub(super) fn add(&mut self, record: Record) {
+        let at = self.list.len();
+        self.index(&record.spot, at);
+        self.list.push(record);
+        self.now.push(None);
+    }
+
+    /// Gives a record another place.
+    pub(super) fn rename(&mut self, at: usize, spot: &Spot) {
+        let Some(record) = self.list.get_mut(at) else { return };
+        if record.spot == *spot {
+            return;
+        }
+        let old = std::mem::replace(&mut record.spot, spot.clone());
+        self.by_spot.remove(&old, at);
+        self.by_queues.remove(&old.place, at);
+        self.index(spot, at);
+    }
+
+    /// Says where one of them is now.
+    pub(super) fn is_at(&mut self, at: usize, spot: &Spot) {
+        let Some(now) = self.now.get_mut(at) else { return };
+        if now.as_ref() == Some(spot) {
+            return;
+        }
+        if let Some(old) = now.replace(spot.clone()) {
+            self.by_now.remove(&old, at);
+        }
+        self.by_now.add(spot, at);
+    }
+
+    /// Keeps those for which this says so, in their order.
+    pub(super) fn retain(&mut self, keep: impl Fn(usize) -> bool) {
+        let now = std::mem::take(&mut self.now);
+        let all = std::mem::take(&mut self.list).into_iter().zip(now).enumerate();
+        *self = Records::default();
+        let mut places = Vec::new();
+        for (_, (record, now)) in all.filter(|(at, _)| keep(*at)) {
+            self.add(record);
+            places.push(now);
+        }
+        self.locate(places);
+    }
+
+    fn index(&mut self, spot: &Spot, at: usize) {
+        self.by_spot.add(spot, at);
+        if spot.napi_id.is_none() {
+            self.by_queues.add(&spot.place, at);
+        }
+    }
+}
+
+/// Numbers of records by a key that several may have; the first of them counts.
+#[derive(Debug)]
+struct Index<K>(BTreeMap<K, BTreeSet<usize>>);
+
+impl<K> Default for Index<K> {
+    fn default() -> Index<K> {
+        Index(BTreeMap::new())
+    }
+}
+
+impl<K: Ord + Clone> Index<K> {
+    fn first(&self, key: &K) -> Option<usize> {
+        self.0.get(key).and_then(|all| all.first().copied())
+    }
+
+    fn add(&mut self, key: &K, at: usize) {
+        self.0.entry(key.clone()).or_default().insert(at);
+    }
+
+    fn remove(&mut self, key: &K, at: usize) {
+        if let Some(all) = self.0.get_mut(key) {
+            all.remove(&at);
+            if all.is_empty() {
+                self.0.remove(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! How many files this process may have open.
+//!
+//! A process under a policy takes two descriptors of this one for as long as it lives: its pidfd and
+//! the lock of its journal. Most systems start programs with a soft limit of 1,024, for the sake of
+//! programs that use `select`, and a far higher hard limit, up to which everybody may go.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// So many descriptors are left free, so that what was set can be put back when all others are used.
+const RESERVE: u64 = 16;
+
+/// The limit of open files as it was before this process raised its own.
+#[derive(Debug, Clone)]
+pub struct OpenFiles {
+    before: Rlimit,
+}
+
+impl OpenFiles {
+    /// Raises this process's soft limit to its hard one. Where the system refuses, it stays as it
+    /// was: who then needs more than there are says so.
+    pub fn raise() -> OpenFiles {
+        let before = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, ..before });
+        OpenFiles { before }
+    }
+
+    /// Has a command's program start with the limit as it was: one that uses `select` may break with
+    /// a higher one.
+    pub fn restore_in(&self, command: &mut Command) {
+        let before = self.before;
+        let restore = move || setrlimit(Resource::Nofile, before).map_err(io::Error::from);
+        // SAFETY: between fork and exec it makes one system call, which is safe there, and no
+        // allocation.
+        unsafe { command.pre_exec(restore) };
+    }
+}
+
+/// Whether enough descriptors are left beside one that was just opened: the kernel gives the lowest
+/// number that is free.
+///
+/// # Errors
+/// `EMFILE`, as if it could not be opened.
+pub(crate) fn leaves_room(opened: impl AsFd) -> Result<(), Errno> {
+    has_room(u64::try_from(opened.as_fd().as_raw_fd()).unwrap_or(0))
+}
+
+/// Whether enough descriptors are left beside those up to a number.
+///
+/// # Errors
+/// As [`leaves_room`].
+pub(crate) fn has_room(number: u64) -> Result<(), Errno> {
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if number + RESERVE >= limit => Err(Errno::MFILE),
+        _ => Ok(()),
+    }
+}
+
+/// Whether an error tells of what this process or the system lacks, and nothing of what was asked.
+pub(crate) fn is_shortage(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
+}
+
+/// What to do about `EMFILE`, as the end of a sentence.
+pub(crate) fn advice() -> String {
+    let limit = getrlimit(Resource::Nofile).current;
+    let limit = limit.map_or_else(|| "an unknown number of".into(), |limit| limit.to_string());
+    format!(
+        "this napkin may open {limit} files, and each process takes two: raise the limit (ulimit -n, \
+         or LimitNOFILE= of its service)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_goes_up_to_the_hard_one_and_a_program_starts_with_the_one_before() {
+        let before = getrlimit(Resource::Nofile);
+        let files = OpenFiles::raise();
+        let now = getrlimit(Resource::Nofile);
+        assert_eq!(now.current, before.maximum);
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -Sn"]);
+        let lower = Rlimit { current: Some(64), ..now };
+        OpenFiles { before: lower }.restore_in(&mut command);
+        let output = command.output().expect("a shell");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "64");
+        assert_eq!(files.before.current, before.current);
+    }
+}

@@ -1,0 +1,186 @@
+//! What of an epoll context is ready now, and whether it always is.
+//!
+//! Seen from outside, by `poll` with no timeout on duplicates of the context and of its members: it
+//! takes no event from the program, wakes nobody and sends nothing. A level-triggered member that
+//! is ready stays in the context's ready list until the program does something about it; one that
+//! asks for `EPOLLOUT` on a descriptor that can be written to is ready for ever. An edge-triggered
+//! one (`EPOLLET`) leaves the list when it was told of, so that it is never named here.
+
+use std::fmt;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use serde::Serialize;
+
+use super::descriptor::Descriptor;
+use super::epoll::Member;
+use super::error::ProcessError;
+use super::handle::Process;
+
+const EPOLLIN: u32 = 1;
+const EPOLLOUT: u32 = 4;
+const EPOLLONESHOT: u32 = 1 << 30;
+const EPOLLET: u32 = 1 << 31;
+
+/// How often a context is looked at, and how long between two looks: a program that serves its
+/// descriptors has an empty list now and then, if only before a wait that sleeps.
+const LOOKS: u32 = 8;
+const GAP: Duration = Duration::from_millis(2);
+
+/// Members of one context that are looked at.
+const MEMBERS: usize = 4_096;
+
+/// A member that was ready at every look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Ready {
+    /// Its descriptor in the program.
+    pub fd: i32,
+    /// Whether something can be read from it, and that was asked for (`EPOLLIN`).
+    pub readable: bool,
+    /// Whether it can be written to, and that was asked for (`EPOLLOUT`).
+    pub writable: bool,
+}
+
+impl fmt::Display for Ready {
+    /// `7 (EPOLLOUT)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let events = match (self.readable, self.writable) {
+            (true, true) => "EPOLLIN, EPOLLOUT",
+            (true, false) => "EPOLLIN",
+            (false, true) => "EPOLLOUT",
+            // Asked for or not, both are always told.
+            (false, false) => "EPOLLERR or EPOLLHUP",
+        };
+        write!(f, "{} ({events})", self.fd)
+    }
+}
+
+impl Process {
+    /// The level-triggered members of an epoll context that are ready at each of some looks, within
+    /// 20 ms; none if the context itself was found with nothing ready once, or was closed.
+    ///
+    /// A connection on which more comes all the time is among them, as it looks the same.
+    ///
+    /// # Errors
+    /// If the process has ended, or may not be reached.
+    pub fn always_ready(&self, epoll: &Descriptor) -> Result<Vec<Ready>, ProcessError> {
+        let mut always: Option<Vec<Ready>> = None;
+        for look in 0..LOOKS {
+            if look > 0 && self.ends_within(GAP) {
+                return Err(ProcessError::Gone { pid: self.pid() });
+            }
+            let Some(taken) = self.take(epoll)? else { return Ok(Vec::new()) };
+            if now(&taken, PollFlags::IN).is_empty() {
+                return Ok(Vec::new());
+            }
+            drop(taken);
+            let ready = self.ready_members(epoll)?;
+            always = Some(match always {
+                None => ready,
+                Some(always) => always.into_iter().filter(|it| ready.contains(it)).collect(),
+            });
+            if always.as_ref().is_some_and(Vec::is_empty) {
+                break;
+            }
+        }
+        Ok(always.unwrap_or_default())
+    }
+
+    fn ready_members(&self, epoll: &Descriptor) -> Result<Vec<Ready>, ProcessError> {
+        let mut ready = Vec::new();
+        for member in self.members(epoll, MEMBERS)?.list {
+            if !stays(member.events) {
+                continue;
+            }
+            let Some(taken) = self.take_fd(epoll.tid, member.fd)? else { continue };
+            // The number may be something else's by now.
+            let inode = rustix::fs::fstat(&taken).map(|stat| stat.st_ino);
+            if member.inode.is_some() && inode.ok() == member.inode {
+                ready.extend(told(&member, now(&taken, asked(member.events))));
+            }
+        }
+        ready.sort_unstable();
+        ready.dedup();
+        Ok(ready)
+    }
+}
+
+/// Whether a member stays in the ready list for as long as it is ready: neither edge-triggered, nor
+/// disarmed after an event.
+fn stays(events: u32) -> bool {
+    const NONE: u32 = EPOLLET | EPOLLONESHOT;
+    events & NONE == 0
+}
+
+fn asked(events: u32) -> PollFlags {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN, events & EPOLLIN != 0);
+    flags.set(PollFlags::OUT, events & EPOLLOUT != 0);
+    flags
+}
+
+/// What is ready of a descriptor now.
+fn now(descriptor: &OwnedFd, asked: PollFlags) -> PollFlags {
+    let mut polled = [PollFd::from_borrowed_fd(descriptor.as_fd(), asked)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut polled, Some(&at_once)) {
+        Ok(1..) => polled[0].revents(),
+        _ => PollFlags::empty(),
+    }
+}
+
+fn told(member: &Member, ready: PollFlags) -> Option<Ready> {
+    let failed = PollFlags::ERR | PollFlags::HUP;
+    (!ready.is_empty() && ready.intersects(asked(member.events) | failed)).then_some(Ready {
+        fd: member.fd,
+        readable: ready.contains(PollFlags::IN),
+        writable: ready.contains(PollFlags::OUT),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+    use rustix::pipe::pipe;
+
+    use super::super::Kind;
+    use super::*;
+
+    /// What is always ready of a context of this process with these members.
+    fn seen(members: &[(&OwnedFd, EventFlags)]) -> Vec<String> {
+        let context = epoll::create(CreateFlags::CLOEXEC).expect("a context");
+        for (member, events) in members {
+            epoll::add(&context, member, EventData::new_u64(0), *events).expect("added");
+        }
+        let pid = i32::try_from(std::process::id()).expect("an id");
+        let own = Process::open(pid).expect("this process");
+        let epoll = Descriptor { tid: pid, fd: context.as_raw_fd(), kind: Kind::Epoll };
+        own.always_ready(&epoll).expect("its own").iter().map(Ready::to_string).collect()
+    }
+
+    #[test]
+    fn a_pipe_that_can_be_written_to_is_always_ready_unless_edge_triggered() {
+        let (end, start) = pipe().expect("a pipe");
+        let fd = start.as_raw_fd();
+        assert_eq!(seen(&[(&start, EventFlags::OUT)]), [format!("{fd} (EPOLLOUT)")]);
+        assert_eq!(seen(&[(&start, EventFlags::OUT | EventFlags::ET)]), [""; 0]);
+        assert_eq!(seen(&[(&start, EventFlags::OUT | EventFlags::ONESHOT)]), [""; 0]);
+        assert_eq!(seen(&[(&end, EventFlags::IN)]), [""; 0], "nothing was written");
+        rustix::io::write(&start, b"x").expect("written");
+        let both = seen(&[(&end, EventFlags::IN), (&start, EventFlags::OUT)]);
+        assert_eq!(both.len(), 2, "{both:?}");
+        assert!(both.contains(&format!("{} (EPOLLIN)", end.as_raw_fd())), "{both:?}");
+        drop(end);
+        let alone = seen(&[(&start, EventFlags::empty())]);
+        assert_eq!(alone, [format!("{fd} (EPOLLERR or EPOLLHUP)")]);
+    }
+
+    #[test]
+    fn a_context_with_nothing_in_it_has_nothing_ready() {
+        assert_eq!(seen(&[]), [""; 0]);
+    }
+}
