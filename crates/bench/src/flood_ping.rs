@@ -64,11 +64,11 @@ impl FloodPing {
         Client::Extreme { per_second: 400_000, cost: 5 * MICROSECOND }
     }
 
-    fn synthetic_queue(arrivals: Arrivals, seed: u64) -> Result<Box<dyn PacketQueue>, BenchError> {
+    fn synthetic_queue(arrivals: Arrivals, seed: u64) -> Result<SyntheticQueue, BenchError> {
         let start = napkin_engine::now() + 1_000_000;
         let config = SyntheticConfig { seed, arrivals, start, ..SyntheticConfig::default() };
         let pool = Pool::new(4_096);
-        Ok(Box::new(SyntheticQueue::new(&config, Box::new(Requests), pool, None)?))
+        Ok(SyntheticQueue::new(&config, Box::new(Requests), pool, None)?)
     }
 }
 
@@ -109,14 +109,17 @@ impl Workload for FloodPing {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
         let options = trial.options;
         let placement = options.placement();
+        let mut offers = None;
         let (queue, cost): (Box<dyn PacketQueue>, u64) = match self.clients[index] {
             Client::Synthetic { turnaround } => {
                 let arrivals = Arrivals::Flood { turnaround, outstanding: 1 };
-                (Self::synthetic_queue(arrivals, trial.seed)?, 0)
+                (Box::new(Self::synthetic_queue(arrivals, trial.seed)?), 0)
             }
             Client::Extreme { per_second, cost } => {
                 let arrivals = Arrivals::Fixed { per_second: per_second.into() };
-                (Self::synthetic_queue(arrivals, trial.seed)?, cost)
+                let queue = Self::synthetic_queue(arrivals, trial.seed)?;
+                offers = Some(queue.control());
+                (Box::new(queue), cost)
             }
             Client::Ping => {
                 let config = TapConfig {
@@ -137,21 +140,23 @@ impl Workload for FloodPing {
             _ => None,
         };
         trial.warm_up(Duration::ZERO)?;
-        let answered = serving.stack.counters().answered();
+        let offered = || offers.as_ref().map(|queue| queue.offered());
+        let (answered, due) = (serving.stack.counters().answered(), offered());
         let window = Window::begin(&serving, &[placement.queue])?;
         trial.window()?;
         let mut figures = window.end(0)?;
         let answered = serving.stack.counters().answered() - answered;
+        let due = offered().zip(due).map(|(end, begin)| end - begin);
         if let Some(ping) = ping {
             ping.stop()?;
         }
         let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
         figures.packets = Some(answered);
         figures.achieved_per_s = Some(answered as f64 / seconds);
-        figures.offered_per_s = match self.clients[index] {
-            Client::Extreme { per_second, .. } => Some(per_second.into()),
-            _ => None,
-        };
+        // In a closed loop nothing falls due.
+        if let Some(due) = due {
+            figures.set_due(due, answered);
+        }
         let tx = figures.interrupts_tx.unwrap_or(0);
         let polled = figures.polled_packets.unwrap_or(0);
         set_ratio(&mut figures.extra, "interrupts_tx_per_packet", tx, polled);
@@ -165,6 +170,7 @@ impl Workload for FloodPing {
             column::CLIENT,
             column::ACHIEVED,
             column::PACKETS,
+            column::UNANSWERED,
             column::INTERRUPTS,
             column::INTERRUPTS_PER_PACKET,
             column::TX_INTERRUPTS_PER_PACKET,
@@ -188,7 +194,7 @@ impl Workload for FloodPing {
         ];
         if self.clients.iter().any(|client| !matches!(client, Client::Extreme { .. })) {
             notes.push(
-                "closed loop (every client but extreme): nothing is offered at a rate".into(),
+                "closed loop (every client but extreme): nothing is offered at a rate, and nothing falls due".into(),
             );
         }
         if self.clients.contains(&Client::Ping) {

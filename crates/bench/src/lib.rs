@@ -8,6 +8,7 @@
 //! - [`linux`]: workloads in the kernel, over a veth between two namespaces; [`memcached`]: the client
 //!   that loads a real memcached there.
 //! - [`machine`], [`sweep`], [`reproduce`]: modelled hosts, and the published experiments on them.
+//! - [`host_costs`]: what this host's own kernel costs, as a profile.
 //! - [`serve`]: what `napkin serve` does.
 //! - [`interrupt`]: being asked to end; [`partial`]: the file from which a run goes on.
 //! - [`conclusion`]: what a workload shows, and what to learn from its table.
@@ -16,6 +17,7 @@
 pub mod conclusion;
 pub mod error;
 pub mod flood_ping;
+pub mod host_costs;
 pub mod interrupt;
 pub mod linux;
 pub mod machine;

@@ -184,6 +184,8 @@ impl Workload for XskRr {
             column::ACHIEVED,
             column::SWITCHES_PER_PACKET,
             column::INTERRUPTS_PER_PACKET,
+            column::APPLICATION_POLLS,
+            column::SOFTIRQ_POLLS,
             column::WORK,
             column::POLL,
             column::WAITING,

@@ -145,6 +145,11 @@ fn a_schedule_charges_all_that_was_due_during_a_stall_and_a_closed_loop_one_requ
     assert_eq!((open.gets, open.hits), (open.misses, 0), "the fake has no records");
     assert_eq!(open.gets + open.sets, open.requests);
 
+    // A tool that counts from the real sending leaves out what waited for its turn.
+    let published = open.published_ns.expect("answers");
+    assert!(published.mean < latency.mean, "{open:?}");
+    assert!(published.p99 < latency.at.p99.map_or(0.0, |it| it as f64), "{open:?}");
+
     let blind = closed.latency_ns.expect("answers");
     assert!(blind.max >= stall, "{closed:?}");
     assert_eq!((closed.late, closed.offered_per_s, closed.send_delay_ns), (0, None, None));

@@ -4,16 +4,19 @@ use std::time::Duration;
 
 use napkin_core::Policy;
 use napkin_core::Time;
+use napkin_linux::Device;
 use napkin_linux::apply::{
     self as kernel, Applied, ApplyError, Change, DeviceRestored, Ended, Hold, Linux, Neighbours,
     Options, Plan, Request, Target, World,
 };
 use napkin_linux::attach::Signals;
 use napkin_linux::journal::Store;
+use napkin_linux::shell;
 use napkin_sched::CpuList;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};
+use crate::guard::{self, Guard};
 use crate::{policies, restore, table, units};
 
 /// Its arguments.
@@ -27,6 +30,9 @@ Each change is written to a journal with the old value before it is made, so eve
 back: by napkin restore, also after a crash; by itself with --for; and a reboot undoes all of it.
 Several applies one after the other are put back to what was before the first. Applying what is so
 already writes nothing. What somebody else changed meanwhile is told of, not overwritten.
+
+Under a policy that suspends interrupts a program can starve its queue. --for watches for that, as
+run and attach do (--guard; napkin attach --help says how it comes); without --for nobody does.
 
 The journal is in $NAPKIN_STATE, else in /run/napkin (root) or $XDG_RUNTIME_DIR/napkin.
 Changing a device takes CAP_NET_ADMIN; --dry-run takes nothing.
@@ -49,6 +55,9 @@ pub(crate) struct Apply {
     /// Only the NAPI instance that polls this receive queue.
     #[arg(long, value_name = "N")]
     queue: Option<u32>,
+    /// Also the NAPI instances that poll transmit queues alone; they are left as they are otherwise.
+    #[arg(long, conflicts_with = "queue")]
+    tx: bool,
     /// The interrupt and the thread of queue i go to the i-th of these CPUs, round and round.
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
@@ -58,6 +67,10 @@ pub(crate) struct Apply {
     /// Hold it for this time, as in 10m, then put back what was before; also on Ctrl-C or SIGTERM.
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     limit: Option<Duration>,
+    /// With --for: what to do when a program starves a queue: when each of its waits finds something
+    /// else that is ready, nobody polls the queue, and nothing is received any more.
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Guard::Once)]
+    guard: Guard,
     /// Also change what somebody else has changed since napkin did.
     #[arg(long)]
     force: bool,
@@ -71,15 +84,15 @@ pub(crate) struct Apply {
 
 pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     policies::warn(&[args.policy]);
-    let options =
-        Options { queue: args.queue, cpus: args.cpus.clone().unwrap_or_default().0, rt: args.rt };
+    let cpus = args.cpus.clone().unwrap_or_default().0;
+    let options = Options { queue: args.queue, transmit: args.tx, cpus, rt: args.rt };
     let mut world = Linux::open().map_err(Failure::of)?;
     if args.dry_run {
         let at = world.look(Target::Name(&args.dev)).map_err(Failure::of)?;
         let plan =
             kernel::plan(&args.policy, &at, world.kernel(), &options).map_err(Failure::of)?;
         let neighbours = kernel::neighbours(&args.policy, &at.device, args.queue, &[]);
-        warn(&plan, neighbours.as_ref());
+        warn(&plan, &at.device, neighbours.as_ref());
         return told(args, &plan, &plan.changes, neighbours.as_ref());
     }
     let store = Store::open().map_err(|error| match world.may_change() {
@@ -91,6 +104,9 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
         Request { policy: &args.policy, ifname: &args.dev, options: &options, force: args.force };
     let Some(limit) = args.limit else {
         let applied = kernel::apply(&mut world, &store, &request).map_err(Failure::of)?;
+        if args.policy.suspends() {
+            guard::unwatched();
+        }
         return told_applied(args, &applied);
     };
     // Before anything is changed, so that no signal ends this in between.
@@ -98,11 +114,14 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     let hold = Hold::apply(world, &store, &request).map_err(Failure::of)?;
     // A reader that has gone is no reason to end early.
     let told = told_applied(args, hold.applied());
+    let suspends = args.policy.suspends();
+    let guard = if suspends { args.guard.start(Some(&hold), true, false) } else { None };
     let time = Time(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
     say(&format!("{}: held for {time}; Ctrl-C puts it back", args.dev));
     if let Ended::Signal(signal) = hold.wait(&signals, limit) {
         say(&format!("{}: ended by signal {signal}", args.dev));
     }
+    drop(guard);
     let restored = hold.restore().map_err(Failure::of)?;
     ended(args, &restored)?;
     told
@@ -120,18 +139,25 @@ fn ended(args: &Apply, restored: &DeviceRestored) -> Result<(), Failure> {
 fn told_applied(args: &Apply, applied: &Applied) -> Result<(), Failure> {
     let device = &applied.before.device;
     let neighbours = kernel::neighbours(&args.policy, device, args.queue, &[]);
-    warn(&applied.plan, neighbours.as_ref());
+    warn(&applied.plan, device, neighbours.as_ref());
     told(args, &applied.plan, &applied.done, neighbours.as_ref())
 }
 
-fn warn(plan: &Plan, neighbours: Option<&Neighbours>) {
+fn warn(plan: &Plan, device: &Device, neighbours: Option<&Neighbours>) {
     for warning in &plan.warnings {
         say(&format!("warning: {}: {warning}", plan.policy));
     }
     if plan.nothing_to_place {
+        let why = device.why_no_irq().map_or_else(String::new, |why| format!("{why}, and "));
         say(&format!(
-            "warning: --cpus places nothing: {} has no interrupts, and {} no threads",
+            "warning: {}: --cpus places nothing: {why}{} has no threads",
             plan.ifname, plan.policy
+        ));
+    }
+    if plan.transmit_left > 0 {
+        say(&format!(
+            "note: {}: {} instances only transmit, and are left as they are; --tx sets them, too",
+            plan.ifname, plan.transmit_left
         ));
     }
     if let Some(neighbours) = neighbours {
@@ -161,7 +187,9 @@ fn told(
     let mut text = changed(ifname, changes);
     text.push_str(&match (args.dry_run, args.limit) {
         (true, _) => "nothing was changed (--dry-run)\n".to_owned(),
-        (false, None) => format!("put it back with: napkin restore --dev {ifname}\n"),
+        (false, None) => {
+            format!("put it back with: napkin restore {}\n", shell::dev(ifname))
+        }
         (false, Some(_)) => String::new(),
     });
     print(&text)

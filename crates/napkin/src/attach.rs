@@ -5,17 +5,19 @@ use std::time::Duration;
 use napkin_core::Policy;
 use napkin_linux::apply::{DeviceRestored, Hold, Options, Request};
 use napkin_linux::attach::{
-    Attachment, Detail, Ended, Event, EventKind, Lines, Plan, Restoration, Signals, cpus_by_napi,
-    hold, set_on,
+    Attachment, Detail, Ended, Event, Lines, Plan, Restoration, Signals, cpus_by_napi, hold, set_on,
 };
+use napkin_linux::guard::can_starve;
 use napkin_linux::journal::{Found, ProcessJournals, Store};
 use napkin_linux::kernel::Kernel;
 use napkin_linux::process::Params;
+use napkin_linux::shell;
 use napkin_linux::support::{self, Scope, Warning};
 use napkin_sched::CpuList;
 
 use crate::apply::policy;
 use crate::failure::{Failure, say};
+use crate::guard::{self, Guard};
 use crate::{policies, units};
 
 /// Its arguments.
@@ -23,13 +25,18 @@ use crate::{policies, units};
 #[command(after_help = "\
 Sets a policy's epoll parameters (and its socket options, if it has any) on a running, unmodified
 program, its children and theirs, from outside, and keeps doing so for what they open later, until
-it is interrupted: then everything is put back, and the exit code is 0. It ends as well when the
-last of the processes has ended, or after --for. Other users' processes take CAP_SYS_PTRACE.
+it is interrupted: then everything is put back, and the exit code is 0; or 1, if something could not be
+set or put back. It ends as well when the last of the processes has ended, or after --for. Other users' processes take CAP_SYS_PTRACE.
 
 An epoll context that is opened later is found by looking: every 10 ms for a second after a start
 or a change, then every 250 ms; and never for more than 2 % of a CPU.
 
 What was set is written down before it is set: after a crash napkin restore puts it back.
+
+Under a policy that suspends interrupts a program starves its queue for as long as each of its waits
+finds something else that is ready, as a socket registered for EPOLLOUT without EPOLLET: nobody polls
+the queue any more. --guard watches for that (CAP_BPF and CAP_PERFMON), and within 0.1 s sets the
+queue's irq-suspend-timeout to 0 and names the program, its thread, and what is always ready.
 
 Examples:
   napkin attach $(pidof memcached) --policy suspend20 --dev eth0
@@ -73,6 +80,10 @@ pub(crate) struct How {
     /// Move each thread that waits for the packets of one instance to the CPU where that is polled.
     #[arg(long)]
     pub(crate) pin: bool,
+    /// What to do when the program starves its queue: when each of its waits finds something else
+    /// that is ready, nobody polls the queue, and nothing is received any more.
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Guard::Once)]
+    pub(crate) guard: Guard,
     /// Say only what fails.
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
@@ -94,25 +105,23 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     if args.once {
         let events = attachment.look().events;
         events.iter().for_each(&mut tell);
+        let unset = not_set(&attachment);
         attachment.leave();
-        if events.iter().any(|event| matches!(event.kind, EventKind::Failed { .. })) {
-            return Err(Failure::Failed("not everything was set".into()));
-        }
+        unset?;
         let set = events.iter().any(|event| event.kind.sets());
         how.note(if set {
             "left so: napkin restore puts it back"
         } else {
             "nothing was to be set"
         });
+        if how.can_starve() && !how.quiet {
+            guard::unwatched();
+        }
         return Ok(());
     }
-    let (mut set, mut failed) = (false, false);
-    let mut tell = |event: &Event| {
-        set |= event.kind.sets();
-        failed |= matches!(event.kind, EventKind::Failed { .. });
-        tell(event);
-    };
+    let guard = how.guard(device.as_ref());
     let ended = hold(&mut attachment, args.limit, &signals, &mut tell);
+    let unset = not_set(&attachment);
     let (restoration, events) = attachment.restore();
     events.iter().for_each(&mut tell);
     if ended != Ended::Processes {
@@ -121,14 +130,23 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
             how.note("what another napkin set there is left so: napkin restore puts it back");
         }
     }
+    drop(guard);
     let device = device.map_or(Ok(()), |device| how.put_back(device));
     if restoration.failed > 0 {
         return Err(Failure::Failed("not everything was put back: try napkin restore".into()));
     }
-    if failed && !set {
-        return Err(Failure::Failed("nothing could be set".into()));
+    device.and(unset)
+}
+
+/// A failure if not everything was set.
+pub(crate) fn not_set(attachment: &Attachment<ProcessJournals>) -> Result<(), Failure> {
+    match attachment.unset() {
+        0 => Ok(()),
+        1 => Err(Failure::Failed("not everything was set: see above for the process".into())),
+        more => {
+            Err(Failure::Failed(format!("not everything was set in {more} processes: see above")))
+        }
     }
-    device
 }
 
 /// Whether the journal still knows of changes of a process.
@@ -143,8 +161,10 @@ impl How {
         let policy = &self.policy;
         let scope = if self.dev.is_some() { Scope::Both } else { Scope::Program };
         policies::warn(&[*policy]);
-        let plan = Plan::of(policy).map_err(Failure::of)?;
         let kernel = Kernel::probe();
+        // Its refusal names what this kernel can do.
+        support::check(policy, &kernel, scope).map_err(Failure::of)?;
+        let plan = Plan::of(policy).map_err(Failure::of)?;
         let nothing = plan.epoll == Params::default() && plan.socket.is_none();
         if nothing {
             // All of it is the device's: whether this kernel can do that is the only question.
@@ -158,7 +178,9 @@ impl How {
             }
         }
         let store = Store::open().map_err(Failure::of)?;
-        Ok(Attachment::new(plan, ProcessJournals::new(store)))
+        let mut attachment = Attachment::new(plan, ProcessJournals::new(store));
+        attachment.raise_open_files();
+        Ok(attachment)
     }
 
     /// Says that the policy has a device part, if no device has it. Where the devices cannot be
@@ -183,7 +205,7 @@ impl How {
     pub(crate) fn device(&self) -> Result<Option<Hold>, Failure> {
         let Some(ifname) = &self.dev else { return Ok(None) };
         let cpus = self.cpus.clone().unwrap_or_default().0;
-        let options = Options { queue: self.queue, cpus, rt: None };
+        let options = Options { queue: self.queue, cpus, ..Options::default() };
         let request = Request { policy: &self.policy, ifname, options: &options, force: false };
         let device = Hold::here(&request).map_err(Failure::of)?;
         if self.verbose {
@@ -201,6 +223,19 @@ impl How {
         Ok(())
     }
 
+    /// Watches for queues that the program starves, if it can.
+    pub(crate) fn guard(&self, device: Option<&Hold>) -> Option<napkin_linux::guard::Guard> {
+        if !self.can_starve() {
+            return None;
+        }
+        self.guard.start(device, false, self.quiet)
+    }
+
+    /// Where the instances cannot be listed the guard says so.
+    fn can_starve(&self) -> bool {
+        can_starve(&self.policy).unwrap_or(true)
+    }
+
     /// Puts the device back and says what could not be.
     pub(crate) fn put_back(&self, device: Hold) -> Result<(), Failure> {
         let restored: DeviceRestored = device.restore().map_err(Failure::of)?;
@@ -208,9 +243,13 @@ impl How {
             return Ok(());
         }
         let ifname = &restored.ifname;
+        if let Some(why) = &restored.away {
+            return Err(Failure::Failed(format!("{ifname}: {why}")));
+        }
         Err(Failure::Failed(format!(
-            "{ifname}: not everything was put back: napkin diff --dev {ifname} says what, and \
-             napkin restore tries again"
+            "{ifname}: not everything was put back: napkin diff {} says what, and napkin restore tries \
+             again",
+            shell::dev(ifname)
         )))
     }
 

@@ -132,11 +132,11 @@ fn readable(report: &Report, all: bool) -> String {
 }
 
 fn full(finding: &Finding) -> String {
-    let Finding { check, status, what, seen, mend } = finding;
+    let Finding { check, status, what, seen, .. } = finding;
     let mut out = format!("{status:8}{check}\n{}", filled("        ", what));
     let label = if *status == Status::Unknown { "missing" } else { "seen" };
     out.push_str(&filled(&format!("{label:>7}: "), seen));
-    if let Some(mend) = mend {
+    if let Some(mend) = finding.command() {
         // Never broken: it is there to be copied.
         out.push_str(&format!("   mend: {mend}\n"));
     }

@@ -5,8 +5,11 @@ use std::process::Command;
 
 use napkin_linux::attach::{Exit, Lines, Signals, Told, die_by, run as run_program};
 
-use crate::attach::How;
+use crate::attach::{How, not_set};
 use crate::failure::{Failure, say};
+
+/// The exit code of `env`, `timeout` and others for what is not the program's fault.
+const UNSTARTED: u8 = 125;
 
 /// Its arguments.
 #[derive(Debug, clap::Args)]
@@ -17,9 +20,13 @@ the device is set before the program starts, and put back after it has ended. Th
 and no patch, so that statically linked programs work as well.
 
 Signals are passed on, and the exit code is the program's; if a signal ended it, the same ends
-napkin. 127: there is no such program; 126: it cannot be executed; 125: napkin could not start it.
+napkin. 127: there is no such program; 126: it cannot be executed; 125: napkin could not start it,
+or the program's own code was 0 and not everything could be set or put back.
 If the program leaves processes behind (a daemon), napkin stays until the last has ended. napkin's
 own messages go to standard error.
+
+Under a policy that suspends interrupts --guard watches for a queue that the program starves; napkin
+attach --help says how that comes.
 
 Examples:
   sudo napkin run --policy suspend20 --dev eth0 -- memcached -u memcache -t 4 -N 4
@@ -49,11 +56,23 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let Some((program, arguments)) = args.program.split_first() else {
         return Err(Failure::Usage("name the program".into()));
     };
-    // Before anything is changed that is to be put back; they are passed on to the program.
-    let signals = Signals::block(&Signals::PASSED).map_err(Failure::of)?;
-    let mut attachment = how.attachment()?;
-    let device = how.device()?;
-    how.pin(&mut attachment)?;
+    // Whatever fails until the program has started is none of its exit codes.
+    let prepared = (|| -> Result<_, Failure> {
+        // Before anything is changed that is to be put back; they are passed on to the program.
+        let signals = Signals::block(&Signals::PASSED).map_err(Failure::of)?;
+        let mut attachment = how.attachment()?;
+        let device = how.device()?;
+        how.pin(&mut attachment)?;
+        Ok((signals, attachment, device))
+    })();
+    let (signals, mut attachment, device) = match prepared {
+        Ok(prepared) => prepared,
+        Err(failure) => {
+            failure.report();
+            return Err(Failure::Exit(UNSTARTED));
+        }
+    };
+    let guard = how.guard(device.as_ref());
     let mut lines = Lines::new(how.detail());
     let mut tell = |told: Told<'_>| match told {
         Told::Event(event) => lines.line(event).iter().for_each(|line| say(line)),
@@ -65,13 +84,14 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let mut command = Command::new(program);
     command.args(arguments);
     let ended = run_program(&mut command, &mut attachment, &signals, &mut tell);
+    let set = not_set(&attachment);
     drop(attachment);
+    drop(guard);
     let device = device.map_or(Ok(()), |device| how.put_back(device));
     // How the program ended comes first: whoever started it wants to know that.
-    if let Err(failure) = device {
-        failure.report();
-    }
+    let left = set.map_err(Failure::report).is_err() | device.map_err(Failure::report).is_err();
     match ended {
+        Ok(Exit::Code(0)) if left => Err(Failure::Exit(UNSTARTED)),
         Ok(Exit::Code(0)) => Ok(()),
         Ok(Exit::Code(code)) => Err(Failure::Exit(u8::try_from(code).unwrap_or(u8::MAX))),
         Ok(Exit::Signal(signal)) => {

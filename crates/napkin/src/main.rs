@@ -12,6 +12,8 @@ mod control;
 mod diff;
 mod doctor;
 mod failure;
+mod guard;
+mod host_costs;
 mod launch;
 mod machine;
 mod manual;

@@ -12,6 +12,7 @@ use napkin_machine::profile::{Key, Origin, Profile, SECTIONS, Stated};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};
+use crate::host_costs;
 use crate::outputs::check;
 use crate::table;
 
@@ -27,6 +28,7 @@ Examples:
   napkin profile show epyc-7662
   napkin profile show epyc-7662 --toml > mine.toml
   napkin profile check mine.toml
+  sudo napkin profile measure --out mine.toml
   napkin profile fit qemu-2018 --experiment 2018 --out qemu-2018.toml")]
 pub(crate) struct ProfileArgs {
     #[command(subcommand)]
@@ -56,6 +58,8 @@ enum What {
         #[arg(value_name = "NAME|FILE")]
         name: String,
     },
+    /// Measure what this host's own kernel costs, and write it as a profile.
+    Measure(host_costs::Measure),
     /// Find the fitted constants again, from the rows that an experiment names for it.
     Fit {
         /// A profile's name or a TOML file.
@@ -85,6 +89,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
         What::Show { name, toml: true, .. } => print(&load(name)?.to_toml()),
         What::Show { name, json, .. } => show(&load(name)?, *json),
         What::Check { name } => check_one(name),
+        What::Measure(args) => host_costs::run(args),
         What::Fit { name, experiment, out, evaluations, jobs, quiet } => {
             let options = Options { evaluations: *evaluations, jobs: *jobs };
             find_constants(name, experiment.as_deref(), out.as_deref(), options, *quiet)
@@ -119,7 +124,8 @@ fn from(constant: &Stated<'_>) -> String {
         format!("{} to {}", show(range.start()), show(range.end()))
     };
     let origin = match &constant.origin {
-        Origin::Source(source) => (*source).to_owned(),
+        Origin::Source { what, range: None } => (*what).to_owned(),
+        Origin::Source { what, range: Some(range) } => format!("within {}: {what}", within(range)),
         Origin::Fitted(range) => format!("fitted within {}", within(range)),
         Origin::Assumed { why, range: None } => format!("assumed: {why}"),
         Origin::Assumed { why, range: Some(range) } => {

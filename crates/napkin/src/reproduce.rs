@@ -13,6 +13,9 @@ use crate::failure::{Failure, print, say};
 use crate::outputs::check;
 use crate::units;
 
+/// Draws of each change that is asked why a row is off.
+const CAUSES: u64 = 16;
+
 /// The name of the experiment that takes a table.
 const KERNEL: &str = "kernel";
 
@@ -28,7 +31,8 @@ Examples:
   napkin reproduce 2024 2018 --report page.html     two, with the plots people know
   napkin reproduce all --quick                      one short run of each cell
   napkin reproduce 2024 --quick --uncertainty 20    how sure its figures and orders are
-  napkin reproduce kernel --table scenarios.csv     a table of your own, of the same form")]
+  napkin reproduce kernel --table scenarios.csv     a table of your own, of the same form
+  napkin reproduce kernel --causes 64               what cures the rows that are off")]
 pub(crate) struct Reproduce {
     /// 2007, 2018, 2020, 2024, 2025, kernel, or all.
     #[arg(value_name = "EXPERIMENT", default_value = "all")]
@@ -57,6 +61,10 @@ pub(crate) struct Reproduce {
     /// draws that keeps it. Each draw takes as long as --seeds 1.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     uncertainty: u64,
+    /// Draw each change of the model that may tell why a row is off N times, on every row; for 'kernel'. 0
+    /// asks for no reasons. [default: 16, or 0 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    causes: Option<u64>,
     /// Virtual time of a cell, as in 1s. [default: each experiment's own]
     #[arg(long = "virtual", value_name = "TIME", value_parser = units::virtual_time)]
     window: Option<u64>,
@@ -104,6 +112,9 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     if args.table.is_some() && !chosen.iter().any(|known| known.name == KERNEL) {
         return Err(Failure::Usage("--table is for the experiment 'kernel'".to_owned()));
     }
+    if args.causes.is_some() && !chosen.iter().any(|known| known.name == KERNEL) {
+        return Err(Failure::Usage("--causes is for the experiment 'kernel'".to_owned()));
+    }
     if args.profile.is_some() && chosen.len() != 1 {
         return Err(Failure::Usage("--profile is for one experiment: name it".to_owned()));
     }
@@ -117,6 +128,7 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
         profile: args.profile.clone(),
         table: args.table.clone(),
         uncertainty: args.uncertainty,
+        causes: args.causes.unwrap_or(if args.quick { 0 } else { CAUSES }),
         draw: None,
         jobs: args.jobs,
         quick: args.quick,

@@ -101,12 +101,17 @@ pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Fai
         say(&format!("{ifname}: nothing was put back: {why}"));
         return Ok(());
     }
+    if let Some(why) = &restored.away {
+        let end = if restored.forgotten && !dry_run { "; forgotten (--forget)" } else { "" };
+        say(&format!("{ifname}: {why}{end}"));
+        return Ok(());
+    }
     if restored.gone {
         return print(&format!("{ifname}: the device is gone, and what was changed with it\n"));
     }
     if !restored.changes.is_empty() {
         print(&changed(ifname, &restored.changes))?;
-    } else if restored.is_complete() {
+    } else if restored.is_complete() && !restored.left() {
         print(&format!("{ifname}: everything is as it was\n"))?;
     }
     let left = match (restored.forgotten, dry_run) {
@@ -122,9 +127,12 @@ pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Fai
     }
     if !restored.missing.is_empty() {
         let count = restored.missing.len();
-        let why = if restored.up {
+        let why = if restored.forgotten && !dry_run {
+            "belong to instances that are not there now, and may come back with them: they are \
+             forgotten (--forget)"
+        } else if restored.up {
             "belong to instances that are not there now, and may come back with them: restore again \
-             then, or give them up with --forget"
+             then (more channels: ethtool -L DEV), or give them up with --forget"
         } else {
             "cannot be reached while it is down: set it up (ip link set DEV up) and restore again, \
              or give them up with --forget"

@@ -3,25 +3,38 @@
 
 mod common;
 
+use std::ffi::CString;
+use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use common::namespace::fresh;
 use common::{Place, text};
 use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_linux::{Setting, device};
-use napkin_testing::{needs, test};
+use napkin_testing::{needs, needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use serde_json::Value;
 
 /// Runs a test in a fresh namespace with a veth of two queues, `va`.
 fn lab(test: impl FnOnce() + Send) {
+    with_queues(2, test);
+}
+
+fn with_queues(queues: u32, test: impl FnOnce() + Send) {
     let inside = || {
         let mut route = Route::open().expect("a socket");
-        let config =
-            VethConfig { name: "va", peer: "vb", peer_namespace: None, rx_queues: 2, tx_queues: 2 };
+        let config = VethConfig {
+            name: "va",
+            peer: "vb",
+            peer_namespace: None,
+            rx_queues: queues,
+            tx_queues: queues,
+        };
         route.add_veth(&config).expect("a pair");
         Ethtool::open().expect("ethtool").set_features("va", &[(GRO[0], true)]).expect("GRO");
         for name in ["va", "vb"] {
@@ -195,6 +208,87 @@ fn diff_says_by_its_code_whether_anything_differs() {
         assert_eq!(different[0]["subject"], "queue 0");
         assert_eq!(code("restore"), Some(0));
         assert_eq!(code("diff --dev va"), Some(0));
+    });
+}
+
+/// A state directory in a file system of its own, with room for so many pages, seen by this thread
+/// and what it starts.
+fn small(home: &Place, pages: u32) -> std::path::PathBuf {
+    let state = home.0.join("state");
+    DirBuilder::new().mode(0o700).create(&state).expect("a directory");
+    let options = CString::new(format!("size={}k,mode=700", pages * 4)).expect("no NUL");
+    let none = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("tmpfs", &state, "tmpfs", none, Some(options.as_c_str()))
+        .expect("mounted");
+    state
+}
+
+/// Takes all the room that is left.
+fn fill(state: &Path) {
+    let mut ballast = std::fs::File::create(state.join("ballast")).expect("a file");
+    while std::io::Write::write_all(&mut ballast, &[0; 512]).is_ok() {}
+}
+
+#[test]
+fn on_a_full_disk_everything_is_put_back_all_the_same() {
+    with_queues(16, || {
+        let original = settings();
+        for end in [Signal::TERM, Signal::KILL] {
+            let home = Place::new("apply-full");
+            let state = small(&home, 16);
+            let mut child = command(&home, "apply suspend20 --dev va --for 1h")
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the binary runs");
+            let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+            assert!(said.by_ref().map_while(Result::ok).any(|line| line.contains("held for")));
+            fill(&state);
+            kill_process(Pid::from_child(&child), end).expect("it lives");
+            let said: Vec<String> = said.map_while(Result::ok).collect();
+            let status = child.wait().expect("it ends");
+            if end == Signal::KILL {
+                assert_ne!(settings(), original);
+                let output = napkin(&home, "restore");
+                assert!(output.status.success(), "{}", text(&output.stderr));
+            } else {
+                assert!(status.success(), "{status}: {said:?}");
+            }
+            assert_eq!(settings(), original, "{end:?}: {said:?}");
+            assert_eq!(journals(&home), 0, "{end:?}");
+            rustix::mount::unmount(&state, rustix::mount::UnmountFlags::DETACH).expect("ours");
+        }
+        // Room for a part of what apply has to write down: it stops there, and takes all of it back.
+        let home = Place::new("apply-full");
+        let state = small(&home, 1);
+        let output = napkin(&home, "apply suspend20 --dev va");
+        let said = text(&output.stderr);
+        assert!(said.contains("No space left") && said.contains("was put back"), "{said}");
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!((settings(), journals(&home)), (original, 0));
+        rustix::mount::unmount(&state, rustix::mount::UnmountFlags::DETACH).expect("ours");
+    });
+}
+
+#[test]
+fn what_run_could_not_put_back_is_in_its_exit_code() {
+    needs_program("ip");
+    lab(|| {
+        let home = Place::new("run-left");
+        let code = |program: &str| {
+            let script = format!("{program}; ip link set va down; exit $0");
+            let mut run = command(&home, "run -q --policy suspend20 --dev va -- sh -c");
+            let output = run.args([&script, "0"]).output().expect("the binary runs");
+            (output.status.code(), text(&output.stderr))
+        };
+        let (status, said) = code("true");
+        assert_eq!(status, Some(125), "{said}");
+        assert!(said.contains("not everything was put back"), "{said}");
+        let mut route = Route::open().expect("a socket");
+        let index = route.link("va").expect("it is there").ifindex;
+        route.set_up(index).expect("up");
+        let (status, said) = code("exit 3");
+        assert_eq!(status, Some(3), "the program's own comes first: {said}");
     });
 }
 

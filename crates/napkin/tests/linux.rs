@@ -285,7 +285,7 @@ fn whoever_comes_second_is_told_who_holds_device_and_program() {
         ] {
             let output = napkin(&home, second);
             let said = text(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{second}: {said}");
+            assert_eq!(output.status.code(), Some(refused(second)), "{second}: {said}");
             assert!(
                 said.contains(&format!("held by process {} (", first.id())),
                 "{second}: {said}"
@@ -341,6 +341,11 @@ fn a_device_that_goes_or_is_down_at_the_end_does_not_hide_how_the_program_ended(
     });
 }
 
+/// The exit code of a command that is refused: of `run` it must not be taken for its program's.
+fn refused(args: &str) -> i32 {
+    if args.starts_with("run ") { 125 } else { 1 }
+}
+
 #[test]
 fn a_policy_without_a_part_for_programs_says_so_and_one_that_linux_lacks_is_refused() {
     lab(|| {
@@ -348,8 +353,46 @@ fn a_policy_without_a_part_for_programs_says_so_and_one_that_linux_lacks_is_refu
         let said = done(&home, "run --policy threaded -- true");
         assert!(said.contains("sets nothing in the program"), "{said}");
         let output = napkin(&home, "run --policy hold -- true");
-        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.status.code(), Some(125));
         assert!(text(&output.stderr).contains("no Linux has hold"), "{}", text(&output.stderr));
+    });
+}
+
+#[test]
+fn a_busy_poll_that_keeps_its_napi_id_is_refused_by_whoever_would_set_it() {
+    lab(|| {
+        let home = Place::new("linux-keep");
+        let before = settings("va");
+        let policy = "fullbusy,epoll-keep-napi-id=on";
+        let mut sleeper = Command::new("sleep").arg("60").spawn().expect("sleep");
+        for args in [
+            format!("apply --dev va {policy}"),
+            format!("run --policy {policy} -- true"),
+            format!("run --dev va --policy {policy} -- true"),
+            format!("attach --policy {policy} {}", sleeper.id()),
+            format!("attach --dev va --policy {policy} {}", sleeper.id()),
+        ] {
+            let output = napkin(&home, &args);
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(refused(&args)), "{args}: {said}");
+            assert!(
+                said.contains("no Linux has an epoll that keeps its NAPI id"),
+                "{args}: {said}"
+            );
+            assert!(
+                said.contains("the nearest that this kernel can do is fullbusy"),
+                "{args}: {said}"
+            );
+        }
+        sleeper.kill().and_then(|()| sleeper.wait()).expect("ended");
+        // A comparison goes on with its other policies.
+        let said = done(&home, &format!("bench udp-sink --world linux --policy {policy} --quiet"));
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            said.contains("not measured") && said.contains("keeps its NAPI id after"),
+            "{said}"
+        );
+        assert_eq!((settings("va"), journals(&home)), (before, 0));
     });
 }
 

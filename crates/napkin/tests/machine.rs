@@ -62,7 +62,8 @@ fn every_workload_runs_in_the_machine_and_leaves_the_other_worlds_json() {
             assert!(row["latency_ns"]["mean"].as_f64() > Some(0.0), "{workload} {policy}");
             let parts = ["work", "poll", "waiting", "asleep"];
             let sum: f64 = parts.iter().filter_map(|part| row["cpu"][part].as_f64()).sum();
-            assert!((sum - 1.0).abs() < 1e-9, "{workload} {policy}: {sum}");
+            // Each of the four is written with nine digits.
+            assert!((sum - 1.0).abs() <= 2.0001e-9, "{workload} {policy}: {sum}");
             let runs = row["repetitions"].as_array().expect("runs");
             assert_eq!(runs.len(), 2, "a run for each seed");
             assert!(runs[0]["per_queue"][0]["polls_per_s"].is_f64(), "{workload} {policy}");

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use napkin_core::{MICROSECOND, Policy};
 use napkin_linux::attach::{Attachment, EventKind, Plan, ProcessChange, Recorder};
+use napkin_linux::procfs::ThreadStat;
 use napkin_sched::{self as sched, CpuList};
 use serde_json::{Map, Value, json};
 
@@ -112,10 +113,15 @@ impl Workload for Memcached {
         let mut client = client.map_err(failed)?;
         trial.warm_up(Duration::ZERO)?;
         let window = Window::begin(&bed, placement, &[server.0.id()])?;
+        let user_before = server.user_ns();
         client.begin_window().map_err(failed)?;
         trial.window()?;
         let served = client.end_window().map_err(failed)?;
         let mut figures = window.end()?;
+        if let (Some(before), Some(now)) = (user_before, server.user_ns()) {
+            let user = now.saturating_sub(before);
+            figures.extra.insert("program_user_ns".to_owned(), user.into());
+        }
         client.stop().map_err(failed)?;
         // With memcached goes whatever was set in it.
         attachment.leave();
@@ -235,6 +241,12 @@ fn merge(figures: &mut Figures, served: &ClientFigures) {
     put("reconnects", served.reconnects.into());
     put("client_errors", json!(served.errors));
     put("client_notes", json!(served.notes));
+    if let Some(published) = served.published_ns {
+        put("published_mean_ns", published.mean.into());
+        put("published_p50_ns", published.p50.into());
+        put("published_p95_ns", published.p95.into());
+        put("published_p99_ns", published.p99.into());
+    }
     if let Some(delay) = served.send_delay_ns {
         put("client_send_delay_p50_ns", delay.p50.into());
         put("client_send_delay_p99_ns", delay.p99.into());
@@ -314,6 +326,12 @@ impl Server {
             None => Ok(attachment),
             Some(event) => Err(failed(event)),
         }
+    }
+
+    /// Its user time by now, in ticks of 10 ms.
+    fn user_ns(&self) -> Option<u64> {
+        let pid = i32::try_from(self.0.id()).ok()?;
+        ThreadStat::of_process(pid).map(|it| it.user_ns)
     }
 
     /// An early end of its own is an error, with its words.

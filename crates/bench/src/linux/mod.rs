@@ -65,7 +65,7 @@ fn conclude(report: &mut Report) {
     }
 }
 
-fn failed(error: impl Display) -> BenchError {
+pub(crate) fn failed(error: impl Display) -> BenchError {
     BenchError::Linux(error.to_string())
 }
 

@@ -42,7 +42,7 @@ pub fn figures(outcome: &Outcome) -> Figures {
         packets: Some(served(outcome).round() as u64),
         drops: BTreeMap::from([("ring_full".to_owned(), ring), ("socket_full".to_owned(), socket)]),
         window_ns: Some(outcome.window),
-        polled_packets: Some(napi.packets),
+        polled_packets: Some(of_nic(|it| it.nic.delivered)),
         context_switches: Some(serving.iter().map(|cpu| cpu.switches).sum()),
         extra: extra(outcome, &napi),
         ..Figures::default()
@@ -113,7 +113,8 @@ fn extra(outcome: &Outcome, napi: &Counts) -> Map<String, Value> {
         put(&format!("polls_{name}"), napi.polls[at].into());
         put(&format!("empty_polls_{name}"), napi.empty_polls[at].into());
     }
-    for (name, value) in queue_rates(napi, time * queues.len() as f64) {
+    let delivered = queues.iter().map(|it| it.nic.delivered).sum();
+    for (name, value) in queue_rates(napi, delivered, time * queues.len() as f64) {
         put(&name.replace("_per_s", "_per_queue_and_s"), value);
     }
     let epoll = counts.epolls.iter().fold(EpollUse::default(), |sum, it| EpollUse {
@@ -138,7 +139,7 @@ fn extra(outcome: &Outcome, napi: &Counts) -> Map<String, Value> {
     put("serving_cpus", outcome.serving.clone().into());
     put("model_steps", outcome.steps.into());
     let of_queue = |(index, queue): (usize, &QueueUse)| {
-        let rates = queue_rates(&queue.napi, time).into_iter();
+        let rates = queue_rates(&queue.napi, queue.nic.delivered, time).into_iter();
         let rates = rates.map(|(name, value)| (name.to_owned(), value));
         Value::Object([("queue".to_owned(), index.into())].into_iter().chain(rates).collect())
     };
@@ -156,13 +157,13 @@ fn extra(outcome: &Outcome, napi: &Counts) -> Map<String, Value> {
 }
 
 /// What one queue did in a second.
-fn queue_rates(napi: &Counts, time: f64) -> [(&'static str, Value); 4] {
+fn queue_rates(napi: &Counts, delivered: u64, time: f64) -> [(&'static str, Value); 4] {
     let full = napi.all_polls() - napi.all_empty_polls();
     [
         ("interrupts_per_s", quotient(napi.interrupts as f64, time)),
         ("polls_per_s", quotient(napi.all_polls() as f64, time)),
         ("empty_polls_per_s", quotient(napi.all_empty_polls() as f64, time)),
-        ("packets_per_poll", quotient(napi.packets as f64, full as f64)),
+        ("packets_per_poll", quotient(delivered as f64, full as f64)),
     ]
 }
 

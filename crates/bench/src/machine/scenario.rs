@@ -274,9 +274,8 @@ impl Scenario for Memcached {
 
     fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
         let rate = Self::rate(load, run.profile).map_err(|error| error.to_string())?;
-        let queues = run.profile.count("nic.queues") as u16;
-        let setup = scenario::memcached::Setup::published(rate);
-        scenario::memcached::run(run, scenario::memcached::Setup { queues, ..setup })
+        let setup = scenario::memcached::Setup::of(run.profile, rate);
+        scenario::memcached::run(run, setup)
     }
 }
 

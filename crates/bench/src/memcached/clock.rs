@@ -4,7 +4,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of a client's timers.
 #[inline]
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
     // The monotonic clock is never negative.
     (tv_sec as u64) * 1_000_000_000 + tv_nsec as u64

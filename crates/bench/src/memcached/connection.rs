@@ -17,6 +17,8 @@ pub(super) struct Request {
     pub(super) set: bool,
     /// The time that its latency counts from.
     pub(super) intended: u64,
+    /// When its first byte was given to the socket.
+    pub(super) sent: u64,
 }
 
 /// What a connection is at.
@@ -72,17 +74,17 @@ impl Connection {
             socket,
             parser: Parser::default(),
             phase: Phase::Free,
-            request: Request { record: 0, set: false, intended: 0 },
+            request: Request { record: 0, set: false, intended: 0, sent: 0 },
             watched_for_room: false,
             choice,
         }
     }
 
-    /// Makes up the next request.
-    pub(super) fn ask(&mut self, records: usize, update: f64, intended: u64) {
+    /// Makes up the next request, which is sent now.
+    pub(super) fn ask(&mut self, records: usize, update: f64, intended: u64, now: u64) {
         let set = self.choice.unit() < update;
         let record = self.choice.below(records as u64) as usize;
-        self.request = Request { record, set, intended };
+        self.request = Request { record, set, intended, sent: now };
     }
 }
 
@@ -120,7 +122,7 @@ mod tests {
             let (socket, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
             let mut connection = Connection::new(socket.into(), streams.choice);
             let mut ask = || {
-                connection.ask(1_000, 0.03, 5);
+                connection.ask(1_000, 0.03, 5, 7);
                 connection.request
             };
             (0..20_000).map(|_| ask()).collect::<Vec<_>>()
@@ -130,6 +132,6 @@ mod tests {
         assert!(first != asked(1, 1) && first != asked(2, 0));
         let sets = first.iter().filter(|request| request.set).count();
         assert!((500..700).contains(&sets), "3 % of 20000: {sets}");
-        assert!(first.iter().all(|request| request.record < 1_000 && request.intended == 5));
+        assert!(first.iter().all(|request| request.record < 1_000 && (request.intended, request.sent) == (5, 7)));
     }
 }

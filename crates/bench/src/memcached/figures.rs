@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use napkin_machine::load::LogBins;
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Fault, Refusal};
@@ -70,6 +71,8 @@ impl Trouble {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) latency: Latency,
+    /// The same requests', from their sending.
+    pub(super) from_sending: Latency,
     pub(super) send_delay: Latency,
     pub(super) counts: Counts,
 }
@@ -102,6 +105,7 @@ impl Tally {
     /// Forgets everything and keeps the memory.
     pub(super) fn begin(&mut self, now: u64) {
         self.latency.clear();
+        self.from_sending.clear();
         self.send_delay.clear();
         self.counts = Counts { begun: now, ..Counts::default() };
     }
@@ -130,6 +134,32 @@ pub struct SendDelayNs {
     pub max: u64,
 }
 
+/// What mutilate would print of the same answers, in nanoseconds: from the moment at which each
+/// request was really sent, so without its wait for its turn, and its percentiles out of bins each a
+/// tenth wider than the last. A published table has these.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PublishedNs {
+    /// Their mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+impl PublishedNs {
+    /// Of latencies from the sending; `None` without any.
+    fn of(from_sending: &Latency) -> Option<PublishedNs> {
+        let mean = from_sending.summary()?.mean;
+        let mut bins = LogBins::default();
+        from_sending.buckets().for_each(|(ns, times)| bins.add_many(ns, times));
+        let at = |percent| bins.percentile(percent);
+        Some(PublishedNs { mean, p50: at(50.0), p95: at(95.0), p99: at(99.0) })
+    }
+}
+
 /// What a window showed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClientFigures {
@@ -147,6 +177,8 @@ pub struct ClientFigures {
     /// sending. Of requests whose answers were read in the window, sets and refusals among them.
     /// `None` without any.
     pub latency_ns: Option<LatencyNs>,
+    /// What mutilate would print of them; `None` without any.
+    pub published_ns: Option<PublishedNs>,
     /// Latencies of more than 100 s, which are counted as that.
     pub saturated: u64,
     /// Requests that fell due in it; 0 without a schedule. Counted from the client's start, these are
@@ -194,8 +226,10 @@ impl ClientFigures {
             rates.map(|tally| of(tally) as f64 * 1e9 / tally.counts.wall() as f64).sum::<f64>()
         };
         let (mut latency, mut delay) = (Latency::new(), Latency::new());
+        let mut from_sending = Latency::new();
         for tally in tallies {
             latency.merge(&tally.latency);
+            from_sending.merge(&tally.from_sending);
             delay.merge(&tally.send_delay);
         }
         let errors = Trouble::ALL.iter().enumerate().filter_map(|(place, trouble)| {
@@ -210,6 +244,7 @@ impl ClientFigures {
             offered_per_s: config.per_second().map(|_| per_s(|tally| tally.counts.due)),
             achieved_per_s: per_s(|tally| tally.latency.count()),
             latency_ns: latency.summary(),
+            published_ns: PublishedNs::of(&from_sending),
             saturated: latency.saturated(),
             due: sum(|counts| counts.due),
             late: sum(|counts| counts.late),

@@ -21,7 +21,7 @@
 mod answer;
 mod backlog;
 mod client;
-mod clock;
+pub(crate) mod clock;
 mod config;
 mod connection;
 mod error;

@@ -233,7 +233,8 @@ impl Worker {
     /// Makes up a request on a free connection and sends it.
     fn ask(&mut self, place: usize, intended: u64) -> Result<(), ClientError> {
         let connection = &mut self.connections[place];
-        connection.ask(self.common.records.len(), self.common.config.update, intended);
+        let config = &self.common.config;
+        connection.ask(self.common.records.len(), config.update, intended, clock::now());
         connection.phase = Phase::Sending(0);
         self.take_up();
         self.send(place)
@@ -335,6 +336,7 @@ impl Worker {
         self.busy -= 1;
         self.quiet_since = now;
         self.tally.latency.record(now.saturating_sub(request.intended));
+        self.tally.from_sending.record(now.saturating_sub(request.sent));
         let counts = &mut self.tally.counts;
         *(if request.set { &mut counts.sets } else { &mut counts.gets }) += 1;
         match answer {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::column::Unit;
+use super::column::{self, Unit};
 use super::page::{self, escape};
 use super::plot::{
     At, Axis, Dot, DotRow, Dots, Figure, Kind, Lines, Plot, Point, Series, Shares, Source, names,
@@ -51,7 +51,8 @@ const INTRODUCTION: &str = "<p>Each workload ran under each policy in turn, and 
 fn section(heading: &str, columns: &[&Column], report: &Report) -> String {
     let mut out = format!(
         "<h2>{}</h2>\n<p>{}</p>\n",
-        escape(heading),
+        // What the modelled host is stands below, among the facts.
+        escape(heading.split_once(": ").map_or(heading, |(name, _)| name)),
         escape(conclusion::shows(&report.workload))
     );
     if let Some(conclusion) = &report.conclusion {
@@ -130,6 +131,8 @@ struct Quantity {
     label: &'static str,
     log: bool,
     get: Get,
+    /// The table's column of it, which says what is known where there is no figure.
+    column: Option<&'static Column>,
 }
 
 const US: f64 = 1e3;
@@ -140,12 +143,14 @@ const P99: Quantity = Quantity {
     label: "p99, us",
     log: true,
     get: |figures| figures.latency_ns?.at.p99.map(|ns| ns as f64 / US),
+    column: Some(column::P99),
 };
 
 const P50: Quantity = Quantity {
     title: "Latency: the median",
     label: "p50, us",
     get: |figures| figures.latency_ns?.at.p50.map(|ns| ns as f64 / US),
+    column: Some(column::P50),
     ..P99
 };
 
@@ -158,6 +163,7 @@ const CPU: Quantity = Quantity {
         let kernel = || figures.extra.get("server_busy")?.as_f64();
         Some(figures.cpu.map(|cpu| cpu.busy()).or_else(kernel)? * 100.0)
     },
+    column: None,
 };
 
 const RATE: Quantity = Quantity {
@@ -166,6 +172,7 @@ const RATE: Quantity = Quantity {
     label: "a second",
     log: false,
     get: |figures| figures.achieved_per_s,
+    column: None,
 };
 
 const INTERRUPTS: Quantity = Quantity {
@@ -174,11 +181,18 @@ const INTERRUPTS: Quantity = Quantity {
     label: "interrupts a packet",
     log: false,
     get: |figures| figures.interrupts_per_packet,
+    column: None,
 };
 
 impl Quantity {
     fn of(&self, row: &Row) -> Option<f64> {
         (self.get)(&row.figures).filter(|value| value.is_finite())
+    }
+
+    /// What is known of a row without a figure: a bound, and that it grows.
+    fn bound(&self, row: &Row) -> Option<String> {
+        let cell = self.column?.cell(&serde_json::to_value(row).ok()?);
+        (cell != column::ABSENT).then_some(cell)
     }
 
     /// From the least to the most of the repetitions, if there are several.
@@ -195,7 +209,9 @@ fn figures(report: &Report) -> Vec<Figure> {
     if known(&P50) && !loads.are_numbers() {
         figures.push(loads.latencies(report));
     } else {
-        let known = [&P99, &P50].into_iter().filter(|quantity| known(quantity));
+        // Where all are but bounds, the plot is empty and the bounds stand below it.
+        let bound = |it: &Quantity| report.rows.iter().any(|row| it.bound(row).is_some());
+        let known = [&P99, &P50].into_iter().filter(|it| known(it) || bound(it));
         figures.extend(known.map(|quantity| loads.draw(report, quantity)));
     }
     if known(&CPU) {
@@ -286,7 +302,9 @@ impl Loads {
         };
         let gaps = report.rows.iter().filter(|row| quantity.of(row).is_none()).map(|row| {
             let words = self.words(row);
-            if words.is_empty() { row.name.clone() } else { format!("{}, {words}", row.name) }
+            let of = if words.is_empty() { "" } else { ", " };
+            let known = quantity.bound(row).map_or(String::new(), |bound| format!(": {bound}"));
+            format!("{}{of}{words}{known}", row.name)
         });
         Figure {
             title: quantity.title.to_owned(),
@@ -423,7 +441,6 @@ fn table(columns: &[&Column], report: &Report) -> String {
 mod tests {
     use super::*;
     use crate::conclusion::fixed::{Fixed, report};
-    use crate::report::column;
     use crate::report::page::tests::check;
 
     fn render(report: &Report) -> String {
@@ -548,6 +565,30 @@ mod tests {
             page.contains("<li>not measured (busypoll): no right &lt;to it&gt;</li>"),
             "{page}"
         );
+    }
+
+    #[test]
+    fn what_is_but_a_bound_is_a_gap_with_the_bound() {
+        let mut rows = vec![row("base", 1000.into(), 4e4), row("base", 2000.into(), 4e4)];
+        for row in &mut rows {
+            row.figures.set_due(1_000_000, 10_000);
+            row.figures.derive();
+        }
+        let report = report("memcached", "machine", rows);
+        let drawn = figures(&report);
+        assert_eq!(titles(&drawn)[..2], [P99.title, P50.title], "none is known, and they are said");
+        assert_eq!(
+            drawn[0].gaps,
+            ["base, requests/s 1000: >44.0 us grows", "base, requests/s 2000: >44.0 us grows"]
+        );
+        assert!(render(&report).contains("<li>base, requests/s 1000: &gt;44.0 us grows</li>"));
+    }
+
+    #[test]
+    fn a_host_s_description_is_no_part_of_the_heading() {
+        let mut page = Page::default();
+        page.add("ssd, modelled on a-host: of many words", &[], &report("ssd", "machine", vec![]));
+        assert!(page.sections.contains("<h2>ssd, modelled on a-host</h2>"), "{}", page.sections);
     }
 
     #[test]

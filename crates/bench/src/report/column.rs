@@ -70,7 +70,7 @@ columns! {
     DELAY: "delay", "load.delay_ns", Time, "how long the application is busy after each reply";
     // The figures.
     ACHIEVED: "achieved", "achieved_per_s", Rate, "replies, answers or received datagrams a second";
-    P50: "p50", "latency_ns.p50", Time, "median latency, from the time at which it was meant to be sent; > is a bound, as requests had no answer; grows: less than 99 % were answered, and it lasts as long as the run lets it";
+    P50: "p50", "latency_ns.p50", Time, "median latency, from the time at which it was meant to be sent; > is a bound, as requests had no answer; grows: less than 99 % were answered, by more than chance, and it lasts as long as the run lets it";
     P99: "p99", "latency_ns.p99", Time, "latency that 99 % do not exceed [least..most of the repetitions]; = overlaps the best row's";
     WORK: "work", "cpu.work", Share, "of the serving CPUs' time: ran, and found something to do";
     POLL: "poll", "cpu.poll", Share, "of the same: ran, in polls that found nothing";
@@ -92,7 +92,7 @@ columns! {
     P95: "p95", "latency_ns.p95", Time, "latency that 95 % do not exceed";
     SWITCHES_PER_PACKET: "switches/pkt", "context_switches_per_packet", Ratio, "context switches for each packet served";
     POLLS: "polls", "polls", Count, "polls, those that found nothing among them";
-    EMPTY_POLLS: "empty", "empty_polls", Count, "polls that found nothing";
+    EMPTY_POLLS: "empty", "empty_polls", Count, "polls that received no frame";
     PACKETS_PER_POLL: "pkts/poll", "packets_per_poll", Ratio, "packets that a poll found";
     DEFERRALS: "defer", "deferrals", Count, "timers armed in the place of an interrupt";
     WATCHDOGS: "wdog", "watchdogs", Count, "such timers that fired";

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
+use super::causes::Causes;
 use super::cell::Cell;
 use super::json::{Reproduction, RunRecord};
 use super::plot::Figure;
@@ -44,6 +45,9 @@ pub struct Options {
     pub table: Option<PathBuf>,
     /// Draws of all that is uncertain in the profile, each run with a seed of its own.
     pub uncertainty: u64,
+    /// Draws of each change of the model that is asked why rows are off, for the experiments that know
+    /// such changes.
+    pub causes: u64,
     /// The draw that is run; `None` for the profile as it is.
     pub draw: Option<u64>,
     /// Tasks at a time; `None` for as many as there are CPUs.
@@ -61,6 +65,7 @@ impl Default for Options {
             profile: None,
             table: None,
             uncertainty: 0,
+            causes: 0,
             draw: None,
             jobs: None,
             quick: false,
@@ -131,6 +136,7 @@ impl Options {
             "virtual_s": self.virtual_s,
             "quick": self.quick,
             "uncertainty": self.uncertainty,
+            "causes": self.causes,
             "profile": profile,
             "table": table,
         }))
@@ -215,6 +221,25 @@ pub trait Experiment: Sync {
     /// If it has no outcome; the reason becomes that of its cells.
     fn run(&self, task: &Task<Self::Task>) -> Result<Self::Outcome, String>;
 
+    /// Runs of changed models, that are to tell why rows are off: as many draws of each change as the
+    /// options ask for.
+    ///
+    /// # Errors
+    /// If they cannot be planned.
+    fn trials(&self, _options: &Options) -> Result<Vec<Task<Self::Task>>, ReproduceError> {
+        Ok(Vec::new())
+    }
+
+    /// What they tell.
+    fn causes(
+        &self,
+        _options: &Options,
+        _runs: &[Run<Self::Task, Self::Outcome>],
+        _trials: &[Run<Self::Task, Self::Outcome>],
+    ) -> Option<Causes> {
+        None
+    }
+
     /// The figures, in the order in which they are printed. Every published figure has a cell, with a
     /// value or with the reason why there is none.
     fn cells(&self, runs: &[Run<Self::Task, Self::Outcome>]) -> Vec<Cell>;
@@ -275,7 +300,8 @@ impl<E: Experiment> Reproduce for E {
 
     fn size(&self, options: &Options) -> Result<u64, ReproduceError> {
         let of = |options: &Options| Ok::<_, ReproduceError>(self.plan(options)?.len() as u64);
-        Ok(of(options)? + options.uncertainty * of(&options.drawn(0))?)
+        let trials = self.trials(options)?.len() as u64;
+        Ok(of(options)? + trials + options.uncertainty * of(&options.drawn(0))?)
     }
 
     fn resumable(
@@ -294,8 +320,15 @@ impl<E: Experiment> Reproduce for E {
         let not_run =
             runs.iter().filter(|run| matches!(&run.outcome, Err(why) if why == NOT_RUN)).count();
         let (mut notes, mut verdicts) = (self.notes(), Vec::new());
-        let mut uncertainty = None;
+        let (mut uncertainty, mut causes) = (None, None);
         if not_run == 0 {
+            match trials(self, options, progress, interrupt, partial)? {
+                Some(trials) => causes = self.causes(options, &runs, &trials),
+                None => notes.push("interrupted before it was known why rows are off".to_owned()),
+            }
+            if let Some(causes) = &causes {
+                causes.note(&mut cells);
+            }
             verdicts = self.verdicts(&cells);
             let draws = draws(self, options, progress, interrupt, partial)?;
             if !draws.is_empty() {
@@ -323,6 +356,7 @@ impl<E: Experiment> Reproduce for E {
             notes,
             verdicts,
             uncertainty,
+            causes,
             figures: self.figures(&cells),
             runs: runs.into_iter().map(record).collect(),
             cells,
@@ -349,6 +383,28 @@ fn uncertainty_of(cells: &mut [Cell], draws: &[Vec<Cell>]) -> Uncertainty {
         })
         .collect();
     Uncertainty::of(&figures, draws.len())
+}
+
+/// Runs of an experiment's tasks.
+type RunsOf<E> = Vec<Run<<E as Experiment>::Task, <E as Experiment>::Outcome>>;
+
+/// The runs that are to tell why rows are off; `None` if not all of them were run.
+fn trials<E: Experiment>(
+    experiment: &E,
+    options: &Options,
+    progress: fn(u64) -> Progress,
+    interrupt: &Interrupt,
+    partial: &mut Partial,
+) -> Result<Option<RunsOf<E>>, ReproduceError> {
+    let tasks = experiment.trials(options)?;
+    if tasks.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    let name = format!("{} causes", Experiment::name(experiment));
+    let mut line = progress(tasks.len() as u64);
+    let runs = run_all(experiment, &name, tasks, options, &mut line, interrupt, partial);
+    let whole = runs.iter().all(|run| !matches!(&run.outcome, Err(why) if why == NOT_RUN));
+    Ok(whole.then_some(runs))
 }
 
 /// The cells of each draw, as far as nobody interrupts.

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::causes::Causes;
 use super::cell::Cell;
 use super::plot::Figure;
 use super::verdict::Verdict;
@@ -59,6 +60,9 @@ pub struct Reproduction {
     /// What draws of what nobody measured left of it; `None` without draws.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncertainty: Option<Uncertainty>,
+    /// Why rows are off, as far as changes of the model tell; `None` where none were tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub causes: Option<Causes>,
     /// Each run as it was.
     pub runs: Vec<RunRecord>,
     /// The plots; drawn from the cells, and therefore no part of the JSON.

@@ -2,22 +2,27 @@
 //! counts there.
 //!
 //! Any table of the form of `kernel_oracle.csv` will do. Nothing here knows a row by its name but the
-//! list of those that the profile was fitted to, and the list of explanations.
-
-use std::collections::BTreeMap;
+//! list of those that the profile was fitted to. Why rows are off is asked of changes of the model
+//! ([`change`]), never of a list.
 
 use napkin_core::policy::{EpollPolicy, InstancePolicy};
-use napkin_machine::Who;
 use napkin_machine::profile::Profile;
 use napkin_machine::program::Arrivals;
-use napkin_machine::scenario::oracle::{self, Observed, Scenario};
-use serde::{Deserialize, Serialize};
+use napkin_machine::scenario::oracle::{self, Scenario};
 
+use self::change::{CHANGES, Change};
+pub use self::counts::Counted;
+use self::counts::{counts_empty, judged, published};
+use super::causes::Causes;
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
-use super::oracle::{Event, OracleRow, Threaded, Who as Current, scenarios, scenarios_of};
+use super::oracle::{Event, OracleRow, Threaded, scenarios, scenarios_of};
 use super::plot::{self, Figure, Group};
 use super::verdict::{self, Tolerance, Verdict};
+
+pub mod change;
+mod counts;
+mod cure;
 
 /// The profile of the emulated machine.
 pub const PROFILE: &str = "emulator-7.2";
@@ -36,38 +41,6 @@ const NEEDED: f64 = 0.9;
 /// The largest median error of the median latency.
 const LATENCY: f64 = 0.15;
 
-/// The likely cause of rows of the embedded table that are off: read from their histograms and
-/// latencies, and not proven by a change that cures them.
-const EXPLAINED: &[(&[&str], &str)] = &[
-    (
-        &["A006", "A013", "A020", "A026", "B077", "C106", "D115", "F142", "F151"],
-        "both CPUs are busy at once: the emulator's turns vary in length, the machine's do not, so that where a \
-         turn ends within a softirq or a receive call repeats where it should drift",
-    ),
-    (
-        &[
-            "A015", "A022", "A028", "A030", "A051", "A057", "B074", "B080", "C098", "C101", "D112",
-            "E120",
-        ],
-        "arrivals and timers or ticks repeat with a common period, so that the same instant is met or missed \
-         every time: a microsecond of cost moves all of these events at once",
-    ),
-    (
-        &["C090"],
-        "the emulated machine paused for some 0.4 ms, and the backlog took the rest of the run",
-    ),
-    (
-        &["C092"],
-        "at the edge of saturation: the thread and the application share the CPU with less than a microsecond a \
-         packet to spare",
-    ),
-    (
-        &["C103"],
-        "the kernel's other softirqs on a tick left a few polls to ksoftirqd; and where the third poll of each \
-         packet's deferral falls is a matter of a microsecond",
-    ),
-];
-
 /// Names of the quantities that are judged apart from the counts.
 const MEDIAN: &str = "median latency";
 
@@ -76,28 +49,13 @@ const MEDIAN: &str = "median latency";
 pub struct Point {
     row: OracleRow,
     profile: Profile,
+    /// What is drawn in it: the seed says which draw.
+    change: Option<Change>,
 }
 
 /// The experiment.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Kernel;
-
-/// What came out of a scenario.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Counted {
-    /// The counts that the table has, too, by its names.
-    counts: BTreeMap<String, u64>,
-    /// Polls by who was current, budget and work, as the table has them.
-    poll_hist: String,
-    /// Returns by the number of events, as the table has them.
-    events_hist: String,
-    /// Latency's smallest value, quantiles and largest value.
-    latency_ns: BTreeMap<String, u64>,
-    /// CPU time of the sink, of ksoftirqd and of the instance's thread.
-    cpu_ns: BTreeMap<String, u64>,
-    /// The window.
-    window_ns: u64,
-}
 
 /// The scenario that a row describes.
 ///
@@ -161,110 +119,18 @@ fn scenario(row: &OracleRow) -> Result<Scenario, String> {
     })
 }
 
-/// The tasks that are told apart. "Other" ones ran on a CPU that the machine sees idle.
-const OWNERS: [(Who, &[Current], &str, &str); 4] = [
-    (Who::Idle, &[Current::Idle, Current::Other], "idle, non-empty polls", "idle, empty polls"),
-    (Who::App, &[Current::App], "app, non-empty polls", "app, empty polls"),
-    (Who::Ksoftirqd, &[Current::Ksoftirqd], "ksoftirqd, non-empty polls", "ksoftirqd, empty polls"),
-    (Who::Kthread, &[Current::Kthread], "kthread, non-empty polls", "kthread, empty polls"),
-];
-
-/// Whether a quantity counts empty polls, which are a rate and no count where something spins.
-fn counts_empty(quantity: &str) -> bool {
-    quantity.ends_with("empty polls") && !quantity.ends_with("non-empty polls")
-}
-
-/// The counts of a row, by the names that they have in the output.
-fn published(row: &OracleRow) -> Vec<(&'static str, u64)> {
-    let mut counts = vec![
-        ("interrupts", row.rx_irqs),
-        ("non-empty polls", row.polls_nonempty),
-        ("empty polls", row.polls_empty),
-        ("network softirqs", row.net_rx_softirqs),
-        ("timer starts", row.napi_timer_starts),
-        ("timer expiries", row.napi_timer_expiries),
-        ("epoll returns", row.wait_returns),
-        ("received", row.received),
-        ("NIC received", row.nic_rx),
-        ("transmit interrupts", row.tx_irqs),
-        ("squeezed softirqs", row.time_squeeze),
-    ];
-    for (_, current, full, empty) in OWNERS {
-        let of = current.iter().map(|who| row.poll_hist.by(*who));
-        let (all, none) = of.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        counts.push((full, all - none));
-        counts.push((empty, none));
-    }
-    counts
-}
-
-/// The same of a run.
-fn modelled(seen: &Observed) -> Vec<(&'static str, u64)> {
-    let (all, empty) = seen.all_polls();
-    let mut counts = vec![
-        ("interrupts", seen.rx_interrupts),
-        ("non-empty polls", all - empty),
-        ("empty polls", empty),
-        ("network softirqs", seen.net_rx),
-        ("timer starts", seen.timer_starts),
-        ("timer expiries", seen.timer_expiries),
-        ("epoll returns", seen.wait_returns),
-        ("received", seen.received),
-        ("NIC received", seen.nic_rx),
-        ("transmit interrupts", seen.tx_interrupts),
-        ("squeezed softirqs", seen.time_squeeze),
-    ];
-    for (who, _, full, none) in OWNERS {
-        let (all, empty) = seen.polls_by(who);
-        counts.push((full, all - empty));
-        counts.push((none, empty));
-    }
-    counts
-}
-
-fn name(who: Who) -> &'static str {
-    match who {
-        Who::Idle => Current::Idle.name(),
-        Who::App => Current::App.name(),
-        Who::Ksoftirqd => Current::Ksoftirqd.name(),
-        Who::Kthread => Current::Kthread.name(),
-        Who::Worker => Current::Other.name(),
-    }
-}
-
 /// Runs one row.
 fn outcome(point: &Point, seed: u64) -> Result<Counted, String> {
-    let seen = oracle::run(&point.profile, &scenario(&point.row)?, seed)?;
-    let latency = &seen.outcome.latency;
-    let quantiles =
-        [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)].map(|(name, q)| (name, latency.quantile(q)));
-    let polls = seen.polls.iter();
-    let polls = polls.map(|((who, budget, work), n)| format!("{}/{budget}/{work}:{n}", name(*who)));
-    let events = seen.events.iter().map(|(events, n)| format!("{events}:{n}"));
-    let mut latency_ns = BTreeMap::new();
-    if seen.received > 0 {
-        latency_ns.extend(named(quantiles));
-        latency_ns.extend(named([("min", latency.min()), ("max", latency.max())]));
-    }
-    Ok(Counted {
-        counts: named(modelled(&seen)).collect(),
-        poll_hist: polls.collect::<Vec<_>>().join(" "),
-        events_hist: events.collect::<Vec<_>>().join(" "),
-        latency_ns,
-        cpu_ns: named([
-            ("app", seen.app.2),
-            ("ksoftirqd", seen.ksoftirqd.1),
-            ("kthread", seen.kthread.1),
-        ])
-        .collect(),
-        window_ns: seen.outcome.window,
-    })
-}
-
-fn named(
-    counts: impl IntoIterator<Item = (&'static str, u64)>,
-) -> impl Iterator<Item = (String, u64)> {
-    counts.into_iter().map(|(name, count)| (name.to_owned(), count))
+    let Point { row, profile, change } = point;
+    let scenario = scenario(row)?;
+    let seen = match change {
+        None => oracle::run(profile, &scenario, seed)?,
+        Some(change) => {
+            let (profile, disturbance) = change.drawn(profile, seed)?;
+            oracle::run_disturbed(&profile, &scenario, &disturbance, seed)?
+        }
+    };
+    Ok(Counted::of(&seen))
 }
 
 /// A row as a reader would name it.
@@ -297,15 +163,11 @@ pub fn fit_error(profile: &Profile) -> f64 {
     let Ok(rows) = scenarios() else { return f64::INFINITY };
     let (mut sum, mut count) = (0.0, 0.0);
     for row in rows.into_iter().filter(|row| FITTED.contains(&row.id.as_str())) {
-        let spins = row.spins();
-        let point = Point { row, profile: profile.clone() };
+        let point = Point { row, profile: profile.clone(), change: None };
         let Ok(counted) = outcome(&point, 1) else { return f64::INFINITY };
-        for (quantity, published) in published(&point.row) {
-            if spins && counts_empty(quantity) {
-                continue;
-            }
+        for (quantity, published) in judged(&point.row) {
             let published = published as f64;
-            let modelled = counted.counts.get(quantity).map_or(0.0, |it| *it as f64);
+            let modelled = counted.count(quantity) as f64;
             let used = (modelled - published).abs() / (published * 0.05).max(3.0);
             sum += (used * used).min(9.0) / 3.0;
             count += 1.0;
@@ -343,12 +205,10 @@ fn cells_of(run: &Run<Point, Counted>) -> Vec<Cell> {
         if both_none && quantity.contains(',') {
             continue;
         }
-        let why = EXPLAINED.iter().find(|(rows, _)| rows.contains(&row.id.as_str()));
-        let why = why.map(|(_, why)| *why);
         let rated = rate.then_some("something spins: a rate, not a count");
         cells.push(Cell {
             exempt: rate,
-            note: rated.or(why).map(str::to_owned),
+            note: rated.map(str::to_owned),
             ..cell(quantity, Unit::Count, Some(published), counted)
         });
     }
@@ -407,13 +267,40 @@ impl Experiment for Kernel {
         let task = |row: OracleRow| Task {
             label: row.id.clone(),
             seed: options.seed,
-            what: Point { row, profile: profile.clone() },
+            what: Point { row, profile: profile.clone(), change: None },
         };
         Ok(rows.into_iter().map(task).collect())
     }
 
     fn run(&self, task: &Task<Point>) -> Result<Counted, String> {
         outcome(&task.what, task.seed)
+    }
+
+    fn trials(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
+        if options.causes == 0 {
+            return Ok(Vec::new());
+        }
+        let rows = self.plan(options)?;
+        let mut trials = Vec::new();
+        for change in CHANGES {
+            for draw in 0..options.causes {
+                trials.extend(rows.iter().map(|row| Task {
+                    label: format!("{} {}", row.label, change.name),
+                    seed: row.seed.wrapping_add(draw),
+                    what: Point { change: Some(change), ..row.what.clone() },
+                }));
+            }
+        }
+        Ok(trials)
+    }
+
+    fn causes(
+        &self,
+        options: &Options,
+        runs: &[Run<Point, Counted>],
+        trials: &[Run<Point, Counted>],
+    ) -> Option<Causes> {
+        cure::causes(runs, trials, options.causes)
     }
 
     fn cells(&self, runs: &[Run<Point, Counted>]) -> Vec<Cell> {
@@ -468,7 +355,6 @@ impl Experiment for Kernel {
              for at most one slice. The slice is taken as constant; the emulator's varies: lone sends are \
              stretched by 10.0 us (A001) or 12.5 us (A022), and some packets wait 15.0 us more."
                 .to_owned(),
-            "Notes on rows that are off name a likely cause; none of them is proven.".to_owned(),
             "A timer that fires while the instance is owned is dropped by the kernel and leaves a mark here \
              (invariant 3); an application that exits ends its suspension at once in both (invariant 6)."
                 .to_owned(),
@@ -477,85 +363,4 @@ impl Experiment for Kernel {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::Progress;
-    use crate::reproduce::experiment::Reproduce;
-
-    fn row(id: &str) -> OracleRow {
-        scenarios().unwrap().into_iter().find(|row| row.id == id).unwrap()
-    }
-
-    fn run(id: &str) -> Counted {
-        let profile = Profile::named(PROFILE).unwrap();
-        outcome(&Point { row: row(id), profile }, 1).unwrap()
-    }
-
-    #[test]
-    fn every_scenario_of_the_table_is_one_that_the_machine_has() {
-        for row in scenarios().unwrap() {
-            let scenario = scenario(&row).unwrap_or_else(|why| panic!("{}: {why}", row.id));
-            assert_eq!(scenario.frames, row.sent);
-        }
-    }
-
-    #[test]
-    fn a_row_that_is_not_modelled_says_which_column_it_is() {
-        let rows = [
-            OracleRow { nsock: 2, ..row("A001") },
-            OracleRow { wait: "poll".into(), ..row("A001") },
-            OracleRow { phases: "two".into(), ..row("A001") },
-        ];
-        let whys = rows.map(|row| scenario(&row).unwrap_err());
-        assert!(whys[0].contains("nsock 2"), "{whys:?}");
-        assert!(whys[1].contains("wait \"poll\""), "{whys:?}");
-        assert!(whys[2].contains("phases \"two\""), "{whys:?}");
-    }
-
-    #[test]
-    fn second_processes_cycles_of_modes_and_blocking_receivers_are_rows_as_well() {
-        let profile = Profile::named(PROFILE).unwrap();
-        for (event, wait) in [
-            (Event::TwoIdle, "epoll"),
-            (Event::Second, "epoll"),
-            (Event::ThreadedCycle, "epoll"),
-            (Event::None, "recv"),
-        ] {
-            let row = OracleRow { event, wait: wait.into(), ..row("A003") };
-            let point = Point { row, profile: profile.clone() };
-            let counted = outcome(&point, 1).unwrap_or_else(|why| panic!("{event:?}: {why}"));
-            assert_eq!(counted.counts["NIC received"], 100, "{event:?}");
-        }
-    }
-
-    #[test]
-    fn with_interrupts_a_packet_a_millisecond_is_an_interrupt_and_a_poll_each() {
-        let counts = run("A003").counts;
-        for quantity in ["interrupts", "non-empty polls", "network softirqs", "epoll returns"] {
-            assert_eq!(counts[quantity], 100, "{quantity}");
-        }
-        assert_eq!((counts["empty polls"], counts["timer starts"]), (0, 0));
-    }
-
-    #[test]
-    fn deferral_returns_to_interrupts_at_the_hundredth_empty_poll() {
-        let counts = run("A022").counts;
-        assert_eq!(counts["empty polls"], 100);
-        assert!(counts["timer starts"] >= counts["timer expiries"], "{counts:?}");
-    }
-
-    #[test]
-    fn a_wait_that_suspends_polls_once_itself_and_once_in_the_softirq_that_resumes() {
-        let counts = run("A053").counts;
-        assert_eq!(counts["app, empty polls"], 80);
-    }
-
-    #[test]
-    fn all_rows_stand_side_by_side_and_a_second_run_is_the_same() {
-        let once = || Kernel.reproduce(&Options::default(), Progress::hidden).unwrap();
-        let (one, two) = (once(), once());
-        assert_eq!(one.runs.len(), 50);
-        assert!(one.runs.iter().all(|run| run.failed.is_none()));
-        assert_eq!(serde_json::to_string(&one).unwrap(), serde_json::to_string(&two).unwrap());
-    }
-}
+mod tests;

@@ -5,12 +5,14 @@
 //! - [`experiment`] runs an experiment's tasks on all cores; the experiments themselves stand beside it.
 //! - [`cell`] is one figure with its error, [`verdict`] what was asked of many, [`null`] the model that
 //!   knows some other row of a table and nothing else.
+//! - [`causes`] asks changes of a model why rows of it are off.
 //! - [`json`], [`text`], [`plot`] and [`page`] show the result.
 //!
 //! Nothing here models anything, and nothing is filled in: a figure without a modelled value says why.
 
 pub mod all;
 pub mod busy_poll;
+pub mod causes;
 pub mod cell;
 pub mod costs;
 pub mod experiment;

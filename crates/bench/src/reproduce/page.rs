@@ -86,6 +86,16 @@ fn section(reproduction: &Reproduction) -> String {
         }
         out.push_str("</details>\n");
     }
+    if let Some(causes) = &reproduction.causes {
+        out.push_str("<details><summary>Why rows are off</summary>\n");
+        for line in causes.about() {
+            out.push_str(&format!("<p class=\"small\">{}</p>\n", escape(&line)));
+        }
+        out.push_str(&table(&causes.grid()));
+        let lines: String =
+            causes.lines().iter().map(|line| format!("<li>{}</li>", escape(line))).collect();
+        out.push_str(&format!("<ul>{lines}</ul></details>\n"));
+    }
     out.push_str("<details><summary>Every figure, published beside modelled</summary>\n");
     for grid in text::grids(&reproduction.cells) {
         out.push_str(&table(&grid));

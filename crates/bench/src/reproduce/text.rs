@@ -155,6 +155,16 @@ pub fn render(reproduction: &Reproduction) -> String {
     for line in reproduction.uncertainty.iter().flat_map(orders) {
         text.push_str(&format!("{line}\n"));
     }
+    if let Some(causes) = &reproduction.causes {
+        for line in causes.about() {
+            text.push_str(&format!("{line}\n"));
+        }
+        text.push_str(&format!("\n{}\n", draw(&causes.grid())));
+        for line in causes.lines() {
+            text.push_str(&format!("{line}\n"));
+        }
+        text.push('\n');
+    }
     text.push_str(&verdicts(reproduction));
     text
 }

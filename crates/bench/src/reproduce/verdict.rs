@@ -45,11 +45,21 @@ impl Tolerance {
     /// How far a figure is off in units of the tolerance: up to 1 is within it. Infinite where the figure
     /// was not modelled.
     fn used(self, cell: &Cell) -> f64 {
-        let Some(difference) = cell.difference().map(f64::abs) else { return f64::INFINITY };
-        let fraction = |limit| match cell.relative() {
-            Some(relative) => ratio(relative.abs(), limit),
-            None => f64::INFINITY,
-        };
+        match (cell.published, cell.model()) {
+            (Some(published), Some(modelled)) => self.used_by(published, modelled),
+            _ => f64::INFINITY,
+        }
+    }
+
+    /// Whether a modelled figure is within it.
+    pub fn admits(self, published: f64, modelled: f64) -> bool {
+        self.used_by(published, modelled) <= 1.0 + ROUNDING
+    }
+
+    fn used_by(self, published: f64, modelled: f64) -> f64 {
+        let difference = (modelled - published).abs();
+        let relative = super::cell::relative(modelled, published);
+        let fraction = |limit| relative.map_or(f64::INFINITY, |it| ratio(it.abs(), limit));
         match self {
             Tolerance::Relative(limit) => fraction(limit),
             Tolerance::Absolute(limit) => ratio(difference, limit),
@@ -411,7 +421,7 @@ pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f64
         };
         // A row may say itself why it is off: the reader should not have to search for it.
         let note = wrong.iter().find_map(|cell| cell.note.as_deref());
-        let note = note.map_or("; not explained".to_owned(), |note| format!("; {note}"));
+        let note = note.map_or(String::new(), |note| format!("; {note}"));
         debug_assert_eq!(first.row(), *row);
         misses.push(format!("{first}{more}{note}"));
     }

@@ -245,8 +245,7 @@ fn a_row_is_right_if_all_of_its_counts_are() {
         |cells: &[Cell]| rows_within("counts", &refs(cells), Tolerance::RelativeOr(0.05, 3.0), 0.5);
     let verdict = judge(&cells);
     assert!(verdict.met && verdict.got == "1 of 2 (50 %)", "{verdict:?}");
-    let want = "A003: polls published 100, modelled 200 (+100.0 %), and 1 more of its 3 counts; \
-                not explained";
+    let want = "A003: polls published 100, modelled 200 (+100.0 %), and 1 more of its 3 counts";
     assert_eq!(verdict.misses, [want]);
     cells[2].note = Some("departs for invariant 3".into());
     assert!(judge(&cells).misses[0].ends_with("; departs for invariant 3"));

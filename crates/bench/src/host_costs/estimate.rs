@@ -1,0 +1,121 @@
+//! From samples to a cost and its spread: medians, and a line through medians.
+//!
+//! A step of the kernel takes its time plus, now and then, whatever interrupted it. The median leaves
+//! that out as long as fewer than half of the samples were hit.
+
+use std::collections::BTreeMap;
+
+/// The median; `None` without samples.
+pub fn median(samples: &mut [f64]) -> Option<f64> {
+    samples.sort_by(f64::total_cmp);
+    let (half, odd) = (samples.len() / 2, samples.len() % 2 == 1);
+    let upper = *samples.get(half)?;
+    if odd { Some(upper) } else { Some((samples.get(half.checked_sub(1)?)? + upper) / 2.0) }
+}
+
+/// A line: what nothing costs, and what each one more does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Line {
+    /// At 0.
+    pub base: f64,
+    /// For each.
+    pub each: f64,
+}
+
+/// The line through the medians of the samples `(how many, cost)` of each count, weighted by the square
+/// root of how many samples a median is of. `None` with fewer than two counts that have `least` samples.
+pub fn line(samples: &[(u32, f64)], least: usize) -> Option<Line> {
+    let mut groups: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for (count, cost) in samples {
+        groups.entry(*count).or_default().push(*cost);
+    }
+    let points: Vec<(f64, f64, f64)> = groups
+        .into_iter()
+        .filter(|(_, costs)| costs.len() >= least.max(1))
+        .filter_map(|(count, mut costs)| {
+            let weight = (costs.len() as f64).sqrt();
+            Some((f64::from(count), median(&mut costs)?, weight))
+        })
+        .collect();
+    if points.len() < 2 {
+        return None;
+    }
+    let sum = |of: fn(&(f64, f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
+    let weight = sum(|it| it.2);
+    let (x, y) = (sum(|it| it.0 * it.2) / weight, sum(|it| it.1 * it.2) / weight);
+    let across: f64 = points.iter().map(|it| it.2 * (it.0 - x) * (it.1 - y)).sum();
+    let spread: f64 = points.iter().map(|it| it.2 * (it.0 - x) * (it.0 - x)).sum();
+    let each = across / spread;
+    Some(Line { base: y - each * x, each })
+}
+
+/// What the rounds of a measurement came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// The median of the rounds.
+    pub value: f64,
+    /// The least of them.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+    /// How many.
+    pub rounds: usize,
+}
+
+impl Estimate {
+    /// Of one figure a round; below 0, where a difference of two costs has come out so, counts as 0.
+    /// `None` without a round.
+    pub fn of(rounds: &[f64]) -> Option<Estimate> {
+        let mut rounds: Vec<f64> =
+            rounds.iter().filter(|it| it.is_finite()).map(|it| it.max(0.0)).collect();
+        let value = median(&mut rounds)?;
+        Some(Estimate { value, low: *rounds.first()?, high: *rounds.last()?, rounds: rounds.len() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_forgets_what_interrupted_fewer_than_half_of_the_samples() {
+        assert_eq!(median(&mut []), None);
+        assert_eq!(median(&mut [3.0]), Some(3.0));
+        assert_eq!(median(&mut [4.0, 1e9, 2.0]), Some(4.0));
+        assert_eq!(median(&mut [1.0, 2.0, 4.0, 1e9]), Some(3.0));
+    }
+
+    #[test]
+    fn the_line_finds_the_cost_of_a_poll_and_of_each_frame_in_spite_of_interruptions() {
+        // A poll of 300 ns, a frame of 1200 ns; every fifth sample was interrupted for 50 us, and
+        // small polls are far more frequent than large ones.
+        let polls = |frames: u32| 400 / (frames + 1);
+        let mut samples = Vec::new();
+        for frames in [0, 1, 2, 4, 8, 16, 31] {
+            for i in 0..polls(frames).max(10) {
+                let jitter = f64::from(i % 7) - 3.0;
+                let interrupted = if i % 5 == 4 { 50_000.0 } else { 0.0 };
+                samples.push((frames, 300.0 + 1200.0 * f64::from(frames) + jitter + interrupted));
+            }
+        }
+        let line = line(&samples, 5).expect("a line");
+        assert!((line.base - 300.0).abs() < 5.0, "{line:?}");
+        assert!((line.each - 1200.0).abs() < 2.0, "{line:?}");
+    }
+
+    #[test]
+    fn there_is_no_line_through_one_count_or_through_too_few_samples() {
+        assert_eq!(line(&[], 1), None);
+        assert_eq!(line(&[(1, 5.0), (1, 6.0)], 1), None);
+        assert_eq!(line(&[(1, 5.0), (1, 6.0), (2, 9.0)], 2), None);
+        assert_eq!(line(&[(1, 5.0), (2, 9.0)], 1), Some(Line { base: 1.0, each: 4.0 }));
+    }
+
+    #[test]
+    fn rounds_give_a_value_and_its_spread_and_no_cost_is_negative() {
+        assert_eq!(Estimate::of(&[]), None);
+        assert_eq!(Estimate::of(&[f64::NAN]), None);
+        let found = Estimate::of(&[30.0, 10.0, -5.0]).unwrap();
+        assert_eq!(found, Estimate { value: 10.0, low: 0.0, high: 30.0, rounds: 3 });
+    }
+}

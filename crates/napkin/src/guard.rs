@@ -1,0 +1,64 @@
+//! `--guard` of `run`, `attach` and `apply --for`.
+
+use clap::ValueEnum;
+use napkin_linux::apply::Hold;
+use napkin_linux::guard::{self, Again, Event, EventKind, Options};
+use napkin_linux::journal::Store;
+
+use crate::failure::say;
+
+/// What is done about a queue that starves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Guard {
+    /// Its irq-suspend-timeout is 0 until napkin ends.
+    Once,
+    /// The same for 10 s, then suspension is tried again; after each further time for twice as long.
+    Again,
+    /// Nothing: it receives nothing for as long as the program goes on.
+    Off,
+}
+
+impl Guard {
+    /// Begins to watch, if asked to; says it if that cannot be.
+    pub(crate) fn start(
+        self,
+        device: Option<&Hold>,
+        only: bool,
+        quiet: bool,
+    ) -> Option<guard::Guard> {
+        let again = match self {
+            Guard::Off => return None,
+            Guard::Once => Again::Never,
+            Guard::Again => Again::LATER,
+        };
+        let held = device.map(|device| device.applied().before.device.ifindex);
+        let options = Options { only: held.filter(|_| only), held, again };
+        let tell = move |event: &Event| {
+            if !(quiet && matches!(event.kind, EventKind::Again { .. })) {
+                say(&event.to_string());
+            }
+        };
+        let store = Store::open().map_err(|error| error.to_string());
+        let started = store.and_then(|store| {
+            let started = guard::Guard::start(options, &store, Box::new(tell));
+            started.map_err(|error| error.to_string())
+        });
+        match started {
+            Ok(guard) => Some(guard),
+            Err(why) => {
+                if !quiet {
+                    say(&format!("note: nobody watches for starved queues: {why}"));
+                }
+                None
+            }
+        }
+    }
+}
+
+/// Says that a policy that can starve a queue is left to itself.
+pub(crate) fn unwatched() {
+    say(
+        "note: nobody watches for starved queues once napkin has ended: a program that always finds \
+         something else ready leaves its queue unpolled; napkin run, attach and apply --for watch",
+    );
+}

@@ -1,0 +1,122 @@
+//! Random histories: what people, drivers and a full disk do between an apply and the last restore.
+
+use super::cases::again;
+use super::guest::{CARDS, Guest, STATE};
+
+/// Numbers from a seed, by splitmix64.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % sides as u64).expect("below a usize")
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+}
+
+fn asked(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default)
+}
+
+/// As many as the environment asks for.
+pub(crate) fn many(guest: &mut Guest) {
+    let (first, count) = (asked("NAPKIN_SEED", 1), asked("NAPKIN_HISTORIES", 0));
+    for seed in first..first + count {
+        if let Err(what) = one(guest, seed) {
+            panic!("NAPKIN_SEED={seed} NAPKIN_HISTORIES=1 goes through it again:\n{what}");
+        }
+        println!("history {seed} left nothing");
+    }
+}
+
+/// One of them; what happened, and what was left, if anything was.
+fn one(guest: &mut Guest, seed: u64) -> Result<(), String> {
+    let mut dice = Dice(seed);
+    let (dev, _) = dice.of(&CARDS);
+    let before = guest.set(dev);
+    let mut told = vec![format!("on {dev}:")];
+    let mut away = false;
+    for _ in 0..3 + dice.below(8) {
+        let command = event(guest, &mut dice, dev, &mut away);
+        if command == "made anew" {
+            told.push(command);
+            again(guest, dev)?;
+            continue;
+        }
+        let answer = guest.vm.sh(&command);
+        told.push(format!("{command}\n    exit code {}: {}", answer.status, answer.text));
+    }
+    // Everybody leaves it as it was; napkin alone has not put back what it set.
+    let mut end = vec![format!("rm -f {STATE}/filled")];
+    if away {
+        end.push(format!("ip -n away link set {dev} netns 1; ip netns del away"));
+    }
+    end.extend(channels(dev, 4));
+    end.push(format!("ip link set {dev} up"));
+    for command in end {
+        let answer = guest.vm.sh(&command);
+        told.push(format!("{command}\n    exit code {}: {}", answer.status, answer.text));
+    }
+    let restored = guest.napkin("restore");
+    told.push(format!("restore\n    exit code {}: {}", restored.status, restored.text));
+    // virtio places its interrupts itself when channels change. What napkin had set is gone by that,
+    // which it says; what it leaves alone is what was there at first.
+    let mut alone = restored.text.lines().filter(|line| line.contains("left alone"));
+    if restored.status != 0 && dev == "eth0" && alone.all(|it| it.contains("irq-cpus")) {
+        let forgotten = guest.napkin("restore --forget");
+        told.push(format!("restore --forget\n    {}", forgotten.text));
+    }
+    guest.left(dev, &before).map_err(|what| format!("{}\n{what}", told.join("\n  ")))
+}
+
+fn channels(dev: &str, count: usize) -> Option<String> {
+    match dev {
+        "eth2" => None,
+        "va" => Some(format!("ethtool -L va rx {count} tx {count}")),
+        dev => Some(format!("ethtool -L {dev} combined {count}")),
+    }
+}
+
+/// What happens next, as a command of bash.
+fn event(guest: &mut Guest, dice: &mut Dice, dev: &str, away: &mut bool) -> String {
+    let inside = if *away { "ip netns exec away " } else { "" };
+    let napkin = format!("NAPKIN_STATE={STATE} {inside}{}", env!("CARGO_BIN_EXE_napkin"));
+    let policy = dice.of(&[guest.policy(), "defer200", "threaded", "base"]);
+    let cpus = guest.cpus(dice.of(&["", " --cpus 1,3", " --cpus 2", " --tx"]));
+    let rt = if policy == "threaded" { guest.cpus(dice.of(&["", " --rt 4"])) } else { "" };
+    let apply = format!("{napkin} apply {policy} --dev {dev}{cpus}{rt}");
+    match dice.below(12) {
+        0..=2 => apply,
+        3 => format!("NAPKIN_FAULT={} {apply}", 1 + dice.below(60)),
+        4 => format!("{apply} --for 200ms"),
+        5 => format!("timeout -s KILL 0.{} {apply} --for 5s", 1 + dice.below(4)),
+        6 => format!("{napkin} restore"),
+        7 => format!("NAPKIN_FAULT={} {napkin} restore", 1 + dice.below(40)),
+        8 if !*away => channels(dev, 1 + dice.below(4)).unwrap_or(apply),
+        9 => {
+            let ip = if *away { "ip -n away" } else { "ip" };
+            format!("{ip} link set {dev} down; {ip} link set {dev} up")
+        }
+        10 if *away => {
+            *away = false;
+            format!("ip -n away link set {dev} netns 1; ip netns del away; ip link set {dev} up")
+        }
+        10 => {
+            *away = true;
+            format!("ip netns add away; ip link set {dev} netns away; ip -n away link set {dev} up")
+        }
+        11 if !*away && dice.below(2) == 0 => "made anew".into(),
+        _ => dice
+            .of(&[
+                "cat /dev/zero > /run/state/filled 2> /dev/null; true",
+                "rm -f /run/state/filled",
+            ])
+            .into(),
+    }
+}

@@ -1,0 +1,87 @@
+//! napkin on Debian's kernels, from 6.1 to 7.3 and PREEMPT_RT, with cards that interrupt: virtio with
+//! several queues, igb, e1000e, and a veth. Each runs in a virtual machine of its own.
+//!
+//! It takes root (taps in a network namespace that goes away with them), a Debian mirror, some 600 MB in
+//! `~/.cache/napkin-vm`, and minutes. So it runs where `NAPKIN_KERNELS` says which: `7.2`, a list as in
+//! `6.1,7.3-rt`, or `all`. `NAPKIN_CASE=top` is one of the cases,
+//! `NAPKIN_HISTORIES=500` how many random histories each goes through, and
+//! `NAPKIN_SEED` the first of them.
+
+mod cases;
+mod guest;
+mod history;
+mod vm;
+
+use std::time::Instant;
+
+use napkin_linux::rights::Right;
+use napkin_testing::{needs, needs_program, test};
+
+use cases::CASES;
+use guest::{CARDS, Guest};
+
+/// A kernel that the environment names.
+fn wanted(version: &str) {
+    let named = std::env::var("NAPKIN_KERNELS").unwrap_or_default();
+    let named = named == "all" || named.split(',').any(|it| it == version);
+    needs(named, format_args!("NAPKIN_KERNELS={version} (or all): it boots this kernel"));
+    for right in [Right::SysAdmin, Right::NetAdmin] {
+        needs(right.held(), right);
+    }
+    for program in ["apt-get", "dpkg-deb", "ip", "python3", "ethtool"] {
+        needs_program(program);
+    }
+}
+
+/// Every case on every card, then random histories.
+fn kernel(version: &str) {
+    wanted(version);
+    let begun = Instant::now();
+    let mut guest = Guest::boot(version);
+    println!("{version}: {} is up after {:.0?}", guest.vm.release, begun.elapsed());
+    let mut failures = Vec::new();
+    for (dev, driver) in CARDS {
+        for (name, case) in CASES {
+            if std::env::var("NAPKIN_CASE").is_ok_and(|only| only != name) {
+                continue;
+            }
+            let outcome = case(&mut guest, dev);
+            let said = match &outcome {
+                Ok(said) => said,
+                Err(_) => "FAILED",
+            };
+            println!("{version} | {driver} | {name} | {said}");
+            if let Err(what) = outcome {
+                println!("  {what}");
+                failures.push(format!("{driver} {name}"));
+                // So that the next is not blamed for it.
+                guest.napkin("restore --force --forget");
+            }
+        }
+    }
+    println!("{version}: {:.0?}", begun.elapsed());
+    assert!(failures.is_empty(), "failed: {failures:?}");
+    history::many(&mut guest);
+}
+
+macro_rules! kernels {
+    ($($name:ident $version:literal)*) => {
+        $(
+            #[test]
+            fn $name() {
+                kernel($version);
+            }
+        )*
+    };
+}
+
+kernels! {
+    debian_6_1 "6.1"
+    debian_6_12 "6.12"
+    debian_6_18 "6.18"
+    debian_7_2 "7.2"
+    debian_7_3 "7.3"
+    debian_7_3_rt "7.3-rt"
+}
+
+napkin_testing::main!();

@@ -1,0 +1,258 @@
+//! A virtual machine with one of Debian's kernels and four network cards: eth0 and eth1 are virtio with
+//! four queue pairs, eth2 is an e1000e, eth3 an igb.
+//!
+//! Its disk is the host's own root, read only, so that it runs what was built here and what is installed
+//! here; only its kernel is its own. The peers of its cards are in a network namespace that goes away
+//! with this process, as the machine does. It is emulated, without the host's help: counts, states and
+//! orders mean something in it, times do not.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use napkin_linux::namespace::Namespace;
+use napkin_testing::needs;
+
+/// Longer than a boot takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(240);
+/// Queue pairs of a virtio card, and CPUs.
+const QUEUES: u32 = 4;
+const CPUS: u32 = 4;
+
+/// A running one. It ends when this is dropped.
+pub(crate) struct Vm {
+    _machine: Machine,
+    port: BufReader<UnixStream>,
+    /// The other end of its cards, at 10.9.N.100 for ethN.
+    pub peers: Namespace,
+    /// As `uname -r` prints it.
+    pub release: String,
+}
+
+/// The emulator and its files; both go when this is dropped, the files only if all went well.
+struct Machine {
+    qemu: Child,
+    place: PathBuf,
+}
+
+/// What a command in the guest came to.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// Its exit status, as a shell has it.
+    pub status: i32,
+    /// What it printed, errors as well.
+    pub text: String,
+}
+
+fn cache() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
+    std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("napkin-vm")
+}
+
+/// Runs a program to its end and gives what it printed.
+fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().expect("it can be started");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {errors}", output.status);
+    String::from_utf8(output.stdout).expect("text")
+}
+
+impl Vm {
+    /// Boots a kernel by what Debian calls its version, as in `7.3-rt`.
+    pub(crate) fn boot(version: &str) -> Vm {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels");
+        let fetched = Command::new(here.join("fetch")).arg(cache()).arg(version).output();
+        let fetched = fetched.expect("bash is installed");
+        let why = String::from_utf8_lossy(&fetched.stderr);
+        needs(fetched.status.success(), format_args!("Debian's kernel {version}: {}", why.trim()));
+        let kernel = PathBuf::from(String::from_utf8_lossy(&fetched.stdout).trim_end());
+        let release = fs::read_to_string(kernel.join("release")).expect("fetched");
+        let place =
+            std::env::temp_dir().join(format!("napkin-vm-{}-{version}", std::process::id()));
+        fs::create_dir_all(&place).expect("a place");
+        initrd(&here, &kernel, release.trim(), &place);
+
+        let peers = Namespace::new().expect("a namespace");
+        let qemu = peers
+            .run(|| {
+                wire();
+                start(&kernel, &place)
+            })
+            .expect("a thread");
+        let machine = Machine { qemu, place };
+        let port = connect(&machine.place, machine.qemu.id());
+        let mut vm = Vm { _machine: machine, port, peers, release: release.trim().to_owned() };
+        assert_eq!(vm.ok("uname -r"), vm.release);
+        for card in 0..4 {
+            vm.ok(&format!(
+                "ip addr add 10.9.{card}.1/24 dev eth{card} && ip link set eth{card} up"
+            ));
+        }
+        vm
+    }
+
+    /// Runs a command of bash in the guest. What it starts in the background goes on.
+    pub(crate) fn sh(&mut self, command: &str) -> Answer {
+        let text = format!("{}\n{command}", command.len());
+        self.port.get_mut().write_all(text.as_bytes()).expect("the guest is there");
+        let mut head = String::new();
+        self.port.read_line(&mut head).unwrap_or_else(|error| panic!("{command}: {error}"));
+        let (status, length) = head.trim_end().split_once(' ').expect("status and length");
+        let mut output = vec![0; length.parse().expect("a length")];
+        self.port.read_exact(&mut output).expect("the guest is there");
+        let text = String::from_utf8_lossy(&output).trim_end().to_owned();
+        Answer { status: status.parse().expect("a status"), text }
+    }
+
+    /// Runs a command that succeeds; gives what it printed.
+    pub(crate) fn ok(&mut self, command: &str) -> String {
+        let answer = self.sh(command);
+        assert_eq!(answer.status, 0, "{command}: {}", answer.text);
+        answer.text
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        if !thread::panicking() {
+            let _ = fs::remove_dir_all(&self.place);
+        }
+    }
+}
+
+/// A bridge with a tap for each card, in the calling thread's network namespace.
+fn wire() {
+    let ip = |arguments: String| run(Command::new("ip").args(arguments.split(' ')));
+    ip("link add br0 type bridge".into());
+    for card in 0..4 {
+        let queues = if card < 2 { " multi_queue" } else { "" };
+        ip(format!("tuntap add tap{card} mode tap{queues}"));
+        ip(format!("link set tap{card} master br0 up"));
+        ip(format!("addr add 10.9.{card}.100/24 dev br0"));
+    }
+    ip("link set br0 up".into());
+}
+
+/// A file system in memory from which the guest mounts the host's root.
+fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path) {
+    let host = cache().join("host");
+    let root = place.join("initrd");
+    for folder in ["bin", "dev", "proc", "host", "modules"] {
+        fs::create_dir_all(root.join(folder)).expect("a folder");
+    }
+    let busybox = [host.join("bin/busybox"), host.join("usr/bin/busybox"), "/bin/busybox".into()]
+        .into_iter()
+        .find(|it| it.exists())
+        .expect("fetched, or installed");
+    fs::copy(&busybox, root.join("bin/busybox")).expect("copied");
+    let mut order: Vec<String> = Vec::new();
+    for module in ["virtio_pci", "9pnet_virtio", "9p"] {
+        let shown = run(Command::new(host.join("tools/modprobe"))
+            .args(["--show-depends", "-S", release, "-d"])
+            .arg(kernel)
+            .arg(module));
+        for path in shown.lines().filter_map(|line| line.strip_prefix("insmod ")) {
+            let path = Path::new(path.trim());
+            let name = path.file_name().expect("a file").to_string_lossy();
+            let name = name.trim_end_matches(".xz").to_owned();
+            if order.contains(&name) {
+                continue;
+            }
+            let content = match path.extension().is_some_and(|it| it == "xz") {
+                true => {
+                    Command::new(&busybox).arg("xzcat").arg(path).output().expect("it runs").stdout
+                }
+                false => fs::read(path).expect("a module"),
+            };
+            fs::write(root.join("modules").join(&name), content).expect("written");
+            order.push(name);
+        }
+    }
+    fs::write(root.join("modules/order"), order.join("\n")).expect("written");
+    fs::copy(here.join("init"), root.join("init")).expect("copied");
+    fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755)).expect("changed");
+    let exports = format!(
+        "export TOOLS={} KERNEL={} MODULES='virtio_net e1000e igb veth'\n",
+        host.join("tools").display(),
+        kernel.display(),
+    );
+    let agent = fs::read_to_string(here.join("agent")).expect("it is here");
+    fs::write(root.join("agent"), exports + &agent).expect("written");
+    let pack = format!("find . | {} cpio -o -H newc > ../initrd.cpio", busybox.display());
+    run(Command::new("sh").args(["-ec", &pack]).current_dir(&root));
+}
+
+/// Starts the emulator in the calling thread's network namespace.
+fn start(kernel: &Path, place: &Path) -> Child {
+    let host = cache().join("host");
+    let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|it| host.join(it));
+    let mut command = Command::new(host.join("usr/bin/qemu-system-x86_64"));
+    command
+        .env("LD_LIBRARY_PATH", std::env::join_paths(libraries).expect("paths"))
+        .env("QEMU_MODULE_DIR", host.join("usr/lib/x86_64-linux-gnu/qemu"))
+        .arg("-L")
+        .arg(host.join("usr/share/qemu"))
+        .arg("-L")
+        .arg(host.join("usr/share/seabios"))
+        .args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024"])
+        .args(["-smp", &CPUS.to_string(), "-nographic", "-no-reboot", "-nodefaults"])
+        .arg("-kernel")
+        .arg(kernel.join("vmlinuz"))
+        .arg("-initrd")
+        .arg(place.join("initrd.cpio"))
+        .args(["-append", "console=ttyS0 panic=-1 mitigations=off nowatchdog net.ifnames=0 quiet"])
+        .arg("-serial")
+        .arg(format!("file:{}", place.join("console").display()))
+        .args(["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"])
+        .args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"])
+        .args([
+            "-device",
+            "virtio-serial-pci",
+            "-device",
+            "virtserialport,chardev=agent,name=agent",
+        ])
+        .arg("-chardev")
+        .arg(format!("socket,id=agent,path={},server=on,wait=off", place.join("agent").display()));
+    for (card, model) in ["virtio-net-pci", "virtio-net-pci", "e1000e", "igb"].iter().enumerate() {
+        let virtio = card < 2;
+        let queues = if virtio { format!(",queues={QUEUES}") } else { String::new() };
+        let vectors =
+            if virtio { format!(",mq=on,vectors={}", 2 * QUEUES + 2) } else { String::new() };
+        command
+            .arg("-netdev")
+            .arg(format!("tap,id=n{card},ifname=tap{card},script=no,downscript=no{queues}"))
+            .arg("-device")
+            .arg(format!("{model},netdev=n{card},mac=52:54:00:00:00:0{card},romfile={vectors}"));
+    }
+    let log = fs::File::create(place.join("qemu.log")).expect("a file");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("fetched")
+}
+
+/// The port of the agent, once it listens.
+fn connect(place: &Path, qemu: u32) -> BufReader<UnixStream> {
+    let console = place.join("console");
+    let begun = Instant::now();
+    loop {
+        let told = fs::read(&console).unwrap_or_default();
+        if String::from_utf8_lossy(&told).contains("the agent listens") {
+            break;
+        }
+        let alive =
+            fs::read_to_string(format!("/proc/{qemu}/stat")).is_ok_and(|it| !it.contains(") Z"));
+        if !alive || begun.elapsed() > PATIENCE {
+            let log = fs::read_to_string(place.join("qemu.log")).unwrap_or_default();
+            panic!("no guest after {:?}: {log}{}", begun.elapsed(), String::from_utf8_lossy(&told));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    let port = UnixStream::connect(place.join("agent")).expect("it listens");
+    port.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    BufReader::new(port)
+}
