@@ -1,6 +1,6 @@
 //! Random histories: what people, drivers and a full disk do between an apply and the last restore.
 
-use super::cases::again;
+use super::cases::{Outcome, again};
 use super::guest::{CARDS, Guest, STATE};
 
 /// Numbers from a seed, by splitmix64.
@@ -25,10 +25,10 @@ fn asked(name: &str, default: u64) -> u64 {
 }
 
 /// As many as the environment asks for.
-pub(crate) fn many(guest: &mut Guest) {
+pub(crate) fn many(guest: &mut Guest, version: &str) {
     let (first, count) = (asked("NAPKIN_SEED", 1), asked("NAPKIN_HISTORIES", 0));
     for seed in first..first + count {
-        if let Err(what) = one(guest, seed) {
+        if let Err(what) = super::attempt(guest, version, |guest| one(guest, seed)) {
             panic!("NAPKIN_SEED={seed} NAPKIN_HISTORIES=1 goes through it again:\n{what}");
         }
         println!("history {seed} left nothing");
@@ -36,7 +36,7 @@ pub(crate) fn many(guest: &mut Guest) {
 }
 
 /// One of them; what happened, and what was left, if anything was.
-fn one(guest: &mut Guest, seed: u64) -> Result<(), String> {
+fn one(guest: &mut Guest, seed: u64) -> Outcome {
     let mut dice = Dice(seed);
     let (dev, _) = dice.of(&CARDS);
     let before = guest.set(dev);
@@ -72,7 +72,8 @@ fn one(guest: &mut Guest, seed: u64) -> Result<(), String> {
         let forgotten = guest.napkin("restore --forget");
         told.push(format!("restore --forget\n    {}", forgotten.text));
     }
-    guest.left(dev, &before).map_err(|what| format!("{}\n{what}", told.join("\n  ")))
+    let left = guest.left(dev, &before);
+    left.map(|()| String::new()).map_err(|what| format!("{}\n{what}", told.join("\n  ")))
 }
 
 fn channels(dev: &str, count: usize) -> Option<String> {

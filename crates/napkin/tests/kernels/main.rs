@@ -12,12 +12,13 @@ mod guest;
 mod history;
 mod vm;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use napkin_linux::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 
-use cases::CASES;
+use cases::{CASES, Outcome};
 use guest::{CARDS, Guest};
 
 /// A kernel that the environment names.
@@ -45,7 +46,7 @@ fn kernel(version: &str) {
             if std::env::var("NAPKIN_CASE").is_ok_and(|only| only != name) {
                 continue;
             }
-            let outcome = case(&mut guest, dev);
+            let outcome = attempt(&mut guest, version, |guest| case(guest, dev));
             let said = match &outcome {
                 Ok(said) => said,
                 Err(_) => "FAILED",
@@ -61,7 +62,33 @@ fn kernel(version: &str) {
     }
     println!("{version}: {:.0?}", begun.elapsed());
     assert!(failures.is_empty(), "failed: {failures:?}");
-    history::many(&mut guest);
+    history::many(&mut guest, version);
+}
+
+/// Runs a case; in a new machine if the guest has hung, which happens to emulated ones, but not thrice
+/// at the same place.
+fn attempt(
+    guest: &mut Guest,
+    version: &str,
+    mut case: impl FnMut(&mut Guest) -> Outcome,
+) -> Outcome {
+    for _ in 0..2 {
+        let outcome = caught(|| case(guest));
+        if !guest.vm.hung {
+            return outcome;
+        }
+        println!("{version}: once more, in a new machine: {}", outcome.unwrap_or_else(|what| what));
+        *guest = Guest::boot(version);
+    }
+    caught(|| case(guest))
+}
+
+/// A case that panics has failed.
+fn caught(case: impl FnOnce() -> Outcome) -> Outcome {
+    catch_unwind(AssertUnwindSafe(case)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        Err(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned())
+    })
 }
 
 macro_rules! kernels {

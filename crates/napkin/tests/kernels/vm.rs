@@ -16,22 +16,28 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use napkin_linux::namespace::Namespace;
-use napkin_testing::needs;
+use napkin_testing::{ignore, needs};
 
-/// Longer than a boot takes on a busy machine.
+/// Longer than a boot takes on a busy machine, and than any command of a case.
 const PATIENCE: Duration = Duration::from_secs(240);
+/// Longer than a command takes that gives a card its address.
+const PATIENCE_AT_BOOT: Duration = Duration::from_secs(60);
+/// Emulated machines hang now and then, before napkin ran in them: so many are started.
+const BOOTS: usize = 3;
 /// Queue pairs of a virtio card, and CPUs.
 const QUEUES: u32 = 4;
 const CPUS: u32 = 4;
 
 /// A running one. It ends when this is dropped.
 pub(crate) struct Vm {
-    _machine: Machine,
+    machine: Machine,
     port: BufReader<UnixStream>,
     /// The other end of its cards, at 10.9.N.100 for ethN.
     pub peers: Namespace,
     /// As `uname -r` prints it.
     pub release: String,
+    /// It has left a command without an answer, and gets no more of them.
+    pub hung: bool,
 }
 
 /// The emulator and its files; both go when this is dropped, the files only if all went well.
@@ -72,41 +78,83 @@ impl Vm {
         needs(fetched.status.success(), format_args!("Debian's kernel {version}: {}", why.trim()));
         let kernel = PathBuf::from(String::from_utf8_lossy(&fetched.stdout).trim_end());
         let release = fs::read_to_string(kernel.join("release")).expect("fetched");
+        let mut hung = String::new();
+        for _ in 0..BOOTS {
+            match Vm::start(version, &here, &kernel, release.trim()) {
+                Ok(vm) => return vm,
+                Err(why) => hung = why,
+            }
+            println!("{version}: {hung}");
+        }
+        ignore(format_args!("needs an emulator that boots {version}: {hung}"))
+    }
+
+    /// Starts one. It fails if it does not answer before its cards are up.
+    fn start(version: &str, here: &Path, kernel: &Path, release: &str) -> Result<Vm, String> {
         let place =
             std::env::temp_dir().join(format!("napkin-vm-{}-{version}", std::process::id()));
         fs::create_dir_all(&place).expect("a place");
-        initrd(&here, &kernel, release.trim(), &place);
+        initrd(here, kernel, release, &place);
 
         let peers = Namespace::new().expect("a namespace");
         let qemu = peers
             .run(|| {
                 wire();
-                start(&kernel, &place)
+                start(kernel, &place)
             })
             .expect("a thread");
         let machine = Machine { qemu, place };
-        let port = connect(&machine.place, machine.qemu.id());
-        let mut vm = Vm { _machine: machine, port, peers, release: release.trim().to_owned() };
-        assert_eq!(vm.ok("uname -r"), vm.release);
-        for card in 0..4 {
-            vm.ok(&format!(
-                "ip addr add 10.9.{card}.1/24 dev eth{card} && ip link set eth{card} up"
-            ));
+        let port = connect(&machine.place, machine.qemu.id())?;
+        let release = release.to_owned();
+        let mut vm = Vm { machine, port, peers, release, hung: false };
+        vm.patience(PATIENCE_AT_BOOT);
+        let mut commands = vec!["uname -r".to_owned()];
+        commands.extend((0..4).map(|card| {
+            format!("ip addr add 10.9.{card}.1/24 dev eth{card} && ip link set eth{card} up")
+        }));
+        for command in commands {
+            let answer = vm.sh(&command);
+            if vm.hung {
+                return Err(answer.text);
+            }
+            assert_eq!(answer.status, 0, "{command}: {}", answer.text);
         }
-        vm
+        vm.patience(PATIENCE);
+        Ok(vm)
     }
 
-    /// Runs a command of bash in the guest. What it starts in the background goes on.
+    /// How long it may be silent after a command.
+    fn patience(&mut self, patience: Duration) {
+        self.port.get_ref().set_read_timeout(Some(patience)).expect("a timeout");
+    }
+
+    /// Runs a command of bash in the guest. What it starts in the background goes on. A guest that does
+    /// not answer has hung: it says so, and answers nothing from then on.
     pub(crate) fn sh(&mut self, command: &str) -> Answer {
+        if !self.hung {
+            match self.ask(command) {
+                Ok(answer) => return answer,
+                Err(_) => self.hung = true,
+            }
+        }
+        let console = fs::read(self.machine.place.join("console")).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console).into_owned();
+        let lines: Vec<&str> = console.lines().rev().take(30).collect();
+        let lines: Vec<&str> = lines.into_iter().rev().collect();
+        let text = format!("the guest has hung at `{command}`; its console:\n{}", lines.join("\n"));
+        Answer { status: 124, text }
+    }
+
+    fn ask(&mut self, command: &str) -> std::io::Result<Answer> {
         let text = format!("{}\n{command}", command.len());
-        self.port.get_mut().write_all(text.as_bytes()).expect("the guest is there");
+        self.port.get_mut().write_all(text.as_bytes())?;
         let mut head = String::new();
-        self.port.read_line(&mut head).unwrap_or_else(|error| panic!("{command}: {error}"));
+        self.port.read_line(&mut head)?;
         let (status, length) = head.trim_end().split_once(' ').expect("status and length");
         let mut output = vec![0; length.parse().expect("a length")];
-        self.port.read_exact(&mut output).expect("the guest is there");
+        self.port.read_exact(&mut output)?;
         let text = String::from_utf8_lossy(&output).trim_end().to_owned();
-        Answer { status: status.parse().expect("a status"), text }
+        Ok(Answer { status: status.parse().expect("a status"), text })
     }
 
     /// Runs a command that succeeds; gives what it printed.
@@ -236,7 +284,7 @@ fn start(kernel: &Path, place: &Path) -> Child {
 }
 
 /// The port of the agent, once it listens.
-fn connect(place: &Path, qemu: u32) -> BufReader<UnixStream> {
+fn connect(place: &Path, qemu: u32) -> Result<BufReader<UnixStream>, String> {
     let console = place.join("console");
     let begun = Instant::now();
     loop {
@@ -248,11 +296,10 @@ fn connect(place: &Path, qemu: u32) -> BufReader<UnixStream> {
             fs::read_to_string(format!("/proc/{qemu}/stat")).is_ok_and(|it| !it.contains(") Z"));
         if !alive || begun.elapsed() > PATIENCE {
             let log = fs::read_to_string(place.join("qemu.log")).unwrap_or_default();
-            panic!("no guest after {:?}: {log}{}", begun.elapsed(), String::from_utf8_lossy(&told));
+            let told = String::from_utf8_lossy(&told);
+            return Err(format!("no guest after {:.0?}: {log}{told}", begun.elapsed()));
         }
         thread::sleep(Duration::from_millis(100));
     }
-    let port = UnixStream::connect(place.join("agent")).expect("it listens");
-    port.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    BufReader::new(port)
+    Ok(BufReader::new(UnixStream::connect(place.join("agent")).expect("it listens")))
 }
