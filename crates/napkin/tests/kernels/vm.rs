@@ -12,6 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -91,8 +92,11 @@ impl Vm {
 
     /// Starts one. It fails if it does not answer before its cards are up.
     fn start(version: &str, here: &Path, kernel: &Path, release: &str) -> Result<Vm, String> {
-        let place =
-            std::env::temp_dir().join(format!("napkin-vm-{}-{version}", std::process::id()));
+        // One of its own for each: what a machine that hung has said there is not this one's.
+        static STARTED: AtomicUsize = AtomicUsize::new(1);
+        let nth = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("napkin-vm-{}-{nth}-{version}", std::process::id());
+        let place = std::env::temp_dir().join(name);
         fs::create_dir_all(&place).expect("a place");
         initrd(here, kernel, release, &place);
 
@@ -134,7 +138,10 @@ impl Vm {
         if !self.hung {
             match self.ask(command) {
                 Ok(answer) => return answer,
-                Err(_) => self.hung = true,
+                Err(_) => {
+                    self.hung = true;
+                    let _ = self.machine.qemu.kill();
+                }
             }
         }
         let console = fs::read(self.machine.place.join("console")).unwrap_or_default();
