@@ -31,6 +31,8 @@ pub struct Attachment<R: Recorder> {
     cpu_of: Option<Box<dyn Resolver>>,
     /// Whose descendants are looked for, without itself: this process, for what it started.
     above: Option<i32>,
+    /// Children of this process that are none of what it started for the plan.
+    not_these: Vec<i32>,
     tree: BTreeMap<i32, Attached>,
     /// Descendants that could not be added, and why.
     missed: BTreeMap<i32, String>,
@@ -77,6 +79,7 @@ impl<R: Recorder> Attachment<R> {
             recorder,
             cpu_of: None,
             above: None,
+            not_these: Vec::new(),
             tree: BTreeMap::new(),
             missed: BTreeMap::new(),
             ended_unset: 0,
@@ -120,8 +123,9 @@ impl<R: Recorder> Attachment<R> {
     }
 
     /// Adds what this process starts from now on, with all its descendants: for a subreaper, which
-    /// gets those whose parent ended.
-    pub fn add_own_children(&mut self) {
+    /// gets those whose parent ended. Children that it has already are `except`.
+    pub fn add_own_children(&mut self, except: &[i32]) {
+        self.not_these = except.to_vec();
         self.started = Instant::now();
         self.pace = Pace::new(self.started);
         self.above = i32::try_from(std::process::id()).ok();
@@ -258,7 +262,7 @@ impl<R: Recorder> Attachment<R> {
             missed.insert(pid, format!("its children cannot be listed: {errno}"));
         }
         for pid in pids {
-            if self.tree.contains_key(&pid) {
+            if self.tree.contains_key(&pid) || self.not_these.contains(&pid) {
                 continue;
             }
             let process = Process::open(pid).and_then(|process| {

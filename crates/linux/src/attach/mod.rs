@@ -15,10 +15,12 @@ mod event;
 mod moved;
 mod napi;
 mod pace;
+mod passing;
 mod pin;
 mod plan;
 mod run;
 mod signals;
+mod witness;
 
 pub(crate) use attached::MAX_DESCRIPTORS;
 pub use attached::Restoration;

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgid, kill_process, pidfd_send_signal,
-    set_child_subreaper, wait,
+    Pid, Signal, WaitOptions, WaitStatus, kill_process, pidfd_send_signal, set_child_subreaper,
+    wait,
 };
 use thiserror::Error;
 
 use super::attachment::Attachment;
 use super::change::Recorder;
 use super::event::Event;
+use super::passing::{Passing, Reached};
 use super::signals::{Came, Signals};
 
 /// How a program ended.
@@ -88,8 +89,8 @@ pub enum Ended {
 }
 
 /// Starts a program and keeps it and all that it starts under a policy, until the last of them has
-/// ended. Signals are passed on; how the program itself ended is returned. What was set is not put
-/// back here: nothing of it is left.
+/// ended. Signals that came to this process alone are passed on; how the program itself ended is
+/// returned. What was set is not put back here: nothing of it is left.
 ///
 /// `signals` are [`Signals::PASSED`], blocked since before whatever is to be put back afterwards was
 /// changed. While the program runs this process is a subreaper: a daemon whose parent ended becomes
@@ -105,13 +106,16 @@ pub fn run<R: Recorder>(
 ) -> Result<Exit, RunError> {
     set_child_subreaper(Pid::from_raw(1))
         .map_err(|errno| RunError::System { what: "becoming a subreaper", source: errno.into() })?;
-    attachment.add_own_children();
+    let mut passing = Passing::new(signals)
+        .map_err(|source| RunError::System { what: "starting a witness of signals", source })?;
+    attachment.add_own_children(&passing.pids());
     signals.restore_in(command);
     if let Some(files) = attachment.open_files() {
         files.restore_in(command);
     }
     let child = command.spawn().map_err(|source| unstartable(command.get_program(), source))?;
     let program = Pid::from_child(&child);
+    passing.started();
     let mut exit = None;
     let mut told_remaining = false;
     let mut next = Instant::now();
@@ -135,10 +139,17 @@ pub fn run<R: Recorder>(
             }
             Children::Some => {}
         }
-        let Some(came) = signals.wait(next.saturating_duration_since(Instant::now())) else {
-            continue;
-        };
-        pass_on(came, program, exit.is_some(), attachment);
+        let until = passing.next().map_or(next, |decision| decision.min(next));
+        let mut next_one = signals.wait(until.saturating_duration_since(Instant::now()));
+        while let Some(came) = next_one {
+            if came.signal != libc::SIGCHLD {
+                passing.keep(came, Instant::now());
+            }
+            next_one = signals.wait(Duration::ZERO);
+        }
+        for (came, reached) in passing.decide(Instant::now()) {
+            pass_on(came, reached, program, exit.is_some(), attachment);
+        }
     }
     let look = attachment.look();
     look.events.iter().for_each(|event| tell(Told::Event(event)));
@@ -226,44 +237,29 @@ fn stop_with(status: WaitStatus) {
     }
 }
 
-/// Passes a signal on to the program, or, once it has ended, to the processes that are left.
-fn pass_on<R: Recorder>(came: Came, program: Pid, ended: bool, attachment: &Attachment<R>) {
+/// Passes a signal on to the program, or, once it has ended, to the processes that are left, unless
+/// they got it as well.
+fn pass_on<R: Recorder>(
+    came: Came,
+    reached: Reached,
+    program: Pid,
+    ended: bool,
+    attachment: &Attachment<R>,
+) {
     let Some(signal) = Signal::from_named_raw(came.signal) else { return };
-    if signal == Signal::CHILD {
-        return;
-    }
     if !ended {
         // It was not waited for yet, so the id is its own.
-        if is_for(came, signal, program) {
+        if !reached.has(program) {
             let _ = kill_process(program, signal);
         }
         return;
     }
     for process in attachment.attached() {
-        if Pid::from_raw(process.pid()).is_some_and(|pid| is_for(came, signal, pid)) {
+        if Pid::from_raw(process.pid()).is_some_and(|pid| !reached.has(pid)) {
             // By its descriptor: its id may be another's by now.
             let _ = pidfd_send_signal(process.pidfd(), signal);
         }
     }
-}
-
-/// Whether a process has not had a signal already that came to this one.
-fn is_for(came: Came, signal: Signal, pid: Pid) -> bool {
-    // A terminal sends its signals to the whole group: this process's own, and the program's unless
-    // it made another.
-    let same_group = || getpgid(Some(pid)).ok() == getpgid(None).ok();
-    if came.from_kernel && same_group() {
-        return false;
-    }
-    // What wakes this process came to the program as well if it was sent to the group.
-    signal != Signal::CONT || stopped(pid)
-}
-
-/// Whether a process is stopped.
-fn stopped(pid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    let stat = stat.unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
 #[cfg(test)]

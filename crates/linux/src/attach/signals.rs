@@ -14,8 +14,10 @@ use std::time::Duration;
 pub struct Came {
     /// Its number.
     pub signal: i32,
-    /// Whether the kernel sent it: a terminal's keys and its loss go to the whole foreground group.
-    pub from_kernel: bool,
+    /// How it was sent: `si_code` of sigaction(2).
+    pub code: i32,
+    /// Who sent it; 0 if it was the kernel, or a process of a namespace that is not seen from here.
+    pub sender: i32,
 }
 
 /// Signals that are blocked in this thread for as long as this lives.
@@ -111,7 +113,10 @@ impl Signals {
         }
         // SAFETY: it was zeroed above, which is a valid value of plain numbers, and filled since.
         let info = unsafe { info.assume_init() };
-        Some(Came { signal, from_kernel: info.si_code == libc::SI_KERNEL })
+        // SAFETY: the kernel fills it for what a process or a terminal sent; of all else a plain
+        // number is read.
+        let sender = unsafe { info.si_pid() };
+        Some(Came { signal, code: info.si_code, sender })
     }
 }
 
@@ -178,8 +183,9 @@ mod tests {
             // SAFETY: the calling thread exists, and the signal is blocked in it.
             let sent = unsafe { libc::raise(libc::SIGTERM) };
             assert_eq!(sent, 0);
-            let came = Came { signal: libc::SIGTERM, from_kernel: false };
-            assert_eq!(signals.wait(Duration::from_secs(10)), Some(came));
+            let sender = std::process::id().cast_signed();
+            let came = signals.wait(Duration::from_secs(10)).expect("it was sent");
+            assert_eq!((came.signal, came.sender), (libc::SIGTERM, sender));
             assert_eq!(signals.wait(Duration::ZERO), None);
         })
         .join()

@@ -1,0 +1,134 @@
+//! Signals on their way to a program: kept for a moment, until it is known who else got them.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, getpgid};
+
+use super::signals::{Came, Signals};
+use super::witness::{Place, Witness};
+
+/// How long whoever signals a whole group, one process after the other, may need for the next one.
+const WINDOW: Duration = Duration::from_millis(50);
+
+/// The longest that a signal is kept, on a machine so busy that the sender may be waiting for a CPU.
+const LONGEST: Duration = Duration::from_millis(250);
+
+/// A machine is busy on which an answer takes longer than this.
+const PROMPT: Duration = Duration::from_millis(10);
+
+/// Who else got a signal that came to this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// Nobody that is known.
+    None,
+    /// The process group.
+    Group,
+    /// Processes outside it, too: all of the control group, or of the machine.
+    All,
+}
+
+impl Reached {
+    /// Whether a process got it.
+    pub(super) fn has(self, pid: Pid) -> bool {
+        match self {
+            Reached::None => false,
+            Reached::Group => getpgid(Some(pid)).ok() == getpgid(None).ok(),
+            Reached::All => true,
+        }
+    }
+}
+
+/// A signal that is kept.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    came: Came,
+    since: Instant,
+    until: Instant,
+}
+
+/// Signals that came and are not decided.
+#[derive(Debug)]
+pub(super) struct Passing {
+    group: Witness,
+    apart: Witness,
+    kept: Vec<Kept>,
+}
+
+impl Passing {
+    /// Of no signal yet. It is for the calling thread, and ends with it.
+    ///
+    /// # Errors
+    /// If the operating system has no process or descriptor left.
+    pub(super) fn new(signals: &Signals) -> io::Result<Passing> {
+        let group = Witness::start(Place::Group, signals)?;
+        let apart = Witness::start(Place::Apart, signals)?;
+        Ok(Passing { group, apart, kept: Vec::new() })
+    }
+
+    /// The processes that this needs, which are not the program's.
+    pub(super) const fn pids(&self) -> [i32; 2] {
+        [self.group.pid(), self.apart.pid()]
+    }
+
+    /// What came until now did not reach the program, which has just been started, whoever else got
+    /// it.
+    pub(super) fn started(&mut self) {
+        self.ask();
+        self.group.forget();
+        self.apart.forget();
+    }
+
+    /// Keeps a signal. The same from the same sender is one with it: `timeout` signals the process
+    /// and then its group. What stops a process and what continues it undo each other, as they do in
+    /// the kernel, and so with the witnesses, while they are pending.
+    pub(super) fn keep(&mut self, came: Came, now: Instant) {
+        match came.signal {
+            libc::SIGCONT => self.kept.retain(|kept| kept.came.signal != libc::SIGTSTP),
+            libc::SIGTSTP => self.kept.retain(|kept| kept.came.signal != libc::SIGCONT),
+            _ => {}
+        }
+        if !self.kept.iter().any(|kept| kept.came == came) {
+            self.kept.push(Kept { came, since: now, until: now + WINDOW });
+        }
+    }
+
+    /// When the next one is to be decided.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.kept.iter().map(|kept| kept.until).min()
+    }
+
+    /// Decides those whose time has come, in the order in which they came.
+    pub(super) fn decide(&mut self, now: Instant) -> Vec<(Came, Reached)> {
+        if self.next().is_none_or(|next| next > now) {
+            return Vec::new();
+        }
+        self.ask();
+        let busy = now.elapsed() > PROMPT;
+        let mut decided = Vec::new();
+        let (group, apart) = (&mut self.group, &mut self.apart);
+        self.kept.retain_mut(|kept| {
+            if kept.until > now {
+                return true;
+            }
+            let reached = match (group.take(kept.came), apart.take(kept.came)) {
+                (_, true) => Reached::All,
+                (true, false) => Reached::Group,
+                (false, false) => Reached::None,
+            };
+            if reached == Reached::None && busy && now < kept.since + LONGEST {
+                kept.until = now + WINDOW;
+                return true;
+            }
+            decided.push((kept.came, reached));
+            false
+        });
+        decided
+    }
+
+    /// One that has ended, or was stopped, tells of nothing: then everything is passed on.
+    fn ask(&mut self) {
+        let _ = self.group.ask();
+        let _ = self.apart.ask();
+    }
+}

@@ -1,0 +1,272 @@
+//! A process that does nothing but get the signals that this one gets, if they were sent to more
+//! than this one.
+//!
+//! What was sent to the whole process group (by a terminal, by `timeout`), or to every process of
+//! the control group (by systemd), has reached a program that is in it; what was sent to this
+//! process alone is to be passed on. A signal does not say which of them it was. A second process
+//! does, which is in the same group and control group, and has no other reason to be signalled.
+//!
+//! It is a copy of this process that executes nothing, for only such a child may have no signal to
+//! tell of its end, and then a `wait` for all children neither returns nor counts it. It closes
+//! every descriptor but a socket, and ends with this process, however that ends: the kernel kills it
+//! (`PR_SET_PDEATHSIG`), and the socket's other side is closed. It has a name and arguments of its
+//! own, so that who signals processes by these does not meet it.
+
+use std::ffi::CStr;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setpgid};
+use rustix::thread::set_name;
+
+use super::signals::{Came, Signals};
+use crate::procfs::read_text;
+
+/// Where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In this process's group.
+    Group,
+    /// In a group of its own, and in this process's control group as well.
+    Apart,
+}
+
+/// How long an answer is waited for. It comes at once unless the witness finds no CPU, or was
+/// stopped.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// What nobody takes for so long after it was told was sent to the witness alone.
+const TAKEN_WITHIN: Duration = Duration::from_secs(1);
+
+/// What `ps` and others show it as, in the place of this process's name and arguments.
+const NAME: &CStr = c"signal-witness";
+
+/// Bytes of what it tells: three numbers.
+const TOLD: usize = 12;
+
+/// A running witness. Dropped, it is ended.
+#[derive(Debug)]
+pub(super) struct Witness {
+    pid: Pid,
+    socket: UnixStream,
+    /// How often it was asked; an answer says to which question.
+    asked: i32,
+    /// What it got and nobody has taken yet, and when it told so.
+    got: Vec<(Came, Instant)>,
+}
+
+impl Witness {
+    /// Starts one, for the signals that are blocked by `signals`. It ends with the calling thread.
+    ///
+    /// # Errors
+    /// If the operating system has no process or descriptor left.
+    pub(super) fn start(place: Place, signals: &Signals) -> io::Result<Witness> {
+        let (socket, its_own) = UnixStream::pair()?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let life = Life { socket: its_own, parent: getpid(), signals, arguments: arguments() };
+        // Without any flag, and in the lowest byte without a signal that tells of its end.
+        // SAFETY: it makes a process as `fork` does: the memory is a copy, and so is the stack, for
+        // none is given. If this process has threads, the copy may hold their locks for ever, so
+        // `Life::live` allocates nothing and makes system calls only, and the copy ends after it.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+        if pid == 0 {
+            let _ = life.live();
+            // SAFETY: it ends this process, and runs nothing of what the other one registered.
+            unsafe { libc::_exit(0) }
+        }
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(io::Error::last_os_error)?;
+        let witness = Witness { pid, socket, asked: 0, got: Vec::new() };
+        if place == Place::Apart {
+            setpgid(Some(pid), Some(pid))?;
+        }
+        Ok(witness)
+    }
+
+    /// Its process.
+    pub(super) const fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Asks it what it got since it was asked before. One that has ended, or does not answer in
+    /// time, tells nothing; what it had to tell comes with the next answer.
+    ///
+    /// # Errors
+    /// If it has ended, or does not answer.
+    pub(super) fn ask(&mut self) -> io::Result<()> {
+        self.got.retain(|(_, told)| told.elapsed() < TAKEN_WITHIN);
+        self.asked = self.asked.wrapping_add(1);
+        self.socket.write_all(&self.asked.to_ne_bytes())?;
+        loop {
+            let mut told = [[0; 4]; TOLD / 4];
+            self.socket.read_exact(told.as_flattened_mut())?;
+            match told.map(i32::from_ne_bytes) {
+                [0, answer, _] if answer == self.asked => return Ok(()),
+                [0, ..] => {}
+                [signal, code, sender] => {
+                    let came = Came { signal, code, sender };
+                    if !self.got.iter().any(|(got, _)| *got == came) {
+                        self.got.push((came, Instant::now()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether it told that it got this signal, from the same sender. It is forgotten then.
+    pub(super) fn take(&mut self, came: Came) -> bool {
+        let before = self.got.len();
+        self.got.retain(|(got, _)| *got != came);
+        self.got.len() < before
+    }
+
+    /// Forgets what it told.
+    pub(super) fn forget(&mut self) {
+        self.got.clear();
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        // SAFETY: the call takes two numbers; the process was not waited for, so the id is its own.
+        let _ = unsafe { libc::kill(self.pid(), libc::SIGKILL) };
+        // SAFETY: the call takes two numbers, and a null pointer for what is not asked.
+        let _ = unsafe { libc::waitpid(self.pid(), std::ptr::null_mut(), libc::__WCLONE) };
+    }
+}
+
+/// Where the kernel looks for this process's arguments when somebody asks for them.
+fn arguments() -> Range<usize> {
+    let stat = read_text("/proc/self/stat", 4_096).unwrap_or_default();
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    // The 48th and the 49th number of proc_pid_stat(5); the first after the name is the third.
+    let mut numbers = after_name.split_ascii_whitespace().skip(45).map_while(|it| it.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(start), Some(end)) if start != 0 => start..end,
+        _ => 0..0,
+    }
+}
+
+/// What a witness needs for its life. All of it is a copy of what the other process has.
+struct Life<'a> {
+    socket: UnixStream,
+    parent: Pid,
+    signals: &'a Signals,
+    arguments: Range<usize>,
+}
+
+impl Life<'_> {
+    /// Waits to be asked, and tells of each signal that is pending, until whoever asks has gone.
+    fn live(&self) -> io::Result<()> {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(self.parent) {
+            return Ok(());
+        }
+        self.close_others()?;
+        self.rename()?;
+        loop {
+            let mut question = [0; 4];
+            (&self.socket).read_exact(&mut question)?;
+            while let Some(came) = self.signals.wait(Duration::ZERO) {
+                self.tell([came.signal, came.code, came.sender])?;
+            }
+            self.tell([0, i32::from_ne_bytes(question), 0])?;
+        }
+    }
+
+    fn tell(&self, numbers: [i32; 3]) -> io::Result<()> {
+        (&self.socket).write_all(numbers.map(i32::to_ne_bytes).as_flattened())
+    }
+
+    /// Nobody is to wait for the end of a pipe, or a lock, because of it.
+    fn close_others(&self) -> io::Result<()> {
+        let kept = self.socket.as_raw_fd().cast_unsigned();
+        let below = kept.checked_sub(1).map(|last| (0, last));
+        for (first, last) in below.into_iter().chain([(kept + 1, u32::MAX)]) {
+            // SAFETY: the call takes three numbers. Whoever owns these descriptors is the other
+            // process, and runs nothing in this one.
+            if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+
+    fn rename(&self) -> io::Result<()> {
+        set_name(NAME)?;
+        let Range { start, end } = self.arguments;
+        if start == end {
+            return Ok(());
+        }
+        let place = std::ptr::with_exposed_provenance_mut::<u8>(start);
+        // SAFETY: the kernel says that the arguments are there, on the stack of the first thread,
+        // which may be written. Nobody reads them any more: this process executes nothing else.
+        let place = unsafe { std::slice::from_raw_parts_mut(place, end - start) };
+        place.fill(0);
+        // A 0 stays at the end: without it the kernel shows what is behind it as well.
+        let shown = place.len().saturating_sub(1);
+        place.iter_mut().take(shown).zip(NAME.to_bytes()).for_each(|(to, from)| *to = *from);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::io::Errno;
+    use rustix::process::{WaitOptions, getpgid, getpgrp, kill_process, waitpid};
+
+    use super::*;
+
+    fn came(signal: i32) -> Came {
+        Came { signal, code: libc::SI_USER, sender: getpid().as_raw_nonzero().get() }
+    }
+
+    #[test]
+    fn it_tells_once_what_it_got_and_from_whom() {
+        let signals = Signals::block(&[libc::SIGUSR1, libc::SIGUSR2]).unwrap();
+        let mut witness = Witness::start(Place::Group, &signals).unwrap();
+        witness.ask().unwrap();
+        assert!(!witness.take(came(libc::SIGUSR1)));
+        kill_process(witness.pid, Signal::USR1).unwrap();
+        kill_process(witness.pid, Signal::USR2).unwrap();
+        witness.ask().unwrap();
+        assert!(!witness.take(Came { sender: 1, ..came(libc::SIGUSR1) }), "somebody else's");
+        assert!(witness.take(came(libc::SIGUSR1)));
+        assert!(!witness.take(came(libc::SIGUSR1)), "it was taken");
+        witness.ask().unwrap();
+        assert!(witness.take(came(libc::SIGUSR2)), "it is kept until it is asked for");
+    }
+
+    #[test]
+    fn it_is_in_the_group_or_apart_has_a_name_of_its_own_and_nothing_open_but_its_socket() {
+        let signals = Signals::block(&[libc::SIGUSR1]).unwrap();
+        for place in [Place::Group, Place::Apart] {
+            let mut witness = Witness::start(place, &signals).unwrap();
+            witness.ask().unwrap();
+            assert_eq!(getpgid(Some(witness.pid)).unwrap() == getpgrp(), place == Place::Group);
+            let of = |file: &str| format!("/proc/{}/{file}", witness.pid());
+            assert_eq!(fs::read_to_string(of("comm")).unwrap(), "signal-witness\n");
+            let arguments = fs::read_to_string(of("cmdline")).unwrap();
+            assert_eq!(arguments.trim_end_matches('\0'), "signal-witness");
+            let open: Vec<_> = fs::read_dir(of("fd")).unwrap().collect();
+            assert_eq!(open.len(), 1, "{open:?}");
+            let (pid, name) = (witness.pid(), of("comm"));
+            drop(witness);
+            assert!(!fs::exists(name).unwrap(), "{pid} is left");
+        }
+    }
+
+    #[test]
+    fn one_that_has_ended_tells_so_and_is_no_child_that_is_waited_for() {
+        let signals = Signals::block(&[libc::SIGUSR1]).unwrap();
+        let mut witness = Witness::start(Place::Group, &signals).unwrap();
+        kill_process(witness.pid, Signal::KILL).unwrap();
+        assert!(witness.ask().is_err());
+        assert_eq!(waitpid(Some(witness.pid), WaitOptions::NOHANG).err(), Some(Errno::CHILD));
+    }
+}
