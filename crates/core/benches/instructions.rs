@@ -15,8 +15,8 @@ use std::slice::Iter;
 
 use napkin_core::policy::{EpollPolicy, InstancePolicy, Threaded};
 use napkin_core::{
-    Context, CpuId, Did, Enable, EpollContext, EpollWait, From, Host, Id, Interrupt, Kthread, Ns,
-    Op, Pass, Policy, Pressure, Queue, Softirq, Work,
+    Context, CpuId, Did, Enable, EpollContext, EpollWait, Host, Id, Interrupt, Kthread, Ns, Op,
+    Pass, Policy, Pressure, Queue, RaisedFrom, Softirq, Work,
 };
 
 const ID: Id = Id(0);
@@ -140,7 +140,7 @@ fn busy_poll(times: u64) {
 /// Passes of a thread that never stops polling and finds nothing.
 fn thread(times: u64) {
     let host = host(InstancePolicy { threaded: Threaded::BusyPoll, ..Policy::BASE.instance });
-    assert!(host.schedule(ID, From::Interrupt).is_some(), "the thread is to be woken");
+    assert!(host.schedule(ID, RaisedFrom::Interrupt).is_some(), "the thread is to be woken");
     drive_until(&mut Kthread::new(&host, ID), Op::Pause, Did::Ok, times);
 }
 
@@ -157,7 +157,7 @@ fn timer(times: u64) {
     softirq(&host, 1);
     for turn in 1..=times {
         let now = 1 + turn * PERIOD;
-        assert!(host.timer(ID, now).is_some(), "the timer schedules");
+        assert!(host.timer(ID, CPU, now).is_some(), "the timer schedules");
         softirq(&host, now);
     }
     assert_eq!(host.instance(ID).counts().timer_polls, times);

@@ -75,7 +75,30 @@ impl<'a, Q> BusyLoop<'a, Q> {
         }
     }
 
+    /// Whether this is the answer to a poll in vain after which a look is next. Whoever spins asks here,
+    /// then `repoll`, and `next` only after that.
     #[inline(always)]
+    pub(crate) fn looks(&mut self, now: Ns, did: Did) -> bool {
+        if self.at != At::Session || !self.session.idles(now, did) {
+            return false;
+        }
+        self.at = At::Looking;
+        true
+    }
+
+    /// The next poll, if this is the answer to a look in vain and the loop goes on.
+    #[inline(always)]
+    pub(crate) fn repoll(&mut self, now: Ns, did: Did) -> Option<Op> {
+        let in_vain = self.at == At::Looking && did == Did::Events(0);
+        if !in_vain || now >= self.until || self.session.resched() {
+            return None;
+        }
+        let op = self.session.repoll()?;
+        self.at = At::Session;
+        Some(op)
+    }
+
+    /// The next step, or the end.
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> LoopNext {
         if self.at == At::Looking {
             self.at = At::Session;

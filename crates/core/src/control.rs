@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::claim::Claim;
-use crate::host::{From, Host};
+use crate::host::{Host, RaisedFrom};
 use crate::instance::Id;
 use crate::race::{self, Race};
 use crate::state::Prep;
@@ -157,7 +157,7 @@ impl<'a, Q> Enable<'a, Q> {
     fn route(&mut self) -> Op {
         self.at = EnableAt::Ended;
         let claim = self.claim.take();
-        claim.and_then(|claim| self.host.route(claim, From::Thread)).unwrap_or(Op::Done)
+        claim.and_then(|claim| self.host.route(claim, RaisedFrom::Thread)).unwrap_or(Op::Done)
     }
 }
 
@@ -253,7 +253,7 @@ impl<Q> Pass<Q> for TxPoll<'_, Q> {
         let Some(claim) = self.claim.take() else { return Op::Done };
         if self.at == TxPollAt::Masked {
             self.at = TxPollAt::Ended;
-            return self.host.route(claim, From::Thread).unwrap_or(Op::Done);
+            return self.host.route(claim, RaisedFrom::Thread).unwrap_or(Op::Done);
         }
         if let Did::Polled(work) = did {
             debug_assert_eq!(work.rx, 0, "a poll with budget 0 receives nothing");

@@ -5,7 +5,7 @@
 //! fall between them.
 
 use crate::counters::Owner;
-use crate::host::From;
+use crate::host::RaisedFrom;
 use crate::list::PollList;
 use crate::policy::{CpuPolicy, NetSoftirq};
 use crate::sync::{AtomicU32, Count, Ordering, Word32};
@@ -56,6 +56,10 @@ pub(crate) const VECTORS: u32 = (1 << 10) - 1;
 pub(crate) const NET: u32 = Vector::NetTx.bit() | Vector::NetRx.bit();
 /// What its posted mask, `NET_RX_SOFTIRQ | NET_TX_SOFTIRQ` = 3, names: HI and TIMER.
 pub(crate) const NET_AS_POSTED: u32 = Vector::NetRx as u32 | Vector::NetTx as u32;
+
+/// [`CpuPolicy`] in a word: where the network softirq runs, and whether softirqs run inline while
+/// ksoftirqd is runnable.
+const ALL_INLINE: u32 = 1 << 8;
 
 const RUNNING: u32 = 1 << 16;
 const IN_NET_RX: u32 = 1 << 17;
@@ -191,6 +195,12 @@ impl Cpu {
         }
     }
 
+    /// Whether everything runs inline, also while ksoftirqd is runnable.
+    #[inline]
+    pub(crate) fn runs_all_inline(&self) -> bool {
+        self.policy.load(Ordering::Relaxed) == ALL_INLINE
+    }
+
     /// The counts as they were a moment ago.
     pub fn counts(&self) -> CpuCounts {
         CpuCounts {
@@ -310,7 +320,7 @@ impl Cpu {
         }
     }
 
-    /// ksoftirqd's way to bed: only with nothing pending, or with a runner that will see it.
+    /// Clears KSOFTIRQD if nothing is pending, or a runner will see it.
     pub(crate) fn ksoftirqd_sleeps(&self) -> bool {
         let mut old = self.word.load(Ordering::Acquire);
         loop {
@@ -385,11 +395,11 @@ impl Context {
     }
 
     /// From where this context schedules.
-    pub(crate) const fn from(self) -> From {
+    pub(crate) const fn from(self) -> RaisedFrom {
         match self {
-            Context::Interrupt { .. } => From::Interrupt,
-            Context::Application => From::Application,
-            Context::Ksoftirqd => From::Thread,
+            Context::Interrupt { .. } => RaisedFrom::Interrupt,
+            Context::Application => RaisedFrom::Application,
+            Context::Ksoftirqd => RaisedFrom::Thread,
         }
     }
 }

@@ -6,7 +6,7 @@
 //! keep the instance instead ([`EpollPolicy::keep_napi_id`]), which no kernel does.
 
 use crate::busy_loop::{BusyLoop, LoopNext, deadline};
-use crate::host::{From, Host};
+use crate::host::{Host, RaisedFrom};
 use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::policy::EpollPolicy;
@@ -97,18 +97,18 @@ impl EpollContext {
     /// step that this takes, if any. The world calls it when the application's last handle goes,
     /// also while it unwinds.
     #[must_use = "the step that polls what the suspension held back"]
-    pub fn close<Q>(&self, host: &Host<Q>, from: From) -> Option<Op> {
+    pub fn close<Q>(&self, host: &Host<Q>, from: RaisedFrom) -> Option<Op> {
         self.follows.store(NONE, Ordering::Relaxed);
         self.resume(host, from)
     }
 
     /// Ends this context's part in a suspension; the last one to leave has the instance polled.
-    fn resume<Q>(&self, host: &Host<Q>, from: From) -> Option<Op> {
+    fn resume<Q>(&self, host: &Host<Q>, from: RaisedFrom) -> Option<Op> {
         let (id, registration) = unpack(self.suspends.swap(0, Ordering::AcqRel))?;
         Self::leave(host, id, registration, from)
     }
 
-    fn leave<Q>(host: &Host<Q>, id: Id, part: Registration, from: From) -> Option<Op> {
+    fn leave<Q>(host: &Host<Q>, id: Id, part: Registration, from: RaisedFrom) -> Option<Op> {
         match host.instance(id).suspension.leave(part) {
             Left::Last => host.schedule(id, from),
             Left::Others => None,
@@ -127,7 +127,7 @@ impl EpollContext {
         let until = suspend_until(host, id, now, timeout);
         if timeout == 0 || until <= now {
             return match unpack(self.suspends.load(Ordering::Acquire)) {
-                Some((other, _)) if other != id => self.resume(host, From::Application),
+                Some((other, _)) if other != id => self.resume(host, RaisedFrom::Application),
                 _ => None,
             };
         }
@@ -137,11 +137,11 @@ impl EpollContext {
         {
             // The context follows another instance now; the one it leaves must not wait for it.
             self.prolonged(0);
-            return Self::leave(host, other, part, From::Application);
+            return Self::leave(host, other, part, RaisedFrom::Application);
         }
         let part = instance.suspension.enter(held.map(|(_, part)| part), until);
         if !self.prolonged(REGISTERED | u64::from(id.0) << 32 | u64::from(part.0)) {
-            return Self::leave(host, id, part, From::Application);
+            return Self::leave(host, id, part, RaisedFrom::Application);
         }
         instance.arm(until);
         Some(Op::Arm { id, at: until })
@@ -258,7 +258,10 @@ impl<'a, Q> EpollWait<'a, Q> {
         if !params.keep_napi_id {
             self.context.follows.store(NONE, Ordering::Relaxed);
         }
-        params.prefer_busy_poll.then(|| self.context.resume(self.host, From::Application)).flatten()
+        params
+            .prefer_busy_poll
+            .then(|| self.context.resume(self.host, RaisedFrom::Application))
+            .flatten()
     }
 
     fn sleep(&mut self) -> Option<Op> {
@@ -276,22 +279,19 @@ impl<'a, Q> EpollWait<'a, Q> {
 }
 
 impl<Q> Pass<Q> for EpollWait<'_, Q> {
-    /// A busy poll comes here twice a pass and is kept apart from the rest, so that it stays small.
-    /// (The rest answers with an option, so that it is not by its answer that every step goes by way
-    /// of memory.)
+    /// A busy poll comes here twice a pass: what it does while it finds nothing is kept apart from all
+    /// the rest, so that it stays small.
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
-        let At::Busy(busy) = &mut self.at else {
-            return self.seldom(now, did).unwrap_or(Op::Done);
-        };
-        match busy.next(now, did) {
-            LoopNext::Op(op) => op,
-            LoopNext::Ended => {
-                self.at = At::Polled;
-                Op::Look
+        if let At::Busy(busy) = &mut self.at {
+            if busy.looks(now, did) {
+                return Op::Look;
             }
-            LoopNext::Interrupted => self.interrupted().unwrap_or(Op::Done),
+            if let Some(op) = busy.repoll(now, did) {
+                return op;
+            }
         }
+        self.step(now, did).unwrap_or(Op::Done)
     }
 
     fn queue(&mut self) -> &mut Q {
@@ -321,10 +321,18 @@ impl<Q> EpollWait<'_, Q> {
         self.found_nothing()
     }
 
-    /// The steps that come once a wait; `None` after the last.
-    #[cold]
-    fn seldom(&mut self, now: Ns, did: Did) -> Option<Op> {
-        match &self.at {
+    /// All other steps; `None` after the last.
+    #[inline(never)]
+    fn step(&mut self, now: Ns, did: Did) -> Option<Op> {
+        match &mut self.at {
+            At::Busy(busy) => match busy.next(now, did) {
+                LoopNext::Op(op) => Some(op),
+                LoopNext::Ended => {
+                    self.at = At::Polled;
+                    Some(Op::Look)
+                }
+                LoopNext::Interrupted => self.interrupted(),
+            },
             At::Start => {
                 self.deadline = deadline(self.timeout, now);
                 self.at = At::Looked;
@@ -338,7 +346,7 @@ impl<Q> EpollWait<'_, Q> {
                 self.at = At::Looked;
                 Some(Op::Look)
             }
-            At::Busy(_) | At::Ended => None,
+            At::Ended => None,
         }
     }
 }

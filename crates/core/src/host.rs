@@ -1,4 +1,4 @@
-//! All instances and CPUs of one host, and the way from an event to an owner.
+//! All instances and CPUs of one host. Routes a scheduled instance to its owner.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ use crate::{NEVER, Ns};
 
 /// From where something is scheduled: it decides who runs the softirq.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum RaisedFrom {
     /// An interrupt or a timer: the softirq runs on the way out.
     Interrupt,
     /// An application, as between disabling and enabling bottom halves: it runs the softirq itself.
@@ -162,16 +162,20 @@ impl<Q> Host<Q> {
     /// Schedules an instance (`napi_schedule`), for instance because a receiver has drained. The
     /// step that the caller has to take, if any, is returned.
     #[must_use = "the step that runs the softirq, or wakes who polls"]
-    pub fn schedule(&self, id: Id, from: From) -> Option<Op> {
+    pub fn schedule(&self, id: Id, from: RaisedFrom) -> Option<Op> {
         match self.instance(id).state.schedule_prep() {
             Prep::Won => self.route(Claim::from_token(self, id), from),
             Prep::Missed | Prep::Disabled => None,
         }
     }
 
-    /// The timer of an instance may have expired. Nothing happens before its deadline.
+    /// The timer of an instance may have expired, on a CPU: that CPU's softirq polls, whatever the
+    /// affinity of the instance's interrupt. Nothing happens before the deadline.
+    ///
+    /// # Panics
+    /// If there is no such CPU.
     #[must_use = "the step that runs the softirq, or wakes who polls"]
-    pub fn timer(&self, id: Id, now: Ns) -> Option<Op> {
+    pub fn timer(&self, id: Id, cpu: CpuId, now: Ns) -> Option<Op> {
         let instance = self.instance(id);
         if !instance.take_expiry(now) {
             return None;
@@ -189,7 +193,7 @@ impl<Q> Host<Q> {
         match prep {
             Prep::Won => {
                 instance.counters.timer_polls();
-                self.route(Claim::from_token(self, id), From::Interrupt)
+                self.route_on(Claim::from_token(self, id), cpu, RaisedFrom::Interrupt)
             }
             Prep::Missed => {
                 instance.counters.timer_missed();
@@ -201,7 +205,14 @@ impl<Q> Host<Q> {
 
     /// Hands an instance to whoever is to poll it.
     #[inline]
-    pub(crate) fn route(&self, claim: Claim<'_, Q>, from: From) -> Option<Op> {
+    pub(crate) fn route(&self, claim: Claim<'_, Q>, from: RaisedFrom) -> Option<Op> {
+        let cpu = claim.instance().cpu();
+        self.route_on(claim, cpu, from)
+    }
+
+    /// The same; if it is the softirq, that of a given CPU.
+    #[inline]
+    fn route_on(&self, claim: Claim<'_, Q>, cpu: CpuId, from: RaisedFrom) -> Option<Op> {
         let instance = claim.instance();
         loop {
             let state = instance.state.load();
@@ -221,7 +232,6 @@ impl<Q> Host<Q> {
                     if state.has(SCHED_THREADED | IN_BUSY_POLL) {
                         instance.state.take_from_thread();
                     }
-                    let cpu = instance.cpu();
                     self.cpu(cpu).list.push(&self.instances, claim.into_token());
                     return self.raise(cpu, Vector::NetRx.bit(), from);
                 }
@@ -238,12 +248,12 @@ impl<Q> Host<Q> {
     }
 
     /// Marks vectors of a CPU pending, and says who has to run them.
-    pub(crate) fn raise(&self, cpu: CpuId, vectors: u32, from: From) -> Option<Op> {
+    pub(crate) fn raise(&self, cpu: CpuId, vectors: u32, from: RaisedFrom) -> Option<Op> {
         match (self.cpu(cpu).raise(vectors), from) {
             (Raised::Seen, _) => None,
-            (Raised::Idle, From::Interrupt) => Some(Op::Raise(cpu)),
-            (Raised::Idle, From::Application) => Some(Op::RunHere(cpu)),
-            (Raised::Idle, From::Thread) => {
+            (Raised::Idle, RaisedFrom::Interrupt) => Some(Op::Raise(cpu)),
+            (Raised::Idle, RaisedFrom::Application) => Some(Op::RunHere(cpu)),
+            (Raised::Idle, RaisedFrom::Thread) => {
                 self.cpu(cpu).wake_ksoftirqd().then_some(Op::Wake(Task::Ksoftirqd(cpu)))
             }
         }
@@ -251,7 +261,7 @@ impl<Q> Host<Q> {
 
     /// Marks vectors that are not the core's pending (a timer tick, a tasklet).
     #[must_use = "the step that runs the softirq"]
-    pub fn raise_vectors(&self, cpu: CpuId, vectors: u32, from: From) -> Option<Op> {
+    pub fn raise_vectors(&self, cpu: CpuId, vectors: u32, from: RaisedFrom) -> Option<Op> {
         self.raise(cpu, vectors & crate::cpu::VECTORS & !crate::cpu::NET, from)
     }
 

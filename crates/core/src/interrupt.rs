@@ -1,7 +1,7 @@
 //! An interrupt of a queue.
 
 use crate::claim::Claim;
-use crate::host::{From, Host};
+use crate::host::{Host, RaisedFrom};
 use crate::instance::Id;
 use crate::state::Prep;
 use crate::step::{Did, Op, Pass};
@@ -30,10 +30,10 @@ impl<'a, Q> Interrupt<'a, Q> {
 }
 
 impl<Q> Pass<Q> for Interrupt<'_, Q> {
-    #[inline]
+    #[inline(always)]
     fn next(&mut self, now: Ns, _: Did) -> Op {
         if let Some(claim) = self.claim.take() {
-            return self.host.route(claim, From::Interrupt).unwrap_or(Op::Done);
+            return self.host.route(claim, RaisedFrom::Interrupt).unwrap_or(Op::Done);
         }
         if core::mem::replace(&mut self.taken, true) {
             return Op::Done;

@@ -2,7 +2,7 @@
 
 use crate::claim::Claim;
 use crate::counters::Owner;
-use crate::host::{From, Host};
+use crate::host::{Host, RaisedFrom};
 use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::policy::Threaded;
@@ -44,6 +44,21 @@ impl<'a, Q> Kthread<'a, Q> {
 impl<Q> Pass<Q> for Kthread<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
+        if self.turn.idles(now, did, Owner::Thread) {
+            return Op::Pause;
+        }
+        self.turn.poll().unwrap_or_else(|| self.step(now, did))
+    }
+
+    fn queue(&mut self) -> &mut Q {
+        self.turn.queue()
+    }
+}
+
+impl<Q> Kthread<'_, Q> {
+    /// The next step, but for those of a thread that spins in vain.
+    #[inline(never)]
+    fn step(&mut self, now: Ns, did: Did) -> Op {
         loop {
             if !self.turn.has_claim() {
                 let instance = self.host.instance(self.id);
@@ -82,17 +97,13 @@ impl<Q> Pass<Q> for Kthread<'_, Q> {
                 End::HandOver => {
                     if let Some(claim) = self.turn.take_claim() {
                         claim.instance().counters.handovers();
-                        if let Some(op) = self.host.route(claim, From::Thread) {
+                        if let Some(op) = self.host.route(claim, RaisedFrom::Thread) {
                             return op;
                         }
                     }
                 }
             }
         }
-    }
-
-    fn queue(&mut self) -> &mut Q {
-        self.turn.queue()
     }
 }
 
@@ -137,7 +148,7 @@ impl<Q> Pass<Q> for Worker<'_, Q> {
                 }
                 End::HandOver => {
                     claim.instance().counters.handovers();
-                    if let Some(op) = self.host.route(claim, From::Thread) {
+                    if let Some(op) = self.host.route(claim, RaisedFrom::Thread) {
                         return op;
                     }
                 }

@@ -95,7 +95,7 @@ pub use control::{ControlError, Disable, Enable, TxPoll};
 pub use counters::{Counts, OWNERS, Owner};
 pub use cpu::{Context, Cpu, CpuCounts, Limits, Vector};
 pub use epoll::{EpollContext, EpollWait};
-pub use host::{From, Host};
+pub use host::{Host, RaisedFrom};
 pub use idle::IdleCycle;
 pub use instance::{CpuId, Id, Instance};
 pub use interrupt::Interrupt;

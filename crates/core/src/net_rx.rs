@@ -84,7 +84,8 @@ impl<'a, Q> NetRx<'a, Q> {
             let work = self.turn.work();
             self.worked |= work.any();
             self.budget -= i32::from(work.rx);
-            if let Some(claim) = self.turn.take_claim()
+            if end != End::Released
+                && let Some(claim) = self.turn.take_claim()
                 && let Some(op) = self.keep(claim, end)
             {
                 return Ok(op);

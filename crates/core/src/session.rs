@@ -11,7 +11,7 @@
 use crate::Ns;
 use crate::claim::Claim;
 use crate::counters::Owner;
-use crate::host::{From, Host};
+use crate::host::{Host, RaisedFrom};
 use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::policy::effective_budget;
@@ -103,7 +103,18 @@ impl<'a, Q> Session<'a, Q> {
         }
     }
 
+    /// The answer to a poll in vain of a session that polls on: the pass has ended.
     #[inline(always)]
+    pub(crate) fn idles(&mut self, now: Ns, did: Did) -> bool {
+        self.turn.idles(now, did, Owner::Application)
+    }
+
+    /// Begins another pass; its poll, if the session owns the instance.
+    #[inline(always)]
+    pub(crate) fn repoll(&mut self) -> Option<Op> {
+        self.turn.poll()
+    }
+
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> SessionNext {
         if !self.turn.has_claim() {
             if self.at != At::Passing {
@@ -129,7 +140,7 @@ impl<'a, Q> Session<'a, Q> {
             (End::Again | End::Scheduled | End::Held | End::HandOver, _) => {
                 self.at = At::Stopping;
                 if let Some(claim) = self.turn.take_claim()
-                    && let Some(op) = self.host.route(claim, From::Application)
+                    && let Some(op) = self.host.route(claim, RaisedFrom::Application)
                 {
                     return SessionNext::Op(op);
                 }

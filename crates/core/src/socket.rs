@@ -87,6 +87,29 @@ impl<'a, Q> SocketWait<'a, Q> {
 impl<Q> Pass<Q> for SocketWait<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
+        if let At::Busy(busy) = &mut self.at {
+            if busy.looks(now, did) {
+                return Op::Look;
+            }
+            if let Some(op) = busy.repoll(now, did) {
+                return op;
+            }
+        }
+        self.step(now, did)
+    }
+
+    fn queue(&mut self) -> &mut Q {
+        match &mut self.at {
+            At::Busy(busy) => busy.queue(),
+            _ => panic!("no step that touches a queue is under way"),
+        }
+    }
+}
+
+impl<Q> SocketWait<'_, Q> {
+    /// The next step, but for those of a busy poll that finds nothing.
+    #[inline(never)]
+    fn step(&mut self, now: Ns, did: Did) -> Op {
         match &mut self.at {
             At::Start => {
                 self.deadline = deadline(self.timeout, now);
@@ -109,13 +132,6 @@ impl<Q> Pass<Q> for SocketWait<'_, Q> {
                 Op::Look
             }
             At::Ended => Op::Done,
-        }
-    }
-
-    fn queue(&mut self) -> &mut Q {
-        match &mut self.at {
-            At::Busy(busy) => busy.queue(),
-            _ => panic!("no step that touches a queue is under way"),
         }
     }
 }

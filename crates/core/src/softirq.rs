@@ -20,7 +20,7 @@ enum At {
     NetRx,
     /// Between two vectors of a pass.
     Vectors,
-    /// The dispatch is over: an inline one for good, ksoftirqd's but for its way to bed.
+    /// The dispatch is over: an inline one for good, ksoftirqd's but for its sleep.
     Ended,
     /// Before a dispatch.
     Start,
@@ -102,6 +102,10 @@ impl<'a, Q> Softirq<'a, Q> {
             // An application that runs softirqs itself is asking for its own packets.
             Context::Application => false,
         };
+        // Nearly always, and then nobody else need be asked.
+        if self.cpu.runs_all_inline() {
+            return (VECTORS, false);
+        }
         let policy = self.cpu.policy();
         let runnable = self.cpu.ksoftirqd_runnable();
         if runnable && !policy.inline_while_ksoftirqd {

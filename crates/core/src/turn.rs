@@ -17,6 +17,7 @@
 use crate::claim::Claim;
 use crate::counters::Owner;
 use crate::idle::IdleCycle;
+use crate::instance::Instance;
 use crate::policy::Threaded;
 use crate::race::{self, Race};
 use crate::state::{DISABLE, MISSED, NPSVC, PREFER_BUSY_POLL, State};
@@ -46,31 +47,41 @@ pub(crate) enum End {
     HandOver,
 }
 
-#[derive(Debug, Clone, Copy)]
+/// Where a turn is: which step its next answer is to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    Start,
-    /// Lets go, with the timer armed.
+    /// Before the poll.
+    Ready,
+    /// Before a release to the timer, without another poll.
     Leaving,
     Polled,
+    /// Unmasked before the delivery ([`Order::UnmaskFirst`](crate::Order)).
+    Opened,
+    /// Masked again before the delivery, since the poll does not complete.
+    Shut,
     Delivered,
     Armed,
+    /// The same, unmasked before the delivery.
+    DeliveredOpen {
+        waits: bool,
+    },
+    ArmedOpen,
+    /// Unmasked, to be released so.
     Unmasked,
-    Remasked,
+    /// Masked again, to be released so.
+    Closed,
+    /// Masked again, for the turn to end so.
+    Kept(End),
 }
 
-/// How far a turn is whose driver unmasks first ([`Order::UnmaskFirst`](crate::Order)).
-#[derive(Debug, Clone, Copy)]
-enum Stage {
-    /// Unmasks before the delivery.
-    Opens,
-    /// Masks again before the delivery, since the poll does not complete.
-    Passes,
-    /// Delivers, and decides.
-    Decides,
-    /// Masks again before a release.
-    Closes,
-    /// Masks again and keeps the instance.
-    Keeps(End),
+/// The interrupt line of an instance whose poll is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    Masked,
+    /// Unmasked before the delivery, when work was waiting already or was not.
+    Open {
+        waits: bool,
+    },
 }
 
 /// The turns of one owner, one after the other. It stays in its place from one to the next, for
@@ -90,13 +101,6 @@ pub(crate) struct Turn<'a, Q> {
     /// What the last poll found.
     work: Work,
     at: At,
-    /// This turn's driver has unmasked first; what follows is said by the stage.
-    early: bool,
-    stage: Stage,
-    /// The interrupt was allowed before the delivery, and is so still.
-    open: bool,
-    /// Work was waiting when that happened.
-    waits: bool,
 }
 
 impl<'a, Q> Turn<'a, Q> {
@@ -110,11 +114,7 @@ impl<'a, Q> Turn<'a, Q> {
             prefers: false,
             resched: false,
             work: Work::NONE,
-            at: At::Start,
-            early: false,
-            stage: Stage::Opens,
-            open: false,
-            waits: false,
+            at: At::Ready,
         }
     }
 
@@ -122,7 +122,9 @@ impl<'a, Q> Turn<'a, Q> {
     #[inline]
     pub(crate) fn begin(&mut self, claim: Claim<'a, Q>, budget: u16) -> Op {
         let id = claim.id();
-        self.claim = Some(claim);
+        debug_assert!(self.claim.is_none(), "a turn is under way");
+        // Nothing is there to be dropped.
+        core::mem::forget(self.claim.replace(claim));
         self.budget = budget;
         self.at = At::Polled;
         Op::Poll { id, budget }
@@ -137,12 +139,12 @@ impl<'a, Q> Turn<'a, Q> {
     /// Another turn with the same claim.
     #[inline]
     pub(crate) fn again(&mut self) {
-        self.at = At::Start;
+        self.at = At::Ready;
     }
 
     /// Another turn, after which a session lets go; with `prefers`, to the timer if it has to.
     pub(crate) fn again_last(&mut self, prefers: bool) {
-        self.at = At::Start;
+        self.at = At::Ready;
         self.last = true;
         self.prefers = prefers;
     }
@@ -167,12 +169,9 @@ impl<'a, Q> Turn<'a, Q> {
     /// The cycle of this turn's steps and `last`, if the turn has just asked for its poll and, should
     /// that find nothing, will end as it does now.
     pub(crate) fn idle_cycle(&self, owner: Owner, until: Ns, last: Op) -> Option<IdleCycle> {
-        let At::Polled = self.at else { return None };
-        let claim = self.claim.as_ref()?;
+        let (At::Polled, Some(claim)) = (self.at, &self.claim) else { return None };
         let instance = claim.instance();
-        let state = instance.state.load();
-        let goes_on = polls_on(owner, self.last, state) && keeps(owner, state);
-        if !goes_on || state.has(DISABLE) {
+        if !self.goes_round(owner, instance.state.load()) {
             return None;
         }
         let unmasks = instance.settings.unmasks_first();
@@ -189,14 +188,47 @@ impl<'a, Q> Turn<'a, Q> {
         self.claim.as_mut()
     }
 
+    /// Whether a poll that finds nothing is followed by another of this owner, whatever else happens.
+    #[inline(always)]
+    fn goes_round(&self, owner: Owner, state: State) -> bool {
+        polls_on(owner, self.last, state) && keeps(owner, state) && !state.has(DISABLE)
+    }
+
+    /// The answer to a poll that found nothing, where the owner polls on and the driver does nothing
+    /// about it either: `true`, and the turn has ended with [`End::Again`]. What `next` would decide,
+    /// in a few instructions; owners that spin ask here first.
+    #[inline(always)]
+    pub(crate) fn idles(&mut self, now: Ns, did: Did, owner: Owner) -> bool {
+        let Some(claim) = &self.claim else { return false };
+        let (At::Polled, Did::Polled(Work::NONE)) = (self.at, did) else { return false };
+        let instance = claim.instance();
+        let goes_round = self.goes_round(owner, instance.state.load());
+        if !goes_round || instance.settings.unmasks_first() {
+            return false;
+        }
+        instance.counters.empty_polls(owner, 1);
+        instance.polled(now);
+        self.work = Work::NONE;
+        self.at = At::Ready;
+        true
+    }
+
+    /// The poll of another turn, if one with the same claim is to begin.
+    #[inline(always)]
+    pub(crate) fn poll(&mut self) -> Option<Op> {
+        let (At::Ready, Some(claim)) = (self.at, &self.claim) else { return None };
+        self.at = At::Polled;
+        Some(Op::Poll { id: claim.id(), budget: self.budget })
+    }
+
     /// The next step of the owner's turn.
     // Inlined into each owner's loop, so that what concerns other owners falls away, and so that a
-    // step is not copied from one enum to the next on its way out: half of an empty poll's instructions.
+    // step is not copied from one enum to the next on its way out.
     #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did, owner: Owner) -> Next {
         let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
         match self.at {
-            At::Start => {
+            At::Ready => {
                 self.at = At::Polled;
                 Next::Op(Op::Poll { id: claim.id(), budget: self.budget })
             }
@@ -205,12 +237,12 @@ impl<'a, Q> Turn<'a, Q> {
                 let (timeout, state) =
                     (instance.settings.gro_flush_timeout(), instance.state.load());
                 if state.has(DISABLE) {
-                    return self.release::<false>(true);
+                    return self.release_masked();
                 }
                 if !keeps(owner, state) {
                     return Next::End(End::HandOver);
                 }
-                self.defer::<false>(now, timeout, state)
+                self.defer(now, timeout, state, Line::Masked)
             }
             At::Polled => {
                 let Did::Polled(work) = did else { unexpected("Poll", did) };
@@ -225,115 +257,64 @@ impl<'a, Q> Turn<'a, Q> {
                     owned.hold_until = 0;
                 }
                 if claim.instance().settings.unmasks_first() && work.rx < self.budget {
-                    self.early = true;
-                    self.stage = Stage::Opens;
-                    self.at = At::Unmasked;
+                    self.at = At::Opened;
                     return Next::Op(Op::Unmask(claim.id()));
                 }
-                if work.rx == 0 {
-                    return self.decide::<false>(now, Pressure::Room, owner);
-                }
-                self.at = At::Delivered;
-                Next::Op(Op::Deliver(claim.id()))
+                self.deliver(now, owner, Line::Masked)
             }
             At::Delivered => {
                 let Did::Delivered(pressure) = did else { unexpected("Deliver", did) };
-                if self.early {
-                    return self.unmasked_first(now, pressure == Pressure::Full, owner);
-                }
-                self.decide::<false>(now, pressure, owner)
+                self.decide(now, pressure, owner, Line::Masked)
             }
-            At::Armed if self.early => self.unmasked_first(now, false, owner),
-            At::Armed => self.release::<false>(true),
+            At::Armed => self.release_masked(),
             At::Unmasked => {
                 let Did::Unmasked(waits) = did else { unexpected("Unmask", did) };
-                if self.early {
-                    return self.unmasked_first(now, waits, owner);
-                }
                 if waits && !race::on(Race::UnmaskWithoutLook) {
-                    self.remask()
-                } else {
-                    self.release::<false>(false)
+                    // Masked again before it was released: the ring is polled like any other.
+                    return self.mask(At::Kept(End::Again));
                 }
+                self.release_open()
             }
-            At::Remasked if self.early => self.unmasked_first(now, did == Did::Resched, owner),
-            At::Remasked => Next::End(End::Again),
+            At::Kept(end) => Next::End(end),
+            At::Opened => {
+                let Did::Unmasked(waits) = did else { unexpected("Unmask", did) };
+                // A pass that polls on does not complete: it masks at once.
+                if polls_on(owner, self.last, claim.instance().state.load()) {
+                    return self.mask(At::Shut);
+                }
+                self.deliver(now, owner, Line::Open { waits })
+            }
+            At::Shut => {
+                self.resched |= did == Did::Resched;
+                self.deliver(now, owner, Line::Masked)
+            }
+            At::DeliveredOpen { waits } => {
+                let Did::Delivered(pressure) = did else { unexpected("Deliver", did) };
+                self.decide(now, pressure, owner, Line::Open { waits })
+            }
+            At::ArmedOpen => self.mask(At::Closed),
+            At::Closed => self.release_masked(),
         }
-    }
-
-    /// The next step of a turn whose driver has unmasked first. `yes`: work waited at the unmasking,
-    /// the receivers of the delivery are full, or another thread wants the CPU after the masking.
-    // Told a flag in place of the answer, or each answer of the usual order would be taken apart for
-    // this one. Out of line where the usual order's own steps are; in line where a turn can lie in
-    // registers, which a call would force into memory.
-    #[inline(always)]
-    fn unmasked_first(&mut self, now: Ns, yes: bool, owner: Owner) -> Next {
-        match owner {
-            Owner::Thread | Owner::Application => self.early_step(now, yes, owner),
-            Owner::Softirq | Owner::Ksoftirqd | Owner::Worker => self.far_step(now, yes, owner),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn far_step(&mut self, now: Ns, yes: bool, owner: Owner) -> Next {
-        self.early_step(now, yes, owner)
-    }
-
-    #[inline(always)]
-    fn early_step(&mut self, now: Ns, yes: bool, owner: Owner) -> Next {
-        let next = match (self.at, self.stage) {
-            (At::Unmasked, Stage::Opens) => self.opened(now, yes, owner),
-            // Masked again before it was decided that the release is unmasked: the usual order.
-            (At::Unmasked, _) if yes && !race::on(Race::UnmaskWithoutLook) => {
-                self.mask(Stage::Keeps(End::Again))
-            }
-            (At::Unmasked, _) => self.release::<true>(false),
-            (At::Remasked, Stage::Passes) => {
-                self.resched |= yes;
-                self.deliver(now, owner)
-            }
-            (At::Remasked, Stage::Keeps(end)) => Next::End(end),
-            (At::Delivered, _) => {
-                let pressure = if yes { Pressure::Full } else { Pressure::Room };
-                self.decide::<true>(now, pressure, owner)
-            }
-            _ => self.release::<true>(true),
-        };
-        self.early = matches!(next, Next::Op(_));
-        next
-    }
-
-    /// The interrupt is allowed, and the poll not delivered yet. A pass that polls on does not
-    /// complete: it masks at once.
-    #[inline(always)]
-    fn opened(&mut self, now: Ns, waits: bool, owner: Owner) -> Next {
-        let Some(claim) = &self.claim else { return Next::End(End::Released) };
-        let state = claim.instance().state.load();
-        if polls_on(owner, self.last, state) {
-            return self.mask(Stage::Passes);
-        }
-        self.open = true;
-        self.waits = waits;
-        self.deliver(now, owner)
     }
 
     /// Delivers what the poll took, if anything, and decides.
     #[inline(always)]
-    fn deliver(&mut self, now: Ns, owner: Owner) -> Next {
+    fn deliver(&mut self, now: Ns, owner: Owner, line: Line) -> Next {
         let Some(claim) = &self.claim else { return Next::End(End::Released) };
-        self.stage = Stage::Decides;
         if self.work.rx == 0 {
-            return self.decide::<true>(now, Pressure::Room, owner);
+            return self.decide(now, Pressure::Room, owner, line);
         }
-        self.at = At::Delivered;
+        self.at = match line {
+            Line::Masked => At::Delivered,
+            Line::Open { waits } => At::DeliveredOpen { waits },
+        };
         Next::Op(Op::Deliver(claim.id()))
     }
 
-    /// What follows from a poll; with `OPEN` the interrupt may be allowed meanwhile. (Known at
-    /// compile time, so that an order that is not asked for costs the usual one nothing.)
+    /// What follows from a poll. (Inlined, so that an order that is not asked for costs the usual one
+    /// nothing: its line is a constant there.)
     #[inline(always)]
-    fn decide<const OPEN: bool>(&mut self, now: Ns, pressure: Pressure, owner: Owner) -> Next {
+    fn decide(&mut self, now: Ns, pressure: Pressure, owner: Owner, line: Line) -> Next {
         let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
         let instance = claim.instance();
         let settings = &instance.settings;
@@ -341,15 +322,15 @@ impl<'a, Q> Turn<'a, Q> {
         let work = self.work;
 
         if state.has(DISABLE) {
-            return self.release::<OPEN>(true);
+            return self.release(line);
         }
         let exhausted = work.rx >= self.budget;
         let waits = race::on(Race::ModeWaitsForDrain) && exhausted;
         if !keeps(owner, state) && !waits {
-            return self.stay::<OPEN>(End::HandOver);
+            return self.stay(End::HandOver, line);
         }
         if polls_on(owner, self.last, state) {
-            return self.stay::<OPEN>(End::Again);
+            return self.stay(End::Again, line);
         }
         if state.has(NPSVC) {
             // Never seen by an owner, unless enable gave the instance away in two steps (R5): then
@@ -361,12 +342,12 @@ impl<'a, Q> Turn<'a, Q> {
             return Next::End(End::Released);
         }
         if pressure == Pressure::Full && settings.feedback() {
-            if OPEN && self.open && state.has(MISSED) {
-                return self.release::<OPEN>(true);
+            if line != Line::Masked && state.has(MISSED) {
+                return self.release(line);
             }
             instance.counters.parks();
             let at = now + settings.load().park_timeout();
-            return self.arm::<OPEN>(at);
+            return self.arm(at, line);
         }
 
         let owned = claim.owned();
@@ -381,7 +362,7 @@ impl<'a, Q> Turn<'a, Q> {
             let makes_room = if self.last { self.prefers } else { state.has(PREFER_BUSY_POLL) };
             if makes_room && timeout != 0 && owned.defer_count > 0 {
                 owned.defer_count -= u32::from(!self.last);
-                return self.defer::<OPEN>(now, timeout, state);
+                return self.defer(now, timeout, state, line);
             }
             return Next::End(if self.last { End::HandOver } else { End::Again });
         }
@@ -389,7 +370,7 @@ impl<'a, Q> Turn<'a, Q> {
         let hold = settings.hold();
         if hold > 0 && owner != Owner::Application {
             if work.any() {
-                return self.stay::<OPEN>(End::Again);
+                return self.stay(End::Again, line);
             }
             // A shorter hold, set meanwhile, holds from now on.
             let end = settings.hold_end(now, hold);
@@ -397,7 +378,7 @@ impl<'a, Q> Turn<'a, Q> {
                 owned.hold_until = end;
             }
             if now < owned.hold_until {
-                return self.stay::<OPEN>(End::Held);
+                return self.stay(End::Held, line);
             }
             // It has ended, and stays so until there is work: a deferred poll does not hold again.
         }
@@ -408,35 +389,35 @@ impl<'a, Q> Turn<'a, Q> {
         if count > 0 {
             owned.defer_count = count - 1;
             if timeout != 0 {
-                return self.defer::<OPEN>(now, timeout, state);
+                return self.defer(now, timeout, state, line);
             }
         }
         // A suspension ends where the interrupt returns: its timer goes, and a context that has
         // stalled in it must not be waited for (invariant 7).
         instance.cancel_timer();
         instance.suspension.expire();
-        if OPEN && self.open {
+        match line {
+            Line::Masked => {
+                self.at = At::Unmasked;
+                Next::Op(Op::Unmask(claim.id()))
+            }
             // Work that waited at the unmasking may have no interrupt. (The kernel looks after the
             // release, and schedules.)
-            let waits = self.waits && !race::on(Race::UnmaskWithoutLook);
-            return if waits {
-                self.mask(Stage::Keeps(End::Scheduled))
-            } else {
-                self.release::<true>(false)
-            };
+            Line::Open { waits: true } if !race::on(Race::UnmaskWithoutLook) => {
+                self.mask(At::Kept(End::Scheduled))
+            }
+            Line::Open { .. } => self.release_open(),
         }
-        self.at = At::Unmasked;
-        Next::Op(Op::Unmask(claim.id()))
     }
 
     /// Releases with the interrupt masked and a timer to look after the ring. While other contexts
     /// suspend the instance its timer is theirs: an ordinary poll does not bring it forward.
     #[inline(always)]
-    fn defer<const OPEN: bool>(&mut self, now: Ns, timeout: Ns, state: State) -> Next {
+    fn defer(&mut self, now: Ns, timeout: Ns, state: State, line: Line) -> Next {
         // An interrupt has come since the line was opened. The release will find its mark, so nothing
         // need be prepared for the time after it: the kernel starts no timer then.
-        if OPEN && self.open && state.has(MISSED) {
-            return self.release::<OPEN>(true);
+        if line != Line::Masked && state.has(MISSED) {
+            return self.release(line);
         }
         let Some(claim) = &self.claim else { return Next::End(End::Released) };
         let instance = claim.instance();
@@ -449,63 +430,66 @@ impl<'a, Q> Turn<'a, Q> {
         } else {
             instance.suspension.until().min(longest)
         };
-        self.arm::<OPEN>((now + timeout).max(suspended))
+        self.arm((now + timeout).max(suspended), line)
     }
 
     #[inline(always)]
-    fn arm<const OPEN: bool>(&mut self, at: Ns) -> Next {
+    fn arm(&mut self, at: Ns, line: Line) -> Next {
         let Some(claim) = &self.claim else { return Next::End(End::Released) };
-        self.at = At::Armed;
         if race::on(Race::EarlyTimer) && self.last {
             // The kernel had armed it before the poll; it may have fired for nothing since.
-            return self.release::<OPEN>(true);
+            return self.release(line);
         }
         claim.instance().arm(at);
+        self.at = if line == Line::Masked { At::Armed } else { At::ArmedOpen };
         Next::Op(Op::Arm { id: claim.id(), at })
     }
 
+    /// Releases with the interrupt masked.
     #[inline(always)]
-    fn release<const OPEN: bool>(&mut self, masked: bool) -> Next {
-        if OPEN && self.open && masked {
-            return self.mask(Stage::Closes);
+    fn release(&mut self, line: Line) -> Next {
+        match line {
+            Line::Masked => self.release_masked(),
+            Line::Open { .. } => self.mask(At::Closed),
         }
+    }
+
+    #[inline(always)]
+    fn release_masked(&mut self) -> Next {
         if Claim::release_from(&mut self.claim) {
-            if OPEN {
-                self.open = false;
-            }
             return Next::End(End::Released);
         }
-        if !masked {
-            return if OPEN { self.mask(Stage::Keeps(End::Scheduled)) } else { self.remask() };
+        let Some(claim) = &self.claim else { return Next::End(End::Released) };
+        claim.instance().cancel_timer();
+        Next::End(missed(claim.instance()))
+    }
+
+    /// Releases with the interrupt allowed.
+    #[inline(always)]
+    fn release_open(&mut self) -> Next {
+        if Claim::release_from(&mut self.claim) {
+            return Next::End(End::Released);
         }
         let Some(claim) = &self.claim else { return Next::End(End::Released) };
-        let instance = claim.instance();
-        instance.cancel_timer();
-        // The kernel puts the instance on the list of the softirq that is running. Where drivers
-        // unmask late that hardly ever happens, and a new round does.
-        let scheduled = OPEN || instance.settings.unmasks_first();
-        Next::End(if scheduled { End::Scheduled } else { End::Again })
+        let end = missed(claim.instance());
+        self.mask(At::Kept(end))
     }
 
     /// Keeps the instance, and masks first if its interrupt is allowed.
     #[inline(always)]
-    fn stay<const OPEN: bool>(&mut self, end: End) -> Next {
-        if OPEN && self.open { self.mask(Stage::Keeps(end)) } else { Next::End(end) }
+    fn stay(&mut self, end: End, line: Line) -> Next {
+        match line {
+            Line::Masked => Next::End(end),
+            Line::Open { .. } => self.mask(At::Kept(end)),
+        }
     }
 
+    /// Masks again, and goes on from `at`.
     #[inline(always)]
-    fn remask(&mut self) -> Next {
+    fn mask(&mut self, at: At) -> Next {
         let Some(claim) = &self.claim else { return Next::End(End::Released) };
-        self.at = At::Remasked;
+        self.at = at;
         Next::Op(Op::Mask(claim.id()))
-    }
-
-    /// Masks again, for what the stage says.
-    #[inline(always)]
-    fn mask(&mut self, stage: Stage) -> Next {
-        self.stage = stage;
-        self.open = false;
-        self.remask()
     }
 
     /// The queue of the claim.
@@ -515,6 +499,13 @@ impl<'a, Q> Turn<'a, Q> {
             None => no_queue(),
         }
     }
+}
+
+/// How a turn ends whose release found a mark. The kernel puts the instance on the list of the softirq
+/// that is running. Where drivers unmask late that hardly ever happens, and a new round does.
+#[inline(always)]
+fn missed<Q>(instance: &Instance<Q>) -> End {
+    if instance.settings.unmasks_first() { End::Scheduled } else { End::Again }
 }
 
 #[cold]
@@ -533,8 +524,8 @@ fn polls_on(owner: Owner, last: bool, state: State) -> bool {
     }
 }
 
-/// Whether the state's mode leaves this owner in charge. A session is everybody's guest, but
-/// not where a thread never stops polling.
+/// Whether the state's mode leaves this owner in charge. A busy-poll session may own an instance in
+/// any mode but threaded busy poll.
 #[inline(always)]
 fn keeps(owner: Owner, state: State) -> bool {
     let mode = state.mode();

@@ -68,7 +68,7 @@ fn lose(
                 }
             }
             drop(lost);
-            if let Some(op) = context.close(&talk.host, From::Thread) {
+            if let Some(op) = context.close(&talk.host, RaisedFrom::Thread) {
                 talk.word(op);
             }
             recover(&talk, &case);
@@ -89,7 +89,7 @@ fn interrupted(talk: &Talk) {
     talk.arrive(150);
     talk.interrupt(ID);
     let others = Vector::Timer.bit() | Vector::Rcu.bit();
-    let _ = talk.host.raise_vectors(CPU, others, From::Interrupt);
+    let _ = talk.host.raise_vectors(CPU, others, RaisedFrom::Interrupt);
 }
 
 const POLICIES: [&str; 5] =

@@ -434,7 +434,7 @@ fn feedback_parks_a_queue_whose_receivers_are_full_and_resumes_when_one_drains()
     talk.arrive(10);
     assert_eq!(talk.interrupt(ID), "no interrupt");
     talk.read();
-    let resumes = talk.host.schedule(ID, From::Application).map(|op| talk.word(op));
+    let resumes = talk.host.schedule(ID, RaisedFrom::Application).map(|op| talk.word(op));
     assert_eq!(resumes.as_deref(), Some("run here (poll 64 -> 10, deliver, unmask)"));
     assert_eq!(talk.host.instance(ID).deadline(), NEVER);
     assert_eq!(talk.counts().parks, 1);

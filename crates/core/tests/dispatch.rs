@@ -12,13 +12,13 @@ fn pending(talk: &Talk, vectors: &[Vector]) {
     talk.arrive(1);
     talk.interrupt(ID);
     for vector in vectors {
-        let _ = talk.host.raise_vectors(CPU, vector.bit(), From::Interrupt);
+        let _ = talk.host.raise_vectors(CPU, vector.bit(), RaisedFrom::Interrupt);
     }
 }
 
 /// ksoftirqd is runnable, for a reason of its own, and has not run yet.
 fn wake_ksoftirqd(talk: &Talk) {
-    let woken = talk.host.raise_vectors(CPU, Vector::Rcu.bit(), From::Thread);
+    let woken = talk.host.raise_vectors(CPU, Vector::Rcu.bit(), RaisedFrom::Thread);
     assert_eq!(woken, Some(Op::Wake(Task::Ksoftirqd(CPU))));
 }
 
@@ -33,7 +33,7 @@ fn vectors_run_in_the_order_of_their_numbers() {
 fn the_network_s_vectors_are_the_core_s_to_raise() {
     let talk = Talk::new("base");
     let net = Vector::NetRx.bit() | Vector::NetTx.bit();
-    let _ = talk.host.raise_vectors(CPU, net, From::Interrupt);
+    let _ = talk.host.raise_vectors(CPU, net, RaisedFrom::Interrupt);
     assert_eq!(talk.host.cpu(CPU).pending(), 0);
 }
 
@@ -124,7 +124,7 @@ fn in_2018_as_meant_only_the_network_is_deferred() {
 #[test]
 fn in_2018_as_meant_a_pass_that_restarts_leaves_the_network_pending() {
     let talk = Talk::new("ksoftirqd");
-    let _ = talk.host.raise_vectors(CPU, Vector::Tasklet.bit(), From::Interrupt);
+    let _ = talk.host.raise_vectors(CPU, Vector::Tasklet.bit(), RaisedFrom::Interrupt);
     let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, CROWDED));
     // The network is not pending: ksoftirqd is not woken.
     assert_eq!(softirq.says_next(1), "TASKLET");
@@ -180,7 +180,7 @@ fn one_dispatch_ends_when_somebody_wants_the_cpu() {
     let talk = Talk::new("base");
     talk.arrive(64 * 100);
     talk.interrupt(ID);
-    let _ = talk.host.raise_vectors(CPU, Vector::Timer.bit(), From::Interrupt);
+    let _ = talk.host.raise_vectors(CPU, Vector::Timer.bit(), RaisedFrom::Interrupt);
     talk.need_resched.set(true);
     assert_eq!(talk.softirq(), "TIMER, poll 64 -> 64, deliver, wake ksoftirqd");
 }
@@ -335,7 +335,7 @@ fn a_nested_dispatch_leaves_everything_to_the_outer_one() {
     talk.interrupt(ID);
     let mut outer = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
     outer.says_next(1);
-    let raised = talk.host.raise_vectors(CPU, Vector::Tasklet.bit(), From::Interrupt);
+    let raised = talk.host.raise_vectors(CPU, Vector::Tasklet.bit(), RaisedFrom::Interrupt);
     assert_eq!(raised, None);
     assert_eq!(talk.softirq(), "");
     assert!(talk.host.cpu(CPU).running());

@@ -336,7 +336,7 @@ fn a_disabled_instance_is_left_alone_by_everything() {
     talk.hear(Disable::new(&talk.host, ID).expect("it is enabled")).says();
     talk.arrive(5);
     assert_eq!(talk.interrupt(ID), "no interrupt");
-    assert_eq!(talk.host.schedule(ID, From::Interrupt), None);
+    assert_eq!(talk.host.schedule(ID, RaisedFrom::Interrupt), None);
     assert_eq!(talk.timer(), "nothing");
     assert_eq!(talk.softirq(), "");
     assert_eq!(talk.hear(TxPoll::new(&talk.host, ID)).says(), "");

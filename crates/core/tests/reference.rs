@@ -79,7 +79,7 @@ impl<'t> Real<'t> {
                 }
             }
             Happens::Schedule => {
-                if let Some(op) = talk.host.schedule(ID, From::Application) {
+                if let Some(op) = talk.host.schedule(ID, RaisedFrom::Application) {
                     talk.word(op);
                 }
             }

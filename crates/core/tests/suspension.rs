@@ -137,7 +137,7 @@ fn a_suspension_ends_where_the_interrupt_returns() {
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
     // Deferral is switched off for a moment: the next poll unmasks, and its timer is gone.
     talk.set(|policy| policy.defer_hard_irqs = 0);
-    talk.host.schedule(ID, From::Interrupt).map(|op| talk.word(op));
+    talk.host.schedule(ID, RaisedFrom::Interrupt).map(|op| talk.word(op));
     assert_eq!(talk.softirq(), "poll 64 -> 0, unmask");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
     talk.set(|policy| policy.defer_hard_irqs = 100);

@@ -212,13 +212,13 @@ fn a_closed_context_suspends_no_longer() {
     talk.softirq();
     wait(&talk, &one, None).says();
     wait(&talk, &other, None).says();
-    assert_eq!(one.close(&talk.host, From::Thread), None);
+    assert_eq!(one.close(&talk.host, RaisedFrom::Thread), None);
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
-    let closes = other.close(&talk.host, From::Thread).map(|op| talk.word(op));
+    let closes = other.close(&talk.host, RaisedFrom::Thread).map(|op| talk.word(op));
     assert_eq!(closes.as_deref(), Some("wake ksoftirqd"));
     assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 0, timer +20us, sleep");
     // Closing again is nothing.
-    assert_eq!(other.close(&talk.host, From::Thread), None);
+    assert_eq!(other.close(&talk.host, RaisedFrom::Thread), None);
 }
 
 #[test]

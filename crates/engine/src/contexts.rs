@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use napkin_core::{Context, CpuId, From, Id, Interrupt, Kthread, NEVER, Op, Pass, Softirq, Worker};
+use napkin_core::{
+    Context, CpuId, Id, Interrupt, Kthread, NEVER, Op, Pass, RaisedFrom, Softirq, Worker,
+};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 
@@ -129,7 +131,7 @@ pub(crate) fn irq(shared: &Shared, id: CpuId, meter: &mut Meter) {
 fn reschedule(shared: &Shared, id: CpuId, raised: &mut Raised) {
     let host = &shared.host;
     for instance in host.ids().filter(|instance| host.instance(*instance).cpu() == id) {
-        match host.schedule(instance, From::Interrupt) {
+        match host.schedule(instance, RaisedFrom::Interrupt) {
             Some(Op::Raise(cpu)) => raised.raised(shared, cpu),
             Some(op) => drive::carry_out(shared, op),
             None => {}

@@ -212,14 +212,14 @@ fn wake(shared: &Shared, task: Task) {
 
 /// Schedules an instance from a thread of the application, or from inside the engine.
 pub(crate) fn schedule(shared: &Shared, id: Id) {
-    use napkin_core::From;
+    use napkin_core::RaisedFrom;
     if driving() {
-        if let Some(op) = shared.host.schedule(id, From::Thread) {
+        if let Some(op) = shared.host.schedule(id, RaisedFrom::Thread) {
             carry_out(shared, op);
         }
         return;
     }
-    match shared.host.schedule(id, From::Application) {
+    match shared.host.schedule(id, RaisedFrom::Application) {
         Some(Op::RunHere(cpu)) => run_here(shared, cpu),
         Some(op) => carry_out(shared, op),
         None => {}
@@ -260,7 +260,7 @@ pub(crate) fn expire(shared: &Shared, host: &Host<Port>, cpu: CpuId, hooks: &mut
         let slack = &shared.napi(id).slack;
         if instance.deadline() <= now {
             slack.passed();
-            match host.timer(id, now) {
+            match host.timer(id, cpu, now) {
                 Some(Op::Raise(cpu)) => hooks.raised(shared, cpu),
                 Some(op) => carry_out(shared, op),
                 None => {}

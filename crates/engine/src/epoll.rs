@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use napkin_core::policy::EpollPolicy;
-use napkin_core::{CpuId, EpollContext, EpollWait, From};
+use napkin_core::{CpuId, EpollContext, EpollWait, RaisedFrom};
 use napkin_stack::{Listener, Receiver, Socket};
 use thiserror::Error;
 
@@ -231,7 +231,7 @@ impl Drop for Epoll {
         }
         let shared = self.ready.waiter.shared();
         // Not on this thread: it may be unwinding.
-        if let Some(op) = self.ready.context.close(&shared.host, From::Thread) {
+        if let Some(op) = self.ready.context.close(&shared.host, RaisedFrom::Thread) {
             drive::carry_out(shared, op);
         }
     }

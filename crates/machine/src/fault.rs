@@ -7,7 +7,7 @@
 
 use napkin_core::policy::{InstancePolicy, Threaded};
 use napkin_core::state::SCHED;
-use napkin_core::{From, Id, Ns};
+use napkin_core::{Id, Ns, RaisedFrom};
 
 use crate::cpu::Source;
 use crate::events::Event;
@@ -108,7 +108,7 @@ impl Machine<'_> {
                 socket.open = false;
             }
         }
-        let op = self.contexts[epoll as usize].close(self.host, From::Application);
+        let op = self.contexts[epoll as usize].close(self.host, RaisedFrom::Application);
         // Of this context's part; others may go on with theirs.
         if let Some(id) = self.contexts[epoll as usize].follows() {
             self.broken.get_or_insert(format!("invariant 6: closed, and follows {id:?} still"));
@@ -135,7 +135,7 @@ impl Machine<'_> {
             if stuck {
                 queue.lost = false;
                 queue.counts.watchdog += 1;
-                let op = self.host.schedule(id, From::Interrupt);
+                let op = self.host.schedule(id, RaisedFrom::Interrupt);
                 self.raise_from_outside(op);
             }
         }

@@ -4,7 +4,7 @@ use napkin_core::{CpuId, Interrupt, Ns, Pass, Vector};
 
 use crate::cpu::{Body, Frame, Hard, Source, Use};
 use crate::machine::Machine;
-use crate::perform::Context as Where;
+use crate::perform::At;
 use crate::thread::Exec;
 use crate::trace::Mark;
 
@@ -91,7 +91,7 @@ impl Machine<'_> {
                     exec.op = Some(op);
                     exec.stage = 0;
                 }
-                self.step(cpu, Where::Frame)
+                self.step(cpu, At::Frame)
             }
             Hard::Step(op) => {
                 if let Some(op) = op.take() {
@@ -100,7 +100,7 @@ impl Machine<'_> {
                     *hard = Hard::Leaving;
                     return true;
                 }
-                self.step(cpu, Where::Frame)
+                self.step(cpu, At::Frame)
             }
             Hard::Leaving => {
                 *hard = Hard::Left;
@@ -125,11 +125,7 @@ impl Machine<'_> {
                     trace.mark(cpu as u16, now, Mark::TimerExpired(id.0));
                 }
                 // Scheduled on the CPU where it fires, whatever the interrupt's affinity.
-                let home = self.host.instance(id).cpu();
-                self.host.set_cpu(id, CpuId(cpu as u16));
-                let op = self.host.timer(id, now);
-                self.host.set_cpu(id, home);
-                match op {
+                match self.host.timer(id, CpuId(cpu as u16), now) {
                     Some(op) => Hard::Step(Some(op)),
                     None => Hard::Leaving,
                 }
@@ -137,7 +133,7 @@ impl Machine<'_> {
             Source::Tick => {
                 self.cpus[cpu].ticks += 1;
                 self.tick(cpu);
-                let from = napkin_core::From::Interrupt;
+                let from = napkin_core::RaisedFrom::Interrupt;
                 match self.host.raise_vectors(CpuId(cpu as u16), Vector::Timer.bit(), from) {
                     Some(op) => Hard::Step(Some(op)),
                     None => Hard::Leaving,

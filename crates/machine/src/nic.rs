@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use napkin_core::policy::Threaded;
-use napkin_core::{CpuId, From, Id, MILLISECOND, NEVER, Ns, Op, Pressure};
+use napkin_core::{CpuId, Id, MILLISECOND, NEVER, Ns, Op, Pressure, RaisedFrom};
 
 use crate::config::NicConfig;
 use crate::counts::QueueCounts;
@@ -320,7 +320,7 @@ impl Machine<'_> {
     /// CPU's.
     pub fn kick(&mut self, queue: u16) {
         let cpu = usize::from(self.running_cpu);
-        match self.host.schedule(Id(queue), From::Application) {
+        match self.host.schedule(Id(queue), RaisedFrom::Application) {
             Some(Op::Wake(task)) => self.wake_task(cpu, task),
             Some(Op::RunHere(CpuId(target)) | Op::Raise(CpuId(target))) => {
                 self.raise_softirq(cpu, usize::from(target));

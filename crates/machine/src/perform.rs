@@ -1,4 +1,4 @@
-//! The deeds: what each step of a pass costs, and what it does to the world.
+//! Executes each `Op` of a pass: its cost, then its effect.
 //!
 //! A step has parts. Each part is paid first and done then, so that whatever happens meanwhile
 //! (a frame that arrives during a poll, an interrupt between two frames) finds the world as it
@@ -17,7 +17,7 @@ use crate::trace::Mark;
 
 /// Whose step it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Context {
+pub(crate) enum At {
     /// The innermost context on top of the thread.
     Frame,
     Thread(ThreadId),
@@ -50,7 +50,7 @@ const SEND: u8 = 7;
 
 impl Machine<'_> {
     /// Takes the step under way one part further.
-    pub(crate) fn perform(&mut self, cpu: usize, at: Context) -> Next {
+    pub(crate) fn perform(&mut self, cpu: usize, at: At) -> Next {
         let class = self.class(cpu, at);
         let cost = self.config.cost;
         let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
@@ -100,7 +100,7 @@ impl Machine<'_> {
             Op::RunHere(target) => Next::Nested(target),
             Op::Vector(..) => match stage {
                 0 => {
-                    if let Context::Thread(me) = at {
+                    if let At::Thread(me) = at {
                         self.poll_ends(cpu, me);
                     }
                     self.pay(cpu, at, cost.vector, class)
@@ -150,41 +150,41 @@ impl Machine<'_> {
     }
 
     /// What the time of a context goes into.
-    fn class(&self, cpu: usize, at: Context) -> Use {
+    fn class(&self, cpu: usize, at: At) -> Use {
         match at {
-            Context::Thread(_) => Use::System,
-            Context::Frame if self.cpus[cpu].in_hard() => Use::Interrupt,
-            Context::Frame => Use::Softirq,
+            At::Thread(_) => Use::System,
+            At::Frame if self.cpus[cpu].in_hard() => Use::Interrupt,
+            At::Frame => Use::Softirq,
         }
     }
 
-    fn role(&self, at: Context) -> Option<Role> {
+    fn role(&self, at: At) -> Option<Role> {
         match at {
-            Context::Frame => None,
-            Context::Thread(me) => Some(self.threads[me.0 as usize].role),
+            At::Frame => None,
+            At::Thread(me) => Some(self.threads[me.0 as usize].role),
         }
     }
 
-    fn pay(&mut self, cpu: usize, at: Context, time: Ns, class: Use) -> Next {
+    fn pay(&mut self, cpu: usize, at: At, time: Ns, class: Use) -> Next {
         if let Some(exec) = self.exec(cpu, at) {
             exec.stage += 1;
         }
         Next::Spend(time, class)
     }
 
-    fn enable_bh(&mut self, at: Context) {
-        if let Context::Thread(me) = at {
+    fn enable_bh(&mut self, at: At) {
+        if let At::Thread(me) = at {
             self.threads[me.0 as usize].exec.bh_disabled = false;
         }
     }
 
-    fn poll(&mut self, cpu: usize, at: Context, id: Id, budget: u16, class: Use) -> Next {
+    fn poll(&mut self, cpu: usize, at: At, id: Id, budget: u16, class: Use) -> Next {
         let cost = self.config.cost;
         let index = usize::from(id.0);
         let gro_batch = self.config.nic.gro_batch;
         let application = self.role(at) == Some(Role::Application);
         let waiting = self.queues[index].batch.len();
-        if let Context::Thread(me) = at
+        if let At::Thread(me) = at
             && self.threads[me.0 as usize].exec.stage == 0
         {
             self.poll_begins(cpu, me);
@@ -261,19 +261,19 @@ impl Machine<'_> {
     }
 
     /// A poll has found the ring empty, or used its budget.
-    fn polled(&mut self, cpu: usize, at: Context, id: Id, budget: u16) -> Next {
+    fn polled(&mut self, cpu: usize, at: At, id: Id, budget: u16) -> Next {
         let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
         let (work, again) = (Work { rx: exec.rx, tx: exec.tx }, exec.again);
         let says = self.says(cpu, id, budget, work.rx, again);
         self.queues[usize::from(id.0)].waiting_since = self.now;
         self.check_round_of(cpu, at, id, work.rx, budget);
         match at {
-            Context::Thread(me) => self.threads[me.0 as usize].round.polled(work.any()),
+            At::Thread(me) => self.threads[me.0 as usize].round.polled(work.any()),
             // On top of whatever ran: the rest of the interrupt and its softirq stays work.
-            Context::Frame if !work.any() => {
+            At::Frame if !work.any() => {
                 self.cpus[cpu].polled_in_vain += self.config.cost.poll;
             }
-            Context::Frame => {}
+            At::Frame => {}
         }
         // A poll by the application does not hold.
         let holds = self.role(at) != Some(Role::Application);
@@ -286,14 +286,14 @@ impl Machine<'_> {
     }
 
     /// Checks the round of a softirq that a poll belongs to.
-    fn check_round_of(&mut self, cpu: usize, at: Context, id: Id, rx: u16, budget: u16) {
+    fn check_round_of(&mut self, cpu: usize, at: At, id: Id, rx: u16, budget: u16) {
         // Not always this CPU's: a thread that has moved runs those of the CPU that its call was for.
         let of = match at {
-            Context::Frame => match self.cpus[cpu].frames.last().map(|frame| &frame.body) {
+            At::Frame => match self.cpus[cpu].frames.last().map(|frame| &frame.body) {
                 Some(Body::Softirq(softirq)) => softirq.cpu(),
                 _ => return,
             },
-            Context::Thread(me) => match &self.threads[me.0 as usize].pass {
+            At::Thread(me) => match &self.threads[me.0 as usize].pass {
                 Some(ThreadPass::Softirq(softirq)) => softirq.cpu(),
                 _ => return,
             },
@@ -313,7 +313,7 @@ impl Machine<'_> {
     }
 
     /// Hands the batch to the stack, frame by frame; `None` once it is empty.
-    fn hand_up(&mut self, cpu: usize, at: Context, index: usize, class: Use) -> Option<Next> {
+    fn hand_up(&mut self, cpu: usize, at: At, index: usize, class: Use) -> Option<Next> {
         let cost = self.config.cost;
         let front = self.queues[index].batch.front().map(|packet| (packet.kind, packet.flow));
         let exec = self.exec(cpu, at)?;
@@ -341,7 +341,7 @@ impl Machine<'_> {
         }
     }
 
-    fn deliver(&mut self, cpu: usize, at: Context, id: Id, class: Use) -> Next {
+    fn deliver(&mut self, cpu: usize, at: At, id: Id, class: Use) -> Next {
         let index = usize::from(id.0);
         let empty = self.queues[index].batch.is_empty();
         let cost = self.config.cost;
@@ -357,8 +357,8 @@ impl Machine<'_> {
     }
 
     /// What the application's wait finds.
-    fn look(&mut self, cpu: usize, at: Context) -> Next {
-        let Context::Thread(me) = at else { return Next::Did(Did::Events(0)) };
+    fn look(&mut self, cpu: usize, at: At) -> Next {
+        let At::Thread(me) = at else { return Next::Did(Did::Events(0)) };
         if std::mem::take(&mut self.threads[me.0 as usize].interrupted) {
             return Next::Did(Did::Interrupted);
         }
@@ -380,8 +380,8 @@ impl Machine<'_> {
         }
     }
 
-    fn sleep(&mut self, cpu: usize, at: Context, until: Ns) -> Next {
-        let Context::Thread(me) = at else { return Next::Did(Did::Ok) };
+    fn sleep(&mut self, cpu: usize, at: At, until: Ns) -> Next {
+        let At::Thread(me) = at else { return Next::Did(Did::Ok) };
         self.enable_bh(at);
         if self.cpus[cpu].raised && !self.cpus[cpu].in_softirq() {
             // Bottom halves are enabled again: what is pending runs before the thread sleeps.

@@ -10,7 +10,7 @@ use crate::config::Preemption;
 use crate::cpu::{Body, Frame, Hard, Segment, Use};
 use crate::events::Event;
 use crate::machine::Machine;
-use crate::perform::{Context as Where, Next};
+use crate::perform::{At, Next};
 use crate::speed::STOPPED;
 use crate::thread::{Act, Exec, State, ThreadId, ThreadPass};
 use crate::trace::Mark;
@@ -236,7 +236,7 @@ impl Machine<'_> {
                 return self.spend(cpu, cost.softirq_entry, Use::Softirq, false);
             }
         }
-        self.step(cpu, Where::Frame)
+        self.step(cpu, At::Frame)
     }
 
     /// The thread on the CPU goes on; or nobody is there.
@@ -291,7 +291,7 @@ impl Machine<'_> {
                 return false;
             }
         }
-        self.step(cpu, Where::Thread(me))
+        self.step(cpu, At::Thread(me))
     }
 
     /// An application's own code.
@@ -349,7 +349,7 @@ impl Machine<'_> {
     }
 
     /// Takes the step of a context a part further.
-    pub(crate) fn step(&mut self, cpu: usize, at: Where) -> bool {
+    pub(crate) fn step(&mut self, cpu: usize, at: At) -> bool {
         self.trace_suspensions();
         match self.perform(cpu, at) {
             Next::Spend(time, class) => self.spend(cpu, time, class, false),
@@ -385,17 +385,17 @@ impl Machine<'_> {
         }
     }
 
-    pub(crate) fn exec(&mut self, cpu: usize, at: Where) -> Option<&mut Exec> {
+    pub(crate) fn exec(&mut self, cpu: usize, at: At) -> Option<&mut Exec> {
         match at {
-            Where::Frame => self.cpus[cpu].frames.last_mut().map(|frame| &mut frame.exec),
-            Where::Thread(me) => Some(&mut self.threads[me.0 as usize].exec),
+            At::Frame => self.cpus[cpu].frames.last_mut().map(|frame| &mut frame.exec),
+            At::Thread(me) => Some(&mut self.threads[me.0 as usize].exec),
         }
     }
 
-    fn pass_ended(&mut self, cpu: usize, at: Where) -> bool {
+    fn pass_ended(&mut self, cpu: usize, at: At) -> bool {
         let cost = self.config.cost;
         match at {
-            Where::Frame => {
+            At::Frame => {
                 let Some(frame) = self.cpus[cpu].frames.last_mut() else { return true };
                 match &mut frame.body {
                     Body::Hard(hard) => {
@@ -415,7 +415,7 @@ impl Machine<'_> {
                     Body::Softirq(_) => self.leave_frame(cpu),
                 }
             }
-            Where::Thread(me) => {
+            At::Thread(me) => {
                 self.poll_ends(cpu, me);
                 let thread = &mut self.threads[me.0 as usize];
                 match thread.pass.take() {

@@ -119,10 +119,10 @@ fn the_safety_timeout_expires_while_a_context_prolongs() {
 
 #[test]
 fn an_owner_arms_or_unmasks_while_a_context_prolongs() {
-    beside_a_prolonging(|main| main.schedule(From::Application));
+    beside_a_prolonging(|main| main.schedule(RaisedFrom::Application));
     beside_a_prolonging(|main| {
-        main.schedule(From::Application);
-        main.schedule(From::Application);
+        main.schedule(RaisedFrom::Application);
+        main.schedule(RaisedFrom::Application);
     });
 }
 

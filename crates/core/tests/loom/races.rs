@@ -199,7 +199,7 @@ fn a_list_that_never_runs_empty(polled: bool) {
     let mut others = vec![];
     if polled {
         let mut other = Actor::new(&world);
-        others.push(spawn(move || other.schedule(napkin_core::From::Application)));
+        others.push(spawn(move || other.schedule(napkin_core::RaisedFrom::Application)));
     }
     for _ in 0..2 {
         main.events = Some([1].into());

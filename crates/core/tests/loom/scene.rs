@@ -296,7 +296,7 @@ impl Actor {
             }
             Act::Timer => self.timer(LATE),
             Act::TxPoll => self.tx_poll(),
-            Act::Schedule => self.schedule(napkin_core::From::Application),
+            Act::Schedule => self.schedule(napkin_core::RaisedFrom::Application),
             Act::Set(threaded) => self.set(&InstancePolicy { threaded, ..policy }),
             Act::Move => self.world.host.set_cpu(self.id, CpuId(1 - CPU.0)),
             Act::Disable => self.disable(others),

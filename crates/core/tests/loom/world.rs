@@ -372,14 +372,14 @@ impl Actor {
     pub(crate) fn timer(&mut self, now: Ns) {
         let world = self.world.clone();
         let now = world.clock.fetch_max(now, SeqCst).max(now);
-        if let Some(op) = world.host.timer(self.id, now) {
+        if let Some(op) = world.host.timer(self.id, world.host.instance(self.id).cpu(), now) {
             self.act(op);
         }
         self.way_out();
     }
 
     /// Somebody schedules the instance.
-    pub(crate) fn schedule(&mut self, from: napkin_core::From) {
+    pub(crate) fn schedule(&mut self, from: napkin_core::RaisedFrom) {
         let world = self.world.clone();
         if let Some(op) = world.host.schedule(self.id, from) {
             self.act(op);
@@ -398,7 +398,7 @@ impl Actor {
     /// The last handle of a context goes.
     pub(crate) fn close(&mut self, context: &EpollContext) {
         let world = self.world.clone();
-        if let Some(op) = context.close(&world.host, napkin_core::From::Application) {
+        if let Some(op) = context.close(&world.host, napkin_core::RaisedFrom::Application) {
             self.act(op);
         }
         self.way_out();

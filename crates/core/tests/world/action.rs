@@ -79,11 +79,11 @@ impl World<'_> {
             10 => self.close(app)?,
             11 => {
                 let vector = self.random.pick(&[Vector::Timer, Vector::Tasklet, Vector::Rcu]);
-                let from = self.random.pick(&[From::Interrupt, From::Thread]);
+                let from = self.random.pick(&[RaisedFrom::Interrupt, RaisedFrom::Thread]);
                 // Another vector is a reason for another pass, of all that is pending.
                 self.watch.stirs += 1;
                 if let Some(op) = self.host.raise_vectors(cpu, vector.bit(), from) {
-                    self.deed(control, op)?;
+                    self.carry_out(control, op)?;
                 }
             }
             12 => {
@@ -101,8 +101,8 @@ impl World<'_> {
             }
             _ => {
                 self.watch.stirs += 1;
-                if let Some(op) = self.host.schedule(id, From::Thread) {
-                    self.deed(control, op)?;
+                if let Some(op) = self.host.schedule(id, RaisedFrom::Thread) {
+                    self.carry_out(control, op)?;
                 }
             }
         }
@@ -153,8 +153,8 @@ impl World<'_> {
         }
         self.act_note(format!("app {app} closes its context"));
         self.watch.stirs += 1;
-        if let Some(op) = self.contexts[app].close(self.host, From::Application) {
-            self.deed(task, op)?;
+        if let Some(op) = self.contexts[app].close(self.host, RaisedFrom::Application) {
+            self.carry_out(task, op)?;
         }
         Ok(())
     }

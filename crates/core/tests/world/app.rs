@@ -52,8 +52,8 @@ impl World<'_> {
         if self.draining {
             self.apps[app].ready_at = NEVER;
             self.sockets.borrow_mut()[app].read(u32::MAX);
-            if let Some(op) = self.contexts[app].close(self.host, From::Application) {
-                self.deed(task, op)?;
+            if let Some(op) = self.contexts[app].close(self.host, RaisedFrom::Application) {
+                self.carry_out(task, op)?;
             }
             return Ok(());
         }
@@ -94,8 +94,8 @@ impl World<'_> {
             if read > 0 && drained && parked {
                 self.device(id).pressure = Pressure::Room;
                 self.watch.stirs += 1;
-                if let Some(op) = self.host.schedule(id, From::Application) {
-                    self.deed(task, op)?;
+                if let Some(op) = self.host.schedule(id, RaisedFrom::Application) {
+                    self.carry_out(task, op)?;
                 }
             }
         }

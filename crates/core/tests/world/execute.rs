@@ -1,4 +1,4 @@
-//! The deeds: what the world does for each step that the core asks for.
+//! Executes each step that the core asks for.
 
 use napkin_core::*;
 
@@ -53,9 +53,9 @@ impl<'a> World<'a> {
                 let slot = usize::from(cpu.0);
                 self.timers[slot] = NEVER;
                 for id in self.host.ids().filter(|&id| self.host.instance(id).cpu() == cpu) {
-                    if let Some(op) = self.host.timer(id, self.now) {
+                    if let Some(op) = self.host.timer(id, cpu, self.now) {
                         self.note(task, What::Next(op));
-                        self.deed(task, op)?;
+                        self.carry_out(task, op)?;
                     }
                 }
                 self.timers[slot] = self.timers[slot].min(self.host.next_deadline(cpu));
@@ -108,7 +108,7 @@ impl<'a> World<'a> {
             Op::RunHere(cpu) => After::Nested(cpu),
             Op::Done => After::Ended,
             other => {
-                self.deed(task, other)?;
+                self.carry_out(task, other)?;
                 After::Did(Did::Ok)
             }
         };
@@ -136,7 +136,7 @@ impl<'a> World<'a> {
     }
 
     /// Deeds that need no pass: a control call asks for them, too.
-    pub(super) fn deed(&mut self, task: usize, op: Op) -> Result<(), String> {
+    pub(super) fn carry_out(&mut self, task: usize, op: Op) -> Result<(), String> {
         match op {
             Op::Arm { id, at } => {
                 let slot = usize::from(self.host.instance(id).cpu().0);
@@ -266,14 +266,14 @@ impl<'a> World<'a> {
         drop(frame);
         self.tasks[task].asleep = None;
         if let Some(op) = owed {
-            self.deed(task, op)?;
+            self.carry_out(task, op)?;
         }
         self.restart(task);
         match self.tasks[task].role {
             Role::App(app) => {
                 while self.tasks[task].stack.pop().is_some() {}
-                if let Some(op) = self.contexts[app].close(self.host, From::Thread) {
-                    self.deed(task, op)?;
+                if let Some(op) = self.contexts[app].close(self.host, RaisedFrom::Thread) {
+                    self.carry_out(task, op)?;
                 }
                 self.apps[app].ready_at = self.now + 20_000;
             }

@@ -129,7 +129,7 @@ impl Talk {
     }
 
     pub(crate) fn timer_of(&self, id: Id) -> String {
-        match self.host.timer(id, self.now.get()) {
+        match self.host.timer(id, self.host.instance(id).cpu(), self.now.get()) {
             Some(op) => self.word(op),
             None => "nothing".into(),
         }

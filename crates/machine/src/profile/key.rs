@@ -284,7 +284,7 @@ pub const KEYS: &[Key] = &[
     key("cost", "vector", TIME, "running one softirq vector that is not the network's"),
     key("cost", "ksoftirqd-loop", TIME, "one round of ksoftirqd around its softirqs"),
     key("cost", "kthread-loop", TIME, "one round of a NAPI thread around its poll"),
-    key("cost", "kthread-sleep", TIME, "a NAPI thread's way to bed, without the switch").or(0.0),
+    key("cost", "kthread-sleep", TIME, "a NAPI thread going to sleep, without the switch").or(0.0),
     key("cost", "worker-loop", TIME, "one item of a workqueue's worker around its poll"),
     key("cost", "migrate", TIME, "moving a thread to another CPU, caches included"),
 
@@ -353,7 +353,7 @@ pub const KEYS: &[Key] = &[
     key("oracle", "work", TIME, "the sink's own work on one datagram beside the scenario's"),
     key("oracle", "send", TIME, "the generator's time from a frame's stamp to its arrival at the receiver's card"),
     key("oracle", "send-next", TIME, "the generator's time from there to the arrival of the next frame of a burst"),
-    key("oracle", "sleep", TIME, "the generator's way to bed after its last frame, without the switch"),
+    key("oracle", "sleep", TIME, "the generator going to sleep after its last frame, without the switch"),
     key("oracle", "wake", TIME, "the generator's time from its waking to its frame's stamp, without the switch"),
     key("oracle", "exit", TIME, "the sink's exit until its descriptors are closed; half as long again after it"),
     key("oracle", "truesize", count(1, 65_536), "bytes of a receive buffer that one frame takes"),

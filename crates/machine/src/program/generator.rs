@@ -57,7 +57,7 @@ pub struct Generator {
     send: Ns,
     /// From there to the arrival of the next frame of a burst; at most `send`.
     next: Ns,
-    /// Its way to bed.
+    /// Going to sleep.
     sleep: Ns,
     /// From its waking to its first stamp.
     wake: Ns,
