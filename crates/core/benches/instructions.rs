@@ -238,17 +238,17 @@ const SCENARIOS: [Scenario; 4] = [
     Scenario {
         name: "empty busy-poll pass",
         parts: [busy_poll, busy_poll_script::<false>, busy_poll_script::<true>],
-        aim: Some(100.0),
+        aim: Some(60.0),
     },
     Scenario {
         name: "empty pass of a polling thread",
         parts: [thread, thread_script::<false>, thread_script::<true>],
-        aim: Some(100.0),
+        aim: Some(44.0),
     },
     Scenario {
         name: "poll by the deferral timer",
         parts: [timer, timer_script::<false>, timer_script::<true>],
-        aim: None,
+        aim: Some(508.0),
     },
 ];
 

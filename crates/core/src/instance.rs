@@ -73,6 +73,12 @@ impl<Q> Instance<Q> {
         self.settings.load()
     }
 
+    /// Whether full receivers stop the instance's polling (*feedback*).
+    #[inline]
+    pub fn feedback(&self) -> bool {
+        self.settings.feedback()
+    }
+
     /// Frames that a poll outside busy polling may take.
     pub fn weight(&self) -> u16 {
         self.settings.weight()

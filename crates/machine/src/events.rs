@@ -1,6 +1,6 @@
 //! The queue of what is going to happen, in order of time and, at one time, of asking.
 
-use napkin_core::Ns;
+use napkin_core::{NEVER, Ns};
 
 use crate::wheel::Wheel;
 
@@ -43,10 +43,25 @@ pub(crate) enum Event {
     Fault { token: u64 },
 }
 
+/// A piece of work that ends within this time is near: a step's mostly is, a program's may not be.
+const NEAR: Ns = 10_000;
+
+/// A time, and a place among all that was asked for.
+type Key = (Ns, u64);
+
+const LAST: Key = (NEVER, u64::MAX);
+
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Events {
     wheel: Wheel<Event>,
+    /// The wheel's next.
+    wheel_next: Key,
+    /// The near ends of the CPUs' pieces of work, the next one last: apart, because they are most of
+    /// the events, and few at a time. The CPU stands above its generation.
+    segments: Vec<(Ns, u64, u64)>,
+    /// When the next thing happens.
+    next: Ns,
     asked: u64,
     /// How many had been asked for when time came to where it is, and which of them happens.
     before_now: u64,
@@ -57,7 +72,16 @@ pub(crate) struct Events {
 impl Events {
     /// Nothing will happen yet.
     pub(crate) fn new() -> Self {
-        Events { wheel: Wheel::new(), asked: 0, before_now: 0, happening: 0, time: 0 }
+        Events {
+            wheel: Wheel::new(),
+            wheel_next: LAST,
+            segments: Vec::with_capacity(64),
+            next: NEVER,
+            asked: 0,
+            before_now: 0,
+            happening: 0,
+            time: 0,
+        }
     }
 
     /// Something will happen.
@@ -65,18 +89,58 @@ impl Events {
     pub(crate) fn at(&mut self, time: Ns, event: Event) {
         self.asked += 1;
         self.wheel.push(time, self.asked, event);
+        // Of two at one time the one that was asked for first is first.
+        if time < self.wheel_next.0 {
+            self.wheel_next = (time, self.asked);
+            self.next = self.next.min(time);
+        }
     }
 
-    /// When the next thing happens.
+    /// The piece of work that a CPU is at will end.
     #[inline]
-    pub(crate) fn next_time(&self) -> Option<Ns> {
-        self.wheel.next_time()
+    pub(crate) fn segment_ends(&mut self, time: Ns, cpu: u16, generation: u32) {
+        if time > self.time + NEAR {
+            return self.at(time, Event::Segment { cpu, generation });
+        }
+        self.asked += 1;
+        let new = (time, self.asked, u64::from(cpu) << 32 | u64::from(generation));
+        self.segments.push(new);
+        // It goes before those that end sooner.
+        let segments = self.segments.as_mut_slice();
+        let mut place = segments.len() - 1;
+        while let Some(before) = place.checked_sub(1)
+            && segments[before].0 <= time
+        {
+            segments[place] = segments[before];
+            place = before;
+        }
+        segments[place] = new;
+        self.next = self.next.min(time);
+    }
+
+    /// When the next thing happens; [`NEVER`] if nothing will.
+    #[inline]
+    pub(crate) fn next_time(&self) -> Ns {
+        self.next
     }
 
     /// The next thing.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Ns, Event)> {
-        let (time, happening, event) = self.wheel.pop()?;
+        let wheel_next = self.wheel_next;
+        let (time, happening, event) = match self.segments.pop_if(|it| (it.0, it.1) < wheel_next) {
+            Some((time, asked, which)) => {
+                let (cpu, generation) = ((which >> 32) as u16, which as u32);
+                (time, asked, Event::Segment { cpu, generation })
+            }
+            None => {
+                let next = self.wheel.pop()?;
+                self.wheel_next = self.wheel.next().map_or(LAST, |it| (it.0, it.1));
+                next
+            }
+        };
+        let segment = self.segments.last().map_or(NEVER, |it| it.0);
+        self.next = self.wheel_next.0.min(segment);
         if time != self.time {
             (self.time, self.before_now) = (time, self.asked);
         }
@@ -96,6 +160,6 @@ impl Events {
 
     /// How many things are to happen: it must not grow with virtual time.
     pub(crate) fn len(&self) -> usize {
-        self.wheel.len()
+        self.wheel.len() + self.segments.len()
     }
 }

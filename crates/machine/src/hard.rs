@@ -1,6 +1,6 @@
 //! Hard interrupts: taken on top of whatever a CPU is at, one at a time, in the order they came.
 
-use napkin_core::{CpuId, Interrupt, Ns, Pass, Vector};
+use napkin_core::{CpuId, Interrupt, Ns, Vector};
 
 use crate::cpu::{Body, Frame, Hard, Source, Use};
 use crate::machine::Machine;
@@ -25,7 +25,7 @@ impl Machine<'_> {
     pub(crate) fn enter_hard(&mut self, cpu: usize) {
         let Some(source) = self.cpus[cpu].pending.pop_front() else { return };
         self.account(cpu);
-        let (now, processor) = (self.now, self.config.processor);
+        let (now, processor) = (self.now, &self.config.processor);
         let this = &mut self.cpus[cpu];
         // Not for the next of several that came together: it is awake.
         let idle = this.segment.is_none() && std::mem::take(&mut this.asleep);
@@ -51,7 +51,6 @@ impl Machine<'_> {
 
     /// The hard interrupt on top goes on.
     pub(crate) fn go_hard(&mut self, cpu: usize) -> bool {
-        let cost = self.config.cost;
         let now = self.now;
         let Some(Frame { body: Body::Hard(hard), exec, .. }) = self.cpus[cpu].frames.last_mut()
         else {
@@ -70,13 +69,18 @@ impl Machine<'_> {
                     1 => {
                         exec.stage = 2;
                         let handler = match source {
-                            Source::Queue(_) => cost.nic_handler,
-                            Source::Timer(_) | Source::SliceEnd => cost.timer_expiry,
-                            Source::Tick => cost.tick,
+                            Source::Queue(_) => self.config.cost.nic_handler,
+                            Source::Timer(_) | Source::SliceEnd => self.config.cost.timer_expiry,
+                            Source::Tick => self.config.cost.tick,
                             Source::Reschedule => 0,
                             Source::Held(time) => time,
                         };
-                        self.spend(cpu, cost.interrupt_entry + handler, Use::Interrupt, false)
+                        self.spend(
+                            cpu,
+                            self.config.cost.interrupt_entry + handler,
+                            Use::Interrupt,
+                            false,
+                        )
                     }
                     _ => {
                         *exec = Exec::START;
@@ -85,26 +89,26 @@ impl Machine<'_> {
                     }
                 }
             }
-            Hard::Handling(pass) => {
+            Hard::Handling(_) => {
+                let mut exec = *exec;
                 if exec.op.is_none() {
-                    let op = pass.next(now, exec.did);
-                    exec.op = Some(op);
-                    exec.stage = 0;
+                    self.next_step(cpu, &mut exec);
                 }
-                self.step(cpu, At::Frame)
+                self.step(cpu, At::Frame, exec)
             }
             Hard::Step(op) => {
+                let mut exec = *exec;
                 if let Some(op) = op.take() {
                     exec.op = Some(op);
                 } else if exec.op.is_none() {
                     *hard = Hard::Leaving;
                     return true;
                 }
-                self.step(cpu, At::Frame)
+                self.step(cpu, At::Frame, exec)
             }
             Hard::Leaving => {
                 *hard = Hard::Left;
-                self.spend(cpu, cost.interrupt_exit, Use::Interrupt, false)
+                self.spend(cpu, self.config.cost.interrupt_exit, Use::Interrupt, false)
             }
             Hard::Left => self.leave_frame(cpu),
         }
@@ -120,6 +124,7 @@ impl Machine<'_> {
                 Hard::Handling(Interrupt::new(self.host, id))
             }
             Source::Timer(id) => {
+                self.queues.touch(usize::from(id.0));
                 self.queues[usize::from(id.0)].counts.timer_expiries += 1;
                 if let Some(trace) = &mut self.trace {
                     trace.mark(cpu as u16, now, Mark::TimerExpired(id.0));

@@ -2,12 +2,13 @@
 //!
 //! One owner at a time (1) is the core's type system and its own assertions; that a mode change
 //! takes effect within two polls (4) and that contexts which go away end their suspension (6) are
-//! checked where those happen (`fault.rs`). The rest is here. A run of an experiment looks at one
-//! queue after each event, in turn; a swarm looks at all of them.
+//! checked where those happen (`fault.rs`). The rest is here. A run of an experiment looks after each
+//! event at the queues that it touched (`queues.rs`), and at all of them once a while, since time
+//! alone breaks some; a swarm looks at all of them after every event.
 
 use napkin_core::policy::Threaded;
 use napkin_core::state::SCHED;
-use napkin_core::{CpuId, Id, NEVER, Ns, Owner};
+use napkin_core::{CpuId, Id, MICROSECOND, NEVER, Ns, Owner};
 
 use crate::cpu::Source;
 use crate::machine::Machine;
@@ -17,22 +18,44 @@ use crate::thread::State;
 /// under way, a CPU in deep idleness, ticks.
 const SLACK: Ns = 30 * napkin_core::MILLISECOND;
 
+/// How often all queues are looked at.
+const ALL_EVERY: Ns = 100 * MICROSECOND;
+
 impl Machine<'_> {
     /// Checks after an event; the first thing that is broken stops the run.
+    #[inline]
     pub(crate) fn check(&mut self) {
-        let queues = self.queues.len();
-        if queues == 0 || self.broken.is_some() {
-            return;
+        if self.checks_all {
+            let queue = (0..self.queues.len()).find_map(|queue| self.check_queue(queue));
+            let cpus = 0..self.cpus.len();
+            let broken = queue.or_else(|| cpus.into_iter().find_map(|cpu| self.check_cpu(cpu)));
+            return broken.into_iter().for_each(|what| self.breaks(&what));
         }
-        let broken = if self.checks_all {
-            let queue = (0..queues).find_map(|queue| self.check_queue(queue));
-            queue.or_else(|| (0..self.cpus.len()).find_map(|cpu| self.check_cpu(cpu)))
-        } else {
-            self.check_queue(self.steps as usize % queues)
-        };
-        if let Some(what) = broken {
-            self.broken = Some(format!("at {} ns (step {}): {what}", self.now, self.steps));
+        let mut touched = self.queues.take_touched();
+        if self.now >= self.next_check {
+            self.next_check = self.now + ALL_EVERY;
+            touched = u64::MAX;
         }
+        while touched != 0 {
+            let first = touched.trailing_zeros() as usize;
+            touched &= touched - 1;
+            let mut queue = first;
+            while queue < self.queues.len() {
+                if !self.sound(queue)
+                    && let Some(what) = self.check_queue(queue)
+                {
+                    return self.breaks(&what);
+                }
+                queue += 64;
+            }
+        }
+    }
+
+    /// Remembers what is broken, unless something was before.
+    #[cold]
+    fn breaks(&mut self, what: &str) {
+        let (now, steps) = (self.now, self.steps);
+        self.broken.get_or_insert_with(|| format!("at {now} ns (step {steps}): {what}"));
     }
 
     /// What is broken, if anything is.
@@ -40,7 +63,7 @@ impl Machine<'_> {
         self.broken.as_deref()
     }
 
-    /// Looks at every queue after every event, not at one of them in turn.
+    /// Looks at every queue and CPU after every event, not at the queues alone that it touched.
     pub fn check_everything(&mut self) {
         self.checks_all = true;
     }
@@ -74,7 +97,23 @@ impl Machine<'_> {
         )
     }
 
+    /// Whether a queue is in a state in which all of [`Machine::check_queue`] holds: nearly always, and
+    /// told in a few instructions.
     #[inline]
+    fn sound(&self, index: usize) -> bool {
+        let queue = &self.queues[index];
+        let counts = &queue.counts;
+        let here = (queue.ring.len() + queue.batch.len()) as u64;
+        let adds_up = counts.arrived == counts.ring_drops + counts.delivered + here;
+        let changes = queue.changed.is_some() || self.disabling[index].is_some();
+        if !adds_up || queue.ring.len() > queue.size || changes {
+            return false;
+        }
+        let instance = self.host.instance(Id(index as u16));
+        let at_rest = queue.ring.is_empty() && queue.armed && instance.deadline() == NEVER;
+        instance.state().has(SCHED) || at_rest
+    }
+
     fn check_queue(&self, index: usize) -> Option<String> {
         let queue = &self.queues[index];
         let counts = &queue.counts;
@@ -113,8 +152,14 @@ impl Machine<'_> {
         }
         let deadline = instance.deadline();
         let timer = deadline != NEVER && queue.timer_at != NEVER;
+        let idle = queue.ring.is_empty();
+        let waiting = if idle { 0 } else { self.now.saturating_sub(queue.waiting_since) };
         // The common cases first: this runs after every event.
-        if queue.armed && queue.ring.is_empty() && !timer || queue.line {
+        let promised = match timer {
+            true => queue.timer_at <= deadline,
+            false => queue.armed && (queue.moderating || idle),
+        };
+        if queue.line || promised && waiting <= SLACK {
             return None;
         }
         let cpu = usize::from(instance.cpu().0);
@@ -130,8 +175,7 @@ impl Machine<'_> {
                 queue.timer_at
             ));
         }
-        let promised = queue.armed && (queue.moderating || queue.ring.is_empty());
-        if !queue.ring.is_empty() && !promised && !timer {
+        if !idle && !promised && !timer {
             return Some(format!(
                 "invariant 2: {} frames in the ring of queue {index}, nobody owns it, and neither \
                  an interrupt nor a timer will come",
@@ -144,8 +188,7 @@ impl Machine<'_> {
                 queue.timer_at - deadline
             ));
         }
-        let waiting = self.now.saturating_sub(queue.waiting_since);
-        if queue.ring.is_empty() || waiting <= SLACK {
+        if waiting <= SLACK {
             return None;
         }
         if self.config.kernel.rules.prolongs_without_poll && instance.suspending_contexts() > 0 {

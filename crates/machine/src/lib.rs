@@ -32,6 +32,7 @@ mod packet;
 mod perform;
 pub mod profile;
 pub mod program;
+mod queues;
 mod rng;
 mod round;
 mod run;

@@ -18,6 +18,7 @@ use crate::fault::Fault;
 use crate::histogram::Histogram;
 use crate::nic::NicQueue;
 use crate::packet::Packet;
+use crate::queues::Queues;
 use crate::rng::Rng;
 use crate::socket::{Flow, Ready, Socket};
 use crate::speed::DrawnTurns;
@@ -38,7 +39,7 @@ pub struct Machine<'a> {
     pub(crate) events: Events,
     pub(crate) cpus: Vec<Cpu<'a>>,
     pub(crate) threads: Vec<Thread<'a>>,
-    pub(crate) queues: Vec<NicQueue>,
+    pub(crate) queues: Queues,
     pub(crate) sockets: Vec<Socket>,
     pub(crate) ready: Vec<Ready>,
     pub(crate) flows: Vec<Flow>,
@@ -75,6 +76,8 @@ pub struct Machine<'a> {
     pub(crate) broken: Option<String>,
     abandon: Flag,
     pub(crate) checks_all: bool,
+    /// When all queues are checked next, touched or not.
+    pub(crate) next_check: Ns,
     /// The longest timeout that was in force before the present settings.
     pub(crate) longest_timeout: Ns,
     pub(crate) faults: Vec<Fault>,
@@ -139,7 +142,9 @@ impl<'a> Machine<'a> {
             events: Events::new(),
             cpus: (0..cpus).map(|_| Cpu::new()).collect(),
             threads: Vec::new(),
-            queues: placement.queue_cpus.iter().map(|_| NicQueue::new(&config.nic)).collect(),
+            queues: Queues::new(
+                placement.queue_cpus.iter().map(|_| NicQueue::new(&config.nic)).collect(),
+            ),
             sockets: Vec::new(),
             ready: contexts.iter().map(|_| Ready::default()).collect(),
             flows: Vec::new(),
@@ -168,6 +173,7 @@ impl<'a> Machine<'a> {
             broken: None,
             abandon: Flag::of_this_thread(),
             checks_all: false,
+            next_check: 0,
             longest_timeout: 0,
             faults: Vec::new(),
             disabling: placement.queue_cpus.iter().map(|_| None).collect(),
@@ -332,7 +338,7 @@ impl<'a> Machine<'a> {
     /// Lets somebody watch from now on.
     pub fn set_trace(&mut self, mut trace: Box<dyn Trace>) {
         self.catch_up_all();
-        for (index, queue) in (0..).zip(&mut self.queues) {
+        for (index, queue) in (0..).zip(self.queues.iter_mut()) {
             trace.depth(index, self.now, queue.ring.len());
             trace.masked(index, self.now, !queue.armed);
             queue.suspended = false;
@@ -360,10 +366,7 @@ impl<'a> Machine<'a> {
             self.started = true;
             self.with_client(|client, machine| client.start(machine));
         }
-        while let Some(time) = self.events.next_time() {
-            if time > end {
-                break;
-            }
+        while self.events.next_time() <= end {
             let Some((time, event)) = self.events.pop() else { break };
             debug_assert!(time >= self.now, "time runs backwards");
             self.now = self.now.max(time);
@@ -385,17 +388,7 @@ impl<'a> Machine<'a> {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Segment { cpu, generation } => {
-                let cpu = usize::from(cpu);
-                if self.cpus[cpu].generation == generation {
-                    if self.cpus[cpu].spin.is_some() {
-                        self.catch_up(cpu);
-                    } else {
-                        self.segment_ended(cpu);
-                    }
-                    self.go(cpu);
-                }
-            }
+            Event::Segment { cpu, generation } => self.segment_due(usize::from(cpu), generation),
             Event::Arrive { packet } => {
                 let packet = self.unstore(packet);
                 self.arrive(packet);
@@ -443,14 +436,17 @@ impl<'a> Machine<'a> {
             }
             Event::Control { queue } => {
                 self.catch_up_all();
+                self.queues.touch_all();
                 self.control(Id(queue));
             }
             Event::Watchdog => {
                 self.catch_up_all();
+                self.queues.touch_all();
                 self.watchdog();
             }
             Event::Fault { token } => {
                 self.catch_up_all();
+                self.queues.touch_all();
                 self.fault(token);
             }
         }

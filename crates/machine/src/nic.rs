@@ -320,6 +320,7 @@ impl Machine<'_> {
     /// CPU's.
     pub fn kick(&mut self, queue: u16) {
         let cpu = usize::from(self.running_cpu);
+        self.queues.touch(usize::from(queue));
         match self.host.schedule(Id(queue), RaisedFrom::Application) {
             Some(Op::Wake(task)) => self.wake_task(cpu, task),
             Some(Op::RunHere(CpuId(target)) | Op::Raise(CpuId(target))) => {
@@ -359,7 +360,7 @@ impl Machine<'_> {
             return None;
         }
         let place = self.flows[packet.flow as usize].socket?;
-        if self.host.instance(Id(index as u16)).settings().feedback {
+        if self.host.instance(Id(index as u16)).feedback() {
             self.receives(index, place);
         }
         let socket = &mut self.sockets[place as usize];
@@ -408,7 +409,7 @@ impl Machine<'_> {
     /// The pressure on the receivers of a queue; only *feedback* asks. It is full if all that are
     /// active (open, and with a frame from here not long ago) are.
     pub(crate) fn pressure(&mut self, index: usize) -> Pressure {
-        if !self.host.instance(Id(index as u16)).settings().feedback {
+        if !self.host.instance(Id(index as u16)).feedback() {
             return Pressure::Room;
         }
         let since = self.now.saturating_sub(ACTIVE);

@@ -12,7 +12,7 @@ use crate::cpu::{Body, Use};
 use crate::events::Event;
 use crate::machine::Machine;
 use crate::packet::Kind;
-use crate::thread::{Role, State, ThreadId, ThreadPass};
+use crate::thread::{Exec, Role, State, ThreadId, ThreadPass};
 use crate::trace::Mark;
 
 /// Whose step it is.
@@ -50,17 +50,15 @@ const SEND: u8 = 7;
 
 impl Machine<'_> {
     /// Takes the step under way one part further.
-    pub(crate) fn perform(&mut self, cpu: usize, at: At) -> Next {
-        let class = self.class(cpu, at);
-        let cost = self.config.cost;
-        let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
+    #[inline]
+    pub(crate) fn perform(&mut self, cpu: usize, at: At, exec: &mut Exec, class: Use) -> Next {
         let Some(op) = exec.op else { return Next::Ended };
-        let stage = exec.stage;
+        let cost = &self.config.cost;
         match op {
-            Op::Poll { id, budget } => self.poll(cpu, at, id, budget, class),
-            Op::Deliver(id) => self.deliver(cpu, at, id, class),
-            Op::Mask(id) => match stage {
-                0 => self.pay(cpu, at, cost.mask, class),
+            Op::Poll { id, budget } => self.poll(cpu, at, exec, (id, budget), class),
+            Op::Deliver(id) => self.deliver(cpu, exec, id, class),
+            Op::Mask(id) => match exec.stage {
+                0 => exec.pay(cost.mask, class),
                 _ => {
                     self.queues[usize::from(id.0)].mask();
                     if let Some(trace) = &mut self.trace {
@@ -69,25 +67,27 @@ impl Machine<'_> {
                     Next::Did(Did::Ok)
                 }
             },
-            Op::Unmask(id) => match stage {
-                0 => self.pay(cpu, at, cost.unmask, class),
+            Op::Unmask(id) => match exec.stage {
+                0 => exec.pay(cost.unmask, class),
                 _ => Next::Did(Did::Unmasked(self.unmask(usize::from(id.0)))),
             },
-            Op::Arm { id, at: deadline } => match stage {
+            Op::Arm { id, at: deadline } => match exec.stage {
                 0 => {
+                    let time = cost.timer_arm;
                     // The deadline counts from the moment of the start, which is now.
-                    self.queues[usize::from(id.0)].counts.timer_starts += 1;
-                    self.queues[usize::from(id.0)].timer_cpu = cpu as u16;
+                    let queue = &mut self.queues[usize::from(id.0)];
+                    queue.counts.timer_starts += 1;
+                    queue.timer_cpu = cpu as u16;
                     if let Some(trace) = &mut self.trace {
                         trace.mark(cpu as u16, self.now, Mark::TimerArmed(id.0, deadline));
                     }
                     self.arm(usize::from(id.0), deadline);
-                    self.pay(cpu, at, cost.timer_arm, class)
+                    exec.pay(time, class)
                 }
                 _ => Next::Did(Did::Ok),
             },
-            Op::Wake(task) => match stage {
-                0 => self.pay(cpu, at, cost.wake, class),
+            Op::Wake(task) => match exec.stage {
+                0 => exec.pay(cost.wake, class),
                 _ => {
                     self.wake_task(cpu, task);
                     Next::Did(Did::Ok)
@@ -98,38 +98,40 @@ impl Machine<'_> {
                 Next::Did(Did::Ok)
             }
             Op::RunHere(target) => Next::Nested(target),
-            Op::Vector(..) => match stage {
+            Op::Vector(..) => match exec.stage {
                 0 => {
+                    let time = cost.vector;
                     if let At::Thread(me) = at {
                         self.poll_ends(cpu, me);
                     }
-                    self.pay(cpu, at, cost.vector, class)
+                    exec.pay(time, class)
                 }
                 _ => Next::Did(Did::Ok),
             },
-            Op::Look => match stage {
+            Op::Look => match exec.stage {
                 0 => {
-                    self.enable_bh(at);
-                    self.pay(cpu, at, cost.look, class)
+                    exec.bh_disabled = false;
+                    exec.pay(cost.look, class)
                 }
                 _ => self.look(cpu, at),
             },
-            Op::Resched | Op::Yield | Op::Pause => match stage {
+            Op::Resched | Op::Yield | Op::Pause => match exec.stage {
                 0 => {
-                    self.enable_bh(at);
+                    exec.bh_disabled = false;
                     let time = match self.role(at) {
                         Some(Role::Ksoftirqd(_)) => cost.ksoftirqd_loop,
                         Some(Role::Worker) if self.host.work_waits() => {
+                            let time = cost.worker_loop + cost.wake;
                             // An unbound pool does not count who of it runs: each item that is
                             // queued wakes an idle worker, though this one goes on.
                             self.wake_task(cpu, Task::Worker);
-                            cost.worker_loop + cost.wake
+                            time
                         }
                         Some(Role::Worker) => cost.worker_loop,
                         Some(Role::Napi(_)) => cost.kthread_loop,
                         _ => 0,
                     };
-                    self.pay(cpu, at, time, class)
+                    exec.pay(time, class)
                 }
                 _ => {
                     let this = &self.cpus[cpu];
@@ -139,18 +141,18 @@ impl Machine<'_> {
                 }
             },
             Op::Sleep(until) => match self.role(at) {
-                Some(Role::Napi(_)) if stage == 0 => self.pay(cpu, at, cost.kthread_sleep, class),
-                _ => self.sleep(cpu, at, until),
+                Some(Role::Napi(_)) if exec.stage == 0 => exec.pay(cost.kthread_sleep, class),
+                _ => self.sleep(cpu, at, exec, until),
             },
             Op::Done => {
-                self.enable_bh(at);
+                exec.bh_disabled = false;
                 Next::Ended
             }
         }
     }
 
     /// What the time of a context goes into.
-    fn class(&self, cpu: usize, at: At) -> Use {
+    pub(crate) fn class(&self, cpu: usize, at: At) -> Use {
         match at {
             At::Thread(_) => Use::System,
             At::Frame if self.cpus[cpu].in_hard() => Use::Interrupt,
@@ -165,104 +167,91 @@ impl Machine<'_> {
         }
     }
 
-    fn pay(&mut self, cpu: usize, at: At, time: Ns, class: Use) -> Next {
-        if let Some(exec) = self.exec(cpu, at) {
-            exec.stage += 1;
-        }
-        Next::Spend(time, class)
-    }
-
-    fn enable_bh(&mut self, at: At) {
-        if let At::Thread(me) = at {
-            self.threads[me.0 as usize].exec.bh_disabled = false;
-        }
-    }
-
-    fn poll(&mut self, cpu: usize, at: At, id: Id, budget: u16, class: Use) -> Next {
-        let cost = self.config.cost;
+    fn poll(
+        &mut self,
+        cpu: usize,
+        at: At,
+        exec: &mut Exec,
+        (id, budget): (Id, u16),
+        class: Use,
+    ) -> Next {
         let index = usize::from(id.0);
-        let gro_batch = self.config.nic.gro_batch;
-        let application = self.role(at) == Some(Role::Application);
-        let waiting = self.queues[index].batch.len();
-        if let At::Thread(me) = at
-            && self.threads[me.0 as usize].exec.stage == 0
-        {
-            self.poll_begins(cpu, me);
-        }
-        let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
-        match exec.stage {
-            0 => {
-                (exec.rx, exec.tx, exec.again) = (0, 0, false);
-                exec.bh_disabled = true;
-                exec.stage = 1;
-                let claim = if application && !exec.claimed { cost.claim } else { 0 };
-                exec.claimed = true;
-                let moved = std::mem::replace(&mut self.queues[index].polled_on, cpu as u16);
-                let cold = if moved == cpu as u16 { 0 } else { self.config.locality.queue };
-                Next::Spend(cost.poll + claim + cold, class)
-            }
-            1 => {
-                let (done, again) = self.reap(index);
-                let sends = !self.queues[index].outgoing.is_empty();
-                if let Some(exec) = self.exec(cpu, at) {
-                    (exec.tx, exec.again) = (done, again);
+        loop {
+            match exec.stage {
+                0 => {
+                    if let At::Thread(me) = at {
+                        self.poll_begins(cpu, me);
+                    }
+                    (exec.rx, exec.tx, exec.again) = (0, 0, false);
+                    exec.bh_disabled = true;
+                    exec.stage = 1;
+                    let cost = &self.config.cost;
+                    let mut time = cost.poll;
+                    if !exec.claimed && self.role(at) == Some(Role::Application) {
+                        time += cost.claim;
+                    }
+                    exec.claimed = true;
+                    if self.queues[index].polled_on != cpu as u16 {
+                        time += self.config.locality.queue;
+                        self.queues[index].polled_on = cpu as u16;
+                    }
+                    return Next::Spend(time, class);
+                }
+                1 => {
+                    (exec.tx, exec.again) = self.reap(index);
+                    let sends = !self.queues[index].outgoing.is_empty();
                     exec.stage = if sends { SEND } else { FRAMES };
+                    let first = if sends { self.config.cost.send_frame } else { 0 };
+                    let time = Ns::from(exec.tx) * self.config.cost.poll_completion + first;
+                    if time > 0 {
+                        return Next::Spend(time, class);
+                    }
                 }
-                let first = if sends { cost.send_frame } else { 0 };
-                Next::Spend(Ns::from(done) * cost.poll_completion + first, class)
-            }
-            SEND => {
-                if let Some(packet) = self.queues[index].outgoing.pop_front() {
-                    self.transmit(id.0, packet);
-                }
-                if !self.queues[index].outgoing.is_empty() {
-                    return Next::Spend(cost.send_frame, class);
-                }
-                if let Some(exec) = self.exec(cpu, at) {
+                SEND => {
+                    if let Some(packet) = self.queues[index].outgoing.pop_front() {
+                        self.transmit(id.0, packet);
+                    }
+                    if !self.queues[index].outgoing.is_empty() {
+                        return Next::Spend(self.config.cost.send_frame, class);
+                    }
                     exec.stage = FRAMES;
                 }
-                Next::Spend(0, class)
-            }
-            FRAMES => {
-                let rx = exec.rx;
-                if rx < budget
-                    && let Some(packet) = self.queues[index].ring.pop_front()
-                {
+                FRAMES => {
+                    if exec.rx >= budget {
+                        return self.polled(cpu, at, exec, id, budget);
+                    }
                     let queue = &mut self.queues[index];
+                    let Some(packet) = queue.ring.pop_front() else {
+                        return self.polled(cpu, at, exec, id, budget);
+                    };
                     queue.batch.push_back(packet);
                     let depth = queue.ring.len();
                     if let Some(trace) = &mut self.trace {
                         trace.depth(id.0, self.now, depth);
                     }
-                    if let Some(exec) = self.exec(cpu, at) {
-                        exec.rx += 1;
-                        exec.stage = TAKEN;
-                    }
-                    let merged = Ns::from(packet.segments() - 1) * cost.segment;
-                    return Next::Spend(cost.poll_frame + merged, class);
+                    exec.rx += 1;
+                    exec.stage = TAKEN;
+                    let merged = Ns::from(packet.segments() - 1) * self.config.cost.segment;
+                    return Next::Spend(self.config.cost.poll_frame + merged, class);
                 }
-                self.polled(cpu, at, id, budget)
-            }
-            TAKEN => {
-                let full = gro_batch > 0 && waiting >= usize::from(gro_batch);
-                exec.stage = if full { HAND_UP } else { FRAMES };
-                if full { Next::Spend(cost.deliver, class) } else { Next::Spend(0, class) }
-            }
-            _ => match self.hand_up(cpu, at, index, class) {
-                Some(next) => next,
-                None => {
-                    if let Some(exec) = self.exec(cpu, at) {
-                        exec.stage = FRAMES;
+                TAKEN => {
+                    let batch = usize::from(self.config.nic.gro_batch);
+                    if batch > 0 && self.queues[index].batch.len() >= batch {
+                        exec.stage = HAND_UP;
+                        return Next::Spend(self.config.cost.deliver, class);
                     }
-                    Next::Spend(0, class)
+                    exec.stage = FRAMES;
                 }
-            },
+                _ => match self.hand_up(cpu, exec, index, class) {
+                    Some(next) => return next,
+                    None => exec.stage = FRAMES,
+                },
+            }
         }
     }
 
     /// A poll has found the ring empty, or used its budget.
-    fn polled(&mut self, cpu: usize, at: At, id: Id, budget: u16) -> Next {
-        let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
+    fn polled(&mut self, cpu: usize, at: At, exec: &Exec, id: Id, budget: u16) -> Next {
         let (work, again) = (Work { rx: exec.rx, tx: exec.tx }, exec.again);
         let says = self.says(cpu, id, budget, work.rx, again);
         self.queues[usize::from(id.0)].waiting_since = self.now;
@@ -275,9 +264,11 @@ impl Machine<'_> {
             }
             At::Frame => {}
         }
-        // A poll by the application does not hold.
-        let holds = self.role(at) != Some(Role::Application);
-        self.trace_poll(cpu, id, work, holds);
+        if self.trace.is_some() {
+            // A poll by the application does not hold.
+            let holds = self.role(at) != Some(Role::Application);
+            self.trace_poll(cpu, id, work, holds);
+        }
         if self.seen.detailed && self.seen.queue.is_none_or(|only| only == id.0) {
             let who = self.who(cpu);
             *self.seen.polls.entry((who, budget, work.rx)).or_insert(0) += 1;
@@ -313,44 +304,44 @@ impl Machine<'_> {
     }
 
     /// Hands the batch to the stack, frame by frame; `None` once it is empty.
-    fn hand_up(&mut self, cpu: usize, at: At, index: usize, class: Use) -> Option<Next> {
-        let cost = self.config.cost;
-        let front = self.queues[index].batch.front().map(|packet| (packet.kind, packet.flow));
-        let exec = self.exec(cpu, at)?;
-        match exec.stage {
-            HAND_UP => {
-                let (kind, flow) = front?;
-                exec.stage = HANDED;
-                let time = if kind == Kind::Ack { cost.deliver_ack } else { cost.deliver_frame };
-                Some(Next::Spend(time + self.fetch_flow(flow, cpu), class))
-            }
-            HANDED => {
-                let wakes = self.deliver_one(index, cpu);
-                let exec = self.exec(cpu, at)?;
-                exec.wakes = wakes;
-                exec.stage = if wakes.is_some() { WAKE } else { HAND_UP };
-                Some(Next::Spend(if wakes.is_some() { cost.wake } else { 0 }, class))
-            }
-            _ => {
-                exec.stage = HAND_UP;
-                if let Some(thread) = exec.wakes.take() {
-                    self.wake_from(cpu, thread);
+    fn hand_up(&mut self, cpu: usize, exec: &mut Exec, index: usize, class: Use) -> Option<Next> {
+        loop {
+            match exec.stage {
+                HAND_UP => {
+                    let packet = self.queues[index].batch.front()?;
+                    let cost = &self.config.cost;
+                    let ack = packet.kind == Kind::Ack;
+                    let time = if ack { cost.deliver_ack } else { cost.deliver_frame };
+                    let flow = packet.flow;
+                    exec.stage = HANDED;
+                    return Some(Next::Spend(time + self.fetch_flow(flow, cpu), class));
                 }
-                Some(Next::Spend(0, class))
+                HANDED => {
+                    exec.wakes = self.deliver_one(index, cpu);
+                    if exec.wakes.is_some() {
+                        exec.stage = WAKE;
+                        return Some(Next::Spend(self.config.cost.wake, class));
+                    }
+                    exec.stage = HAND_UP;
+                }
+                _ => {
+                    exec.stage = HAND_UP;
+                    if let Some(thread) = exec.wakes.take() {
+                        self.wake_from(cpu, thread);
+                    }
+                }
             }
         }
     }
 
-    fn deliver(&mut self, cpu: usize, at: At, id: Id, class: Use) -> Next {
+    fn deliver(&mut self, cpu: usize, exec: &mut Exec, id: Id, class: Use) -> Next {
         let index = usize::from(id.0);
-        let empty = self.queues[index].batch.is_empty();
-        let cost = self.config.cost;
-        let Some(exec) = self.exec(cpu, at) else { return Next::Ended };
         if exec.stage == 0 {
             exec.stage = HAND_UP;
-            return Next::Spend(if empty { 0 } else { cost.deliver }, class);
+            let empty = self.queues[index].batch.is_empty();
+            return Next::Spend(if empty { 0 } else { self.config.cost.deliver }, class);
         }
-        match self.hand_up(cpu, at, index, class) {
+        match self.hand_up(cpu, exec, index, class) {
             Some(next) => next,
             None => Next::Did(Did::Delivered(self.pressure(index))),
         }
@@ -380,9 +371,9 @@ impl Machine<'_> {
         }
     }
 
-    fn sleep(&mut self, cpu: usize, at: At, until: Ns) -> Next {
+    fn sleep(&mut self, cpu: usize, at: At, exec: &mut Exec, until: Ns) -> Next {
         let At::Thread(me) = at else { return Next::Did(Did::Ok) };
-        self.enable_bh(at);
+        exec.bh_disabled = false;
         if self.cpus[cpu].raised && !self.cpus[cpu].in_softirq() {
             // Bottom halves are enabled again: what is pending runs before the thread sleeps.
             self.cpus[cpu].raised = false;
@@ -398,7 +389,6 @@ impl Machine<'_> {
         if ready || until <= self.now {
             return Next::Did(Did::Ok);
         }
-        let exec = &mut self.threads[me.0 as usize].exec;
         (exec.op, exec.did) = (None, Did::Ok);
         self.block(cpu, me, until);
         Next::Blocked

@@ -17,14 +17,13 @@ use crate::trace::Mark;
 
 impl Machine<'_> {
     /// Accounts a CPU's time up to now.
+    #[inline]
     pub(crate) fn account(&mut self, cpu: usize) {
         let this = &mut self.cpus[cpu];
-        let elapsed = self.now - this.started;
-        if elapsed == 0 {
+        if self.now == this.started {
             return;
         }
-        let from = this.started;
-        this.started = self.now;
+        let elapsed = self.now - this.started;
         let class = match &mut this.segment {
             Some(segment) => {
                 let work =
@@ -34,6 +33,15 @@ impl Machine<'_> {
             }
             None => Use::Idle,
         };
+        self.use_time(cpu, class);
+    }
+
+    /// A CPU's time up to now has gone into that.
+    #[inline(never)]
+    fn use_time(&mut self, cpu: usize, class: Use) {
+        let this = &mut self.cpus[cpu];
+        let from = std::mem::replace(&mut this.started, self.now);
+        let elapsed = self.now - from;
         this.used[class as usize] += elapsed;
         this.waited += elapsed * this.queued.len() as Ns;
         self.charge_thread(cpu, elapsed);
@@ -65,15 +73,14 @@ impl Machine<'_> {
     pub(crate) fn begin(&mut self, cpu: usize, segment: Segment) {
         self.account(cpu);
         self.set_busy(cpu, true);
+        let now = self.now;
         let this = &mut self.cpus[cpu];
         this.segment = Some(segment);
-        this.started = self.now;
+        this.started = now;
         this.generation = this.generation.wrapping_add(1);
         // One that is stopped begins anew when it gets on again.
         if this.dilation < STOPPED || segment.left == 0 {
-            let at = self.now + this.wall(segment.left);
-            let generation = this.generation;
-            self.events.at(at, Event::Segment { cpu: cpu as u16, generation });
+            self.events.segment_ends(now + this.wall(segment.left), cpu as u16, this.generation);
         }
     }
 
@@ -86,25 +93,46 @@ impl Machine<'_> {
     }
 
     /// A piece of work that nothing comes into is over at once: `true`. Otherwise it has begun.
-    #[inline]
     pub(crate) fn spend(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
+        self.spend_here(cpu, left, class, preemptible)
+    }
+
+    #[inline(always)]
+    fn spend_here(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         if left == 0 {
             return true;
         }
         self.set_busy(cpu, true);
-        let end = self.now.saturating_add(self.cpus[cpu].wall(left));
-        if end <= self.end && self.events.next_time().is_none_or(|next| end < next) {
-            self.account(cpu);
-            self.set_busy(cpu, true);
-            self.cpus[cpu].segment = Some(Segment { left, class, preemptible });
-            self.now = end;
-            self.steps += 1;
-            self.account(cpu);
-            self.cpus[cpu].segment = None;
-            return true;
+        self.account(cpu);
+        let this = &mut self.cpus[cpu];
+        let end = self.now.saturating_add(this.wall(left));
+        if end > self.end || end >= self.events.next_time() {
+            this.segment = Some(Segment { left, class, preemptible });
+            this.generation = this.generation.wrapping_add(1);
+            if this.dilation < STOPPED {
+                self.events.segment_ends(end, cpu as u16, this.generation);
+            }
+            return false;
         }
-        self.begin(cpu, Segment { left, class, preemptible });
-        false
+        self.now = end;
+        self.steps += 1;
+        self.use_time(cpu, class);
+        true
+    }
+
+    /// The piece of work that a CPU is at may have ended: not if it has gone on to another meanwhile.
+    #[inline]
+    pub(crate) fn segment_due(&mut self, cpu: usize, generation: u32) {
+        let this = &self.cpus[cpu];
+        if this.generation != generation {
+            return;
+        }
+        if this.spin.is_some() {
+            self.catch_up(cpu);
+        } else {
+            self.segment_ended(cpu);
+        }
+        self.go(cpu);
     }
 
     /// Runs a CPU on until it is at a piece of work that takes time, or idle.
@@ -214,29 +242,42 @@ impl Machine<'_> {
     }
 
     fn go_softirq(&mut self, cpu: usize) -> bool {
-        let need_resched = self.cpus[cpu].need_resched;
-        let now = self.now;
-        let cost = self.config.cost;
-        let Some(Frame { body: Body::Softirq(pass), exec, .. }) = self.cpus[cpu].frames.last_mut()
-        else {
-            return true;
-        };
+        let Some(Frame { exec, .. }) = self.cpus[cpu].frames.last() else { return true };
+        let mut exec = *exec;
         if exec.op.is_none() {
-            if need_resched {
-                pass.need_resched();
-            }
             let first = exec.did == Did::Start;
-            let op = pass.next(now, exec.did);
-            exec.op = Some(op);
-            exec.stage = 0;
-            if first && op != Op::Done {
-                if let Some(trace) = &mut self.trace {
-                    trace.mark(cpu as u16, now, Mark::Softirq);
+            self.next_step(cpu, &mut exec);
+            if first && exec.op != Some(Op::Done) {
+                if let Some(frame) = self.cpus[cpu].frames.last_mut() {
+                    frame.exec = exec;
                 }
-                return self.spend(cpu, cost.softirq_entry, Use::Softirq, false);
+                if let Some(trace) = &mut self.trace {
+                    trace.mark(cpu as u16, self.now, Mark::Softirq);
+                }
+                return self.spend(cpu, self.config.cost.softirq_entry, Use::Softirq, false);
             }
         }
-        self.step(cpu, At::Frame)
+        self.step(cpu, At::Frame, exec)
+    }
+
+    /// The next step of the pass on top, whose last is done; `false` where none is.
+    #[inline]
+    pub(crate) fn next_step(&mut self, cpu: usize, exec: &mut Exec) -> bool {
+        let this = &mut self.cpus[cpu];
+        let Some(frame) = this.frames.last_mut() else { return false };
+        let op = match &mut frame.body {
+            Body::Softirq(pass) => {
+                if this.need_resched {
+                    pass.need_resched();
+                }
+                pass.next(self.now, exec.did)
+            }
+            Body::Hard(Hard::Handling(pass)) => pass.next(self.now, exec.did),
+            Body::Hard(_) => return false,
+        };
+        self.queues.touch(usize::from(exec.queue));
+        exec.begin(op);
+        true
     }
 
     /// The thread on the CPU goes on; or nobody is there.
@@ -252,7 +293,7 @@ impl Machine<'_> {
                 return false;
             }
             self.account(cpu);
-            let processor = self.config.processor;
+            let processor = &self.config.processor;
             let this = &mut self.cpus[cpu];
             this.idle_since = self.now;
             this.asleep = true;
@@ -285,13 +326,14 @@ impl Machine<'_> {
                 pass.need_resched();
             }
             let op = pass.next(self.now, thread.exec.did);
-            thread.exec.op = Some(op);
-            thread.exec.stage = 0;
+            self.queues.touch(usize::from(thread.exec.queue));
+            thread.exec.begin(op);
             if matches!(op, Op::Poll { .. }) && self.spin(cpu, me) {
                 return false;
             }
         }
-        self.step(cpu, At::Thread(me))
+        let exec = self.threads[me.0 as usize].exec;
+        self.step(cpu, At::Thread(me), exec)
     }
 
     /// An application's own code.
@@ -308,13 +350,12 @@ impl Machine<'_> {
         };
         let act = program.resume(self, me);
         self.threads[slot].program = Some(program);
-        let cost = self.config.cost;
         match act {
             Act::User(time) => self.spend(cpu, time, Use::User, true),
             Act::Kernel(time) => self.spend(cpu, time, Use::System, false),
             Act::Epoll { timeout, max_events } => {
                 self.begin_epoll(me, timeout, max_events);
-                self.spend(cpu, cost.epoll_enter, Use::System, false)
+                self.spend(cpu, self.config.cost.epoll_enter, Use::System, false)
             }
             Act::Receive { timeout } => {
                 self.begin_receive(me, timeout);
@@ -348,31 +389,44 @@ impl Machine<'_> {
         self.threads[me.0 as usize].saved = None;
     }
 
-    /// Takes the step of a context a part further.
-    pub(crate) fn step(&mut self, cpu: usize, at: At) -> bool {
-        self.trace_suspensions();
-        match self.perform(cpu, at) {
-            Next::Spend(time, class) => self.spend(cpu, time, class, false),
-            Next::Did(did) => {
-                if let Some(exec) = self.exec(cpu, at) {
-                    exec.op = None;
-                    exec.did = did;
-                }
-                true
+    /// Takes the step of a context further, until it is done or a part of it takes time.
+    // Nobody else looks at `exec` meanwhile.
+    pub(crate) fn step(&mut self, cpu: usize, at: At, mut exec: Exec) -> bool {
+        let class = self.class(cpu, at);
+        let next = loop {
+            self.trace_suspensions();
+            let next = self.perform(cpu, at, &mut exec, class);
+            // The next part follows at once, unless a softirq that was raised may run before it.
+            if let Next::Spend(time, class) = next
+                && self.spend_here(cpu, time, class, false)
+                && !self.cpus[cpu].raised
+            {
+                continue;
             }
-            Next::Yielded => {
-                if let Some(exec) = self.exec(cpu, at) {
-                    exec.op = None;
-                    exec.did = Did::Resched;
+            // So does the next step of an interrupt or a softirq.
+            if let Next::Did(did) = next {
+                (exec.op, exec.did) = (None, did);
+                if at == At::Frame && self.next_step(cpu, &mut exec) {
+                    continue;
                 }
-                !self.reschedule(cpu, false)
             }
+            break next;
+        };
+        match next {
+            Next::Yielded => (exec.op, exec.did) = (None, Did::Resched),
+            Next::Nested(_) => (exec.op, exec.did) = (None, Did::Ok),
+            Next::Did(_) | Next::Spend(..) | Next::Blocked | Next::Ended => {}
+        }
+        if let Some(place) = self.exec(cpu, at) {
+            *place = exec;
+        }
+        match next {
+            Next::Did(_) => true,
+            // The softirq first, or the part takes time.
+            Next::Spend(..) => self.cpus[cpu].segment.is_none(),
+            Next::Yielded => !self.reschedule(cpu, false),
             Next::Blocked => false,
             Next::Nested(target) => {
-                if let Some(exec) = self.exec(cpu, at) {
-                    exec.op = None;
-                    exec.did = Did::Ok;
-                }
                 let body = Softirq::new(self.host, target, Context::Application);
                 self.cpus[cpu].frames.push(Frame {
                     body: Body::Softirq(body),
@@ -393,7 +447,6 @@ impl Machine<'_> {
     }
 
     fn pass_ended(&mut self, cpu: usize, at: At) -> bool {
-        let cost = self.config.cost;
         match at {
             At::Frame => {
                 let Some(frame) = self.cpus[cpu].frames.last_mut() else { return true };
@@ -405,7 +458,7 @@ impl Machine<'_> {
                     Body::Softirq(_) if frame.exec.stage < 2 => {
                         let ran = frame.exec.did != Did::Start;
                         frame.exec.stage = 2;
-                        let exit = if ran { cost.softirq_exit } else { 0 };
+                        let exit = if ran { self.config.cost.softirq_exit } else { 0 };
                         // Frames that were handled on top of a thread have taken its caches.
                         let took = frame.exec.rx > 0 && frame.interrupted.is_some();
                         let took = took && self.cpus[cpu].curr.is_some();
@@ -441,7 +494,9 @@ impl Machine<'_> {
                     thread.round.found();
                 }
                 let returns = match thread.epoll {
-                    Some(_) => cost.epoll_return + events * cost.epoll_event,
+                    Some(_) => {
+                        self.config.cost.epoll_return + events * self.config.cost.epoll_event
+                    }
                     None => 0,
                 };
                 self.spend(cpu, returns, Use::System, false)

@@ -181,7 +181,7 @@ impl Machine<'_> {
     /// Gives a waking thread its place in virtual time.
     fn place(&mut self, id: ThreadId, cpu: usize) {
         self.charge(cpu);
-        let kernel = self.config.kernel;
+        let kernel = &self.config.kernel;
         let average = self.average(cpu);
         let others = self.cpus[cpu].queued.len() as i64 + i64::from(self.cpus[cpu].curr.is_some());
         let min = self.cpus[cpu].min_vruntime;
@@ -205,7 +205,7 @@ impl Machine<'_> {
 
     /// Whether a thread that has become runnable takes the CPU from who has it; says so to the CPU.
     fn check_preempt(&mut self, cpu: usize, id: ThreadId, in_passing: bool) -> bool {
-        let kernel = self.config.kernel;
+        let kernel = &self.config.kernel;
         let Some(curr) = self.cpus[cpu].curr else {
             self.cpus[cpu].need_resched = true;
             return true;
@@ -250,7 +250,7 @@ impl Machine<'_> {
 
     /// Where slices end by a timer: sees to it.
     fn arm_slice(&mut self, cpu: usize) {
-        let kernel = self.config.kernel;
+        let kernel = &self.config.kernel;
         if !kernel.hrtick || self.cpus[cpu].slice_armed || self.cpus[cpu].queued.is_empty() {
             return;
         }
@@ -277,7 +277,7 @@ impl Machine<'_> {
     /// The thread that runs has used its slice, perhaps.
     pub(crate) fn slice_ended(&mut self, cpu: usize) {
         self.charge(cpu);
-        let kernel = self.config.kernel;
+        let kernel = &self.config.kernel;
         let this = &self.cpus[cpu];
         let (Some(curr), false) = (this.curr, this.queued.is_empty()) else { return };
         let waiting = this.queued.len() as u64;

@@ -74,7 +74,7 @@ impl Machine<'_> {
                 })
                 .collect(),
             queues: (0..)
-                .zip(&self.queues)
+                .zip(self.queues.iter())
                 .map(|(id, queue)| QueueUse {
                     napi: self.host.instance(Id(id)).counts(),
                     nic: queue.counts,

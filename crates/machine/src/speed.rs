@@ -46,10 +46,14 @@ impl Machine<'_> {
     }
 
     /// CPUs that share a core, or a clock, slow each other down.
+    #[inline]
     pub(crate) fn set_busy(&mut self, cpu: usize, busy: bool) {
-        if self.cpus[cpu].busy == busy {
-            return;
+        if self.cpus[cpu].busy != busy {
+            self.changes_busy(cpu, busy);
         }
+    }
+
+    fn changes_busy(&mut self, cpu: usize, busy: bool) {
         self.cpus[cpu].busy = busy;
         if busy {
             self.busy_cpus += 1;

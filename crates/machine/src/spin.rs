@@ -11,7 +11,6 @@ use napkin_core::{Did, IdleCycle, NEVER, Ns, Op, Work};
 
 use crate::counts::Who;
 use crate::cpu::{Segment, Use};
-use crate::events::Event;
 use crate::machine::Machine;
 use crate::thread::{Role, ThreadId, ThreadPass};
 
@@ -88,7 +87,7 @@ impl Machine<'_> {
             && let Some(end) = self.now.checked_add(time)
             && cycle.until != NEVER
         {
-            self.events.at(end, Event::Segment { cpu: cpu as u16, generation });
+            self.events.segment_ends(end, cpu as u16, generation);
         }
         true
     }

@@ -2,9 +2,10 @@
 
 use napkin_core::{CpuId, Did, EpollWait, Id, Kthread, Ns, Op, Pass, SocketWait, Softirq, Worker};
 
-use crate::cpu::Segment;
+use crate::cpu::{Segment, Use};
 use crate::events::Event;
 use crate::machine::Machine;
+use crate::perform::Next;
 use crate::round::Round;
 
 /// A thread's place in its machine.
@@ -124,6 +125,8 @@ impl ThreadPass<'_> {
 pub(crate) struct Exec {
     pub(crate) did: Did,
     pub(crate) op: Option<Op>,
+    /// The queue that the last step was about that touched one: what follows from its answer does, too.
+    pub(crate) queue: u16,
     /// Part of the step that comes next.
     pub(crate) stage: u8,
     /// Frames and completions that the poll under way has taken.
@@ -140,9 +143,32 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
+    /// The next step.
+    #[inline]
+    pub(crate) fn begin(&mut self, op: Op) {
+        self.op = Some(op);
+        self.stage = 0;
+        if let Op::Poll { id, .. }
+        | Op::Deliver(id)
+        | Op::Mask(id)
+        | Op::Unmask(id)
+        | Op::Arm { id, .. } = op
+        {
+            self.queue = id.0;
+        }
+    }
+
+    /// Its next part begins once this is paid.
+    #[inline]
+    pub(crate) fn pay(&mut self, time: Ns, class: Use) -> Next {
+        self.stage += 1;
+        Next::Spend(time, class)
+    }
+
     pub(crate) const START: Exec = Exec {
         did: Did::Start,
         op: None,
+        queue: u16::MAX,
         stage: 0,
         rx: 0,
         tx: 0,

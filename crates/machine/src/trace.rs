@@ -79,9 +79,17 @@ pub trait Trace: core::fmt::Debug {
 
 impl Machine<'_> {
     /// Tells the watcher which queues are suspended, where that has changed.
+    #[inline]
     pub(crate) fn trace_suspensions(&mut self) {
+        if self.trace.is_some() {
+            self.tell_suspensions();
+        }
+    }
+
+    #[cold]
+    fn tell_suspensions(&mut self) {
         let Some(trace) = &mut self.trace else { return };
-        for (index, queue) in (0..).zip(&mut self.queues) {
+        for (index, queue) in (0..).zip(self.queues.iter_mut()) {
             let suspended = self.host.instance(Id(index)).suspending_contexts() > 0;
             if std::mem::replace(&mut queue.suspended, suspended) != suspended {
                 trace.suspended(index, self.now, suspended);

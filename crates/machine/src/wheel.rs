@@ -81,12 +81,12 @@ impl<T: Copy + Ord> Wheel<T> {
         }
     }
 
-    /// The time of the next entry.
+    /// The next entry.
     #[inline]
-    pub(crate) fn next_time(&self) -> Option<Ns> {
+    pub(crate) fn next(&self) -> Option<&Entry<T>> {
         match self.first {
-            Some(first) => self.slots[first].last().map(|it| it.0),
-            None => self.far.peek().map(|Reverse(it)| it.0),
+            Some(first) => self.slots[first].last(),
+            None => self.far.peek().map(|Reverse(it)| it),
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
                     wheel.push(time, order, order as u32);
                     heap.push(Reverse((time, order, order as u32)));
                 } else {
-                    assert_eq!(wheel.next_time(), heap.peek().map(|Reverse(it)| it.0));
+                    assert_eq!(wheel.next(), heap.peek().map(|Reverse(it)| it));
                     let entry = wheel.pop();
                     assert_eq!(entry, heap.pop().map(|Reverse(it)| it), "seed {seed}");
                     now = entry.map_or(now, |it| it.0);
@@ -182,7 +182,7 @@ mod tests {
             while let Some(Reverse(entry)) = heap.pop() {
                 assert_eq!(wheel.pop(), Some(entry), "seed {seed}, at the end");
             }
-            assert_eq!((wheel.pop(), wheel.next_time()), (None, None));
+            assert_eq!((wheel.pop(), wheel.next()), (None, None));
         }
     }
 }
