@@ -371,6 +371,8 @@ fn base_is_polled_by_softirqs_and_every_packet_is_counted() {
     let none = Polled::default();
     assert!(softirq.polls > 0 && thread == none && application == none, "{:?}", told.counts);
     assert_eq!((told.counts.deferrals, told.counts.watchdogs), (Some(0), Some(0)));
+    // A veth makes its instances anew at every up, and registers no place for their settings.
+    assert_eq!(told.counts.keeps_settings, Some(false));
 }
 
 #[test]

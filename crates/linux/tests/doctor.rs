@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
 use doctored::{Found, Mode, Rig, SUSPEND20, epolls};
-use napkin_linux::Setting;
 use napkin_linux::doctor::{Request, Status, Watch, gather};
+use napkin_linux::netlink::{Netdev, Route};
 use napkin_linux::process::Params;
 use napkin_linux::rights::Right;
+use napkin_linux::{Setting, device};
 use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
 use rustix::event::epoll;
 
@@ -168,6 +169,30 @@ fn a_suspension_shorter_than_a_period_is_seen() {
 #[test]
 fn a_suspension_that_is_off_is_seen() {
     one_fault("suspend-timeout", SUSPEND20, |rig| rig.set(Setting::IrqSuspendTimeout, 0));
+}
+
+#[test]
+fn settings_that_do_not_last_are_told_of_and_are_gone_after_down_and_up() {
+    let mut rig = Rig::new();
+    rig.set_up(SUSPEND20, Mode::Sound);
+    let settings = |rig: &Rig| {
+        let read = || device::read(&mut Netdev::open().expect("netdev"), "va");
+        let napis = rig.run(read).expect("instances").napis;
+        napis.into_iter().map(|napi| napi.settings).collect::<Vec<_>>()
+    };
+    let before = settings(&rig);
+    let found = rig.doctor(Some(SUSPEND20));
+    assert!(found.checks(Status::Advice).contains("lasting"), "{found:#?}");
+    assert!(found.seen("lasting").contains("va's driver has no place for them"), "{found:#?}");
+    rig.run(|| {
+        let mut route = Route::open().expect("rtnetlink");
+        let ifindex = route.link("va").expect("the server's end").ifindex;
+        route.set_down(ifindex).expect("down");
+        route.set_up(ifindex).expect("up");
+    });
+    let after = settings(&rig);
+    assert_eq!(after.len(), before.len());
+    assert!(after.iter().all(|it| it.defer_hard_irqs == Some(0)), "{after:#?}");
 }
 
 #[test]

@@ -14,8 +14,9 @@ use crate::{table, units};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A fault: the mode does not work, or not as its policy says. Advice: what the published set-ups did,
-what costs other programs something, or what cannot profit. Unknown: what was missing to see it; a
-right is named. Which checks there are depends on the policy; napkin doctor --list explains them.
+what costs other programs something, what cannot profit, or what does not last. Unknown: what was
+missing to see it; a right is named. Which checks there are depends on the policy; napkin doctor --list
+explains them.
 
 The program is looked at for a moment (--for), best under load: only what happens can be seen.
 Without PID: the programs that own sockets on the device. Without --dev: the devices by which the

@@ -83,6 +83,11 @@ pub struct Counts {
     pub watchdogs: Option<u64>,
     /// The CPU of the last poll.
     pub cpu: Option<u32>,
+    /// Whether the device keeps the instance's settings and gives them to the instance that takes
+    /// its place, as after down and up: whether its driver gave it a place for them
+    /// (`netif_napi_add_config`). Without, an instance that is made anew begins with the device's
+    /// values. `None` before the first poll, and where settings are the device's (before Linux 6.13).
+    pub keeps_settings: Option<bool>,
 }
 
 impl Polled {
@@ -127,6 +132,7 @@ impl Counts {
             flushes: optional(self.flushes, earlier.flushes),
             watchdogs: optional(self.watchdogs, earlier.watchdogs),
             cpu: self.cpu,
+            keeps_settings: self.keeps_settings,
         }
     }
 }
@@ -437,6 +443,10 @@ impl Counter {
             flushes: arms(row::FLUSHES),
             watchdogs: self.fires.then(|| number(row::WATCHDOGS)),
             cpu: part(bytes, row::CPU).map_or(0, u32::from_ne_bytes).checked_sub(1),
+            keeps_settings: match number(row::KEEPS) {
+                0 => None,
+                keeps => Some(keeps == u64::from(row::KEPT.cast_unsigned())),
+            },
         }
     }
 }
@@ -503,12 +513,13 @@ pub mod verifier {
     }
 
     /// The programs without marks, which a kernel without the softirqs' trace points gets, and those
-    /// for settings that are not in the instance, as before Linux 6.13.
+    /// for settings that are not in the instance, nor kept for it, as before Linux 6.13.
     ///
     /// # Errors
     /// If one is refused.
     pub fn takes_older_programs() -> Result<(), CountError> {
-        let (layout, rows, lost) = layout_and_tables()?;
+        let (mut layout, rows, lost) = layout_and_tables()?;
+        layout.napi.config = None;
         let maps = Maps { rows: rows.descriptor(), lost: lost.descriptor(), in_softirq: None };
         Attached::new("napkin_poll", program::poll(&layout, maps), layout.napi_poll)?;
         let timer = layout.timer.as_ref().map_err(|Absent(it)| CountError::Absent(it.clone()))?;

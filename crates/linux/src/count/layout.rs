@@ -36,6 +36,8 @@ pub(super) struct Napi {
     pub(super) thread: i16,
     /// The bit of `state` that says "an application polls".
     pub(super) in_busy_poll: i32,
+    /// A pointer to where the device keeps the instance's settings, or null; since Linux 6.13.
+    pub(super) config: Option<i16>,
 }
 
 /// Of softirqs.
@@ -91,6 +93,7 @@ impl Layout {
                 state: kernel.offset("napi_struct", "state")?,
                 thread: kernel.offset("napi_struct", "thread")?,
                 in_busy_poll: 1 << kernel.number("NAPI_STATE_IN_BUSY_POLL")?,
+                config: kernel.offset("napi_struct", "config").ok(),
             },
             ifindex: kernel.offset("net_device", "ifindex")?,
             net: kernel.offset("net_device", "nd_net.net")?,

@@ -41,8 +41,13 @@ pub(super) mod row {
     pub(in super::super) const SESSION: i16 = 140;
     /// 64 bits: whether the timer was last armed by a suspension.
     pub(in super::super) const SUSPENDED: i16 = 144;
+    /// 64 bits: whether the device keeps the instance's settings ([`KEPT`], [`NOT_KEPT`]), or 0.
+    pub(in super::super) const KEEPS: i16 = 152;
     /// Bytes of a row.
-    pub(in super::super) const LEN: i16 = 152;
+    pub(in super::super) const LEN: i16 = 160;
+
+    pub(in super::super) const KEPT: i32 = 1;
+    pub(in super::super) const NOT_KEPT: i32 = 2;
 }
 
 /// Places in a block of polls, in bytes.
@@ -139,6 +144,14 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
     program.call(Helper::GetSmpProcessorId);
     program.add(R0, 1);
     program.store(Word, R9, row::CPU, R0);
+    if let Some(config) = layout.napi.config {
+        let known = program.label();
+        program.load(Double, R1, R6, config);
+        program.store_constant(Double, R9, row::KEEPS, row::KEPT);
+        program.jump_if(R1, When::NotEqual, 0, known);
+        program.store_constant(Double, R9, row::KEEPS, row::NOT_KEPT);
+        program.place(known);
+    }
     finish(program, end)
 }
 

@@ -133,6 +133,9 @@ pub struct Measured {
     pub drops: Known<u64>,
     /// What was counted of the device's instances.
     pub polls: Known<Polls>,
+    /// Whether the device keeps the settings of its instances that receive, for those that take
+    /// their place; `None` if none of them was polled.
+    pub keeps_settings: Known<Option<bool>>,
     /// The instances that were not polled, nor did their timer fire, while they were suspended anew.
     pub unpolled: Known<Vec<Unpolled>>,
 }

@@ -152,6 +152,10 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
                 squeezes: squeezes.clone(),
                 drops: drops.clone(),
                 polls: counted.as_ref().map_err(Clone::clone).map(|it| it.of(device.ifindex)),
+                keeps_settings: counted
+                    .as_ref()
+                    .map_err(Clone::clone)
+                    .map(|it| it.keeps_settings(&device)),
                 unpolled: counted.as_ref().map_err(Clone::clone).map(|it| it.unpolled(&device)),
             },
             device,
@@ -435,6 +439,15 @@ impl Counted {
             polls.suspend_expiries = expiries.map(|(one, other)| one.saturating_add(other));
         }
         polls
+    }
+
+    /// Whether all of a device's instances that receive, and were polled, have their settings kept.
+    fn keeps_settings(&self, device: &Device) -> Option<bool> {
+        let receives =
+            |key: &Key| device.napi(key.napi_id).is_some_and(|napi| !napi.transmits_only());
+        let of_device = self.0.iter().filter(|(key, _)| key.ifindex == device.ifindex);
+        let known = of_device.filter(|(key, _)| receives(key));
+        known.filter_map(|(_, counts)| counts.keeps_settings).reduce(|one, other| one && other)
     }
 
     /// A device's instances that were suspended at least twice, and neither polled nor their timer

@@ -647,10 +647,40 @@ fn doctor(guest: &mut Guest, dev: &str) -> Outcome {
     for finding in findings {
         *counts.entry(finding["status"].as_str().unwrap_or("?").to_owned()).or_default() += 1;
     }
-    guest.left(dev, &before)?;
-    let counts: Vec<String> =
+    let mut told: Vec<String> =
         counts.iter().map(|(status, count)| format!("{count} {status}")).collect();
-    Ok(counts.join(", "))
+    if guest.is(6, 13) {
+        told.push(lasting(guest, dev)?);
+    }
+    guest.left(dev, &before)?;
+    Ok(told.join(", "))
+}
+
+/// Whether doctor says that settings last, and whether they do. Where nothing keeps them it is the
+/// driver's choice whether it makes its instances anew, so that nothing is wrong then.
+fn lasting(guest: &mut Guest, dev: &str) -> Outcome {
+    guest.succeeds(&format!("apply {} --dev {dev}", guest.policy()))?;
+    let card = dev.trim_start_matches("eth").parse().unwrap_or(9);
+    if dev == "va" {
+        // What is not split when it is sent comes past the instances.
+        guest.does("ip netns exec peer ethtool -K vb tso off gso off")?;
+    }
+    guest.does(&format!("ping -q -i 0.1 -w 5 10.9.{card}.100 > /dev/null & sleep 0.5"))?;
+    let answer = guest.napkin(&format!("doctor --dev {dev} --for 3s --json"));
+    let said: serde_json::Value = serde_json::from_str(&answer.text)
+        .map_err(|error| format!("exit code {}: {error}: {}", answer.status, answer.text))?;
+    let findings = said["devices"][0]["findings"].as_array().ok_or("no findings")?;
+    let finding = findings.iter().find(|it| it["check"] == "lasting").ok_or("not told")?;
+    let applied = guest.set(dev);
+    guest.does(&format!("ip link set {dev} down; ip link set {dev} up"))?;
+    let stay = guest.set(dev).instances == applied.instances;
+    guest.succeeds("restore")?;
+    match (finding["status"].as_str(), stay) {
+        (Some("ok"), true) => Ok("kept, and they stay".into()),
+        (Some("advice"), true) => Ok("not kept, and not made anew".into()),
+        (Some("advice"), false) => Ok("not kept, and they go".into()),
+        _ => Err(format!("values stay: {stay}, and doctor says {finding}")),
+    }
 }
 
 fn top(guest: &mut Guest, dev: &str) -> Outcome {

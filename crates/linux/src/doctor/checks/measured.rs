@@ -8,6 +8,7 @@ use super::{listed, time, window};
 use crate::device::Napi;
 use crate::doctor::{Facts, Finding, Host, Known, Mend};
 use crate::procfs::Sysctl;
+use crate::settings::Setting;
 
 /// From here on a larger limit does not help: a softirq's work is more than its CPU can do.
 const MOST_PACKETS: i64 = 1_200;
@@ -110,6 +111,40 @@ pub(super) fn poller(facts: &Facts) -> Vec<Finding> {
             seen,
             None,
         )
+    }]
+}
+
+/// Whether what is set lasts. A driver may register its instances with a place for their settings,
+/// which outlives them; instances of any other begin with the device's own values each time the
+/// driver makes them anew, which some do at down and up, and most at a change of channels.
+pub(super) fn lasting(facts: &Facts) -> Vec<Finding> {
+    let receiving = facts.receiving();
+    // Before Linux 6.13 settings are the device's, and stay with it.
+    let of_instance = |napi: &&Napi| napi.settings.irq_suspend_timeout.is_some();
+    let set = |napi: &Napi| Setting::ALL.iter().any(|it| napi.settings.get(*it).unwrap_or(0) != 0);
+    if !receiving.iter().all(of_instance) || !receiving.iter().any(|napi| set(napi)) {
+        return vec![];
+    }
+    let what = "whether the settings last when the driver makes its instances anew";
+    let name = &facts.device.ifname;
+    vec![match &facts.measured.keeps_settings {
+        Err(missing) => Finding::unknown(what, missing),
+        Ok(None) => {
+            Finding::unknown(what, format!("traffic: no instance was polled in {}", window(facts)))
+        }
+        Ok(Some(true)) => Finding::ok(
+            "the settings last: an instance that is made anew gets them back",
+            format!("{name}'s driver has a place for them (napi_struct.config)"),
+        ),
+        Ok(Some(false)) => Finding::advice(
+            format!(
+                "nothing keeps the settings: when {name}'s driver makes its instances anew, as by ip \
+                 link set down and up or a change of channels, they are back at the device's \
+                 defaults; napkin apply again then, and napkin diff shows whether it is due"
+            ),
+            format!("{name}'s driver has no place for them (napi_struct.config is null)"),
+            None,
+        ),
     }]
 }
 

@@ -53,6 +53,7 @@ pub const CHECKS: &[Check] = checks! {
     "flush-timeout" settings::flush_timeout: "gro-flush-timeout is about the time of a request";
     "suspend-timeout" settings::suspend_timeout:
         "irq-suspend-timeout is set, and much longer than gro-flush-timeout";
+    "lasting" measured::lasting: "the settings outlast what the device's driver makes anew";
     "suspend-program" epoll::suspend_program:
         "where interrupts can be suspended, a program asks for it";
     "napi-id" sockets::napi_id: "the sockets know which instance their packets come from";

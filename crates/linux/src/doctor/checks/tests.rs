@@ -130,6 +130,7 @@ fn sound(name: &str) -> Facts {
                 packets: 1_000,
                 suspend_expiries: Some(0),
             }),
+            keeps_settings: Ok(Some(true)),
             unpolled: Ok(vec![]),
         },
     }

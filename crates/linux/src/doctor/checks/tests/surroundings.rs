@@ -189,3 +189,19 @@ fn every_fault_says_how_it_was_seen() {
         }
     }
 }
+
+#[test]
+fn whether_the_settings_last_is_said_where_some_are_set() {
+    advised("suspend20", "lasting", |it| it.measured.keeps_settings = Ok(Some(false)));
+    unknown("suspend20", "lasting", |it| it.measured.keeps_settings = Ok(None));
+    unknown("threaded", "lasting", |it| it.measured.keeps_settings = missing());
+    let gone = |it: &mut Facts| it.measured.keeps_settings = Ok(Some(false));
+    assert_eq!(broken("base", gone), [], "nothing is set that could be lost");
+    let of_device = broken("defer20", |it| {
+        gone(it);
+        for napi in &mut it.device.napis {
+            napi.settings.irq_suspend_timeout = None;
+        }
+    });
+    assert!(of_device.iter().all(|(check, _)| *check != "lasting"), "{of_device:?}");
+}
