@@ -318,7 +318,9 @@ fn two_signals_to_napkin_alone_reach_the_program_both() {
 fn timeout_signals_the_program_once() {
     needs_program("timeout");
     // It is the group's first process, signals napkin, and then the group.
-    let listener = Listener::start("timeout", &["timeout", "-s", "TERM", "1"], false);
+    let listener = Listener::start("timeout", &["timeout", "-s", "TERM", "1h"], false);
+    // The hour is over.
+    listener.napkin.signal(libc::SIGALRM);
     until("SIGTERM", || listener.got().contains("SIGTERM").then_some(()));
     let process = Process::open(listener.napkin.pid()).expect("it lives");
     let napkin = process.children().expect("it lives")[0];

@@ -123,12 +123,16 @@ impl<R: Recorder> Attachment<R> {
     }
 
     /// Adds what this process starts from now on, with all its descendants: for a subreaper, which
-    /// gets those whose parent ended. Children that it has already are `except`.
-    pub fn add_own_children(&mut self, except: &[i32]) {
-        self.not_these = except.to_vec();
+    /// gets those whose parent ended.
+    pub fn add_own_children(&mut self) {
         self.started = Instant::now();
         self.pace = Pace::new(self.started);
         self.above = i32::try_from(std::process::id()).ok();
+    }
+
+    /// Leaves out children of this process that it needs itself.
+    pub(super) fn leave_out(&mut self, pids: Vec<i32>) {
+        self.not_these = pids;
     }
 
     /// How many of its processes lived at the last look.

@@ -1,6 +1,5 @@
 //! Signals on their way to a program: kept for a moment, until it is known who else got them.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, getpgid};
@@ -50,33 +49,22 @@ struct Kept {
 /// Signals that came and are not decided.
 #[derive(Debug)]
 pub(super) struct Passing {
-    group: Witness,
-    apart: Witness,
+    /// Without one, for lack of processes or descriptors, everything is passed on.
+    group: Option<Witness>,
+    apart: Option<Witness>,
     kept: Vec<Kept>,
 }
 
 impl Passing {
-    /// Of no signal yet. It is for the calling thread, and ends with it.
-    ///
-    /// # Errors
-    /// If the operating system has no process or descriptor left.
-    pub(super) fn new(signals: &Signals) -> io::Result<Passing> {
-        let group = Witness::start(Place::Group, signals)?;
-        let apart = Witness::start(Place::Apart, signals)?;
-        Ok(Passing { group, apart, kept: Vec::new() })
+    /// To a program that was started just now. It is for the calling thread, and ends with it.
+    pub(super) fn new(signals: &Signals) -> Passing {
+        let witness = |place| Witness::start(place, signals).ok();
+        Passing { group: witness(Place::Group), apart: witness(Place::Apart), kept: Vec::new() }
     }
 
     /// The processes that this needs, which are not the program's.
-    pub(super) const fn pids(&self) -> [i32; 2] {
-        [self.group.pid(), self.apart.pid()]
-    }
-
-    /// What came until now did not reach the program, which has just been started, whoever else got
-    /// it.
-    pub(super) fn started(&mut self) {
-        self.ask();
-        self.group.forget();
-        self.apart.forget();
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> {
+        [&self.group, &self.apart].into_iter().flatten().map(Witness::pid)
     }
 
     /// Keeps a signal. The same from the same sender is one with it: `timeout` signals the process
@@ -103,15 +91,21 @@ impl Passing {
         if self.next().is_none_or(|next| next > now) {
             return Vec::new();
         }
-        self.ask();
+        // One that has ended, or was stopped, tells of nothing: then everything is passed on.
+        for witness in [&mut self.group, &mut self.apart].into_iter().flatten() {
+            let _ = witness.ask();
+        }
         let busy = now.elapsed() > PROMPT;
         let mut decided = Vec::new();
         let (group, apart) = (&mut self.group, &mut self.apart);
+        let took = |witness: &mut Option<Witness>, came| {
+            witness.as_mut().is_some_and(|witness| witness.take(came))
+        };
         self.kept.retain_mut(|kept| {
             if kept.until > now {
                 return true;
             }
-            let reached = match (group.take(kept.came), apart.take(kept.came)) {
+            let reached = match (took(group, kept.came), took(apart, kept.came)) {
                 (_, true) => Reached::All,
                 (true, false) => Reached::Group,
                 (false, false) => Reached::None,
@@ -124,11 +118,5 @@ impl Passing {
             false
         });
         decided
-    }
-
-    /// One that has ended, or was stopped, tells of nothing: then everything is passed on.
-    fn ask(&mut self) {
-        let _ = self.group.ask();
-        let _ = self.apart.ask();
     }
 }

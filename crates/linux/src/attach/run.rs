@@ -106,16 +106,17 @@ pub fn run<R: Recorder>(
 ) -> Result<Exit, RunError> {
     set_child_subreaper(Pid::from_raw(1))
         .map_err(|errno| RunError::System { what: "becoming a subreaper", source: errno.into() })?;
-    let mut passing = Passing::new(signals)
-        .map_err(|source| RunError::System { what: "starting a witness of signals", source })?;
-    attachment.add_own_children(&passing.pids());
+    attachment.add_own_children();
     signals.restore_in(command);
     if let Some(files) = attachment.open_files() {
         files.restore_in(command);
     }
     let child = command.spawn().map_err(|source| unstartable(command.get_program(), source))?;
     let program = Pid::from_child(&child);
-    passing.started();
+    // After the program, so that it is this process's first child, and a witness has nothing that
+    // the program has not.
+    let mut passing = Passing::new(signals);
+    attachment.leave_out(passing.pids().collect());
     let mut exit = None;
     let mut told_remaining = false;
     let mut next = Instant::now();

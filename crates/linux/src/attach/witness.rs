@@ -122,11 +122,6 @@ impl Witness {
         self.got.retain(|(got, _)| *got != came);
         self.got.len() < before
     }
-
-    /// Forgets what it told.
-    pub(super) fn forget(&mut self) {
-        self.got.clear();
-    }
 }
 
 impl Drop for Witness {
