@@ -5,7 +5,7 @@ use napkin_core::{NEVER, Ns};
 use crate::wheel::Wheel;
 
 /// What happens. Small, because the queue moves it about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The piece of work that a CPU is at ends; void if the CPU has moved on (generation).
     Segment { cpu: u16, generation: u32 },
@@ -46,6 +46,9 @@ pub(crate) enum Event {
 /// A piece of work that ends within this time is near: a step's mostly is, a program's may not be.
 const NEAR: Ns = 10_000;
 
+/// Near ends that are kept apart; further ones go to the wheel.
+const FEW: usize = 32;
+
 /// A time, and a place among all that was asked for.
 type Key = (Ns, u64);
 
@@ -59,7 +62,9 @@ pub(crate) struct Events {
     wheel_next: Key,
     /// The near ends of the CPUs' pieces of work, the next one last: apart, because they are most of
     /// the events, and few at a time. The CPU stands above its generation.
-    segments: Vec<(Ns, u64, u64)>,
+    segments: [(Ns, u64, u64); FEW],
+    /// How many they are.
+    near: usize,
     /// When the next thing happens.
     next: Ns,
     asked: u64,
@@ -75,7 +80,8 @@ impl Events {
         Events {
             wheel: Wheel::new(),
             wheel_next: LAST,
-            segments: Vec::with_capacity(64),
+            segments: [(0, 0, 0); FEW],
+            near: 0,
             next: NEVER,
             asked: 0,
             before_now: 0,
@@ -99,22 +105,20 @@ impl Events {
     /// The piece of work that a CPU is at will end.
     #[inline]
     pub(crate) fn segment_ends(&mut self, time: Ns, cpu: u16, generation: u32) {
-        if time > self.time + NEAR {
+        let mut place = self.near;
+        if time > self.time + NEAR || place >= FEW {
             return self.at(time, Event::Segment { cpu, generation });
         }
         self.asked += 1;
-        let new = (time, self.asked, u64::from(cpu) << 32 | u64::from(generation));
-        self.segments.push(new);
+        self.near += 1;
         // It goes before those that end sooner.
-        let segments = self.segments.as_mut_slice();
-        let mut place = segments.len() - 1;
         while let Some(before) = place.checked_sub(1)
-            && segments[before].0 <= time
+            && self.segments[before].0 <= time
         {
-            segments[place] = segments[before];
+            self.segments[place] = self.segments[before];
             place = before;
         }
-        segments[place] = new;
+        self.segments[place] = (time, self.asked, u64::from(cpu) << 32 | u64::from(generation));
         self.next = self.next.min(time);
     }
 
@@ -127,19 +131,19 @@ impl Events {
     /// The next thing.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Ns, Event)> {
-        let wheel_next = self.wheel_next;
-        let (time, happening, event) = match self.segments.pop_if(|it| (it.0, it.1) < wheel_next) {
-            Some((time, asked, which)) => {
+        let (time, happening, event) = match self.segments[..self.near].last() {
+            Some(&(time, asked, which)) if (time, asked) < self.wheel_next => {
+                self.near -= 1;
                 let (cpu, generation) = ((which >> 32) as u16, which as u32);
                 (time, asked, Event::Segment { cpu, generation })
             }
-            None => {
+            _ => {
                 let next = self.wheel.pop()?;
                 self.wheel_next = self.wheel.next().map_or(LAST, |it| (it.0, it.1));
                 next
             }
         };
-        let segment = self.segments.last().map_or(NEVER, |it| it.0);
+        let segment = self.segments[..self.near].last().map_or(NEVER, |it| it.0);
         self.next = self.wheel_next.0.min(segment);
         if time != self.time {
             (self.time, self.before_now) = (time, self.asked);
@@ -160,6 +164,6 @@ impl Events {
 
     /// How many things are to happen: it must not grow with virtual time.
     pub(crate) fn len(&self) -> usize {
-        self.wheel.len() + self.segments.len()
+        self.wheel.len() + self.near
     }
 }

@@ -94,7 +94,7 @@ impl Machine<'_> {
                 if exec.op.is_none() {
                     self.next_step(cpu, &mut exec);
                 }
-                self.step(cpu, At::Frame, exec)
+                self.step(cpu, At::Frame, Use::Interrupt, exec)
             }
             Hard::Step(op) => {
                 let mut exec = *exec;
@@ -104,7 +104,7 @@ impl Machine<'_> {
                     *hard = Hard::Leaving;
                     return true;
                 }
-                self.step(cpu, At::Frame, exec)
+                self.step(cpu, At::Frame, Use::Interrupt, exec)
             }
             Hard::Leaving => {
                 *hard = Hard::Left;

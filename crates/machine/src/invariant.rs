@@ -12,6 +12,7 @@ use napkin_core::{CpuId, Id, MICROSECOND, NEVER, Ns, Owner};
 
 use crate::cpu::Source;
 use crate::machine::Machine;
+use crate::nic::NicQueue;
 use crate::thread::State;
 
 /// How late the machine may be in doing what a deadline asks: interrupts and softirqs that are
@@ -110,8 +111,19 @@ impl Machine<'_> {
             return false;
         }
         let instance = self.host.instance(Id(index as u16));
-        let at_rest = queue.ring.is_empty() && queue.armed && instance.deadline() == NEVER;
-        instance.state().has(SCHED) || at_rest
+        instance.state().has(SCHED) || self.promised(queue, instance.deadline())
+    }
+
+    /// Whether an interrupt or a timer will come for a queue that nobody owns, and soon enough.
+    #[inline]
+    fn promised(&self, queue: &NicQueue, deadline: Ns) -> bool {
+        let idle = queue.ring.is_empty();
+        let will = if deadline != NEVER && queue.timer_at != NEVER {
+            queue.timer_at <= deadline
+        } else {
+            queue.armed && (queue.moderating || idle)
+        };
+        queue.line || will && (idle || self.now.saturating_sub(queue.waiting_since) <= SLACK)
     }
 
     fn check_queue(&self, index: usize) -> Option<String> {
@@ -152,14 +164,7 @@ impl Machine<'_> {
         }
         let deadline = instance.deadline();
         let timer = deadline != NEVER && queue.timer_at != NEVER;
-        let idle = queue.ring.is_empty();
-        let waiting = if idle { 0 } else { self.now.saturating_sub(queue.waiting_since) };
-        // The common cases first: this runs after every event.
-        let promised = match timer {
-            true => queue.timer_at <= deadline,
-            false => queue.armed && (queue.moderating || idle),
-        };
-        if queue.line || promised && waiting <= SLACK {
+        if self.promised(queue, deadline) {
             return None;
         }
         let cpu = usize::from(instance.cpu().0);
@@ -175,7 +180,8 @@ impl Machine<'_> {
                 queue.timer_at
             ));
         }
-        if !idle && !promised && !timer {
+        let promised = queue.armed && (queue.moderating || queue.ring.is_empty());
+        if !queue.ring.is_empty() && !promised && !timer {
             return Some(format!(
                 "invariant 2: {} frames in the ring of queue {index}, nobody owns it, and neither \
                  an interrupt nor a timer will come",
@@ -188,7 +194,8 @@ impl Machine<'_> {
                 queue.timer_at - deadline
             ));
         }
-        if waiting <= SLACK {
+        let waiting = self.now.saturating_sub(queue.waiting_since);
+        if queue.ring.is_empty() || waiting <= SLACK {
             return None;
         }
         if self.config.kernel.rules.prolongs_without_poll && instance.suspending_contexts() > 0 {

@@ -227,7 +227,7 @@ impl Machine<'_> {
     /// A transmission has finished, or had while the interrupt was forbidden.
     pub(crate) fn moderate_completions(&mut self, index: usize) {
         let now = self.now;
-        let queue = &mut self.queues[index];
+        let queue = self.queues.unmarked(index);
         let Some(tx) = &mut queue.transmissions else { return self.moderate(index) };
         if !queue.armed || queue.line {
             return;
@@ -294,7 +294,7 @@ impl Machine<'_> {
 
     /// Sends a frame of the host on a queue: it leaves now.
     pub fn transmit(&mut self, queue: u16, packet: Packet) {
-        let this = &mut self.queues[usize::from(queue)];
+        let this = self.queues.unmarked(usize::from(queue));
         this.counts.sent += 1;
         if let Some(tx) = &mut this.transmissions {
             tx.packets += 1;
@@ -332,7 +332,7 @@ impl Machine<'_> {
 
     pub(crate) fn transmitted(&mut self, index: usize) {
         self.catch_up_queue(index);
-        let queue = &mut self.queues[index];
+        let queue = self.queues.unmarked(index);
         queue.completions = queue.completions.saturating_add(1);
         if self.config.nic.tx_interrupts {
             self.moderate_completions(index);

@@ -151,15 +151,6 @@ impl Machine<'_> {
         }
     }
 
-    /// What the time of a context goes into.
-    pub(crate) fn class(&self, cpu: usize, at: At) -> Use {
-        match at {
-            At::Thread(_) => Use::System,
-            At::Frame if self.cpus[cpu].in_hard() => Use::Interrupt,
-            At::Frame => Use::Softirq,
-        }
-    }
-
     fn role(&self, at: At) -> Option<Role> {
         match at {
             At::Frame => None,

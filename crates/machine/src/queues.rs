@@ -36,7 +36,13 @@ impl Queues {
         std::mem::take(&mut self.touched)
     }
 
-    /// All of them, for a change that breaks no invariant.
+    /// One, for a change of what no invariant is about: what is sent, and what becomes of it.
+    #[inline]
+    pub(crate) fn unmarked(&mut self, index: usize) -> &mut NicQueue {
+        &mut self.all[index]
+    }
+
+    /// All of them, for such a change.
     pub(crate) fn iter_mut(&mut self) -> std::slice::IterMut<'_, NicQueue> {
         self.all.iter_mut()
     }

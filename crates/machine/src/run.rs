@@ -257,7 +257,7 @@ impl Machine<'_> {
                 return self.spend(cpu, self.config.cost.softirq_entry, Use::Softirq, false);
             }
         }
-        self.step(cpu, At::Frame, exec)
+        self.step(cpu, At::Frame, Use::Softirq, exec)
     }
 
     /// The next step of the pass on top, whose last is done; `false` where none is.
@@ -325,15 +325,29 @@ impl Machine<'_> {
             {
                 pass.need_resched();
             }
-            let op = pass.next(self.now, thread.exec.did);
-            self.queues.touch(usize::from(thread.exec.queue));
-            thread.exec.begin(op);
-            if matches!(op, Op::Poll { .. }) && self.spin(cpu, me) {
-                return false;
-            }
+            let mut exec = thread.exec;
+            return match self.next_of_thread(cpu, me, &mut exec) {
+                true => self.step(cpu, At::Thread(me), Use::System, exec),
+                false => false,
+            };
         }
-        let exec = self.threads[me.0 as usize].exec;
-        self.step(cpu, At::Thread(me), exec)
+        let exec = thread.exec;
+        self.step(cpu, At::Thread(me), Use::System, exec)
+    }
+
+    /// The next step of a thread's pass, whose last is done; `false` where it goes round from here on.
+    #[inline]
+    fn next_of_thread(&mut self, cpu: usize, me: ThreadId, exec: &mut Exec) -> bool {
+        let thread = &mut self.threads[me.0 as usize];
+        let Some(pass) = &mut thread.pass else { return false };
+        let op = pass.next(self.now, exec.did);
+        self.queues.touch(usize::from(exec.queue));
+        exec.begin(op);
+        if !matches!(op, Op::Poll { .. }) {
+            return true;
+        }
+        thread.exec = *exec;
+        !self.spin(cpu, me)
     }
 
     /// An application's own code.
@@ -390,9 +404,8 @@ impl Machine<'_> {
     }
 
     /// Takes the step of a context further, until it is done or a part of it takes time.
-    // Nobody else looks at `exec` meanwhile.
-    pub(crate) fn step(&mut self, cpu: usize, at: At, mut exec: Exec) -> bool {
-        let class = self.class(cpu, at);
+    /// Its time goes into `class`; nobody else looks at `exec` meanwhile.
+    pub(crate) fn step(&mut self, cpu: usize, at: At, class: Use, mut exec: Exec) -> bool {
         let next = loop {
             self.trace_suspensions();
             let next = self.perform(cpu, at, &mut exec, class);
@@ -403,10 +416,16 @@ impl Machine<'_> {
             {
                 continue;
             }
-            // So does the next step of an interrupt or a softirq.
+            // So does the next step, unless somebody else may run before it.
             if let Next::Did(did) = next {
                 (exec.op, exec.did) = (None, did);
-                if at == At::Frame && self.next_step(cpu, &mut exec) {
+                let this = &self.cpus[cpu];
+                let goes_on = match at {
+                    At::Frame => self.next_step(cpu, &mut exec),
+                    At::Thread(_) if this.raised || this.need_resched => false,
+                    At::Thread(me) => self.next_of_thread(cpu, me, &mut exec),
+                };
+                if goes_on {
                     continue;
                 }
             }

@@ -5,7 +5,7 @@
 //! few entries, where a binary heap of the thousands of timers that clients have would touch a
 //! dozen levels. Entries of one time leave in the order in which they came.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use napkin_core::Ns;
@@ -16,6 +16,38 @@ const SLOTS: usize = 4096;
 const WORDS: usize = SLOTS / 64;
 
 type Entry<T> = (Ns, u64, T);
+
+/// An entry that is far; the soonest is the greatest, as the heap wants it.
+#[derive(Debug)]
+struct Far<T>(Entry<T>);
+
+impl<T> Far<T> {
+    /// Time, and below it the order.
+    fn key(&self) -> u128 {
+        u128::from(self.0.0) << 64 | u128::from(self.0.1)
+    }
+}
+
+impl<T> PartialEq for Far<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<T> Eq for Far<T> {}
+
+impl<T> PartialOrd for Far<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Far<T> {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key().cmp(&self.key())
+    }
+}
 
 /// The queue.
 #[derive(Debug)]
@@ -30,11 +62,11 @@ pub(crate) struct Wheel<T> {
     turned: u64,
     /// The place of the first slot that holds anything.
     first: Option<usize>,
-    far: BinaryHeap<Reverse<Entry<T>>>,
+    far: BinaryHeap<Far<T>>,
     len: usize,
 }
 
-impl<T: Copy + Ord> Wheel<T> {
+impl<T: Copy> Wheel<T> {
     pub(crate) fn new() -> Self {
         Wheel {
             slots: (0..SLOTS).map(|_| Vec::new()).collect(),
@@ -58,7 +90,7 @@ impl<T: Copy + Ord> Wheel<T> {
         self.len += 1;
         let number = (time >> SLOT_BITS).max(self.turned);
         if number - self.turned >= SLOTS as u64 {
-            self.far.push(Reverse((time, order, what)));
+            self.far.push(Far((time, order, what)));
             return;
         }
         self.put(number, (time, order, what));
@@ -86,7 +118,7 @@ impl<T: Copy + Ord> Wheel<T> {
     pub(crate) fn next(&self) -> Option<&Entry<T>> {
         match self.first {
             Some(first) => self.slots[first].last(),
-            None => self.far.peek().map(|Reverse(it)| it),
+            None => self.far.peek().map(|Far(it)| it),
         }
     }
 
@@ -109,7 +141,7 @@ impl<T: Copy + Ord> Wheel<T> {
 
     /// The wheel is empty: what was far is next.
     fn pop_far(&mut self) -> Option<Entry<T>> {
-        let Reverse(entry) = self.far.pop()?;
+        let Far(entry) = self.far.pop()?;
         self.len -= 1;
         self.turn_to(entry.0 >> SLOT_BITS);
         Some(entry)
@@ -122,7 +154,7 @@ impl<T: Copy + Ord> Wheel<T> {
             return;
         }
         self.turned = number;
-        while let Some(Reverse(entry)) = self.far.peek() {
+        while let Some(Far(entry)) = self.far.peek() {
             let number = entry.0 >> SLOT_BITS;
             if number - self.turned >= SLOTS as u64 {
                 return;
@@ -153,6 +185,8 @@ impl<T: Copy + Ord> Wheel<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+
     use super::*;
     use crate::rng::Rng;
 
