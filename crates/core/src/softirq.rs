@@ -96,16 +96,16 @@ impl<'a, Q> Softirq<'a, Q> {
     /// rest.
     #[inline]
     fn rules(&self) -> (u32, bool) {
+        // Nearly always, and then nothing else need be asked.
+        if self.cpu.runs_all_inline() {
+            return (VECTORS, false);
+        }
         let competition = match self.context {
             Context::Ksoftirqd => return (VECTORS, false),
             Context::Interrupt { competition } => competition,
             // An application that runs softirqs itself is asking for its own packets.
             Context::Application => false,
         };
-        // Nearly always, and then nobody else need be asked.
-        if self.cpu.runs_all_inline() {
-            return (VECTORS, false);
-        }
         let policy = self.cpu.policy();
         let runnable = self.cpu.ksoftirqd_runnable();
         if runnable && !policy.inline_while_ksoftirqd {
