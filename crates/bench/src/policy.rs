@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-use napkin_core::policy::{Key, PolicyError};
-use napkin_core::text::quoted;
-use napkin_core::{Policy, Time};
+use napkin_policy::text::quoted;
+use napkin_policy::{Key, PolicyError};
+use napkin_policy::{Policy, Time};
 
 /// Characters of the longest name.
 const LONGEST: usize = 24;

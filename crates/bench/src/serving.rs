@@ -3,10 +3,12 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use napkin_core::{Counts, NEVER, Owner, Policy};
+use napkin_core::{Counts, Owner};
 use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement as Place};
 use napkin_nic::PacketQueue;
 use napkin_nic::QueueCounts;
+use napkin_policy::NEVER;
+use napkin_policy::Policy;
 use napkin_stack::{Address, Stack};
 use serde_json::{Map, Value};
 

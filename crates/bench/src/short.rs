@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use napkin_core::Policy;
+use napkin_policy::Policy;
 
 use crate::flood_ping::FloodPing;
 use crate::policy::NamedPolicy;
@@ -25,15 +25,15 @@ pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Worklo
         offered: [0.3, 0.6, 0.9, 4.0].map(Offered::TimesPeak).to_vec(),
         ..UdpSink::default()
     };
-    let defer = Policy::defer(20 * napkin_core::MICROSECOND);
-    let suspend = Policy::suspend(20 * napkin_core::MICROSECOND);
+    let defer = Policy::defer(20 * napkin_policy::MICROSECOND);
+    let suspend = Policy::suspend(20 * napkin_policy::MICROSECOND);
     vec![
         (
             Box::new(FloodPing::synthetic()) as Box<dyn Workload>,
             with(
                 vec![
                     Policy::BASE,
-                    Policy::hold(napkin_core::MILLISECOND),
+                    Policy::hold(napkin_policy::MILLISECOND),
                     Policy::THREADED,
                     Policy::WORKQUEUE,
                     defer,

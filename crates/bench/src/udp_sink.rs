@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use napkin_core::policy::Policy;
-use napkin_core::{CpuId, MICROSECOND};
+use napkin_core::CpuId;
 use napkin_engine::{Blocking, Epoll, Spin, sched};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::{PacketQueue, Pool};
+use napkin_policy::MICROSECOND;
+use napkin_policy::Policy;
 use napkin_service::{Service, Sink};
 use napkin_stack::{FrameBuilder, UdpSocket};
 use serde::Serialize;

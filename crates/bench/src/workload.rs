@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use napkin_core::{Policy, Time};
+use napkin_policy::{Policy, Time};
 use serde_json::{Map, Value, json};
 
 use crate::conclusion;

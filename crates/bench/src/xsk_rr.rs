@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use napkin_core::policy::{Policy, SocketPoller, Threaded};
-use napkin_core::{CpuId, MICROSECOND, Ns};
+use napkin_core::CpuId;
 use napkin_engine::{Blocking, Epoll, sched};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::{PacketQueue, Pool};
+use napkin_policy::{MICROSECOND, Ns};
+use napkin_policy::{Policy, SocketPoller, Threaded};
 use napkin_stack::{FrameBuilder, RawFilter, RawSocket};
 use serde_json::{Map, Value, json};
 

@@ -13,11 +13,12 @@ use std::iter::Cycle;
 use std::process::{Command, ExitCode};
 use std::slice::Iter;
 
-use napkin_core::policy::{EpollPolicy, InstancePolicy, Threaded};
 use napkin_core::{
     Context, CpuId, Did, Enable, EpollContext, EpollWait, Host, Id, Interrupt, Kthread, Ns, Op,
-    Pass, Policy, Pressure, Queue, RaisedFrom, Softirq, Work,
+    Pass, Pressure, Queue, RaisedFrom, Softirq, Work,
 };
+use napkin_policy::Policy;
+use napkin_policy::{EpollPolicy, InstancePolicy, Threaded};
 
 const ID: Id = Id(0);
 const CPU: CpuId = CpuId(0);

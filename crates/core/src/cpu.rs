@@ -7,9 +7,9 @@
 use crate::counters::Owner;
 use crate::host::RaisedFrom;
 use crate::list::PollList;
-use crate::policy::{CpuPolicy, NetSoftirq};
 use crate::sync::{AtomicU32, Count, Ordering, Word32};
 use crate::{MILLISECOND, Ns};
+use napkin_policy::{CpuPolicy, NetSoftirq};
 
 /// A softirq vector; numbers as in the kernel. Pending vectors are a bit mask: the bit of vector
 /// `n` is `1 << n` (the 2018 patch took `2 | 3` for a mask of the vectors 2 and 3).

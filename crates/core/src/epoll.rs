@@ -9,12 +9,12 @@ use crate::busy_loop::{BusyLoop, LoopNext, deadline};
 use crate::host::{Host, RaisedFrom};
 use crate::idle::IdleCycle;
 use crate::instance::Id;
-use crate::policy::EpollPolicy;
 use crate::race::{self, Race};
 use crate::step::{Did, Op, Pass};
 use crate::suspend::{Left, Registration};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{NEVER, Ns};
+use napkin_policy::EpollPolicy;
 
 const NONE: u32 = u32::MAX;
 // Above the budget's 16 bits.

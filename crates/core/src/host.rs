@@ -7,7 +7,6 @@ use crate::claim::Claim;
 use crate::cpu::{Cpu, Raised, Vector};
 use crate::instance::{CpuId, Id, Instance};
 use crate::order::Order;
-use crate::policy::{InstancePolicy, Threaded};
 use crate::race::{self, Race};
 use crate::rules::{KernelRules, Rules};
 use crate::settings::{self, SettingError};
@@ -15,6 +14,7 @@ use crate::state::{IN_BUSY_POLL, Prep, SCHED_THREADED, State};
 use crate::step::{Op, Task};
 use crate::sync::ArrayQueue;
 use crate::{NEVER, Ns};
+use napkin_policy::{InstancePolicy, Threaded};
 
 /// From where something is scheduled: it decides who runs the softirq.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 use crate::cell::OwnedCell;
 use crate::counters::{Counters, Counts, Owner};
 use crate::order::Order;
-use crate::policy::InstancePolicy;
 use crate::settings::Settings;
 use crate::state::{State, StateWord};
 use crate::suspend::Suspension;
 use crate::sync::{AtomicU32, Count, Ordering, Word64};
 use crate::{NEVER, Ns};
+use napkin_policy::InstancePolicy;
 
 /// An instance's place in its [`Host`](crate::Host).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

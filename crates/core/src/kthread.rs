@@ -5,12 +5,12 @@ use crate::counters::Owner;
 use crate::host::{Host, RaisedFrom};
 use crate::idle::IdleCycle;
 use crate::instance::Id;
-use crate::policy::Threaded;
 use crate::race::{self, Race};
 use crate::state::{DISABLE, SCHED, SCHED_THREADED, THREADED};
 use crate::step::{Did, Op, Pass};
 use crate::turn::{End, Next, Turn};
 use crate::{NEVER, Ns};
+use napkin_policy::Threaded;
 
 /// The loop of one instance's own thread, `napi/<dev>-<id>`.
 ///

@@ -14,11 +14,11 @@ use crate::counters::Owner;
 use crate::host::{Host, RaisedFrom};
 use crate::idle::IdleCycle;
 use crate::instance::Id;
-use crate::policy::effective_budget;
 use crate::race::{self, Race};
 use crate::state::{IN_BUSY_POLL, MISSED};
 use crate::step::{Did, Op};
 use crate::turn::{End, Next, Turn};
+use napkin_policy::effective_budget;
 
 /// What a session answers.
 #[derive(Debug)]

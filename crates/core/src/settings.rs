@@ -8,8 +8,8 @@ use core::fmt;
 
 use crate::Ns;
 use crate::order::Order;
-use crate::policy::{InstancePolicy, Policy, PolicyError, Threaded};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use napkin_policy::{InstancePolicy, Policy, PolicyError, Threaded};
 
 /// Frames a poll may take outside busy polling (`NAPI_POLL_WEIGHT`).
 pub const WEIGHT: u16 = 64;

@@ -5,9 +5,9 @@ use crate::busy_loop::{BusyLoop, LoopNext, deadline};
 use crate::host::Host;
 use crate::idle::IdleCycle;
 use crate::instance::Id;
-use crate::policy::ApplicationPolicy;
 use crate::step::{Did, Op, Pass};
 use crate::{NEVER, Ns};
+use napkin_policy::ApplicationPolicy;
 
 #[derive(Debug)]
 enum At<'a, Q> {

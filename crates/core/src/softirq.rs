@@ -1,6 +1,6 @@
 //! Softirq dispatch: which vectors run here and now, and what is left to ksoftirqd.
 //!
-//! Rules of three eras, chosen by [`CpuPolicy`](crate::policy::CpuPolicy): since Linux 6.5 pending softirqs run
+//! Rules of three eras, chosen by [`CpuPolicy`](napkin_policy::CpuPolicy): since Linux 6.5 pending softirqs run
 //! inline even while ksoftirqd is runnable; from 4.9 to 6.4 they did not; and the 2018 proposal
 //! leaves the network vectors to ksoftirqd, as posted (its mask names HI and TIMER, and takes the
 //! whole pending set with it) and as meant (the network vectors alone, and only while another
@@ -10,9 +10,9 @@ use crate::cpu::{Context, Cpu, NET, NET_AS_POSTED, VECTORS, Vector};
 use crate::host::Host;
 use crate::instance::CpuId;
 use crate::net_rx::{NetRx, Round};
-use crate::policy::NetSoftirq;
 use crate::step::{Did, Op, Pass, Task};
 use crate::{NEVER, Ns};
+use napkin_policy::NetSoftirq;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {

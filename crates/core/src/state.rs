@@ -5,9 +5,9 @@
 //! several contexts may decide at once is decided by one compare-and-swap on this one word; that is
 //! what makes it small enough for loom to exhaust.
 
-use crate::policy::Threaded;
 use crate::race::{self, Race};
 use crate::sync::{Ordering, Word32};
+use napkin_policy::Threaded;
 
 /// The ownership token: whoever set it owns the instance.
 pub const SCHED: u32 = 1 << 0;

@@ -18,11 +18,11 @@ use crate::claim::Claim;
 use crate::counters::Owner;
 use crate::idle::IdleCycle;
 use crate::instance::Instance;
-use crate::policy::Threaded;
 use crate::race::{self, Race};
 use crate::state::{DISABLE, MISSED, NPSVC, PREFER_BUSY_POLL, State};
 use crate::step::{Did, Op, unexpected};
 use crate::{Ns, Pressure, Work};
+use napkin_policy::Threaded;
 
 /// The next step of a turn, or its end.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 
 use crate::world::Any;
 use crate::world::talk::{CPU, ID, Talk};
-use napkin_core::policy::{ApplicationPolicy, Threaded};
 use napkin_core::*;
+use napkin_policy::{ApplicationPolicy, Threaded};
 
 /// What a world does after a context was lost: everything that might have to run, runs.
 fn recover(talk: &Talk, case: &str) {

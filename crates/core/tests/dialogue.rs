@@ -1,8 +1,8 @@
 //! Every way of delivery as a dialogue: what happens, and what the core says to it.
 
 use crate::world::talk::{CPU, ID, Talk};
-use napkin_core::policy::{Policy, Threaded};
 use napkin_core::*;
+use napkin_policy::{Policy, Threaded};
 
 const US: Ns = MICROSECOND;
 
@@ -458,7 +458,7 @@ fn feedback_resumes_at_the_timeout_when_nobody_drains() {
 #[test]
 fn the_presets_that_poll_deliver_a_packet_each_in_their_own_way() {
     // Every preset, from an interrupt to the application, whoever polls.
-    for preset in policy::PRESETS {
+    for preset in napkin_policy::PRESETS {
         let talk = Talk::new(preset.name);
         let Policy { instance, .. } = preset.policy;
         talk.arrive(1);

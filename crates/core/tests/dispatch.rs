@@ -1,8 +1,8 @@
 //! Softirq dispatch: the rules of three eras, the limits of a dispatch and of a round.
 
 use crate::world::talk::{CPU, ID, Talk};
-use napkin_core::policy::{CpuPolicy, NetSoftirq};
 use napkin_core::*;
+use napkin_policy::{CpuPolicy, NetSoftirq, Policy};
 
 const INTERRUPT: Context = Context::Interrupt { competition: false };
 const CROWDED: Context = Context::Interrupt { competition: true };

@@ -3,8 +3,8 @@
 
 use crate::world::Port;
 use crate::world::talk::{ID, Speaker, Talk};
-use napkin_core::policy::{ApplicationPolicy, Threaded};
 use napkin_core::*;
+use napkin_policy::{ApplicationPolicy, Threaded};
 
 /// What each cycle takes.
 const LENGTH: Ns = 300;

@@ -3,8 +3,8 @@
 use crate::world;
 use crate::world::Any;
 use crate::world::talk::{CPU, ID, Speaker, Talk};
-use napkin_core::policy::Threaded;
 use napkin_core::*;
+use napkin_policy::Threaded;
 
 /// Who can own a poll by its mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ fn settings_are_those_that_were_set() {
         talk.host.set(ID, &policy).expect("within its limits");
         assert_eq!(talk.host.instance(ID).settings(), policy);
     }
-    let beyond = policy::InstancePolicy { hold: NEVER, ..policy };
+    let beyond = napkin_policy::InstancePolicy { hold: NEVER, ..policy };
     assert!(matches!(talk.host.set(ID, &beyond), Err(SettingError::Limit(_))));
     assert_eq!(talk.host.instance(ID).settings(), policy);
 }

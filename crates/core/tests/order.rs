@@ -3,8 +3,8 @@
 
 use crate::world::Port;
 use crate::world::talk::{CPU, ID, Speaker, Talk};
-use napkin_core::policy::Threaded;
 use napkin_core::*;
+use napkin_policy::Threaded;
 
 const US: Ns = MICROSECOND;
 

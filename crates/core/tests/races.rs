@@ -4,9 +4,9 @@
 
 mod world;
 
-use napkin_core::policy::Threaded;
 use napkin_core::race::{self, Race};
 use napkin_core::*;
+use napkin_policy::Threaded;
 use world::Plan;
 use world::talk::{CPU, ID, Talk};
 

@@ -4,8 +4,8 @@
 use crate::model::{LOOK, Model, SOCKET, Seen};
 use crate::world;
 use crate::world::talk::{CPU, ID, Speaker, Talk};
-use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy};
 use napkin_core::*;
+use napkin_policy::{EpollPolicy, InstancePolicy, Policy};
 use proptest::prelude::*;
 
 const US: Ns = MICROSECOND;

@@ -2,8 +2,8 @@
 
 use crate::world::Port;
 use crate::world::talk::{ID, Speaker, Talk};
-use napkin_core::policy::ApplicationPolicy;
 use napkin_core::*;
+use napkin_policy::ApplicationPolicy;
 
 fn wait<'t>(talk: &'t Talk, context: &'t EpollContext) -> Speaker<'t, EpollWait<'t, Port>> {
     talk.hear(EpollWait::new(&talk.host, context, None, false))

@@ -2,8 +2,8 @@
 
 use crate::world::Port;
 use crate::world::talk::{ID, Speaker, Talk};
-use napkin_core::policy::ApplicationPolicy;
 use napkin_core::*;
+use napkin_policy::ApplicationPolicy;
 
 const US: Ns = MICROSECOND;
 
@@ -77,7 +77,7 @@ fn a_context_that_keeps_its_napi_id_polls_the_same_instance_again() {
     {
         let context = talk.context(0, 64, true);
         let params = context.params();
-        context.set(policy::EpollPolicy { keep_napi_id: keep, ..params });
+        context.set(napkin_policy::EpollPolicy { keep_napi_id: keep, ..params });
         assert_eq!(context.params().keep_napi_id, keep);
         context.follow(ID);
         wait(&talk, &context, None).says();
@@ -119,7 +119,7 @@ fn a_context_that_does_not_busy_poll_follows_nobody() {
     context.follow(ID);
     assert_eq!(context.follows(), None);
     // The system-wide default switches it on.
-    let context = EpollContext::new(policy::EpollPolicy::default(), 20);
+    let context = EpollContext::new(napkin_policy::EpollPolicy::default(), 20);
     context.follow(ID);
     assert_eq!(context.follows(), Some(ID));
 }

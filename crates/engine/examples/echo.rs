@@ -10,11 +10,12 @@ use std::error::Error;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use napkin_core::{CpuId, Policy};
+use napkin_core::CpuId;
 use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, now, sched};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
 use napkin_nic::tap::{Tap, TapConfig};
 use napkin_nic::{PacketQueue, Pool};
+use napkin_policy::Policy;
 use napkin_service::{Echo, Service};
 use napkin_stack::{Address, FrameBuilder};
 

@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use napkin_core::policy::InstancePolicy;
 use napkin_core::{CpuId, Host, Id, check};
 use napkin_nic::PacketQueue;
+use napkin_policy::InstancePolicy;
 use napkin_stack::{Input, Stack};
 
 use crate::config::{DeviceConfig, EngineConfig, EngineError};
@@ -114,8 +114,9 @@ pub(crate) fn port(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use napkin_core::{Ns, Policy, Work};
+    use napkin_core::{Ns, Work};
     use napkin_nic::{Frame, QueueCounters, SendError, Transmitter};
+    use napkin_policy::Policy;
     use napkin_stack::Address;
     use std::net::Ipv4Addr;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

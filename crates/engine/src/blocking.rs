@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use napkin_core::policy::ApplicationPolicy;
 use napkin_core::{CpuId, SocketWait};
+use napkin_policy::ApplicationPolicy;
 use napkin_stack::{Listener, Receiver, Socket};
 use thiserror::Error;
 

@@ -2,8 +2,9 @@
 //!
 //! Limits are checked before anything is changed; the engine applies the rest under its lock.
 
-use napkin_core::policy::{InstancePolicy, Threaded, Warning};
-use napkin_core::{Ns, Policy, SettingError, check};
+use napkin_core::{Ns, SettingError, check};
+use napkin_policy::Policy;
+use napkin_policy::{InstancePolicy, Threaded, Warning};
 
 /// Settings to change on a running instance; what is `None` stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,7 +99,7 @@ pub(crate) fn warnings(settings: InstancePolicy) -> Vec<Warning> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use napkin_core::policy::MAX_TIMEOUT;
+    use napkin_policy::MAX_TIMEOUT;
 
     #[test]
     fn a_whole_policy_is_a_change_of_everything() {

@@ -3,9 +3,9 @@
 //! Only its description: whether it makes sense is judged in `assembly`, and what changes while the
 //! engine runs is a [`NapiChange`](crate::NapiChange).
 
-use napkin_core::policy::{CpuPolicy, InstancePolicy};
 use napkin_core::{Limits, Ns, SettingError};
 use napkin_nic::PacketQueue;
+use napkin_policy::{CpuPolicy, InstancePolicy};
 use napkin_stack::Address;
 use thiserror::Error;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::JoinHandle;
 
 use napkin_core::Id;
-use napkin_core::policy::Threaded;
+use napkin_policy::Threaded;
 
 use crate::activity::{Activity, Role};
 use crate::config::{Contexts, EngineError};

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use napkin_core::policy::{CpuPolicy, InstancePolicy};
 use napkin_core::{Counts, CpuCounts, CpuId, Disable, Enable, Id, check};
 use napkin_nic::{PacketQueue, QueueCounts};
+use napkin_policy::{CpuPolicy, InstancePolicy};
 use napkin_stack::Stack;
 
 use crate::activity::{Activity, Role};
@@ -417,10 +417,10 @@ mod tests {
     use super::*;
     use crate::waiter::Waiter;
     use crate::{Class, DeviceConfig, sched};
-    use napkin_core::Policy;
-    use napkin_core::policy::Threaded;
     use napkin_nic::Pool;
     use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
+    use napkin_policy::Policy;
+    use napkin_policy::Threaded;
     use napkin_stack::Address;
     use std::net::Ipv4Addr;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use napkin_core::policy::EpollPolicy;
 use napkin_core::{CpuId, EpollContext, EpollWait, RaisedFrom};
+use napkin_policy::EpollPolicy;
 use napkin_stack::{Listener, Receiver, Socket};
 use thiserror::Error;
 

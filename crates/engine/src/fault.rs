@@ -9,7 +9,7 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use napkin_core::Counts;
-use napkin_core::policy::InstancePolicy;
+use napkin_policy::InstancePolicy;
 
 use crate::activity::{Activity, Role};
 use crate::{Engine, EngineError};

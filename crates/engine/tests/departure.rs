@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use common::app::App;
 use common::{HANGS, PORT, Setup, alone, eventually, policy, start};
-use napkin_core::{CpuId, Policy};
+use napkin_core::CpuId;
 use napkin_engine::{Engine, Epoll, EpollError, Event};
 use napkin_nic::rng::Rng;
+use napkin_policy::Policy;
 use napkin_stack::{Fate, UdpSocket};
 
 /// Two sockets' traffic on one queue.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use common::{PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
-use napkin_core::policy::EpollPolicy;
 use napkin_engine::{Blocking, Epoll, EpollError, SocketError};
+use napkin_policy::EpollPolicy;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 fn descriptors() -> usize {

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 
 use common::app::App;
 use common::{HANGS, PORT, Setup, alone, eventually, policy, start, tap};
-use napkin_core::{CpuId, Policy};
+use napkin_core::CpuId;
 use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, rights, sched};
 use napkin_nic::rng::Rng;
 use napkin_nic::tap::TapConfig;
+use napkin_policy::Policy;
 use napkin_stack::Address;
 use napkin_testing::{needs, test};
 

@@ -170,7 +170,7 @@ pub fn find(netdev: &mut Netdev, ifname: &str) -> Result<Device, DeviceError> {
     let Some(link) = links.iter().find(|link| link.is_called(ifname)) else {
         let there: Vec<String> = links.into_iter().map(|link| link.name).collect();
         let known = there.iter().map(String::as_str);
-        let nearest = napkin_core::policy::nearest(ifname, known).map(str::to_owned);
+        let nearest = napkin_policy::nearest(ifname, known).map(str::to_owned);
         return Err(DeviceError::Absent { ifname: ifname.to_owned(), nearest, there });
     };
     let ifindex = link.ifindex;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use napkin_core::policy::{InstancePolicy, Threaded};
+use napkin_policy::{InstancePolicy, Threaded};
 use serde::{Deserialize, Serialize};
 
 /// The settings of one instance. What this kernel does not report is `None`.
@@ -62,7 +62,7 @@ impl Setting {
             (Setting::Threaded, 1) => "enabled".into(),
             (Setting::Threaded, 2) => "busy-poll".into(),
             (Setting::Threaded | Setting::DeferHardIrqs, number) => number.to_string(),
-            (_, time) => napkin_core::Time(time).to_string(),
+            (_, time) => napkin_policy::Time(time).to_string(),
         }
     }
 }
@@ -129,7 +129,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use napkin_core::Policy;
+    use napkin_policy::Policy;
 
     #[test]
     fn a_policy_s_settings_are_its_instance_s() {

@@ -16,7 +16,7 @@ pub fn word(text: &str) -> String {
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();
     }
-    if napkin_core::text::escaped(text) == text {
+    if napkin_policy::text::escaped(text) == text {
         return format!("'{}'", text.replace('\'', r"'\''"));
     }
     let mut out = String::from("$'");

@@ -17,7 +17,7 @@ use crate::process::{Owner, Owners, Params, Process, Socket, Unseen, owners};
 use crate::procfs::Sysctl;
 use crate::rights::Right;
 use crate::sysfs::Sysfs;
-use napkin_core::policy::EpollPolicy;
+use napkin_policy::EpollPolicy;
 
 pub use fold::{FOLDED_ABOVE, Group, fold, ranges};
 pub use mode::{Behind, Mode, mode};
@@ -273,7 +273,7 @@ fn of_device(device: Device, programs: &Programs) -> DeviceReport {
 mod tests {
     use super::*;
     use crate::settings::Settings;
-    use napkin_core::Policy;
+    use napkin_policy::Policy;
 
     pub(super) fn napi(id: u32, policy: &str) -> Napi {
         let policy: Policy = policy.parse().expect(policy);

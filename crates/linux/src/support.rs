@@ -5,8 +5,9 @@
 
 use std::fmt;
 
-use napkin_core::policy::{EpollPolicy, NetSoftirq, SocketPoller, Threaded};
-use napkin_core::{MICROSECOND, MILLISECOND, Policy};
+use napkin_policy::Policy;
+use napkin_policy::{EpollPolicy, NetSoftirq, SocketPoller, Threaded};
+use napkin_policy::{MICROSECOND, MILLISECOND};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -225,7 +226,7 @@ impl Lacking {
 
 /// Deferral that keeps interrupts masked for about as long as a hold does, in periods that are not
 /// shorter than those that were published: 20 us, for a timer costs more than the poll it leads to.
-fn deferral_of(hold: u64, policy: Policy) -> napkin_core::policy::InstancePolicy {
+fn deferral_of(hold: u64, policy: Policy) -> napkin_policy::InstancePolicy {
     const PERIOD: u64 = 20 * MICROSECOND;
     let published = Policy::defer(PERIOD).instance;
     let whole = hold / u64::from(published.defer_hard_irqs);
@@ -234,7 +235,7 @@ fn deferral_of(hold: u64, policy: Policy) -> napkin_core::policy::InstancePolicy
     } else {
         (u32::try_from(hold.div_ceil(PERIOD)).unwrap_or(u32::MAX).max(1), PERIOD)
     };
-    napkin_core::policy::InstancePolicy {
+    napkin_policy::InstancePolicy {
         defer_hard_irqs: count,
         gro_flush_timeout: period,
         ..policy.instance

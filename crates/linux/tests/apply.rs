@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use namespace::{fresh, needs_rights};
-use napkin_core::Policy;
-use napkin_core::policy::PRESETS;
 use napkin_linux::apply::{
     Also, Applied, ApplyError, Hold, Linux, Options, Request, Restoration, RestoreOptions, apply,
     restore,
@@ -21,6 +19,8 @@ use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_linux::procfs::{interrupts::Interrupts, irq, thread};
 use napkin_linux::rights::Right;
 use napkin_linux::{Setting, Settings, device};
+use napkin_policy::PRESETS;
+use napkin_policy::Policy;
 use napkin_sched::Class;
 use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
 

@@ -265,7 +265,7 @@ fn a_device_that_nobody_holds_is_watched_and_restored_after_the_guard_is_gone() 
     assert_eq!(["suspend20", "napibusy", "defer20"].map(can), [true, false, false]);
     // As somebody set it by hand.
     let (napi_id, _) = bed.settings();
-    let policy: napkin_core::Policy = POLICY.parse().expect(POLICY);
+    let policy: napkin_policy::Policy = POLICY.parse().expect(POLICY);
     let wanted = Settings::of(&policy.instance);
     let set = || {
         let mut netdev = Netdev::open().expect("netdev");

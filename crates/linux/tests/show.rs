@@ -11,7 +11,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use namespace::fresh;
-use napkin_core::Policy;
 use napkin_linux::device::{self, DeviceError};
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, GSO, Netdev, Route, TSO, VethConfig};
@@ -19,6 +18,7 @@ use napkin_linux::process::{Params, Process, socket};
 use napkin_linux::procfs::cpus;
 use napkin_linux::show::{self, NapiReport, Report};
 use napkin_linux::{Setting, Settings};
+use napkin_policy::Policy;
 use napkin_testing::{needs, needs_cpus, needs_program, test};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde_json::Value;

@@ -5,9 +5,9 @@
 //! interrupt is found by a slow watchdog, as drivers have; it schedules a queue that has frames,
 //! no owner and no progress since it last looked.
 
-use napkin_core::policy::{InstancePolicy, Threaded};
 use napkin_core::state::SCHED;
 use napkin_core::{Id, Ns, RaisedFrom};
+use napkin_policy::{InstancePolicy, Threaded};
 
 use crate::cpu::Source;
 use crate::events::Event;

@@ -6,9 +6,9 @@
 //! event at the queues that it touched (`queues.rs`), and at all of them once a while, since time
 //! alone breaks some; a swarm looks at all of them after every event.
 
-use napkin_core::policy::Threaded;
 use napkin_core::state::SCHED;
 use napkin_core::{CpuId, Id, MICROSECOND, NEVER, Ns, Owner};
+use napkin_policy::Threaded;
 
 use crate::cpu::Source;
 use crate::machine::Machine;

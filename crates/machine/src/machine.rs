@@ -4,8 +4,8 @@
 //! the queue for as long as nothing else is due. All decisions of delivery are the core's; what is
 //! here and in the files beside this one is what the decisions cost and what they happen to.
 
-use napkin_core::policy::Policy;
 use napkin_core::{CpuId, EpollContext, Host, Id, Limits, MILLISECOND, NEVER, Ns};
+use napkin_policy::Policy;
 
 use crate::abandon::Flag;
 use crate::client::Client;

@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use napkin_core::policy::Threaded;
 use napkin_core::{CpuId, Id, MILLISECOND, NEVER, Ns, Op, Pressure, RaisedFrom};
+use napkin_policy::Threaded;
 
 use crate::config::NicConfig;
 use crate::counts::QueueCounts;

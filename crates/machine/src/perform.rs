@@ -4,8 +4,8 @@
 //! (a frame that arrives during a poll, an interrupt between two frames) finds the world as it
 //! would be.
 
-use napkin_core::policy::ApplicationPolicy;
 use napkin_core::{CpuId, Did, EpollWait, Id, Ns, Op, SocketWait, Task, Work};
+use napkin_policy::ApplicationPolicy;
 
 use crate::counts::Who;
 use crate::cpu::{Body, Use};

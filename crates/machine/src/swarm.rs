@@ -7,8 +7,8 @@
 
 use std::fmt::Write as _;
 
-use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
 use napkin_core::{EpollContext, KernelRules, MICROSECOND, MILLISECOND, Ns, Order};
+use napkin_policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
 
 use crate::client::Client;
 use crate::config::{Config, Fair, Preemption};

@@ -6,10 +6,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use napkin_core::policy::Policy;
 use napkin_core::{EpollContext, MILLISECOND, Ns, Order, Owner};
 use napkin_machine::profile::Profile;
 use napkin_machine::*;
+use napkin_policy::Policy;
 
 /// The first frame comes then.
 const BEGIN: Ns = 10 * MILLISECOND;

@@ -1,9 +1,9 @@
 //! What drivers differ in: how many transmissions a poll reaps, and where it ends.
 
-use napkin_core::policy::Policy;
 use napkin_core::{MILLISECOND, Owner};
 use napkin_machine::profile::Profile;
 use napkin_machine::*;
+use napkin_policy::Policy;
 
 /// At the start the host has sent so many frames, and then so many reach it at once.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! What a machine keeps does not grow with what has happened.
 
-use napkin_core::policy::Policy;
 use napkin_core::{EpollContext, MILLISECOND};
 use napkin_machine::profile::Profile;
 use napkin_machine::program::UdpSink;
 use napkin_machine::*;
+use napkin_policy::Policy;
 
 /// Frames of two queues to one socket, in turn.
 #[derive(Debug)]

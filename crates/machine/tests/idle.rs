@@ -1,9 +1,9 @@
 //! Waking a CPU takes time, which is accounted as idle.
 
-use napkin_core::policy::Policy;
 use napkin_core::{MICROSECOND, MILLISECOND, Ns};
 use napkin_machine::profile::Profile;
 use napkin_machine::*;
+use napkin_policy::Policy;
 
 /// Sleeps for a millisecond, ten times, and notes how late it is in the end.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Host profiles as their authors meet them: what is read, and what every mistake gets to hear.
 
-use napkin_core::policy::{FAMILIES, PRESETS};
 use napkin_machine::profile::{
     Draft, KEYS, Key, Origin, Problem, Profile, ProfileError, SECTIONS, Section, Takes, Written,
 };
+use napkin_policy::{FAMILIES, PRESETS};
 use proptest::prelude::*;
 
 /// Keys that carry a preset's name, and why they may: each word was the kernel's before it was a

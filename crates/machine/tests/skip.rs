@@ -1,12 +1,12 @@
 //! Skipping what a spinning thread repeats equals stepping it: the same counts, times and latencies.
 
-use napkin_core::policy::Policy;
 use napkin_core::{EpollContext, MILLISECOND, Ns};
 use napkin_machine::load::Rate;
 use napkin_machine::profile::Profile;
 use napkin_machine::program::UdpSink;
 use napkin_machine::scenario::{Outcome, Run, memcached};
 use napkin_machine::*;
+use napkin_policy::Policy;
 
 /// Frames at random times, to a sink on the CPU of their queue or on another.
 #[derive(Debug)]

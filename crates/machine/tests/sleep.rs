@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use napkin_core::policy::Policy;
 use napkin_core::{MILLISECOND, Ns};
 use napkin_machine::profile::Profile;
 use napkin_machine::*;
+use napkin_policy::Policy;
 
 /// Does these acts, and notes when it is asked for each.
 #[derive(Debug)]

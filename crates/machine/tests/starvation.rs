@@ -3,13 +3,13 @@
 //! 200 datagrams a second come for half a second to a sink that waits in epoll, and perhaps an always writable
 //! pipe is in the same context, as in that page's program.
 
-use napkin_core::policy::Policy;
 use napkin_core::{EpollContext, MILLISECOND, NEVER, Ns};
 use napkin_machine::load::Pktgen;
 use napkin_machine::profile::Profile;
 use napkin_machine::program::UdpSink;
 use napkin_machine::scenario::{Run, memcached};
 use napkin_machine::*;
+use napkin_policy::Policy;
 
 /// What came of it.
 #[derive(Debug)]

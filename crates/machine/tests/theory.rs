@@ -6,11 +6,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use napkin_core::policy::Policy;
 use napkin_core::{EpollContext, MICROSECOND, MILLISECOND, Ns};
 use napkin_machine::profile::Profile;
 use napkin_machine::program::UdpSink;
 use napkin_machine::*;
+use napkin_policy::Policy;
 
 const SECOND: Ns = 1000 * MILLISECOND;
 /// The window begins after this.

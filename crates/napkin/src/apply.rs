@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use napkin_core::Policy;
-use napkin_core::Time;
 use napkin_linux::Device;
 use napkin_linux::apply::{
     self as kernel, Applied, ApplyError, Change, DeviceRestored, Ended, Hold, Linux, Neighbours,
@@ -12,6 +10,8 @@ use napkin_linux::apply::{
 use napkin_linux::attach::Signals;
 use napkin_linux::journal::Store;
 use napkin_linux::shell;
+use napkin_policy::Policy;
+use napkin_policy::Time;
 use napkin_sched::CpuList;
 use serde_json::{Value, json};
 
@@ -204,6 +204,6 @@ pub(crate) fn changed(ifname: &str, changes: &[Change]) -> String {
 }
 
 /// Reads a policy; its errors suggest the nearest name.
-pub(crate) fn policy(text: &str) -> Result<Policy, napkin_core::policy::PolicyError> {
+pub(crate) fn policy(text: &str) -> Result<Policy, napkin_policy::PolicyError> {
     text.parse()
 }

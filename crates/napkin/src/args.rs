@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use napkin_bench::serve::{DeviceSpec, Network};
-use napkin_core::Policy;
+use napkin_policy::Policy;
 use napkin_sched::CpuList;
 
 use crate::units;
@@ -292,7 +292,7 @@ pub(crate) struct QstatsGet {
 }
 
 /// Reads a policy; its errors suggest the nearest name.
-fn policy(text: &str) -> Result<Policy, napkin_core::policy::PolicyError> {
+fn policy(text: &str) -> Result<Policy, napkin_policy::PolicyError> {
     text.parse()
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use napkin_core::Policy;
 use napkin_linux::apply::{DeviceRestored, Hold, Options, Request};
 use napkin_linux::attach::{
     Attachment, Detail, Ended, Event, Lines, Plan, Restoration, Signals, cpus_by_napi, hold, set_on,
@@ -13,6 +12,7 @@ use napkin_linux::kernel::Kernel;
 use napkin_linux::process::Params;
 use napkin_linux::shell;
 use napkin_linux::support::{self, Scope, Warning};
+use napkin_policy::Policy;
 use napkin_sched::CpuList;
 
 use crate::apply::policy;

@@ -13,7 +13,7 @@ use napkin_bench::{
     BenchError, Interrupt, NamedPolicy, Options, Stopped, Workload, resumable, short,
     workload::{self, REPETITIONS},
 };
-use napkin_core::Policy;
+use napkin_policy::Policy;
 use napkin_sched::CpuList;
 
 use crate::attempt::{self, Attempt};
@@ -380,7 +380,7 @@ fn workload(which: &Which) -> Result<Box<dyn Workload>, Failure> {
 /// The policies that tell a workload's story.
 fn story(which: &Which) -> Vec<Policy> {
     match which {
-        Which::FloodPing { .. } => vec![Policy::BASE, Policy::hold(napkin_core::MILLISECOND)],
+        Which::FloodPing { .. } => vec![Policy::BASE, Policy::hold(napkin_policy::MILLISECOND)],
         Which::UdpSink { .. } => vec![Policy::BASE, Policy::KSOFTIRQD, Policy::FEEDBACK],
         Which::XskRr { .. } => vec![
             Policy::INTERRUPTS,

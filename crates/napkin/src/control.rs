@@ -1,8 +1,8 @@
 //! The verbs that ask and change a running engine.
 
 use napkin_bench::report::text::time as measured;
-use napkin_core::Time;
 use napkin_engine::control::{Answer, ClientError, Record, Request, Verb, choose, request};
+use napkin_policy::Time;
 use serde_json::Value;
 
 use crate::args::{DevGet, DevSet, NapiGet, NapiSet, QstatsGet, QueueGet, Settings, Target};

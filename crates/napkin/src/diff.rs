@@ -1,8 +1,8 @@
 //! `napkin diff`.
 
-use napkin_core::Policy;
 use napkin_linux::apply::{Difference, Linux, Options, Target, World, difference, plan};
 use napkin_linux::journal::Store;
+use napkin_policy::Policy;
 use serde_json::json;
 
 use crate::apply::{changed, policy};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use napkin_core::Policy;
 use napkin_linux::doctor::{CHECKS, Finding, Report, Request, Status, examine, gather};
+use napkin_policy::Policy;
 use serde_json::json;
 
 use crate::apply::policy;

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use napkin_core::text::{escaped_json, escaped_lines};
+use napkin_policy::text::{escaped_json, escaped_lines};
 
 /// Why a command failed.
 #[derive(Debug)]

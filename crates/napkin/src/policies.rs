@@ -1,8 +1,8 @@
 //! `napkin policies`: the table of all, or the long form of one.
 
 use napkin_bench::NamedPolicy;
-use napkin_core::Policy;
-use napkin_core::policy::{FAMILIES, Family, KEYS, PRESETS, Preset};
+use napkin_policy::Policy;
+use napkin_policy::{FAMILIES, Family, KEYS, PRESETS, Preset};
 use serde_json::{Value, json};
 
 use crate::args::Policies;
@@ -80,7 +80,7 @@ fn all(json: bool) -> Result<(), Failure> {
 fn one(text: &str, json: bool) -> Result<(), Failure> {
     let policy: Policy = text
         .parse()
-        .map_err(|error: napkin_core::policy::PolicyError| Failure::Usage(error.to_string()))?;
+        .map_err(|error: napkin_policy::PolicyError| Failure::Usage(error.to_string()))?;
     // A policy that was spelled out may turn out to have a name.
     let name = policy.to_string();
     let (proposal, what, cost) = explanation(&policy, &name).unwrap_or((

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use napkin_bench::report::{Progress, Provenance, file};
 use napkin_bench::reproduce::all::{ALL, Known, find};
 use napkin_bench::reproduce::{Document, Options, page, text};
-use napkin_core::text::quoted;
+use napkin_policy::text::quoted;
 
 use crate::attempt::{self, Attempt};
 use crate::failure::{Failure, print, say};

@@ -280,10 +280,10 @@ fn or_dash(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use napkin_core::Policy;
     use napkin_linux::process::Owner;
     use napkin_linux::show::{Program, Programs};
     use napkin_linux::{Device, Napi};
+    use napkin_policy::Policy;
 
     /// Eight threaded instances with interrupts and a program of a long name on each.
     fn busy() -> Report {

@@ -4,7 +4,7 @@
 //! crate's.
 
 use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
-use napkin_core::text::escaped;
+use napkin_policy::text::escaped;
 
 /// Characters in a line of text that is wrapped.
 const WIDTH: u16 = 100;

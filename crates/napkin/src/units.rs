@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use napkin_bench::machine::plan::LONGEST;
-use napkin_core::{Time, TimeError};
+use napkin_policy::{Time, TimeError};
 
 /// A time in nanoseconds.
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, TimeError> {

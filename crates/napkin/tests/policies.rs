@@ -3,7 +3,7 @@
 mod common;
 
 use common::{napkin, text};
-use napkin_core::policy::{FAMILIES, PRESETS};
+use napkin_policy::{FAMILIES, PRESETS};
 
 #[test]
 fn all_policies_are_explained() {

@@ -12,7 +12,8 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use napkin_core::{Ns, Work};
+use napkin_core::Work;
+use napkin_policy::Ns;
 use thiserror::Error;
 
 use crate::{Frame, QueueCounters};

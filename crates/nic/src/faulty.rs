@@ -6,7 +6,8 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use napkin_core::{Ns, Work};
+use napkin_core::Work;
+use napkin_policy::Ns;
 
 use crate::rng::Rng;
 use crate::{Frame, PacketQueue, QueueCounters, Transmitter};

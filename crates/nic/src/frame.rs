@@ -14,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use napkin_core::Ns;
+use napkin_policy::Ns;
 
 /// Bytes a frame can hold. Devices drop longer frames and count them
 /// ([`rx_oversized`](crate::QueueCounters::rx_oversized)).

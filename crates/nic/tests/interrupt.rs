@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use napkin_core::Ns;
 use napkin_nic::synthetic::{Arrivals, Moderation, SyntheticConfig, SyntheticQueue};
 use napkin_nic::{Frame, PacketQueue, Pool, SendError};
+use napkin_policy::Ns;
 use rustix::event::epoll;
 use rustix::time::{ClockId, clock_gettime};
 

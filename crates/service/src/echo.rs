@@ -7,7 +7,7 @@
 //! service's ports are those below 1024, and the one on which this echo itself is served. Two echoes
 //! on two different ports above can still be set on each other.
 
-use napkin_core::Ns;
+use napkin_policy::Ns;
 use napkin_stack::{Exchange, Message};
 
 use crate::Service;

@@ -7,7 +7,7 @@
 pub mod echo;
 pub mod sink;
 
-use napkin_core::Ns;
+use napkin_policy::Ns;
 
 pub use echo::Echo;
 pub use sink::{Sink, discard};

@@ -3,7 +3,7 @@
 //! The work is a closure over the message, so that a benchmark can make an application that takes
 //! its time; [`discard`] does none.
 
-use napkin_core::Ns;
+use napkin_policy::Ns;
 use napkin_stack::{Exchange, Message};
 
 use crate::Service;

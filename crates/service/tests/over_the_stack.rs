@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
-use napkin_core::Ns;
 use napkin_nic::{Pool, SendError, Transmitter};
+use napkin_policy::Ns;
 use napkin_service::{Echo, Service, Sink, discard};
 use napkin_stack::{Address, Exchange, FrameBuilder, Input, RawFilter, Stack};
 

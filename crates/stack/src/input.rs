@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
-use napkin_core::{MILLISECOND, Ns, Pressure};
+use napkin_core::Pressure;
 use napkin_nic::{Frame, Transmitter};
+use napkin_policy::{MILLISECOND, Ns};
 
 use crate::queues::Entry;
 use crate::receiver::Arrival;

@@ -102,8 +102,8 @@ impl Queues {
 
 #[cfg(test)]
 mod tests {
-    use napkin_core::Ns;
     use napkin_nic::SendError;
+    use napkin_policy::Ns;
 
     use super::*;
     use crate::Fate;

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use napkin_core::Ns;
 use napkin_nic::Frame;
+use napkin_policy::Ns;
 
 use crate::emit::{self, Way};
 use crate::wire::{ETHERNET_HEADER, IPV4_HEADER, UDP_HEADER};

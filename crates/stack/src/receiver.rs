@@ -272,8 +272,8 @@ mod tests {
     use std::cell::Cell;
     use std::sync::Mutex;
 
-    use napkin_core::Ns;
     use napkin_nic::{Pool, SendError, Transmitter};
+    use napkin_policy::Ns;
 
     use super::*;
 

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use napkin_core::Ns;
 use napkin_nic::Frame;
+use napkin_policy::Ns;
 
 use crate::{Receiver, wire};
 

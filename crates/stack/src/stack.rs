@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use napkin_core::Ns;
 use napkin_nic::FRAME_CAPACITY;
+use napkin_policy::Ns;
 
 use crate::emit::{self, Way};
 use crate::error::Taken;

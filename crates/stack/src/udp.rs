@@ -8,8 +8,8 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use napkin_core::Ns;
 use napkin_nic::{FRAME_CAPACITY, Frame};
+use napkin_policy::Ns;
 
 use crate::emit::{self, Way};
 use crate::wire::{self, UDP_PAYLOAD};

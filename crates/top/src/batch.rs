@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
 
-use napkin_core::text::{escaped_json, escaped_lines};
+use napkin_policy::text::{escaped_json, escaped_lines};
 use serde::Serialize;
 use thiserror::Error;
 

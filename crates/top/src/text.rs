@@ -1,6 +1,6 @@
 //! Numbers and names as they are shown: short, of bounded width, and harmless on a terminal.
 
-use napkin_core::text::escaped;
+use napkin_policy::text::escaped;
 use ratatui_core::text::Span;
 
 /// What stands where something is not known.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use napkin_core::Policy;
+use napkin_policy::Policy;
 use serde_json::Value;
 
 use super::derive::Constant;

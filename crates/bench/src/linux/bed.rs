@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use napkin_core::Policy;
 use napkin_linux::count::{self, Counter, Key};
 use napkin_linux::kernel::Kernel;
 use napkin_linux::netlink::{Netdev, Route};
 use napkin_linux::support::{self, Scope};
 use napkin_linux::{Setting, Settings};
+use napkin_policy::Policy;
 use napkin_sched as sched;
 
 use super::failed;

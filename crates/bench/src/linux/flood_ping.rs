@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use napkin_core::Policy;
+use napkin_policy::Policy;
 use serde_json::{Map, Value};
 
 use super::bed::Bed;
@@ -23,7 +23,7 @@ pub struct FloodPing;
 impl FloodPing {
     /// The policies that tell its story.
     pub fn policies() -> Vec<Policy> {
-        vec![Policy::BASE, Policy::THREADED, Policy::defer(20 * napkin_core::MICROSECOND)]
+        vec![Policy::BASE, Policy::THREADED, Policy::defer(20 * napkin_policy::MICROSECOND)]
     }
 }
 

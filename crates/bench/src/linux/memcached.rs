@@ -9,9 +9,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use napkin_core::{MICROSECOND, Policy};
 use napkin_linux::attach::{Attachment, EventKind, Plan, ProcessChange, Recorder};
 use napkin_linux::procfs::ThreadStat;
+use napkin_policy::MICROSECOND;
+use napkin_policy::Policy;
 use napkin_sched::{self as sched, CpuList};
 use serde_json::{Map, Value, json};
 

@@ -16,8 +16,8 @@ pub mod window;
 
 use std::fmt::Display;
 
-use napkin_core::Policy;
-use napkin_core::text::quoted;
+use napkin_policy::Policy;
+use napkin_policy::text::quoted;
 
 use crate::error::BenchError;
 use crate::memcached::Load;

@@ -8,8 +8,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use napkin_core::Policy;
 use napkin_linux::attach::Plan;
+use napkin_policy::Policy;
 use napkin_sched as sched;
 use serde_json::{Map, Value, json};
 
@@ -43,7 +43,7 @@ impl Default for UdpSink {
 impl UdpSink {
     /// The policies that tell its story.
     pub fn policies() -> Vec<Policy> {
-        let defer = Policy::defer(20 * napkin_core::MICROSECOND);
+        let defer = Policy::defer(20 * napkin_policy::MICROSECOND);
         vec![Policy::BASE, Policy::THREADED, defer, Policy::BUSYPOLL]
     }
 }

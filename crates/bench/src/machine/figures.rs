@@ -13,9 +13,10 @@
 
 use std::collections::BTreeMap;
 
-use napkin_core::{Counts, NEVER, Owner};
+use napkin_core::{Counts, Owner};
 use napkin_machine::scenario::Outcome;
 use napkin_machine::{CpuUse, EpollUse, Histogram, QueueUse, Use};
+use napkin_policy::NEVER;
 use serde_json::{Map, Value, json};
 
 use crate::measure::{CpuSplit, LatencyNs, Percentiles, SplitInputs};

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use napkin_core::Ns;
 use napkin_machine::{Packet, Station};
+use napkin_policy::Ns;
 
 use super::perfetto::us;
 

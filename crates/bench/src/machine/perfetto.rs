@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::rc::Rc;
 
-use napkin_core::Ns;
 use napkin_machine::{Mark, Packet, Station, Trace, Use};
+use napkin_policy::Ns;
 use thiserror::Error;
 
 use super::journey::Journeys;

@@ -3,10 +3,11 @@
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 
-use napkin_core::{MILLISECOND, Ns, Policy, Time};
 use napkin_machine::Trace;
 use napkin_machine::profile::{Profile, ProfileError};
 use napkin_machine::scenario::{Outcome, Run};
+use napkin_policy::{MILLISECOND, Ns};
+use napkin_policy::{Policy, Time};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 

@@ -5,11 +5,12 @@
 
 use std::fmt;
 
-use napkin_core::text::quoted;
-use napkin_core::{MILLISECOND, Ns, Policy, Time};
 use napkin_machine::load::Rate;
 use napkin_machine::profile::{Profile, Takes};
 use napkin_machine::scenario::{self, Outcome, Run};
+use napkin_policy::text::quoted;
+use napkin_policy::{MILLISECOND, Ns};
+use napkin_policy::{Policy, Time};
 use serde_json::{Map, Value};
 
 use crate::rate::whole_rate;
@@ -251,7 +252,7 @@ impl Scenario for Memcached {
     }
 
     fn policies(&self) -> Vec<Policy> {
-        let us = napkin_core::MICROSECOND;
+        let us = napkin_policy::MICROSECOND;
         vec![
             Policy::BASE,
             Policy::defer(20 * us),

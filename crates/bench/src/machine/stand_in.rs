@@ -1,10 +1,12 @@
 //! A scenario for tests: one sink behind one queue, frames at a fixed rate.
 
-use napkin_core::{EpollContext, Ns, Policy};
+use napkin_core::EpollContext;
 use napkin_machine::profile::Profile;
 use napkin_machine::program::UdpSink;
 use napkin_machine::scenario::{Outcome, Run, measure};
 use napkin_machine::{Affinity, Class, Client, Config, Kind, Machine, Packet, Placement};
+use napkin_policy::Ns;
+use napkin_policy::Policy;
 use serde_json::{Map, Value};
 
 use super::scenario::{LoadError, Scenario, per_second};

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use napkin_core::{Counts, CpuId, NEVER};
+use napkin_core::{Counts, CpuId};
 use napkin_engine::{Activity, Engine, Role};
 use napkin_nic::QueueCounts;
+use napkin_policy::NEVER;
 
 use super::cpu::ThreadMeter;
 use super::usage::ThreadUsage;

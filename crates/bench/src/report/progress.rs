@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use napkin_core::text::{escaped, escaped_lines};
+use napkin_policy::text::{escaped, escaped_lines};
 
 use super::length::length;
 

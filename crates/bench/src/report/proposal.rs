@@ -1,6 +1,6 @@
 //! The proposals to the Linux network stack that the policies come from, and where they can be read.
 
-use napkin_core::policy::{FAMILIES, PRESETS};
+use napkin_policy::{FAMILIES, PRESETS};
 
 /// The kernel's documentation of what has become of them.
 pub const KERNEL_DOCUMENTATION: &str = "https://docs.kernel.org/networking/napi.html";

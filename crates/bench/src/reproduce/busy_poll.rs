@@ -3,9 +3,10 @@
 //! The published "percentiles" are none ([`crate::measure::PublishedEstimator`]): each cell gives the
 //! tool's own estimate of the modelled round trips, and the true percentile beside it.
 
-use napkin_core::{Ns, Policy};
 use napkin_machine::profile::Profile;
 use napkin_machine::scenario::{self, xsk_rr};
+use napkin_policy::Ns;
+use napkin_policy::Policy;
 
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};

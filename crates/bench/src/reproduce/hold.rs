@@ -5,10 +5,10 @@
 //! what is tested are the interrupts, the full CPU, and how the result moves with HZ. The flood is
 //! published. The paced pings, whose gaps a hold may or may not outlast, are a prediction.
 
-use napkin_core::Policy;
-use napkin_core::policy::InstancePolicy;
 use napkin_machine::profile::Profile;
 use napkin_machine::scenario::{self, flood_ping};
+use napkin_policy::InstancePolicy;
+use napkin_policy::Policy;
 
 use super::cell::{Cell, Modelled, Unit, number};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
@@ -117,7 +117,7 @@ pub struct Hold;
 /// # Errors
 /// If the profile has no ping, or refuses the HZ.
 fn outcome(point: &Point, seed: u64) -> Result<scenario::Outcome, String> {
-    let ns = |s: f64| (s * 1e9) as napkin_core::Ns;
+    let ns = |s: f64| (s * 1e9) as napkin_policy::Ns;
     let mut profile = point.profile.clone();
     profile.set("kernel.hz", f64::from(point.hz)).map_err(|error| error.to_string())?;
     let run = scenario::Run {

@@ -5,10 +5,10 @@
 //! list of those that the profile was fitted to. Why rows are off is asked of changes of the model
 //! ([`change`]), never of a list.
 
-use napkin_core::policy::{EpollPolicy, InstancePolicy};
 use napkin_machine::profile::Profile;
 use napkin_machine::program::Arrivals;
 use napkin_machine::scenario::oracle::{self, Scenario};
+use napkin_policy::{EpollPolicy, InstancePolicy};
 
 use self::change::{CHANGES, Change};
 pub use self::counts::Counted;
@@ -77,9 +77,9 @@ fn scenario(row: &OracleRow) -> Result<Scenario, String> {
         return Err(format!("phases \"{}\" are not modelled", row.phases));
     }
     let threaded = match row.threaded {
-        Threaded::Off => napkin_core::policy::Threaded::Disabled,
-        Threaded::On => napkin_core::policy::Threaded::Enabled,
-        Threaded::BusyPoll => napkin_core::policy::Threaded::BusyPoll,
+        Threaded::Off => napkin_policy::Threaded::Disabled,
+        Threaded::On => napkin_policy::Threaded::Enabled,
+        Threaded::BusyPoll => napkin_policy::Threaded::BusyPoll,
     };
     let budget = u16::try_from(row.ep_budget)
         .map_err(|_| format!("ep_budget {} is more than 65535", row.ep_budget))?;

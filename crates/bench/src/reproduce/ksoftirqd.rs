@@ -4,9 +4,9 @@
 //! Three curves over the offered rate: the kernel of that time, the proposal as it was posted, and as it
 //! was meant, which nobody has published.
 
-use napkin_core::Policy;
 use napkin_machine::profile::Profile;
 use napkin_machine::scenario::{self, udp_sink};
+use napkin_policy::Policy;
 
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
@@ -91,7 +91,7 @@ pub struct Ksoftirqd;
 /// # Errors
 /// If the profile has no sink, or its link cannot carry the rate.
 fn outcome(point: &Point, seed: u64) -> Result<scenario::Outcome, String> {
-    let ns = |s: f64| (s * 1e9) as napkin_core::Ns;
+    let ns = |s: f64| (s * 1e9) as napkin_policy::Ns;
     let run = scenario::Run {
         seed,
         warm_up: ns(WARM_UP_S),

@@ -7,10 +7,10 @@
 
 mod regime;
 
-use napkin_core::Policy;
 use napkin_machine::load::Rate;
 use napkin_machine::profile::Profile;
 use napkin_machine::scenario::{self, Outcome, memcached};
+use napkin_policy::Policy;
 use serde_json::Value;
 
 use self::regime::{Regime, by_construction, by_timer};
@@ -160,7 +160,7 @@ pub struct Suspend;
 /// # Errors
 /// If the policy is unknown, or the profile does not describe memcached.
 fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
-    let ns = |s: f64| (s * 1e9) as napkin_core::Ns;
+    let ns = |s: f64| (s * 1e9) as napkin_policy::Ns;
     // The document's names are the presets'.
     let policy: Policy = point.config.parse().map_err(|error| format!("{error}"))?;
     let rate = match point.target {

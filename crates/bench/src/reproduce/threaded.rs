@@ -5,9 +5,10 @@
 //! programs and a device of which the document says little. The softirq rows identify those
 //! ([`FITTED`]); the rows of threads and of the workqueue are prediction.
 
-use napkin_core::{MILLISECOND, Ns, Policy};
 use napkin_machine::profile::Profile;
 use napkin_machine::scenario::{self, Outcome, ssd, tcp_rr};
+use napkin_policy::Policy;
+use napkin_policy::{MILLISECOND, Ns};
 
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};

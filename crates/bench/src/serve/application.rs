@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use napkin_core::policy::SocketPoller;
-use napkin_core::{CpuId, Ns, Policy};
+use napkin_core::CpuId;
 use napkin_engine::{Blocking, Engine, Epoll, Poller, sched};
+use napkin_policy::Ns;
+use napkin_policy::Policy;
+use napkin_policy::SocketPoller;
 use napkin_service::{Echo, Service, Sink, discard};
 use napkin_stack::{Datagram, Exchange, Receiver, SendError, Socket, UdpSocket};
 

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use napkin_core::Policy;
+use napkin_policy::Policy;
 
 use super::error::ServeError;
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use napkin_core::{MILLISECOND, Ns};
 use napkin_linux::netlink::{NetlinkError, Route};
 use napkin_nic::synthetic::{Arrivals, Flows, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::tap::{Tap, TapConfig, TapError};
 use napkin_nic::{PacketQueue, Pool};
+use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::{Address, FrameBuilder};
 
 use super::config::{DeviceKind, Network, ServeConfig};

@@ -1,6 +1,6 @@
 //! What can keep `serve` from serving.
 
-use napkin_core::policy::Conflict;
+use napkin_policy::Conflict;
 use thiserror::Error;
 
 /// Why it does not run.

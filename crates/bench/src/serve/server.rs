@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use napkin_core::{CpuId, Policy};
+use napkin_core::CpuId;
 use napkin_engine::control::{Control, default_path};
 use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement, sched};
+use napkin_policy::Policy;
 
 use super::application::{self, Progress};
 use super::config::ServeConfig;

@@ -6,9 +6,9 @@
 
 use std::fmt;
 
-use napkin_core::policy::{KEYS as POLICY_KEYS, nearest};
-use napkin_core::text::quoted;
 use napkin_machine::profile::KEYS as CONSTANTS;
+use napkin_policy::text::quoted;
+use napkin_policy::{KEYS as POLICY_KEYS, nearest};
 use thiserror::Error;
 
 /// What a parameter changes.

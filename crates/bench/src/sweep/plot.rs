@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use csv::StringRecord;
-use napkin_core::policy::nearest;
-use napkin_core::text::quoted;
 use napkin_machine::profile::{Key, Scale, Takes};
+use napkin_policy::nearest;
+use napkin_policy::text::quoted;
 use thiserror::Error;
 
 use super::identity::{LEADING, SHARD};

@@ -6,9 +6,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use napkin_core::policy::{PolicyError, Warning};
-use napkin_core::{Ns, Policy};
 use napkin_machine::profile::{Problem, Profile, ProfileError};
+use napkin_policy::Ns;
+use napkin_policy::Policy;
+use napkin_policy::{PolicyError, Warning};
 use serde_json::Value;
 use thiserror::Error;
 

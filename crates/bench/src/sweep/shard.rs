@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use napkin_core::text::quoted;
+use napkin_policy::text::quoted;
 use thiserror::Error;
 
 /// One of so many parts, counted from 1: `3/64`.

@@ -68,7 +68,7 @@ fn one_thread_of_a_context_finds_events_and_another_nothing() {
 fn a_context_keeps_its_napi_id_while_one_of_its_threads_finds_nothing() {
     explore(|| {
         let (world, mut main, context) = suspended();
-        context.set(policy::EpollPolicy { keep_napi_id: true, ..context.params() });
+        context.set(napkin_policy::EpollPolicy { keep_napi_id: true, ..context.params() });
         let (mut other, shared) = (Actor::new(&world), context.clone());
         let mut others = vec![spawn(move || {
             other.events = Some([1, 0].into());

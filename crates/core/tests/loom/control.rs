@@ -47,7 +47,7 @@ impl Control {
 }
 
 /// Two at once, on an instance that is in service or not; then it is in service, and serves.
-fn at_once(policy: &policy::InstancePolicy, enabled: bool, acts: (Control, Control)) {
+fn at_once(policy: &napkin_policy::InstancePolicy, enabled: bool, acts: (Control, Control)) {
     let world = World::new(policy, false);
     let mut main = Actor::new(&world);
     if enabled {

@@ -2,7 +2,7 @@
 
 use loom::thread::spawn;
 use napkin_core::Id;
-use napkin_core::policy::InstancePolicy;
+use napkin_policy::InstancePolicy;
 
 use crate::scene::*;
 use crate::world::{Actor, ID, World, join};

@@ -1,6 +1,6 @@
 //! Every pair of things that can happen at once, in every mode and every situation.
 
-use napkin_core::policy::{InstancePolicy, Threaded};
+use napkin_policy::{InstancePolicy, Threaded};
 
 use crate::scene::*;
 

@@ -4,9 +4,9 @@
 //! line that is left over when everybody has ended, or as a poll too many, never as an endless loop.
 
 use loom::thread::spawn;
-use napkin_core::policy::Threaded;
 use napkin_core::race::{self, Race};
 use napkin_core::*;
+use napkin_policy::Threaded;
 
 use crate::scene::*;
 use crate::world::{Actor, ID, SUSPENSION, World, join};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use loom::thread::spawn;
-use napkin_core::policy::{CpuPolicy, EpollPolicy, InstancePolicy, NetSoftirq, Threaded};
 use napkin_core::race::{self, Race};
 use napkin_core::*;
+use napkin_policy::{CpuPolicy, EpollPolicy, InstancePolicy, NetSoftirq, Threaded};
 
 use crate::world::{Actor, CPU, ID, LATE, PERIOD, SUSPENSION, World, join};
 

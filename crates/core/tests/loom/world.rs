@@ -16,9 +16,9 @@ use loom::sync::atomic::{
     Ordering::{AcqRel, Acquire},
 };
 use loom::thread::{JoinHandle, yield_now};
-use napkin_core::policy::{InstancePolicy, Threaded};
 use napkin_core::state::{IN_BUSY_POLL, MISSED, PREFER_BUSY_POLL, SCHED, SCHED_THREADED};
 use napkin_core::*;
+use napkin_policy::{InstancePolicy, Threaded};
 
 use crate::device::{Line, Nic};
 

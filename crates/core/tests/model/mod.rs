@@ -5,8 +5,8 @@
 //! function, and who owns is whether somebody holds. It exists to be obviously right, not to be
 //! fast.
 
-use napkin_core::policy::{InstancePolicy, PARK_TIMEOUT};
 use napkin_core::{NEVER, Ns, Order, WEIGHT};
+use napkin_policy::{InstancePolicy, PARK_TIMEOUT};
 
 /// How long a look takes in a wait that does not prefer busy polling: longer than its microsecond.
 pub(crate) const LOOK: Ns = 2_000;

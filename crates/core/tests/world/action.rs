@@ -1,8 +1,8 @@
 //! What is done to a running machine: settings, modes, disable and enable, queues replaced,
 //! contexts closed, CPUs changed, other vectors raised.
 
-use napkin_core::policy::{CpuPolicy, InstancePolicy, NetSoftirq, Policy, Threaded};
 use napkin_core::*;
+use napkin_policy::{CpuPolicy, InstancePolicy, NetSoftirq, Policy, Threaded};
 
 use super::app::random_epoll;
 use super::{Any, Frame, Port, Random, Role, World};

@@ -1,8 +1,8 @@
 //! Applications: they wait (epoll or a socket call), read what came, work on it, and sometimes
 //! stall.
 
-use napkin_core::policy::{ApplicationPolicy, EpollPolicy};
 use napkin_core::*;
+use napkin_policy::{ApplicationPolicy, EpollPolicy};
 
 use super::{Any, Frame, Random, Role, World};
 

@@ -1,7 +1,7 @@
 //! What must hold after every half-step: the invariants of the design.
 
-use napkin_core::policy::Threaded;
 use napkin_core::*;
+use napkin_policy::Threaded;
 
 use super::{Any, Frame, World};
 

@@ -23,8 +23,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use napkin_core::policy::EpollPolicy;
 use napkin_core::*;
+use napkin_policy::EpollPolicy;
 
 use app::App;
 pub(crate) use device::{Device, Port, Socket, Sockets};

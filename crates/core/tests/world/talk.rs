@@ -6,8 +6,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use napkin_core::policy::{InstancePolicy, Policy};
 use napkin_core::*;
+use napkin_policy::{InstancePolicy, Policy};
 
 use super::{Device, Port, Socket, Sockets};
 
@@ -137,7 +137,7 @@ impl Talk {
 
     /// An epoll context that prefers busy polling or does not.
     pub(crate) fn context(&self, usecs: u32, budget: u16, prefer: bool) -> EpollContext {
-        let policy = policy::EpollPolicy {
+        let policy = napkin_policy::EpollPolicy {
             busy_poll_usecs: usecs,
             busy_poll_budget: budget,
             prefer_busy_poll: prefer,

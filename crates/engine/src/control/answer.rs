@@ -299,9 +299,9 @@ fn fates(engine: &Engine, device: &str) -> Result<Value, Refusal> {
 mod tests {
     use super::*;
     use crate::{DeviceConfig, EngineConfig, sched};
-    use napkin_core::Policy;
     use napkin_nic::Pool;
     use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
+    use napkin_policy::Policy;
     use napkin_stack::Address;
     use std::collections::BTreeSet;
     use std::net::Ipv4Addr;

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use napkin_core::text::escaped;
+use napkin_policy::text::escaped;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

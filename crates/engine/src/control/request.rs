@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use napkin_core::policy::{Key, Threaded, nearest};
-use napkin_core::text::quoted;
+use napkin_policy::text::quoted;
+use napkin_policy::{Key, Threaded, nearest};
 use serde_json::{Map, Value};
 
 use super::error::{Code, Refusal};

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use napkin_core::{CpuId, Policy};
+use napkin_core::CpuId;
 use napkin_engine::{Blocking, Engine, Epoll};
+use napkin_policy::Policy;
 use napkin_stack::UdpSocket;
 
 /// What is seen of it from outside.

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use napkin_core::policy::{CpuPolicy, InstancePolicy};
-use napkin_core::{CpuId, Policy};
+use napkin_core::CpuId;
 use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, sched};
 use napkin_nic::Pool;
 use napkin_nic::synthetic::{
     Arrivals, Flows, Observer, SourceControl, SyntheticConfig, SyntheticQueue, Template,
 };
+use napkin_policy::Policy;
+use napkin_policy::{CpuPolicy, InstancePolicy};
 use napkin_stack::{Address, FrameBuilder};
 
 pub const US: Address =
@@ -201,7 +202,7 @@ pub fn start(policy: &Policy, setup: &Setup) -> (Engine, Source) {
 }
 
 /// Settings of one mode, and everything else off.
-pub fn mode(threaded: napkin_core::policy::Threaded) -> InstancePolicy {
+pub fn mode(threaded: napkin_policy::Threaded) -> InstancePolicy {
     InstancePolicy { threaded, ..Policy::BASE.instance }
 }
 

@@ -117,9 +117,9 @@ fn every_context_panics_at_once_again_and_again() {
             engine.inject_panic(role, 1 + rng.below(100));
         }
         let mode = [
-            napkin_core::policy::Threaded::Disabled,
-            napkin_core::policy::Threaded::Enabled,
-            napkin_core::policy::Threaded::Workqueue,
+            napkin_policy::Threaded::Disabled,
+            napkin_policy::Threaded::Enabled,
+            napkin_policy::Threaded::Workqueue,
         ][round % 3];
         let mut settings = policy.instance;
         settings.threaded = mode;

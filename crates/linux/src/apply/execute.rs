@@ -1,6 +1,6 @@
 //! Making the changes of a plan, each on the disk before it is made.
 
-use napkin_core::Policy;
+use napkin_policy::Policy;
 use napkin_sched::Class;
 
 use super::error::ApplyError;

@@ -65,7 +65,7 @@ impl Linux {
                 };
                 let there: Vec<String> = links.into_iter().map(|link| link.name).collect();
                 let known = there.iter().map(String::as_str);
-                let nearest = napkin_core::policy::nearest(&asked, known).map(str::to_owned);
+                let nearest = napkin_policy::nearest(&asked, known).map(str::to_owned);
                 Err(DeviceError::Absent { ifname: asked, nearest, there }.into())
             }
         }

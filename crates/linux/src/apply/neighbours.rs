@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use napkin_core::Policy;
-use napkin_core::Time;
+use napkin_policy::Policy;
+use napkin_policy::Time;
 use serde::Serialize;
 
 use super::place::Instance;

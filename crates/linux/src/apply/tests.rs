@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use napkin_core::Policy;
-use napkin_core::policy::PRESETS;
+use napkin_policy::PRESETS;
+use napkin_policy::Policy;
 use napkin_sched::Class;
 use proptest::prelude::*;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use napkin_core::text::escaped;
+use napkin_policy::text::escaped;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::time::{ClockId, clock_gettime};
 

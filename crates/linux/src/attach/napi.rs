@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use napkin_core::Policy;
+use napkin_policy::Policy;
 
 use super::pin::Resolver;
 use crate::device::{self, DeviceError, Napi};

@@ -1,7 +1,7 @@
 //! What of a policy can be set in a process from outside.
 
-use napkin_core::Policy;
-use napkin_core::policy::SocketPoller;
+use napkin_policy::Policy;
+use napkin_policy::SocketPoller;
 use thiserror::Error;
 
 use crate::process::{Params, SocketOptions};

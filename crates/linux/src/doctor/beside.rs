@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use napkin_core::policy::EpollPolicy;
+use napkin_policy::EpollPolicy;
 
 use crate::namespace::Namespace;
 use crate::netlink::Route;

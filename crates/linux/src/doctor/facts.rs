@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use napkin_core::Policy;
-use napkin_core::policy::{EpollPolicy, Threaded};
+use napkin_policy::Policy;
+use napkin_policy::{EpollPolicy, Threaded};
 
 use super::mend::Mend;
 use super::target;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use napkin_core::Policy;
+use napkin_policy::Policy;
 use napkin_sched::Class;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use thiserror::Error;

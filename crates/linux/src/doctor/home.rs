@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use napkin_core::policy::Threaded;
+use napkin_policy::Threaded;
 
 use super::facts::{Facts, Program, Thread};
 use super::mend::Mend;

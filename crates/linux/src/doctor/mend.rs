@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-use napkin_core::Policy;
-use napkin_core::policy::{KEYS, PRESETS, Preset};
+use napkin_policy::Policy;
+use napkin_policy::{KEYS, PRESETS, Preset};
 use napkin_sched::CpuList;
 use serde::Serializer;
 

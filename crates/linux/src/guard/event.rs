@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use napkin_core::Time;
+use napkin_policy::Time;
 use serde::Serialize;
 
 use super::cause::Cause;

@@ -29,7 +29,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use napkin_core::Policy;
+use napkin_policy::Policy;
 use thiserror::Error;
 
 pub use cause::Cause;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use napkin_core::policy::EpollPolicy;
+use napkin_policy::EpollPolicy;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_policy_s_part_comes_and_goes() {
-        let policy: napkin_core::Policy = "suspend20".parse().unwrap();
+        let policy: napkin_policy::Policy = "suspend20".parse().unwrap();
         let params = Params::from(policy.epoll);
         assert_eq!(EpollPolicy::from(params), policy.epoll);
         assert_eq!(params.to_string(), "busy poll 0 us, budget 64, prefer");

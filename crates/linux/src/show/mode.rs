@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-use napkin_core::Policy;
-use napkin_core::policy::{EpollPolicy, FAMILIES, PRESETS, Threaded, Warning};
+use napkin_policy::Policy;
+use napkin_policy::{EpollPolicy, FAMILIES, PRESETS, Threaded, Warning};
 use serde::{Serialize, Serializer};
 
 use crate::process::Params;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::kernel::{Can, Way};
-use napkin_core::policy::PRESETS;
+use napkin_policy::PRESETS;
 use std::collections::BTreeMap;
 
 /// A kernel with everything up to and including a release.

@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use napkin_core::Policy;
 use napkin_linux::doctor::{DoctorError, Facts, Finding, Request, Status, examine, gather};
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, GRO, GSO, Netdev, Route, TSO, VethConfig};
 use napkin_linux::process::{Params, Process, Socket};
 use napkin_linux::{Setting, Settings, device};
+use napkin_policy::Policy;
 use napkin_testing::needs_program;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 

@@ -1,6 +1,6 @@
 //! A profile that states what was measured on a host, on top of a built-in one.
 
-use napkin_core::text::quoted;
+use napkin_policy::text::quoted;
 use thiserror::Error;
 
 use super::key::{KEYS, Key, SECTIONS, Takes};

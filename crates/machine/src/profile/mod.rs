@@ -22,8 +22,8 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use napkin_core::Ns;
-use napkin_core::policy::nearest;
-use napkin_core::text::quoted;
+use napkin_policy::nearest;
+use napkin_policy::text::quoted;
 
 pub use draft::{Draft, DraftError, Written};
 pub use error::{Fault, Problem, ProfileError};

@@ -6,8 +6,8 @@
 //! line, and a fitted value can be replaced where it stands (`write.rs`). Only the first mistake
 //! is said where the text is not TOML at all.
 
-use napkin_core::policy::nearest;
-use napkin_core::text::quoted;
+use napkin_policy::nearest;
+use napkin_policy::text::quoted;
 use toml_edit::{Document, Item, TableLike, Value};
 
 use super::check::{self, Part};

@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-use napkin_core::policy::nearest;
-use napkin_core::text::quoted;
+use napkin_policy::nearest;
+use napkin_policy::text::quoted;
 
 use super::error::Problem;
 use super::key::Takes;

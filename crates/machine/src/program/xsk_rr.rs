@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use napkin_core::Ns;
-use napkin_core::policy::{Policy, SocketPoller, Threaded};
+use napkin_policy::{Policy, SocketPoller, Threaded};
 
 use crate::machine::Machine;
 use crate::packet::{Kind, Packet};

@@ -70,7 +70,7 @@ pub fn run(mut run: Run<'_>, paced_per_s: Option<f64>) -> Result<Outcome, String
 mod tests {
     use super::*;
     use crate::profile::Profile;
-    use napkin_core::policy::Policy;
+    use napkin_policy::Policy;
 
     fn run_with(policy: Policy, paced_per_s: Option<f64>) -> Outcome {
         let profile = Profile::named("desktop-2007").expect("built in");

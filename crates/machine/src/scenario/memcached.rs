@@ -146,7 +146,7 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
 
 #[cfg(test)]
 mod tests {
-    use napkin_core::Policy;
+    use napkin_policy::Policy;
 
     use super::*;
 

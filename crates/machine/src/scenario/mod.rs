@@ -13,8 +13,8 @@ pub mod xsk_rr;
 
 use std::collections::BTreeMap;
 
-use napkin_core::policy::Policy;
 use napkin_core::{MILLISECOND, Ns};
+use napkin_policy::Policy;
 
 use crate::histogram::Histogram;
 use crate::machine::Machine;

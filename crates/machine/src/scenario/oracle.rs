@@ -9,8 +9,8 @@
 
 use std::collections::BTreeMap;
 
-use napkin_core::policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
 use napkin_core::{EpollContext, Id, MICROSECOND, MILLISECOND, Ns};
+use napkin_policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
 
 use super::Outcome;
 use crate::config::Config;

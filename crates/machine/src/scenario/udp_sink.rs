@@ -65,7 +65,7 @@ pub fn run(mut run: Run<'_>, offered_per_s: f64) -> Result<Outcome, String> {
 mod tests {
     use super::*;
     use crate::profile::Profile;
-    use napkin_core::policy::Policy;
+    use napkin_policy::Policy;
 
     fn run_at(policy: Policy, offered_per_s: f64, seed: u64) -> Result<Outcome, String> {
         let profile = Profile::named("qemu-2018").expect("built in");

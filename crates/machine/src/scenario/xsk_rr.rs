@@ -8,8 +8,8 @@
 //! sending thread writes into a frame to the moment the receiving thread has read the reply, so a reply
 //! that waits while the application is busy is charged for it.
 
-use napkin_core::policy::{Policy, SocketPoller};
 use napkin_core::{EpollContext, Ns};
+use napkin_policy::{Policy, SocketPoller};
 
 use super::{Outcome, Run, measure};
 use crate::config::Config;

@@ -11,7 +11,7 @@
 //! spends one or two percent of its time on frames that it drops, which a NIC would drop for nothing.
 //! After a pause in which more than 65,536 fell due, the rest is counted by its mean.
 
-use napkin_core::{NEVER, Ns};
+use napkin_policy::{NEVER, Ns};
 
 use super::config::ConfigError;
 use super::flood::Flood;

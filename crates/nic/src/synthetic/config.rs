@@ -2,7 +2,7 @@
 
 use std::io;
 
-use napkin_core::{NEVER, Ns};
+use napkin_policy::{NEVER, Ns};
 use thiserror::Error;
 
 use super::arrivals::{Arrivals, MAX_RATE, MIN_RATE};

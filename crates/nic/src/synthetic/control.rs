@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use napkin_core::{NEVER, Ns};
+use napkin_policy::{NEVER, Ns};
 
 use super::wire::Wire;
 

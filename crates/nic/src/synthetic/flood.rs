@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use napkin_core::{MILLISECOND, NEVER, Ns};
+use napkin_policy::{MILLISECOND, NEVER, Ns};
 
 /// How long the flood waits for a reply before it sends again: `ping -f` sends at least a hundred
 /// requests a second.

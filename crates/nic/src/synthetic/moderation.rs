@@ -3,7 +3,7 @@
 //! The names are `ethtool -C`'s. The rule is a pure function of the arrival times, so that the
 //! queue can set its one timer in advance, as if each arrival had been watched.
 
-use napkin_core::{MICROSECOND, Ns};
+use napkin_policy::{MICROSECOND, Ns};
 
 /// When received frames raise an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,6 +1,7 @@
 //! Properties of the synthetic queue, for any configuration and any sequence of calls.
 
-use napkin_core::{Ns, Work};
+use napkin_core::Work;
+use napkin_policy::Ns;
 use proptest::prelude::*;
 
 use super::*;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crossbeam_queue::ArrayQueue;
-use napkin_core::{MICROSECOND, NEVER, Ns, Work};
+use napkin_core::Work;
+use napkin_policy::{MICROSECOND, NEVER, Ns};
 
 use super::alarm::Alarm;
 use super::arrivals::{Arrivals, Schedule};

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use napkin_core::{NEVER, Ns};
+use napkin_policy::{NEVER, Ns};
 
 use super::arrivals::Schedule;
 use super::control::Closed;

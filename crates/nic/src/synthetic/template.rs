@@ -1,6 +1,6 @@
 //! What is in the frames: the caller's part of a synthetic source.
 
-use napkin_core::Ns;
+use napkin_policy::Ns;
 
 /// Writes the frames of a synthetic source. The queue knows when a frame of which flow arrives; what
 /// is in it is the caller's business.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Rela
 use std::sync::atomic::{Ordering::AcqRel, Ordering::Release};
 
 use crossbeam_queue::ArrayQueue;
-use napkin_core::Ns;
+use napkin_policy::Ns;
 
 use super::alarm::Alarm;
 use crate::counters::add;
@@ -139,7 +139,8 @@ impl fmt::Debug for Wire {
 
 #[cfg(test)]
 mod tests {
-    use napkin_core::{NEVER, Work};
+    use napkin_core::Work;
+    use napkin_policy::NEVER;
 
     use super::super::{SyntheticConfig, SyntheticQueue};
     use super::*;

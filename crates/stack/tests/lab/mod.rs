@@ -5,8 +5,9 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use napkin_core::{Ns, Pressure};
+use napkin_core::Pressure;
 use napkin_nic::{Frame, Pool, SendError, Transmitter};
+use napkin_policy::Ns;
 use napkin_stack::{Address, Counters, FrameBuilder, Input, Listener, Stack};
 
 pub(crate) const US: Address =

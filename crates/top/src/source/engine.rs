@@ -6,10 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
-use napkin_core::Policy;
-use napkin_core::policy::{FAMILIES, InstancePolicy, PRESETS, Threaded};
 use napkin_engine::control::{Record, Request, Verb, choose, listener, request};
 use napkin_linux::procfs::{Time, thread};
+use napkin_policy::Policy;
+use napkin_policy::{FAMILIES, InstancePolicy, PRESETS, Threaded};
 use serde_json::Value;
 
 use super::{LONGEST_NAME, cpus, now_ns};
@@ -167,7 +167,7 @@ fn mode(record: &Record) -> String {
     let preset = || PRESETS.iter().find(|preset| preset.policy.instance == instance);
     let member = || {
         let microseconds = u32::try_from(instance.gro_flush_timeout / 1_000).ok()?;
-        let member = |family: &napkin_core::policy::Family| family.policy(microseconds);
+        let member = |family: &napkin_policy::Family| family.policy(microseconds);
         FAMILIES.iter().filter_map(member).find(|policy| policy.instance == instance)?.name()
     };
     alone

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ids, listed};
 use crate::doctor::{Epoll, Facts, Finding, Mend, Program, Socket};
-use napkin_core::policy::EpollPolicy;
+use napkin_policy::EpollPolicy;
 
 /// What a parameter's reader says.
 fn read(params: EpollPolicy) -> String {
@@ -220,7 +220,7 @@ pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
     if usecs == 0 {
         return vec![];
     }
-    let waits = napkin_core::Time(policy.instance.gro_flush_timeout);
+    let waits = napkin_policy::Time(policy.instance.gro_flush_timeout);
     let seen = format!("busy polls of {usecs} us, gro-flush-timeout {waits}");
     vec![if policy.waits_after_vain_poll().is_none() {
         Finding::ok(format!("a packet after a busy poll in vain waits {waits} at the most"), seen)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use napkin_core::policy::Threaded;
+use napkin_policy::Threaded;
 
 use super::{cpus, listed};
 use crate::doctor::{Facts, Finding, Known, Mend};

@@ -1,7 +1,7 @@
 //! What went on in a short window, and who else is concerned.
 
-use napkin_core::MILLISECOND;
-use napkin_core::policy::Threaded;
+use napkin_policy::MILLISECOND;
+use napkin_policy::Threaded;
 
 use super::host::NETDEV_BUDGET;
 use super::{listed, time, window};

@@ -131,12 +131,12 @@ fn cpus(cpus: &[usize]) -> String {
 
 /// A time as a policy writes it.
 fn time(nanoseconds: u64) -> String {
-    napkin_core::Time(nanoseconds).to_string()
+    napkin_policy::Time(nanoseconds).to_string()
 }
 
 /// How long something was looked at.
 fn window(facts: &Facts) -> String {
-    format!("{} ms", facts.measured.window / napkin_core::MILLISECOND)
+    format!("{} ms", facts.measured.window / napkin_policy::MILLISECOND)
 }
 
 /// The instances' ids of some sockets, without 0.

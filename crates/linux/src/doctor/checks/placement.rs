@@ -1,7 +1,7 @@
 //! Who runs where: interrupts, the instances' threads, the programs' threads.
 
-use napkin_core::Policy;
-use napkin_core::policy::Threaded;
+use napkin_policy::Policy;
+use napkin_policy::Threaded;
 
 use super::{cpus, listed};
 use crate::doctor::home::{Homes, Pair, one, stop_irqbalance};

@@ -1,6 +1,6 @@
 //! The instances' settings: against the policy, and against each other.
 
-use napkin_core::policy::Threaded;
+use napkin_policy::Threaded;
 
 use super::{listed, time};
 use crate::doctor::target::{LONG_PERIOD, LONG_SUSPENSION, PROPORTION, SHORT_PERIOD};

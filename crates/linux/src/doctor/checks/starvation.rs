@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use napkin_core::Ns;
+use napkin_policy::Ns;
 
 use super::{listed, time, window};
 use crate::device::Napi;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use napkin_core::Policy;
-use napkin_core::policy::{EpollPolicy, Threaded};
+use napkin_policy::Policy;
+use napkin_policy::{EpollPolicy, Threaded};
 
 use super::super::facts::*;
 use super::super::finding::Status;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use napkin_core::MICROSECOND;
+use napkin_policy::MICROSECOND;
 
 use super::{listed, time};
 use crate::doctor::{Facts, Finding, Program, Wait};

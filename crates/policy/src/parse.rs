@@ -147,7 +147,7 @@ fn out_of_place(item: &str) -> PolicyError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{MAX_COUNT, MAX_TIMEOUT, NetSoftirq, SocketPoller, Threaded};
+    use crate::{MAX_COUNT, MAX_TIMEOUT, NetSoftirq, SocketPoller, Threaded};
     use crate::{MICROSECOND, MILLISECOND};
     use proptest::prelude::*;
     use std::string::{String, ToString};

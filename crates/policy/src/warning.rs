@@ -211,7 +211,7 @@ impl fmt::Display for Warning {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::PRESETS;
+    use crate::PRESETS;
     use std::string::ToString;
     use std::vec;
 

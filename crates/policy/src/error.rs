@@ -157,7 +157,7 @@ impl core::error::Error for PolicyError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Policy;
+    use crate::Policy;
     use std::string::ToString;
 
     /// The error that a text gets, as its author sees it.

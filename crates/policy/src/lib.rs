@@ -3,8 +3,13 @@
 //! A policy has four parts, because the modes live in four places: the NAPI instance, the CPU, the
 //! epoll context and the application. Here are the types and the rules that follow from them alone;
 //! the files beside this one give names to values (`preset`, `explain`), read and print them
-//! (`parse`, `format`, `key`), and say what is wrong with them (`error`, `warning`, `conflict`).
+//! (`parse`, `format`, `key`), and say what is wrong with them (`error`, `warning`, `conflict`); `time`
+//! has the times they are written in, and `text` makes names that are printed beside them harmless.
 //! What a setting makes the engine, the machine or the kernel do is not decided here.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
 
 mod conflict;
 mod error;
@@ -14,11 +19,11 @@ mod key;
 mod nearest;
 mod parse;
 mod preset;
+pub mod text;
+mod time;
 mod warning;
 
 use core::ops::RangeInclusive;
-
-use crate::{MILLISECOND, Ns};
 
 pub use conflict::Conflict;
 pub use error::PolicyError;
@@ -27,6 +32,7 @@ pub use format::SpelledOut;
 pub use key::{KEYS, Key, MAX_COUNT, MAX_TIMEOUT, Takes, Value};
 pub use nearest::nearest;
 pub use preset::{DEFER_HARD_IRQS, HOLD, SUSPEND_TIMEOUT};
+pub use time::{MICROSECOND, MILLISECOND, NEVER, Ns, Time, TimeError};
 pub use warning::Warning;
 
 /// Microseconds that a family's name takes: `defer1` to `defer10000000`, which is [`MAX_TIMEOUT`].
@@ -175,7 +181,7 @@ impl EpollPolicy {
 }
 
 /// Frames a pass, with the default in the place of 0.
-pub(crate) const fn effective_budget(budget: u16) -> u16 {
+pub const fn effective_budget(budget: u16) -> u16 {
     if budget == 0 { DEFAULT_BUDGET } else { budget }
 }
 
