@@ -41,7 +41,7 @@ impl Ping {
         })?;
         let ping = Ping(Some(child));
         if let Some(child) = &ping.0 {
-            napkin_sched::pin(Some(child.id() as i32), &[cpu])?;
+            napkin_os::sched::pin(Some(child.id() as i32), &[cpu])?;
         }
         Ok(ping)
     }

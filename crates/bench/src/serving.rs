@@ -99,8 +99,7 @@ impl<'a> Window<'a> {
         cpus.sort_unstable();
         cpus.dedup();
         let interruption = Interruption::begin(&cpus, &[]).ok();
-        let measured = cpus.iter().map(|cpu| *cpu as u32).collect();
-        let threads = EngineWindow::begin(engine, measured).map_err(BenchError::Proc)?;
+        let threads = EngineWindow::begin(engine, cpus.to_vec()).map_err(BenchError::Proc)?;
         engine.restart_idle_gaps();
         let before = EngineTotals::read(engine);
         Ok(Window { serving, cpus, threads, interruption, before })

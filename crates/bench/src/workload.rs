@@ -8,10 +8,11 @@ use serde_json::{Map, Value, json};
 use crate::conclusion;
 use crate::error::{BenchError, Stopped};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::measure::{Host, Plan, ProcStat};
+use crate::measure::{Host, Plan};
 use crate::partial::Partial;
 use crate::policy::NamedPolicy;
 use crate::report::{Column, Figures, Progress, Repetition, Report, Row, ties};
+use napkin_os::procfs::CpuTimes;
 
 /// The most that each policy runs under each load.
 pub const MOST_REPETITIONS: usize = 10_000;
@@ -260,9 +261,8 @@ pub fn resumable(
         if options.progress { Progress::new(steps) } else { Progress::hidden(steps) };
     let mut host = Host::gather();
     let Placement { queue, other, poller } = options.placement();
-    let cpus = [queue, other, poller].map(|cpu| cpu as u32);
-    let mut stat = ProcStat::open().map_err(BenchError::Proc)?;
-    let times = stat.read(&cpus).map_err(BenchError::Proc)?;
+    let cpus = [queue, other, poller];
+    let times = CpuTimes::of(&cpus).map_err(BenchError::Proc)?;
     let mut repetitions: Vec<Vec<Repetition>> = vec![Vec::new(); plan.subjects * plan.groups];
     // By policy: what it may not do here, it may not do under any load.
     let mut refused: Vec<Option<String>> = vec![None; policies];
@@ -306,7 +306,7 @@ pub fn resumable(
     }
     drop(progress);
     // What was measured is not given up for this.
-    if let Ok(now) = stat.read(&cpus) {
+    if let Ok(now) = CpuTimes::of(&cpus) {
         host.note_steal(now.since(times));
     }
     let mut notes = workload.notes(options);

@@ -6,8 +6,8 @@ use std::thread;
 use napkin_bench::Interrupt;
 use napkin_bench::host_costs::derive::Constant;
 use napkin_bench::host_costs::{Measured, Options, measure};
-use napkin_linux::rights::Right;
 use napkin_machine::profile::Profile;
+use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 

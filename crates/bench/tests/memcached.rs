@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use napkin_bench::memcached::{
     Client, ClientError, ClientFigures, ClientWait, Config, Load, populate, populate_telling,
 };
-use napkin_linux::rights::Right;
-use napkin_sched::{CpuList, usable_cpus};
+use napkin_os::rights::Right;
+use napkin_os::sched::{CpuList, usable_cpus};
 use napkin_testing::{ignore, needs, needs_program, test};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 

@@ -9,7 +9,7 @@ use napkin_bench::report::{Column, Report, Row};
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, XskRr};
 use napkin_bench::{NamedPolicy, Options, Workload, run};
-use napkin_engine::rights;
+use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 
 /// All of them use the same CPUs.
@@ -119,7 +119,7 @@ fn the_corner_interrupts_after_each_softirq() {
 
 #[test]
 fn packets_are_answered_in_all_four_configurations() {
-    needs(rights::net_admin(), "CAP_NET_ADMIN: two of them prefer busy polling on a socket");
+    needs(Right::NetAdmin.held(), "CAP_NET_ADMIN: two of them prefer busy polling on a socket");
     let xsk_rr = XskRr { paces: vec![PACES[0]] };
     let report = briefly(
         &xsk_rr,
@@ -148,7 +148,7 @@ fn packets_are_answered_in_all_four_configurations() {
 
 #[test]
 fn the_real_ping_is_answered_over_a_tap_device() {
-    needs(rights::net_admin(), "CAP_NET_ADMIN");
+    needs(Right::NetAdmin.held(), "CAP_NET_ADMIN");
     needs(std::path::Path::new("/dev/net/tun").exists(), "/dev/net/tun");
     needs_program("ping");
     let report = briefly(&FloodPing::tap(), &["base"]);

@@ -15,7 +15,7 @@ use crate::cpu::EngineCpu;
 use crate::port::Port;
 use crate::shared::{Device, Napi, Shared};
 use crate::spin::Spin;
-use napkin_sched as sched;
+use napkin_os::sched;
 
 /// The most instances that the core counts.
 const MAX_INSTANCES: usize = u16::MAX as usize - 1;

@@ -1,5 +1,6 @@
 //! One socket with blocking receive calls that may busy poll (`SO_BUSY_POLL` and its kin).
 
+use napkin_os::rights::Right;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,10 +10,10 @@ use napkin_policy::ApplicationPolicy;
 use napkin_stack::{Listener, Receiver, Socket};
 use thiserror::Error;
 
+use crate::Engine;
 use crate::drive::{self, Ended, Hooks};
 use crate::epoll::drained;
 use crate::waiter::Waiter;
-use crate::{Engine, rights};
 
 /// What cannot be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -80,10 +81,10 @@ impl<S: Socket> Blocking<S> {
         socket: S,
         policy: ApplicationPolicy,
     ) -> Result<Blocking<S>, SocketError> {
-        if policy.needs_budget_privilege() && !rights::net_admin() {
+        if policy.needs_budget_privilege() && !Right::NetAdmin.held() {
             return Err(SocketError::Budget(policy.socket_busy_poll_budget));
         }
-        if policy.needs_prefer_privilege() && !rights::net_admin() {
+        if policy.needs_prefer_privilege() && !Right::NetAdmin.held() {
             return Err(SocketError::Prefer);
         }
         let shared = Arc::clone(engine.shared());

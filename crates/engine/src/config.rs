@@ -9,7 +9,7 @@ use napkin_policy::{CpuPolicy, InstancePolicy};
 use napkin_stack::Address;
 use thiserror::Error;
 
-use napkin_sched::{Class, Placement, SchedError};
+use napkin_os::sched::{Class, Placement, SchedError};
 
 /// A device to be served.
 pub struct DeviceConfig {

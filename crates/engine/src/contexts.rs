@@ -15,12 +15,12 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 
 use crate::activity::{Activity, Meter};
-use crate::clock;
 use crate::drive::{self, Ended, Hooks, Plain};
 use crate::line::{KICK, TIMER};
 use crate::parker::Parker;
 use crate::port::Port;
 use crate::shared::Shared;
+use napkin_os::clock;
 
 /// Interrupts and timers taken in one wake-up.
 const EVENTS: usize = 64;

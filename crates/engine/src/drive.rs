@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use napkin_core::{Context, CpuId, Did, Host, Id, NEVER, Ns, Op, Pass, Queue, Softirq, Task};
 
 use crate::activity::Meter;
-use crate::clock;
 use crate::port::Port;
 use crate::shared::Shared;
+use napkin_os::clock;
 
 thread_local! {
     /// This thread is taking steps: what it causes to be scheduled is another thread's.

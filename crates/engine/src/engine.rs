@@ -21,7 +21,7 @@ use crate::port::Port;
 use crate::refusals::Refusals;
 use crate::shared::Shared;
 use crate::thread::{join, spawn};
-use napkin_sched::Placement;
+use napkin_os::sched::Placement;
 
 /// A running engine. Dropping it stops it.
 #[derive(Debug)]

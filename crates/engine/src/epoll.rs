@@ -4,6 +4,7 @@
 //! of a wait are the core's ([`EpollWait`]), the ready list is [`ready`](crate::ready)'s; this file
 //! joins them to the sockets and to the sleeper.
 
+use napkin_os::rights::Right;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -257,7 +258,7 @@ fn check(params: &EpollPolicy) -> Result<(), EpollError> {
     if params.busy_poll_usecs > i32::MAX as u32 {
         return Err(EpollError::Usecs(params.busy_poll_usecs));
     }
-    if params.needs_budget_privilege() && !crate::rights::net_admin() {
+    if params.needs_budget_privilege() && !Right::NetAdmin.held() {
         return Err(EpollError::Budget(params.busy_poll_budget));
     }
     Ok(())

@@ -12,8 +12,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::clock;
 use crate::sync::AtomicU32;
+use napkin_os::clock;
 
 /// Sleeps while `word` is `expected`, until woken or until `deadline`; may return early for no
 /// reason.

@@ -7,7 +7,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::activity::Role;
-use napkin_sched::SchedError;
+use napkin_os::sched::SchedError;
 
 /// Threads that a sentence names; of more it says how many.
 const NAMED: usize = 4;

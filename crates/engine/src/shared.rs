@@ -12,13 +12,13 @@ use napkin_nic::{QueueCounters, QueueCounts};
 use napkin_stack::Stack;
 
 use crate::activity::{Activity, Meter, Role};
-use crate::clock;
 use crate::cpu::EngineCpu;
 use crate::parker::Parker;
 use crate::port::{Port, PortShares};
 use crate::slack::Slack;
 use crate::spin::Spin;
 use crate::waiter::Waiter;
+use napkin_os::clock;
 
 /// One instance's place in its device, and where its thread sleeps.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use napkin_core::Ns;
 
-use crate::clock;
+use napkin_os::clock;
 
 /// Iterations of the loop for each microsecond, on this machine.
 fn iterations_per_microsecond() -> f64 {

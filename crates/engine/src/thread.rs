@@ -10,7 +10,7 @@ use crate::activity::{Activity, Meter, Role};
 use crate::config::EngineError;
 use crate::contexts;
 use crate::shared::Shared;
-use napkin_sched::{self as sched, Class, Placement, SchedError};
+use napkin_os::sched::{self as sched, Class, Placement, SchedError};
 
 /// A thread that runs, and why it has not the class that it should have.
 pub(crate) type Spawned = (Arc<Activity>, JoinHandle<()>, Option<SchedError>);

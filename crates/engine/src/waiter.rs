@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use napkin_core::{CpuId, Ns};
 
 use crate::activity::{Meter, Role};
-use crate::clock;
 use crate::parker::Parker;
 use crate::shared::Shared;
 use crate::thread::current_tid;
+use napkin_os::clock;
 
 /// Where one waiting thread of the application sleeps.
 #[derive(Debug)]

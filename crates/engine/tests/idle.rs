@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::app::App;
 use common::{PORT, Setup, alone, policy, start};
-use napkin_engine::rights;
+use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 
 /// Wake-ups a second, at most.
@@ -133,7 +133,7 @@ fn no_policy_that_sleeps_costs_anything() {
 
 #[test]
 fn nor_does_one_that_takes_a_right() {
-    needs(rights::net_admin(), "CAP_NET_ADMIN");
+    needs(Right::NetAdmin.held(), "CAP_NET_ADMIN");
     let _alone = alone();
     cost_nothing(&sleepers(true));
 }

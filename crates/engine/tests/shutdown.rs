@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 use common::app::App;
 use common::{HANGS, PORT, Setup, alone, eventually, policy, start, tap};
 use napkin_core::CpuId;
-use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, rights, sched};
+use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, sched};
 use napkin_nic::rng::Rng;
 use napkin_nic::tap::TapConfig;
+use napkin_os::rights::Right;
 use napkin_policy::Policy;
 use napkin_stack::Address;
 use napkin_testing::{needs, test};
@@ -91,7 +92,7 @@ fn without_a_packet_while_an_epoll_busy_polls() {
 
 #[test]
 fn while_a_socket_busy_polls() {
-    needs(rights::net_admin(), "CAP_NET_ADMIN");
+    needs(Right::NetAdmin.held(), "CAP_NET_ADMIN");
     let _alone = alone();
     stops("busypoll", &traffic(), 98);
     stops("busypoll", &saturation(), 99);

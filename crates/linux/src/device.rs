@@ -7,15 +7,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use napkin_sched::Class;
+use napkin_os::sched::Class;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
 use crate::netlink::{LinkRecord, NapiRecord, Netdev, NetlinkError, QueueKind, QueueRecord, Route};
-use crate::procfs::{Interrupts, irq, thread};
 use crate::settings::{Setting, Settings};
 use crate::shell;
 use crate::sysfs::{DeviceFile, Sysfs, SysfsError};
+use napkin_os::procfs::{Interrupts, irq, thread};
 
 /// A device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -401,8 +401,8 @@ fn napi(record: &NapiRecord, polled: &Polled) -> Napi {
         irq: record.irq,
         irq_cpus: None,
         pid: record.pid,
-        thread_cpus: seen.and_then(|pid| napkin_sched::affinity(Some(pid)).ok()),
-        thread_class: seen.and_then(|pid| napkin_sched::class(Some(pid)).ok()),
+        thread_cpus: seen.and_then(|pid| napkin_os::sched::affinity(Some(pid)).ok()),
+        thread_class: seen.and_then(|pid| napkin_os::sched::class(Some(pid)).ok()),
         settings: record.settings,
     }
 }

@@ -15,9 +15,9 @@ use serde::Serialize;
 use crate::netlink::{Netdev, NetlinkError, Operation};
 use crate::process::epoll::Params;
 use crate::process::socket;
-use crate::procfs::read_text;
-use crate::rights::Right;
 use crate::settings::Setting;
+use napkin_os::procfs::read_text;
+use napkin_os::rights::Right;
 
 /// Whether the kernel can do something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -22,8 +22,6 @@ pub mod namespace;
 pub mod netlink;
 pub mod open_files;
 pub mod process;
-pub mod procfs;
-pub mod rights;
 pub mod sample;
 pub mod settings;
 pub mod shell;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::netlink::{NetlinkError, Route};
 use crate::process::socket::own_netns_cookie;
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// The calling thread's. `/proc/self` would be the first thread's.
 const OWN: &str = "/proc/thread-self/ns/net";

@@ -15,11 +15,12 @@ use crate::count::{self, CountError, Counter, Counts, Key};
 use crate::device::{self, DeviceError, Napi, NoIrq};
 use crate::namespace::{Namespace, NamespaceError};
 use crate::netlink::{NapiRecord, Netdev, NetlinkError};
-use crate::procfs::thread::{ThreadStat, Time};
-use crate::procfs::{CpuTimes, Interrupts, Softnet};
-use crate::rights::Right;
 use crate::settings::{Setting, Settings};
 use crate::show::{self, Programs};
+use napkin_os::clock;
+use napkin_os::procfs::thread::{ThreadStat, Time};
+use napkin_os::procfs::{CpuTimes, Interrupts, Softnet};
+use napkin_os::rights::Right;
 
 /// How to sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,7 +201,7 @@ impl Sampler {
         self.look_at_programs(&mut notes);
         // Before the instances: what is counted and then not listed is gone.
         let counted = self.counted(&mut notes);
-        let at_ns = monotonic_ns();
+        let at_ns = clock::now();
         let records = self.netdev.napis(None)?;
         if let Some(counted) = &counted {
             self.forget(counted, &records);
@@ -331,12 +332,12 @@ impl Sampler {
     fn cpus(&mut self, notes: &mut Vec<String>) -> Vec<CpuSnapshot> {
         let times = CpuTimes::read().unwrap_or_else(|error| {
             notes.push(format!("the CPUs' times are not known: /proc/stat: {error}"));
-            Vec::new()
+            BTreeMap::new()
         });
         match Softnet::read() {
             Ok(all) => {
                 // A kernel before 5.10 does not number the lines, which are of the CPUs that are on.
-                let unnumbered = times.iter().map(|times| times.cpu);
+                let unnumbered = times.keys().copied();
                 let numbered = all.iter().zip(unnumbered.map(Some).chain(std::iter::repeat(None)));
                 for (softnet, place) in numbered {
                     if let Some(cpu) = softnet.cpu.or(place) {
@@ -351,17 +352,14 @@ impl Sampler {
         }
         times
             .iter()
-            .map(|times| CpuSnapshot {
-                cpu: times.cpu,
+            .map(|(&cpu, times)| CpuSnapshot {
+                cpu,
                 hard_irq_ns: times.irq_ns,
                 softirq_ns: times.softirq_ns,
-                thread_ns: times
-                    .user_ns
-                    .saturating_add(times.nice_ns)
-                    .saturating_add(times.system_ns),
-                idle_ns: times.idle_ns.saturating_add(times.iowait_ns),
+                thread_ns: times.threads_ns(),
+                idle_ns: times.all_idle_ns(),
                 steal_ns: times.steal_ns,
-                time_squeezes: self.squeezes.get(&times.cpu).map(|(_, sum)| *sum),
+                time_squeezes: self.squeezes.get(&cpu).map(|(_, sum)| *sum),
             })
             .collect()
     }
@@ -456,12 +454,6 @@ fn completed(mut settings: Settings, known: &Settings) -> Settings {
     settings
 }
 
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -529,7 +521,7 @@ mod tests {
         static LOOKED_AT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         fn find() -> Programs {
             std::thread::sleep(Duration::from_millis(5));
-            LOOKED_AT.store(monotonic_ns(), std::sync::atomic::Ordering::SeqCst);
+            LOOKED_AT.store(clock::now(), std::sync::atomic::Ordering::SeqCst);
             Programs::default()
         }
         let options = Options { count: None, ..Options::default() };

@@ -14,9 +14,9 @@ use serde::Serialize;
 use crate::device::{self, Device, DeviceError, Napi};
 use crate::netlink::{Netdev, Route};
 use crate::process::{Owner, Owners, Params, Process, Socket, Unseen, owners};
-use crate::procfs::Sysctl;
-use crate::rights::Right;
 use crate::sysfs::Sysfs;
+use napkin_os::procfs::Sysctl;
+use napkin_os::rights::Right;
 use napkin_policy::EpollPolicy;
 
 pub use fold::{FOLDED_ABOVE, Group, fold, ranges};

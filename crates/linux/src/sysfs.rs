@@ -16,8 +16,8 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use thiserror::Error;
 
 use crate::netlink::LinkRecord;
-use crate::procfs::{cpus, read_text};
-use crate::rights::Right;
+use napkin_os::procfs::{cpus, read_text};
+use napkin_os::rights::Right;
 
 /// A file of sysfs is a page at the most.
 const LIMIT: usize = 64 << 10;
@@ -281,7 +281,7 @@ impl Sysfs {
 pub fn online_cpus() -> Vec<usize> {
     let text = read_text("/sys/devices/system/cpu/online", LIMIT);
     let online = text.ok().and_then(|text| cpus::parse_list(&text));
-    online.unwrap_or_else(napkin_sched::usable_cpus)
+    online.unwrap_or_else(napkin_os::sched::usable_cpus)
 }
 
 /// Whether two CPUs share a core, somewhere on this host.
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn cpus_have_siblings() {
-        let cpu = napkin_sched::usable_cpus()[0];
+        let cpu = napkin_os::sched::usable_cpus()[0];
         assert!(siblings(cpu).is_none_or(|all| all.contains(&cpu)));
         assert!(workqueue_cpumask().is_none_or(|all| !all.is_empty()));
     }

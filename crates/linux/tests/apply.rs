@@ -16,12 +16,12 @@ use napkin_linux::apply::{
 use napkin_linux::journal::Store;
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
-use napkin_linux::procfs::{interrupts::Interrupts, irq, thread};
-use napkin_linux::rights::Right;
 use napkin_linux::{Setting, Settings, device};
+use napkin_os::procfs::{interrupts::Interrupts, irq, thread};
+use napkin_os::rights::Right;
+use napkin_os::sched::Class;
 use napkin_policy::PRESETS;
 use napkin_policy::Policy;
-use napkin_sched::Class;
 use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
 
 /// A journal's directory of the test's own, in memory where there is such a place.
@@ -200,7 +200,7 @@ fn devices_that_were_not_named_are_not_touched() {
 #[test]
 fn a_threaded_device_has_threads_where_and_as_they_were_asked_for() {
     needs_cpus(2);
-    let [one, other, ..] = napkin_sched::usable_cpus()[..] else { unreachable!("two CPUs") };
+    let [one, other, ..] = napkin_os::sched::usable_cpus()[..] else { unreachable!("two CPUs") };
     lab(|| {
         let home = Home::new("threads");
         let options = Options { cpus: vec![other, one], rt: Some(10), ..Options::default() };
@@ -210,14 +210,14 @@ fn a_threaded_device_has_threads_where_and_as_they_were_asked_for() {
         let thread = |queue| device.of_rx_queue(queue).and_then(|napi| napi.pid).expect("a thread");
         for (queue, cpu) in [(0, other), (1, one)] {
             let pid = thread(queue);
-            assert_eq!(napkin_sched::affinity(Some(pid)).expect("it lives"), [cpu]);
-            assert_eq!(napkin_sched::class(Some(pid)).expect("it lives"), Class::Fifo(10));
+            assert_eq!(napkin_os::sched::affinity(Some(pid)).expect("it lives"), [cpu]);
+            assert_eq!(napkin_os::sched::class(Some(pid)).expect("it lives"), Class::Fifo(10));
         }
         let again = applied(&home, "threaded", &options).expect("applied");
         assert_eq!(again.done, Vec::new(), "twice is once");
         // Somebody's own placement of a thread is told of like any other change. It is neither what
         // napkin set nor, on two CPUs either, where the thread may run by itself: all of them.
-        napkin_sched::pin(Some(thread(0)), &[one]).expect("it may");
+        napkin_os::sched::pin(Some(thread(0)), &[one]).expect("it may");
         let error = applied(&home, "base", &Options::default()).expect_err("refused");
         assert!(error.to_string().contains("thread-cpus of va queue 0"), "{error}");
         assert!(restored(&home).is_complete(), "the thread goes, and its CPUs with it");
@@ -231,14 +231,14 @@ fn threads_of_somebody_s_come_back_where_they_were() {
         let home = Home::new("theirs");
         set(0, Setting::Threaded, 1);
         let pid = threads("va")[0];
-        napkin_sched::pin(Some(pid), &[0]).expect("it may");
-        napkin_sched::classify(Some(pid), Class::Fifo(4)).expect("it may");
+        napkin_os::sched::pin(Some(pid), &[0]).expect("it may");
+        napkin_os::sched::classify(Some(pid), Class::Fifo(4)).expect("it may");
         applied(&home, "defer20", &Options::default()).expect("applied");
         assert!(threads("va").is_empty());
         assert!(restored(&home).is_complete());
         let pid = threads("va")[0];
-        assert_eq!(napkin_sched::affinity(Some(pid)).expect("it lives"), [0]);
-        assert_eq!(napkin_sched::class(Some(pid)).expect("it lives"), Class::Fifo(4));
+        assert_eq!(napkin_os::sched::affinity(Some(pid)).expect("it lives"), [0]);
+        assert_eq!(napkin_os::sched::class(Some(pid)).expect("it lives"), Class::Fifo(4));
         assert_eq!(home.files(), 0);
     });
 }

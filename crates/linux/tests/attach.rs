@@ -16,7 +16,7 @@ use napkin_linux::attach::{
 use napkin_linux::journal::Store;
 use napkin_linux::namespace::Namespace;
 use napkin_linux::process::{Params, Process};
-use napkin_linux::rights::Right;
+use napkin_os::rights::Right;
 use napkin_testing::{needs_cpus, test};
 
 /// Remembers what would be written down.
@@ -402,7 +402,7 @@ fn a_thread_that_waits_is_pinned_where_its_packets_are_polled_and_put_back() {
     let link = Link::new();
     let start = |within: &Namespace| within.run(Program::start).expect("entered");
     let (mut program, mut sender) = (start(&link.here), start(&link.there));
-    let cpus = napkin_sched::usable_cpus();
+    let cpus = napkin_os::sched::usable_cpus();
     let cpu = cpus[1];
     let notes = Notes::default();
     let mut attachment = Attachment::new(plan("suspend20"), notes.clone());

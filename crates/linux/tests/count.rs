@@ -30,9 +30,9 @@ use napkin_linux::count::{CountError, Counter, Counts, Key, Options, Polled, ver
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{self, Ethtool, Netdev, Route, VethConfig};
 use napkin_linux::process::Params;
-use napkin_linux::rights::Right;
 use napkin_linux::sample::{self, Sampler};
 use napkin_linux::settings::Setting;
+use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 
 /// What counting takes.

@@ -12,8 +12,8 @@ use doctored::{Found, Mode, Rig, SUSPEND20, epolls};
 use napkin_linux::doctor::{Request, Status, Watch, gather};
 use napkin_linux::netlink::{Netdev, Route};
 use napkin_linux::process::Params;
-use napkin_linux::rights::Right;
 use napkin_linux::{Setting, device};
+use napkin_os::rights::Right;
 use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
 use rustix::event::epoll;
 

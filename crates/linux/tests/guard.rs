@@ -18,8 +18,8 @@ use napkin_linux::kernel::Kernel;
 use napkin_linux::namespace::{Namespace, boot_id};
 use napkin_linux::netlink::Netdev;
 use napkin_linux::process::Ready;
-use napkin_linux::rights::Right;
 use napkin_linux::settings::{Setting, Settings};
+use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 
 /// Longest wait for something that must happen: a bound against hanging, not a measurement.

@@ -8,9 +8,9 @@ use namespace::needs_rights;
 use napkin_linux::Setting;
 use napkin_linux::kernel::{Can, Kernel, Way};
 use napkin_linux::netlink::{Netdev, Operation, Route};
-use napkin_linux::procfs::{Interrupts, Sysctl, SysctlError, irq};
-use napkin_linux::rights::Right;
 use napkin_linux::sysfs::{DeviceFile, Sysfs};
+use napkin_os::procfs::{Interrupts, Sysctl, SysctlError, irq};
+use napkin_os::rights::Right;
 use napkin_testing::{ignore, needs, test};
 use rustix::thread::UnshareFlags;
 

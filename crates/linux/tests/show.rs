@@ -15,9 +15,9 @@ use napkin_linux::device::{self, DeviceError};
 use napkin_linux::namespace::Namespace;
 use napkin_linux::netlink::{Ethtool, GSO, Netdev, Route, TSO, VethConfig};
 use napkin_linux::process::{Params, Process, socket};
-use napkin_linux::procfs::cpus;
 use napkin_linux::show::{self, NapiReport, Report};
 use napkin_linux::{Setting, Settings};
+use napkin_os::procfs::cpus;
 use napkin_policy::Policy;
 use napkin_testing::{needs, needs_cpus, needs_program, test};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
@@ -288,7 +288,7 @@ fn a_veth_s_packets_come_by_the_instance_that_is_shown_for_their_queue() {
     needs_cpus(2);
     let lab = Lab::new();
     lab.gro_on();
-    let cpus = napkin_sched::usable_cpus();
+    let cpus = napkin_os::sched::usable_cpus();
     let [one, other, ..] = cpus[..] else { unreachable!("two CPUs") };
     let report = lab.show();
     for (queue, cpu) in [(0, one), (1, other)] {
@@ -301,7 +301,7 @@ fn a_veth_s_packets_come_by_the_instance_that_is_shown_for_their_queue() {
             let path = format!("/sys/class/net/vb/queues/tx-{queue}/xps_cpus");
             needs(std::fs::exists(&path).expect("sysfs"), "a kernel with XPS");
             std::fs::write(path, cpus::show_mask(&[cpu])).expect("root may");
-            napkin_sched::pin(None, &[cpu]).expect("it is usable");
+            napkin_os::sched::pin(None, &[cpu]).expect("it is usable");
             UdpSocket::bind((CLIENT, 0))?.send_to(b"x", (SERVER, 9_000))
         });
         sent.expect("the namespace is ours").expect("it goes out");
@@ -321,16 +321,19 @@ fn a_thread_is_shown_with_its_cpus_and_class() {
     assert_eq!(policies(&report), ["threaded", "base"]);
     let napi = &report.devices[0].napis[0].napi;
     let pid = napi.pid.expect("it has a thread");
-    assert_eq!(napi.thread_class, Some(napkin_sched::Class::Fair));
+    assert_eq!(napi.thread_class, Some(napkin_os::sched::Class::Fair));
     assert!(!napi.thread_cpus.as_ref().expect("it is seen").is_empty());
     agree(&lab, &report);
 
-    let cpu = napkin_sched::usable_cpus()[0];
-    napkin_sched::pin(Some(pid), &[cpu]).expect("root may");
-    napkin_sched::classify(Some(pid), napkin_sched::Class::Fifo(10)).expect("root may");
+    let cpu = napkin_os::sched::usable_cpus()[0];
+    napkin_os::sched::pin(Some(pid), &[cpu]).expect("root may");
+    napkin_os::sched::classify(Some(pid), napkin_os::sched::Class::Fifo(10)).expect("root may");
     let placed = lab.show();
     assert_eq!(placed.devices[0].napis[0].napi.thread_cpus, Some(vec![cpu]));
-    assert_eq!(placed.devices[0].napis[0].napi.thread_class, Some(napkin_sched::Class::Fifo(10)));
+    assert_eq!(
+        placed.devices[0].napis[0].napi.thread_class,
+        Some(napkin_os::sched::Class::Fifo(10))
+    );
     let json = serde_json::to_value(&placed).expect("plain data");
     assert_eq!(json["devices"][0]["napis"][0]["thread-class"], "fifo 10");
     assert_eq!(placed.devices[0].napis[1].napi.pid, None);

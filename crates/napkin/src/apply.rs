@@ -10,9 +10,9 @@ use napkin_linux::apply::{
 use napkin_linux::attach::Signals;
 use napkin_linux::journal::Store;
 use napkin_linux::shell;
+use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
 use napkin_policy::Time;
-use napkin_sched::CpuList;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use napkin_bench::serve::{DeviceSpec, Network};
+use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
-use napkin_sched::CpuList;
 
 use crate::units;
 

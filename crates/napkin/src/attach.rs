@@ -12,8 +12,8 @@ use napkin_linux::kernel::Kernel;
 use napkin_linux::process::Params;
 use napkin_linux::shell;
 use napkin_linux::support::{self, Scope, Warning};
+use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
-use napkin_sched::CpuList;
 
 use crate::apply::policy;
 use crate::failure::{Failure, say};

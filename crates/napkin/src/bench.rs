@@ -13,8 +13,8 @@ use napkin_bench::{
     BenchError, Interrupt, NamedPolicy, Options, Stopped, Workload, resumable, short,
     workload::{self, REPETITIONS},
 };
+use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
-use napkin_sched::CpuList;
 
 use crate::attempt::{self, Attempt};
 use crate::failure::{Failure, say};

@@ -6,7 +6,7 @@ use napkin_bench::host_costs::{self, Measured, Options, SECONDS};
 use napkin_bench::report::file;
 use napkin_bench::{BenchError, Interrupt};
 use napkin_machine::profile::Key;
-use napkin_sched::CpuList;
+use napkin_os::sched::CpuList;
 
 use crate::attempt;
 use crate::failure::{Failure, print, say};

@@ -3,7 +3,7 @@
 use napkin_linux::device::show_class;
 use napkin_linux::show::{self, DeviceReport, Group, Report, ranges};
 use napkin_linux::{Setting, Settings};
-use napkin_sched::CpuList;
+use napkin_os::sched::CpuList;
 
 use crate::failure::{Failure, print, print_json};
 use crate::table;
@@ -296,7 +296,7 @@ mod tests {
             irq_cpus: Some(vec![queue as usize]),
             pid: Some(2_345 + queue as i32),
             thread_cpus: Some(vec![queue as usize]),
-            thread_class: Some(napkin_sched::Class::Fifo(50)),
+            thread_class: Some(napkin_os::sched::Class::Fifo(50)),
             settings: Settings::of(&policy.instance),
         });
         let device = Device {

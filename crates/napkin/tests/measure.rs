@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Place, napkin, text};
-use napkin_linux::rights::Right;
+use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 
 #[test]

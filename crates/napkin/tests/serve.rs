@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::namespace::needs_rights;
 use common::{Place, Served, napkin, text, within};
-use napkin_linux::rights::Right;
+use napkin_os::rights::Right;
 use napkin_testing::{needs_cpus, needs_program, test};
 use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

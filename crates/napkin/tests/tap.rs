@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use common::namespace::needs_rights;
 use common::{Place, Served, within};
-use napkin_linux::rights::Right;
 use napkin_nic::rng::Rng;
+use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};

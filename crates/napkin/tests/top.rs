@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::namespace::needs_rights;
 use common::{Place, Served, napkin, text, within};
-use napkin_linux::rights::Right;
+use napkin_os::rights::Right;
 use napkin_testing::{needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};
 

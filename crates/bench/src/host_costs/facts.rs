@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use napkin_linux::netlink::{Ethtool, Netdev, Route};
-use napkin_linux::procfs::read_text;
 use napkin_machine::profile::{Key, Takes};
+use napkin_os::procfs::read_text;
 
 use super::derive::{Constant, Missing};
 use crate::error::BenchError;
@@ -118,7 +118,7 @@ pub(super) fn host(period: Option<f64>) -> Facts {
 
 fn processor(facts: &mut Facts) {
     let online = text("/sys/devices/system/cpu/online");
-    let counted = online.as_deref().and_then(|list| list.parse::<napkin_sched::CpuList>().ok());
+    let counted = online.as_deref().and_then(|list| list.parse::<napkin_os::sched::CpuList>().ok());
     match counted {
         Some(list) => {
             facts.read("processor.cpus", list.0.len() as f64, "/sys/devices/system/cpu/online");
@@ -139,7 +139,7 @@ fn processor(facts: &mut Facts) {
         None => facts.lacks("processor.frequency", "/proc/cpuinfo has no 'cpu MHz' here"),
     }
     let siblings = text("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
-    let siblings = siblings.and_then(|list| list.parse::<napkin_sched::CpuList>().ok());
+    let siblings = siblings.and_then(|list| list.parse::<napkin_os::sched::CpuList>().ok());
     match siblings.map(|list| list.0.len()) {
         Some(smt) => {
             let file = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";

@@ -25,9 +25,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use napkin_linux::count::stopwatch::Watchmaker;
-use napkin_linux::rights::Right;
 use napkin_machine::profile::{Draft, Profile, ProfileError, SECTIONS};
-use napkin_sched as sched;
+use napkin_os::rights::Right;
+use napkin_os::sched;
 
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;

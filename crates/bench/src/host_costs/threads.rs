@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use napkin_sched as sched;
+use napkin_os::sched;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::getppid;
 

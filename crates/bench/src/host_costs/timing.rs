@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-pub(super) use crate::memcached::clock::now;
+pub(super) use napkin_os::clock::now;
 
 use super::estimate::median;
 use crate::error::BenchError;

@@ -8,8 +8,8 @@ use napkin_linux::kernel::Kernel;
 use napkin_linux::netlink::{Netdev, Route};
 use napkin_linux::support::{self, Scope};
 use napkin_linux::{Setting, Settings};
+use napkin_os::sched;
 use napkin_policy::Policy;
-use napkin_sched as sched;
 
 use super::failed;
 use super::pair::{DEVICE, Pair};

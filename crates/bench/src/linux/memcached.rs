@@ -10,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use napkin_linux::attach::{Attachment, EventKind, Plan, ProcessChange, Recorder};
-use napkin_linux::procfs::ThreadStat;
+use napkin_os::procfs::ThreadStat;
+use napkin_os::sched::{self as sched, CpuList};
 use napkin_policy::MICROSECOND;
 use napkin_policy::Policy;
-use napkin_sched::{self as sched, CpuList};
 use serde_json::{Map, Value, json};
 
 use super::bed::Bed;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use napkin_linux::attach::Plan;
+use napkin_os::sched;
 use napkin_policy::Policy;
-use napkin_sched as sched;
 use serde_json::{Map, Value, json};
 
 use super::bed::Bed;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use napkin_linux::count::Counts;
-use napkin_linux::procfs::{CpuTimes, Softnet};
+use napkin_os::procfs::{CpuTimes, Softnet};
 use serde_json::Value;
 
 use super::bed::Bed;
@@ -33,7 +33,7 @@ type Moment = (Counts, Option<CpuTimes>, Option<u32>);
 
 fn read(bed: &Bed, cpu: usize) -> Result<Moment, BenchError> {
     let counts = bed.counter.read().map_err(failed)?.get(&bed.key).copied();
-    let times = CpuTimes::read().map_err(BenchError::Proc)?.into_iter().find(|it| it.cpu == cpu);
+    let times = CpuTimes::read().map_err(BenchError::Proc)?.get(&cpu).copied();
     let softnet = Softnet::read().map_err(BenchError::Proc)?;
     let softnet = softnet.iter().find(|it| it.cpu == Some(cpu));
     // An instance that was never polled has no counts yet: they are 0.
@@ -112,15 +112,11 @@ impl<'a> Window<'a> {
             put("time_squeeze", now.wrapping_sub(then).into());
         }
         if let (Some(now), Some(then)) = (times, self.times) {
-            let since = |get: fn(&CpuTimes) -> u64| get(&now).saturating_sub(get(&then));
-            let idle = since(|it| it.idle_ns) + since(|it| it.iowait_ns);
-            let irq = since(|it| it.irq_ns);
-            let softirq = since(|it| it.softirq_ns);
-            let threads =
-                since(|it| it.user_ns) + since(|it| it.nice_ns) + since(|it| it.system_ns);
-            let all = idle + irq + softirq + threads + since(|it| it.steal_ns);
-            set_ratio(extra, "server_busy", irq + softirq + threads, all);
-            set_ratio(extra, "server_softirq", softirq, all);
+            let passed = now.since(then);
+            let (threads, all) = (passed.threads_ns(), passed.total_ns());
+            let busy = passed.irq_ns + passed.softirq_ns + threads;
+            set_ratio(extra, "server_busy", busy, all);
+            set_ratio(extra, "server_softirq", passed.softirq_ns, all);
             set_ratio(extra, "server_threads", threads, all);
         }
         extra.insert("serving_cpus".into(), vec![self.cpu].into());

@@ -13,9 +13,9 @@ use napkin_engine::{Activity, Engine, Role};
 use napkin_nic::QueueCounts;
 use napkin_policy::NEVER;
 
-use super::cpu::ThreadMeter;
-use super::usage::ThreadUsage;
 use super::window::{CpuWindow, WindowUsage};
+use napkin_os::meter::ThreadMeter;
+use napkin_os::usage::ThreadUsage;
 
 /// What an engine has counted: since its start, or over a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl EngineWindow {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn begin(engine: &Engine, cpus: Vec<u32>) -> io::Result<EngineWindow> {
+    pub fn begin(engine: &Engine, cpus: Vec<usize>) -> io::Result<EngineWindow> {
         // Every thread of the process: which of them serve is only known at the end.
         let mut cpus = CpuWindow::new(ThreadMeter::of_self(|_, _| true)?, cpus)?;
         let now = napkin_engine::now();

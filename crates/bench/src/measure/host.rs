@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
-use super::stat::CpuTimes;
 use crate::machine::host::Testbed;
+use napkin_os::procfs::CpuTimes;
 
 /// The host block of a report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -91,8 +91,8 @@ impl Host {
 
     /// Notes how much the hypervisor stole over the run, from a difference of two readings.
     pub fn note_steal(&mut self, window: CpuTimes) {
-        self.steal =
-            (window.total_ns != 0).then(|| window.steal_ns as f64 / window.total_ns as f64);
+        let total = window.total_ns();
+        self.steal = (total != 0).then(|| window.steal_ns as f64 / total as f64);
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!((timer.asked_ns, timer.sleeps), (20_000, 100));
         assert!(timer.p50_ns <= timer.p99_ns && timer.p99_ns <= timer.max_ns);
 
-        host.note_steal(CpuTimes { steal_ns: 1, total_ns: 4, ..CpuTimes::default() });
+        host.note_steal(CpuTimes { steal_ns: 1, idle_ns: 3, ..CpuTimes::default() });
         assert_eq!(host.steal, Some(0.25));
         host.note_steal(CpuTimes::default());
         assert_eq!(host.steal, None);

@@ -17,20 +17,20 @@
 //! that are pinned to one CPU are told apart, as a run's are; a hypervisor that does not report what it
 //! takes is not seen here, but in the spread of the repetitions.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Instant;
 
-use super::cpu::ThreadMeter;
-use super::stat::{CpuTimes, ProcStat};
-use super::usage::ThreadUsage;
+use napkin_os::meter::ThreadMeter;
+use napkin_os::procfs::CpuTimes;
+use napkin_os::usage::ThreadUsage;
 
 /// A watch over one window.
 #[derive(Debug)]
 pub struct Interruption {
     /// The threads of each process, and what they had used at the beginning.
     processes: Vec<(ThreadMeter, Vec<ThreadUsage>)>,
-    stat: ProcStat,
-    cpus: Vec<(u32, CpuTimes)>,
+    cpus: BTreeMap<usize, CpuTimes>,
     begun: Instant,
 }
 
@@ -53,7 +53,7 @@ impl Interruption {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn begin(cpus: &[usize], others: &[u32]) -> io::Result<Interruption> {
+    pub fn begin(watched: &[usize], others: &[u32]) -> io::Result<Interruption> {
         let mut meters = vec![ThreadMeter::of_self(|_, _| true)?];
         for process in others {
             meters.push(ThreadMeter::of_process(*process)?);
@@ -64,14 +64,9 @@ impl Interruption {
             meter.read(&mut used)?;
             processes.push((meter, used));
         }
-        let mut stat = ProcStat::open()?;
-        let mut times = Vec::new();
-        for cpu in cpus.iter().map(|cpu| *cpu as u32) {
-            if !times.iter().any(|(known, _)| *known == cpu) {
-                times.push((cpu, stat.read(&[cpu])?));
-            }
-        }
-        Ok(Interruption { processes, stat, cpus: times, begun: Instant::now() })
+        let mut cpus = CpuTimes::read()?;
+        cpus.retain(|cpu, _| watched.contains(cpu));
+        Ok(Interruption { processes, cpus, begun: Instant::now() })
     }
 
     /// The share of the time since then, from 0 to 1, for which the CPU that was interrupted most was
@@ -80,7 +75,7 @@ impl Interruption {
     /// # Errors
     /// If `/proc` cannot be read.
     pub fn end(self) -> io::Result<Option<f64>> {
-        let Interruption { processes, mut stat, cpus, begun } = self;
+        let Interruption { processes, cpus, begun } = self;
         let wall = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut used = Vec::new();
         for (mut meter, before) in processes {
@@ -89,10 +84,10 @@ impl Interruption {
             meter.read(&mut now)?;
             used.extend(ThreadMeter::between(&before, &now));
         }
-        let mut all = Vec::new();
+        let (mut all, now) = (Vec::new(), CpuTimes::read()?);
         for (cpu, before) in cpus {
-            let times = stat.read(&[cpu])?.since(before);
-            match on_cpu(cpu, times, &used, wall) {
+            let times = now.get(&cpu).map_or_else(CpuTimes::default, |it| it.since(before));
+            match on_cpu(cpu as u32, times, &used, wall) {
                 Some(on_cpu) => all.push(on_cpu),
                 None => return Ok(None),
             }
@@ -103,7 +98,7 @@ impl Interruption {
 
 /// What became of one CPU's time; `None` if it is unknown how long a thread waited.
 fn on_cpu(cpu: u32, times: CpuTimes, used: &[ThreadUsage], wall: u64) -> Option<OnCpu> {
-    let none = OnCpu { threads: times.threads_ns, stolen: times.steal_ns, ..OnCpu::default() };
+    let none = OnCpu { threads: times.threads_ns(), stolen: times.steal_ns, ..OnCpu::default() };
     let here = used.iter().filter(|thread| thread.cpu == Some(cpu));
     here.map(|thread| Some((thread.cpu_ns, thread.waited(wall)?))).try_fold(none, |sum, thread| {
         let (ran, waited) = thread?;
@@ -177,15 +172,15 @@ mod tests {
 
     #[test]
     fn a_thread_that_shares_its_cpu_with_another_process_is_interrupted() {
-        let cpu = napkin_sched::usable_cpus()[0];
+        let cpu = napkin_os::sched::usable_cpus()[0];
         let mut other = std::process::Command::new("sh");
         // It ends by itself, whatever becomes of the test.
         let spin = "end=$(($(date +%s) + 20)); while [ $(date +%s) -lt $end ]; do :; done";
         let mut other = other.args(["-c", spin]).spawn().expect("a shell");
         let pid = i32::try_from(other.id()).expect("an id");
-        napkin_sched::pin(Some(pid), &[cpu]).expect("our own child");
+        napkin_os::sched::pin(Some(pid), &[cpu]).expect("our own child");
         let spin = move || {
-            napkin_sched::pin(None, &[cpu]).expect("our own thread");
+            napkin_os::sched::pin(None, &[cpu]).expect("our own thread");
             let watch = Interruption::begin(&[cpu], &[]).expect("/proc");
             while watch.begun.elapsed().as_millis() < 500 {
                 std::hint::spin_loop();

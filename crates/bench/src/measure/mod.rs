@@ -9,7 +9,6 @@
 //! [`Pow2::record`], [`PublishedEstimator::record`]) neither allocates nor locks. And what could not
 //! be measured is `None`, never zero.
 
-pub mod cpu;
 pub mod engine;
 pub mod estimator;
 pub mod host;
@@ -17,14 +16,10 @@ pub mod interleave;
 pub mod interruption;
 pub mod latency;
 pub mod pow2;
-mod procfs;
 pub mod split;
-pub mod stat;
 pub mod uncertainty;
-pub mod usage;
 pub mod window;
 
-pub use cpu::{CpuSource, ThreadMeter};
 pub use engine::{EngineTotals, EngineWindow};
 pub use estimator::{Published, PublishedEstimator};
 pub use host::Host;
@@ -33,6 +28,4 @@ pub use interruption::Interruption;
 pub use latency::{Latency, LatencyNs, Percentiles};
 pub use pow2::Pow2;
 pub use split::{CpuSplit, SplitInputs};
-pub use stat::{CpuTimes, ProcStat};
-pub use usage::{ThreadUsage, UsageTotals};
 pub use window::{CpuWindow, WindowUsage};

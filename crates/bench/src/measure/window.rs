@@ -1,23 +1,22 @@
 //! One measured window: threads, CPUs and wall time, read together at its two ends.
 //!
-//! It ties [`ThreadMeter`], [`ProcStat`] and [`CpuSplit`] together, so that every workload counts the
+//! It ties [`ThreadMeter`], [`CpuTimes`] and [`CpuSplit`] together, so that every workload counts the
 //! same things over the same time. What polling found nothing for, only the engine knows: the
 //! caller gives it at the end.
 
 use std::io;
 use std::time::Instant;
 
-use super::cpu::ThreadMeter;
 use super::split::{CpuSplit, SplitInputs};
-use super::stat::{CpuTimes, ProcStat};
-use super::usage::{ThreadUsage, UsageTotals};
+use napkin_os::meter::ThreadMeter;
+use napkin_os::procfs::CpuTimes;
+use napkin_os::usage::{ThreadUsage, UsageTotals};
 
 /// Measures windows one after the other, over the same threads and CPUs.
 #[derive(Debug)]
 pub struct CpuWindow {
     threads: ThreadMeter,
-    stat: ProcStat,
-    cpus: Vec<u32>,
+    cpus: Vec<usize>,
     before: Vec<ThreadUsage>,
     after: Vec<ThreadUsage>,
     times: CpuTimes,
@@ -47,13 +46,11 @@ impl CpuWindow {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn new(threads: ThreadMeter, mut cpus: Vec<u32>) -> io::Result<CpuWindow> {
+    pub fn new(threads: ThreadMeter, mut cpus: Vec<usize>) -> io::Result<CpuWindow> {
         cpus.sort_unstable();
         cpus.dedup();
-        let stat = ProcStat::open()?;
         let mut window = CpuWindow {
             threads,
-            stat,
             cpus,
             before: Vec::new(),
             after: Vec::new(),
@@ -69,7 +66,7 @@ impl CpuWindow {
     /// # Errors
     /// If `/proc` cannot be read.
     pub fn begin(&mut self) -> io::Result<()> {
-        self.times = self.stat.read(&self.cpus)?;
+        self.times = CpuTimes::of(&self.cpus)?;
         self.threads.read(&mut self.before)?;
         self.start = Instant::now();
         Ok(())
@@ -105,7 +102,7 @@ impl CpuWindow {
     ) -> io::Result<WindowUsage> {
         let wall_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.threads.read(&mut self.after)?;
-        let cpus = self.stat.read(&self.cpus)?.since(self.times);
+        let cpus = CpuTimes::of(&self.cpus)?.since(self.times);
         let mut threads = ThreadMeter::between(&self.before, &self.after);
         threads.retain(|thread| wanted(thread.tid));
         for thread in &mut threads {

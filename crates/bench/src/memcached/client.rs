@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use napkin_sched::pin;
+use napkin_os::sched::pin;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
 
 use super::backlog;
-use super::clock;
 use super::config::Config;
 use super::connection::Streams;
 use super::error::ClientError;
 use super::figures::ClientFigures;
 use super::records::Records;
 use super::worker::{Command, Common, Worker};
+use napkin_os::clock;
 
 /// Descriptors of a thread beside its sockets.
 const OF_A_THREAD: u64 = 3;

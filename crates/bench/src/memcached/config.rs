@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use napkin_sched::CpuList;
+use napkin_os::sched::CpuList;
 
 use super::error::ClientError;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use napkin_sched::SchedError;
+use napkin_os::sched::SchedError;
 use thiserror::Error;
 
 /// What stopped a client.

@@ -21,7 +21,6 @@
 mod answer;
 mod backlog;
 mod client;
-pub(crate) mod clock;
 mod config;
 mod connection;
 mod error;

@@ -23,12 +23,12 @@ use rustix::time::{
 
 use super::answer::{Answer, Parser};
 use super::backlog::Backlog;
-use super::clock;
 use super::config::{ClientWait, Config};
 use super::connection::{Connection, Phase, Streams, open, reopen};
 use super::error::ClientError;
 use super::figures::{Tally, Trouble};
 use super::records::Records;
+use napkin_os::clock;
 
 /// Bytes read at once.
 const READ: usize = 64 * 1024;

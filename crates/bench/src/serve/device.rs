@@ -59,7 +59,7 @@ fn tap(
     free(name, network)?;
     let host = network.neighbour();
     // Whoever may not set addresses may still own an interface that somebody set up for him.
-    let privileged = napkin_engine::rights::net_admin();
+    let privileged = napkin_os::rights::Right::NetAdmin.held();
     let tap = TapConfig {
         name: name.to_owned(),
         queues: config.queues,

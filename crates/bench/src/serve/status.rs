@@ -188,11 +188,10 @@ impl Meter {
 
 impl Window {
     fn begin(engine: &Engine, progress: &[Arc<Progress>]) -> Window {
-        let cpus = engine.cpus().into_iter().filter_map(|cpu| u32::try_from(cpu).ok()).collect();
         Window {
             begun: Instant::now(),
             before: Totals::read(engine, progress),
-            cpu: EngineWindow::begin(engine, cpus).ok(),
+            cpu: EngineWindow::begin(engine, engine.cpus()).ok(),
         }
     }
 }

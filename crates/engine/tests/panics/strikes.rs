@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use napkin_core::CpuId;
-use napkin_engine::{Epoll, Role, rights};
+use napkin_engine::{Epoll, Role};
 use napkin_nic::rng::Rng;
+use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 
 use crate::common::app::App;
@@ -99,7 +100,7 @@ fn the_application_panics_in_its_wait() {
 
 #[test]
 fn the_application_panics_while_its_socket_busy_polls() {
-    needs(rights::net_admin(), "CAP_NET_ADMIN");
+    needs(Right::NetAdmin.held(), "CAP_NET_ADMIN");
     let _alone = alone();
     strikes(Role::Application, "busypoll");
 }

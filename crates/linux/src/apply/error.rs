@@ -6,11 +6,11 @@ use super::restored::Foreign;
 use crate::device::DeviceError;
 use crate::journal::JournalError;
 use crate::netlink::NetlinkError;
-use crate::procfs::irq::IrqError;
-use crate::rights::Right;
 use crate::settings::Setting;
 use crate::support::Refusal;
 use crate::sysfs::SysfsError;
+use napkin_os::procfs::irq::IrqError;
+use napkin_os::rights::Right;
 
 /// Why the kernel could not be read or written.
 #[derive(Debug, Error)]
@@ -34,7 +34,7 @@ pub enum WorldError {
         /// Whose.
         instance: String,
         /// Why.
-        source: napkin_sched::SchedError,
+        source: napkin_os::sched::SchedError,
     },
     /// What was to be set has vanished.
     #[error(

@@ -1,7 +1,7 @@
 //! Making the changes of a plan, each on the disk before it is made.
 
+use napkin_os::sched::Class;
 use napkin_policy::Policy;
-use napkin_sched::Class;
 
 use super::error::ApplyError;
 use super::located::located;

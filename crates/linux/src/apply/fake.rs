@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use napkin_sched::Class;
+use napkin_os::sched::Class;
 
 use super::error::WorldError;
 use super::place::{COMPARED, Instance, Place, ThreadId, Value};
 use super::world::{Snapshot, Target, Whereabouts, World};
 use crate::device::{Device, DeviceError, Napi};
 use crate::kernel::{Kernel, Way};
-use crate::rights::Right;
 use crate::settings::{Setting, Settings};
 use crate::support::tests::linux;
+use napkin_os::rights::Right;
 
 /// The CPUs of the fake.
 pub(super) const CPUS: usize = 4;

@@ -11,11 +11,11 @@ use crate::journal::namespaces;
 use crate::kernel::{Can, Kernel, Way};
 use crate::namespace::Namespace;
 use crate::netlink::{LinkRecord, Netdev, NetlinkError, Route};
-use crate::procfs::irq;
-use crate::procfs::thread::{self, ThreadStat};
-use crate::rights::Right;
 use crate::settings::Setting;
 use crate::sysfs::{DeviceFile, Sysfs, online_cpus};
+use napkin_os::procfs::irq;
+use napkin_os::procfs::thread::{self, ThreadStat};
+use napkin_os::rights::Right;
 
 /// The kernel's thread that makes all others, and hands its CPUs down to them.
 const KTHREADD: i32 = 2;
@@ -199,13 +199,13 @@ impl World for Linux {
                 let pid = self.pid(at, instance)?;
                 // It has ended since: it has no CPUs.
                 Ok(pid
-                    .and_then(|pid| napkin_sched::affinity(Some(pid)).ok())
+                    .and_then(|pid| napkin_os::sched::affinity(Some(pid)).ok())
                     .as_deref()
                     .map(Value::cpus))
             }
             Place::ThreadClass(instance) => {
                 let pid = self.pid(at, instance)?;
-                Ok(pid.and_then(|pid| napkin_sched::class(Some(pid)).ok()).map(Value::Class))
+                Ok(pid.and_then(|pid| napkin_os::sched::class(Some(pid)).ok()).map(Value::Class))
             }
             Place::IrqCpus(instance) => match of(instance).and_then(|napi| napi.irq) {
                 Some(number) => match irq::affinity(number) {
@@ -271,9 +271,9 @@ impl World for Linux {
         }
         match place {
             Place::ThreadCpus(_) => {
-                napkin_sched::affinity(Some(tid)).ok().as_deref().map(Value::cpus)
+                napkin_os::sched::affinity(Some(tid)).ok().as_deref().map(Value::cpus)
             }
-            Place::ThreadClass(_) => napkin_sched::class(Some(tid)).ok().map(Value::Class),
+            Place::ThreadClass(_) => napkin_os::sched::class(Some(tid)).ok().map(Value::Class),
             _ => None,
         }
     }
@@ -290,7 +290,7 @@ impl World for Linux {
     fn new_thread_cpus(&self) -> Vec<usize> {
         // In a container with process ids of its own 2 is somebody else.
         let kthreadd = thread::comm(KTHREADD).filter(|comm| comm == "kthreadd");
-        let cpus = kthreadd.and_then(|_| napkin_sched::affinity(Some(KTHREADD)).ok());
+        let cpus = kthreadd.and_then(|_| napkin_os::sched::affinity(Some(KTHREADD)).ok());
         cpus.unwrap_or_else(online_cpus)
     }
 }
@@ -298,8 +298,8 @@ impl World for Linux {
 /// Sets a place of a thread's.
 fn place_thread(tid: i32, place: &Place, value: &Value) -> Result<(), WorldError> {
     let done = match value {
-        Value::Cpus(cpus) => napkin_sched::pin(Some(tid), cpus),
-        Value::Class(class) => napkin_sched::classify(Some(tid), *class),
+        Value::Cpus(cpus) => napkin_os::sched::pin(Some(tid), cpus),
+        Value::Class(class) => napkin_os::sched::classify(Some(tid), *class),
         Value::Number(_) => {
             return Err(WorldError::NoSuchValue { what: place.what(), value: value.to_string() });
         }

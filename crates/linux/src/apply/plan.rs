@@ -3,9 +3,9 @@
 //! Pure: a device as it was found, a kernel as it was probed, and the options go in. What is already
 //! as it should be is no change, so a second apply plans nothing.
 
+use napkin_os::sched::{Class, CpuList};
 use napkin_policy::Policy;
 use napkin_policy::Threaded;
-use napkin_sched::{Class, CpuList};
 use serde::Serialize;
 
 use super::error::PlanError;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use napkin_os::sched::Class;
 use napkin_policy::PRESETS;
 use napkin_policy::Policy;
-use napkin_sched::Class;
 use proptest::prelude::*;
 
 use super::fake::{CPUS, Fake};
@@ -14,9 +14,9 @@ use super::*;
 use crate::journal::fault::crash;
 use crate::journal::{JournalError, Store};
 use crate::namespace::Identity;
-use crate::rights::Right;
 use crate::settings::Setting;
 use crate::support::tests::linux;
+use napkin_os::rights::Right;
 
 mod answers;
 mod channels;

@@ -6,7 +6,7 @@ use super::error::WorldError;
 use super::place::{Instance, Place, Spot, ThreadId, Value};
 use crate::device::{Device, Napi};
 use crate::kernel::Kernel;
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// Which device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::plan::Plan;
 use crate::process::{
     Descriptor, Descriptors, Kind, Params, Process, ProcessError, SocketOptions, same_file,
 };
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// More descriptors of one process than this are not looked at.
 pub(crate) const MAX_DESCRIPTORS: usize = 1 << 20;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use napkin_sched::CpuList;
+use napkin_os::sched::CpuList;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -249,16 +249,16 @@ fn restore_affinity(
     new: &[usize],
 ) -> Result<Restored, ProcessError> {
     // The thread may end at any moment.
-    let Ok(now) = napkin_sched::affinity(Some(tid)) else { return Ok(Restored::Gone) };
+    let Ok(now) = napkin_os::sched::affinity(Some(tid)) else { return Ok(Restored::Gone) };
     if now == old {
         return Ok(Restored::Done);
     }
     if now != new {
         return Ok(Restored::Changed { now: format!("CPU {}", CpuList(now)) });
     }
-    match napkin_sched::pin(Some(tid), old) {
+    match napkin_os::sched::pin(Some(tid), old) {
         Ok(()) => Ok(Restored::Done),
-        Err(napkin_sched::SchedError::Affinity { source: Errno::SRCH }) => Ok(Restored::Gone),
+        Err(napkin_os::sched::SchedError::Affinity { source: Errno::SRCH }) => Ok(Restored::Gone),
         Err(error) => Err(process.sched_refused(error)),
     }
 }

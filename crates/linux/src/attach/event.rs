@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use napkin_sched::CpuList;
+use napkin_os::sched::CpuList;
 use serde::Serialize;
 
 use crate::process::{Params, SocketOptions};

@@ -8,8 +8,8 @@ use napkin_policy::Policy;
 use super::pin::Resolver;
 use crate::device::{self, DeviceError, Napi};
 use crate::netlink::Netdev;
-use crate::procfs::irq;
 use crate::settings::{Setting, Settings};
+use napkin_os::procfs::irq;
 
 /// Where each NAPI instance of this network namespace is polled: on its thread's CPU, or else on the
 /// one to which its interrupt goes. Of an instance with several, or with neither, nothing is known
@@ -46,7 +46,7 @@ impl Kernel for Running {
     }
 
     fn thread_cpus(&mut self, tid: i32) -> Option<Vec<usize>> {
-        napkin_sched::affinity(Some(tid)).ok()
+        napkin_os::sched::affinity(Some(tid)).ok()
     }
 
     fn irq_cpus(&mut self, irq: u32) -> Option<Vec<usize>> {

@@ -112,7 +112,7 @@ impl Attached {
         };
         let new = vec![cpu];
         let Some(thread_start_time) = self.process.thread_start_time(tid)? else { return Ok(()) };
-        let Ok(now) = napkin_sched::affinity(Some(tid)) else { return Ok(()) };
+        let Ok(now) = napkin_os::sched::affinity(Some(tid)) else { return Ok(()) };
         if now == new {
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl Attached {
             _ => now,
         };
         self.record(What::Affinity { tid, thread_start_time, old, new: new.clone() }, recorder)?;
-        match napkin_sched::pin(Some(tid), &new) {
+        match napkin_os::sched::pin(Some(tid), &new) {
             Ok(()) => {
                 let cpus = new;
                 events.push(self.event(EventKind::Pinned { tid, napi_id, cpus }));

@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 use rustix::thread::set_name;
 
 use super::signals::{Came, Signals};
-use crate::procfs::read_text;
+use napkin_os::procfs::read_text;
 
 /// Where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

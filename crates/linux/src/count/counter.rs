@@ -12,7 +12,7 @@ use super::bpf::{Map, MapKind, Program, Refused, RunStats};
 use super::btf::{Btf, BtfError};
 use super::layout::{Absent, Layout, Timer};
 use super::program::{self, Maps, key, polled, row};
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// What to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

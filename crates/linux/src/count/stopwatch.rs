@@ -18,7 +18,7 @@ use super::bpf::{Map, MapKind};
 use super::btf::{Btf, Kind};
 use super::counter::{Attached, CountError, no_table, not_read};
 use super::layout::{Absent, Layout};
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// Records of each CPU: a power of two.
 pub const ROOM: u32 = 1 << ROOM_BITS;

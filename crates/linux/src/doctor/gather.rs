@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use napkin_os::sched::Class;
 use napkin_policy::Policy;
-use napkin_sched::Class;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use thiserror::Error;
 
@@ -24,10 +24,10 @@ use crate::kernel::Kernel;
 use crate::namespace::Namespace;
 use crate::netlink::{Ethtool, Netdev, NetlinkError, Route};
 use crate::process::{self, Owners, Process, ProcessError};
-use crate::procfs::{Softnet, Sysctl, SysctlError, Threads};
-use crate::rights::Right;
 use crate::support::{self, Scope};
 use crate::sysfs::{self, Sysfs};
+use napkin_os::procfs::{Softnet, Sysctl, SysctlError, Threads};
+use napkin_os::rights::Right;
 
 /// What to look at.
 #[derive(Debug, Clone)]

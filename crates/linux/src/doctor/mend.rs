@@ -6,13 +6,13 @@
 
 use std::fmt;
 
+use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
 use napkin_policy::{KEYS, PRESETS, Preset};
-use napkin_sched::CpuList;
 use serde::Serializer;
 
-use crate::procfs::Sysctl;
 use crate::shell::{dev, word as quoted};
+use napkin_os::procfs::Sysctl;
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::facts::{Epoll, Known, Program, Socket, SocketKind, Thread, Wait};
 use super::go;
 use super::waits::Watch;
 use crate::process::{Descriptors, Kind, Params, Process, ProcessError, Timeout, Waits, socket};
-use crate::procfs::{self, Time};
+use napkin_os::procfs::{self, Time};
 
 /// Descriptors of one program that are looked at, and members of one of its epolls.
 const DESCRIPTORS: usize = 1 << 16;
@@ -55,7 +55,7 @@ pub(super) fn program(process: &Process, window: Duration) -> Option<Program> {
             let used = Time::read(pid, *tid)?.run_ns.saturating_sub(*before.get(tid)?);
             Some(Thread {
                 tid: *tid,
-                cpus: napkin_sched::affinity(Some(*tid)).ok()?,
+                cpus: napkin_os::sched::affinity(Some(*tid)).ok()?,
                 permille: u32::try_from(used.saturating_mul(1_000) / window).unwrap_or(u32::MAX),
                 slept: slept.as_ref().map(|slept| slept.contains(tid)),
             })

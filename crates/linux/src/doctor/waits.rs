@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::facts::Wait;
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// Threads that are watched; a program with more is watched in part.
 const MOST_THREADS: usize = 64;

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::doctor::Watch;
 use crate::process::{self, Descriptor, Kind, Params, Process, ProcessError, Ready, Socket};
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// Descriptors of each process that are looked at, and members of its contexts.
 const DESCRIPTORS: usize = 4_096;

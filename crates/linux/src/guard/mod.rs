@@ -40,7 +40,7 @@ use crate::count::{self, CountError, Counter};
 use crate::journal::Store;
 use crate::namespace::{Namespace, NamespaceError};
 use crate::netlink::{Netdev, NetlinkError};
-use crate::rights::Right;
+use napkin_os::rights::Right;
 use watch::Watch;
 
 /// Whether a suspension that was ended is tried again.

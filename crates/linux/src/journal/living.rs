@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::namespace::Identity;
-use crate::procfs::read_text;
-use crate::rights::Right;
+use napkin_os::procfs::read_text;
+use napkin_os::rights::Right;
 
 /// The inode of the first PID namespace, which every kernel gives it (`PROC_PID_INIT_INO`).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";

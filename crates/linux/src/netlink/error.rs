@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// Why a request over netlink has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::attribute::{Attribute, Body, Malformed, attributes, split_header};
 use super::error::NetlinkError;
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// The longest wait for one reply.
 const PATIENCE: Duration = Duration::from_secs(5);

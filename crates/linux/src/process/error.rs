@@ -1,10 +1,10 @@
 //! What can go wrong with another process.
 
-use napkin_sched::SchedError;
+use napkin_os::sched::SchedError;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// Why a process could not be looked at.
 #[derive(Debug, Error)]

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use napkin_os::sched::SchedError;
 use napkin_policy::text::escaped;
-use napkin_sched::SchedError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::error::ProcessError;
 use super::procfile;
 use crate::open_files::is_shortage;
-use crate::rights::Right;
+use napkin_os::rights::Right;
 
 /// More threads of one process than this are not looked at.
 const MAX_THREADS: usize = 1 << 16;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use napkin_sched::Class;
+use napkin_os::sched::Class;
 
 use super::{DeviceReport, NapiReport, Program};
 

@@ -358,7 +358,7 @@ impl Rig {
         let read = || device::read(&mut Netdev::open().expect("netdev"), "va");
         let device = self.server.run(read).expect("entered").expect("it is there");
         for napi in device.napis {
-            napkin_sched::pin(napi.pid, &[cpu]).expect("it lives");
+            napkin_os::sched::pin(napi.pid, &[cpu]).expect("it lives");
             assert!(napi.pid.is_some());
         }
     }
@@ -366,7 +366,7 @@ impl Rig {
     /// Pins all threads of the first program.
     pub(crate) fn pin_program(&self, cpu: usize) {
         for tid in Process::open(self.pid()).expect("it runs").threads().expect("it has some") {
-            napkin_sched::pin(Some(tid), &[cpu]).expect("it lives");
+            napkin_os::sched::pin(Some(tid), &[cpu]).expect("it lives");
         }
     }
 

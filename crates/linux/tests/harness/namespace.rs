@@ -1,7 +1,7 @@
 //! Network namespaces of a test's own, and the rights that they and other tests need.
 
 use napkin_linux::namespace::Namespace;
-use napkin_linux::rights::Right;
+use napkin_os::rights::Right;
 use napkin_testing::needs;
 
 /// Ignores the running test unless it has these rights.

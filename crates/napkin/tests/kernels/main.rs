@@ -15,7 +15,7 @@ mod vm;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use napkin_linux::rights::Right;
+use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 
 use cases::{CASES, Outcome};

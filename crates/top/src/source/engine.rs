@@ -7,12 +7,13 @@
 use std::path::{Path, PathBuf};
 
 use napkin_engine::control::{Record, Request, Verb, choose, listener, request};
-use napkin_linux::procfs::{Time, thread};
+use napkin_os::clock;
+use napkin_os::procfs::{Time, thread};
 use napkin_policy::Policy;
 use napkin_policy::{FAMILIES, InstancePolicy, PRESETS, Threaded};
 use serde_json::Value;
 
-use super::{LONGEST_NAME, cpus, now_ns};
+use super::{LONGEST_NAME, cpus};
 use crate::sample::{NapiSample, Polls, Sample, Source, SourceError, Squeezes};
 use crate::text::plain;
 
@@ -67,7 +68,7 @@ impl Source for EngineSource {
 
     fn sample(&mut self) -> Result<Sample, SourceError> {
         let answer = request(&self.path, &Request::new(Verb::NapiGet));
-        let at_ns = now_ns();
+        let at_ns = clock::now();
         let records = match answer {
             Ok(answer) => answer.records,
             Err(error) => {

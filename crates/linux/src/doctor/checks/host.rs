@@ -6,7 +6,7 @@ use napkin_policy::Threaded;
 
 use super::{cpus, listed};
 use crate::doctor::{Facts, Finding, Known, Mend};
-use crate::procfs::Sysctl;
+use napkin_os::procfs::Sysctl;
 
 /// Whether somebody occupies a CPU by design.
 fn spins(facts: &Facts) -> bool {

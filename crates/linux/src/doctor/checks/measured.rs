@@ -7,8 +7,8 @@ use super::host::NETDEV_BUDGET;
 use super::{listed, time, window};
 use crate::device::Napi;
 use crate::doctor::{Facts, Finding, Host, Known, Mend};
-use crate::procfs::Sysctl;
 use crate::settings::Setting;
+use napkin_os::procfs::Sysctl;
 
 /// From here on a larger limit does not help: a softirq's work is more than its CPU can do.
 const MOST_PACKETS: i64 = 1_200;

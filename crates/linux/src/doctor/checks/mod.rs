@@ -126,7 +126,7 @@ fn listed<T: Display>(items: impl IntoIterator<Item = T>) -> String {
 
 /// CPUs as the kernel lists them.
 fn cpus(cpus: &[usize]) -> String {
-    napkin_sched::CpuList(cpus.to_vec()).to_string()
+    napkin_os::sched::CpuList(cpus.to_vec()).to_string()
 }
 
 /// A time as a policy writes it.

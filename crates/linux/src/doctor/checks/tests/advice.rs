@@ -2,7 +2,7 @@
 
 use super::super::super::mend::Mend;
 use super::*;
-use crate::procfs::Sysctl;
+use napkin_os::procfs::Sysctl;
 
 /// What a check advises, as it is printed; `None` if it says that something is wrong, and no more.
 #[track_caller]

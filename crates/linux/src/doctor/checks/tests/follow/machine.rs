@@ -6,8 +6,8 @@ use super::super::super::super::gather::{meant, supported};
 use super::super::super::super::mend::Mend;
 use super::super::*;
 use crate::kernel::{Can, Kernel};
-use crate::procfs::Sysctl;
 use crate::support::tests::linux;
+use napkin_os::procfs::Sysctl;
 
 /// What is going on, and shows only in what it does.
 #[derive(Debug, Clone)]

@@ -1,13 +1,11 @@
-//! What `/proc` says of interrupts, softirqs, CPUs, threads and the kernel's switches.
 //!
 //! Parsers are total and keep no more than they were given; every file is read up to a limit. What a
-//! kernel does not say is `None`. Not other programs' descriptors: those are [`crate::process`]'s.
+//! kernel does not say is `None`. Not other programs' descriptors: those are the linux world's.
 
 pub mod cpus;
 mod cpuset;
 pub mod interrupts;
 pub mod irq;
-pub mod softirqs;
 pub mod softnet;
 pub mod stat;
 pub mod sysctl;
@@ -21,7 +19,6 @@ use std::path::Path;
 pub use cpuset::cpuset;
 pub use interrupts::{Interrupt, Interrupts};
 pub use irq::IrqError;
-pub use softirqs::Softirqs;
 pub use softnet::Softnet;
 pub use stat::CpuTimes;
 pub use sysctl::{Sysctl, SysctlError};

@@ -1,6 +1,6 @@
 //! Sets of CPUs as the kernel writes them: lists (`0-3,8`) and masks (`f`, `ff,ffffffff`).
 //!
-//! Not what a user types: that is [`napkin_sched::CpuList`], which refuses what the kernel would
+//! Not what a user types: that is [`crate::sched::CpuList`], which refuses what the kernel would
 //! take.
 
 /// The largest number that a kernel can be built for, and so a bound on what is kept.

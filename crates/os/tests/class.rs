@@ -1,6 +1,6 @@
 //! What takes a right.
 
-use napkin_sched::{Class, class, classify, may};
+use napkin_os::sched::{Class, class, classify, may};
 use napkin_testing::{needs, test};
 
 #[test]

@@ -5,7 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use super::{cpus, read_text};
-use napkin_sched::CpuList;
+use crate::sched::CpuList;
 
 /// A list of every second of eight thousand CPUs has fewer bytes.
 const LIMIT: usize = 64 << 10;

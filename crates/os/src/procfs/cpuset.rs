@@ -67,7 +67,7 @@ mod tests {
     fn a_process_may_be_put_where_it_is() {
         let own = i32::try_from(std::process::id()).expect("a process id");
         if let Some(cpus) = cpuset(own) {
-            for cpu in napkin_sched::usable_cpus() {
+            for cpu in crate::sched::usable_cpus() {
                 assert!(cpus.contains(&cpu), "CPU {cpu}: {cpus:?}");
             }
         }

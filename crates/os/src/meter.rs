@@ -8,18 +8,19 @@
 //! Limits of the source: the kernel brings a running thread's time up to date at its tick (1 to
 //! 10 ms) and a waiting thread's delay when it next runs, so a window should be much longer than
 //! that. A thread that was starved for a whole window is told by its state:
-//! [`ThreadUsage::waited`](super::ThreadUsage::waited). `/proc/<pid>/schedstat` needs `CONFIG_SCHED_INFO`; without it CPU time comes from `stat`
+//! [`ThreadUsage::waited`](crate::usage::ThreadUsage::waited). `/proc/<pid>/schedstat` needs `CONFIG_SCHED_INFO`; without it CPU time comes from `stat`
 //! in whole ticks (10 ms) and run-queue delay is unknown, which [`ThreadMeter::source`] tells.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::procfs::{number, read_again, tick_ns, words};
-use super::usage::ThreadUsage;
+use crate::procfs::{ThreadStat, Time};
+use crate::usage::ThreadUsage;
 
 /// Where CPU times come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +51,6 @@ pub struct ThreadMeter {
     process: PathBuf,
     probes: Vec<Probe>,
     source: CpuSource,
-    tick_ns: u64,
     buffer: Vec<u8>,
 }
 
@@ -87,7 +87,6 @@ impl ThreadMeter {
             process: process.to_owned(),
             probes: Vec::new(),
             source,
-            tick_ns: tick_ns(),
             buffer: Vec::with_capacity(4096),
         };
         meter.admit(wanted)?;
@@ -128,7 +127,7 @@ impl ThreadMeter {
     /// error: its last reading is given again, marked.
     pub fn read(&mut self, into: &mut Vec<ThreadUsage>) -> io::Result<()> {
         for probe in &mut self.probes {
-            if let Err(error) = probe.update(self.source, self.tick_ns, &mut self.buffer) {
+            if let Err(error) = probe.update(self.source, &mut self.buffer) {
                 if !is_gone(&error) {
                     return Err(error);
                 }
@@ -189,16 +188,19 @@ impl Probe {
         }))
     }
 
-    fn update(&mut self, source: CpuSource, tick_ns: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
+    fn update(&mut self, source: CpuSource, buffer: &mut Vec<u8>) -> io::Result<()> {
         read_again(&self.times, buffer)?;
         let (cpu_ns, run_delay_ns) = match source {
             CpuSource::Schedstat => {
-                let (cpu, delay) = parse_schedstat(buffer).ok_or_else(|| odd("schedstat"))?;
-                (cpu, Some(delay))
+                let text = String::from_utf8_lossy(buffer);
+                let time = Time::parse(&text).ok_or_else(|| odd("schedstat"))?;
+                (time.run_ns, Some(time.wait_ns))
             }
             CpuSource::Stat => {
-                let ticks = parse_stat_ticks(buffer).ok_or_else(|| odd("stat"))?;
-                (ticks.saturating_mul(tick_ns), None)
+                let ticks = rustix::param::clock_ticks_per_second();
+                let text = String::from_utf8_lossy(buffer);
+                let stat = ThreadStat::parse(&text, ticks).ok_or_else(|| odd("stat"))?;
+                (stat.cpu_ns, None)
             }
         };
         read_again(&self.status, buffer)?;
@@ -241,18 +243,38 @@ fn odd(file: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("/proc thread file `{file}` is malformed"))
 }
 
-/// CPU time and run-queue delay; the third field, time slices, is not used.
-fn parse_schedstat(text: &[u8]) -> Option<(u64, u64)> {
-    let mut fields = numbers(text);
-    Some((fields.next()?, fields.next()?))
+/// Reads a whole file from its start into the buffer, whose memory is kept.
+fn read_again(file: &File, buffer: &mut Vec<u8>) -> io::Result<()> {
+    /// No file of ours is longer: the longest, /proc/stat, has about 100 bytes a CPU and 2 a vector.
+    const LONGEST: usize = 1 << 22;
+    buffer.resize(buffer.capacity().max(4096), 0);
+    let mut length = 0;
+    loop {
+        match file.read_at(&mut buffer[length..], length as u64) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if length == buffer.len() {
+            if length >= LONGEST {
+                break;
+            }
+            buffer.resize(length * 2, 0);
+        }
+    }
+    buffer.truncate(length);
+    Ok(())
 }
 
-/// User and system time. The name before them stands in brackets and may itself hold brackets.
-fn parse_stat_ticks(text: &[u8]) -> Option<u64> {
-    let end_of_name = text.iter().rposition(|&byte| byte == b')')?;
-    // After the name come state, then ten fields, then utime and stime: fields 14 and 15 in proc(5).
-    let mut fields = words(&text[end_of_name + 1..]).skip(11).map(number);
-    fields.next()??.checked_add(fields.next()??)
+/// The words of a text between white space.
+fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+}
+
+/// A word as a whole number.
+fn number(word: &[u8]) -> Option<u64> {
+    std::str::from_utf8(word).ok()?.parse().ok()
 }
 
 /// Voluntary and involuntary context switches.
@@ -278,25 +300,13 @@ fn parse_runnable(text: &[u8]) -> Option<bool> {
     Some(words(&line[b"State:".len()..]).next()? == b"R")
 }
 
-fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    words(text).map_while(number)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::UsageTotals;
+    use crate::usage::UsageTotals;
 
     #[test]
     fn the_kernel_s_files_are_understood() {
-        assert_eq!(parse_schedstat(b"26402745 5995105 50\n"), Some((26_402_745, 5_995_105)));
-        assert_eq!(parse_schedstat(b"26402745"), None);
-
-        let stat = b"7 (a) S (b) R 5 5 3 0 -1 41 96 0 0 0 12 30 0 0 20 0 1 0 64755";
-        assert_eq!(parse_stat_ticks(stat), Some(42));
-        assert_eq!(parse_stat_ticks(b"7 (cut) R 5"), None);
-        assert_eq!(parse_stat_ticks(b"no name"), None);
-
         let status = b"Name:\tx\nvoluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t4\n";
         assert_eq!(parse_switches(status), Some((9, 4)));
         assert_eq!(parse_switches(b"Name:\tx\n"), None);
@@ -394,9 +404,27 @@ mod tests {
         let directory = PathBuf::from(format!("/proc/self/task/{own}"));
         let mut probe =
             Probe::open(&directory, own, CpuSource::Stat, |_, _| true).unwrap().unwrap();
-        probe.update(CpuSource::Stat, 10_000_000, &mut Vec::new()).unwrap();
+        probe.update(CpuSource::Stat, &mut Vec::new()).unwrap();
         assert_eq!(probe.last.run_delay_ns, None);
         assert!(CpuSource::Stat.caveat().unwrap().contains("schedstat"));
         assert_eq!(CpuSource::Schedstat.caveat(), None);
+    }
+
+    #[test]
+    fn a_file_longer_than_the_buffer_is_read_whole_and_the_memory_is_kept() {
+        let file = File::open("/proc/self/smaps").unwrap();
+        let mut buffer = Vec::new();
+        read_again(&file, &mut buffer).unwrap();
+        assert!(buffer.len() > 4096, "smaps of any process is longer than a page");
+        let capacity = buffer.capacity();
+        let short = File::open("/proc/self/comm").unwrap();
+        read_again(&short, &mut buffer).unwrap();
+        assert!(buffer.ends_with(b"\n") && buffer.capacity() == capacity);
+    }
+
+    #[test]
+    fn words_and_numbers() {
+        assert_eq!(words(b" a\t7 \n").collect::<Vec<_>>(), [&b"a"[..], b"7"]);
+        assert_eq!((number(b"7"), number(b"-7"), number(b"\xff")), (Some(7), None, None));
     }
 }

@@ -1,6 +1,6 @@
 //! What threads used: one thread's figures, differences of them, and their sum.
 //!
-//! Readings come from [`ThreadMeter`](super::ThreadMeter); this file has their arithmetic.
+//! Readings come from [`ThreadMeter`](crate::meter::ThreadMeter); this file has their arithmetic.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,0 +1,11 @@
+//! What every world asks of the operating system, read or done in one place: the clock, rights, CPUs and
+//! scheduling classes of threads, and what `/proc` says of CPUs, interrupts and threads.
+//!
+//! Nothing here knows of packets. Descriptors of other programs, netlink and sysfs are the linux world's.
+
+pub mod clock;
+pub mod meter;
+pub mod procfs;
+pub mod rights;
+pub mod sched;
+pub mod usage;
