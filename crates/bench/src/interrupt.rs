@@ -13,8 +13,8 @@ use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use napkin_kernel::process::Process;
 use napkin_linux::attach::{Signals, die_by};
-use napkin_linux::process::Process;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use thiserror::Error;
 

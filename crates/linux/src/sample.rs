@@ -1,7 +1,7 @@
 //! What is going on with this namespace's NAPI instances and with the CPUs, again and again, for a
 //! live view.
 //!
-//! Put together from netlink, the [counting programs](crate::count), `/proc` and, more rarely as it
+//! Put together from netlink, the [counting programs](napkin_kernel::count), `/proc` and, more rarely as it
 //! is dearer, a look at every process's sockets and at what the devices are made of. All numbers are
 //! cumulative; whoever shows them takes differences. What cannot be known is `None`, with the reason in the notes, and never 0.
 
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::count::{self, CountError, Counter, Counts, Key};
-use crate::device::{self, DeviceError, Napi, NoIrq};
-use crate::namespace::{Namespace, NamespaceError};
-use crate::netlink::{NapiRecord, Netdev, NetlinkError};
-use crate::settings::{Setting, Settings};
 use crate::show::{self, Programs};
+use napkin_kernel::count::{self, CountError, Counter, Counts, Key};
+use napkin_kernel::device::{self, DeviceError, Napi, NoIrq};
+use napkin_kernel::namespace::{Namespace, NamespaceError};
+use napkin_kernel::netlink::{NapiRecord, Netdev, NetlinkError};
+use napkin_kernel::settings::{Setting, Settings};
 use napkin_os::clock;
 use napkin_os::procfs::thread::{ThreadStat, Time};
 use napkin_os::procfs::{CpuTimes, Interrupts, Softnet};

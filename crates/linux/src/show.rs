@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::device::{self, Device, DeviceError, Napi};
-use crate::netlink::{Netdev, Route};
-use crate::process::{Owner, Owners, Params, Process, Socket, Unseen, owners};
-use crate::sysfs::Sysfs;
+use napkin_kernel::device::{self, Device, DeviceError, Napi};
+use napkin_kernel::netlink::{Netdev, Route};
+use napkin_kernel::process::{Owner, Owners, Params, Process, Socket, Unseen, owners};
+use napkin_kernel::sysfs::Sysfs;
 use napkin_os::procfs::Sysctl;
 use napkin_os::rights::Right;
 use napkin_policy::EpollPolicy;
@@ -272,7 +272,7 @@ fn of_device(device: Device, programs: &Programs) -> DeviceReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Settings;
+    use napkin_kernel::settings::Settings;
     use napkin_policy::Policy;
 
     pub(super) fn napi(id: u32, policy: &str) -> Napi {

@@ -11,8 +11,8 @@ use napkin_policy::{MICROSECOND, MILLISECOND};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::kernel::Kernel;
-use crate::settings::{Setting, Settings};
+use napkin_kernel::probe::Kernel;
+use napkin_kernel::settings::{Setting, Settings};
 
 /// Which part of a policy is about to be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Policies applied to the running kernel, in network namespaces without a name, and put back.
 
-#[path = "harness/namespace.rs"]
+#[path = "../../kernel/tests/harness/namespace.rs"]
 mod namespace;
 
 use std::collections::BTreeMap;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use namespace::{fresh, needs_rights};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
+use napkin_kernel::{Setting, Settings, device};
 use napkin_linux::apply::{
     Also, Applied, ApplyError, Hold, Linux, Options, Request, Restoration, RestoreOptions, apply,
     restore,
 };
 use napkin_linux::journal::Store;
-use napkin_linux::namespace::Namespace;
-use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
-use napkin_linux::{Setting, Settings, device};
 use napkin_os::procfs::{interrupts::Interrupts, irq, thread};
 use napkin_os::rights::Right;
 use napkin_os::sched::Class;
@@ -36,7 +36,7 @@ impl Home {
 
     /// Seen from the calling thread's namespace.
     fn store(&self) -> Store {
-        let boot = napkin_linux::namespace::boot_id().expect("procfs");
+        let boot = napkin_kernel::namespace::boot_id().expect("procfs");
         Store::at(self.0.clone(), boot, Namespace::identity().expect("procfs"))
     }
 

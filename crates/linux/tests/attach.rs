@@ -1,5 +1,6 @@
 //! Unmodified programs under a policy: what was set is asked of the programs themselves.
 
+#[path = "../../kernel/tests/harness/mod.rs"]
 mod harness;
 
 use std::cell::RefCell;
@@ -9,13 +10,15 @@ use std::rc::Rc;
 
 use harness::namespace::needs_rights;
 use harness::{Link, Program};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::process::{Params, Process};
 use napkin_linux::apply::{Linux, RestoreOptions, restore};
-use napkin_linux::attach::{
-    Attachment, Event, EventKind, Plan, ProcessChange, Recorder, Restored, What,
-};
+use napkin_linux::attach::{Attachment, Event, EventKind, Plan};
 use napkin_linux::journal::Store;
-use napkin_linux::namespace::Namespace;
-use napkin_linux::process::{Params, Process};
+use napkin_linux::{
+    process_change::ProcessChange, process_change::Recorder, process_change::Restored,
+    process_change::What,
+};
 use napkin_os::rights::Right;
 use napkin_testing::{needs_cpus, test};
 
@@ -301,7 +304,7 @@ fn restore_finds_what_moved_after_the_napkin_that_set_it_had_died() {
         program.ask("a = select.epoll(); b = select.epoll(); set_params(b, 0, 64, 1)");
         let directory = format!("napkin-attach-{}-{}", std::process::id(), then.len());
         let directory = std::env::temp_dir().join(directory);
-        let boot = napkin_linux::namespace::boot_id().expect("procfs");
+        let boot = napkin_kernel::namespace::boot_id().expect("procfs");
         let here = Namespace::identity().expect("procfs");
         let store = Store::at(directory.clone(), boot, here);
         let mut attachment = Attachment::new(plan("suspend20"), store.recorder());

@@ -11,7 +11,7 @@
 //! program's softirqs make it up exactly, and prints it; it cannot tell that from another program
 //! with as many.
 
-#[path = "harness/namespace.rs"]
+#[path = "../../kernel/tests/harness/namespace.rs"]
 mod namespace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,13 +25,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use namespace::{fresh, needs_rights};
-use napkin_linux::count::btf::{Btf, Kind};
-use napkin_linux::count::{CountError, Counter, Counts, Key, Options, Polled, verifier};
-use napkin_linux::namespace::Namespace;
-use napkin_linux::netlink::{self, Ethtool, Netdev, Route, VethConfig};
-use napkin_linux::process::Params;
+use napkin_kernel::count::btf::{Btf, Kind};
+use napkin_kernel::count::{CountError, Counter, Counts, Key, Options, Polled, verifier};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{self, Ethtool, Netdev, Route, VethConfig};
+use napkin_kernel::process::Params;
+use napkin_kernel::settings::Setting;
 use napkin_linux::sample::{self, Sampler};
-use napkin_linux::settings::Setting;
 use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 

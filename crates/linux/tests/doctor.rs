@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
 use doctored::{Found, Mode, Rig, SUSPEND20, epolls};
+use napkin_kernel::netlink::{Netdev, Route};
+use napkin_kernel::process::Params;
+use napkin_kernel::{Setting, device};
 use napkin_linux::doctor::{Request, Status, Watch, gather};
-use napkin_linux::netlink::{Netdev, Route};
-use napkin_linux::process::Params;
-use napkin_linux::{Setting, device};
 use napkin_os::rights::Right;
 use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
 use rustix::event::epoll;
@@ -249,7 +249,7 @@ fn a_thread_that_is_pinned_elsewhere_is_seen() {
     let policy = "suspend20,threaded=enabled";
     let mut rig = Rig::new();
     rig.set_up(policy, Mode::Sound);
-    let cpus = napkin_sched::usable_cpus();
+    let cpus = napkin_os::sched::usable_cpus();
     rig.pin_poll_threads(cpus[0]);
     rig.pin_program(cpus[0]);
     let sound = rig.doctor(Some(policy));

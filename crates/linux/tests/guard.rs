@@ -1,6 +1,7 @@
 //! A program that starves its queue, and a guard that ends it: over a veth between two namespaces of
 //! the test's own, with what arrives counted by the program itself.
 
+#[path = "../../kernel/tests/harness/mod.rs"]
 mod harness;
 
 use std::net::UdpSocket;
@@ -11,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use harness::namespace::needs_rights;
 use harness::{Link, Program};
+use napkin_kernel::namespace::{Namespace, boot_id};
+use napkin_kernel::netlink::Netdev;
+use napkin_kernel::probe::Kernel;
+use napkin_kernel::process::Ready;
+use napkin_kernel::settings::{Setting, Settings};
 use napkin_linux::apply::{self, Hold, Linux, Options as ApplyOptions, Request, RestoreOptions};
 use napkin_linux::guard::{Again, Event, EventKind, Guard, GuardError, Options, can_starve};
 use napkin_linux::journal::Store;
-use napkin_linux::kernel::Kernel;
-use napkin_linux::namespace::{Namespace, boot_id};
-use napkin_linux::netlink::Netdev;
-use napkin_linux::process::Ready;
-use napkin_linux::settings::{Setting, Settings};
 use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 

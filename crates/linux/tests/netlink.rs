@@ -1,19 +1,19 @@
 //! The netlink interfaces against the running kernel, in network namespaces without a name.
 
-#[path = "harness/namespace.rs"]
+#[path = "../../kernel/tests/harness/namespace.rs"]
 mod namespace;
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 
 use namespace::fresh;
-use napkin_linux::apply::{Linux, Target, World};
-use napkin_linux::device;
-use napkin_linux::namespace::{Namespace, NamespaceError, boot_id};
-use napkin_linux::netlink::{
+use napkin_kernel::device;
+use napkin_kernel::namespace::{Namespace, NamespaceError, boot_id};
+use napkin_kernel::netlink::{
     Ethtool, GRO, LinkRecord, Netdev, NetlinkError, Operation, QueueKind, Route, TSO, VethConfig,
 };
-use napkin_linux::{Setting, Settings};
+use napkin_kernel::{Setting, Settings};
+use napkin_linux::apply::{Linux, Target, World};
 use napkin_testing::{needs, test};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};

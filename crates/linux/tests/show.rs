@@ -1,7 +1,7 @@
 //! `show` over the real kernel: a veth with two queues in a namespace of its own, a memcached on
 //! it, and an independent netlink client that has to agree.
 
-#[path = "harness/namespace.rs"]
+#[path = "../../kernel/tests/harness/namespace.rs"]
 mod namespace;
 
 use std::io::{Read, Write};
@@ -11,12 +11,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use namespace::fresh;
-use napkin_linux::device::{self, DeviceError};
-use napkin_linux::namespace::Namespace;
-use napkin_linux::netlink::{Ethtool, GSO, Netdev, Route, TSO, VethConfig};
-use napkin_linux::process::{Params, Process, socket};
+use napkin_kernel::device::{self, DeviceError};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Ethtool, GSO, Netdev, Route, TSO, VethConfig};
+use napkin_kernel::process::{Params, Process, socket};
+use napkin_kernel::{Setting, Settings};
 use napkin_linux::show::{self, NapiReport, Report};
-use napkin_linux::{Setting, Settings};
 use napkin_os::procfs::cpus;
 use napkin_policy::Policy;
 use napkin_testing::{needs, needs_cpus, needs_program, test};

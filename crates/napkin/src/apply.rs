@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use napkin_linux::Device;
+use napkin_kernel::Device;
+use napkin_kernel::shell;
 use napkin_linux::apply::{
-    self as kernel, Applied, ApplyError, Change, DeviceRestored, Ended, Hold, Linux, Neighbours,
-    Options, Plan, Request, Target, World,
+    self as kernel, Applied, ApplyError, DeviceRestored, Ended, Hold, Linux, Neighbours, Options,
+    Plan, Request, Target, World,
 };
 use napkin_linux::attach::Signals;
 use napkin_linux::journal::Store;
-use napkin_linux::shell;
+use napkin_linux::place::Change;
 use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
 use napkin_policy::Time;

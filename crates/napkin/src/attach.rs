@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use napkin_kernel::probe::Kernel;
+use napkin_kernel::process::Params;
+use napkin_kernel::shell;
 use napkin_linux::apply::{DeviceRestored, Hold, Options, Request};
 use napkin_linux::attach::{
     Attachment, Detail, Ended, Event, Lines, Plan, Restoration, Signals, cpus_by_napi, hold, set_on,
 };
 use napkin_linux::guard::can_starve;
 use napkin_linux::journal::{Found, ProcessJournals, Store};
-use napkin_linux::kernel::Kernel;
-use napkin_linux::process::Params;
-use napkin_linux::shell;
 use napkin_linux::support::{self, Scope, Warning};
 use napkin_os::sched::CpuList;
 use napkin_policy::Policy;

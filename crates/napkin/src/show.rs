@@ -1,8 +1,8 @@
 //! `napkin show`: the kernel's devices, their instances and the policies in force, as tables.
 
-use napkin_linux::device::show_class;
+use napkin_kernel::device::show_class;
+use napkin_kernel::{Setting, Settings};
 use napkin_linux::show::{self, DeviceReport, Group, Report, ranges};
-use napkin_linux::{Setting, Settings};
 use napkin_os::sched::CpuList;
 
 use crate::failure::{Failure, print, print_json};
@@ -280,9 +280,9 @@ fn or_dash(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use napkin_linux::process::Owner;
+    use napkin_kernel::process::Owner;
+    use napkin_kernel::{Device, Napi};
     use napkin_linux::show::{Program, Programs};
-    use napkin_linux::{Device, Napi};
     use napkin_policy::Policy;
 
     /// Eight threaded instances with interrupts and a program of a long name on each.

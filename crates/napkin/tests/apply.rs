@@ -13,8 +13,8 @@ use std::process::{Command, Output, Stdio};
 
 use common::namespace::fresh;
 use common::{Place, text};
-use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
-use napkin_linux::{Setting, device};
+use napkin_kernel::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
+use napkin_kernel::{Setting, device};
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{Place, napkin, text};
-use napkin_linux::namespace::{Namespace, NamespaceError};
-use napkin_linux::netlink::{Route, VethConfig};
+use napkin_kernel::namespace::{Namespace, NamespaceError};
+use napkin_kernel::netlink::{Route, VethConfig};
 use napkin_testing::{ignore, needs, test};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;

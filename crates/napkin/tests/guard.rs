@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use common::namespace::{fresh, needs_rights};
 use common::{Place, text, within};
-use napkin_linux::namespace::Namespace;
-use napkin_linux::netlink::{Ethtool, GRO, GSO, Netdev, Route, TSO, VethConfig};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Ethtool, GRO, GSO, Netdev, Route, TSO, VethConfig};
 use napkin_os::rights::Right;
 use napkin_testing::{needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};

@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use common::namespace::fresh;
 use common::{LONG, Place, text};
-use napkin_linux::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
-use napkin_linux::process::{Params, Process};
-use napkin_linux::{Setting, device};
+use napkin_kernel::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
+use napkin_kernel::process::{Params, Process};
+use napkin_kernel::{Setting, device};
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

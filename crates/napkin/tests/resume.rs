@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 
 use common::{Place, text, within};
-use napkin_linux::namespace::{Namespace, NamespaceError};
+use napkin_kernel::namespace::{Namespace, NamespaceError};
 use napkin_testing::{ignore, needs_program, test};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 

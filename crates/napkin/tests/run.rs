@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use napkin_linux::process::{Params, Process};
+use napkin_kernel::process::{Params, Process};
 use napkin_testing::{needs_program, test};
 
 const SUSPEND20: Params =

@@ -7,9 +7,9 @@ use std::process::{Command, Output};
 
 use common::namespace::fresh;
 use common::text;
-use napkin_linux::namespace::Namespace;
-use napkin_linux::netlink::{Ethtool, Netdev, Route, VethConfig};
-use napkin_linux::{Setting, Settings, device};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Ethtool, Netdev, Route, VethConfig};
+use napkin_kernel::{Setting, Settings, device};
 use napkin_policy::Policy;
 use napkin_testing::{needs_program, test};
 use serde_json::Value;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use napkin_linux::netlink::{Ethtool, Netdev, Route};
+use napkin_kernel::netlink::{Ethtool, Netdev, Route};
 use napkin_machine::profile::{Key, Takes};
 use napkin_os::procfs::read_text;
 

@@ -24,7 +24,7 @@ use std::num::NonZeroU32;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use napkin_linux::count::stopwatch::Watchmaker;
+use napkin_kernel::count::stopwatch::Watchmaker;
 use napkin_machine::profile::{Draft, Profile, ProfileError, SECTIONS};
 use napkin_os::rights::Right;
 use napkin_os::sched;

@@ -8,9 +8,9 @@
 
 use std::time::Duration;
 
-use napkin_linux::Setting;
-use napkin_linux::count::stopwatch::{Point, Record, Watchmaker};
-use napkin_linux::netlink::{Netdev, Route};
+use napkin_kernel::Setting;
+use napkin_kernel::count::stopwatch::{Point, Record, Watchmaker};
+use napkin_kernel::netlink::{Netdev, Route};
 
 use super::ends::{ANSWER, CONNECTIONS, Ends, REQUEST, receive_soon, send};
 use super::estimate::{line, median};

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use napkin_linux::count::{self, Counter, Key};
-use napkin_linux::kernel::Kernel;
-use napkin_linux::netlink::{Netdev, Route};
+use napkin_kernel::count::{self, Counter, Key};
+use napkin_kernel::netlink::{Netdev, Route};
+use napkin_kernel::probe::Kernel;
+use napkin_kernel::{Setting, Settings};
 use napkin_linux::support::{self, Scope};
-use napkin_linux::{Setting, Settings};
 use napkin_os::sched;
 use napkin_policy::Policy;
 

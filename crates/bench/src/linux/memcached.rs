@@ -9,7 +9,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use napkin_linux::attach::{Attachment, EventKind, Plan, ProcessChange, Recorder};
+use napkin_linux::attach::{Attachment, EventKind, Plan};
+use napkin_linux::{process_change::ProcessChange, process_change::Recorder};
 use napkin_os::procfs::ThreadStat;
 use napkin_os::sched::{self as sched, CpuList};
 use napkin_policy::MICROSECOND;

@@ -8,8 +8,8 @@
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 
-use napkin_linux::namespace::Namespace;
-use napkin_linux::netlink::{Ethtool, GRO, GSO, Route, TSO, VethConfig};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Ethtool, GRO, GSO, Route, TSO, VethConfig};
 
 use super::failed;
 use crate::error::BenchError;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use napkin_linux::count::Counts;
+use napkin_kernel::count::Counts;
 use napkin_os::procfs::{CpuTimes, Softnet};
 use serde_json::Value;
 

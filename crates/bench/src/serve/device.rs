@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use napkin_linux::netlink::{NetlinkError, Route};
+use napkin_kernel::netlink::{NetlinkError, Route};
 use napkin_nic::synthetic::{Arrivals, Flows, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::tap::{Tap, TapConfig, TapError};
 use napkin_nic::{PacketQueue, Pool};

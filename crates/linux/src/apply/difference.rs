@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::error::ApplyError;
 use super::located::located;
-use super::place::{Place, Value, told};
 use super::world::{Target, World};
 use crate::journal::{Standing, Store};
+use crate::place::{Place, Value, told};
 
 /// One place that is not as it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

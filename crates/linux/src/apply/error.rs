@@ -3,12 +3,12 @@
 use thiserror::Error;
 
 use super::restored::Foreign;
-use crate::device::DeviceError;
 use crate::journal::JournalError;
-use crate::netlink::NetlinkError;
-use crate::settings::Setting;
 use crate::support::Refusal;
-use crate::sysfs::SysfsError;
+use napkin_kernel::device::DeviceError;
+use napkin_kernel::netlink::NetlinkError;
+use napkin_kernel::settings::Setting;
+use napkin_kernel::sysfs::SysfsError;
 use napkin_os::procfs::irq::IrqError;
 use napkin_os::rights::Right;
 

@@ -5,13 +5,13 @@ use napkin_policy::Policy;
 
 use super::error::ApplyError;
 use super::located::located;
-use super::place::{Change, Instance, Place, Value};
 use super::plan::{Options, Plan, plan};
 use super::restored::Foreign;
 use super::undo::undo;
 use super::world::{Snapshot, Target, World};
 use crate::journal::{DeviceJournal, Lock, Standing, Store, fault};
-use crate::settings::Setting;
+use crate::place::{Change, Instance, Place, Value};
+use napkin_kernel::settings::Setting;
 
 /// What is to be applied, and where.
 #[derive(Debug, Clone)]

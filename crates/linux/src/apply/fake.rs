@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use napkin_os::sched::Class;
 
 use super::error::WorldError;
-use super::place::{COMPARED, Instance, Place, ThreadId, Value};
 use super::world::{Snapshot, Target, Whereabouts, World};
-use crate::device::{Device, DeviceError, Napi};
-use crate::kernel::{Kernel, Way};
-use crate::settings::{Setting, Settings};
+use crate::place::{COMPARED, Instance, Place, ThreadId, Value};
 use crate::support::tests::linux;
+use napkin_kernel::device::{Device, DeviceError, Napi};
+use napkin_kernel::probe::{Kernel, Way};
+use napkin_kernel::settings::{Setting, Settings};
 use napkin_os::rights::Right;
 
 /// The CPUs of the fake.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::place::{Change, Instance};
+use crate::place::{Change, Instance};
 
 /// A change with all the instances to which it happens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

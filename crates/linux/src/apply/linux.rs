@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::WorldError;
-use super::place::{Instance, Place, ThreadId, Value};
 use super::world::{Snapshot, Target, Whereabouts, World};
-use crate::device::{self, Device, DeviceError, Napi};
 use crate::journal::namespaces;
-use crate::kernel::{Can, Kernel, Way};
-use crate::namespace::Namespace;
-use crate::netlink::{LinkRecord, Netdev, NetlinkError, Route};
-use crate::settings::Setting;
-use crate::sysfs::{DeviceFile, Sysfs, online_cpus};
+use crate::place::{Instance, Place, ThreadId, Value};
+use napkin_kernel::device::{self, Device, DeviceError, Napi};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{LinkRecord, Netdev, NetlinkError, Route};
+use napkin_kernel::probe::{Can, Kernel, Way};
+use napkin_kernel::settings::Setting;
+use napkin_kernel::sysfs::{DeviceFile, Sysfs, online_cpus};
 use napkin_os::procfs::irq;
 use napkin_os::procfs::thread::{self, ThreadStat};
 use napkin_os::rights::Right;

@@ -8,8 +8,8 @@
 
 use std::collections::BTreeSet;
 
-use super::place::{Instance, Place, Spot};
 use super::world::Snapshot;
+use crate::place::{Instance, Place, Spot};
 
 /// Where each of these is now; `None` if its instance is not there (any more).
 pub(super) fn located<'a>(

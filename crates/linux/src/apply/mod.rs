@@ -1,6 +1,5 @@
 //! A policy's device part, set on the kernel's own devices, and put back.
 //!
-//! - [`Place`], [`Value`], [`Change`]: what can be changed, and how it is named.
 //! - [`World`]: how the kernel is read and written; [`Linux`] is the real one.
 //! - [`plan`]: which changes a policy takes, and in which order. Pure.
 //! - [`apply`]: makes them, each written down in the [`journal`](crate::journal) before.
@@ -21,7 +20,6 @@ mod hold;
 mod linux;
 mod located;
 mod neighbours;
-mod place;
 mod plan;
 mod restore;
 mod restored;
@@ -38,7 +36,6 @@ pub use fold::{Folded, fold};
 pub use hold::{Ended, Hold};
 pub use linux::Linux;
 pub use neighbours::{Neighbours, neighbours};
-pub use place::{Change, Instance, Place, Spot, ThreadId, Value};
 pub use plan::{Options, Plan, plan};
 pub use restore::{RestoreOptions, restore};
 pub use restored::{Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration};

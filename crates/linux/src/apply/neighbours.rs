@@ -6,10 +6,10 @@ use napkin_policy::Policy;
 use napkin_policy::Time;
 use serde::Serialize;
 
-use super::place::Instance;
-use crate::device::Device;
-use crate::process::{Owners, owners};
+use crate::place::Instance;
 use crate::support;
+use napkin_kernel::device::Device;
+use napkin_kernel::process::{Owners, owners};
 
 /// The most descriptors of one process that are looked at.
 const DESCRIPTORS: usize = 4_096;
@@ -80,7 +80,7 @@ fn among(
 mod tests {
     use super::*;
     use crate::apply::fake::Fake;
-    use crate::process::Owner;
+    use napkin_kernel::process::Owner;
 
     #[test]
     fn who_shares_a_queue_is_named_only_if_it_has_to_wait() {

@@ -9,12 +9,12 @@ use napkin_policy::Threaded;
 use serde::Serialize;
 
 use super::error::PlanError;
-use super::place::{Change, Instance, Place, Value};
 use super::world::Snapshot;
-use crate::device::Napi;
-use crate::kernel::{Can, Kernel, Way};
-use crate::settings::{Setting, Settings};
+use crate::place::{Change, Instance, Place, Value};
 use crate::support::{self, Scope, Warning};
+use napkin_kernel::device::Napi;
+use napkin_kernel::probe::{Can, Kernel, Way};
+use napkin_kernel::settings::{Setting, Settings};
 
 /// What can be asked for beside the policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -10,16 +10,17 @@ use std::path::PathBuf;
 use super::again::{Again, again};
 use super::error::{ApplyError, WorldError};
 use super::located::located;
-use super::place::{Change, Instance, Place, Spot, Value};
 use super::plan::sort;
 use super::restored::{Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration};
 use super::world::{Snapshot, Target, Whereabouts, World};
-use crate::attach::{MAX_DESCRIPTORS, ProcessChange, Restored, What, restore_moved};
+use crate::attach::{MAX_DESCRIPTORS, restore_moved};
 use crate::journal::{
     DeviceJournal, Found, JournalError, ProcessJournal, Record, Standing, Store, fault,
 };
-use crate::process::Process;
-use crate::settings::Setting;
+use crate::place::{Change, Instance, Place, Spot, Value};
+use crate::{process_change::ProcessChange, process_change::Restored, process_change::What};
+use napkin_kernel::process::Process;
+use napkin_kernel::settings::Setting;
 
 /// How to put back.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::place::{Change, Place, Value, told, told_all};
 use super::world::Snapshot;
 use crate::journal::{Record, Subject};
+use crate::place::{Change, Place, Value, told, told_all};
 
 /// A place that somebody else changed after napkin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

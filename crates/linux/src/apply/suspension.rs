@@ -10,10 +10,10 @@
 use super::again::{Again, again};
 use super::error::ApplyError;
 use super::located::located;
-use super::place::{Place, Spot, Value};
 use super::world::{Snapshot, Target, World};
 use crate::journal::{DeviceJournal, Lock, Store, fault};
-use crate::settings::Setting;
+use crate::place::{Place, Spot, Value};
+use napkin_kernel::settings::Setting;
 
 /// A suspension that was taken away.
 #[derive(Debug, Clone, PartialEq, Eq)]

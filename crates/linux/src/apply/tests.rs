@@ -1,5 +1,6 @@
 //! Plans, applies, crashes and restores over the fake kernel.
 
+use crate::place::{Change, Instance, Place, Value};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,9 +14,9 @@ use super::fake::{CPUS, Fake};
 use super::*;
 use crate::journal::fault::crash;
 use crate::journal::{JournalError, Store};
-use crate::namespace::Identity;
-use crate::settings::Setting;
 use crate::support::tests::linux;
+use napkin_kernel::namespace::Identity;
+use napkin_kernel::settings::Setting;
 use napkin_os::rights::Right;
 
 mod answers;

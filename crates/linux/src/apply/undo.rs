@@ -2,11 +2,11 @@
 
 use super::error::ApplyError;
 use super::located::located;
-use super::place::{Change, Place, Spot, Value};
 use super::plan::sort;
 use super::restored::{DeviceRestored, Failed, Foreign};
 use super::world::{Snapshot, World};
 use crate::journal::{DeviceJournal, fault};
+use crate::place::{Change, Place, Spot, Value};
 
 impl DeviceRestored {
     /// What could not be put back, in words.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::error::WorldError;
-use super::place::{Instance, Place, Spot, ThreadId, Value};
-use crate::device::{Device, Napi};
-use crate::kernel::Kernel;
+use crate::place::{Instance, Place, Spot, ThreadId, Value};
+use napkin_kernel::device::{Device, Napi};
+use napkin_kernel::probe::Kernel;
 use napkin_os::rights::Right;
 
 /// Which device.

@@ -6,11 +6,11 @@ use std::time::Instant;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-use super::change::{ProcessChange, Recorder, Restored, What};
 use super::event::{Event, EventKind};
 use super::moved::{Known, old_of, restore_moved};
 use super::plan::Plan;
-use crate::process::{
+use crate::process_change::{ProcessChange, Recorder, Restored, What};
+use napkin_kernel::process::{
     Descriptor, Descriptors, Kind, Params, Process, ProcessError, SocketOptions, same_file,
 };
 use napkin_os::rights::Right;
@@ -355,7 +355,7 @@ impl Attached {
         let Some(taken) = self.process.take(socket)? else { return Ok(false) };
         let refused = |errno| refused(&self.process, what, errno);
         if rustix::fs::fstat(&taken).map_err(refused)?.st_ino != inode
-            || !crate::process::socket::is_internet(&taken)
+            || !napkin_kernel::process::socket::is_internet(&taken)
         {
             return Ok(false);
         }
@@ -474,7 +474,7 @@ impl Attached {
             let Kind::Socket(inode) = socket.kind else { return false };
             let Ok(Some(taken)) = self.process.take(socket) else { return false };
             !self.own_sockets.contains(&inode)
-                && crate::process::socket::is_internet(&taken)
+                && napkin_kernel::process::socket::is_internet(&taken)
                 && SocketOptions::get(&taken) == Ok(seen)
                 && off.set(&taken).is_ok()
         });

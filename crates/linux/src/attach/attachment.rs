@@ -8,13 +8,13 @@ use rustix::fd::{AsFd, AsRawFd};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::attached::{Attached, Restoration, Shared};
-use super::change::Recorder;
 use super::event::{Event, EventKind};
 use super::pace::Pace;
 use super::pin::Resolver;
 use super::plan::Plan;
-use crate::open_files::{self, OpenFiles};
-use crate::process::{Descendants, Process, ProcessError, descendants_of};
+use crate::process_change::Recorder;
+use napkin_kernel::open_files::{self, OpenFiles};
+use napkin_kernel::process::{Descendants, Process, ProcessError, descendants_of};
 
 /// More processes at a time than this are not looked at.
 const MAX_PROCESSES: usize = 1 << 16;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use napkin_os::sched::CpuList;
 use serde::Serialize;
 
-use crate::process::{Params, SocketOptions};
+use napkin_kernel::process::{Params, SocketOptions};
 
 /// Lines of what was set that are told unless more are asked for. A program that opens contexts
 /// without end would fill the terminal.

@@ -1,7 +1,5 @@
 //! An unmodified, running program under a policy's epoll and application part, set from outside.
 //!
-//! - [`ProcessChange`]: one thing that is set in a process, with what it was; how to put it back.
-//! - [`Recorder`]: who writes a change down before it is made (the journal).
 //! - [`Plan`]: what of a policy can be set from outside.
 //! - [`Attachment`]: a process, its children and theirs, kept under a policy until it is let go.
 //! - [`run()`], [`hold`]: for as long as a program runs, or as asked.
@@ -10,7 +8,6 @@
 
 mod attached;
 mod attachment;
-mod change;
 mod event;
 mod moved;
 mod napi;
@@ -26,7 +23,6 @@ pub(crate) use attached::MAX_DESCRIPTORS;
 pub use attached::Restoration;
 pub(crate) use attachment::cpu_time;
 pub use attachment::{Attachment, Look};
-pub use change::{ProcessChange, Recorder, Restored, What};
 pub use event::{Detail, Event, EventKind, Lines};
 pub(crate) use moved::restore_moved;
 pub use napi::{cpus_by_napi, set_on};

@@ -8,8 +8,8 @@
 
 use std::collections::BTreeSet;
 
-use super::change::{ProcessChange, What};
-use crate::process::{Params, Process, ProcessError};
+use crate::process_change::{ProcessChange, What};
+use napkin_kernel::process::{Params, Process, ProcessError};
 
 /// A context that is known at some place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

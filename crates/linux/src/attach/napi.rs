@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use napkin_policy::Policy;
 
 use super::pin::Resolver;
-use crate::device::{self, DeviceError, Napi};
-use crate::netlink::Netdev;
-use crate::settings::{Setting, Settings};
+use napkin_kernel::device::{self, DeviceError, Napi};
+use napkin_kernel::netlink::Netdev;
+use napkin_kernel::settings::{Setting, Settings};
 use napkin_os::procfs::irq;
 
 /// Where each NAPI instance of this network namespace is polled: on its thread's CPU, or else on the
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
     use crate::apply::fake::Fake;
-    use crate::apply::{Instance, Place, Value};
+    use crate::{place::Instance, place::Place, place::Value};
 
     impl Kernel for Rc<RefCell<Fake>> {
         fn instances(&mut self) -> Result<Vec<Napi>, DeviceError> {

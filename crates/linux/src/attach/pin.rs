@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::attached::{Attached, MAX_DESCRIPTORS};
-use super::change::{Recorder, What};
 use super::event::{Event, EventKind};
-use crate::process::{Kind, ProcessError, socket};
+use crate::process_change::{Recorder, What};
+use napkin_kernel::process::{Kind, ProcessError, socket};
 
 /// Who knows on which CPU a NAPI instance is polled.
 pub trait Resolver {

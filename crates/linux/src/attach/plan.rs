@@ -4,7 +4,7 @@ use napkin_policy::Policy;
 use napkin_policy::SocketPoller;
 use thiserror::Error;
 
-use crate::process::{Params, SocketOptions};
+use napkin_kernel::process::{Params, SocketOptions};
 
 /// What is set in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,10 +13,10 @@ use rustix::process::{
 use thiserror::Error;
 
 use super::attachment::Attachment;
-use super::change::Recorder;
 use super::event::Event;
 use super::passing::{Passing, Reached};
 use super::signals::{Came, Signals};
+use crate::process_change::Recorder;
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

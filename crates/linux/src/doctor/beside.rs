@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use napkin_policy::EpollPolicy;
 
-use crate::namespace::Namespace;
-use crate::netlink::Route;
-use crate::process::{self, Kind, Owners, Params, Process, ProcessError, Socket};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::Route;
+use napkin_kernel::process::{self, Kind, Owners, Params, Process, ProcessError, Socket};
 
 /// Descriptors of each process that are looked at.
 const DESCRIPTORS: usize = 4_096;

@@ -11,9 +11,9 @@ use napkin_policy::{EpollPolicy, Threaded};
 
 use super::mend::Mend;
 use super::target;
-use crate::device::{Device, Napi};
-use crate::process::{Ready, Unseen};
-use crate::settings::{Setting, Settings};
+use napkin_kernel::device::{Device, Napi};
+use napkin_kernel::process::{Ready, Unseen};
+use napkin_kernel::settings::{Setting, Settings};
 
 /// Something that was seen, or what was missing to see it: a right by its name, a file that this
 /// kernel does not have, a program that never waited while it was looked at.

@@ -18,14 +18,14 @@ use super::facts::{
     Unpolled,
 };
 use super::{intent, observe};
-use crate::count::{Counter, Counts, Key, Options};
-use crate::device::{self, Device, DeviceError};
-use crate::kernel::Kernel;
-use crate::namespace::Namespace;
-use crate::netlink::{Ethtool, Netdev, NetlinkError, Route};
-use crate::process::{self, Owners, Process, ProcessError};
 use crate::support::{self, Scope};
-use crate::sysfs::{self, Sysfs};
+use napkin_kernel::count::{Counter, Counts, Key, Options};
+use napkin_kernel::device::{self, Device, DeviceError};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Ethtool, Netdev, NetlinkError, Route};
+use napkin_kernel::probe::Kernel;
+use napkin_kernel::process::{self, Owners, Process, ProcessError};
+use napkin_kernel::sysfs::{self, Sysfs};
 use napkin_os::procfs::{Softnet, Sysctl, SysctlError, Threads};
 use napkin_os::rights::Right;
 

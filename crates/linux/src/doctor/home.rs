@@ -10,7 +10,7 @@ use napkin_policy::Threaded;
 
 use super::facts::{Facts, Program, Thread};
 use super::mend::Mend;
-use crate::device::Napi;
+use napkin_kernel::device::Napi;
 
 /// The only CPU of a list.
 pub(super) fn one(cpus: &[usize]) -> Option<usize> {

@@ -8,7 +8,7 @@ use napkin_policy::{MICROSECOND, Ns};
 
 use super::facts::Program;
 use super::target::{LONG_SUSPENSION, PROPORTION};
-use crate::device::Napi;
+use napkin_kernel::device::Napi;
 
 /// The period of the published configurations, where none is set.
 const PERIOD: Ns = 20 * MICROSECOND;
@@ -65,7 +65,7 @@ fn epoll(programs: &[Program]) -> Option<EpollPolicy> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Settings;
+    use napkin_kernel::settings::Settings;
 
     fn meant(text: &str) -> String {
         let policy: Policy = text.parse().expect(text);

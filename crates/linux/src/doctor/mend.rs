@@ -11,7 +11,7 @@ use napkin_policy::Policy;
 use napkin_policy::{KEYS, PRESETS, Preset};
 use serde::Serializer;
 
-use crate::shell::{dev, word as quoted};
+use napkin_kernel::shell::{dev, word as quoted};
 use napkin_os::procfs::Sysctl;
 
 /// One change.

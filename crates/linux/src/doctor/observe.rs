@@ -11,7 +11,9 @@ use rustix::net::SocketType;
 use super::facts::{Epoll, Known, Program, Socket, SocketKind, Thread, Wait};
 use super::go;
 use super::waits::Watch;
-use crate::process::{Descriptors, Kind, Params, Process, ProcessError, Timeout, Waits, socket};
+use napkin_kernel::process::{
+    Descriptors, Kind, Params, Process, ProcessError, Timeout, Waits, socket,
+};
 use napkin_os::procfs::{self, Time};
 
 /// Descriptors of one program that are looked at, and members of one of its epolls.
@@ -149,7 +151,7 @@ fn descriptors(process: &Process, found: &Descriptors) -> (Known<Vec<Epoll>>, Kn
         let Kind::Socket(inode) = descriptor.kind else { continue };
         match process.take(&descriptor) {
             Ok(Some(taken)) => {
-                let Ok(Some(socket)) = crate::process::Socket::of(&taken) else { continue };
+                let Ok(Some(socket)) = napkin_kernel::process::Socket::of(&taken) else { continue };
                 if !socket.is_internet() || (own.is_some() && socket.netns_cookie != own) {
                     continue;
                 }
@@ -191,7 +193,7 @@ fn descriptors(process: &Process, found: &Descriptors) -> (Known<Vec<Epoll>>, Kn
     }
 }
 
-fn kind(socket: &crate::process::Socket) -> SocketKind {
+fn kind(socket: &napkin_kernel::process::Socket) -> SocketKind {
     let stream = socket.kind == SocketType::STREAM.as_raw();
     if socket.listening || (stream && socket.peer.is_none()) {
         SocketKind::Listener

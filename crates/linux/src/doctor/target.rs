@@ -146,7 +146,7 @@ impl Facts {
 
     /// The longest `irq-suspend-timeout` of the instances in use.
     pub(super) fn longest_suspension(&self) -> Ns {
-        let set = |napi: &&crate::device::Napi| napi.settings.irq_suspend_timeout;
+        let set = |napi: &&napkin_kernel::device::Napi| napi.settings.irq_suspend_timeout;
         self.instances().iter().filter_map(set).max().unwrap_or(0)
     }
 

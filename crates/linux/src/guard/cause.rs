@@ -10,7 +10,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::doctor::Watch;
-use crate::process::{self, Descriptor, Kind, Params, Process, ProcessError, Ready, Socket};
+use napkin_kernel::process::{
+    self, Descriptor, Kind, Params, Process, ProcessError, Ready, Socket,
+};
 use napkin_os::rights::Right;
 
 /// Descriptors of each process that are looked at, and members of its contexts.

@@ -96,7 +96,7 @@ impl fmt::Display for Event {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Ready;
+    use napkin_kernel::process::Ready;
 
     #[test]
     fn a_line_names_the_instance_the_program_its_thread_and_what_is_always_ready() {

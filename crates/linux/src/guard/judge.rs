@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::count::Counts;
+use napkin_kernel::count::Counts;
 
 /// Between two readings.
 pub(super) const TICK: Duration = Duration::from_millis(20);
@@ -89,7 +89,7 @@ impl Judge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::count::Polled;
+    use napkin_kernel::count::Polled;
 
     const TIMEOUT: Duration = Duration::from_millis(20);
 

@@ -6,7 +6,7 @@
 //! suspension's timer anew, and nobody polls (docs/suspension-starves.md). `irq-suspend-timeout` is
 //! meant to bound that and does not. So whoever puts a program or a device under such a policy
 //! watches what becomes of it:
-//! - the [counting programs](crate::count) say that an instance is not polled while its suspension
+//! - the [counting programs](napkin_kernel::count) say that an instance is not polled while its suspension
 //!   is prolonged (`judge`);
 //! - then its `irq-suspend-timeout` goes to 0, written down before
 //!   ([`end_suspension`](crate::apply::end_suspension)). The timer that runs is the last: it fires
@@ -36,10 +36,10 @@ pub use cause::Cause;
 pub use event::{Event, EventKind};
 
 use crate::apply::{Linux, WorldError};
-use crate::count::{self, CountError, Counter};
 use crate::journal::Store;
-use crate::namespace::{Namespace, NamespaceError};
-use crate::netlink::{Netdev, NetlinkError};
+use napkin_kernel::count::{self, CountError, Counter};
+use napkin_kernel::namespace::{Namespace, NamespaceError};
+use napkin_kernel::netlink::{Netdev, NetlinkError};
 use napkin_os::rights::Right;
 use watch::Watch;
 

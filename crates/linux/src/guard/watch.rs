@@ -10,9 +10,9 @@ use super::judge::{Judge, TICK};
 use super::tell::{self, Message};
 use crate::apply::{ApplyError, Linux, Suspension, Target, World as _, end_suspension, give_back};
 use crate::attach::cpu_time;
-use crate::count::{Counter, Key};
 use crate::journal::{JournalError, Store};
-use crate::netlink::Netdev;
+use napkin_kernel::count::{Counter, Key};
+use napkin_kernel::netlink::Netdev;
 
 /// How often it is asked which instances there are, and how they are set.
 const LIST_EVERY: Duration = Duration::from_secs(1);

@@ -15,7 +15,7 @@ use super::JOURNAL;
 use super::error::JournalError;
 use super::log::{self, Header, Log, Subject};
 use super::records::Records;
-use crate::apply::{Spot, ThreadId, Value};
+use crate::{place::Spot, place::ThreadId, place::Value};
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::lock::Holder;
-use crate::namespace::NamespaceError;
+use napkin_kernel::namespace::NamespaceError;
 
 /// Why a journal could not be read, written or had.
 #[derive(Debug, Error)]
@@ -44,7 +44,7 @@ pub enum JournalError {
         source: io::Error,
     },
     /// This process has no descriptor left for it.
-    #[error("cannot {what} {}: {}", path.display(), crate::open_files::advice())]
+    #[error("cannot {what} {}: {}", path.display(), napkin_kernel::open_files::advice())]
     NoDescriptor {
         /// What was tried.
         what: &'static str,

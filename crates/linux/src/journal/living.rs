@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::namespace::Identity;
+use napkin_kernel::namespace::Identity;
 use napkin_os::procfs::read_text;
 use napkin_os::rights::Right;
 
@@ -98,7 +98,7 @@ fn number(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::namespace::Namespace;
+    use napkin_kernel::namespace::Namespace;
 
     #[test]
     fn this_namespace_is_never_said_to_be_gone_nor_one_that_nobody_has_to_live() {

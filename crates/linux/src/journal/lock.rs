@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::JournalError;
 use super::{fault, log};
-use crate::open_files;
+use napkin_kernel::open_files;
 
 /// How often a lock file that was removed under us is opened again.
 const TRIES: u32 = 16;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::JournalError;
 use super::fault;
-use crate::namespace::Identity;
+use napkin_kernel::namespace::Identity;
 
 /// The most that is read or written of a file: what the most changes of one process take (65,536,
 /// each told twice before the file is looked through), and thousands of devices' with 64 queues.

@@ -26,7 +26,7 @@ pub use lock::{Holder, Lock};
 pub use log::{Header, Subject};
 pub use process::{ProcessJournal, ProcessJournals};
 
-use crate::namespace::{Identity, Namespace, boot_id};
+use napkin_kernel::namespace::{Identity, Namespace, boot_id};
 
 /// Where root's journals are, unless `$NAPKIN_STATE` says otherwise.
 const ROOT_S: &str = "/run/napkin";

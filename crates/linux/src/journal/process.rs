@@ -12,7 +12,7 @@ use super::Store;
 use super::error::JournalError;
 use super::lock::Lock;
 use super::log::{Header, Log, Subject};
-use crate::attach::{ProcessChange, Recorder, What};
+use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
 
 /// Lines beside those that are needed after which a file is looked through: a server opens and
 /// closes sockets for as long as it runs.

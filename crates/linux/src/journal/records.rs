@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::device::Record;
-use crate::apply::{Place, Spot};
+use crate::{place::Place, place::Spot};
 
 /// The records of one device, in the order in which their places were first changed.
 #[derive(Debug, Default)]

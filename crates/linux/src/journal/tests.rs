@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::apply::{Instance, Place, Spot, Value};
-use crate::attach::{ProcessChange, Recorder, What};
-use crate::process::{Params, SocketOptions};
-use crate::settings::Setting;
+use crate::{place::Instance, place::Place, place::Spot, place::Value};
+use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
+use napkin_kernel::process::{Params, SocketOptions};
+use napkin_kernel::settings::Setting;
 
 /// A directory of the test's own, in memory where there is such a place.
 struct Home(PathBuf);

@@ -119,9 +119,9 @@ pub fn ranges<N: Copy + Ord + Into<i64>>(numbers: &[N]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{Device, Napi};
-    use crate::process::Owner;
     use crate::show::{Programs, report};
+    use napkin_kernel::device::{Device, Napi};
+    use napkin_kernel::process::Owner;
 
     fn shown(policies: &[&str]) -> DeviceReport {
         let napis: Vec<Napi> = policies

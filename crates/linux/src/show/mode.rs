@@ -10,8 +10,8 @@ use napkin_policy::Policy;
 use napkin_policy::{EpollPolicy, FAMILIES, PRESETS, Threaded, Warning};
 use serde::{Serialize, Serializer};
 
-use crate::process::Params;
-use crate::settings::{Setting, Settings};
+use napkin_kernel::process::Params;
+use napkin_kernel::settings::{Setting, Settings};
 
 const MICROSECOND: u64 = 1_000;
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::kernel::{Can, Way};
+use napkin_kernel::probe::{Can, Way};
 use napkin_policy::PRESETS;
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 // Not every test binary uses all of it.
 #![allow(dead_code)]
 
-#[path = "../harness/namespace.rs"]
+#[path = "../../../kernel/tests/harness/namespace.rs"]
 mod namespace;
 mod program;
 
@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Ethtool, GRO, GSO, Netdev, Route, TSO, VethConfig};
+use napkin_kernel::process::{Params, Process, Socket};
+use napkin_kernel::{Setting, Settings, device};
 use napkin_linux::doctor::{DoctorError, Facts, Finding, Request, Status, examine, gather};
-use napkin_linux::namespace::Namespace;
-use napkin_linux::netlink::{Ethtool, GRO, GSO, Netdev, Route, TSO, VethConfig};
-use napkin_linux::process::{Params, Process, Socket};
-use napkin_linux::{Setting, Settings, device};
 use napkin_policy::Policy;
 use napkin_testing::needs_program;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};

@@ -1,7 +1,7 @@
 //! The real binary, started and stopped.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
-#[path = "../../../linux/tests/harness/namespace.rs"]
+#[path = "../../../kernel/tests/harness/namespace.rs"]
 pub mod namespace;
 
 use std::io::{BufRead, BufReader};

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use napkin_linux::namespace::Namespace;
+use napkin_kernel::namespace::Namespace;
 use napkin_testing::{ignore, needs};
 
 /// Longer than a boot takes on a busy machine, and than any command of a case.

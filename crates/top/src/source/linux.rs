@@ -99,8 +99,8 @@ fn cpu(cpu: &CpuSnapshot) -> CpuSample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use napkin_linux::Settings;
-    use napkin_linux::count::{Counts, Polled};
+    use napkin_kernel::Settings;
+    use napkin_kernel::count::{Counts, Polled};
 
     fn instance(counts: Option<Counts>) -> NapiSnapshot {
         NapiSnapshot {

@@ -1,12 +1,14 @@
 //! What plans, restorations, holds and differences say, where that is more than that all went well.
 
+use crate::place::{Change, Instance, Place, Value};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
 use crate::apply::fake::Happens;
-use crate::attach::{ProcessChange, Recorder, Signals, What};
-use crate::process::Params;
+use crate::attach::Signals;
+use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
+use napkin_kernel::process::Params;
 
 fn planned(world: &mut Fake, text: &str, options: &Options) -> Result<Plan, PlanError> {
     let at = world.look(Target::Name("va")).expect("it is there");

@@ -1,7 +1,8 @@
 //! Instances whose queues change: a driver that keeps settings keeps them by id.
 
 use super::*;
-use crate::settings::Settings;
+use crate::place::{Instance, Place, Value};
+use napkin_kernel::settings::Settings;
 
 type Layout = Vec<(Vec<u32>, Vec<u32>)>;
 

@@ -1,7 +1,7 @@
 //! What a device of many queues takes: counted, for the time is the machine's.
 
 use super::*;
-use crate::apply::place::COMPARED;
+use crate::place::COMPARED;
 
 /// How many comparisons of instances it takes to apply policies, to see what is different, to apply
 /// one to instances that were made anew, and to put everything back. What the fake kernel compares

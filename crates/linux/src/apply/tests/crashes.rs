@@ -1,6 +1,7 @@
 //! Dying at every point, and things that happen in any order.
 
 use super::*;
+use crate::place::{Place, Value};
 
 /// A host as it may be found: one queue threaded and placed by somebody, another deferred.
 fn lived_in() -> Fake {

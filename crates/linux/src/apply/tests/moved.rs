@@ -1,6 +1,7 @@
 //! Devices that are another one, or somewhere else, when it is time to put them back.
 
 use super::*;
+use crate::place::{Place, Value};
 
 const NUMBER: Value = Value::Number(0);
 
@@ -18,14 +19,18 @@ fn another(world: &mut Fake) {
 }
 
 /// `va` leaves this namespace, and is elsewhere as it was.
-fn leaves(world: &mut Fake) -> (crate::device::Device, u64) {
+fn leaves(world: &mut Fake) -> (napkin_kernel::device::Device, u64) {
     let device = world.devices.remove(0);
     let namespace = String::from("/proc/9/ns/net");
     world.otherwise = Whereabouts::Elsewhere { ifname: "eth0".into(), namespace };
     (device, world.identities.remove(&7).expect("it was there"))
 }
 
-fn returns(world: &mut Fake, (mut device, identity): (crate::device::Device, u64), ifindex: u32) {
+fn returns(
+    world: &mut Fake,
+    (mut device, identity): (napkin_kernel::device::Device, u64),
+    ifindex: u32,
+) {
     device.ifindex = ifindex;
     world.devices.insert(0, device);
     world.identities.insert(ifindex, identity);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::journal::fault::disk;
+use crate::place::Value;
 
 /// A disk without room until this is dropped.
 struct Full;

@@ -1,6 +1,7 @@
 //! A guard takes a suspension away under a policy, and gives it back.
 
 use super::*;
+use crate::place::{Place, Value};
 
 const DEVICE: u32 = 7;
 

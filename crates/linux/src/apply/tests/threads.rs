@@ -1,6 +1,7 @@
 //! Threads that the kernel switches off with the device, and keeps for the next time.
 
 use super::*;
+use crate::place::{Place, Value};
 
 /// Somebody else wants threads: how are they placed?
 fn woken(world: &mut Fake) -> Vec<(Value, Value)> {

@@ -207,7 +207,7 @@ pub(super) fn usecs(facts: &Facts) -> Vec<Finding> {
 pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
     let usecs = facts.policy.epoll.busy_poll_usecs;
     // As it is set: a policy that was asked for may have been given another period since.
-    let as_set = |napi: &&crate::device::Napi| {
+    let as_set = |napi: &&napkin_kernel::device::Napi| {
         let mut policy = facts.policy;
         policy.instance = napi.settings.policy();
         policy

@@ -5,9 +5,9 @@ use napkin_policy::Threaded;
 
 use super::host::NETDEV_BUDGET;
 use super::{listed, time, window};
-use crate::device::Napi;
 use crate::doctor::{Facts, Finding, Host, Known, Mend};
-use crate::settings::Setting;
+use napkin_kernel::device::Napi;
+use napkin_kernel::settings::Setting;
 use napkin_os::procfs::Sysctl;
 
 /// From here on a larger limit does not help: a softirq's work is more than its CPU can do.

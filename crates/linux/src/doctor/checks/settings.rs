@@ -5,7 +5,7 @@ use napkin_policy::Threaded;
 use super::{listed, time};
 use crate::doctor::target::{LONG_PERIOD, LONG_SUSPENSION, PROPORTION, SHORT_PERIOD};
 use crate::doctor::{Facts, Finding, Status, Support};
-use crate::settings::{Setting, Settings};
+use napkin_kernel::settings::{Setting, Settings};
 
 /// A mode that the kernel lacks cannot be mended by a setting.
 pub(super) fn support(facts: &Facts) -> Vec<Finding> {

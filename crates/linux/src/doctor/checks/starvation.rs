@@ -9,11 +9,11 @@ use std::time::Duration;
 use napkin_policy::Ns;
 
 use super::{listed, time, window};
-use crate::device::Napi;
 use crate::doctor::facts::{Epoll, Facts, Program, Unpolled};
 use crate::doctor::finding::Finding;
 use crate::doctor::mend::Mend;
-use crate::process::Ready;
+use napkin_kernel::device::Napi;
+use napkin_kernel::process::Ready;
 
 /// How much longer than its timeout an instance may go without a poll: its timer and the softirq
 /// behind it may be late by the kernel's tick, 10 ms at most.

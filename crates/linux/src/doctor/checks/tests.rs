@@ -8,9 +8,9 @@ use napkin_policy::{EpollPolicy, Threaded};
 use super::super::facts::*;
 use super::super::finding::Status;
 use super::{CHECKS, examine};
-use crate::device::{Device, Napi};
-use crate::process::Unseen;
-use crate::settings::Settings;
+use napkin_kernel::device::{Device, Napi};
+use napkin_kernel::process::Unseen;
+use napkin_kernel::settings::Settings;
 
 mod advice;
 mod follow;

@@ -1,7 +1,7 @@
 //! Programs that always find something ready, and instances that nobody polls for it.
 
 use super::*;
-use crate::process::Ready;
+use napkin_kernel::process::Ready;
 
 fn ready(fd: i32, readable: bool, writable: bool) -> Ready {
     Ready { fd, readable, writable }

@@ -2,8 +2,8 @@
 
 use super::super::*;
 use super::Machine;
-use crate::process::Ready;
 use crate::support::tests::linux;
+use napkin_kernel::process::Ready;
 
 /// Breaks something.
 pub(super) type Break = fn(&mut Machine, u32);

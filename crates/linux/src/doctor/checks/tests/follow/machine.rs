@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::super::super::super::gather::{meant, supported};
 use super::super::super::super::mend::Mend;
 use super::super::*;
-use crate::kernel::{Can, Kernel};
 use crate::support::tests::linux;
+use napkin_kernel::probe::{Can, Kernel};
 use napkin_os::procfs::Sysctl;
 
 /// What is going on, and shows only in what it does.

@@ -28,11 +28,11 @@ mod ready;
 pub mod socket;
 pub mod wait;
 
-pub(crate) use descriptor::same_file;
+pub use descriptor::same_file;
 pub use descriptor::{Descriptor, Descriptors, Kind, Tables};
 pub use epoll::{Member, Members, Params};
 pub use error::ProcessError;
-pub(crate) use handle::{Descendants, descendants_of};
+pub use handle::{Descendants, descendants_of};
 pub use handle::{Process, all};
 pub use owners::{Owner, Owners, Unseen, owners};
 pub use ready::Ready;

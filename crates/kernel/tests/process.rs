@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use harness::Program;
 use harness::namespace::needs_rights;
-use napkin_linux::process::{Kind, Params, Process, Socket, SocketOptions, Tables, Timeout};
+use napkin_kernel::process::{Kind, Params, Process, Socket, SocketOptions, Tables, Timeout};
 use napkin_os::rights::Right;
 use napkin_testing::test;
 use rustix::io::Errno;

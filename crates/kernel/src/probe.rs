@@ -1,7 +1,7 @@
 //! What this kernel can do: tried, not guessed from its version.
 //!
 //! Everything is asked of the kernel itself, on descriptors made for the purpose, and nothing is
-//! changed. What a policy needs of it is said in [`support`](crate::support).
+//! changed. What a policy needs of it is said in `napkin-linux`'s `support`.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Network namespaces of a test's own, and the rights that they and other tests need.
 
-use napkin_linux::namespace::Namespace;
+use napkin_kernel::namespace::Namespace;
 use napkin_os::rights::Right;
 use napkin_testing::needs;
 

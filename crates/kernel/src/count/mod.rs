@@ -12,7 +12,7 @@
 //! itself takes no times.
 //!
 //! Not who owns the sockets, nor interrupts (the kernel counts these itself): that is
-//! [`sample`](crate::sample)'s.
+//! `sample`'s.
 
 pub mod assemble;
 mod bpf;

@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::process::{Params, Process, ProcessError, SocketOptions};
+use napkin_kernel::process::{Params, Process, ProcessError, SocketOptions};
 
 /// What was set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -222,7 +222,7 @@ impl Process {
 
     /// What a refusal of the kernel's means. A process that is ending refuses everything, so its
     /// end comes first.
-    pub(crate) fn refused(&self, what: &'static str, errno: Errno) -> ProcessError {
+    pub fn refused(&self, what: &'static str, errno: Errno) -> ProcessError {
         let pid = self.pid;
         match errno {
             Errno::SRCH | Errno::NOENT => ProcessError::Gone { pid },
@@ -238,7 +238,7 @@ impl Process {
     }
 
     /// What it means that one of its threads could not be moved.
-    pub(crate) fn sched_refused(&self, error: SchedError) -> ProcessError {
+    pub fn sched_refused(&self, error: SchedError) -> ProcessError {
         match error {
             SchedError::Affinity { source: Errno::PERM } => {
                 let comm = self.comm().unwrap_or_default();
@@ -268,15 +268,15 @@ pub fn all() -> Vec<i32> {
 
 /// Descendants of processes.
 #[derive(Debug, Default)]
-pub(crate) struct Descendants {
+pub struct Descendants {
     /// Their ids, parents first, without the processes themselves.
-    pub(crate) pids: Vec<i32>,
+    pub pids: Vec<i32>,
     /// Processes whose children could not be listed, though they may have some, and why.
-    pub(crate) unseen: Vec<(i32, Errno)>,
+    pub unseen: Vec<(i32, Errno)>,
 }
 
 /// The descendants of several processes, at most `limit`.
-pub(crate) fn descendants_of(roots: &[i32], limit: usize) -> Descendants {
+pub fn descendants_of(roots: &[i32], limit: usize) -> Descendants {
     let mut seen: BTreeSet<i32> = roots.iter().copied().collect();
     let mut next: VecDeque<i32> = roots.iter().copied().collect();
     let mut found = Descendants::default();

@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use namespace::fresh;
-use napkin_linux::namespace::Namespace;
-use napkin_linux::netlink::{Ethtool, GRO, GSO, Route, TSO, VethConfig};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Ethtool, GRO, GSO, Route, TSO, VethConfig};
 use napkin_testing::needs_program;
 
 /// What the program does with each line: `exec` it, and print what it leaves in `answer`.

@@ -5,10 +5,10 @@
 mod namespace;
 
 use namespace::needs_rights;
-use napkin_linux::Setting;
-use napkin_linux::kernel::{Can, Kernel, Way};
-use napkin_linux::netlink::{Netdev, Operation, Route};
-use napkin_linux::sysfs::{DeviceFile, Sysfs};
+use napkin_kernel::Setting;
+use napkin_kernel::netlink::{Netdev, Operation, Route};
+use napkin_kernel::probe::{Can, Kernel, Way};
+use napkin_kernel::sysfs::{DeviceFile, Sysfs};
 use napkin_os::procfs::{Interrupts, Sysctl, SysctlError, irq};
 use napkin_os::rights::Right;
 use napkin_testing::{ignore, needs, test};

@@ -235,7 +235,7 @@ fn same_files(one: i32, other: i32) -> Result<bool, Errno> {
 
 /// Whether a descriptor of this process and one of another refer to the same open file; false where
 /// the kernel does not say.
-pub(crate) fn same_file(own: impl AsFd, pid: i32, fd: i32) -> bool {
+pub fn same_file(own: impl AsFd, pid: i32, fd: i32) -> bool {
     const KCMP_FILE: libc::c_int = 0;
     // The kernel takes these as long numbers: an int would leave their upper halves to chance.
     let index = |fd: i32| fd.cast_unsigned() as usize;

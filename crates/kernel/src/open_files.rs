@@ -46,7 +46,7 @@ impl OpenFiles {
 ///
 /// # Errors
 /// `EMFILE`, as if it could not be opened.
-pub(crate) fn leaves_room(opened: impl AsFd) -> Result<(), Errno> {
+pub fn leaves_room(opened: impl AsFd) -> Result<(), Errno> {
     has_room(u64::try_from(opened.as_fd().as_raw_fd()).unwrap_or(0))
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn leaves_room(opened: impl AsFd) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As [`leaves_room`].
-pub(crate) fn has_room(number: u64) -> Result<(), Errno> {
+pub fn has_room(number: u64) -> Result<(), Errno> {
     match getrlimit(Resource::Nofile).current {
         Some(limit) if number + RESERVE >= limit => Err(Errno::MFILE),
         _ => Ok(()),
@@ -62,12 +62,12 @@ pub(crate) fn has_room(number: u64) -> Result<(), Errno> {
 }
 
 /// Whether an error tells of what this process or the system lacks, and nothing of what was asked.
-pub(crate) fn is_shortage(errno: Errno) -> bool {
+pub fn is_shortage(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }
 
 /// What to do about `EMFILE`, as the end of a sentence.
-pub(crate) fn advice() -> String {
+pub fn advice() -> String {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.map_or_else(|| "an unknown number of".into(), |limit| limit.to_string());
     format!(

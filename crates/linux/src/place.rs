@@ -12,8 +12,8 @@ use napkin_os::sched::{Class, CpuList};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::device::{Device, Napi};
-use crate::settings::Setting;
+use napkin_kernel::device::{Device, Napi};
+use napkin_kernel::settings::Setting;
 
 /// A NAPI instance of a device, by what it polls.
 #[derive(Debug, Clone, Eq, Serialize, Deserialize)]
