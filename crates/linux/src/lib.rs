@@ -4,7 +4,7 @@
 //! - [`place`], [`process_change`]: what can be changed on a device, and in a process.
 //! - [`journal`], [`apply`]: every change is written down before it is made, and can be put back.
 //! - [`attach`]: a running program's epoll descriptors, set from outside.
-//! - [`doctor`], [`show`], [`sample`]: what is wrong, what there is, what is going on.
+//! - [`doctor`], [`show`]: what is wrong, and what there is.
 //!
 //! Nothing here decides what a policy means: that is `napkin-core`'s. Nothing here prints.
 
@@ -15,6 +15,5 @@ pub mod guard;
 pub mod journal;
 pub mod place;
 pub mod process_change;
-pub mod sample;
 pub mod show;
 pub mod support;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use napkin_top::screen::{self, Options, SHORTEST, ScreenError};
-use napkin_top::{Column, EngineSource, LinuxSource, Source, View, batch};
+use napkin_top::{Column, View, batch};
+use napkin_watch::{EngineSource, LinuxSource, Source};
 
 use crate::failure::Failure;
 use crate::units;

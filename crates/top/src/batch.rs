@@ -8,11 +8,11 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::column::Column;
-use crate::rates::{CpuShares, Meter, Rates};
-use crate::sample::{Source, SourceError};
 use crate::screen::{Options, SHORTEST};
 use crate::text::{rate, share, width};
 use crate::view::View;
+use napkin_watch::{CpuShares, Meter, Rates};
+use napkin_watch::{Source, SourceError};
 
 /// Why it ended early.
 #[derive(Debug, Error)]
@@ -144,7 +144,7 @@ fn aligned(rows: &[Vec<String>], names: &[bool]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CpuSample, NapiSample, Polls, Sample};
+    use napkin_watch::{CpuSample, NapiSample, Polls, Sample};
 
     /// Counts a thousand packets every time that it is asked, ends after so many.
     struct Steady {

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::rates::{NapiRates, Rates};
 use crate::text::{UNKNOWN, rate, share, width};
+use napkin_watch::{NapiRates, Rates};
 
 /// Space between two columns.
 pub(crate) const GAP: usize = 1;

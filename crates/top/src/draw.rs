@@ -11,9 +11,9 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
 
 use crate::column::{Column, GAP, fit};
-use crate::rates::{CpuShares, NapiRates, Rates};
 use crate::text::{UNKNOWN, cut, rate, share, width};
 use crate::view::View;
+use napkin_watch::{CpuShares, NapiRates, Rates};
 
 /// What is drawn.
 #[derive(Debug, Clone, Copy)]

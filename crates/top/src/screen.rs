@@ -17,11 +17,11 @@ use thiserror::Error;
 
 use crate::draw::{Scene, draw};
 use crate::key::{Key, Keys};
-use crate::rates::{Meter, Rates};
-use crate::sample::{Sample, Source, SourceError};
 use crate::signals::{Asked, Signals};
 use crate::terminal::{Screen, enter, leave};
 use crate::view::{Action, View};
+use napkin_watch::{Meter, Rates};
+use napkin_watch::{Sample, Source, SourceError};
 
 /// The shortest interval: below, watching costs more than what is watched.
 pub const SHORTEST: Duration = Duration::from_millis(100);

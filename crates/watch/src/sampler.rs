@@ -8,15 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use thiserror::Error;
 
-use crate::show::{self, Programs};
+use crate::sample::CpuSample;
 use napkin_kernel::count::{self, CountError, Counter, Counts, Key};
 use napkin_kernel::device::{self, DeviceError, Napi, NoIrq};
 use napkin_kernel::namespace::{Namespace, NamespaceError};
 use napkin_kernel::netlink::{NapiRecord, Netdev, NetlinkError};
 use napkin_kernel::settings::{Setting, Settings};
+use napkin_linux::show::{self, Programs};
 use napkin_os::clock;
 use napkin_os::procfs::thread::{ThreadStat, Time};
 use napkin_os::procfs::{CpuTimes, Interrupts, Softnet};
@@ -54,8 +54,7 @@ pub enum SampleError {
 }
 
 /// Everything at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
     /// Nanoseconds of the monotonic clock.
     pub at_ns: u64,
@@ -64,14 +63,13 @@ pub struct Snapshot {
     /// The CPUs' backlogs together, of every namespace: loopback, and devices without NAPI.
     pub backlog: Option<Counts>,
     /// The CPUs that are on, by number.
-    pub cpus: Vec<CpuSnapshot>,
+    pub cpus: Vec<CpuSample>,
     /// What could not be known, and why.
     pub notes: Vec<String>,
 }
 
 /// One instance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NapiSnapshot {
     /// Its device's number.
     pub ifindex: u32,
@@ -88,7 +86,6 @@ pub struct NapiSnapshot {
     /// The id of its thread.
     pub pid: Option<i32>,
     /// How it is set.
-    #[serde(flatten)]
     pub settings: Settings,
     /// The policy in force by name, or the nearest and what it differs in.
     pub mode: String,
@@ -102,27 +99,6 @@ pub struct NapiSnapshot {
     pub thread_cpu_ns: Option<u64>,
     /// The programs whose sockets it serves, with the most sockets first: `memcached[812]`.
     pub owners: Vec<String>,
-}
-
-/// One CPU's time since the start, in nanoseconds as fine as `/proc/stat` has it (10 ms), and
-/// counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct CpuSnapshot {
-    /// Its number.
-    pub cpu: usize,
-    /// In hard interrupts.
-    pub hard_irq_ns: u64,
-    /// In softirqs, those that ksoftirqd runs left out.
-    pub softirq_ns: u64,
-    /// In threads: programs and the kernel's.
-    pub thread_ns: u64,
-    /// Idle.
-    pub idle_ns: u64,
-    /// Stolen by a hypervisor.
-    pub steal_ns: u64,
-    /// Rounds of the receive softirq that ended for lack of time or budget, since the first sample.
-    pub time_squeezes: Option<u64>,
 }
 
 /// Takes samples of the network namespace in which it was started.
@@ -329,7 +305,7 @@ impl Sampler {
         }
     }
 
-    fn cpus(&mut self, notes: &mut Vec<String>) -> Vec<CpuSnapshot> {
+    fn cpus(&mut self, notes: &mut Vec<String>) -> Vec<CpuSample> {
         let times = CpuTimes::read().unwrap_or_else(|error| {
             notes.push(format!("the CPUs' times are not known: /proc/stat: {error}"));
             BTreeMap::new()
@@ -352,7 +328,7 @@ impl Sampler {
         }
         times
             .iter()
-            .map(|(&cpu, times)| CpuSnapshot {
+            .map(|(&cpu, times)| CpuSample {
                 cpu,
                 hard_irq_ns: times.irq_ns,
                 softirq_ns: times.softirq_ns,

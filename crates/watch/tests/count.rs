@@ -31,9 +31,9 @@ use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{self, Ethtool, Netdev, Route, VethConfig};
 use napkin_kernel::process::Params;
 use napkin_kernel::settings::Setting;
-use napkin_linux::sample::{self, Sampler};
 use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
+use napkin_watch::sampler::{self, Sampler};
 
 /// What counting takes.
 const COUNTS: [Right; 2] = [Right::Bpf, Right::Perfmon];
@@ -575,7 +575,7 @@ fn a_sampler_puts_counts_thread_mode_and_owner_together_and_leaves_other_namespa
     world.set(&[(Setting::Threaded, 1)]);
     let mut sampler = world
         .here
-        .run(|| Sampler::start(&sample::Options::default()).expect("it samples"))
+        .run(|| Sampler::start(&sampler::Options::default()).expect("it samples"))
         .expect("a thread here");
     let talk = Talk::new(&world);
     let elsewhere = Talk::new(&other);
@@ -588,7 +588,7 @@ fn a_sampler_puts_counts_thread_mode_and_owner_together_and_leaves_other_namespa
     let [earlier] = first.napis.as_slice() else { panic!("{:?}", first.napis) };
     assert_eq!((napi.id, napi.ifname.as_str()), (world.key.napi_id, world.ifname.as_str()));
     assert_eq!(napi.mode, "threaded");
-    let counts = |napi: &sample::NapiSnapshot| napi.counts.expect("counts");
+    let counts = |napi: &sampler::NapiSnapshot| napi.counts.expect("counts");
     assert_eq!(counts(napi).since(&counts(earlier)).all().packets, 400);
     assert!(napi.thread_cpu_ns > earlier.thread_cpu_ns, "the thread worked");
     let timers = (counts(earlier).deferrals, counts(earlier).watchdogs);
@@ -615,7 +615,7 @@ fn a_sampler_without_rights_samples_the_rest_and_says_which_right_it_lacks() {
         let none = CapabilitySet::empty();
         let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
         set_capabilities(None, none).expect("rights can always be given up");
-        let mut sampler = Sampler::start(&sample::Options::default()).expect("it samples");
+        let mut sampler = Sampler::start(&sampler::Options::default()).expect("it samples");
         sampler.sample().expect("a sample")
     })
     .join()

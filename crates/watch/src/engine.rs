@@ -4,18 +4,20 @@
 //! An engine's threads are threads of its process, so `/proc` knows their CPU time. How it treats
 //! its CPUs and its applications it does not say: of a policy, the instance's part is named.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use napkin_engine::control::{Record, Request, Verb, choose, listener, request};
 use napkin_os::clock;
-use napkin_os::procfs::{Time, thread};
+use napkin_os::procfs::{CpuTimes, Softnet, Time, thread};
 use napkin_policy::Policy;
 use napkin_policy::{FAMILIES, InstancePolicy, PRESETS, Threaded};
 use serde_json::Value;
 
-use super::{LONGEST_NAME, cpus};
-use crate::sample::{NapiSample, Polls, Sample, Source, SourceError, Squeezes};
-use crate::text::plain;
+use crate::sample::plain;
+use crate::sample::{
+    CpuSample, LONGEST_NAME, NapiSample, Polls, Sample, Source, SourceError, Squeezes,
+};
 
 /// User space has no interrupt numbers, and an engine counts neither full polls nor suspensions.
 const NEVER_KNOWN: &str = "irq, full, suspend: an engine does not know them";
@@ -176,6 +178,31 @@ fn mode(record: &Record) -> String {
         .or_else(|| preset().map(|preset| preset.name.to_owned()))
         .or_else(member)
         .unwrap_or_else(|| alone.to_string())
+}
+
+/// Where each CPU's time went and how often its softirqs were cut short, as the kernel says; nothing,
+/// with a note, without procfs.
+fn cpus(notes: &mut Vec<String>) -> Vec<CpuSample> {
+    let times = CpuTimes::read().unwrap_or_else(|error| {
+        notes.push(format!("CPUs: /proc/stat cannot be read: {error}"));
+        BTreeMap::new()
+    });
+    // Its lines are of the CPUs that are on; before Linux 5.10 they had no number.
+    let softnet = Softnet::read().unwrap_or_default();
+    let squeezes = |cpu: usize| {
+        let of_it = softnet.iter().find(|line| line.cpu == Some(cpu));
+        of_it.map(|line| u64::from(line.time_squeeze))
+    };
+    let sample = |(cpu, times): (usize, CpuTimes)| CpuSample {
+        cpu,
+        hard_irq_ns: times.irq_ns,
+        softirq_ns: times.softirq_ns,
+        thread_ns: times.threads_ns(),
+        idle_ns: times.all_idle_ns(),
+        steal_ns: times.steal_ns,
+        time_squeezes: squeezes(cpu),
+    };
+    times.into_iter().map(sample).collect()
 }
 
 #[cfg(test)]

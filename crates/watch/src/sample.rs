@@ -4,8 +4,17 @@
 //! samples. What a source cannot know is `None`, with the reason among the sample's notes: it is
 //! never shown as 0.
 
+use napkin_policy::text::escaped;
 use serde::Serialize;
 use thiserror::Error;
+
+/// The longest name that is taken over, in characters.
+pub(crate) const LONGEST_NAME: usize = 64;
+
+/// A name of somebody else's: harmless, and at most `limit` characters.
+pub(crate) fn plain(text: &str, limit: usize) -> String {
+    escaped(text).chars().take(limit).collect()
+}
 
 /// Where samples come from: the kernel, or an engine's control socket.
 pub trait Source {

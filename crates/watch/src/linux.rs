@@ -1,12 +1,11 @@
 //! The kernel's own instances, of the network namespace in which this process is.
 //!
-//! What is known and how is `napkin-linux`'s; here it only gets its place in a sample.
+//! What is known and how is the [sampler](crate::sampler)'s; here it only gets its place in a sample.
 
-use napkin_linux::sample::{CpuSnapshot, NapiSnapshot, Options, Sampler, Snapshot};
+use crate::sampler::{NapiSnapshot, Options, Sampler, Snapshot};
 
-use super::LONGEST_NAME;
-use crate::sample::{CpuSample, NapiSample, Polls, Sample, Source, SourceError, Squeezes};
-use crate::text::plain;
+use crate::sample::plain;
+use crate::sample::{LONGEST_NAME, NapiSample, Polls, Sample, Source, SourceError, Squeezes};
 
 /// The longest mode that is taken over, in characters: a policy and what it differs in.
 const LONGEST_MODE: usize = 128;
@@ -51,9 +50,8 @@ impl Source for LinuxSource {
 }
 
 fn taken_over(snapshot: Snapshot) -> Sample {
-    let cpus: Vec<CpuSample> = snapshot.cpus.iter().map(cpu).collect();
     let napis: Vec<NapiSample> = snapshot.napis.iter().map(napi).collect();
-    Sample { at_ns: snapshot.at_ns, napis, cpus, notes: snapshot.notes }
+    Sample { at_ns: snapshot.at_ns, napis, cpus: snapshot.cpus, notes: snapshot.notes }
 }
 
 fn napi(napi: &NapiSnapshot) -> NapiSample {
@@ -84,21 +82,10 @@ fn napi(napi: &NapiSnapshot) -> NapiSample {
     }
 }
 
-fn cpu(cpu: &CpuSnapshot) -> CpuSample {
-    CpuSample {
-        cpu: cpu.cpu,
-        hard_irq_ns: cpu.hard_irq_ns,
-        softirq_ns: cpu.softirq_ns,
-        thread_ns: cpu.thread_ns,
-        idle_ns: cpu.idle_ns,
-        steal_ns: cpu.steal_ns,
-        time_squeezes: cpu.time_squeezes,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::CpuSample;
     use napkin_kernel::Settings;
     use napkin_kernel::count::{Counts, Polled};
 
@@ -122,7 +109,7 @@ mod tests {
     }
 
     fn snapshot(napi: NapiSnapshot) -> Snapshot {
-        let cpu = CpuSnapshot {
+        let cpu = CpuSample {
             cpu: 3,
             hard_irq_ns: 1,
             softirq_ns: 2,

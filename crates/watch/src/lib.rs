@@ -1,0 +1,18 @@
+//! What NAPI instances do, again and again: the kernel's, or an engine's, in one form.
+//!
+//! - [`Source`]: cumulative counts, of the kernel ([`LinuxSource`]) or an engine ([`EngineSource`]).
+//! - [`Meter`]: two [`Sample`]s become [`Rates`].
+//! - [`sampler`]: how the kernel's are put together.
+//!
+//! For a live view, and for whatever else exports them. Nothing here changes what it watches, or prints.
+
+mod engine;
+mod linux;
+mod rates;
+mod sample;
+pub mod sampler;
+
+pub use engine::EngineSource;
+pub use linux::LinuxSource;
+pub use rates::{CpuShares, Meter, NapiRates, Rates, between};
+pub use sample::{CpuSample, NapiSample, Polls, Sample, Source, SourceError, Squeezes};
