@@ -4,7 +4,7 @@ use napkin_engine::{EpollError, SocketError};
 use thiserror::Error;
 
 use crate::interrupt::Interrupted;
-use crate::report::Report;
+use napkin_measure::report::Report;
 
 /// Why a run did not take place.
 #[derive(Debug, Error)]

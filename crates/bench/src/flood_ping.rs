@@ -17,9 +17,9 @@ use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
 use crate::ping::{PAYLOAD, Ping};
-use crate::report::{Column, Figures, column};
 use crate::serving::{DEVICE, PEER, Serving, US, Window, set_ratio};
 use crate::workload::{Options, Trial, Workload};
+use napkin_measure::report::{Column, Figures, column};
 
 /// Who sends the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,7 +225,7 @@ pub(crate) fn asks_the_application(policy: &Policy) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::NamedPolicy;
+    use napkin_policy::NamedPolicy;
 
     #[test]
     fn policies_that_need_an_application_are_named() {

@@ -1,7 +1,6 @@
 //! Workloads and honest measurement of delivery policies.
 //!
 //! - [`flood_ping`] (2007), [`udp_sink`] (2018) and [`xsk_rr`] (2025): the proposals' workloads.
-//! - [`policy`]: the policies of a comparison, by their names.
 //! - [`workload`]: what they have in common, and the interleaved run of one under several policies;
 //!   [`serving`]: the engine that serves them, and the figures of a window of it; [`short`]: the
 //!   short round.
@@ -11,23 +10,17 @@
 //! - [`host_costs`]: what this host's own kernel costs, as a profile.
 //! - [`serve`]: what `napkin serve` does.
 //! - [`interrupt`]: being asked to end; [`partial`]: the file from which a run goes on.
-//! - [`conclusion`]: what a workload shows, and what to learn from its table.
-//! - [`measure`] turns events into figures, [`report`] turns figures into tables, JSON and progress.
 
-pub mod conclusion;
 pub mod error;
 pub mod flood_ping;
 pub mod host_costs;
 pub mod interrupt;
 pub mod linux;
 pub mod machine;
-pub mod measure;
 pub mod memcached;
 pub mod partial;
 mod ping;
-pub mod policy;
 mod rate;
-pub mod report;
 pub mod reproduce;
 pub mod serve;
 pub mod serving;
@@ -40,5 +33,4 @@ pub mod xsk_rr;
 pub use error::{BenchError, Stopped};
 pub use interrupt::{Interrupt, Interrupted};
 pub use partial::{Partial, PartialError};
-pub use policy::NamedPolicy;
 pub use workload::{Options, Workload, resumable, run};

@@ -13,9 +13,9 @@ use napkin_stack::{Address, Stack};
 use serde_json::{Map, Value};
 
 use crate::error::BenchError;
-use crate::measure::{EngineTotals, EngineWindow, Interruption};
-use crate::report::Figures;
 use crate::workload::Placement;
+use napkin_measure::report::Figures;
+use napkin_measure::{EngineTotals, EngineWindow, Interruption};
 
 /// The name of the device under test.
 pub const DEVICE: &str = "bench0";

@@ -6,10 +6,10 @@ use std::time::Duration;
 use napkin_policy::Policy;
 
 use crate::flood_ping::FloodPing;
-use crate::policy::NamedPolicy;
 use crate::udp_sink::{Offered, UdpSink};
 use crate::workload::{Options, Workload};
 use crate::xsk_rr::{PACES, XskRr};
+use napkin_policy::NamedPolicy;
 
 /// The workloads of the short round, with the policies that each is run under. Without a `window` asked
 /// for, each has a short one of its own; that of the options is not used.

@@ -21,10 +21,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
-use crate::measure::engine::RING_DROPS;
-use crate::report::{Column, Figures, Report, Row, column};
 use crate::serving::{PEER, Serving, US, Window, set_ratio};
 use crate::workload::{Options, Placement, Trial, Workload};
+use napkin_measure::engine::RING_DROPS;
+use napkin_measure::report::{Column, Figures, Report, Row, column};
 
 const PORT: u16 = 9;
 /// Frames a receive ring, and a socket, hold.
@@ -385,7 +385,7 @@ impl Application {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Repetition;
+    use napkin_measure::report::Repetition;
 
     fn row(policy: &str, times: f64, received: f64) -> Row {
         let figures = Figures {

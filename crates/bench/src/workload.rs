@@ -5,14 +5,14 @@ use std::time::Duration;
 use napkin_policy::{Policy, Time};
 use serde_json::{Map, Value, json};
 
-use crate::conclusion;
 use crate::error::{BenchError, Stopped};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::measure::{Host, Plan};
 use crate::partial::Partial;
-use crate::policy::NamedPolicy;
-use crate::report::{Column, Figures, Progress, Repetition, Report, Row, ties};
+use napkin_measure::conclusion;
+use napkin_measure::report::{Column, Figures, Progress, Repetition, Report, Row, ties};
+use napkin_measure::{Host, Plan};
 use napkin_os::procfs::CpuTimes;
+use napkin_policy::NamedPolicy;
 
 /// The most that each policy runs under each load.
 pub const MOST_REPETITIONS: usize = 10_000;
@@ -374,7 +374,7 @@ mod tests {
     use napkin_engine::SocketError;
 
     use super::*;
-    use crate::report::column;
+    use napkin_measure::report::column;
 
     /// What a run under a policy comes to.
     type Outcome = fn(&Policy) -> Result<Figures, BenchError>;
@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(busypoll.figures, Figures::default(), "nothing is filled in");
         assert!(busypoll.notes[0].contains("CAP_NET_ADMIN"), "{:?}", busypoll.notes);
         assert_eq!((base.repetitions.len(), base.notes.len()), (2, 0));
-        let table = crate::report::table::render(&report.rows, &told.columns(), 80);
+        let table = napkin_measure::report::table::render(&report.rows, &told.columns(), 80);
         assert!(table.contains("not measured (busypoll): SO_PREFER_BUSY_POLL"), "{table}");
     }
 

@@ -24,10 +24,10 @@ use napkin_stack::{FrameBuilder, RawFilter, RawSocket};
 use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
-use crate::measure::{Latency, Pow2, PublishedEstimator};
-use crate::report::{Column, Figures, column};
 use crate::serving::{PEER, Serving, US, Window};
 use crate::workload::{Options, Trial, Workload};
+use napkin_measure::report::{Column, Figures, column};
+use napkin_measure::{Latency, Pow2, PublishedEstimator};
 
 const PORT: u16 = 54_321;
 const PAYLOAD: usize = 400;

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use napkin_bench::linux::workload;
-use napkin_bench::report::{Column, Report, Row};
-use napkin_bench::{NamedPolicy, Options, run};
+use napkin_bench::{Options, run};
+use napkin_measure::report::{Column, Report, Row};
 use napkin_os::rights::Right;
+use napkin_policy::NamedPolicy;
 use napkin_testing::{needs, needs_program, test};
 
 /// Ignores the test unless this process may make namespaces and count in them, and has the program.

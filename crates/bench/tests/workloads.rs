@@ -4,12 +4,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use napkin_bench::flood_ping::{Client, FloodPing};
-use napkin_bench::measure::Pow2;
-use napkin_bench::report::{Column, Report, Row};
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, XskRr};
-use napkin_bench::{NamedPolicy, Options, Workload, run};
+use napkin_bench::{Options, Workload, run};
+use napkin_measure::Pow2;
+use napkin_measure::report::{Column, Report, Row};
 use napkin_os::rights::Right;
+use napkin_policy::NamedPolicy;
 use napkin_testing::{needs, needs_program, test};
 
 /// All of them use the same CPUs.

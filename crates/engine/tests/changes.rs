@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::app::App;
 use common::{PORT, Setup, alone, eventually, policy, start};
 use napkin_core::{MICROSECOND, MILLISECOND};
-use napkin_nic::rng::Rng;
 use napkin_policy::{CpuPolicy, InstancePolicy, NetSoftirq, Threaded};
+use napkin_traffic::SplitMix as Rng;
 
 fn one_of<T: Copy>(rng: &mut Rng, choice: &[T]) -> T {
     choice[rng.below(choice.len() as u64) as usize]

@@ -9,9 +9,9 @@ use common::app::App;
 use common::{HANGS, PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
 use napkin_engine::{Engine, Epoll, EpollError, Event};
-use napkin_nic::rng::Rng;
 use napkin_policy::Policy;
 use napkin_stack::{Fate, UdpSocket};
+use napkin_traffic::SplitMix as Rng;
 
 /// Two sockets' traffic on one queue.
 const TWO: Setup = Setup {

@@ -18,12 +18,12 @@ use common::app::App;
 use common::{HANGS, PORT, Setup, alone, eventually, policy, start, tap};
 use napkin_core::CpuId;
 use napkin_engine::{DeviceConfig, Engine, EngineConfig, Epoll, sched};
-use napkin_nic::rng::Rng;
 use napkin_nic::tap::TapConfig;
 use napkin_os::rights::Right;
 use napkin_policy::Policy;
 use napkin_stack::Address;
 use napkin_testing::{needs, test};
+use napkin_traffic::SplitMix as Rng;
 
 const TIMES: usize = 50;
 

@@ -15,15 +15,15 @@ use crate::counts::{QueueCounts, Seen};
 use crate::cpu::{Cpu, Source};
 use crate::events::{Event, Events};
 use crate::fault::Fault;
-use crate::histogram::Histogram;
 use crate::nic::NicQueue;
 use crate::packet::Packet;
 use crate::queues::Queues;
-use crate::rng::Rng;
 use crate::socket::{Flow, Ready, Socket};
 use crate::speed::DrawnTurns;
 use crate::thread::{Affinity, Class, Program, Role, Thread, ThreadId};
 use crate::trace::Trace;
+use napkin_traffic::Histogram;
+use napkin_traffic::Rng;
 
 /// One run of one host under one policy.
 ///

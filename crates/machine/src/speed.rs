@@ -4,7 +4,7 @@ use napkin_core::Ns;
 
 use crate::events::Event;
 use crate::machine::Machine;
-use crate::rng::Rng;
+use napkin_traffic::Rng;
 
 /// A stopped CPU's time for a piece of work, in thousandths of its own: it does not get on.
 pub(crate) const STOPPED: u64 = 10_000_000_000;

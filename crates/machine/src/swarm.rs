@@ -17,8 +17,8 @@ use crate::machine::{Machine, Placement};
 use crate::packet::{Kind, Packet};
 use crate::profile::Profile;
 use crate::program::UdpSink;
-use crate::rng::Rng;
 use crate::thread::{Affinity, Class, ThreadId};
+use napkin_traffic::Rng;
 
 /// Virtual time of traffic and faults in one run.
 pub const TRAFFIC: Ns = 60 * MILLISECOND;

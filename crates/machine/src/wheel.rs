@@ -188,7 +188,7 @@ mod tests {
     use std::cmp::Reverse;
 
     use super::*;
-    use crate::rng::Rng;
+    use napkin_traffic::Rng;
 
     #[test]
     fn it_gives_what_a_heap_gives() {

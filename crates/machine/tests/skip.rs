@@ -7,6 +7,7 @@ use napkin_machine::program::UdpSink;
 use napkin_machine::scenario::{Outcome, Run, memcached};
 use napkin_machine::*;
 use napkin_policy::Policy;
+use napkin_traffic::Rng;
 
 /// Frames at random times, to a sink on the CPU of their queue or on another.
 #[derive(Debug)]

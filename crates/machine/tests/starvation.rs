@@ -10,6 +10,7 @@ use napkin_machine::program::UdpSink;
 use napkin_machine::scenario::{Run, memcached};
 use napkin_machine::*;
 use napkin_policy::Policy;
+use napkin_traffic::Rng;
 
 /// What came of it.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 //! The host here has steps that cost nothing but the application's own work, so that the machine is
 //! the queue of the textbooks; or it has its costs, where a law holds for any.
 
+use napkin_traffic::{Histogram, Rng};
 use std::cell::RefCell;
 use std::rc::Rc;
 

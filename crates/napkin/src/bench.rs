@@ -6,14 +6,15 @@ use std::time::Duration;
 use clap::{ArgMatches, Subcommand, ValueEnum};
 use napkin_bench::flood_ping::FloodPing;
 use napkin_bench::linux;
-use napkin_bench::report::{Report, column, file};
 use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
 use napkin_bench::xsk_rr::{PACES, Pace, XskRr};
 use napkin_bench::{
-    BenchError, Interrupt, NamedPolicy, Options, Stopped, Workload, resumable, short,
+    BenchError, Interrupt, Options, Stopped, Workload, resumable, short,
     workload::{self, REPETITIONS},
 };
+use napkin_measure::report::{Report, column, file};
 use napkin_os::sched::CpuList;
+use napkin_policy::NamedPolicy;
 use napkin_policy::Policy;
 
 use crate::attempt::{self, Attempt};

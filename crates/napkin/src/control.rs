@@ -1,7 +1,7 @@
 //! The verbs that ask and change a running engine.
 
-use napkin_bench::report::text::time as measured;
 use napkin_engine::control::{Answer, ClientError, Record, Request, Verb, choose, request};
+use napkin_measure::report::text::time as measured;
 use napkin_policy::Time;
 use serde_json::Value;
 

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use napkin_bench::host_costs::{self, Measured, Options, SECONDS};
-use napkin_bench::report::file;
 use napkin_bench::{BenchError, Interrupt};
 use napkin_machine::profile::Key;
+use napkin_measure::report::file;
 use napkin_os::sched::CpuList;
 
 use crate::attempt;

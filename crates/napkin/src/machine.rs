@@ -3,11 +3,12 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use napkin_bench::Interrupt;
 use napkin_bench::machine::perfetto;
 use napkin_bench::machine::{Plan, PlanError, SCENARIOS, Scenario, find};
-use napkin_bench::report::{Progress, Report, file};
-use napkin_bench::{Interrupt, NamedPolicy};
 use napkin_machine::profile::Profile;
+use napkin_measure::report::{Progress, Report, file};
+use napkin_policy::NamedPolicy;
 use serde_json::json;
 
 use crate::attempt::Attempt;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use napkin_bench::conclusion;
-use napkin_bench::report::{Column, Page, Provenance, Report, file, table, text};
+use napkin_measure::conclusion;
+use napkin_measure::report::{Column, Page, Provenance, Report, file, table, text};
 
 use crate::failure::{Failure, print, say};
 

@@ -1,6 +1,6 @@
 //! `napkin policies`: the table of all, or the long form of one.
 
-use napkin_bench::NamedPolicy;
+use napkin_policy::NamedPolicy;
 use napkin_policy::Policy;
 use napkin_policy::{FAMILIES, Family, KEYS, PRESETS, Preset};
 use serde_json::{Value, json};

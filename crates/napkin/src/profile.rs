@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use napkin_bench::machine::fit::{Options, fit};
-use napkin_bench::report::file;
 use napkin_bench::reproduce::all::{ALL, find};
 use napkin_machine::profile::{Key, Origin, Profile, SECTIONS, Stated};
+use napkin_measure::report::file;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};

@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use napkin_bench::report::{Progress, Provenance, file};
 use napkin_bench::reproduce::all::{ALL, Known, find};
 use napkin_bench::reproduce::{Document, Options, page, text};
+use napkin_measure::report::{Progress, Provenance, file};
 use napkin_policy::text::quoted;
 
 use crate::attempt::{self, Attempt};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use napkin_bench::machine::swarm::{self, State};
-use napkin_bench::report::length;
+use napkin_measure::report::length;
 use serde_json::json;
 
 use crate::attempt::{self, Attempt};

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use common::namespace::needs_rights;
 use common::{Place, Served, within};
-use napkin_nic::rng::Rng;
 use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
+use napkin_traffic::SplitMix as Rng;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
 use rustix::process::Signal;

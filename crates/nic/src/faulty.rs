@@ -9,8 +9,8 @@ use std::sync::Arc;
 use napkin_core::Work;
 use napkin_policy::Ns;
 
-use crate::rng::Rng;
 use crate::{Frame, PacketQueue, QueueCounters, Transmitter};
+use napkin_traffic::SplitMix;
 
 /// How often which fault happens to a received frame: parts per 10,000, at most one fault a frame,
 /// tried in this order.
@@ -43,13 +43,13 @@ pub struct FaultyQueue<Q> {
     inner: Q,
     faults: Faults,
     happened: Happened,
-    rng: Rng,
+    rng: SplitMix,
 }
 
 impl<Q: PacketQueue> FaultyQueue<Q> {
     /// Puts `faults` in the way of what `inner` receives.
     pub fn new(inner: Q, faults: Faults, seed: u64) -> FaultyQueue<Q> {
-        FaultyQueue { inner, faults, happened: Happened::default(), rng: Rng::new(seed) }
+        FaultyQueue { inner, faults, happened: Happened::default(), rng: SplitMix::new(seed) }
     }
 
     /// What has happened so far.

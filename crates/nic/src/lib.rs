@@ -16,7 +16,6 @@ pub mod counters;
 pub mod device;
 pub mod faulty;
 pub mod frame;
-pub mod rng;
 pub mod synthetic;
 pub mod tap;
 mod tun_ioctl;

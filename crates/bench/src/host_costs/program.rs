@@ -11,8 +11,8 @@ use crate::interrupt::Interrupt;
 use crate::linux::memcached::Memcached;
 use crate::memcached::Load;
 use crate::partial::Partial;
-use crate::policy::NamedPolicy;
 use crate::workload::{Options, Placement, resumable};
+use napkin_policy::NamedPolicy;
 
 /// Measures for about so long.
 pub(super) fn work(

@@ -12,9 +12,9 @@ use super::{failed, notes};
 use crate::error::BenchError;
 use crate::flood_ping::asks_the_application;
 use crate::ping::Ping;
-use crate::policy::NamedPolicy;
-use crate::report::{Column, Figures, Report, column};
 use crate::workload::{Options, Trial, Workload};
+use napkin_measure::report::{Column, Figures, Report, column};
+use napkin_policy::NamedPolicy;
 
 /// The workload; it has one load, a closed loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,8 +24,8 @@ use super::{failed, notes};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::memcached::{Client, ClientFigures, ClientWait, Config, Load, populate};
-use crate::report::{Column, Figures, Repetition, Report, Row, column};
 use crate::workload::{Options, Placement, Trial, Workload};
+use napkin_measure::report::{Column, Figures, Repetition, Report, Row, column};
 
 const PORT: u16 = 11_211;
 

@@ -22,8 +22,8 @@ use napkin_policy::text::quoted;
 use crate::error::BenchError;
 use crate::memcached::Load;
 use crate::rate::whole_rate;
-use crate::report::{Report, Row};
 use crate::workload::Workload;
+use napkin_measure::report::{Report, Row};
 
 use flood_ping::FloodPing;
 use memcached::Memcached;
@@ -133,8 +133,8 @@ mod tests {
     use serde_json::{Map, Value};
 
     use super::*;
-    use crate::measure::Host;
-    use crate::report::{Figures, Repetition};
+    use napkin_measure::Host;
+    use napkin_measure::report::{Figures, Repetition};
 
     fn of(name: &str, loads: &[&str]) -> Result<usize, String> {
         let loads: Vec<String> = loads.iter().map(|load| (*load).to_owned()).collect();

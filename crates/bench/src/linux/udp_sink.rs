@@ -18,8 +18,8 @@ use super::pair::{CLIENT, SERVER};
 use super::window::Window;
 use super::{failed, notes};
 use crate::error::BenchError;
-use crate::report::{Column, Figures, Report, column};
 use crate::workload::{Options, Placement, Trial, Workload};
+use napkin_measure::report::{Column, Figures, Report, column};
 
 const PORT: u16 = 9;
 /// Bytes of a datagram.

@@ -9,10 +9,10 @@ use serde_json::Value;
 use super::bed::Bed;
 use super::failed;
 use crate::error::BenchError;
-use crate::measure::Interruption;
-use crate::report::Figures;
 use crate::serving::set_ratio;
 use crate::workload::Placement;
+use napkin_measure::Interruption;
+use napkin_measure::report::Figures;
 
 /// A window that has begun.
 #[derive(Debug)]

@@ -15,12 +15,13 @@ use std::collections::BTreeMap;
 
 use napkin_core::{Counts, Owner};
 use napkin_machine::scenario::Outcome;
-use napkin_machine::{CpuUse, EpollUse, Histogram, QueueUse, Use};
+use napkin_machine::{CpuUse, EpollUse, QueueUse, Use};
 use napkin_policy::NEVER;
+use napkin_traffic::Histogram;
 use serde_json::{Map, Value, json};
 
-use crate::measure::{CpuSplit, LatencyNs, Percentiles, SplitInputs};
-use crate::report::Figures;
+use napkin_measure::report::Figures;
+use napkin_measure::{CpuSplit, LatencyNs, Percentiles, SplitInputs};
 
 /// All figures of a run.
 pub fn figures(outcome: &Outcome) -> Figures {

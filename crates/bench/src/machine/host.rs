@@ -1,33 +1,9 @@
 //! What was modelled: the host block of a report from this world.
 
-use std::collections::BTreeMap;
-
 use napkin_machine::profile::Profile;
-use serde::{Deserialize, Serialize};
 
-use crate::measure::Host;
-
-/// The modelled testbed. It stands in the report's host block as `profile`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Testbed {
-    /// The profile's name.
-    pub name: String,
-    /// What it describes.
-    pub about: String,
-    /// Where the profile was read: `built-in`, or the file's path.
-    pub source: String,
-    /// Logical CPUs.
-    pub cpus: u64,
-    /// Receive queues.
-    pub queues: u64,
-    /// The processor's frequency.
-    pub frequency_hz: f64,
-    /// How many of its constants were fitted to published figures.
-    pub fitted: usize,
-    /// The constants that this run has changed (`--set`), in base units.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub set: BTreeMap<String, f64>,
-}
+use napkin_measure::Host;
+use napkin_measure::host::Testbed;
 
 /// The host block. What only a real host has (kernel, timers, steal) stays `null`.
 pub fn host(profile: &Profile, source: &str) -> Host {
@@ -57,6 +33,7 @@ pub fn host(profile: &Profile, source: &str) -> Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn the_host_is_the_profile_s_and_says_what_was_changed() {

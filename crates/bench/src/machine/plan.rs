@@ -14,13 +14,13 @@ use thiserror::Error;
 use super::perfetto::{MOST_EVENTS, Recorder, Timeline, TraceError};
 use super::scenario::{LoadError, Scenario};
 use super::{figures, host, pool};
-use crate::conclusion;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::measure::uncertainty::{Drawn, Uncertainty};
 use crate::partial::Partial;
-use crate::policy::NamedPolicy;
-use crate::report::{Column, Figures, Progress, Repetition, Report, Row, column, ties};
 use crate::workload::MOST_REPETITIONS;
+use napkin_measure::conclusion;
+use napkin_measure::report::{Column, Figures, Progress, Repetition, Report, Row, column, ties};
+use napkin_measure::uncertainty::{Drawn, Uncertainty};
+use napkin_policy::NamedPolicy;
 
 /// Longest virtual time of one run, warm-up included: an hour.
 pub const LONGEST: Ns = 3_600_000 * MILLISECOND;

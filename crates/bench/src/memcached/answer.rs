@@ -213,7 +213,7 @@ fn value_line(asked: &[u8], line: &[u8]) -> Result<u32, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use napkin_machine::Rng;
+    use napkin_traffic::Rng;
 
     use super::*;
 

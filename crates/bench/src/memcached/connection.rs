@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use napkin_machine::Rng;
+use napkin_traffic::Rng;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
 
 use super::answer::Parser;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{Fault, Refusal};
 use super::config::{ClientWait, Config};
-use crate::measure::{Latency, LatencyNs};
+use napkin_measure::{Latency, LatencyNs};
 
 /// A backlog of more than this share of a window's requests is told.
 const BACKLOG: f64 = 0.001;

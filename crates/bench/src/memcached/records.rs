@@ -6,8 +6,8 @@
 
 use std::io::Write;
 
-use napkin_machine::Rng;
-use napkin_machine::load::sizes::{self, key_size, value_size};
+use napkin_traffic::Rng;
+use napkin_traffic::sizes::{self, key_size, value_size};
 
 use super::answer::Asked;
 

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
-use napkin_machine::Rng;
-use napkin_machine::load::Schedule;
+use napkin_traffic::Rng;
+use napkin_traffic::Schedule;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;

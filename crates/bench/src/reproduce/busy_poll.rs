@@ -1,6 +1,6 @@
 //! 2025: threaded busy poll. Round trips of `xsk_rr` over AF_XDP under four configurations of polling.
 //!
-//! The published "percentiles" are none ([`crate::measure::PublishedEstimator`]): each cell gives the
+//! The published "percentiles" are none ([`napkin_measure::PublishedEstimator`]): each cell gives the
 //! tool's own estimate of the modelled round trips, and the true percentile beside it.
 
 use napkin_machine::profile::Profile;
@@ -15,9 +15,9 @@ use super::plot::{self, Figure, Group};
 use super::published::{self, BusyPollRow, RecvfromRow};
 use super::verdict::{self, Verdict};
 use crate::machine::figures::figures;
-use crate::measure::{LatencyNs, Pow2, Published, PublishedEstimator};
-use crate::report::Figures;
 use crate::xsk_rr::PACES;
+use napkin_measure::report::Figures;
+use napkin_measure::{LatencyNs, Pow2, Published, PublishedEstimator};
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "xsk-2025";
@@ -125,9 +125,9 @@ fn outcome(point: &Point, seed: u64) -> Result<Figures, String> {
 pub fn of(run: &xsk_rr::XskRr) -> Figures {
     let mut estimator = PublishedEstimator::new();
     for (bucket, &count) in (0..).zip(&run.round_trips) {
-        estimator.record_n(bucket * crate::measure::estimator::BUCKET_NS, count);
+        estimator.record_n(bucket * napkin_measure::estimator::BUCKET_NS, count);
     }
-    let calls = (0..).zip(run.calls).map(|(place, count)| crate::measure::pow2::Bucket {
+    let calls = (0..).zip(run.calls).map(|(place, count)| napkin_measure::pow2::Bucket {
         lo: 1 << place,
         hi: 2 << place,
         count,
@@ -370,8 +370,8 @@ impl Experiment for BusyPoll {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Progress;
     use crate::reproduce::Reproduce;
+    use napkin_measure::report::Progress;
 
     fn estimate(config: &str, rate: f64, delay: f64) -> Published {
         let rows = published::busy_poll().unwrap();

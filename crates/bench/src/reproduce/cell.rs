@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::measure::uncertainty::Interval;
-pub use crate::report::plot::axis::number;
+pub use napkin_measure::report::plot::axis::number;
+use napkin_measure::uncertainty::Interval;
 
 /// What a figure counts in. Published and modelled are always in the same unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

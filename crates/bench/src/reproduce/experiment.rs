@@ -23,9 +23,9 @@ use super::sheet::TableError;
 use super::verdict::Verdict;
 use crate::interrupt::Interrupt;
 use crate::machine::pool;
-use crate::measure::uncertainty::{Drawn, Interval, Uncertainty};
 use crate::partial::Partial;
-use crate::report::Progress;
+use napkin_measure::report::Progress;
+use napkin_measure::uncertainty::{Drawn, Interval, Uncertainty};
 
 /// Why a run that an interruption came before has no outcome.
 const NOT_RUN: &str = "interrupted before it was run";

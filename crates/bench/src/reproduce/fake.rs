@@ -7,7 +7,7 @@ use super::experiment::{Experiment, Options, Reproduce, ReproduceError, Run, Tas
 use super::json::Reproduction;
 use super::plot::{self, Figure};
 use super::verdict::{self, Verdict};
-use crate::report::Progress;
+use napkin_measure::report::Progress;
 
 /// Two configurations at two loads; its machine is off by an eighth and a little by its seed.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ use super::plot::{self, Figure};
 use super::published::{self, HoldRow};
 use super::verdict::{self, Tolerance, Verdict};
 use crate::machine::figures::figures;
-use crate::report::Figures;
+use napkin_measure::report::Figures;
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "desktop-2007";
@@ -338,8 +338,8 @@ impl Experiment for Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Progress;
     use crate::reproduce::{Reproduce, Reproduction};
+    use napkin_measure::report::Progress;
 
     fn reproduce() -> Reproduction {
         let options = Options { quick: true, ..Options::default() };

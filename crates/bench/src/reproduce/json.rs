@@ -10,8 +10,8 @@ use super::causes::Causes;
 use super::cell::Cell;
 use super::plot::Figure;
 use super::verdict::Verdict;
-use crate::measure::uncertainty::Uncertainty;
-use crate::report::round;
+use napkin_measure::report::round;
+use napkin_measure::uncertainty::Uncertainty;
 
 /// All experiments of one call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,9 +87,9 @@ pub struct RunRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Progress;
     use crate::reproduce::experiment::{Options, Reproduce};
     use crate::reproduce::fake::Fake;
+    use napkin_measure::report::Progress;
 
     #[test]
     fn a_document_is_read_back_as_it_was_written_but_for_its_plots() {

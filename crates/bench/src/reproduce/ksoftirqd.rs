@@ -15,7 +15,7 @@ use super::plot::{self, Figure};
 use super::published::{self, KsoftirqdRow};
 use super::verdict::{self, Verdict};
 use crate::machine::figures::figures;
-use crate::report::Figures;
+use napkin_measure::report::Figures;
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "qemu-2018";
@@ -255,8 +255,8 @@ impl Experiment for Ksoftirqd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Progress;
     use crate::reproduce::Reproduce;
+    use napkin_measure::report::Progress;
 
     fn delivered(curve: Curve, offered_per_s: f64) -> f64 {
         let profile = Profile::named(PROFILE).unwrap();

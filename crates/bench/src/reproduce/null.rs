@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Unit, relative, with_unit};
 use super::verdict::{self, Verdict, percent};
-use crate::measure::interleave::median;
+use napkin_measure::interleave::median;
 
 /// Which mean of the published figures it knows. All are taken within one table and one quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

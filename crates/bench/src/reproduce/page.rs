@@ -5,9 +5,9 @@
 use super::cell::number;
 use super::json::{Document, Reproduction};
 use super::text::{self, EXEMPT, FITTED, Grid, TextColumn};
-use crate::report::Provenance;
-use crate::report::page::{self, escape};
-use crate::report::proposal::Proposal;
+use napkin_measure::report::Provenance;
+use napkin_measure::report::page::{self, escape};
+use napkin_measure::report::proposal::Proposal;
 
 /// The page, whole.
 pub fn render(document: &Document, provenance: &Provenance) -> String {
@@ -180,8 +180,8 @@ fn table(grid: &Grid) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::page::tests::check;
     use crate::reproduce::fake::Fake;
+    use napkin_measure::report::page_check::check;
 
     fn page(fake: &Fake) -> String {
         let provenance = Provenance {

@@ -4,8 +4,8 @@
 //! figure.
 
 use super::cell::{Cell, Modelled, Unit};
-pub use crate::report::plot::Figure;
-use crate::report::plot::{
+pub use napkin_measure::report::plot::Figure;
+use napkin_measure::report::plot::{
     At, Axis, Dot, DotRow, Dots, Kind, Lines, Plot, Point, Series, Source, names,
 };
 

@@ -135,7 +135,7 @@ table_row! {
 
 table_row! {
     /// 2025, threaded busy poll: `xsk_rr`. The four figures are means of the fastest samples, whatever
-    /// their names say: see [`crate::measure::PublishedEstimator`].
+    /// their names say: see [`napkin_measure::PublishedEstimator`].
     pub BusyPollRow {
         /// Packets a second.
         rate_pkt_per_s: f64,

@@ -21,8 +21,8 @@ use super::plot::{self, Figure};
 use super::published::{self, IrqSuspendRow, TargetQps};
 use super::verdict::{self, Guess, Tolerance, Verdict};
 use crate::machine::figures::figures;
-use crate::measure::LatencyNs;
-use crate::report::Figures;
+use napkin_measure::LatencyNs;
+use napkin_measure::report::Figures;
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "epyc-7662";
@@ -423,9 +423,9 @@ impl Experiment for Suspend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Percentiles;
-    use crate::report::Progress;
     use crate::reproduce::Reproduce;
+    use napkin_measure::Percentiles;
+    use napkin_measure::report::Progress;
 
     fn taken(config: &str, target: TargetQps) -> Taken {
         let profile = Profile::named(PROFILE).unwrap();

@@ -10,8 +10,8 @@ use comfy_table::{
 
 use super::cell::{self, Cell, Modelled};
 use super::json::Reproduction;
-use crate::measure::uncertainty::{Interval, Uncertainty};
-use crate::report::text::WIDTH;
+use napkin_measure::report::text::WIDTH;
+use napkin_measure::uncertainty::{Interval, Uncertainty};
 
 /// What stands where there is no figure.
 const ABSENT: &str = "-";

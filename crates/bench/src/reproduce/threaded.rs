@@ -18,7 +18,7 @@ use super::published;
 use super::sheet::TableError;
 use super::verdict::{self, Verdict};
 use crate::machine::figures::figures;
-use crate::report::Figures;
+use napkin_measure::report::Figures;
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "xeon-56";

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Modelled, Unit, number, with_unit};
-use crate::measure::interleave::median;
+use napkin_measure::interleave::median;
 
 /// The outcome of one criterion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,9 +10,9 @@ use napkin_engine::Engine;
 use napkin_stack::Fate;
 
 use super::application::Progress;
-use crate::measure::engine::grown;
-use crate::measure::{CpuSplit, EngineTotals, EngineWindow};
-use crate::report::text::percent;
+use napkin_measure::engine::grown;
+use napkin_measure::report::text::percent;
+use napkin_measure::{CpuSplit, EngineTotals, EngineWindow};
 
 /// What has happened since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -14,7 +14,7 @@ use super::identity::SHARD;
 use super::shard::Shard;
 use super::sheet::{self, SheetError};
 use super::table::Table;
-use crate::report::file;
+use napkin_measure::report::file;
 
 /// Why files do not make a sweep.
 #[derive(Debug, Error)]

@@ -14,12 +14,12 @@ use thiserror::Error;
 use super::identity::{LEADING, SHARD};
 use super::sheet::{self, SheetError};
 use super::table::Table;
-use crate::measure::interleave::median;
 use crate::rate::whole_rate;
-use crate::report::Provenance;
-use crate::report::page::{self, escape};
-use crate::report::plot::axis::number;
-use crate::report::plot::{At, Axis, Figure, Lines, Plot, Point, Series, Source, names};
+use napkin_measure::interleave::median;
+use napkin_measure::report::Provenance;
+use napkin_measure::report::page::{self, escape};
+use napkin_measure::report::plot::axis::number;
+use napkin_measure::report::plot::{At, Axis, Figure, Lines, Plot, Point, Series, Source, names};
 
 /// From how many times the least value the most makes an axis logarithmic.
 const LOG: f64 = 20.0;

@@ -21,8 +21,8 @@ use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::plan::{LONGEST, PlanError, Point};
 use crate::machine::scenario::{LoadError, Scenario};
 use crate::machine::{figures, pool};
-use crate::report::round::number;
-use crate::report::{Figures, length};
+use napkin_measure::report::round::number;
+use napkin_measure::report::{Figures, length};
 
 /// A sweep of one workload.
 #[derive(Debug, Clone)]

@@ -15,7 +15,7 @@ use csv::StringRecord;
 use thiserror::Error;
 
 use super::identity::{Identity, LEADING};
-use crate::report::file;
+use napkin_measure::report::file;
 
 /// What is wrong with a sweep's file.
 #[derive(Debug, Error)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use napkin_core::CpuId;
 use napkin_engine::{Epoll, Role};
-use napkin_nic::rng::Rng;
 use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
+use napkin_traffic::SplitMix as Rng;
 
 use crate::common::app::App;
 use crate::common::{PORT, Setup, alone, eventually, policy, start};

@@ -4,8 +4,6 @@
 pub mod mutilate;
 mod ping;
 mod pktgen;
-mod schedule;
-pub mod sizes;
 pub(crate) mod ssd;
 pub(crate) mod tcp_rr;
 mod xsk_peer;
@@ -13,5 +11,4 @@ mod xsk_peer;
 pub use mutilate::{Clients, LogBins, Measured, Mutilate, Rate};
 pub use ping::Peer;
 pub use pktgen::{FRAME, Pktgen, check_rate};
-pub use schedule::Schedule;
 pub use xsk_peer::XskPeer;

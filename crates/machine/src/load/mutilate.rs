@@ -15,13 +15,13 @@ use std::rc::Rc;
 
 use napkin_core::{MILLISECOND, Ns};
 
-use super::schedule::Schedule;
-use super::sizes::{key_size, value_size};
 use crate::client::Client;
-use crate::histogram::Histogram;
 use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
-use crate::rng::Rng;
+use napkin_traffic::Histogram;
+use napkin_traffic::Rng;
+use napkin_traffic::Schedule;
+use napkin_traffic::sizes::{key_size, value_size};
 
 /// Largest value that is drawn: what an answer of one frame holds. A larger one would be several.
 const LARGEST_VALUE: u32 = 1_400;

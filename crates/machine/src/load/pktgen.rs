@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
-use crate::rng::Rng;
+use napkin_traffic::Rng;
 
 /// The length on the wire of the frames that the kernel's generator sends by default, framing
 /// included: 60 bytes, checksum, preamble and gap.

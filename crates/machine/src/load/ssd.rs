@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
 use crate::profile::Profile;
 use crate::program::{HEADER, MORE, WRITES, more, packets};
-use crate::rng::Rng;
+use napkin_traffic::Rng;
 
 /// The timer of the next operation; the others are the devices'.
 const NEXT: u64 = u64::MAX;

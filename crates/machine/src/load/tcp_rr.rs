@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
 use crate::profile::Profile;
 use crate::program::BURST;
-use crate::rng::Rng;
+use napkin_traffic::Rng;
 
 /// The timer of the wire; the others are flows'.
 const WIRE: u64 = u64::MAX;

@@ -2,7 +2,7 @@
 
 use super::key::{Key, Takes};
 use super::{Origin, Profile, ProfileError};
-use crate::Rng;
+use napkin_traffic::Rng;
 
 /// Where a range is so wide that steps in it are ratios instead of differences.
 const WIDE: f64 = 10.0;

@@ -10,8 +10,8 @@ use napkin_core::Ns;
 
 use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
-use crate::rng::Rng;
 use crate::thread::{Act, Program, ThreadId};
+use napkin_traffic::Rng;
 
 /// Bytes of a frame on the wire: 60 and its checksum.
 const FRAME: u32 = 64;

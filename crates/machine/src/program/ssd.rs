@@ -7,8 +7,8 @@ use super::tcp_rr::{BURST, copying};
 use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
 use crate::profile::Profile;
-use crate::rng::Rng;
 use crate::thread::{Act, Program, ThreadId};
+use napkin_traffic::Rng;
 
 /// Most events that one wait returns.
 const MAX_EVENTS: u32 = 64;

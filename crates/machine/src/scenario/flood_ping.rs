@@ -11,8 +11,8 @@ use crate::config::Config;
 use crate::load::{Peer, check_rate};
 use crate::machine::{Machine, Placement};
 use crate::program::Ping;
-use crate::rng::Rng;
 use crate::thread::{Affinity, Class};
+use napkin_traffic::Rng;
 
 /// Datagrams that the program's socket holds; it has one under way at a time.
 const BUFFER: u32 = 128;

@@ -16,11 +16,11 @@ use std::collections::BTreeMap;
 use napkin_core::{MILLISECOND, Ns};
 use napkin_policy::Policy;
 
-use crate::histogram::Histogram;
 use crate::machine::Machine;
 use crate::profile::Profile;
 use crate::snapshot::Snapshot;
 use crate::trace::Trace;
+use napkin_traffic::Histogram;
 
 /// What every scenario is run with.
 #[derive(Debug)]

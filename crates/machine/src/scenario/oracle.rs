@@ -19,8 +19,8 @@ use crate::fault::Fault;
 use crate::machine::{Machine, Placement};
 use crate::profile::Profile;
 use crate::program::{Arrivals, Generator, UdpSink};
-use crate::rng::Rng;
 use crate::thread::{Affinity, Class};
+use napkin_traffic::Rng;
 
 /// Frames that teach the epoll context its instance, before the window.
 const AHEAD: u64 = 3;

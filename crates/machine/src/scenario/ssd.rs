@@ -12,8 +12,8 @@ use crate::config::Config;
 use crate::load::ssd::Ssd as Load;
 use crate::machine::Machine;
 use crate::program::Ssd;
-use crate::rng::Rng;
 use crate::thread::{Affinity, Class};
+use napkin_traffic::Rng;
 
 /// Packets that a receive buffer holds.
 const SOCKET: u32 = 65_536;

@@ -12,8 +12,8 @@ use crate::config::Config;
 use crate::load::tcp_rr::TcpRr as Load;
 use crate::machine::{Machine, Placement};
 use crate::program::TcpRr;
-use crate::rng::Rng;
 use crate::thread::{Affinity, Class};
+use napkin_traffic::Rng;
 
 /// Packets that a receive buffer holds: a request's.
 const SOCKET: u32 = 4096;

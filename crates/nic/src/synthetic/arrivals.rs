@@ -15,7 +15,7 @@ use napkin_policy::{NEVER, Ns};
 
 use super::config::ConfigError;
 use super::flood::Flood;
-use crate::rng::Rng;
+use napkin_traffic::SplitMix;
 
 /// The highest rate of arrivals, per second: one per nanosecond.
 pub const MAX_RATE: f64 = 1e9;
@@ -92,7 +92,7 @@ enum Kind {
 /// A Poisson process.
 #[derive(Debug, Clone)]
 struct Poisson {
-    rng: Rng,
+    rng: SplitMix,
     /// Mean gap in nanoseconds.
     mean: f64,
     /// The next arrival, and what its time has over whole nanoseconds.
@@ -101,7 +101,7 @@ struct Poisson {
 }
 
 impl Poisson {
-    fn new(rng: Rng, mean: f64, start: Ns) -> Poisson {
+    fn new(rng: SplitMix, mean: f64, start: Ns) -> Poisson {
         let mut poisson = Poisson { rng, mean, next: start, fraction: 0.0 };
         poisson.advance();
         poisson
@@ -148,7 +148,7 @@ pub(super) struct Schedule {
 impl Schedule {
     pub(super) fn new(
         arrivals: Arrivals,
-        rng: Rng,
+        rng: SplitMix,
         start: Ns,
         until: Ns,
         count: u64,
@@ -303,7 +303,8 @@ mod tests {
     use super::*;
 
     fn schedule(arrivals: Arrivals) -> Schedule {
-        Schedule::new(arrivals, Rng::new(1), 100, NEVER, u64::MAX).expect("a valid configuration")
+        Schedule::new(arrivals, SplitMix::new(1), 100, NEVER, u64::MAX)
+            .expect("a valid configuration")
     }
 
     fn times(schedule: &mut Schedule, n: usize) -> Vec<Ns> {
@@ -347,7 +348,7 @@ mod tests {
         let mut flood = schedule(Arrivals::Flood { turnaround: 5, outstanding: 3 });
         assert_eq!(flood.skip(YEAR), 3 + (YEAR - 100) / 10_000_000);
         let fixed = Arrivals::Poisson { per_second: 1e6 };
-        let mut few = Schedule::new(fixed, Rng::new(1), 0, NEVER, 70_000).expect("valid");
+        let mut few = Schedule::new(fixed, SplitMix::new(1), 0, NEVER, 70_000).expect("valid");
         assert_eq!(few.skip(YEAR), 70_000);
         assert_eq!(few.next(), NEVER);
     }
@@ -392,13 +393,13 @@ mod tests {
     #[test]
     fn a_schedule_ends_by_count_and_by_time() {
         let fixed = Arrivals::Fixed { per_second: 1e6 };
-        let mut counted = Schedule::new(fixed, Rng::new(1), 0, NEVER, 3).expect("valid");
+        let mut counted = Schedule::new(fixed, SplitMix::new(1), 0, NEVER, 3).expect("valid");
         assert_eq!(counted.skip(1_000_000), 3);
         assert_eq!(counted.next(), NEVER);
-        let mut timed = Schedule::new(fixed, Rng::new(1), 0, 2_000, u64::MAX).expect("valid");
+        let mut timed = Schedule::new(fixed, SplitMix::new(1), 0, 2_000, u64::MAX).expect("valid");
         assert_eq!(timed.skip(1_000_000), 2);
         assert_eq!(timed.next(), NEVER);
-        let mut never = Schedule::new(fixed, Rng::new(1), 0, 0, u64::MAX).expect("valid");
+        let mut never = Schedule::new(fixed, SplitMix::new(1), 0, 0, u64::MAX).expect("valid");
         assert_eq!(never.skip(1_000_000), 0);
     }
 
@@ -414,7 +415,10 @@ mod tests {
             Arrivals::AfterUnmask { gap: 0 },
             Arrivals::Flood { turnaround: 1, outstanding: 0 },
         ] {
-            assert!(Schedule::new(arrivals, Rng::new(1), 0, NEVER, 1).is_err(), "{arrivals:?}");
+            assert!(
+                Schedule::new(arrivals, SplitMix::new(1), 0, NEVER, 1).is_err(),
+                "{arrivals:?}"
+            );
         }
     }
 }

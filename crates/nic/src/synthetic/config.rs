@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::arrivals::{Arrivals, MAX_RATE, MIN_RATE};
 use super::moderation::Moderation;
-use crate::rng;
+use napkin_traffic::splitmix;
 
 /// The longest receive or transmit ring, in frames.
 pub const MAX_RING: u32 = 65_536;
@@ -47,7 +47,7 @@ impl Flows {
     pub(super) fn of(&self, seed: u64, seq: u64) -> u32 {
         let n = match self.choice {
             FlowChoice::RoundRobin => seq % u64::from(self.count.max(1)),
-            FlowChoice::Uniform => rng::scale(rng::at(seed, seq), u64::from(self.count)),
+            FlowChoice::Uniform => splitmix::scale(splitmix::at(seed, seq), u64::from(self.count)),
         };
         self.first.wrapping_add(self.stride.wrapping_mul(n as u32))
     }

@@ -22,10 +22,10 @@ use super::ring::{Pending, RxRing};
 use super::template::Template;
 use super::wire::{Observer, Replies, Wire};
 use crate::counters::add;
-use crate::rng::Rng;
 use crate::{
     ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, Transmitter,
 };
+use napkin_traffic::SplitMix;
 
 /// An open-loop source, a receive ring, a transmit ring and a moderated interrupt.
 pub struct SyntheticQueue {
@@ -55,7 +55,7 @@ impl SyntheticQueue {
         observer: Option<Arc<dyn Observer>>,
     ) -> Result<SyntheticQueue, ConfigError> {
         config.check()?;
-        let mut rng = Rng::stream(config.seed, config.stream.into());
+        let mut rng = SplitMix::stream(config.seed, config.stream.into());
         let flow_seed = rng.bits();
         let schedule =
             Schedule::new(config.arrivals, rng, config.start, config.until, config.count)?;

@@ -101,14 +101,15 @@ impl RxRing {
 mod tests {
     use super::super::arrivals::Arrivals;
     use super::*;
-    use crate::rng::Rng;
+    use napkin_traffic::SplitMix;
 
     const OPEN: Closed = Closed { from: NEVER, until: NEVER };
 
     /// One frame a microsecond, from 0 on, into a ring of `size`.
     fn ring(size: u32) -> RxRing {
         let arrivals = Arrivals::Fixed { per_second: 1e6 };
-        let schedule = Schedule::new(arrivals, Rng::new(1), 0, NEVER, u64::MAX).expect("valid");
+        let schedule =
+            Schedule::new(arrivals, SplitMix::new(1), 0, NEVER, u64::MAX).expect("valid");
         RxRing::new(schedule, size)
     }
 

@@ -1,8 +1,16 @@
 use super::*;
-use crate::report::Column;
+use napkin_measure::report::Column;
 
 fn emulator() -> Profile {
     Profile::named("emulator-7.2").unwrap()
+}
+
+#[test]
+fn every_scenario_says_what_it_shows() {
+    for scenario in SCENARIOS {
+        let shows = napkin_measure::conclusion::shows(scenario.name());
+        assert!(shows.contains("Shows "), "{}", scenario.name());
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::*;
-use crate::report::Progress;
 use crate::reproduce::experiment::Reproduce;
+use napkin_measure::report::Progress;
 
 fn row(id: &str) -> OracleRow {
     scenarios().unwrap().into_iter().find(|row| row.id == id).unwrap()

@@ -2,8 +2,8 @@ use std::fs;
 
 use super::*;
 use crate::interrupt::Interrupt;
-use crate::report::page::tests::check;
 use crate::sweep::run::tests::{Folder, sweep};
+use napkin_measure::report::page_check::check;
 
 fn provenance() -> Provenance {
     Provenance {

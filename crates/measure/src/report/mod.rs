@@ -12,6 +12,7 @@ pub mod json;
 pub mod length;
 pub mod median;
 pub mod page;
+pub mod page_check;
 pub mod plot;
 pub mod progress;
 pub mod proposal;

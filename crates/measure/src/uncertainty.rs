@@ -2,7 +2,7 @@
 //! that nobody measured is drawn anew.
 //!
 //! Each draw takes all fitted and assumed constants of the profile from their ranges
-//! ([`Profile::drawn`](napkin_machine::profile::Profile::drawn)), and seeds of its own. The constants are
+//! (`Profile::drawn` of `napkin-machine`), and seeds of its own. The constants are
 //! drawn independently of each other, although a fit would allow only some of these combinations: the
 //! intervals are too wide rather than too narrow. What the mechanisms leave out is not in them.
 

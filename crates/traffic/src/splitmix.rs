@@ -9,21 +9,21 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A stream of pseudo-random numbers, fixed by its seed for ever.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rng {
+pub struct SplitMix {
     state: u64,
 }
 
-impl Rng {
+impl SplitMix {
     /// The stream of `seed`.
-    pub fn new(seed: u64) -> Rng {
-        Rng { state: seed }
+    pub fn new(seed: u64) -> SplitMix {
+        SplitMix { state: seed }
     }
 
     /// Stream number `stream` of `seed`: streams of one seed are independent of each other.
-    pub fn stream(seed: u64, stream: u64) -> Rng {
+    pub fn stream(seed: u64, stream: u64) -> SplitMix {
         // The stream's number is scrambled on its own first. Added as it is, it would make stream
         // n + 1 the same numbers as stream n, one step on.
-        Rng { state: mix(seed ^ mix(stream.wrapping_mul(STEP).wrapping_add(1))) }
+        SplitMix { state: mix(seed ^ mix(stream.wrapping_mul(STEP).wrapping_add(1))) }
     }
 
     /// The next 64 bits.
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn the_stream_of_a_seed_is_the_published_one() {
         // The first outputs of SplitMix64 for the seed 1234567, as its reference prints them.
-        let mut rng = Rng::new(1_234_567);
+        let mut rng = SplitMix::new(1_234_567);
         assert_eq!(rng.bits(), 6_457_827_717_110_365_317);
         assert_eq!(rng.bits(), 3_203_168_211_198_807_973);
         assert_eq!(rng.bits(), 9_817_491_932_198_370_423);
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn random_access_agrees_with_the_stream() {
-        let mut rng = Rng::new(99);
+        let mut rng = SplitMix::new(99);
         for index in 0..100 {
             assert_eq!(rng.bits(), at(99, index));
         }
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn streams_of_one_seed_differ_and_are_not_shifted_copies() {
-        let mut zero = Rng::stream(7, 0);
-        let mut one = Rng::stream(7, 1);
+        let mut zero = SplitMix::stream(7, 0);
+        let mut one = SplitMix::stream(7, 1);
         let zero: Vec<u64> = (0..64).map(|_| zero.bits()).collect();
         let one: Vec<u64> = (0..64).map(|_| one.bits()).collect();
         assert!(zero.iter().all(|bits| !one.contains(bits)));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn numbers_stay_within_their_bounds() {
-        let mut rng = Rng::new(1);
+        let mut rng = SplitMix::new(1);
         for n in 1..1000 {
             assert!(rng.below(n) < n);
             let unit = rng.unit();

@@ -1,10 +1,10 @@
 //! When figures of two rows may be compared, and how they compare.
 //!
-//! On a real host two things speak against it: that the host [interrupted](crate::measure::Interruption)
+//! On a real host two things speak against it: that the host [interrupted](crate::Interruption)
 //! a run for longer than the figure bears, and that the repetitions of the rows overlap. In the machine
 //! time is virtual and nobody interrupts; there the repetitions are seeds.
 
-use crate::measure::Spread;
+use crate::Spread;
 use crate::report::text::{percent, rate, ratio, time};
 use crate::report::{Column, Figures, Report, Row};
 
@@ -297,8 +297,8 @@ pub(super) fn most<'a>(rows: &[Witness<'a>], figure: Figure) -> Option<Witness<'
 pub(crate) mod fixed {
     use serde_json::{Map, Value};
 
-    use crate::measure::{CpuSplit, Host, Latency};
     use crate::report::{Figures, Repetition, Report, Row};
+    use crate::{CpuSplit, Host, Latency};
 
     /// A row in the making.
     #[derive(Debug, Clone)]

@@ -2,13 +2,15 @@
 //!
 //! Everything that turns raw events into figures lives here: latency, the published estimator of
 //! 2025, receive-call times, CPU time in four parts, for how long the host interrupted a run, what an
-//! engine has counted, repetitions and the host. Nothing here decides a policy, starts a workload or
-//! prints; `report` does the printing.
+//! engine has counted, repetitions and the host. [`report`] turns figures into tables, JSON, pages and
+//! progress, and [`conclusion`] says what to learn from a table. Nothing here decides a policy or starts a
+//! workload.
 //!
 //! Two rules hold throughout. What runs in a thread under test ([`Latency::record`],
 //! [`Pow2::record`], [`PublishedEstimator::record`]) neither allocates nor locks. And what could not
 //! be measured is `None`, never zero.
 
+pub mod conclusion;
 pub mod engine;
 pub mod estimator;
 pub mod host;
@@ -16,6 +18,7 @@ pub mod interleave;
 pub mod interruption;
 pub mod latency;
 pub mod pow2;
+pub mod report;
 pub mod split;
 pub mod uncertainty;
 pub mod window;

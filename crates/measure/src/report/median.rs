@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::json::{Figures, Repetition, Row};
-use crate::measure::interleave::median;
-use crate::measure::{CpuSplit, LatencyNs, Percentiles, Pow2, Published, Spread};
-use crate::policy::NamedPolicy;
+use crate::interleave::median;
+use crate::{CpuSplit, LatencyNs, Percentiles, Pow2, Published, Spread};
+use napkin_policy::NamedPolicy;
 
 impl Row {
     /// Combines repetitions of a policy into its row, after filling in their derived ratios.
@@ -212,7 +212,7 @@ fn middle_value(values: &[&Value]) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Latency;
+    use crate::Latency;
 
     /// A repetition with twenty requests of `ns`, `work` of the CPU, and some of everything else.
     fn repetition(step: u64, ns: u64, work: f64) -> Repetition {

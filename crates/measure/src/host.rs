@@ -4,13 +4,13 @@
 //! What cannot be read is `None`. What is known only after a run is added then: `realtime_priority`, and
 //! with [`Host::note_steal`] how much time the hypervisor stole.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
-use crate::machine::host::Testbed;
 use napkin_os::procfs::CpuTimes;
 
 /// The host block of a report.
@@ -58,6 +58,28 @@ pub struct TimerOvershoot {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
+}
+
+/// The modelled testbed. It stands in the report's host block as `profile`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Testbed {
+    /// The profile's name.
+    pub name: String,
+    /// What it describes.
+    pub about: String,
+    /// Where the profile was read: `built-in`, or the file's path.
+    pub source: String,
+    /// Logical CPUs.
+    pub cpus: u64,
+    /// Receive queues.
+    pub queues: u64,
+    /// The processor's frequency.
+    pub frequency_hz: f64,
+    /// How many of its constants were fitted to published figures.
+    pub fitted: usize,
+    /// The constants that this run has changed (`--set`), in base units.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub set: BTreeMap<String, f64>,
 }
 
 impl Host {

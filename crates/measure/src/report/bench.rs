@@ -15,8 +15,8 @@ use super::plot::{
 use super::proposal::Proposal;
 use super::text::{percent, plain, time};
 use super::{Column, Figures, Provenance, Report, Row};
+use crate::Spread;
 use crate::conclusion;
-use crate::measure::Spread;
 
 /// A page in the making.
 #[derive(Debug, Default)]
@@ -441,7 +441,7 @@ fn table(columns: &[&Column], report: &Report) -> String {
 mod tests {
     use super::*;
     use crate::conclusion::fixed::{Fixed, report};
-    use crate::report::page::tests::check;
+    use crate::report::page_check::check;
 
     fn render(report: &Report) -> String {
         let mut page = Page::default();

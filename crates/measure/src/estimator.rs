@@ -122,7 +122,7 @@ pub fn of_samples(samples: impl IntoIterator<Item = u64>) -> Option<Published> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Latency;
+    use crate::Latency;
 
     fn figures(p: Published) -> [u64; 4] {
         [p.p5, p.p50, p.p95, p.p99]

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::measure::{CpuSplit, Host, LatencyNs, Pow2, Published, Spread};
+use crate::{CpuSplit, Host, LatencyNs, Pow2, Published, Spread};
 
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -110,7 +110,7 @@ pub struct Figures {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub grows: bool,
     /// Share of the window for which this host kept the run from a CPU that it wanted; of the CPU of
-    /// which that was most. See [`Interruption`](crate::measure::Interruption). None in the machine.
+    /// which that was most. See [`Interruption`](crate::Interruption). None in the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<f64>,
     /// Length of the measured window.
@@ -280,13 +280,13 @@ mod tests {
 
     #[test]
     fn latency_and_cpu_have_the_contract_s_parts() {
-        let mut latency = crate::measure::Latency::new();
+        let mut latency = crate::Latency::new();
         (0..20).for_each(|_| latency.record(5));
         let json = serde_json::to_value(latency.summary()).unwrap();
         for name in ["mean", "p50", "p90", "p95", "p99", "p999", "max"] {
             assert!(json.get(name).is_some(), "{name}");
         }
-        let inputs = crate::measure::SplitInputs { wall_ns: 10, cpus: 1, ..Default::default() };
+        let inputs = crate::SplitInputs { wall_ns: 10, cpus: 1, ..Default::default() };
         let json = serde_json::to_value(CpuSplit::of(inputs)).unwrap();
         for name in ["work", "poll", "waiting", "asleep"] {
             assert!(json.get(name).is_some(), "{name}");
@@ -308,7 +308,7 @@ mod tests {
 
     /// A window of a second in which so many fell due, and so many of these were answered or dropped.
     fn window(due: u64, answered: u64, dropped: u64) -> Figures {
-        let mut latency = crate::measure::Latency::new();
+        let mut latency = crate::Latency::new();
         (0..answered).for_each(|i| latency.record(1_000 + i));
         let mut figures = Figures {
             window_ns: Some(1_000_000_000),
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn a_latency_of_some_of_the_requests_is_told_by_the_same_share() {
         // One client of seven measures.
-        let mut latency = crate::measure::Latency::new();
+        let mut latency = crate::Latency::new();
         (0..10_000).for_each(|i| latency.record(1_000 + i));
         let mut figures = Figures { latency_ns: latency.summary(), ..Figures::default() };
         figures.set_due(70_400, 70_000);

@@ -150,7 +150,7 @@ fn neighbour(path: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Host;
+    use crate::Host;
 
     fn report(workload: &str) -> Report {
         Report {

@@ -189,8 +189,8 @@ mod tests {
 
     use super::super::column::*;
     use super::*;
-    use crate::measure::{CpuSplit, Latency, PublishedEstimator};
     use crate::report::{Figures, Repetition};
+    use crate::{CpuSplit, Latency, PublishedEstimator};
 
     fn row(policy: &str, rate: u64, us: u64) -> Row {
         let mut latency = Latency::new();
@@ -383,7 +383,7 @@ defer20  47.0 us  47.0 us [46.0..999] =
         let mut rows = [row("interrupts", 1, 1), row("busypoll", 1, 1)];
         let columns = [POLICY, REQUESTS_PER_S];
         assert_eq!(receive_times(&rows, &columns, 80), "");
-        let mut calls = crate::measure::Pow2::new();
+        let mut calls = crate::Pow2::new();
         [300, 600, 700].into_iter().for_each(|ns| calls.record(ns));
         rows[1].figures.receive_time_histogram = Some(calls);
         let text = receive_times(&rows, &columns, 80);

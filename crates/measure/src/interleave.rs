@@ -5,7 +5,7 @@
 //! A B C C A B ..., or the drift would favour a place. A table shows the median of the repetitions, and
 //! the report their spread. This file knows the order and the arithmetic, not what a policy is.
 
-use napkin_machine::Rng;
+use napkin_traffic::Rng;
 use serde::{Deserialize, Serialize};
 
 /// The order of an interleaved run: every subject once, then every subject again. Those of a group,

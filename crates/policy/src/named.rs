@@ -3,11 +3,16 @@
 //! A policy is called by its own text, or by a name that was given to it: `mine=suspend20,hold=50us`.
 //! Reading of a policy itself is the core's.
 
-use std::fmt;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
 
-use napkin_policy::text::quoted;
-use napkin_policy::{Key, PolicyError};
-use napkin_policy::{Policy, Time};
+use crate::text::quoted;
+use crate::{Key, PolicyError};
+use crate::{Policy, Time};
 
 /// Characters of the longest name.
 const LONGEST: usize = 24;

@@ -1,0 +1,15 @@
+//! What traffic is drawn from, for modelled clients and real ones alike: random numbers whose streams
+//! never change, arrival schedules, memcached's sizes, and a histogram.
+//!
+//! Nothing here sends: the clients do.
+
+mod histogram;
+mod rng;
+mod schedule;
+pub mod sizes;
+pub mod splitmix;
+
+pub use histogram::Histogram;
+pub use rng::Rng;
+pub use schedule::Schedule;
+pub use splitmix::SplitMix;
