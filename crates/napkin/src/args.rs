@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use napkin_bench::serve::{DeviceSpec, Network};
 use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
+use napkin_serve::{DeviceSpec, Network};
 
 use crate::units;
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use napkin_bench::{Interrupt, Interrupted, Partial, PartialError};
 use napkin_measure::report::{length, provenance};
+use napkin_workload::{Interrupt, Interrupted, Partial, PartialError};
 use serde_json::Value;
 
 use crate::failure::{Failure, say};

@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgMatches, Subcommand, ValueEnum};
-use napkin_bench::flood_ping::FloodPing;
-use napkin_bench::linux;
-use napkin_bench::udp_sink::{Offered, UdpSink, Waits};
-use napkin_bench::xsk_rr::{PACES, Pace, XskRr};
-use napkin_bench::{
-    BenchError, Interrupt, Options, Stopped, Workload, resumable, short,
-    workload::{self, REPETITIONS},
-};
 use napkin_measure::report::{Report, column, file};
 use napkin_os::sched::CpuList;
 use napkin_policy::NamedPolicy;
 use napkin_policy::Policy;
+use napkin_workload::flood_ping::FloodPing;
+use napkin_workload::linux;
+use napkin_workload::udp_sink::{Offered, UdpSink, Waits};
+use napkin_workload::xsk_rr::{PACES, Pace, XskRr};
+use napkin_workload::{
+    BenchError, Interrupt, Options, Stopped, Workload, resumable, short,
+    workload::{self, REPETITIONS},
+};
 
 use crate::attempt::{self, Attempt};
 use crate::failure::{Failure, say};

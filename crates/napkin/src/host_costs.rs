@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use napkin_bench::host_costs::{self, Measured, Options, SECONDS};
-use napkin_bench::{BenchError, Interrupt};
+use napkin_host_costs::{self, Measured, Options, SECONDS};
 use napkin_machine::profile::Key;
 use napkin_measure::report::file;
 use napkin_os::sched::CpuList;
+use napkin_workload::{BenchError, Interrupt};
 
 use crate::attempt;
 use crate::failure::{Failure, print, say};
@@ -100,7 +100,7 @@ fn measure(
     interrupt: &Interrupt,
     progress: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Measured, Failure> {
-    host_costs::measure(options, interrupt, progress).map_err(|error| match error {
+    napkin_host_costs::measure(options, interrupt, progress).map_err(|error| match error {
         BenchError::Option(_) | BenchError::Placement(_) => Failure::Usage(error.to_string()),
         BenchError::Interrupted(by) => {
             say("interrupted: nothing was written");

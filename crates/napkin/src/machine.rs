@@ -3,12 +3,12 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use napkin_bench::Interrupt;
-use napkin_bench::machine::perfetto;
-use napkin_bench::machine::{Plan, PlanError, SCENARIOS, Scenario, find};
 use napkin_machine::profile::Profile;
 use napkin_measure::report::{Progress, Report, file};
 use napkin_policy::NamedPolicy;
+use napkin_workload::Interrupt;
+use napkin_workload::machine::perfetto;
+use napkin_workload::machine::{Plan, PlanError, SCENARIOS, Scenario, find};
 use serde_json::json;
 
 use crate::attempt::Attempt;

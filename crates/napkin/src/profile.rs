@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use napkin_bench::machine::fit::{Options, fit};
-use napkin_bench::reproduce::all::{ALL, find};
 use napkin_machine::profile::{Key, Origin, Profile, SECTIONS, Stated};
 use napkin_measure::report::file;
+use napkin_reproduce::all::{ALL, find};
+use napkin_workload::machine::fit::{Options, fit};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};

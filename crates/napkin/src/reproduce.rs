@@ -3,10 +3,10 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use napkin_bench::reproduce::all::{ALL, Known, find};
-use napkin_bench::reproduce::{Document, Options, page, text};
 use napkin_measure::report::{Progress, Provenance, file};
 use napkin_policy::text::quoted;
+use napkin_reproduce::all::{ALL, Known, find};
+use napkin_reproduce::{Document, Options, page, text};
 
 use crate::attempt::{self, Attempt};
 use crate::failure::{Failure, print, say};

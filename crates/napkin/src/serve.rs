@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use napkin_bench::serve::{Event, ServeConfig, What, run as serve};
+use napkin_serve::{Event, ServeConfig, What, run as serve};
 
 use crate::args::{Serve, Service};
 use crate::failure::{Failure, say};

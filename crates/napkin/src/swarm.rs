@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use napkin_bench::machine::swarm::{self, State};
 use napkin_measure::report::length;
+use napkin_workload::machine::swarm::{self, State};
 use serde_json::json;
 
 use crate::attempt::{self, Attempt};

@@ -4,10 +4,10 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use napkin_bench::sweep::{
+use napkin_measure::report::{Progress, Provenance, file, provenance};
+use napkin_workload::sweep::{
     Axis, Event, PlotError, Shard, SheetError, Sweep as Points, SweepError, SweepPlot, merge,
 };
-use napkin_measure::report::{Progress, Provenance, file, provenance};
 
 use crate::attempt;
 use crate::failure::{Failure, say};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use napkin_bench::machine::plan::LONGEST;
 use napkin_policy::{Time, TimeError};
+use napkin_workload::machine::plan::LONGEST;
 
 /// A time in nanoseconds.
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, TimeError> {

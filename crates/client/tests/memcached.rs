@@ -1,0 +1,534 @@
+//! The memcached client against servers that misbehave on purpose, and against the real one.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use napkin_client::{
+    Client, ClientError, ClientFigures, ClientWait, Config, Load, populate, populate_telling,
+};
+use napkin_os::rights::Right;
+use napkin_os::sched::{CpuList, usable_cpus};
+use napkin_testing::{ignore, needs, needs_program, test};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+/// What a fake server does with the connection after a request was read in whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mood {
+    Answers,
+    /// It hears requests and says nothing.
+    Silent,
+    /// It closes every connection after so many requests.
+    Closes(u64),
+    /// It says this whatever it is asked.
+    Says(&'static [u8]),
+}
+
+/// A server of one's own: sets are forgotten, gets miss.
+struct Fake {
+    address: SocketAddr,
+    heard: Arc<AtomicU64>,
+    stall: Arc<AtomicBool>,
+    gone: Arc<AtomicBool>,
+}
+
+/// How long one answer is delayed.
+const STALL: Duration = Duration::from_millis(50);
+
+impl Fake {
+    fn new(mood: Mood) -> Fake {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let fake = Fake {
+            address: listener.local_addr().expect("bound"),
+            heard: Arc::default(),
+            stall: Arc::default(),
+            gone: Arc::default(),
+        };
+        let (heard, stall, gone) =
+            (Arc::clone(&fake.heard), Arc::clone(&fake.stall), Arc::clone(&fake.gone));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if gone.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(stream) = stream else { return };
+                let (heard, stall) = (Arc::clone(&heard), Arc::clone(&stall));
+                std::thread::spawn(move || serve(&stream, mood, &heard, &stall));
+            }
+        });
+        fake
+    }
+
+    fn config(&self) -> Config {
+        Config { connections: 1, records: 100, update: 0.1, ..Config::new(self.address) }
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn serve(stream: &TcpStream, mood: Mood, heard: &AtomicU64, stall: &AtomicBool) {
+    let _ = stream.set_nodelay(true);
+    let mut input = BufReader::new(stream);
+    let mut output = stream;
+    let mut line = String::new();
+    for request in 1.. {
+        line.clear();
+        if input.read_line(&mut line).unwrap_or(0) == 0 {
+            return;
+        }
+        let words: Vec<_> = line.split_whitespace().collect();
+        if words.first() == Some(&"set") {
+            let size: usize = words[4].parse().expect("a size");
+            let mut value = vec![0; size + 2];
+            if input.read_exact(&mut value).is_err() {
+                return;
+            }
+        }
+        heard.fetch_add(1, Ordering::SeqCst);
+        if stall.swap(false, Ordering::SeqCst) {
+            std::thread::sleep(STALL);
+        }
+        let answer = match mood {
+            Mood::Silent => continue,
+            Mood::Closes(after) if request > after => return,
+            Mood::Says(text) => text,
+            _ if words.first() == Some(&"set") => b"STORED\r\n",
+            _ => b"END\r\n",
+        };
+        if output.write_all(answer).is_err() {
+            return;
+        }
+    }
+}
+
+/// A window in which one answer is delayed.
+fn with_one_stall(load: Load) -> ClientFigures {
+    let fake = Fake::new(Mood::Answers);
+    let config = Config { load, ..fake.config() };
+    let mut client = Client::start(&config).expect("it connects");
+    std::thread::sleep(Duration::from_millis(100));
+    fake.stall.store(true, Ordering::SeqCst);
+    while fake.stall.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(STALL + Duration::from_millis(250));
+    // Without a schedule there are so many soon.
+    while load == Load::Closed && fake.heard.load(Ordering::SeqCst) < 3_000 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let figures = client.end_window().expect("it runs");
+    client.stop().expect("nothing failed");
+    figures
+}
+
+#[test]
+fn a_schedule_charges_all_that_was_due_during_a_stall_and_a_closed_loop_one_request() {
+    let stall = STALL.as_nanos() as u64;
+    let open = with_one_stall(Load::Open { per_second: 1_000.0 });
+    let closed = with_one_stall(Load::Closed);
+
+    let latency = open.latency_ns.expect("answers");
+    assert!(latency.max >= stall, "{open:?}");
+    // 50 requests are due in 50 ms on average, and the schedule is the seed's.
+    assert!(open.late >= 20, "{open:?}");
+    assert_eq!((open.abandoned, open.reconnects), (0, 0), "{open:?}");
+    assert!(open.errors.is_empty(), "{open:?}");
+    assert_eq!((open.gets, open.hits), (open.misses, 0), "the fake has no records");
+    assert_eq!(open.gets + open.sets, open.requests);
+
+    // A tool that counts from the real sending leaves out what waited for its turn.
+    let published = open.published_ns.expect("answers");
+    assert!(published.mean < latency.mean, "{open:?}");
+    assert!(published.p99 < latency.at.p99.map_or(0.0, |it| it as f64), "{open:?}");
+
+    let blind = closed.latency_ns.expect("answers");
+    assert!(blind.max >= stall, "{closed:?}");
+    assert_eq!((closed.late, closed.offered_per_s, closed.send_delay_ns), (0, None, None));
+    assert!(closed.requests > 1_000, "{closed:?}");
+    eprintln!(
+        "one answer of {} delayed by 50 ms: open loop p99 {} us ({} late), closed loop p99 {} us",
+        open.requests,
+        latency.at.p99.unwrap_or(0) / 1000,
+        open.late,
+        blind.at.p99.unwrap_or(0) / 1000
+    );
+    // One answer of thousands is beyond the 99th percentile; all that were held back are not.
+    assert!(latency.at.p99 > blind.at.p99, "{latency:?}, {blind:?}");
+    assert!(latency.at.p95 > blind.at.p95, "{latency:?}, {blind:?}");
+}
+
+#[test]
+fn a_server_that_is_too_slow_owes_more_and_more_and_it_is_said() {
+    let fake = Fake::new(Mood::Silent);
+    // 65536 requests may wait on one connection.
+    let load = Load::Open { per_second: 1_000_000.0 };
+    let mut client = Client::start(&Config { load, ..fake.config() }).expect("it connects");
+    client.begin_window().expect("it runs");
+    let begun = Instant::now();
+    let figures = loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let figures = client.end_window().expect("it runs");
+        if figures.abandoned != 0 {
+            break figures;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{figures:?}");
+    };
+    assert_eq!((figures.requests, figures.latency_ns), (0, None));
+    assert_eq!((figures.backlog, figures.outstanding), (65_536, 1), "it is bounded");
+    let said = |word: &str| figures.notes.iter().any(|note| note.contains(word));
+    assert!(said("never sent") && said("no answer at the window's end"), "{figures:?}");
+    client.stop().expect("it was slow, not dead");
+}
+
+#[test]
+fn a_client_needs_no_time_to_stop_while_its_server_is_silent() {
+    let fake = Fake::new(Mood::Silent);
+    for load in [Load::Closed, Load::Open { per_second: 10.0 }] {
+        let client = Client::start(&Config { load, ..fake.config() }).expect("it connects");
+        // An answer would be waited for for 10 s; that this returns at all is the proof.
+        client.stop().expect("nothing failed yet");
+    }
+}
+
+/// What ends a client of a server in this mood.
+fn end_of(mood: Mood, change: impl FnOnce(&mut Config)) -> ClientError {
+    let fake = Fake::new(mood);
+    let mut config = Config { connections: 4, ..fake.config() };
+    change(&mut config);
+    let mut client = Client::start(&config).expect("it connects");
+    let begun = Instant::now();
+    while client.is_running() {
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(begun.elapsed() < Duration::from_secs(60), "it runs for ever");
+    }
+    let error = client.end_window().expect_err("a thread has ended");
+    assert!(matches!(client.end_window(), Err(ClientError::Ended)), "it says why once");
+    assert!(client.stop().is_ok(), "and has nothing left to stop");
+    error
+}
+
+#[test]
+fn a_server_that_falls_silent_is_dead_after_a_while() {
+    let timeout = Duration::from_millis(200);
+    for wait in [ClientWait::Sleep, ClientWait::Spin] {
+        let error = end_of(Mood::Silent, |config| {
+            config.answer_timeout = timeout;
+            config.wait = wait;
+        });
+        assert!(matches!(error, ClientError::Silent { outstanding: 4, .. }), "{error}");
+        assert!(error.to_string().contains("200ms"), "{error}");
+    }
+}
+
+#[test]
+fn a_server_that_talks_nonsense_is_given_up_by_the_name_of_it() {
+    for (text, name) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "unknown-line"),
+        (b"VALUE somebody-elses 0 3\r\nabc\r\nEND\r\n", "other-key"),
+        (b"END\r\nEND\r\n", "not-asked"),
+        (&[b'x'; 4096], "long-line"),
+    ] {
+        let error = end_of(Mood::Says(text), |config| config.update = 0.0);
+        let ClientError::Unstable { last, times, .. } = &error else { panic!("{error}") };
+        assert_eq!((*last, *times), (name, 33), "{error}");
+    }
+    let error = end_of(Mood::Closes(1), |_| {});
+    assert!(matches!(error, ClientError::Unstable { last: "closed" | "failed", .. }), "{error}");
+}
+
+#[test]
+fn refusals_are_counted_and_the_connection_goes_on() {
+    let fake = Fake::new(Mood::Says(b"SERVER_ERROR out of memory\r\n"));
+    let mut client = Client::start(&fake.config()).expect("it connects");
+    while fake.heard.load(Ordering::SeqCst) < 500 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let figures = client.end_window().expect("refusals are answers");
+    assert!(figures.requests >= 499, "{figures:?}");
+    assert_eq!(figures.errors.get("server-error"), Some(&figures.requests), "{figures:?}");
+    assert_eq!((figures.hits, figures.misses, figures.reconnects), (0, 0, 0));
+}
+
+#[test]
+fn lost_connections_are_made_again_and_counted() {
+    let fake = Fake::new(Mood::Closes(5_000));
+    let mut client = Client::start(&fake.config()).expect("it connects");
+    while fake.heard.load(Ordering::SeqCst) < 20_000 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let figures = client.end_window().expect("it runs");
+    assert!(figures.reconnects >= 3, "{figures:?}");
+    let lost: u64 = figures.errors.values().sum();
+    assert!(lost >= figures.reconnects && lost <= figures.reconnects + 1, "{figures:?}");
+    // 5000 each, and of what they took along one request each.
+    assert!(figures.requests >= 19_990, "{figures:?}");
+}
+
+#[test]
+fn a_client_and_its_new_connections_are_in_the_namespace_of_who_started_it() {
+    needs(Right::SysAdmin.held(), Right::SysAdmin);
+    needs_program("ip");
+    let host = std::fs::File::open("/proc/thread-self/ns/net").expect("it is its own");
+    // SAFETY: only this thread, which is the test's own and ends with it, leaves for a network
+    // namespace of its own, and no descriptor of it is used elsewhere.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("root may");
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    assert!(up.is_ok_and(|status| status.success()), "the namespace's loopback");
+    let fake = Fake::new(Mood::Closes(10));
+    let load = Load::Open { per_second: 5_000.0 };
+    let config = Config { load, connections: 200, threads: 2, ..fake.config() };
+    let outside = std::thread::scope(|scope| {
+        let connect = || {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(host.as_fd(), kind).expect("root may");
+            Client::start(&config).map(drop)
+        };
+        scope.spawn(connect).join().expect("no panic")
+    });
+    assert!(matches!(outside, Err(ClientError::Connect { .. })), "{outside:?}");
+    let mut client = Client::start(&config).expect("it connects in here");
+    while fake.heard.load(Ordering::SeqCst) < 2_500 && client.is_running() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let figures = client.end_window().expect("its new connections are in here as well");
+    assert!(figures.reconnects >= 40, "{figures:?}");
+}
+
+#[test]
+fn no_server_is_said_at_once() {
+    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .expect("a port");
+    let config = Config { connections: 8, threads: 2, ..Config::new(address) };
+    for error in [
+        Client::start(&config).map(drop).expect_err("nobody is there"),
+        populate(&config).map(drop).expect_err("nobody is there"),
+    ] {
+        let text = error.to_string();
+        assert!(text.contains(&address.to_string()) && text.contains("refused"), "{text}");
+        assert!(text.contains("is memcached listening"), "{text}");
+    }
+    let cpus = CpuList(vec![1_000]);
+    let error = Client::start(&Config { cpus, ..config }).map(drop).expect_err("no such CPU");
+    assert!(error.to_string().contains("CPU 1000"), "{error}");
+}
+
+#[test]
+fn a_fake_store_does_not_pass_for_a_filled_one() {
+    let fake = Fake::new(Mood::Says(b"VERSION 0\r\n"));
+    let error = populate(&fake.config()).expect_err("it did not store").to_string();
+    assert!(error.contains("no answer"), "{error}");
+    let fake = Fake::new(Mood::Says(b"SERVER_ERROR object too large for cache\r\n"));
+    let error = populate(&fake.config()).expect_err("it did not store").to_string();
+    assert!(error.contains("ServerError"), "{error}");
+    let fake = Fake::new(Mood::Silent);
+    let config = Config { answer_timeout: Duration::from_millis(100), ..fake.config() };
+    let error = populate(&config).expect_err("it says nothing").to_string();
+    assert!(error.contains("has not answered for 100ms"), "{error}");
+}
+
+/// The real one, on a port of its own.
+struct Memcached {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Memcached {
+    /// Where it is not installed the test is ignored.
+    fn start(arguments: &[&str]) -> Memcached {
+        needs_program("memcached");
+        // Somebody may take the port between the two lines: then memcached ends, and we try again.
+        for _ in 0..5 {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+            let address = listener.local_addr().expect("bound");
+            drop(listener);
+            let port = address.port().to_string();
+            let mut child = Command::new("memcached")
+                .args(["-l", "127.0.0.1", "-p", &port, "-U", "0", "-u", "nobody"])
+                .args(arguments)
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("memcached");
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(20) {
+                if child.try_wait().expect("our child").is_some() {
+                    break;
+                }
+                if TcpStream::connect(address).is_ok() {
+                    return Memcached { child, address };
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        panic!("memcached does not start");
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// One second of it.
+fn second_of(config: &Config) -> ClientFigures {
+    let mut client = Client::start(config).expect("it connects");
+    std::thread::sleep(Duration::from_millis(100));
+    client.begin_window().expect("it runs");
+    std::thread::sleep(Duration::from_secs(1));
+    let figures = client.end_window().expect("it runs");
+    client.stop().expect("nothing failed");
+    let latency = figures.latency_ns.expect("answers");
+    eprintln!(
+        "{:?} {:?}: {} requests, {:.0}/s, p50 {} us, p99 {} us, {} late, send delay {:?}",
+        config.load,
+        config.wait,
+        figures.requests,
+        figures.achieved_per_s,
+        latency.at.p50.unwrap_or(0) / 1000,
+        latency.at.p99.unwrap_or(0) / 1000,
+        figures.late,
+        figures.send_delay_ns
+    );
+    assert_eq!(figures.hits, figures.gets, "all records are there: {figures:?}");
+    assert_eq!((figures.misses, figures.reconnects), (0, 0));
+    assert!(figures.errors.is_empty(), "{figures:?}");
+    assert!(figures.sets > 0 && figures.gets > 10 * figures.sets, "{figures:?}");
+    assert_eq!(figures.gets + figures.sets, figures.requests);
+    figures
+}
+
+#[test]
+fn the_real_memcached_is_filled_and_finds_every_record() {
+    let memcached = Memcached::start(&["-t", "2", "-m", "256"]);
+    let config = Config {
+        connections: 50,
+        threads: 2,
+        cpus: CpuList(usable_cpus()),
+        ..Config::new(memcached.address)
+    };
+    let mut steps = Vec::new();
+    let filled = populate_telling(&config, |done, total| steps.push((done, total)));
+    let filled = filled.expect("it has room");
+    assert_eq!((filled.records, steps.last()), (10_000, Some(&(20_000, 20_000))));
+    assert!(steps.is_sorted(), "{steps:?}");
+    // 36.2 + 194 bytes each on average.
+    assert!((2_200_000..2_400_000).contains(&filled.bytes), "{filled:?}");
+
+    for wait in [ClientWait::Sleep, ClientWait::Spin] {
+        let load = Load::Open { per_second: 2_000.0 };
+        let open = second_of(&Config { load, wait, ..config.clone() });
+        assert_eq!(open.asked_per_s, Some(2_000.0));
+        assert_eq!(open.abandoned, 0);
+        let offered = open.offered_per_s.expect("a schedule");
+        assert!((1_700.0..2_300.0).contains(&offered), "{open:?}");
+        let closed = second_of(&Config { wait, ..config.clone() });
+        assert_eq!((closed.late, closed.due, closed.asked_per_s), (0, 0, None));
+    }
+}
+
+#[test]
+fn every_request_that_fell_due_is_accounted_for() {
+    let memcached = Memcached::start(&[]);
+    let fake = Fake::new(Mood::Silent);
+    for (address, per_second) in [
+        (memcached.address, 500.0),
+        (memcached.address, 20_000.0),
+        // More than a connection has room for, and than a server could do.
+        (memcached.address, 3_000_000.0),
+        (fake.address, 1_000_000.0),
+    ] {
+        let load = Load::Open { per_second };
+        let config =
+            Config { load, connections: 3, threads: 2, records: 100, ..Config::new(address) };
+        let mut client = Client::start(&config).expect("it connects");
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(100));
+            // No window was begun: these are the counts from the start on.
+            let figures = client.end_window().expect("it runs");
+            let known =
+                figures.requests + figures.abandoned + figures.backlog + figures.outstanding;
+            assert_eq!(figures.due, known, "{figures:?}");
+            assert!(figures.late >= figures.backlog + figures.abandoned, "{figures:?}");
+        }
+        client.stop().expect("nothing failed");
+    }
+}
+
+#[test]
+fn a_memcached_that_is_killed_ends_the_client_with_its_name() {
+    let mut memcached = Memcached::start(&[]);
+    let config = Config { connections: 20, ..Config::new(memcached.address) };
+    let mut client = Client::start(&config).expect("it connects");
+    client.begin_window().expect("it runs");
+    memcached.kill();
+    let begun = Instant::now();
+    while client.is_running() {
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(begun.elapsed() < Duration::from_secs(60), "it runs for ever");
+    }
+    let error = client.end_window().expect_err("the server is dead");
+    assert!(matches!(error, ClientError::Dead { .. }), "{error}");
+    assert!(error.to_string().contains(&memcached.address.to_string()), "{error}");
+}
+
+#[test]
+fn a_store_that_is_too_small_is_not_taken_for_filled() {
+    let memcached = Memcached::start(&["-m", "8"]);
+    let config = Config { records: 100_000, ..Config::new(memcached.address) };
+    let error = populate(&config).expect_err("23 MB do not fit 8 MB");
+    let ClientError::NotKept { kept, records: 100_000, .. } = error else { panic!("{error}") };
+    assert!(kept < 100_000);
+}
+
+/// How many files this process may open.
+fn descriptors() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+#[test]
+fn thousands_of_connections_are_served_by_one_thread() {
+    // 2000 here, and memcached, which inherits the limit, asks for its 4096 and some.
+    needs(descriptors().is_none_or(|it| it >= 5_000), "5000 file descriptors (ulimit -n)");
+    let memcached = Memcached::start(&["-c", "4096"]);
+    let config = Config {
+        connections: 2_000,
+        records: 1_000,
+        load: Load::Open { per_second: 4_000.0 },
+        ..Config::new(memcached.address)
+    };
+    populate(&config).expect("it has room");
+    let figures = second_of(&config);
+    let offered = figures.offered_per_s.expect("a schedule");
+    assert!((3_400.0..4_600.0).contains(&offered), "from its beginning on: {figures:?}");
+}
+
+#[test]
+fn too_few_descriptors_are_said_before_anything_is_opened() {
+    let Some(limit) = descriptors().filter(|limit| *limit < 28_000) else {
+        ignore("needs a limit below 28000 file descriptors, a client's most connections")
+    };
+    let fake = Fake::new(Mood::Answers);
+    let connections = usize::try_from(limit).expect("less than 28000");
+    let error = Client::start(&Config { connections, ..fake.config() }).map(drop);
+    let error = error.expect_err("too many").to_string();
+    assert!(error.contains("ulimit -n") && error.contains(&limit.to_string()), "{error}");
+}
+
+napkin_testing::main!();

@@ -1,0 +1,200 @@
+//! System calls, each timed by itself: in one thread that is client and server in turn, and between two
+//! threads on two CPUs that both spin.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use napkin_os::sched;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use super::ends::{ANSWER, CONNECTIONS, Ends, REQUEST, receive, receive_soon, send, wait};
+use super::round::Samples;
+use super::timing::{Budget, timed};
+use napkin_workload::error::BenchError;
+use napkin_workload::linux::failed;
+
+/// Sockets that are ready at once where the cost of an event is measured.
+const READY: usize = 8;
+
+/// One thread, both sides.
+pub(super) fn alone(
+    ends: &Ends,
+    clock: f64,
+    budget: Budget<'_>,
+    samples: &mut Samples,
+) -> Result<(), BenchError> {
+    let (request, answer) = ([b'q'; REQUEST], [b'a'; ANSWER]);
+    let mut buffer = [0_u8; 4096];
+    let mut events = Vec::new();
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).map_err(failed)?;
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // The next timer of this CPU, so that its clock is set too; it is set anew before it expires.
+    let soon = Itimerspec { it_interval: zero, it_value: Timespec { tv_sec: 0, tv_nsec: 300_000 } };
+    let never = Itimerspec { it_interval: zero, it_value: zero };
+    let (server, client) = (&ends.server[0], &ends.client[0]);
+    let mut turn = 0_u32;
+    while budget.left()? {
+        let mut note = |name: &str, time: f64| samples.add(name, time);
+        note("call.send-request", timed_call(clock, || send(client, &request))?);
+        note("call.epoll-one", timed(clock, || wait(&ends.server_epoll, &mut events, 1, false)).1);
+        if let Some(time) = timed_receive(server, &mut buffer, clock)? {
+            note("call.recv", time);
+        }
+        note("call.recv-empty", timed_call(clock, || receive(server, &mut buffer).map(drop))?);
+        note("call.send-answer", timed_call(clock, || send(server, &answer))?);
+        receive_soon(client, &mut buffer)?;
+        note("call.epoll-none", timed(clock, || wait(&ends.server_epoll, &mut events, 1, false)).1);
+        note("call.null", timed(clock, rustix::process::getppid).1);
+        let set = || timerfd_settime(&timer, TimerfdTimerFlags::empty(), &soon);
+        let (set, time) = timed(clock, set);
+        set.map_err(failed)?;
+        note("call.timer-set", time);
+        turn += 1;
+        if turn.is_multiple_of(8) {
+            timerfd_settime(&timer, TimerfdTimerFlags::empty(), &never).map_err(failed)?;
+            several(ends, clock, &mut buffer, samples)?;
+        }
+    }
+    Ok(())
+}
+
+fn timed_call(
+    clock: f64,
+    call: impl FnOnce() -> Result<(), BenchError>,
+) -> Result<f64, BenchError> {
+    let (answer, time) = timed(clock, call);
+    answer.map(|()| time)
+}
+
+/// A receive call that finds something; `None` if that came only later (a ksoftirqd has it).
+fn timed_receive(
+    stream: &TcpStream,
+    buffer: &mut [u8],
+    clock: f64,
+) -> Result<Option<f64>, BenchError> {
+    let (read, time) = timed(clock, || receive(stream, buffer));
+    if read? > 0 {
+        return Ok(Some(time));
+    }
+    receive_soon(stream, buffer).map(|_| None)
+}
+
+/// Several sockets are ready: what an event costs, and what a socket costs whose state has gone cold.
+fn several(
+    ends: &Ends,
+    clock: f64,
+    buffer: &mut [u8],
+    samples: &mut Samples,
+) -> Result<(), BenchError> {
+    let (request, answer) = ([b'q'; REQUEST], [b'a'; ANSWER]);
+    let mut events = Vec::new();
+    for client in &ends.client {
+        send(client, &request)?;
+    }
+    let (found, time) = timed(clock, || wait(&ends.server_epoll, &mut events, READY, false));
+    if found == READY {
+        samples.add("call.epoll-several", time);
+    }
+    // Each was delivered CONNECTIONS - 1 frames ago.
+    for server in &ends.server {
+        if let Some(time) = timed_receive(server, buffer, clock)? {
+            samples.add("call.recv-cold", time);
+        }
+    }
+    for (server, client) in ends.server.iter().zip(&ends.client) {
+        send(server, &answer)?;
+        receive_soon(client, buffer)?;
+    }
+    Ok(())
+}
+
+/// Events of [`several`] beyond the first.
+pub(super) const EVENTS_BEYOND_ONE: f64 = (READY - 1) as f64;
+
+/// Frames that were delivered in between in [`several`].
+pub(super) const FRAMES_BETWEEN: f64 = (CONNECTIONS - 1) as f64;
+
+/// The server's calls on its CPU while the client is on another, and both spin.
+pub(super) fn across(
+    ends: &Ends,
+    [serving, other]: [usize; 2],
+    clock: f64,
+    budget: Budget<'_>,
+    samples: &mut Samples,
+) -> Result<(), BenchError> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let client = scope.spawn(|| -> Result<(), BenchError> {
+            sched::pin(None, &[other])?;
+            let mut buffer = [0_u8; 4096];
+            let mut place = 0;
+            while !over.load(Ordering::Relaxed) {
+                send(&ends.client[place], &[b'q'; REQUEST])?;
+                let answered = receive_while(&ends.client[place], &mut buffer, &over)?;
+                if !answered {
+                    break;
+                }
+                place = (place + 1) % CONNECTIONS;
+            }
+            Ok(())
+        });
+        sched::pin(None, &[serving])?;
+        let result = serve(ends, clock, budget, samples);
+        over.store(true, Ordering::Relaxed);
+        let client = client.join().map_err(|_| BenchError::Panicked)?;
+        result.and(client)
+    })?;
+    // What is still on its way would be found by the next phase.
+    let mut buffer = [0_u8; 4096];
+    for stream in ends.server.iter().chain(&ends.client) {
+        while receive(stream, &mut buffer)? > 0 {}
+    }
+    Ok(())
+}
+
+fn receive_while(
+    stream: &TcpStream,
+    buffer: &mut [u8],
+    over: &AtomicBool,
+) -> Result<bool, BenchError> {
+    loop {
+        if receive(stream, buffer)? > 0 {
+            return Ok(true);
+        }
+        if over.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+    }
+}
+
+fn serve(
+    ends: &Ends,
+    clock: f64,
+    budget: Budget<'_>,
+    samples: &mut Samples,
+) -> Result<(), BenchError> {
+    let answer = [b'a'; ANSWER];
+    let mut buffer = [0_u8; 4096];
+    let mut events = Vec::new();
+    while budget.left()? {
+        for _ in 0..64 {
+            let (found, time) = timed(clock, || wait(&ends.server_epoll, &mut events, 8, false));
+            let Some(event) = events.first() else { continue };
+            samples.add(if found == 1 { "across.epoll-one" } else { "across.epoll-more" }, time);
+            let Some(server) = ends.server.get(event.data.u64() as usize) else { continue };
+            if let Some(time) = timed_receive(server, &mut buffer, clock)? {
+                samples.add("across.recv", time);
+            }
+            samples.add("across.send-answer", timed_call(clock, || send(server, &answer))?);
+            samples.add(
+                "across.recv-empty",
+                timed_call(clock, || receive(server, &mut buffer).map(drop))?,
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! Connections between a server's and a client's side: over the veth, or over loopback without the
+//! rights to make one. All are of this process, so that one thread can be both sides.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::time::Timespec;
+
+use napkin_workload::error::BenchError;
+use napkin_workload::linux::failed;
+use napkin_workload::linux::pair::{Pair, SERVER};
+
+/// A request and an answer of the memcached workload, roughly.
+pub(super) const REQUEST: usize = 40;
+pub(super) const ANSWER: usize = 230;
+
+/// Connections.
+pub(super) const CONNECTIONS: usize = 32;
+
+/// Both sides, with an epoll of the server.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) server: Vec<TcpStream>,
+    pub(super) client: Vec<TcpStream>,
+    pub(super) server_epoll: OwnedFd,
+}
+
+impl Ends {
+    pub(super) fn new(pair: Option<&Pair>) -> Result<Ends, BenchError> {
+        let listen = |address: Ipv4Addr| TcpListener::bind(SocketAddr::from((address, 0)));
+        let (listener, connected) = match pair {
+            Some(pair) => {
+                let listener =
+                    pair.server.run(|| listen(SERVER)).map_err(failed)?.map_err(failed)?;
+                let address = listener.local_addr().map_err(failed)?;
+                let connected = pair.client.run(|| connect(address)).map_err(failed)?;
+                (listener, connected)
+            }
+            None => {
+                let listener = listen(Ipv4Addr::LOCALHOST).map_err(failed)?;
+                let address = listener.local_addr().map_err(failed)?;
+                (listener, connect(address))
+            }
+        };
+        let client = connected.map_err(failed)?;
+        let mut server = Vec::new();
+        for stream in &client {
+            let (accepted, from) = listener.accept().map_err(failed)?;
+            if Some(from) != stream.local_addr().ok() {
+                return Err(BenchError::Linux("connections were accepted out of order".into()));
+            }
+            server.push(accepted);
+        }
+        for stream in server.iter().chain(&client) {
+            stream.set_nodelay(true).map_err(failed)?;
+            stream.set_nonblocking(true).map_err(failed)?;
+        }
+        let server_epoll = watch(&server)?;
+        Ok(Ends { server, client, server_epoll })
+    }
+}
+
+/// One after the other, so that they are accepted in this order.
+fn connect(address: SocketAddr) -> io::Result<Vec<TcpStream>> {
+    (0..CONNECTIONS).map(|_| TcpStream::connect(address)).collect()
+}
+
+/// An epoll that watches these.
+pub(super) fn watch<T: AsFd>(all: &[T]) -> Result<OwnedFd, BenchError> {
+    let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
+    for (place, fd) in all.iter().enumerate() {
+        epoll::add(&epoll, fd, EventData::new_u64(place as u64), EventFlags::IN).map_err(failed)?;
+    }
+    Ok(epoll)
+}
+
+/// Waits on an epoll with no timeout at all, or for ever; how many events came.
+pub(super) fn wait(epoll: &OwnedFd, events: &mut Vec<Event>, most: usize, blocks: bool) -> usize {
+    events.clear();
+    events.reserve(most);
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let timeout = if blocks { None } else { Some(&now) };
+    let spare = rustix::buffer::spare_capacity(events);
+    // An interrupted wait has found nothing.
+    epoll::wait(epoll, spare, timeout).unwrap_or(0)
+}
+
+/// Sends all of it, or says what went wrong.
+pub(super) fn send(mut stream: &TcpStream, bytes: &[u8]) -> Result<(), BenchError> {
+    match stream.write(bytes) {
+        Ok(sent) if sent == bytes.len() => Ok(()),
+        Ok(sent) => Err(BenchError::Linux(format!("{sent} of {} bytes were sent", bytes.len()))),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Receives what there is; 0 if nothing is.
+pub(super) fn receive(mut stream: &TcpStream, buffer: &mut [u8]) -> Result<usize, BenchError> {
+    match stream.read(buffer) {
+        Ok(0) => Err(BenchError::Linux("a connection was closed".into())),
+        Ok(read) => Ok(read),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Receives, without waiting longer than two seconds.
+pub(super) fn receive_soon(stream: &TcpStream, buffer: &mut [u8]) -> Result<usize, BenchError> {
+    let began = super::timing::now();
+    loop {
+        let read = receive(stream, buffer)?;
+        if read > 0 {
+            return Ok(read);
+        }
+        if super::timing::now().wrapping_sub(began) > 2_000_000_000 {
+            return Err(BenchError::Linux("nothing came within 2 s".into()));
+        }
+        std::hint::spin_loop();
+    }
+}

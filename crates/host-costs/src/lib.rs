@@ -1,0 +1,385 @@
+//! What this host's own kernel costs, measured, as a profile for the machine.
+//!
+//! Rounds of a bounded local load, each of which times every step once more, so that what this machine
+//! does meanwhile falls on all steps alike: system calls in one thread (`calls`), switches and wake-ups
+//! (`threads`), and, with the rights to make a veth and to load programs into the kernel, polls,
+//! softirqs and timers by the kernel's trace points (`polls`). `derive` makes keys of these,
+//! `facts` are read and not timed, `estimate` is the statistics.
+//!
+//! Not measured is what this load does not meet (a network card's own driver, a thread of an instance,
+//! a workqueue); it stays what the profile below says, and is named with the reason.
+
+mod calls;
+pub mod derive;
+mod ends;
+pub mod estimate;
+mod facts;
+pub mod polls;
+mod program;
+pub mod round;
+mod threads;
+mod timing;
+
+use std::num::NonZeroU32;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use napkin_kernel::count::stopwatch::Watchmaker;
+use napkin_machine::profile::{Draft, Profile, ProfileError, SECTIONS};
+use napkin_os::rights::Right;
+use napkin_os::sched;
+
+use derive::{Constant, Missing};
+use ends::Ends;
+use napkin_measure::Host;
+use napkin_workload::error::BenchError;
+use napkin_workload::interrupt::Interrupt;
+use napkin_workload::linux::failed;
+use napkin_workload::linux::pair::Pair;
+use napkin_workload::workload::{self, Placement};
+use polls::Deferring;
+use round::{Round, Samples};
+use timing::{Budget, clock_cost};
+
+/// The shortest and the longest measurement.
+pub const SECONDS: std::ops::RangeInclusive<u64> = 2..=3_600;
+
+/// Rounds, at least and at most: a spread needs some, and more say no more.
+const ROUNDS: (u64, u64) = (3, 12);
+
+/// A measurement to be made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// How long it is to take, about; within [`SECONDS`].
+    pub seconds: u64,
+    /// The CPUs: the first serves, the second has the client. Empty: the last two that are usable.
+    pub cpus: Vec<usize>,
+    /// The profile that has what is not measured; `None` for the nearest one that can run memcached.
+    pub based_on: Option<String>,
+    /// The device whose queues, ring and moderation to read; `None` for napkin's own veth.
+    pub device: Option<String>,
+    /// What the profile is called.
+    pub name: String,
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// The profile's text.
+    pub toml: String,
+    /// The profile.
+    pub profile: Profile,
+    /// What it states itself.
+    pub constants: Vec<Constant>,
+    /// What could not be measured here, and why.
+    pub missing: Vec<Missing>,
+    /// The built-in profiles by how far their costs are from these, the nearest first.
+    pub nearest: Vec<(&'static str, f64)>,
+    /// Latency of a wake-up in nanoseconds by how many microseconds the CPU had been idle.
+    pub idle: Vec<(u64, f64)>,
+    /// Rounds that were made.
+    pub rounds: usize,
+}
+
+/// Measures. `say` is told what is going on, a line at a time.
+///
+/// # Errors
+/// [`BenchError::Option`] for options that make no sense; [`BenchError::Interrupted`]; and if this
+/// machine fails at what any user may do. A right that is missing is no error: it is among what is
+/// missing.
+pub fn measure(
+    options: &Options,
+    interrupt: &Interrupt,
+    say: &mut (dyn FnMut(&str) + Send),
+) -> Result<Measured, BenchError> {
+    if !SECONDS.contains(&options.seconds) {
+        let (least, most) = (SECONDS.start(), SECONDS.end());
+        let seconds = options.seconds;
+        return Err(BenchError::Option(format!(
+            "{seconds} seconds: give {least} to {most}; a minute is enough on a quiet machine"
+        )));
+    }
+    if let Some(base) = &options.based_on {
+        Profile::named(base).map_err(|error| option(&error))?;
+    }
+    let of_device = options.device.as_deref().map(facts::device).transpose()?;
+    let cpus = workload::Options { cpus: options.cpus.clone(), ..workload::Options::default() };
+    let placement = cpus.placement();
+    // Affinities end with the thread.
+    let began = Instant::now();
+    let mut bed = thread::scope(|scope| {
+        let bed = scope.spawn(|| Bed::measure(options, placement, interrupt, &mut *say));
+        bed.join().map_err(|_| BenchError::Panicked)?
+    })?;
+    let mut work = None;
+    if bed.veth && !placement.shared() {
+        let left = Duration::from_secs(options.seconds).saturating_sub(began.elapsed());
+        say("memcached's own work");
+        match program::work(placement, left, interrupt) {
+            Ok(found) => work = Some(found),
+            Err(BenchError::Interrupted(by)) => return Err(by.into()),
+            Err(error) => bed.lacks("memcached.work", error.to_string()),
+        }
+    } else {
+        bed.lacks("memcached.work", "needs the veth, and two CPUs");
+    }
+    finish(options, bed, work, of_device)
+}
+
+fn option(error: &ProfileError) -> BenchError {
+    BenchError::Option(error.to_string())
+}
+
+/// The rounds, and what was missing.
+#[derive(Debug, Default)]
+struct Bed {
+    rounds: Vec<Round>,
+    missing: Vec<Missing>,
+    veth: bool,
+}
+
+/// Rights without which this is not possible.
+fn lacking(rights: &[Right]) -> Option<String> {
+    let names: Vec<&str> = rights.iter().filter(|it| !it.held()).map(|it| it.name()).collect();
+    (!names.is_empty()).then(|| format!("needs {}: run as root", names.join(" and ")))
+}
+
+const TRACED: &str = "cost.interrupt-entry, cost.interrupt-exit, cost.tick, cost.timer-expiry, \
+                      cost.softirq-entry, cost.softirq-exit, cost.vector, cost.poll, cost.poll-frame, \
+                      cost.deliver, cost.deliver-frame, memcached.client-delay";
+
+impl Bed {
+    fn measure(
+        options: &Options,
+        placement: Placement,
+        interrupt: &Interrupt,
+        say: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<Bed, BenchError> {
+        let mut bed = Bed::default();
+        let pair = match lacking(&[Right::SysAdmin, Right::NetAdmin]) {
+            None => Some(Pair::new()?),
+            Some(why) => {
+                bed.lacks("a veth of napkin's own (what is sent goes over loopback)", why);
+                None
+            }
+        };
+        bed.veth = pair.is_some();
+        let ends = Ends::new(pair.as_ref())?;
+        let tracing = match (&pair, lacking(&[Right::Bpf, Right::Perfmon])) {
+            (Some(pair), None) => match Watchmaker::new(cpus()) {
+                Ok(maker) => Some((maker, pair)),
+                Err(error) => {
+                    bed.lacks(TRACED, error.to_string());
+                    None
+                }
+            },
+            (_, Some(why)) => {
+                bed.lacks(TRACED, why);
+                None
+            }
+            (None, None) => {
+                bed.lacks(TRACED, "needs the veth");
+                None
+            }
+        };
+        if placement.shared() {
+            bed.lacks(
+                "cost.ipi, processor.idle-exit, processor.idle-exit-deep, processor.idle-deep-after, \
+                 locality.cross-cpu",
+                "needs two CPUs, and this process may use one",
+            );
+        }
+        let began = Instant::now();
+        // The program's own work takes its part of the time at the end.
+        let with_program = pair.is_some() && !placement.shared();
+        let whole = Duration::from_secs(options.seconds);
+        let timed = if with_program { whole * 5 / 6 } else { whole };
+        let rounds = (options.seconds / 4).clamp(ROUNDS.0, ROUNDS.1);
+        let clock = clock_cost();
+        for number in 1..=rounds {
+            say(&format!("round {number} of {rounds}"));
+            let left = timed.saturating_sub(began.elapsed());
+            let time = left / u32::try_from(rounds + 1 - number).unwrap_or(1);
+            let tracing = tracing.as_ref().map(|(maker, pair)| (maker, *pair));
+            bed.rounds.push(one(&ends, tracing, placement, clock, time, interrupt)?);
+        }
+        Ok(bed)
+    }
+
+    fn lacks(&mut self, keys: &str, why: impl Into<String>) {
+        self.missing.push(Missing { keys: keys.into(), why: why.into() });
+    }
+}
+
+/// As many as the kernel numbers.
+fn cpus() -> NonZeroU32 {
+    let last = sched::usable_cpus().last().copied().unwrap_or(0);
+    let count = u32::try_from(last).unwrap_or(0).saturating_add(1);
+    NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
+}
+
+/// One round: every step, each for its share of the time.
+fn one(
+    ends: &Ends,
+    tracing: Option<(&Watchmaker, &Pair)>,
+    placement: Placement,
+    clock: f64,
+    time: Duration,
+    interrupt: &Interrupt,
+) -> Result<Round, BenchError> {
+    let mut samples = Samples::default();
+    let mut round = Round::default();
+    let part = |hundredths: u32| time * hundredths / 100;
+    let budget = |hundredths: u32| Budget::new(part(hundredths), interrupt);
+    let serving = placement.queue;
+    sched::pin(None, &[serving])?;
+    calls::alone(ends, clock, budget(15), &mut samples)?;
+    threads::switches(serving, clock, budget(6), &mut samples)?;
+    threads::wake_here(serving, clock, budget(10), &mut samples)?;
+    if !placement.shared() {
+        let both = [serving, placement.other];
+        calls::across(ends, both, clock, budget(12), &mut samples)?;
+        threads::wake_there(both, None, budget(6), &mut samples)?;
+        for us in threads::IDLE_US {
+            threads::wake_there(
+                both,
+                Some(us),
+                budget(if us > 1_000 { 8 } else { 3 }),
+                &mut samples,
+            )?;
+        }
+        sched::pin(None, &[serving])?;
+    }
+    if let Some((maker, pair)) = tracing {
+        let deferring = Deferring::new(pair)?;
+        let of = polls::Place { maker, deferring: &deferring, ends, cpu: serving };
+        polls::polls(&of, clock, part(22), interrupt, &mut round)?;
+    }
+    samples.into_round(&mut round);
+    Ok(round)
+}
+
+/// The date, by the clock of this host (UTC).
+fn today() -> String {
+    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    now.split_once('T').map_or(now.clone(), |(date, _)| date.to_owned())
+}
+
+/// Why what is left is not measured by this load at all.
+const NEVER: [(&str, &str); 4] = [
+    ("cost.look, cost.claim", "parts of a call that cannot be timed by themselves"),
+    (
+        "cost.ksoftirqd-loop, cost.kthread-loop, cost.kthread-sleep, cost.worker-loop, cost.migrate",
+        "no thread of an instance, no workqueue and no migration is part of this load",
+    ),
+    (
+        "cost.segment, cost.copy, cost.deliver-ack",
+        "small requests only: no merged segments, no bulk",
+    ),
+    (
+        "kernel.sched-latency, kernel.wakeup-granularity, kernel.balance-interval, kernel.migration-cost, \
+         kernel.idle-scan, locality.half, locality.sharpness",
+        "not looked for",
+    ),
+];
+
+fn finish(
+    options: &Options,
+    bed: Bed,
+    work: Option<Constant>,
+    of_device: Option<facts::Facts>,
+) -> Result<Measured, BenchError> {
+    let Bed { rounds, mut missing, veth, .. } = bed;
+    let reference = Profile::named("epyc-7662").map_err(failed)?;
+    let ofs = derive::constants(&rounds, &reference);
+    let mut nearest: Vec<(&'static str, f64)> = Profile::names()
+        .filter_map(|name| Some((name, derive::distance(&Profile::named(name).ok()?, &ofs))))
+        .collect();
+    nearest.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let runs = |name: &&str| Profile::named(name).is_ok_and(|it| it.has("memcached"));
+    let based_on = match &options.based_on {
+        Some(name) => name.clone(),
+        None => nearest.iter().map(|it| it.0).find(runs).unwrap_or("epyc-7662").to_owned(),
+    };
+    let base = Profile::named(&based_on).map_err(|error| option(&error))?;
+    let periods: Vec<f64> = rounds.iter().filter_map(|it| it.get("trace.tick-period")).collect();
+    let host = facts::host(estimate::Estimate::of(&periods).map(|it| it.value));
+    let host_name = Host::known();
+    let kernel = host_name.kernel.as_deref().unwrap_or("unknown");
+    let on = format!(
+        "measured on {}, Linux {kernel}, {}",
+        host_name.cpu_model.as_deref().unwrap_or("an unknown processor"),
+        today()
+    );
+    let mut constants = derive::constants(&rounds, &base);
+    let known: Vec<&str> = missing.iter().flat_map(|it| it.keys.split(", ")).collect();
+    let silent = derive::silent(&constants);
+    let silent: Vec<&str> = silent.into_iter().filter(|key| !known.contains(key)).collect();
+    if !silent.is_empty() {
+        let why =
+            "no round had enough samples: other programs used these CPUs, or it was too short";
+        missing.push(Missing { keys: silent.join(", "), why: why.into() });
+    }
+    constants.extend(work);
+    for constant in constants.iter_mut().filter(|it| it.sourced) {
+        constant.how = format!("{on}: {}", constant.how);
+    }
+    let device =
+        of_device.unwrap_or_else(|| if veth { facts::veth() } else { facts::Facts::default() });
+    for facts in [host, device] {
+        constants.extend(facts.constants);
+        missing.extend(facts.missing);
+    }
+    missing.extend(NEVER.map(|(keys, why)| Missing { keys: keys.into(), why: why.into() }));
+    one_queue_a_cpu(&mut constants, &base);
+    // A section that the profile below does not have cannot be stated in part.
+    constants.retain(|it| {
+        it.key.split_once('.').is_some_and(|(section, _)| {
+            base.has(section) || SECTIONS.iter().any(|it| it.name == section && it.required)
+        })
+    });
+    let comments = comments(&on, &rounds, &missing);
+    let draft = Draft {
+        name: options.name.clone(),
+        about: format!(
+            "this host ({}, Linux {kernel}) behind {}",
+            host_name.cpu_model.as_deref().unwrap_or("an unknown processor"),
+            match &options.device {
+                Some(device) => device.clone(),
+                None if veth => "a veth of napkin's own".to_owned(),
+                None => "whatever the profile below has".to_owned(),
+            }
+        ),
+        based_on,
+        comments,
+        constants: constants.iter().map(Constant::written).collect(),
+    };
+    let toml = draft.to_toml().map_err(failed)?;
+    let profile = Profile::parse(&toml, &format!("{}.toml", options.name)).map_err(failed)?;
+    let idle = derive::idle_table(&rounds);
+    Ok(Measured { toml, profile, constants, missing, nearest, idle, rounds: rounds.len() })
+}
+
+/// The machine has at most one queue a CPU, whoever says how many there are.
+fn one_queue_a_cpu(constants: &mut Vec<Constant>, base: &Profile) {
+    const KEY: &str = "nic.queues";
+    let of = |key: &str| constants.iter().find(|it| it.key == key).map(|it| it.value);
+    let cpus = of("processor.cpus").unwrap_or(base.get("processor.cpus"));
+    let queues = of(KEY).unwrap_or(base.get(KEY));
+    if queues > cpus {
+        constants.retain(|it| it.key != KEY);
+        let why = format!("{queues} queues, of which the machine has at most one a CPU");
+        constants.push(Constant::assumed(KEY, cpus, why));
+    }
+}
+
+/// The head of the file: how it came about, and what is not measured.
+fn comments(on: &str, rounds: &[Round], missing: &[Missing]) -> Vec<String> {
+    let mut lines = vec![
+        format!("Written by napkin profile measure: {on}; {} rounds.", rounds.len()),
+        "A range is the least and the most of the rounds; --uncertainty draws from it.".to_owned(),
+        "Not measured here, and so what the profile below says:".to_owned(),
+    ];
+    lines.extend(missing.iter().map(|it| format!("- {}: {}", it.keys, it.why)));
+    lines
+}

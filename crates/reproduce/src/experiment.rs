@@ -1,0 +1,492 @@
+//! An experiment: what it runs, and how its outcomes become cells, verdicts and plots.
+//!
+//! An experiment is planned as tasks that know nothing of each other, one a published row and seed, so
+//! that all cores can run them. Results are put back into the order of the plan: the output does not depend
+//! on which thread ran what, or on how many there were. A task that fails, or panics, costs its own
+//! figures only, and its cells say why.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use napkin_machine::profile::Profile;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use super::causes::Causes;
+use super::cell::Cell;
+use super::json::{Reproduction, RunRecord};
+use super::plot::Figure;
+use super::sheet::TableError;
+use super::verdict::Verdict;
+use napkin_measure::report::Progress;
+use napkin_measure::uncertainty::{Drawn, Interval, Uncertainty};
+use napkin_workload::interrupt::Interrupt;
+use napkin_workload::machine::pool;
+use napkin_workload::partial::Partial;
+
+/// Why a run that an interruption came before has no outcome.
+const NOT_RUN: &str = "interrupted before it was run";
+
+/// How a reproduction runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Runs of each cell, each with a seed of its own; at least 1.
+    pub repetitions: u64,
+    /// The first seed; the others follow it.
+    pub seed: u64,
+    /// Virtual seconds a cell; `None` leaves each experiment its own.
+    pub virtual_s: Option<f64>,
+    /// A host profile in the place of the experiment's own.
+    pub profile: Option<PathBuf>,
+    /// A table of kernel scenarios in the place of the embedded one.
+    pub table: Option<PathBuf>,
+    /// Draws of all that is uncertain in the profile, each run with a seed of its own.
+    pub uncertainty: u64,
+    /// Draws of each change of the model that is asked why rows are off, for the experiments that know
+    /// such changes.
+    pub causes: u64,
+    /// The draw that is run; `None` for the profile as it is.
+    pub draw: Option<u64>,
+    /// Tasks at a time; `None` for as many as there are CPUs.
+    pub jobs: Option<NonZeroUsize>,
+    /// Fewer and shorter runs, to see that everything works.
+    pub quick: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            repetitions: 3,
+            seed: 1,
+            virtual_s: None,
+            profile: None,
+            table: None,
+            uncertainty: 0,
+            causes: 0,
+            draw: None,
+            jobs: None,
+            quick: false,
+        }
+    }
+}
+
+impl Options {
+    /// The seeds of one cell: one if it is to be quick.
+    pub fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
+        let repetitions = if self.quick { 1 } else { self.repetitions.max(1) };
+        let first = self.seed;
+        (0..repetitions).map(move |i| first.wrapping_add(i))
+    }
+
+    /// The host that an experiment runs on, if `own` is its profile: that, or the one in its place, drawn
+    /// if a draw is run.
+    ///
+    /// # Errors
+    /// If the profile cannot be read, or cannot be drawn.
+    pub fn host(&self, own: &str) -> Result<Profile, ReproduceError> {
+        let profile = match &self.profile {
+            Some(path) => Profile::load(&path.to_string_lossy()),
+            None => Profile::named(own),
+        };
+        let profile = match self.draw {
+            Some(draw) => profile.and_then(|profile| profile.drawn(draw)),
+            None => profile,
+        };
+        profile.map_err(|error| ReproduceError::Setup(error.to_string()))
+    }
+
+    /// The same reproduction with one of its draws.
+    fn drawn(&self, draw: u64) -> Options {
+        // Beyond the seeds of the profile as it is, so that no draw shares its arrivals.
+        let seed = self.seed.wrapping_add(self.repetitions).wrapping_add(draw);
+        Options { repetitions: 1, seed, draw: Some(draw), ..self.clone() }
+    }
+}
+
+impl Options {
+    /// All that the outcomes of these experiments depend on, but for the number of threads: a
+    /// reproduction that goes on must have the same.
+    ///
+    /// # Errors
+    /// If the profile or the table cannot be read.
+    pub fn identity(&self, experiments: &[&str]) -> Result<Value, ReproduceError> {
+        let profile = match &self.profile {
+            None => None,
+            Some(path) => {
+                let profile = Profile::load(&path.to_string_lossy())
+                    .map_err(|error| ReproduceError::Setup(error.to_string()))?;
+                let constants = profile.constants().map(|it| (it.key.path(), it.value.into()));
+                Some(constants.collect::<Map<String, Value>>())
+            }
+        };
+        let table = match &self.table {
+            None => None,
+            Some(path) => {
+                let file = |source| ReproduceError::File { path: path.clone(), source };
+                Some(std::fs::read_to_string(path).map_err(file)?)
+            }
+        };
+        Ok(json!({
+            "experiments": experiments,
+            "repetitions": self.repetitions,
+            "seed": self.seed,
+            "virtual_s": self.virtual_s,
+            "quick": self.quick,
+            "uncertainty": self.uncertainty,
+            "causes": self.causes,
+            "profile": profile,
+            "table": table,
+        }))
+    }
+}
+
+/// Why an experiment did not take place at all.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReproduceError {
+    /// A table cannot be used.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Anything else that stands against it, such as a profile that does not fit.
+    #[error("{0}")]
+    Setup(String),
+}
+
+/// A step of a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task<T> {
+    /// What is run, for the progress line and the JSON: `suspend20 at 200000/s`.
+    pub label: String,
+    /// With which seed.
+    pub seed: u64,
+    /// The experiment's own words for it.
+    pub what: T,
+}
+
+/// A task that was run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run<T, O> {
+    /// The task.
+    pub task: Task<T>,
+    /// What came out, or why nothing did.
+    pub outcome: Result<O, String>,
+}
+
+/// A published experiment.
+pub trait Experiment: Sync {
+    /// What a task runs: a policy under a load, a scenario.
+    type Task: Send + Sync;
+    /// What a run leaves: figures, and the counts that nobody published. It becomes part of the JSON, and
+    /// is read back from there when an interrupted reproduction goes on.
+    type Outcome: Serialize + DeserializeOwned + Send;
+
+    /// Its name on the command line: `2007`, `kernel`.
+    fn name(&self) -> &str;
+
+    /// A line for a heading.
+    fn title(&self) -> &str;
+
+    /// How the published figures were taken, and how the modelled ones are: a paragraph or more, for a
+    /// reader who has not read the proposal.
+    fn about(&self) -> &str;
+
+    /// The host profiles that it runs on, by name.
+    fn profiles(&self) -> Vec<String>;
+
+    /// The tasks, the longest first where it is known: the order in which they start.
+    ///
+    /// # Errors
+    /// If a table or a profile cannot be used.
+    fn plan(&self, options: &Options) -> Result<Vec<Task<Self::Task>>, ReproduceError>;
+
+    /// How much work a task is, beside the others: for an estimate of the time.
+    fn work(&self, _task: &Task<Self::Task>) -> f64 {
+        1.0
+    }
+
+    /// Runs one task. The same task must give the same outcome.
+    ///
+    /// # Errors
+    /// If it has no outcome; the reason becomes that of its cells.
+    fn run(&self, task: &Task<Self::Task>) -> Result<Self::Outcome, String>;
+
+    /// Runs of changed models, that are to tell why rows are off: as many draws of each change as the
+    /// options ask for.
+    ///
+    /// # Errors
+    /// If they cannot be planned.
+    fn trials(&self, _options: &Options) -> Result<Vec<Task<Self::Task>>, ReproduceError> {
+        Ok(Vec::new())
+    }
+
+    /// What they tell.
+    fn causes(
+        &self,
+        _options: &Options,
+        _runs: &[Run<Self::Task, Self::Outcome>],
+        _trials: &[Run<Self::Task, Self::Outcome>],
+    ) -> Option<Causes> {
+        None
+    }
+
+    /// The figures, in the order in which they are printed. Every published figure has a cell, with a
+    /// value or with the reason why there is none.
+    fn cells(&self, runs: &[Run<Self::Task, Self::Outcome>]) -> Vec<Cell>;
+
+    /// What the experiment is asked to show.
+    fn verdicts(&self, cells: &[Cell]) -> Vec<Verdict>;
+
+    /// The plots.
+    fn figures(&self, cells: &[Cell]) -> Vec<Figure>;
+
+    /// What a reader should know before believing it, such as what was fitted to what.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// An experiment of any kind, as the command line sees it.
+pub trait Reproduce {
+    /// See [`Experiment::name`].
+    fn name(&self) -> &str;
+
+    /// How many runs it takes.
+    ///
+    /// # Errors
+    /// If it cannot be planned.
+    fn size(&self, options: &Options) -> Result<u64, ReproduceError>;
+
+    /// Runs all of it. `progress` makes the progress line for a number of steps.
+    ///
+    /// # Errors
+    /// If it cannot be planned.
+    fn reproduce(
+        &self,
+        options: &Options,
+        progress: fn(u64) -> Progress,
+    ) -> Result<Reproduction, ReproduceError> {
+        self.resumable(options, progress, &Interrupt::default(), &mut Partial::default())
+    }
+
+    /// The same, but that runs which `partial` has are taken from there, all others are kept there, and
+    /// it ends when asked to: with what there is, without a verdict on it, and with a note.
+    ///
+    /// # Errors
+    /// If it cannot be planned.
+    fn resumable(
+        &self,
+        options: &Options,
+        progress: fn(u64) -> Progress,
+        interrupt: &Interrupt,
+        partial: &mut Partial,
+    ) -> Result<Reproduction, ReproduceError>;
+}
+
+impl<E: Experiment> Reproduce for E {
+    fn name(&self) -> &str {
+        Experiment::name(self)
+    }
+
+    fn size(&self, options: &Options) -> Result<u64, ReproduceError> {
+        let of = |options: &Options| Ok::<_, ReproduceError>(self.plan(options)?.len() as u64);
+        let trials = self.trials(options)?.len() as u64;
+        Ok(of(options)? + trials + options.uncertainty * of(&options.drawn(0))?)
+    }
+
+    fn resumable(
+        &self,
+        options: &Options,
+        progress: fn(u64) -> Progress,
+        interrupt: &Interrupt,
+        partial: &mut Partial,
+    ) -> Result<Reproduction, ReproduceError> {
+        let tasks = self.plan(options)?;
+        let name = Experiment::name(self);
+        let mut line = progress(tasks.len() as u64);
+        let runs = run_all(self, name, tasks, options, &mut line, interrupt, partial);
+        drop(line);
+        let mut cells = self.cells(&runs);
+        let not_run =
+            runs.iter().filter(|run| matches!(&run.outcome, Err(why) if why == NOT_RUN)).count();
+        let (mut notes, mut verdicts) = (self.notes(), Vec::new());
+        let (mut uncertainty, mut causes) = (None, None);
+        if not_run == 0 {
+            match trials(self, options, progress, interrupt, partial)? {
+                Some(trials) => causes = self.causes(options, &runs, &trials),
+                None => notes.push("interrupted before it was known why rows are off".to_owned()),
+            }
+            if let Some(causes) = &causes {
+                causes.note(&mut cells);
+            }
+            verdicts = self.verdicts(&cells);
+            let draws = draws(self, options, progress, interrupt, partial)?;
+            if !draws.is_empty() {
+                uncertainty = Some(uncertainty_of(&mut cells, &draws));
+            }
+            if (draws.len() as u64) < options.uncertainty {
+                notes.push(format!(
+                    "interrupted, with {} of {} draws",
+                    draws.len(),
+                    options.uncertainty
+                ));
+            }
+        } else {
+            let (there, all) = (runs.len() - not_run, runs.len());
+            notes.push(format!(
+                "interrupted, with {there} of {all} runs: no verdict is given on a part of them"
+            ));
+        }
+        Ok(Reproduction {
+            experiment: Experiment::name(self).to_owned(),
+            title: self.title().to_owned(),
+            about: self.about().to_owned(),
+            profiles: self.profiles(),
+            quick: options.quick,
+            notes,
+            verdicts,
+            uncertainty,
+            causes,
+            figures: self.figures(&cells),
+            runs: runs.into_iter().map(record).collect(),
+            cells,
+        })
+    }
+}
+
+/// Gives each cell its interval, and says which orders the draws keep. Each of `draws` are the cells of one
+/// draw, in the order of `cells`.
+fn uncertainty_of(cells: &mut [Cell], draws: &[Vec<Cell>]) -> Uncertainty {
+    let of = |index: usize| draws.iter().map(move |draw| draw.get(index)?.model());
+    for (index, cell) in cells.iter_mut().enumerate() {
+        cell.interval = Interval::of(of(index).flatten().collect());
+    }
+    let judged = cells.iter().enumerate().filter(|(_, cell)| cell.is_informative());
+    let figures: Vec<Drawn<'_>> = judged
+        .map(|(index, cell)| Drawn {
+            table: &cell.table,
+            quantity: &cell.quantity,
+            load: &cell.load,
+            config: &cell.config,
+            value: cell.model(),
+            draws: of(index).collect(),
+        })
+        .collect();
+    Uncertainty::of(&figures, draws.len())
+}
+
+/// Runs of an experiment's tasks.
+type RunsOf<E> = Vec<Run<<E as Experiment>::Task, <E as Experiment>::Outcome>>;
+
+/// The runs that are to tell why rows are off; `None` if not all of them were run.
+fn trials<E: Experiment>(
+    experiment: &E,
+    options: &Options,
+    progress: fn(u64) -> Progress,
+    interrupt: &Interrupt,
+    partial: &mut Partial,
+) -> Result<Option<RunsOf<E>>, ReproduceError> {
+    let tasks = experiment.trials(options)?;
+    if tasks.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    let name = format!("{} causes", Experiment::name(experiment));
+    let mut line = progress(tasks.len() as u64);
+    let runs = run_all(experiment, &name, tasks, options, &mut line, interrupt, partial);
+    let whole = runs.iter().all(|run| !matches!(&run.outcome, Err(why) if why == NOT_RUN));
+    Ok(whole.then_some(runs))
+}
+
+/// The cells of each draw, as far as nobody interrupts.
+fn draws<E: Experiment>(
+    experiment: &E,
+    options: &Options,
+    progress: fn(u64) -> Progress,
+    interrupt: &Interrupt,
+    partial: &mut Partial,
+) -> Result<Vec<Vec<Cell>>, ReproduceError> {
+    let mut draws = Vec::new();
+    for draw in 0..options.uncertainty {
+        let options = options.drawn(draw);
+        let tasks = experiment.plan(&options)?;
+        let name = format!("{} draw {draw}", Experiment::name(experiment));
+        let mut line = progress(tasks.len() as u64);
+        let runs = run_all(experiment, &name, tasks, &options, &mut line, interrupt, partial);
+        if runs.iter().any(|run| matches!(&run.outcome, Err(why) if why == NOT_RUN)) {
+            break;
+        }
+        draws.push(experiment.cells(&runs));
+    }
+    Ok(draws)
+}
+
+/// Runs the tasks on all cores, but for those that `partial` has under this name, and answers in the order
+/// of the plan.
+fn run_all<E: Experiment>(
+    experiment: &E,
+    name: &str,
+    tasks: Vec<Task<E::Task>>,
+    options: &Options,
+    progress: &mut Progress,
+    interrupt: &Interrupt,
+    partial: &mut Partial,
+) -> Vec<Run<E::Task, E::Outcome>> {
+    let mut outcomes: Vec<Option<Result<E::Outcome, String>>> = Vec::new();
+    for index in 0..tasks.len() as u64 {
+        let found = partial.found(name, index);
+        found.iter().for_each(|_| progress.past());
+        outcomes.push(found.map(Ok));
+    }
+    let left: Vec<usize> = (0..tasks.len()).filter(|index| outcomes[*index].is_none()).collect();
+    let jobs = pool::jobs(options.jobs);
+    let work: f64 = left.iter().map(|index| experiment.work(&tasks[*index])).sum();
+    pool::each(
+        jobs,
+        0..left.len() as u64,
+        interrupt,
+        |place| experiment.run(&tasks[left[place as usize]]),
+        |place, outcome| {
+            let index = left[place as usize];
+            let share = experiment.work(&tasks[index]) / work;
+            progress.ended_of(&format!("{name} {}", tasks[index].label), jobs, share);
+            let outcome = outcome.and_then(|outcome| outcome);
+            match &outcome {
+                Ok(outcome) => partial.keep(name, index as u64, outcome),
+                Err(_) => partial.pass(),
+            }
+            outcomes[index] = Some(outcome);
+            ControlFlow::Continue(())
+        },
+    );
+    let finished = |outcome: Option<Result<E::Outcome, String>>| {
+        outcome.unwrap_or_else(|| Err(NOT_RUN.to_owned()))
+    };
+    tasks
+        .into_iter()
+        .zip(outcomes)
+        .map(|(task, outcome)| Run { task, outcome: finished(outcome) })
+        .collect()
+}
+
+fn record<T, O: Serialize>(run: Run<T, O>) -> RunRecord {
+    let Run { task, outcome } = run;
+    let json = |outcome: O| serde_json::to_value(outcome).map_err(|error| error.to_string());
+    let (outcome, failed) = match outcome.and_then(json) {
+        Ok(value) => (Some(value), None),
+        Err(why) => (None, Some(why)),
+    };
+    RunRecord { label: task.label, seed: task.seed, outcome, failed }
+}
+
+#[cfg(test)]
+mod tests;

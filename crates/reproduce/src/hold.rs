@@ -1,0 +1,387 @@
+//! 2007: hold in polled mode. A desktop with one CPU floods another host with pings.
+//!
+//! Three curves: the baseline, the hold by jiffies that was posted, and the hold by high-resolution time
+//! that its author had in mind next. Three unknowns meet six figures, so the rates are identification;
+//! what is tested are the interrupts, the full CPU, and how the result moves with HZ. The flood is
+//! published. The paced pings, whose gaps a hold may or may not outlast, are a prediction.
+
+use napkin_machine::profile::Profile;
+use napkin_machine::scenario::{self, flood_ping};
+use napkin_policy::InstancePolicy;
+use napkin_policy::Policy;
+
+use super::cell::{Cell, Modelled, Unit, number};
+use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
+use super::null::{self, NullModel};
+use super::plot::{self, Figure};
+use super::published::{self, HoldRow};
+use super::verdict::{self, Tolerance, Verdict};
+use napkin_measure::report::Figures;
+use napkin_workload::machine::figures::figures;
+
+/// The profile of the testbed.
+pub const PROFILE: &str = "desktop-2007";
+
+/// The figures that the profile was fitted to: a mode of the published table and a quantity.
+pub const FITTED: [(&str, &str); 3] = [(BASELINE, PACKETS), (BASELINE, CPU), (BY_JIFFIES, PACKETS)];
+
+/// The published table's modes.
+const BASELINE: &str = "baseline_napi";
+const BY_JIFFIES: &str = "hold_in_poll_1_2_jiffies";
+
+/// What the figures are called.
+const PACKETS: &str = "packets";
+const CPU: &str = "CPU";
+const INTERRUPTS: &str = "interrupts";
+
+/// The two tables.
+const FLOOD: &str = "flood";
+const PACED: &str = "paced";
+
+/// Ticks a second that kernels of the time were built with; the published machine's is not known, and the
+/// second is the default.
+const HZ: [u32; 3] = [100, 250, 1_000];
+const DEFAULT_HZ: u32 = 250;
+
+/// Pings a second where they are paced: what a flood falls back to without answers.
+const PACE: f64 = 100.0;
+
+/// Virtual seconds before the window, and of it.
+const WARM_UP_S: f64 = 0.2;
+const WINDOW_S: f64 = 1.0;
+const QUICK_S: f64 = 0.3;
+
+/// A way of leaving polled mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Without work, at once.
+    Baseline,
+    /// At the first jiffy after two without work.
+    Jiffies,
+    /// After 100 us without work, by a high-resolution clock.
+    Time,
+}
+
+impl Mode {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Mode; 3] = [Mode::Baseline, Mode::Jiffies, Mode::Time];
+
+    /// Its name in the cells.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Baseline => "baseline",
+            Mode::Jiffies => "hold by jiffies",
+            Mode::Time => "hold by time",
+        }
+    }
+
+    fn policy(self, hz: u32) -> Policy {
+        let jiffy = 1_000_000_000 / u64::from(hz);
+        let instance = Policy::BASE.instance;
+        match self {
+            Mode::Baseline => Policy::BASE,
+            Mode::Jiffies => Policy {
+                instance: InstancePolicy { hold: 2 * jiffy, hold_tick: jiffy, ..instance },
+                ..Policy::BASE
+            },
+            Mode::Time => Policy::hold(100_000),
+        }
+    }
+
+    /// Its name in the published table.
+    fn row(self) -> Option<&'static str> {
+        match self {
+            Mode::Baseline => Some(BASELINE),
+            Mode::Jiffies => Some(BY_JIFFIES),
+            Mode::Time => None,
+        }
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    mode: Mode,
+    hz: u32,
+    paced: bool,
+    profile: Profile,
+    window_s: f64,
+}
+
+/// The experiment.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hold;
+
+/// Runs one point.
+///
+/// # Errors
+/// If the profile has no ping, or refuses the HZ.
+fn outcome(point: &Point, seed: u64) -> Result<scenario::Outcome, String> {
+    let ns = |s: f64| (s * 1e9) as napkin_policy::Ns;
+    let mut profile = point.profile.clone();
+    profile.set("kernel.hz", f64::from(point.hz)).map_err(|error| error.to_string())?;
+    let run = scenario::Run {
+        seed,
+        warm_up: ns(WARM_UP_S),
+        window: ns(point.window_s),
+        ..scenario::Run::new(&profile, point.mode.policy(point.hz))
+    };
+    flood_ping::run(run, point.paced.then_some(PACE))
+}
+
+/// A published figure.
+fn figure(row: &HoldRow, quantity: &str) -> f64 {
+    match quantity {
+        PACKETS => row.packets_sent_received,
+        CPU => row.cpu_load_pct,
+        _ => row.netdev_interrupts,
+    }
+}
+
+/// How far a profile is from the figures of [`FITTED`]: the mean absolute logarithm of modelled over
+/// published. Infinite where a run fails.
+pub fn fit_error(profile: &Profile) -> f64 {
+    let Ok(rows) = published::hold() else { return f64::INFINITY };
+    let mut sum = 0.0;
+    for (name, quantity) in FITTED {
+        let row = rows.iter().find(|row| row.mode == name);
+        let mode = Mode::ALL.into_iter().find(|mode| mode.row() == Some(name));
+        let (Some(row), Some(mode)) = (row, mode) else { return f64::INFINITY };
+        let profile = profile.clone();
+        let point = Point { mode, hz: DEFAULT_HZ, paced: false, profile, window_s: WINDOW_S };
+        let Ok(outcome) = outcome(&point, 1) else { return f64::INFINITY };
+        let modelled = if quantity == CPU { outcome.cpu_percent() } else { outcome.achieved_per_s };
+        sum += (modelled / figure(row, quantity)).ln().abs();
+    }
+    sum / FITTED.len() as f64
+}
+
+/// A run's figure of that name.
+fn modelled(figures: &Figures, quantity: &str) -> f64 {
+    let number = match quantity {
+        PACKETS => figures.achieved_per_s,
+        CPU => figures.cpu.map(|cpu| cpu.busy() * 100.0),
+        _ => figures.extra.get("interrupts_per_s").and_then(serde_json::Value::as_f64),
+    };
+    number.unwrap_or(f64::NAN)
+}
+
+fn load(hz: u32) -> String {
+    format!("HZ {hz}")
+}
+
+/// What a hold in jiffies makes of pings 10 ms apart, by its own rule: between two and three jiffies of
+/// 10 ms outlast the gap and no interrupt is left; of 1 ms they do not, and each ping has one (its
+/// answer is found by the poll that its transmission began).
+fn moves_with_hz(cells: &[Cell]) -> Verdict {
+    let interrupts = |hz: u32| {
+        cells
+            .iter()
+            .find(|cell| {
+                cell.table == PACED
+                    && cell.config == Mode::Jiffies.name()
+                    && cell.quantity == INTERRUPTS
+                    && cell.load == load(hz)
+            })
+            .and_then(Cell::model)
+    };
+    let (slow, fast) = (interrupts(HZ[0]), interrupts(HZ[2]));
+    let said = |value: Option<f64>| value.map_or("not modelled".to_owned(), number);
+    Verdict {
+        what: "hold by jiffies, pings 10 ms apart".to_owned(),
+        asked: format!(
+            "no interrupts at {} and {} a second at {}, from the rule itself",
+            load(HZ[0]),
+            number(PACE),
+            load(HZ[2])
+        ),
+        got: format!("{} and {}", said(slow), said(fast)),
+        met: slow.is_some_and(|it| it <= 3.0) && fast.is_some_and(|it| (it - PACE).abs() <= 3.0),
+        ..Verdict::default()
+    }
+}
+
+impl Experiment for Hold {
+    type Task = Point;
+    type Outcome = Figures;
+
+    fn name(&self) -> &str {
+        "2007"
+    }
+
+    fn title(&self) -> &str {
+        "Hold in polled mode (2007): flood ping"
+    }
+
+    fn about(&self) -> &str {
+        "A desktop with one CPU floods another host with pings: the next goes when the answer is there. \
+         The published counts are read as being of one second: at the baseline that makes two interrupts a \
+         ping, the transmission's and the answer's.\n\n\
+         Six figures and three unknowns (the program's path, the other host's time, the way out of \
+         idleness): the rates are identification. Tested are the interrupts, the full CPU under the hold, \
+         and how the result moves with HZ."
+    }
+
+    fn profiles(&self) -> Vec<String> {
+        vec![PROFILE.to_owned()]
+    }
+
+    fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
+        let profile = options.host(PROFILE)?;
+        let window_s = options.virtual_s.unwrap_or(if options.quick { QUICK_S } else { WINDOW_S });
+        let mut tasks = Vec::new();
+        for paced in [false, true] {
+            for hz in HZ {
+                for mode in Mode::ALL {
+                    let table = if paced { PACED } else { FLOOD };
+                    tasks.extend(options.seeds().map(|seed| Task {
+                        label: format!("{table}, {} at {}", mode.name(), load(hz)),
+                        seed,
+                        what: Point { mode, hz, paced, profile: profile.clone(), window_s },
+                    }));
+                }
+            }
+        }
+        Ok(tasks)
+    }
+
+    fn run(&self, task: &Task<Point>) -> Result<Figures, String> {
+        outcome(&task.what, task.seed).map(|outcome| figures(&outcome))
+    }
+
+    fn cells(&self, runs: &[Run<Point, Figures>]) -> Vec<Cell> {
+        let Ok(rows) = published::hold() else { return Vec::new() };
+        let mut cells = Vec::new();
+        for paced in [false, true] {
+            for hz in HZ {
+                for mode in Mode::ALL {
+                    let of_cell: Vec<_> = runs
+                        .iter()
+                        .filter(|run| {
+                            let what = &run.task.what;
+                            (what.mode, what.hz, what.paced) == (mode, hz, paced)
+                        })
+                        .collect();
+                    let here = !paced && hz == DEFAULT_HZ;
+                    let row = rows.iter().find(|row| here && Some(row.mode.as_str()) == mode.row());
+                    let units =
+                        [(PACKETS, Unit::PerS), (CPU, Unit::Percent), (INTERRUPTS, Unit::PerS)];
+                    for (quantity, unit) in units {
+                        let values: Result<Vec<f64>, &String> = of_cell
+                            .iter()
+                            .map(|run| run.outcome.as_ref().map(|it| modelled(it, quantity)))
+                            .collect();
+                        cells.push(Cell {
+                            table: if paced { PACED } else { FLOOD }.to_owned(),
+                            load_value: Some(f64::from(hz)),
+                            published: row.map(|row| figure(row, quantity)),
+                            modelled: match values {
+                                Ok(values) => Modelled::of(&values, "it was not run"),
+                                Err(why) => Modelled::absent(why),
+                            },
+                            fitted: row
+                                .is_some_and(|row| FITTED.contains(&(row.mode.as_str(), quantity))),
+                            ..Cell::new("2007", mode.name(), &load(hz), quantity, unit)
+                        });
+                    }
+                }
+            }
+        }
+        cells
+    }
+
+    fn verdicts(&self, cells: &[Cell]) -> Vec<Verdict> {
+        let all: Vec<&Cell> = cells.iter().collect();
+        let mut verdicts =
+            vec![verdict::share_within("predicted", &all, Tolerance::RelativeOr(0.05, 3.0), 1.0)];
+        verdicts.extend(null::beats("predicted", &all, NullModel::MeanOfLoad, ""));
+        verdicts.push(moves_with_hz(cells));
+        verdicts
+    }
+
+    fn figures(&self, cells: &[Cell]) -> Vec<Figure> {
+        let of = |table: &str| -> Vec<&Cell> {
+            cells.iter().filter(|cell| cell.table == table).collect()
+        };
+        vec![
+            plot::lines(
+                "CPU of a hundred pings a second by HZ",
+                "A hold by jiffies keeps the CPU for as long as its jiffies last; one by time does not care.",
+                &of(PACED),
+                "HZ",
+                CPU,
+                false,
+            ),
+            plot::lines(
+                "Packets of a flood by HZ",
+                "While packets come faster than any hold ends, HZ does not matter.",
+                &of(FLOOD),
+                "HZ",
+                PACKETS,
+                false,
+            ),
+        ]
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![
+            "Fitted: the receive call, the other host's time, and the way from the card to an idle CPU, to \
+             the two rates and the baseline's CPU. The price of an interrupt, 22 us, is what the published \
+             figures say of themselves."
+                .to_owned(),
+            "The document does not say which of the hosts ran ping. Here it is the one that was measured."
+                .to_owned(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Reproduce, Reproduction};
+    use napkin_measure::report::Progress;
+
+    fn reproduce() -> Reproduction {
+        let options = Options { quick: true, ..Options::default() };
+        Hold.reproduce(&options, Progress::hidden).unwrap()
+    }
+
+    #[test]
+    fn every_published_figure_has_a_cell_with_a_value() {
+        let reproduction = reproduce();
+        let judged: Vec<&Cell> = reproduction.cells.iter().filter(|c| c.is_informative()).collect();
+        assert_eq!(judged.len(), 6);
+        assert_eq!(judged.iter().filter(|cell| cell.fitted).count(), FITTED.len());
+        assert!(reproduction.cells.iter().all(|cell| cell.model().is_some()));
+    }
+
+    #[test]
+    fn a_flood_under_a_hold_has_no_interrupts_and_all_of_the_cpu_at_any_hz() {
+        let profile = Profile::named(PROFILE).unwrap();
+        for hz in HZ {
+            for mode in [Mode::Jiffies, Mode::Time] {
+                let point =
+                    Point { mode, hz, paced: false, profile: profile.clone(), window_s: 0.3 };
+                let outcome = outcome(&point, 1).unwrap();
+                assert!(outcome.figures["interrupts_per_s"] <= 3.0, "{mode:?}, {hz}");
+                assert!(outcome.cpu_percent() > 99.0, "{mode:?}, {hz}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_hold_by_jiffies_costs_depends_on_hz_and_by_time_it_does_not() {
+        let reproduction = reproduce();
+        let cpu = |mode: Mode, hz: u32| {
+            let cell = reproduction.cells.iter().find(|cell| {
+                cell.table == PACED
+                    && cell.config == mode.name()
+                    && cell.load == load(hz)
+                    && cell.quantity == CPU
+            });
+            cell.and_then(Cell::model).unwrap()
+        };
+        assert!(cpu(Mode::Jiffies, 100) > 2.0 * cpu(Mode::Jiffies, 1_000));
+        assert!((cpu(Mode::Time, 100) - cpu(Mode::Time, 1_000)).abs() < 1.0);
+    }
+}

@@ -1,0 +1,151 @@
+//! The counts that are compared: as the kernel's table has them, and as a run of the machine has them.
+
+use std::collections::BTreeMap;
+
+use napkin_machine::Who;
+use napkin_machine::scenario::oracle::Observed;
+use serde::{Deserialize, Serialize};
+
+use super::WITHIN;
+use crate::oracle::{OracleRow, Who as Current};
+
+/// What came out of a scenario.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
+    /// The counts that the table has, too, by its names.
+    pub(super) counts: BTreeMap<String, u64>,
+    /// Polls by who was current, budget and work, as the table has them.
+    poll_hist: String,
+    /// Returns by the number of events, as the table has them.
+    events_hist: String,
+    /// Latency's smallest value, quantiles and largest value.
+    pub(super) latency_ns: BTreeMap<String, u64>,
+    /// CPU time of the sink, of ksoftirqd and of the instance's thread.
+    cpu_ns: BTreeMap<String, u64>,
+    /// The window.
+    window_ns: u64,
+}
+
+impl Counted {
+    /// Of a run.
+    pub(super) fn of(seen: &Observed) -> Counted {
+        let latency = &seen.outcome.latency;
+        let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)]
+            .map(|(name, q)| (name, latency.quantile(q)));
+        let polls = seen.polls.iter();
+        let polls =
+            polls.map(|((who, budget, work), n)| format!("{}/{budget}/{work}:{n}", name(*who)));
+        let events = seen.events.iter().map(|(events, n)| format!("{events}:{n}"));
+        let mut latency_ns = BTreeMap::new();
+        if seen.received > 0 {
+            latency_ns.extend(named(quantiles));
+            latency_ns.extend(named([("min", latency.min()), ("max", latency.max())]));
+        }
+        Counted {
+            counts: named(modelled(seen)).collect(),
+            poll_hist: polls.collect::<Vec<_>>().join(" "),
+            events_hist: events.collect::<Vec<_>>().join(" "),
+            latency_ns,
+            cpu_ns: named([
+                ("app", seen.app.2),
+                ("ksoftirqd", seen.ksoftirqd.1),
+                ("kthread", seen.kthread.1),
+            ])
+            .collect(),
+            window_ns: seen.outcome.window,
+        }
+    }
+
+    /// One of the counts, by its name.
+    pub(super) fn count(&self, quantity: &str) -> u64 {
+        self.counts.get(quantity).copied().unwrap_or(0)
+    }
+}
+
+fn named(
+    counts: impl IntoIterator<Item = (&'static str, u64)>,
+) -> impl Iterator<Item = (String, u64)> {
+    counts.into_iter().map(|(name, count)| (name.to_owned(), count))
+}
+
+/// The tasks that are told apart. "Other" ones ran on a CPU that the machine sees idle.
+const OWNERS: [(Who, &[Current], &str, &str); 4] = [
+    (Who::Idle, &[Current::Idle, Current::Other], "idle, non-empty polls", "idle, empty polls"),
+    (Who::App, &[Current::App], "app, non-empty polls", "app, empty polls"),
+    (Who::Ksoftirqd, &[Current::Ksoftirqd], "ksoftirqd, non-empty polls", "ksoftirqd, empty polls"),
+    (Who::Kthread, &[Current::Kthread], "kthread, non-empty polls", "kthread, empty polls"),
+];
+
+/// Whether a quantity counts empty polls, which are a rate and no count where something spins.
+pub(super) fn counts_empty(quantity: &str) -> bool {
+    quantity.ends_with("empty polls") && !quantity.ends_with("non-empty polls")
+}
+
+/// The counts of a row, by the names that they have in the output.
+pub(super) fn published(row: &OracleRow) -> Vec<(&'static str, u64)> {
+    let mut counts = vec![
+        ("interrupts", row.rx_irqs),
+        ("non-empty polls", row.polls_nonempty),
+        ("empty polls", row.polls_empty),
+        ("network softirqs", row.net_rx_softirqs),
+        ("timer starts", row.napi_timer_starts),
+        ("timer expiries", row.napi_timer_expiries),
+        ("epoll returns", row.wait_returns),
+        ("received", row.received),
+        ("NIC received", row.nic_rx),
+        ("transmit interrupts", row.tx_irqs),
+        ("squeezed softirqs", row.time_squeeze),
+    ];
+    for (_, current, full, empty) in OWNERS {
+        let of = current.iter().map(|who| row.poll_hist.by(*who));
+        let (all, none) = of.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        counts.push((full, all - none));
+        counts.push((empty, none));
+    }
+    counts
+}
+
+/// The same of a run.
+fn modelled(seen: &Observed) -> Vec<(&'static str, u64)> {
+    let (all, empty) = seen.all_polls();
+    let mut counts = vec![
+        ("interrupts", seen.rx_interrupts),
+        ("non-empty polls", all - empty),
+        ("empty polls", empty),
+        ("network softirqs", seen.net_rx),
+        ("timer starts", seen.timer_starts),
+        ("timer expiries", seen.timer_expiries),
+        ("epoll returns", seen.wait_returns),
+        ("received", seen.received),
+        ("NIC received", seen.nic_rx),
+        ("transmit interrupts", seen.tx_interrupts),
+        ("squeezed softirqs", seen.time_squeeze),
+    ];
+    for (who, _, full, none) in OWNERS {
+        let (all, empty) = seen.polls_by(who);
+        counts.push((full, all - empty));
+        counts.push((none, empty));
+    }
+    counts
+}
+
+fn name(who: Who) -> &'static str {
+    match who {
+        Who::Idle => Current::Idle.name(),
+        Who::App => Current::App.name(),
+        Who::Ksoftirqd => Current::Ksoftirqd.name(),
+        Who::Kthread => Current::Kthread.name(),
+        Who::Worker => Current::Other.name(),
+    }
+}
+
+/// The counts of a row that are judged: all but the empty polls of something that spins.
+pub(super) fn judged(row: &OracleRow) -> impl Iterator<Item = (&'static str, u64)> {
+    let spins = row.spins();
+    published(row).into_iter().filter(move |(quantity, _)| !(spins && counts_empty(quantity)))
+}
+
+/// Whether a count is as near to the published one as is asked for.
+pub(super) fn near(published: u64, modelled: u64) -> bool {
+    WITHIN.admits(published as f64, modelled as f64)
+}

@@ -1,0 +1,62 @@
+//! Which figures of 2024's table say something of the model, and where on its curve a row stands.
+
+use super::{ACHIEVED, CPU, MEAN, rate};
+use crate::cell::Cell;
+use crate::null;
+use crate::published::{IrqSuspendRow, TargetQps};
+
+/// Why a figure says nothing of the model: no constant of a profile could move it. 71 of 330 are so.
+pub(super) fn by_construction(row: &IrqSuspendRow, quantity: &str) -> Option<&'static str> {
+    let max = row.target_qps == TargetQps::Max;
+    match quantity {
+        MEAN if max => Some("Little's law: 4480 connections by the rate"),
+        CPU if max => Some("a server that is asked for all it can do is never idle"),
+        CPU if row.config == "fullbusy" => Some("it spins"),
+        ACHIEVED if rate(row.target_qps).is_some_and(|rate| rate < 1e6) => {
+            Some("every policy answers what an open loop offers below saturation")
+        }
+        _ => None,
+    }
+}
+
+/// For how long nobody looks at a queue, in microseconds, as the policy's name tells: so somebody would
+/// order the policies who has no model. A busy poll looks at once or within its 64 us; an interrupt for
+/// each packet is thought to be worst.
+pub(super) fn by_timer(cell: &Cell) -> f64 {
+    match cell.config.as_str() {
+        "fullbusy" => 0.0,
+        "napibusy" => 64.0,
+        config => null::numbered(config).map_or(f64::INFINITY, |(_, us)| us),
+    }
+}
+
+/// Where a row stands on its curve of latency against load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Regime {
+    /// The server has time left.
+    Floor,
+    /// Below MAX, and requests wait: a published p99 from 500 us on.
+    Knee,
+    /// MAX: each connection sends again as soon as it is answered.
+    Saturation,
+}
+
+impl Regime {
+    pub(super) const ALL: [Regime; 3] = [Regime::Floor, Regime::Knee, Regime::Saturation];
+
+    pub(super) fn of(row: &IrqSuspendRow) -> Regime {
+        match row.target_qps {
+            TargetQps::Max => Regime::Saturation,
+            TargetQps::PerS(_) if row.p99_lat_us_median >= 500.0 => Regime::Knee,
+            TargetQps::PerS(_) => Regime::Floor,
+        }
+    }
+
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Regime::Floor => "floor (published p99 below 500 us)",
+            Regime::Knee => "knee (published p99 from 500 us, below MAX)",
+            Regime::Saturation => "saturation (MAX)",
+        }
+    }
+}

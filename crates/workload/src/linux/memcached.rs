@@ -1,0 +1,361 @@
+//! `memcached` (2024) in this world: Debian's memcached, unpatched, under a policy of the kernel's.
+//!
+//! One worker thread on the CPU that serves; the client has a CPU of its own. The device is set
+//! as the policy says, memcached's epoll descriptors from outside, and a client of ours loads it over
+//! the veth: open loop with latency from the intended time, or closed loop for the most it answers.
+
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use napkin_linux::attach::{Attachment, EventKind, Plan};
+use napkin_linux::{process_change::ProcessChange, process_change::Recorder};
+use napkin_os::procfs::ThreadStat;
+use napkin_os::sched::{self as sched, CpuList};
+use napkin_policy::MICROSECOND;
+use napkin_policy::Policy;
+use serde_json::{Map, Value, json};
+
+use super::bed::Bed;
+use super::pair::SERVER;
+use super::window::Window;
+use super::{failed, notes};
+use crate::error::BenchError;
+use crate::interrupt::Interrupt;
+use crate::workload::{Options, Placement, Trial, Workload};
+use napkin_client::{Client, ClientFigures, ClientWait, Config, Load, populate};
+use napkin_measure::report::{Column, Figures, Repetition, Report, Row, column};
+
+const PORT: u16 = 11_211;
+
+/// Longest that memcached may take to listen.
+const START: Duration = Duration::from_secs(5);
+
+/// The workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Memcached {
+    /// What is asked of it, each a load.
+    pub loads: Vec<Load>,
+    /// The client's connections.
+    pub connections: usize,
+}
+
+impl Default for Memcached {
+    fn default() -> Self {
+        let open = |per_second| Load::Open { per_second };
+        Memcached { loads: vec![open(5_000.0), open(20_000.0), Load::Closed], connections: 32 }
+    }
+}
+
+impl Memcached {
+    /// The policies that tell its story.
+    pub fn policies() -> Vec<Policy> {
+        let (short, long) = (20 * MICROSECOND, 200 * MICROSECOND);
+        vec![
+            Policy::BASE,
+            Policy::THREADED,
+            Policy::defer(short),
+            Policy::NAPIBUSY,
+            Policy::FULLBUSY,
+            Policy::suspend(short),
+            Policy::suspend(long),
+        ]
+    }
+
+    fn config(&self, index: usize, placement: Placement, seed: u64) -> Config {
+        let wait = if placement.shared() { ClientWait::Sleep } else { ClientWait::Spin };
+        Config {
+            connections: self.connections,
+            cpus: CpuList(vec![placement.other]),
+            load: self.loads[index],
+            seed,
+            wait,
+            ..Config::new(SocketAddr::from((SERVER, PORT)))
+        }
+    }
+}
+
+impl Workload for Memcached {
+    fn name(&self) -> &'static str {
+        "memcached"
+    }
+
+    fn world(&self) -> &'static str {
+        "linux"
+    }
+
+    fn loads(&self) -> usize {
+        self.loads.len()
+    }
+
+    fn load(&self, index: usize) -> Map<String, Value> {
+        let rate = match self.loads[index] {
+            Load::Open { per_second } => json!(per_second as u64),
+            Load::Closed => json!("max"),
+        };
+        let connections = json!(self.connections);
+        Map::from_iter([("rate".to_owned(), rate), ("connections".to_owned(), connections)])
+    }
+
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let Trial { policy, seed, interrupt, .. } = trial;
+        let placement = trial.options.placement();
+        let bed = Bed::new(policy, placement)?;
+        let config = self.config(index, placement, seed);
+        let start = || Server::start(placement.queue, self.connections, interrupt);
+        let mut server = bed.pair.server.run(start).map_err(failed)??;
+        let filled = bed.pair.client.run(|| {
+            server.listening(interrupt)?;
+            populate(&config).map_err(failed)
+        });
+        filled.map_err(failed)??;
+        let attachment = server.attach(policy)?;
+        let client = bed.pair.client.run(|| Client::start(&config)).map_err(failed)?;
+        let mut client = client.map_err(failed)?;
+        trial.warm_up(Duration::ZERO)?;
+        let window = Window::begin(&bed, placement, &[server.0.id()])?;
+        let user_before = server.user_ns();
+        client.begin_window().map_err(failed)?;
+        trial.window()?;
+        let served = client.end_window().map_err(failed)?;
+        let mut figures = window.end()?;
+        if let (Some(before), Some(now)) = (user_before, server.user_ns()) {
+            let user = now.saturating_sub(before);
+            figures.extra.insert("program_user_ns".to_owned(), user.into());
+        }
+        client.stop().map_err(failed)?;
+        // With memcached goes whatever was set in it.
+        attachment.leave();
+        server.still_there()?;
+        merge(&mut figures, &served);
+        Ok(figures)
+    }
+
+    fn conclude(&self, report: &mut Report) {
+        report.rows.iter_mut().for_each(|row| row.notes.extend(of_the_client(row)));
+        super::conclude(report);
+    }
+
+    fn overhead(&self) -> Duration {
+        Duration::from_millis(1_500)
+    }
+
+    fn columns(&self) -> Vec<&'static Column> {
+        vec![
+            column::POLICY,
+            column::RATE,
+            column::OFFERED,
+            column::ACHIEVED,
+            column::P50,
+            column::P95,
+            column::P99,
+            column::P999,
+            column::UNANSWERED,
+            column::LATE,
+            column::BUSY,
+            column::INTERRUPTED,
+            column::POLLS,
+            column::SOFTIRQ_POLLS,
+            column::THREAD_POLLS,
+            column::APPLICATION_POLLS,
+            column::EMPTY_POLLS,
+            column::PACKETS_PER_POLL,
+            column::DEFERRALS,
+            column::WATCHDOGS,
+            column::SUSPENSIONS,
+        ]
+    }
+
+    fn notes(&self, options: &Options) -> Vec<String> {
+        let mut notes = notes();
+        if self.loads.contains(&Load::Closed) {
+            notes.push(
+                "max is a closed loop: its percentiles leave out what a held-back request would \
+                 have waited"
+                    .into(),
+            );
+        }
+        let spinning: Vec<_> = options
+            .policies
+            .iter()
+            .filter(|it| it.policy.application.spin)
+            .map(|it| it.name.as_str())
+            .collect();
+        if !spinning.is_empty() {
+            notes.push(format!(
+                "memcached sleeps in epoll_wait and cannot be made to spin from outside: {} has its \
+                 busy poll, and not its application",
+                spinning.join(", ")
+            ));
+        }
+        notes
+    }
+}
+
+/// What of the client's own trouble makes a row's figures untrue.
+fn of_the_client(row: &Row) -> Vec<String> {
+    let count = |name: &str| row.figures.extra.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let behind =
+        |it: &Repetition| it.figures.extra.get("client_behind").is_some_and(|it| *it == true);
+    let mut notes = Vec::new();
+    if count("abandoned") != 0 {
+        notes.push(format!(
+            "{} requests were never sent, as too many waited on their connection already",
+            count("abandoned")
+        ));
+    }
+    if row.repetitions.iter().any(behind) {
+        notes.push(
+            "the client could not keep up with its own schedule, and offered less than it was asked to"
+                .to_owned(),
+        );
+    }
+    if count("misses") != 0 {
+        notes.push(format!("{} gets found nothing", count("misses")));
+    }
+    notes
+}
+
+/// What the client saw, beside what the kernel counted.
+fn merge(figures: &mut Figures, served: &ClientFigures) {
+    if let (Some(asked), Some(offered)) = (served.asked_per_s, served.offered_per_s) {
+        figures.set_due(served.due, served.requests);
+        // By each thread's own window.
+        figures.offered_per_s = Some(offered);
+        figures.extra.insert("asked_per_s".to_owned(), asked.into());
+    }
+    figures.achieved_per_s = Some(served.achieved_per_s);
+    figures.latency_ns = served.latency_ns;
+    figures.packets = Some(served.requests);
+    let polls = figures.polls.unwrap_or(0);
+    let packets = figures.polled_packets.unwrap_or(0);
+    crate::serving::set_ratio(&mut figures.extra, "packets_per_poll", packets, polls);
+    let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);
+    put("late", served.late.into());
+    put("abandoned", served.abandoned.into());
+    put("outstanding", served.outstanding.into());
+    put("client_behind", served.behind.into());
+    put("backlog", served.backlog.into());
+    put("gets", served.gets.into());
+    put("sets", served.sets.into());
+    put("misses", served.misses.into());
+    put("reconnects", served.reconnects.into());
+    put("client_errors", json!(served.errors));
+    put("client_notes", json!(served.notes));
+    if let Some(published) = served.published_ns {
+        put("published_mean_ns", published.mean.into());
+        put("published_p50_ns", published.p50.into());
+        put("published_p95_ns", published.p95.into());
+        put("published_p99_ns", published.p99.into());
+    }
+    if let Some(delay) = served.send_delay_ns {
+        put("client_send_delay_p50_ns", delay.p50.into());
+        put("client_send_delay_p99_ns", delay.p99.into());
+    }
+}
+
+/// Nothing is written down: what is changed is in a program of this run, and ends with it.
+#[derive(Debug)]
+struct Ours;
+
+impl Recorder for Ours {
+    fn before(&mut self, _: &ProcessChange) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finished(&mut self, _: i32, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A memcached of this run.
+#[derive(Debug)]
+struct Server(Child);
+
+impl Server {
+    /// Starts it in the calling thread's network namespace, on a CPU.
+    fn start(cpu: usize, connections: usize, interrupt: &Interrupt) -> Result<Server, BenchError> {
+        // A child runs where its parent did; this thread ends here.
+        sched::pin(None, &[cpu])?;
+        let mut command = Command::new("memcached");
+        command.args(["-l", &SERVER.to_string(), "-p", &PORT.to_string(), "-U", "0"]);
+        // The client's, with room for its filling of the store and its look whether we listen.
+        let most = (connections + 16).to_string();
+        command.args(["-t", "1", "-m", "256", "-c", &most]);
+        if rustix::process::geteuid().is_root() {
+            command.args(["-u", "root"]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        interrupt.restore_in(&mut command);
+        let child = command.spawn().map_err(|error| {
+            BenchError::Linux(format!(
+                "memcached cannot be run: {error}; install it (Debian: memcached), or model it: \
+                 --world machine"
+            ))
+        })?;
+        Ok(Server(child))
+    }
+
+    /// Waits until it listens; from the client's namespace.
+    fn listening(&mut self, interrupt: &Interrupt) -> Result<(), BenchError> {
+        let began = Instant::now();
+        loop {
+            match TcpStream::connect((SERVER, PORT)) {
+                Ok(_) => return Ok(()),
+                Err(error) if began.elapsed() > START => {
+                    return Err(BenchError::Linux(format!(
+                        "memcached does not answer within {} s: {error}",
+                        START.as_secs()
+                    )));
+                }
+                Err(_) => self.still_there()?,
+            }
+            interrupt.sleep(Duration::from_millis(5))?;
+        }
+    }
+
+    /// Puts it under the policy's epoll and socket part, as `napkin run` does. Its epoll descriptors
+    /// are there before it listens.
+    fn attach(&self, policy: &Policy) -> Result<Attachment<Ours>, BenchError> {
+        let plan = Plan::of(policy).map_err(|error| BenchError::Unsupported(error.to_string()))?;
+        let mut attachment = Attachment::new(plan, Ours);
+        let pid = i32::try_from(self.0.id()).map_err(failed)?;
+        attachment.add(pid).map_err(failed)?;
+        let events = attachment.look().events;
+        let failure = events.into_iter().find(|it| matches!(it.kind, EventKind::Failed { .. }));
+        match failure {
+            None => Ok(attachment),
+            Some(event) => Err(failed(event)),
+        }
+    }
+
+    /// Its user time by now, in ticks of 10 ms.
+    fn user_ns(&self) -> Option<u64> {
+        let pid = i32::try_from(self.0.id()).ok()?;
+        ThreadStat::of_process(pid).map(|it| it.user_ns)
+    }
+
+    /// An early end of its own is an error, with its words.
+    fn still_there(&mut self) -> Result<(), BenchError> {
+        match self.0.try_wait().map_err(failed)? {
+            None => Ok(()),
+            Some(status) => {
+                let mut words = String::new();
+                if let Some(pipe) = self.0.stderr.take() {
+                    // Whatever it said; if nothing can be read, nothing is quoted.
+                    let _ = pipe.take(1_000).read_to_string(&mut words);
+                }
+                Err(BenchError::Linux(format!("memcached ended ({status}): {}", words.trim())))
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

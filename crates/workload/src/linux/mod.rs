@@ -1,0 +1,180 @@
+//! Workloads in the kernel's own NAPI: programs of the operating system, over a veth between two
+//! network namespaces that a run makes and that vanish with it.
+//!
+//! - [`pair`]: the namespaces and the veth; [`bed`]: with a policy in force, and counted; [`window`]:
+//!   what the kernel did meanwhile.
+//! - [`flood_ping`], [`udp_sink`], [`memcached`]: the workloads, with the engine's names.
+//!
+//! A veth is no network card, and what that changes is said in every report.
+
+pub mod bed;
+pub mod flood_ping;
+pub mod memcached;
+pub mod pair;
+pub mod udp_sink;
+pub mod window;
+
+use std::fmt::Display;
+
+use napkin_policy::Policy;
+use napkin_policy::text::quoted;
+
+use crate::error::BenchError;
+use crate::rate::whole_rate;
+use crate::workload::Workload;
+use napkin_client::Load;
+use napkin_measure::report::{Report, Row};
+
+use flood_ping::FloodPing;
+use memcached::Memcached;
+use udp_sink::UdpSink;
+
+/// What a reader must know about figures over a veth.
+const NOTES: [&str; 3] = [
+    "a veth has no interrupts, and its softirq runs on the CPU of whoever sends until a timer, a \
+     thread or an application has taken the instance over: so base costs the serving CPU less here \
+     than behind a network card",
+    "compare who polled (polls_*), how often a timer had to (watchdogs), and ratios between policies \
+     that poll on the serving CPU; not base's CPU, and not absolute times",
+    "server_* are shares of the serving CPU's time, polls that found nothing included: the kernel \
+     does not tell these apart, so cpu is null",
+];
+
+fn notes() -> Vec<String> {
+    NOTES.map(str::to_owned).to_vec()
+}
+
+/// Says in which rows the polls that were counted took fewer packets than the device says it received:
+/// there, polls are missing. (A few are on their way at either end of a window.)
+fn conclude(report: &mut Report) {
+    /// One in so many may be missing.
+    const SLACK: u64 = 100;
+    let missing = |row: &Row| {
+        let received = row.figures.extra.get("rx_packets")?.as_u64()?;
+        let counted = row.figures.polled_packets?;
+        let missing = received.saturating_sub(counted);
+        (missing > received / SLACK).then(|| format!("{}: {missing} of {received}", row.name))
+    };
+    let rows: Vec<String> = report.rows.iter().filter_map(missing).collect();
+    if !rows.is_empty() {
+        report.notes.push(format!(
+            "polls were not counted, as packets that the device received are missing from theirs \
+             ({}); take polls_*, deferrals and watchdogs of these rows for too few",
+            rows.join(", ")
+        ));
+    }
+}
+
+/// An error of the linux world, as a run tells it.
+pub fn failed(error: impl Display) -> BenchError {
+    BenchError::Linux(error.to_string())
+}
+
+/// A workload of this world by its name, with the policies that tell its story. Without loads: some
+/// of its own.
+///
+/// # Errors
+/// [`BenchError::Option`] for a name that it has not, and for a load that is none.
+pub fn workload(
+    name: &str,
+    loads: &[String],
+    connections: Option<usize>,
+) -> Result<(Box<dyn Workload>, Vec<Policy>), BenchError> {
+    Ok(match name {
+        "flood-ping" => {
+            if let Some(load) = loads.iter().find(|load| *load != "flood") {
+                return Err(not_a_load(load, "flood"));
+            }
+            (Box::new(FloodPing), FloodPing::policies())
+        }
+        "udp-sink" => {
+            let mut sink = UdpSink::default();
+            if !loads.is_empty() {
+                sink.offered = rates(loads)?;
+            }
+            (Box::new(sink), UdpSink::policies())
+        }
+        "memcached" => {
+            let mut memcached = Memcached::default();
+            if !loads.is_empty() {
+                let open = |rate: u64| Load::Open { per_second: rate as f64 };
+                let load = |rate: Option<u64>| rate.map_or(Load::Closed, open);
+                memcached.loads = rates(loads)?.into_iter().map(load).collect();
+            }
+            if let Some(connections) = connections {
+                memcached.connections = connections;
+            }
+            (Box::new(memcached), Memcached::policies())
+        }
+        _ => {
+            let has = "flood-ping, udp-sink, memcached";
+            return Err(BenchError::Option(format!("linux has no {name}; it has {has}")));
+        }
+    })
+}
+
+/// Rates a second; `None` is as many as can be had.
+fn rates(loads: &[String]) -> Result<Vec<Option<u64>>, BenchError> {
+    /// Beyond this no sender of one thread comes.
+    const HIGHEST: u64 = 10_000_000;
+    let rate = |text: &String| match (text.as_str(), whole_rate(text)) {
+        ("max", _) => Ok(None),
+        (_, Some(rate @ 1..=HIGHEST)) => Ok(Some(rate)),
+        _ => Err(not_a_load(text, "requests a second, as in 20000, 20k or max, at most 10M")),
+    };
+    loads.iter().map(rate).collect()
+}
+
+fn not_a_load(given: &str, form: &str) -> BenchError {
+    BenchError::Option(format!("a load of '{}' is none: give {form}", quoted(given)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value};
+
+    use super::*;
+    use napkin_measure::Host;
+    use napkin_measure::report::{Figures, Repetition};
+
+    fn of(name: &str, loads: &[&str]) -> Result<usize, String> {
+        let loads: Vec<String> = loads.iter().map(|load| (*load).to_owned()).collect();
+        workload(name, &loads, None).map(|it| it.0.loads()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn polls_that_were_not_counted_are_told_by_the_packets_that_they_took() {
+        let row = |policy: &str, polled: u64, received: u64| {
+            let extra = Map::from_iter([("rx_packets".to_owned(), Value::from(received))]);
+            let figures = Figures { polled_packets: Some(polled), extra, ..Figures::default() };
+            let repetitions = vec![Repetition { step: 0, figures }];
+            Row::from_repetitions(policy.to_owned(), Map::new(), repetitions, Vec::new())
+        };
+        let mut report = Report {
+            workload: "memcached".into(),
+            world: "linux".into(),
+            host: Host::default(),
+            conclusion: None,
+            rows: vec![row("base", 995, 1_000), row("defer20", 900, 1_000)],
+            notes: Vec::new(),
+            extra: Map::new(),
+        };
+        conclude(&mut report);
+        assert!(report.notes[0].contains("(defer20: 100 of 1000)"), "{:?}", report.notes);
+    }
+
+    #[test]
+    fn loads_are_rates_or_max() {
+        assert_eq!(of("memcached", &["5k", "max"]), Ok(2));
+        assert_eq!(of("udp-sink", &["1"]), Ok(1));
+        assert_eq!(of("flood-ping", &["flood"]), Ok(1));
+        assert_eq!(of("memcached", &[]), Ok(3));
+        for (name, wrong) in
+            [("memcached", "0"), ("memcached", "11M"), ("udp-sink", "-5"), ("flood-ping", "100")]
+        {
+            let told = of(name, &[wrong]).expect_err(wrong);
+            assert!(told.contains(wrong), "{told}");
+        }
+        assert!(of("tcp-rr", &[]).expect_err("the machine's").contains("flood-ping"));
+    }
+}

@@ -1,0 +1,97 @@
+//! The workloads in the kernel's own NAPI: who polls, by policy. Ignored without the rights that
+//! root has.
+
+use std::time::Duration;
+
+use napkin_measure::report::{Column, Report, Row};
+use napkin_os::rights::Right;
+use napkin_policy::NamedPolicy;
+use napkin_testing::{needs, needs_program, test};
+use napkin_workload::linux::workload;
+use napkin_workload::{Options, run};
+
+/// Ignores the test unless this process may make namespaces and count in them, and has the program.
+fn needs_rights_and(program: &str) {
+    for right in [Right::SysAdmin, Right::NetAdmin, Right::Bpf, Right::Perfmon] {
+        needs(right.held(), right);
+    }
+    needs_program(program);
+}
+
+fn report(name: &str, load: &str, policies: &[&str]) -> Report {
+    let (workload, _) = workload(name, &[load.to_owned()], Some(8)).expect(name);
+    let options = Options {
+        policies: NamedPolicy::read(&policies.join(",")).expect("policies"),
+        repetitions: 1,
+        window: Duration::from_millis(300),
+        warm_up: Duration::from_millis(100),
+        progress: false,
+        ..Options::default()
+    };
+    let report = run(&*workload, &options).unwrap_or_else(|stopped| panic!("{name}: {stopped}"));
+    // Where the kernel's timers cannot be watched these three are left out.
+    let timers = ["defer", "wdog", "suspend"];
+    // Nothing is offered, and nothing falls due, where each request waits for the last one's answer.
+    let open = ["offered", "unanswered"];
+    let closed = |column: &&Column| load == "max" && open.contains(&column.name);
+    let columns = workload.columns().into_iter().filter(|it| !timers.contains(&it.name));
+    for column in columns.filter(|it| !closed(it)) {
+        let says = |row: &Row| column.value(&serde_json::to_value(row).unwrap()).is_some();
+        assert!(report.rows.iter().any(says), "{name}: column {} is empty", column.name);
+    }
+    report
+}
+
+fn extra(row: &Row, name: &str) -> u64 {
+    row.figures
+        .extra
+        .get(name)
+        .and_then(serde_json::Value::as_u64)
+        .unwrap_or_else(|| panic!("{name}"))
+}
+
+/// Polls by softirq, thread and application.
+fn polls(row: &Row) -> [u64; 3] {
+    ["polls_softirq", "polls_thread", "polls_application"].map(|name| extra(row, name))
+}
+
+#[test]
+fn each_policy_s_polls_of_memcached_are_made_by_whom_it_says() {
+    needs_rights_and("memcached");
+    let report = report("memcached", "max", &["base", "threaded", "defer20", "suspend20", "hold"]);
+    let [base, threaded, defer, suspend, hold] = &report.rows[..] else { panic!("five rows") };
+    assert_eq!(report.world, "linux");
+    let [softirq, thread, application] = polls(base);
+    assert!(softirq > 0 && thread == 0 && application == 0, "{base:?}");
+    assert_eq!((extra(base, "deferrals"), extra(base, "watchdogs")), (0, 0));
+    let [_, thread, application] = polls(threaded);
+    assert!(thread > 0 && application == 0, "{threaded:?}");
+    assert!(polls(defer)[2] == 0 && extra(defer, "watchdogs") > 0, "{defer:?}");
+    assert!(polls(suspend)[2] > 0 && extra(suspend, "suspensions") > 0, "{suspend:?}");
+    for row in [base, threaded, defer, suspend] {
+        let served = row.figures.packets.expect("requests");
+        assert!(served > 0 && row.figures.latency_ns.is_some(), "{row:?}");
+        assert_eq!(row.figures.extra["client_errors"], serde_json::json!({}), "{row:?}");
+        assert_eq!((row.figures.interrupts, row.figures.cpu), (None, None), "a veth has none");
+    }
+    assert!(hold.repetitions.is_empty(), "no Linux holds: {hold:?}");
+    assert!(hold.notes[0].contains("nearest"), "{:?}", hold.notes);
+}
+
+#[test]
+fn pings_are_answered_and_a_sink_receives_what_was_sent() {
+    needs_rights_and("ping");
+    let flood = report("flood-ping", "flood", &["base", "threaded"]);
+    for row in &flood.rows {
+        assert!(row.figures.packets > Some(0), "{row:?}");
+    }
+    assert!(polls(&flood.rows[1])[1] > 0, "{:?}", flood.rows[1]);
+    let sink = report("udp-sink", "2000", &["base", "busypoll"]);
+    for row in &sink.rows {
+        let (sent, received) = (extra(row, "sent"), row.figures.packets.expect("received"));
+        assert!(received > 0 && received <= sent + 100, "{sent} {row:?}");
+    }
+    assert!(polls(&sink.rows[1])[2] > 0, "the sink polls: {:?}", sink.rows[1]);
+}
+
+napkin_testing::main!();

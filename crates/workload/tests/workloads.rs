@@ -1,0 +1,163 @@
+//! Each workload, briefly: counts that must hold whatever the machine does.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use napkin_measure::Pow2;
+use napkin_measure::report::{Column, Report, Row};
+use napkin_os::rights::Right;
+use napkin_policy::NamedPolicy;
+use napkin_testing::{needs, needs_program, test};
+use napkin_workload::flood_ping::{Client, FloodPing};
+use napkin_workload::udp_sink::{Offered, UdpSink, Waits};
+use napkin_workload::xsk_rr::{PACES, XskRr};
+use napkin_workload::{Options, Workload, run};
+
+/// All of them use the same CPUs.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn briefly(workload: &dyn Workload, policies: &[&str]) -> Report {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = Options {
+        policies: NamedPolicy::read(&policies.join(",")).expect("policies"),
+        repetitions: 1,
+        window: Duration::from_millis(400),
+        warm_up: Duration::from_millis(100),
+        progress: false,
+        ..Options::default()
+    };
+    run(workload, &options).expect("the run takes place")
+}
+
+/// The columns that are empty in all rows: their fields are not in the report, or not measured.
+fn empty_columns(workload: &dyn Workload, report: &Report) -> Vec<&'static str> {
+    let rows: Vec<_> = report.rows.iter().map(|row| serde_json::to_value(row).unwrap()).collect();
+    let empty = |column: &&&Column| rows.iter().all(|row| column.value(row).is_none());
+    workload.columns().iter().filter(empty).map(|column| column.name).collect()
+}
+
+fn extra(row: &Row, name: &str) -> u64 {
+    row.figures.extra.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0)
+}
+
+#[test]
+fn a_flood_is_answered_and_hold_needs_no_interrupts_for_it() {
+    let flood = Client::Synthetic { turnaround: 20_000 };
+    let flood = FloodPing { clients: vec![flood] };
+    let report = briefly(&flood, &["base", "hold100000", "workqueue"]);
+    // In a closed loop nothing falls due.
+    assert_eq!(empty_columns(&flood, &report), ["unanswered"]);
+    let [base, hold, workqueue] = &report.rows[..] else { panic!("three rows") };
+    for row in [base, hold, workqueue] {
+        assert!(row.figures.packets.expect("counted") > 0, "{row:?}");
+        // Missed interrupts are not among them.
+        let won = row.figures.interrupts.unwrap_or(0) + row.figures.interrupts_tx.unwrap_or(0);
+        assert!(won.abs_diff(extra(row, "interrupts_won")) <= 2, "{row:?}");
+    }
+    assert!(
+        base.figures.interrupts.expect("counted") + base.figures.interrupts_tx.unwrap_or(0) > 0
+    );
+    // A gap of 100 ms did not occur, or if it did, each interrupt is preceded by one.
+    // The two counts of an interrupt are not read at the same moment: one may be under way.
+    assert!(extra(hold, "interrupts_after_hold") + 1 >= extra(hold, "interrupts_won"), "{hold:?}");
+    for row in [base, workqueue] {
+        assert!(!row.figures.extra.contains_key("interrupts_after_hold"), "no hold: {row:?}");
+    }
+}
+
+#[test]
+fn a_flood_beyond_the_capacity_says_what_was_due_and_not_answered() {
+    let extreme = FloodPing { clients: vec![FloodPing::extreme()] };
+    let report = briefly(&extreme, &["base"]);
+    let figures = &report.rows[0].figures;
+    let (due, answered) = (figures.due.expect("open loop"), figures.packets.expect("counted"));
+    assert_eq!(figures.unanswered, Some(due.saturating_sub(answered)), "{figures:?}");
+    // 400 000 a second are offered, each of which takes 5 us and more: half cannot be answered.
+    assert!(figures.unanswered > Some(due / 3), "{figures:?}");
+    let closed = FloodPing { clients: vec![Client::Synthetic { turnaround: 20_000 }] };
+    let figures = &briefly(&closed, &["base"]).rows[0].figures;
+    assert_eq!((figures.due, figures.unanswered), (None, None), "nothing falls due: {figures:?}");
+}
+
+#[test]
+fn a_sink_accounts_for_what_it_was_offered() {
+    for waits in [Waits::Blocking, Waits::Epoll] {
+        let sink = UdpSink { offered: vec![Offered::TimesPeak(3.0)], waits, ..UdpSink::default() };
+        let policies = ["ksoftirqd", "feedback", "suspend20"];
+        // Where the host takes the CPUs for a while, no socket fills, so that nothing parks.
+        let parked = |report: &Report| extra(&report.rows[1], "parks") > 0;
+        let mut report = briefly(&sink, &policies);
+        for _ in 0..10 {
+            if parked(&report) {
+                break;
+            }
+            report = briefly(&sink, &policies);
+        }
+        assert_eq!(empty_columns(&sink, &report), [] as [&str; 0]);
+        for row in &report.rows {
+            let polled = row.figures.polled_packets.expect("counted");
+            let received = row.figures.achieved_per_s.expect("counted") * 0.4;
+            assert!(polled > 0 && received > 0.0, "{row:?}");
+            assert!(row.figures.dropped() > 0, "three times the peak is too much: {row:?}");
+        }
+        let feedback = &report.rows[1];
+        assert!(extra(feedback, "parks") > 0, "{feedback:?}");
+        // Only a park that timed out, because the application got no CPU, drops at the socket.
+        let at_socket = feedback.figures.drops.get("socket_full").copied().unwrap_or(0);
+        assert!(at_socket * 20 <= feedback.figures.dropped(), "{feedback:?}");
+    }
+}
+
+#[test]
+fn the_corner_interrupts_after_each_softirq() {
+    let sink = UdpSink { offered: vec![Offered::AfterSoftirq], ..UdpSink::default() };
+    let report = briefly(&sink, &["base"]);
+    let figures = &report.rows[0].figures;
+    let packets = figures.polled_packets.expect("counted");
+    let irqs = figures.interrupts.expect("counted");
+    assert!(packets > 0 && irqs * 10 >= packets * 9, "{figures:?}");
+}
+
+#[test]
+fn packets_are_answered_in_all_four_configurations() {
+    needs(Right::NetAdmin.held(), "CAP_NET_ADMIN: two of them prefer busy polling on a socket");
+    let xsk_rr = XskRr { paces: vec![PACES[0]] };
+    let report = briefly(
+        &xsk_rr,
+        &["interrupts", "busypoll", "busypoll-separate", "threaded-busy-poll", "suspend20"],
+    );
+    // 5000 answers are too few for one in a thousand.
+    assert_eq!(empty_columns(&xsk_rr, &report), ["p99.9"]);
+    for row in &report.rows {
+        let latency = row.figures.latency_ns.expect("packets were answered");
+        assert!(
+            latency.count > 0 && latency.at.p50 <= latency.at.p99.or(latency.at.p50),
+            "{row:?}"
+        );
+    }
+    for row in &report.rows {
+        let calls = row.figures.receive_time_histogram.as_ref().map_or(0, Pow2::count);
+        // Whoever is polled for by a thread that never stops makes none, as the document's `-n`.
+        assert_eq!(calls > 0, row.policy != "threaded-busy-poll", "{row:?}");
+    }
+    let busy = &report.rows[3];
+    assert_eq!(busy.figures.interrupts, Some(0), "a thread that never stops polling: {busy:?}");
+    let json = serde_json::to_string(&report).expect("it is written");
+    let back: Report = serde_json::from_str(&json).expect("and read");
+    assert_eq!(back.rows.len(), 5);
+}
+
+#[test]
+fn the_real_ping_is_answered_over_a_tap_device() {
+    needs(Right::NetAdmin.held(), "CAP_NET_ADMIN");
+    needs(std::path::Path::new("/dev/net/tun").exists(), "/dev/net/tun");
+    needs_program("ping");
+    let report = briefly(&FloodPing::tap(), &["base"]);
+    let figures = &report.rows[0].figures;
+    let (packets, irqs) = (figures.packets.expect("counted"), figures.interrupts.expect("counted"));
+    assert!(packets > 0, "{figures:?}");
+    assert!(irqs > 0 && irqs <= packets + packets / 10 + 10, "{figures:?}");
+    assert!(!std::path::Path::new("/sys/class/net/bench0").exists(), "the device has gone");
+}
+
+napkin_testing::main!();
