@@ -2,7 +2,7 @@
 //! sockets.
 //!
 //! It asks what mutilate asks (sizes of keys and values, times between requests, share of sets:
-//! `facts.md`, 1), from many connections with one request outstanding each, and measures
+//! the 2024 experiments' client), from many connections with one request outstanding each, and measures
 //! differently. Every connection has a schedule that is drawn from the seed whatever the server
 //! does, and a latency counts from the time in that schedule. A request that falls due while the
 //! last one is unanswered waits, is charged for its wait and counted as late. Without a schedule
