@@ -32,11 +32,12 @@ use napkin_os::sched;
 use derive::{Constant, Missing};
 use ends::Ends;
 use napkin_measure::Host;
+use napkin_workload::Options as Placed;
 use napkin_workload::error::BenchError;
 use napkin_workload::interrupt::Interrupt;
 use napkin_workload::linux::failed;
 use napkin_workload::linux::pair::Pair;
-use napkin_workload::workload::{self, Placement};
+use napkin_workload::options::Placement;
 use polls::Deferring;
 use round::{Round, Samples};
 use timing::{Budget, clock_cost};
@@ -103,7 +104,7 @@ pub fn measure(
         Profile::named(base).map_err(|error| option(&error))?;
     }
     let of_device = options.device.as_deref().map(facts::device).transpose()?;
-    let cpus = workload::Options { cpus: options.cpus.clone(), ..workload::Options::default() };
+    let cpus = Placed { cpus: options.cpus.clone(), ..Placed::default() };
     let placement = cpus.placement();
     // Affinities end with the thread.
     let began = Instant::now();

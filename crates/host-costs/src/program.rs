@@ -10,9 +10,9 @@ use napkin_client::Load;
 use napkin_policy::NamedPolicy;
 use napkin_workload::error::{BenchError, Stopped};
 use napkin_workload::interrupt::Interrupt;
-use napkin_workload::linux::memcached::Memcached;
+use napkin_workload::memcached::linux::Memcached;
 use napkin_workload::partial::Partial;
-use napkin_workload::workload::{Options, Placement, resumable};
+use napkin_workload::{Options, options::Placement, resumable};
 
 /// Measures for about so long.
 pub(super) fn work(

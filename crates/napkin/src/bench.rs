@@ -3,18 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{ArgMatches, Subcommand, ValueEnum};
 use napkin_measure::report::{Report, column, file};
 use napkin_os::sched::CpuList;
 use napkin_policy::NamedPolicy;
-use napkin_policy::Policy;
-use napkin_workload::flood_ping::FloodPing;
-use napkin_workload::linux;
-use napkin_workload::udp_sink::{Offered, UdpSink, Waits};
-use napkin_workload::xsk_rr::{PACES, Pace, XskRr};
+use napkin_workload::options::REPETITIONS;
 use napkin_workload::{
-    BenchError, Interrupt, Options, Stopped, Workload, resumable, short,
-    workload::{self, REPETITIONS},
+    BenchError, Interrupt, Live, Options, Stopped, World, resumable, run, short,
 };
 
 use crate::attempt::{self, Attempt};
@@ -23,7 +17,8 @@ use crate::machine::{self, Modelled};
 use crate::outputs::Outputs;
 use crate::policies::warn_named;
 use crate::units;
-use crate::world::{World, world};
+use crate::workload::Chosen;
+use crate::world::world;
 
 /// What follows the options in its help.
 const HELP: &str = "\
@@ -77,7 +72,7 @@ Examples:
 #[command(after_help = HELP, after_long_help = format!("{HELP}\n\n{}", column::explained()))]
 pub(crate) struct Bench {
     #[command(subcommand)]
-    pub(crate) workload: Option<Which>,
+    pub(crate) workload: Option<Chosen>,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -86,7 +81,7 @@ pub(crate) struct Bench {
 pub(crate) struct Common {
     /// Where to run: napkin's engine on this machine, a model in virtual time, or the kernel's own NAPI.
     /// [default: engine where it has the workload, else machine]
-    #[arg(long, value_enum, global = true)]
+    #[arg(long, value_parser = crate::world::parser(), value_name = "WORLD", global = true)]
     pub(crate) world: Option<World>,
     #[command(flatten)]
     pub(crate) modelled: Modelled,
@@ -130,157 +125,34 @@ pub(crate) struct Common {
     pub(crate) quiet: bool,
 }
 
-/// What [`UdpSink`] is offered by default.
-const OFFERED: &str = "0.2,0.4,0.6,0.8,0.9,1,1.1,1.2,1.4,1.6,1.8,2,2.5,3,4";
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Which {
-    /// 2007: echo requests as fast as replies come. What do interrupts cost, and what does hold save?
-    ///
-    /// Without --policy: base, hold1000.
-    FloodPing {
-        /// The real ping -f through a TAP device (needs CAP_NET_ADMIN), or an embedded flood.
-        #[arg(long, value_enum, default_value_t = Device::Synthetic)]
-        device: Device,
-    },
-    /// 2018: a receiver on its queue's CPU, offered more than it can take. Who survives overload?
-    ///
-    /// Without --policy: base, ksoftirqd, feedback.
-    UdpSink {
-        /// Offered rates, as multiples of the rate at which the CPU is full.
-        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = OFFERED)]
-        offered: Vec<f64>,
-        /// The document's corner (II) instead: each interrupt falls just after a softirq has ended.
-        #[arg(long, conflicts_with = "offered")]
-        corner: bool,
-        /// How the application waits.
-        #[arg(long, value_enum, default_value_t = Application::Blocking)]
-        application: Application,
-        /// What it costs to deliver a packet, as in 20us; at most 1s.
-        #[arg(long, value_name = "TIME", value_parser = cost, default_value = "20us")]
-        delivery: u64,
-        /// What it costs the application to consume one; at most 1s.
-        #[arg(long, value_name = "TIME", value_parser = cost, default_value = "20us")]
-        consume: u64,
-    },
-    /// 2025: packets at a fixed rate, answered inline by a busy application. How low, how steady?
-    ///
-    /// Without --policy: interrupts, busypoll, busypoll-separate, threaded-busy-poll.
-    XskRr {
-        /// Packets a second. [default: the document's five workloads, each with its delay]
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-        rate: Option<u32>,
-        /// For how long the application does not receive after a reply, at most 1s; goes with --rate.
-        /// [default: 0us]
-        #[arg(long, value_name = "TIME", value_parser = cost, requires = "rate")]
-        delay: Option<u64>,
-    },
-    /// 2024: memcached under mutilate, in the machine or in linux. Who serves most at the least latency?
-    ///
-    /// Without --policy: base, defer20, napibusy, fullbusy, suspend20 in the machine; in linux threaded
-    /// and suspend200, too.
-    Memcached {
-        /// Connections of the client, in linux.
-        #[arg(long, value_name = "N", default_value_t = 32,
-            value_parser = clap::value_parser!(u16).range(1..=20_000))]
-        connections: u16,
-    },
-    /// 2020: request and response over a thousand connections, in the machine only.
-    ///
-    /// Without --policy: base-6.4, threaded, workqueue.
-    TcpRr,
-    /// 2020: remote disk operations at a fixed rate, in the machine only.
-    ///
-    /// Without --policy: base-6.4, threaded, workqueue.
-    Ssd,
-}
-
-impl Which {
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Which::FloodPing { .. } => "flood-ping",
-            Which::UdpSink { .. } => "udp-sink",
-            Which::XskRr { .. } => "xsk-rr",
-            Which::Memcached { .. } => "memcached",
-            Which::TcpRr => "tcp-rr",
-            Which::Ssd => "ssd",
-        }
-    }
-
-    /// The worlds that have it, the first by default.
-    pub(crate) fn worlds(&self) -> &'static [World] {
-        match self {
-            Which::FloodPing { .. } | Which::UdpSink { .. } => {
-                &[World::Engine, World::Machine, World::Linux]
-            }
-            Which::XskRr { .. } => &[World::Engine, World::Machine],
-            Which::Memcached { .. } => &[World::Machine, World::Linux],
-            Which::TcpRr | Which::Ssd => &[World::Machine],
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Device {
-    /// A synthetic queue that floods by itself.
-    Synthetic,
-    /// A TAP device, and the operating system's ping.
-    Tap,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Application {
-    /// In a blocking receive call.
-    Blocking,
-    /// In an epoll wait.
-    Epoll,
-}
-
 /// Runs it.
-pub(crate) fn bench(args: &Bench, matches: Option<&ArgMatches>) -> Result<(), Failure> {
-    let world = world(args, matches)?;
+pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
+    let world = world(args)?;
     let interrupt = attempt::watch()?;
     let common = &args.common;
     let mut outputs = Outputs::new(common.json.as_deref(), common.report.as_deref());
     let result = match (world, &args.workload) {
-        (World::Engine, _) => engine(args, interrupt, &mut outputs),
-        (World::Machine, Some(which)) => {
-            machine::bench(which.name(), common, interrupt, &mut outputs)
+        (World::Machine, Some(chosen)) => {
+            machine::bench(chosen.workload, common, interrupt, &mut outputs)
         }
-        (World::Linux, Some(which)) => linux(which, common, interrupt, &mut outputs),
-        // `world` has asked for a workload.
-        (World::Machine | World::Linux, None) => Err(Failure::Usage("name a workload".into())),
+        // `world` has asked for a workload where it is not the engine.
+        _ => live(args, world, interrupt, &mut outputs),
     };
     // Of what there is, also where something has ended it early.
     let written = outputs.finish();
     result.and(written)
 }
 
-/// Runs one workload in the kernel.
-fn linux(
-    which: &Which,
-    common: &Common,
+/// Runs one workload, or the short round, on the engine or in the kernel.
+fn live(
+    args: &Bench,
+    world: World,
     interrupt: Interrupt,
     outputs: &mut Outputs<'_>,
 ) -> Result<(), Failure> {
-    let connections = match which {
-        Which::Memcached { connections } => Some(usize::from(*connections)),
-        _ => None,
-    };
-    let (workload, story) = linux::workload(which.name(), common.modelled.loads(), connections)
-        .map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut options = options(common)?;
-    if options.policies.is_empty() {
-        options.policies = NamedPolicy::all(story);
-    }
-    all(&[(workload, options)], common, interrupt, outputs, |_| common.json.clone())
-}
-
-/// Runs one workload, or the short round, in the engine.
-fn engine(args: &Bench, interrupt: Interrupt, outputs: &mut Outputs<'_>) -> Result<(), Failure> {
     let mut options = options(&args.common)?;
     let json = args.common.json.as_deref();
-    let Some(which) = &args.workload else {
+    let Some(Chosen { workload, given, .. }) = &args.workload else {
         let mut round = short::round(&options, args.common.window);
         for (_, of_its_own) in &mut round {
             if !options.policies.is_empty() {
@@ -290,20 +162,15 @@ fn engine(args: &Bench, interrupt: Interrupt, outputs: &mut Outputs<'_>) -> Resu
         let of_each = |workload: &str| json.map(|path| json_of(path, workload));
         return all(&round, &args.common, interrupt, outputs, of_each);
     };
-    let workload = workload(which)?;
+    let live = match world {
+        World::Linux => workload.linux(args.common.modelled.loads(), given),
+        _ => workload.engine(given),
+    };
+    let live = live.map_err(|error| Failure::Usage(error.to_string()))?;
     if options.policies.is_empty() {
-        options.policies = NamedPolicy::all(story(which));
+        options.policies = NamedPolicy::all(workload.policies(world));
     }
-    let json = |_: &str| args.common.json.clone();
-    all(&[(workload, options)], &args.common, interrupt, outputs, json)
-}
-
-/// A cost for each packet; beyond a second nothing would be measured in any window.
-fn cost(text: &str) -> Result<u64, String> {
-    match units::nanoseconds(text).map_err(|error| error.to_string())? {
-        cost if cost <= 1_000_000_000 => Ok(cost),
-        _ => Err("a packet may cost at most 1s".into()),
-    }
+    all(&[(live, options)], &args.common, interrupt, outputs, |_| args.common.json.clone())
 }
 
 /// The file of one workload of the short round.
@@ -340,64 +207,10 @@ fn options(common: &Common) -> Result<Options, Failure> {
     })
 }
 
-fn workload(which: &Which) -> Result<Box<dyn Workload>, Failure> {
-    Ok(match which {
-        Which::FloodPing { device: Device::Synthetic } => Box::new(FloodPing::synthetic()),
-        Which::FloodPing { device: Device::Tap } => Box::new(FloodPing::tap()),
-        Which::UdpSink { offered, corner, application, delivery, consume } => {
-            if let Some(bad) = offered.iter().find(|times| !(0.001..=1_000.0).contains(*times)) {
-                return Err(Failure::Usage(format!(
-                    "--offered {bad} is out of range: give multiples of the peak from 0.001 to 1000"
-                )));
-            }
-            let default = UdpSink::default();
-            Box::new(UdpSink {
-                offered: match (corner, offered.as_slice()) {
-                    (true, _) => vec![Offered::AfterSoftirq],
-                    (false, []) => default.offered,
-                    (false, times) => times.iter().copied().map(Offered::TimesPeak).collect(),
-                },
-                waits: match application {
-                    Application::Blocking => Waits::Blocking,
-                    Application::Epoll => Waits::Epoll,
-                },
-                delivery: *delivery,
-                consume: *consume,
-            })
-        }
-        Which::Memcached { .. } | Which::TcpRr | Which::Ssd => {
-            return Err(Failure::Usage(format!("the engine has no {}", which.name())));
-        }
-        Which::XskRr { rate: None, .. } => Box::new(XskRr::default()),
-        Which::XskRr { rate: Some(rate), delay } => {
-            let delay = delay.unwrap_or(0);
-            let published = PACES.iter().find(|pace| pace.name == *rate && pace.delay == delay);
-            let pace = Pace { name: *rate, period: 1_000_000_000 / u64::from(*rate).max(1), delay };
-            Box::new(XskRr { paces: vec![published.copied().unwrap_or(pace)] })
-        }
-    })
-}
-
-/// The policies that tell a workload's story.
-fn story(which: &Which) -> Vec<Policy> {
-    match which {
-        Which::FloodPing { .. } => vec![Policy::BASE, Policy::hold(napkin_policy::MILLISECOND)],
-        Which::UdpSink { .. } => vec![Policy::BASE, Policy::KSOFTIRQD, Policy::FEEDBACK],
-        Which::XskRr { .. } => vec![
-            Policy::INTERRUPTS,
-            Policy::BUSYPOLL,
-            Policy::BUSYPOLL_SEPARATE,
-            Policy::THREADED_BUSY_POLL,
-        ],
-        // The machine's scenarios have their own.
-        Which::Memcached { .. } | Which::TcpRr | Which::Ssd => Vec::new(),
-    }
-}
-
 /// Runs workloads one after the other, each with a file for its figures if there is one. What goes on
 /// for pages is shown of a single one.
 fn all(
-    runs: &[(Box<dyn Workload>, Options)],
+    runs: &[(Box<dyn Live>, Options)],
     common: &Common,
     interrupt: Interrupt,
     outputs: &mut Outputs<'_>,
@@ -410,9 +223,9 @@ fn all(
     let (mut steps, mut time) = (0, Duration::ZERO);
     let mut plans = serde_json::Map::new();
     for (workload, options) in runs {
-        let (its_steps, its_time) = workload::size(&**workload, options);
+        let (its_steps, its_time) = run::size(&**workload, options);
         (steps, time) = (steps + its_steps, time + its_time);
-        plans.insert(workload.name().to_owned(), workload::plan(&**workload, options));
+        plans.insert(workload.name().to_owned(), run::plan(&**workload, options));
     }
     let resume = common.resume.as_deref();
     let mut attempt = Attempt::new(interrupt, resume, "bench", plans.into(), steps)?;
@@ -454,34 +267,22 @@ mod tests {
     use clap::{Args, CommandFactory};
 
     use super::*;
+    use napkin_workload::WORKLOADS;
 
     #[test]
     fn help_shows_the_defaults_that_hold() {
-        let times = OFFERED.split(',').map(|it| Offered::TimesPeak(it.parse().unwrap()));
-        assert_eq!(times.collect::<Vec<_>>(), UdpSink::default().offered);
         let mut command = Bench::augment_args(clap::Command::new("bench"));
-        let defaults = [
-            ("flood-ping", Which::FloodPing { device: Device::Synthetic }, "synthetic"),
-            ("udp-sink", udp_sink(), OFFERED),
-            ("xsk-rr", Which::XskRr { rate: None, delay: None }, "0us"),
-        ];
-        for (name, which, default) in defaults {
-            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
-            let policies: Vec<_> = story(&which).iter().map(Policy::to_string).collect();
-            let policies = format!("Without --policy: {}.", policies.join(", "));
+        for workload in WORKLOADS {
+            let subcommand = command.find_subcommand_mut(workload.name()).expect("it is one");
+            let help = subcommand.render_long_help().to_string();
+            let policies = workload.policies(workload.worlds()[0]);
+            let policies: Vec<_> = policies.iter().map(ToString::to_string).collect();
+            let policies = format!("Without --policy: {}", policies.join(", "));
             assert!(help.contains(&policies), "{policies}\n{help}");
             let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-            assert!(help.contains(&format!("[default: {default}]")), "{default}\n{help}");
-        }
-    }
-
-    fn udp_sink() -> Which {
-        Which::UdpSink {
-            offered: Vec::new(),
-            corner: false,
-            application: Application::Blocking,
-            delivery: 0,
-            consume: 0,
+            for default in workload.settings().iter().filter_map(|it| it.default) {
+                assert!(help.contains(&format!("[default: {default}]")), "{default}\n{help}");
+            }
         }
     }
 

@@ -8,7 +8,8 @@ use napkin_measure::report::{Progress, Report, file};
 use napkin_policy::NamedPolicy;
 use napkin_workload::Interrupt;
 use napkin_workload::machine::perfetto;
-use napkin_workload::machine::{Plan, PlanError, SCENARIOS, Scenario, find};
+use napkin_workload::machine::{Plan, PlanError, Scenario};
+use napkin_workload::{WORKLOADS, Workload, World};
 use serde_json::json;
 
 use crate::attempt::Attempt;
@@ -112,10 +113,14 @@ pub(crate) fn host(
     Ok((profile, if built_in { "built-in".to_owned() } else { name.to_owned() }))
 }
 
-/// The workload of that name, as the machine has it.
-pub(crate) fn scenario(name: &str) -> Result<&'static dyn Scenario, Failure> {
-    find(name).ok_or_else(|| {
-        let known: Vec<&str> = SCENARIOS.iter().map(|it| it.name()).collect();
+/// The workload of that name, and what it is in the machine.
+pub(crate) fn scenario(
+    name: &str,
+) -> Result<(&'static dyn Workload, &'static dyn Scenario), Failure> {
+    let modelled = |workload: &&'static dyn Workload| Some((*workload, workload.machine()?));
+    let mut all = WORKLOADS.iter().filter_map(modelled);
+    all.clone().find(|(workload, _)| workload.name() == name).ok_or_else(|| {
+        let known: Vec<&str> = all.by_ref().map(|(workload, _)| workload.name()).collect();
         Failure::Usage(format!("the machine has no {name} yet; it has {}", known.join(", ")))
     })
 }
@@ -132,13 +137,14 @@ fn failure(error: PlanError, attempt: Option<&Attempt>) -> Failure {
 
 /// Runs one workload.
 pub(crate) fn bench(
-    name: &str,
+    workload: &dyn Workload,
     common: &Common,
     interrupt: Interrupt,
     outputs: &mut Outputs<'_>,
 ) -> Result<(), Failure> {
     let modelled = &common.modelled;
-    let scenario = scenario(name)?;
+    let name = workload.name();
+    let (_, scenario) = scenario(name)?;
     let cpus = match common.cpus.as_ref().map(|list| list.0.as_slice()) {
         None => None,
         Some([number]) => Some(*number as u64),
@@ -151,7 +157,7 @@ pub(crate) fn bench(
     let (profile, source) = host(chosen, &modelled.set, cpus, modelled.queues)?;
     let mut chosen = policies(common)?;
     if chosen.is_empty() {
-        chosen = NamedPolicy::all(scenario.policies());
+        chosen = NamedPolicy::all(workload.policies(World::Machine));
     }
     let loads = if modelled.load.is_empty() { scenario.loads() } else { modelled.load.clone() };
     let window = common.window.map(|window| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX));

@@ -29,6 +29,7 @@ mod sweep;
 mod table;
 mod top;
 mod units;
+mod workload;
 mod world;
 
 use std::process::ExitCode;
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
     let matches = Args::command().get_matches();
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let result = match args.command {
-        Command::Bench(args) => bench::bench(&args, matches.subcommand_matches("bench")),
+        Command::Bench(args) => bench::bench(&args),
         Command::Policies(args) => policies::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::DevGet(args) => control::dev_get(&args),

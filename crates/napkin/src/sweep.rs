@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use napkin_measure::report::{Progress, Provenance, file, provenance};
+use napkin_workload::World;
 use napkin_workload::sweep::{
     Axis, Event, PlotError, Shard, SheetError, Sweep as Points, SweepError, SweepPlot, merge,
 };
@@ -189,7 +190,7 @@ fn plot(path: &Path, plot: &SweepPlot, out: &Path) -> Result<(), Failure> {
 }
 
 fn points(args: &Run) -> Result<(), Failure> {
-    let scenario = scenario(&args.workload)?;
+    let (workload, scenario) = scenario(&args.workload)?;
     let name = args.profile.as_deref().unwrap_or(scenario.profile());
     let (profile, _) = host(name, &args.set, args.cpus, args.queues)?;
     let draws = args.uncertainty.map(|draws| format!("draw=1..{draws}"));
@@ -199,7 +200,7 @@ fn points(args: &Run) -> Result<(), Failure> {
         scenario,
         profile,
         policy: args.policy.clone().unwrap_or_else(|| {
-            first(scenario.policies().iter().map(ToString::to_string).collect())
+            first(workload.policies(World::Machine).iter().map(ToString::to_string).collect())
         }),
         load: args.load.clone().unwrap_or_else(|| first(scenario.loads())),
         seed: args.seed,

@@ -2,41 +2,33 @@
 //!
 //! An option of another world is refused rather than ignored. What a world is, is in the crates.
 
-use clap::parser::ValueSource;
-use clap::{ArgMatches, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use napkin_workload::World;
 
-use crate::bench::{Bench, Which};
+use crate::bench::Bench;
 use crate::failure::Failure;
 
-/// Where a workload runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum World {
-    /// Real threads and real packets, on this machine.
-    Engine,
-    /// A model in virtual time.
-    Machine,
-    /// The kernel's own NAPI, under programs of the operating system.
-    Linux,
+/// Reads a world's name.
+pub(crate) fn parser() -> impl TypedValueParser<Value = World> {
+    let name = |(world, what): &(World, &'static str)| PossibleValue::new(world.name()).help(*what);
+    let read = |text: String| {
+        let named = World::ALL.into_iter().find(|(world, _)| world.name() == text);
+        named.map(|(world, _)| world).ok_or("a world that is listed is one")
+    };
+    PossibleValuesParser::new(World::ALL.iter().map(name)).try_map(read)
 }
 
-/// Options of single workloads that only the engine has.
-const ENGINE_ONLY: [&str; 8] =
-    ["device", "offered", "corner", "application", "delivery", "consume", "rate", "delay"];
-
-/// Options of single workloads that only linux has.
-const LINUX_ONLY: [&str; 1] = ["connections"];
-
 /// The world that a call means; options of the other ones are refused.
-pub(crate) fn world(args: &Bench, matches: Option<&ArgMatches>) -> Result<World, Failure> {
-    let has = args.workload.as_ref().map_or(&[World::Engine][..], Which::worlds);
+pub(crate) fn world(args: &Bench) -> Result<World, Failure> {
+    let has = args.workload.as_ref().map_or(&[World::Engine][..], |it| it.workload.worlds());
     let world = args.common.world.unwrap_or(has[0]);
     if !has.contains(&world) {
-        let Some(which) = &args.workload else {
-            let name = spelled(world);
-            let text = format!("name a workload: napkin bench flood-ping --world {name}");
+        let Some(chosen) = &args.workload else {
+            let text = format!("name a workload: napkin bench flood-ping --world {world}");
             return Err(Failure::Usage(text));
         };
-        let (name, worlds) = (which.name(), has.iter().copied().map(spelled).collect::<Vec<_>>());
+        let name = chosen.workload.name();
+        let worlds: Vec<&str> = has.iter().map(|it| it.name()).collect();
         let text = format!(
             "{name} runs in {} only: napkin bench {name} --world {}",
             worlds.join(" and "),
@@ -55,34 +47,19 @@ pub(crate) fn world(args: &Bench, matches: Option<&ArgMatches>) -> Result<World,
             "--{option} is for a modelled host: add --world machine"
         )));
     }
-    let linux_only: &[&str] = if world == World::Machine { &LINUX_ONLY } else { &[] };
-    let engine_only: &[&str] = if world == World::Engine { &[] } else { &ENGINE_ONLY };
-    let chosen = matches.and_then(ArgMatches::subcommand).map(|(_, chosen)| chosen);
-    let given = |option: &&&str| {
-        let ids = chosen.filter(|chosen| chosen.try_contains_id(option).is_ok());
-        let source = ids.and_then(|chosen| chosen.value_source(option));
-        source == Some(ValueSource::CommandLine)
+    let explicit = args.workload.iter().flat_map(|it| &it.explicit);
+    let Some(setting) = explicit.into_iter().find(|it| it.world != world) else {
+        return Ok(world);
     };
-    if let Some(option) = engine_only.iter().find(given) {
-        let instead = match world {
-            World::Machine => "a modelled workload takes --load and --set",
-            _ => "in linux a workload takes --load",
-        };
-        return Err(Failure::Usage(format!(
-            "--{option} is for the engine; {instead} (see napkin bench --help)"
-        )));
-    }
-    match linux_only.iter().find(given) {
-        Some(option) => Err(Failure::Usage(format!("--{option} is for linux: add --world linux"))),
-        None => Ok(world),
-    }
-}
-
-/// A world as it is named on the command line.
-fn spelled(world: World) -> &'static str {
-    match world {
-        World::Engine => "engine",
-        World::Machine => "machine",
-        World::Linux => "linux",
-    }
+    Err(Failure::Usage(match (setting.world, world) {
+        (World::Engine, World::Machine) => format!(
+            "--{} is for the engine; a modelled workload takes --load and --set (see napkin bench --help)",
+            setting.name
+        ),
+        (World::Engine, _) => format!(
+            "--{} is for the engine; in linux a workload takes --load (see napkin bench --help)",
+            setting.name
+        ),
+        (other, _) => format!("--{} is for {other}: add --world {other}", setting.name),
+    }))
 }

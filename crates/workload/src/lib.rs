@@ -1,28 +1,40 @@
 //! Workloads, and runs of them under several policies that may be compared.
 //!
-//! - [`flood_ping`] (2007), [`udp_sink`] (2018) and [`xsk_rr`] (2025): the proposals' workloads, on the
-//!   engine; [`serving`]: the engine that serves them, and the figures of a window of it.
-//! - [`linux`]: workloads in the kernel, over a veth between two namespaces.
-//! - [`machine`]: scenarios on modelled hosts: planned, swarmed, fitted; [`sweep`]: many points of one.
-//! - [`workload`]: what they have in common, and the interleaved run of one; [`short`]: the short round.
+//! - [`Workload`]: what one is, in the worlds that have it. [`flood_ping`] (2007), [`udp_sink`] (2018),
+//!   [`xsk_rr`] (2025), [`memcached`] (2024), and two of 2020 have a folder each, with a file a world;
+//!   [`WORKLOADS`] lists them.
+//! - [`live`]: one that is set up on the engine ([`serving`]) or in the kernel ([`linux`]); [`run`]: the
+//!   interleaved run of it; [`short`]: the short round.
+//! - [`machine`]: one on modelled hosts, planned, swarmed, fitted; [`sweep`]: many points of it.
 //! - [`interrupt`]: being asked to end; [`partial`]: the file from which a run goes on.
 
 pub mod error;
 pub mod flood_ping;
 pub mod interrupt;
 pub mod linux;
+pub mod live;
 pub mod machine;
+pub mod memcached;
+pub mod options;
 pub mod partial;
 mod ping;
 mod rate;
+pub mod run;
 pub mod serving;
+pub mod setting;
 pub mod short;
+mod ssd;
 pub mod sweep;
+mod tcp_rr;
 pub mod udp_sink;
 pub mod workload;
 pub mod xsk_rr;
 
 pub use error::{BenchError, Stopped};
 pub use interrupt::{Interrupt, Interrupted};
+pub use live::Live;
+pub use options::Options;
 pub use partial::{Partial, PartialError};
-pub use workload::{Options, Workload, resumable, run};
+pub use run::{resumable, run};
+pub use setting::{Given, Setting};
+pub use workload::{WORKLOADS, Workload, World, find};

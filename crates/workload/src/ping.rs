@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::error::BenchError;
-use crate::workload::Trial;
+use crate::live::Trial;
 
 /// Bytes after the ICMP header: what ping sends.
 pub(crate) const PAYLOAD: usize = 56;

@@ -13,7 +13,7 @@ use napkin_stack::{Address, Stack};
 use serde_json::{Map, Value};
 
 use crate::error::BenchError;
-use crate::workload::Placement;
+use crate::options::Placement;
 use napkin_measure::report::Figures;
 use napkin_measure::{EngineTotals, EngineWindow, Interruption};
 

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use napkin_policy::Policy;
 
-use crate::flood_ping::FloodPing;
-use crate::udp_sink::{Offered, UdpSink};
-use crate::workload::{Options, Workload};
-use crate::xsk_rr::{PACES, XskRr};
+use crate::flood_ping::engine::FloodPing;
+use crate::live::Live;
+use crate::options::Options;
+use crate::udp_sink::engine::{Offered, UdpSink};
+use crate::xsk_rr::engine::{PACES, XskRr};
 use napkin_policy::NamedPolicy;
 
 /// The workloads of the short round, with the policies that each is run under. Without a `window` asked
 /// for, each has a short one of its own; that of the options is not used.
-pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Workload>, Options)> {
+pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Live>, Options)> {
     let with = |policies: Vec<Policy>, short: u64| Options {
         policies: NamedPolicy::all(policies),
         repetitions: options.repetitions,
@@ -29,7 +30,7 @@ pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Worklo
     let suspend = Policy::suspend(20 * napkin_policy::MICROSECOND);
     vec![
         (
-            Box::new(FloodPing::synthetic()) as Box<dyn Workload>,
+            Box::new(FloodPing::synthetic()) as Box<dyn Live>,
             with(
                 vec![
                     Policy::BASE,

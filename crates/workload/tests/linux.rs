@@ -7,8 +7,7 @@ use napkin_measure::report::{Column, Report, Row};
 use napkin_os::rights::Right;
 use napkin_policy::NamedPolicy;
 use napkin_testing::{needs, needs_program, test};
-use napkin_workload::linux::workload;
-use napkin_workload::{Options, run};
+use napkin_workload::{Given, Options, find, run};
 
 /// Ignores the test unless this process may make namespaces and count in them, and has the program.
 fn needs_rights_and(program: &str) {
@@ -19,7 +18,8 @@ fn needs_rights_and(program: &str) {
 }
 
 fn report(name: &str, load: &str, policies: &[&str]) -> Report {
-    let (workload, _) = workload(name, &[load.to_owned()], Some(8)).expect(name);
+    let given = Given([("connections", vec!["8".to_owned()])].into());
+    let workload = find(name).expect(name).linux(&[load.to_owned()], &given).expect(name);
     let options = Options {
         policies: NamedPolicy::read(&policies.join(",")).expect("policies"),
         repetitions: 1,

@@ -8,15 +8,15 @@ use napkin_measure::report::{Column, Report, Row};
 use napkin_os::rights::Right;
 use napkin_policy::NamedPolicy;
 use napkin_testing::{needs, needs_program, test};
-use napkin_workload::flood_ping::{Client, FloodPing};
-use napkin_workload::udp_sink::{Offered, UdpSink, Waits};
-use napkin_workload::xsk_rr::{PACES, XskRr};
-use napkin_workload::{Options, Workload, run};
+use napkin_workload::flood_ping::engine::{Client, FloodPing};
+use napkin_workload::udp_sink::engine::{Offered, UdpSink, Waits};
+use napkin_workload::xsk_rr::engine::{PACES, XskRr};
+use napkin_workload::{Live, Options, run};
 
 /// All of them use the same CPUs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn briefly(workload: &dyn Workload, policies: &[&str]) -> Report {
+fn briefly(workload: &dyn Live, policies: &[&str]) -> Report {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let options = Options {
         policies: NamedPolicy::read(&policies.join(",")).expect("policies"),
@@ -30,7 +30,7 @@ fn briefly(workload: &dyn Workload, policies: &[&str]) -> Report {
 }
 
 /// The columns that are empty in all rows: their fields are not in the report, or not measured.
-fn empty_columns(workload: &dyn Workload, report: &Report) -> Vec<&'static str> {
+fn empty_columns(workload: &dyn Live, report: &Report) -> Vec<&'static str> {
     let rows: Vec<_> = report.rows.iter().map(|row| serde_json::to_value(row).unwrap()).collect();
     let empty = |column: &&&Column| rows.iter().all(|row| column.value(row).is_none());
     workload.columns().iter().filter(empty).map(|column| column.name).collect()

@@ -14,7 +14,7 @@ use napkin_policy::Policy;
 use super::failed;
 use super::pair::{DEVICE, Pair};
 use crate::error::BenchError;
-use crate::workload::Placement;
+use crate::options::Placement;
 
 /// The settings in the order in which `napkin apply` switches them on.
 const ORDER: [Setting; 4] = [

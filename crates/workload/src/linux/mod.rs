@@ -3,31 +3,20 @@
 //!
 //! - [`pair`]: the namespaces and the veth; [`bed`]: with a policy in force, and counted; [`window`]:
 //!   what the kernel did meanwhile.
-//! - [`flood_ping`], [`udp_sink`], [`memcached`]: the workloads, with the engine's names.
 //!
 //! A veth is no network card, and what that changes is said in every report.
 
 pub mod bed;
-pub mod flood_ping;
-pub mod memcached;
 pub mod pair;
-pub mod udp_sink;
 pub mod window;
 
 use std::fmt::Display;
 
-use napkin_policy::Policy;
 use napkin_policy::text::quoted;
 
 use crate::error::BenchError;
 use crate::rate::whole_rate;
-use crate::workload::Workload;
-use napkin_client::Load;
 use napkin_measure::report::{Report, Row};
-
-use flood_ping::FloodPing;
-use memcached::Memcached;
-use udp_sink::UdpSink;
 
 /// What a reader must know about figures over a veth.
 const NOTES: [&str; 3] = [
@@ -40,13 +29,13 @@ const NOTES: [&str; 3] = [
      does not tell these apart, so cpu is null",
 ];
 
-fn notes() -> Vec<String> {
+pub(crate) fn notes() -> Vec<String> {
     NOTES.map(str::to_owned).to_vec()
 }
 
 /// Says in which rows the polls that were counted took fewer packets than the device says it received:
 /// there, polls are missing. (A few are on their way at either end of a window.)
-fn conclude(report: &mut Report) {
+pub(crate) fn conclude(report: &mut Report) {
     /// One in so many may be missing.
     const SLACK: u64 = 100;
     let missing = |row: &Row| {
@@ -70,51 +59,8 @@ pub fn failed(error: impl Display) -> BenchError {
     BenchError::Linux(error.to_string())
 }
 
-/// A workload of this world by its name, with the policies that tell its story. Without loads: some
-/// of its own.
-///
-/// # Errors
-/// [`BenchError::Option`] for a name that it has not, and for a load that is none.
-pub fn workload(
-    name: &str,
-    loads: &[String],
-    connections: Option<usize>,
-) -> Result<(Box<dyn Workload>, Vec<Policy>), BenchError> {
-    Ok(match name {
-        "flood-ping" => {
-            if let Some(load) = loads.iter().find(|load| *load != "flood") {
-                return Err(not_a_load(load, "flood"));
-            }
-            (Box::new(FloodPing), FloodPing::policies())
-        }
-        "udp-sink" => {
-            let mut sink = UdpSink::default();
-            if !loads.is_empty() {
-                sink.offered = rates(loads)?;
-            }
-            (Box::new(sink), UdpSink::policies())
-        }
-        "memcached" => {
-            let mut memcached = Memcached::default();
-            if !loads.is_empty() {
-                let open = |rate: u64| Load::Open { per_second: rate as f64 };
-                let load = |rate: Option<u64>| rate.map_or(Load::Closed, open);
-                memcached.loads = rates(loads)?.into_iter().map(load).collect();
-            }
-            if let Some(connections) = connections {
-                memcached.connections = connections;
-            }
-            (Box::new(memcached), Memcached::policies())
-        }
-        _ => {
-            let has = "flood-ping, udp-sink, memcached";
-            return Err(BenchError::Option(format!("linux has no {name}; it has {has}")));
-        }
-    })
-}
-
 /// Rates a second; `None` is as many as can be had.
-fn rates(loads: &[String]) -> Result<Vec<Option<u64>>, BenchError> {
+pub(crate) fn rates(loads: &[String]) -> Result<Vec<Option<u64>>, BenchError> {
     /// Beyond this no sender of one thread comes.
     const HIGHEST: u64 = 10_000_000;
     let rate = |text: &String| match (text.as_str(), whole_rate(text)) {
@@ -125,12 +71,14 @@ fn rates(loads: &[String]) -> Result<Vec<Option<u64>>, BenchError> {
     loads.iter().map(rate).collect()
 }
 
-fn not_a_load(given: &str, form: &str) -> BenchError {
+pub(crate) fn not_a_load(given: &str, form: &str) -> BenchError {
     BenchError::Option(format!("a load of '{}' is none: give {form}", quoted(given)))
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::setting::Given;
+    use crate::workload::find;
     use serde_json::{Map, Value};
 
     use super::*;
@@ -139,7 +87,8 @@ mod tests {
 
     fn of(name: &str, loads: &[&str]) -> Result<usize, String> {
         let loads: Vec<String> = loads.iter().map(|load| (*load).to_owned()).collect();
-        workload(name, &loads, None).map(|it| it.0.loads()).map_err(|error| error.to_string())
+        let live = find(name).expect("one").linux(&loads, &Given::default());
+        live.map(|it| it.loads()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -175,6 +124,6 @@ mod tests {
             let told = of(name, &[wrong]).expect_err(wrong);
             assert!(told.contains(wrong), "{told}");
         }
-        assert!(of("tcp-rr", &[]).expect_err("the machine's").contains("flood-ping"));
+        assert_eq!(of("tcp-rr", &[]).expect_err("the machine's"), "linux has no tcp-rr");
     }
 }

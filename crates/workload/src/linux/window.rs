@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::bed::Bed;
 use super::failed;
 use crate::error::BenchError;
+use crate::options::Placement;
 use crate::serving::set_ratio;
-use crate::workload::Placement;
 use napkin_measure::Interruption;
 use napkin_measure::report::Figures;
 

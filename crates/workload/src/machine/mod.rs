@@ -1,6 +1,6 @@
 //! World 2 for the bench workloads: the machine, run as a table of policies and loads.
 //!
-//! - [`scenario`]: what each workload is in this world, with its loads and its published testbed.
+//! - [`scenario`]: what a workload is in this world, with its loads and its published testbed.
 //! - [`plan`]: a table of runs, checked before anything runs, and spread over all cores ([`pool`]).
 //! - [`figures`] turns what came of a run into the figures of the other worlds' JSON; [`host`] says
 //!   what was modelled.
@@ -23,4 +23,4 @@ pub(crate) mod stand_in;
 pub mod swarm;
 
 pub use plan::{Plan, PlanError, Point};
-pub use scenario::{SCENARIOS, Scenario, find};
+pub use scenario::Scenario;

@@ -6,7 +6,6 @@ use napkin_machine::program::UdpSink;
 use napkin_machine::scenario::{Outcome, Run, measure};
 use napkin_machine::{Affinity, Class, Client, Config, Kind, Machine, Packet, Placement};
 use napkin_policy::Ns;
-use napkin_policy::Policy;
 use serde_json::{Map, Value};
 
 use super::scenario::{LoadError, Scenario, per_second};
@@ -50,10 +49,6 @@ impl Scenario for StandIn {
 
     fn section(&self) -> &'static str {
         "oracle"
-    }
-
-    fn policies(&self) -> Vec<Policy> {
-        vec![Policy::BASE, Policy::THREADED]
     }
 
     fn loads(&self) -> Vec<String> {

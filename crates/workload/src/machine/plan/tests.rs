@@ -8,7 +8,7 @@ pub(super) fn plan() -> Plan<'static> {
         scenario: &StandIn,
         profile: stand_in::profile(),
         source: "built-in".to_owned(),
-        policies: NamedPolicy::all(StandIn.policies()),
+        policies: NamedPolicy::all([Policy::BASE, Policy::THREADED]),
         loads: StandIn.loads(),
         repetitions: 2,
         drawn: false,

@@ -21,8 +21,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
+use crate::live::Live;
 use crate::serving::{PEER, Serving, US, Window, set_ratio};
-use crate::workload::{Options, Placement, Trial, Workload};
+use crate::{live::Trial, options::Options, options::Placement};
 use napkin_measure::engine::RING_DROPS;
 use napkin_measure::report::{Column, Figures, Report, Row, column};
 
@@ -111,7 +112,7 @@ impl Template for Datagrams {
     }
 }
 
-impl Workload for UdpSink {
+impl Live for UdpSink {
     fn name(&self) -> &'static str {
         "udp-sink"
     }

@@ -16,9 +16,10 @@ use napkin_stack::FrameBuilder;
 use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
+use crate::live::Live;
 use crate::ping::{PAYLOAD, Ping};
 use crate::serving::{DEVICE, PEER, Serving, US, Window, set_ratio};
-use crate::workload::{Options, Trial, Workload};
+use crate::{live::Trial, options::Options};
 use napkin_measure::report::{Column, Figures, column};
 
 /// Who sends the requests.
@@ -84,7 +85,7 @@ impl Template for Requests {
     }
 }
 
-impl Workload for FloodPing {
+impl Live for FloodPing {
     fn name(&self) -> &'static str {
         "flood-ping"
     }

@@ -24,8 +24,9 @@ use napkin_stack::{FrameBuilder, RawFilter, RawSocket};
 use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
+use crate::live::Live;
 use crate::serving::{PEER, Serving, US, Window};
-use crate::workload::{Options, Trial, Workload};
+use crate::{live::Trial, options::Options};
 use napkin_measure::report::{Column, Figures, column};
 use napkin_measure::{Latency, Pow2, PublishedEstimator};
 
@@ -86,7 +87,7 @@ struct Seen {
     calls: Pow2,
 }
 
-impl Workload for XskRr {
+impl Live for XskRr {
     fn name(&self) -> &'static str {
         "xsk-rr"
     }
@@ -243,7 +244,7 @@ impl XskRr {
 }
 
 /// The CPUs that serve: the poller's counts where there is one.
-fn serving_cpus(policy: &Policy, placement: crate::workload::Placement) -> Vec<usize> {
+fn serving_cpus(policy: &Policy, placement: crate::options::Placement) -> Vec<usize> {
     let separate = policy.application.socket_busy_polls()
         && policy.application.socket_poller == SocketPoller::Separate;
     let mut cpus = vec![placement.queue, placement.other];
@@ -259,7 +260,7 @@ struct Application<'a> {
     serving: &'a Serving,
     policy: &'a Policy,
     delay: Ns,
-    placement: crate::workload::Placement,
+    placement: crate::options::Placement,
     measure: &'a AtomicBool,
     /// Nanoseconds of looks at the socket that found nothing, while measured.
     looking: &'a AtomicU64,

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use napkin_policy::Policy;
 use serde_json::{Map, Value};
 
-use super::bed::Bed;
-use super::pair::SERVER;
-use super::window::Window;
-use super::{failed, notes};
+use super::engine::asks_the_application;
 use crate::error::BenchError;
-use crate::flood_ping::asks_the_application;
+use crate::linux::bed::Bed;
+use crate::linux::pair::SERVER;
+use crate::linux::window::Window;
+use crate::linux::{failed, notes};
+use crate::live::Live;
 use crate::ping::Ping;
-use crate::workload::{Options, Trial, Workload};
+use crate::{live::Trial, options::Options};
 use napkin_measure::report::{Column, Figures, Report, column};
 use napkin_policy::NamedPolicy;
 
@@ -20,14 +20,7 @@ use napkin_policy::NamedPolicy;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FloodPing;
 
-impl FloodPing {
-    /// The policies that tell its story.
-    pub fn policies() -> Vec<Policy> {
-        vec![Policy::BASE, Policy::THREADED, Policy::defer(20 * napkin_policy::MICROSECOND)]
-    }
-}
-
-impl Workload for FloodPing {
+impl Live for FloodPing {
     fn name(&self) -> &'static str {
         "flood-ping"
     }
@@ -62,7 +55,7 @@ impl Workload for FloodPing {
     }
 
     fn conclude(&self, report: &mut Report) {
-        super::conclude(report);
+        crate::linux::conclude(report);
     }
 
     fn overhead(&self) -> Duration {

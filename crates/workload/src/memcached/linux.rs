@@ -13,17 +13,17 @@ use napkin_linux::attach::{Attachment, EventKind, Plan};
 use napkin_linux::{process_change::ProcessChange, process_change::Recorder};
 use napkin_os::procfs::ThreadStat;
 use napkin_os::sched::{self as sched, CpuList};
-use napkin_policy::MICROSECOND;
 use napkin_policy::Policy;
 use serde_json::{Map, Value, json};
 
-use super::bed::Bed;
-use super::pair::SERVER;
-use super::window::Window;
-use super::{failed, notes};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
-use crate::workload::{Options, Placement, Trial, Workload};
+use crate::linux::bed::Bed;
+use crate::linux::pair::SERVER;
+use crate::linux::window::Window;
+use crate::linux::{failed, notes};
+use crate::live::Live;
+use crate::{live::Trial, options::Options, options::Placement};
 use napkin_client::{Client, ClientFigures, ClientWait, Config, Load, populate};
 use napkin_measure::report::{Column, Figures, Repetition, Report, Row, column};
 
@@ -49,20 +49,6 @@ impl Default for Memcached {
 }
 
 impl Memcached {
-    /// The policies that tell its story.
-    pub fn policies() -> Vec<Policy> {
-        let (short, long) = (20 * MICROSECOND, 200 * MICROSECOND);
-        vec![
-            Policy::BASE,
-            Policy::THREADED,
-            Policy::defer(short),
-            Policy::NAPIBUSY,
-            Policy::FULLBUSY,
-            Policy::suspend(short),
-            Policy::suspend(long),
-        ]
-    }
-
     fn config(&self, index: usize, placement: Placement, seed: u64) -> Config {
         let wait = if placement.shared() { ClientWait::Sleep } else { ClientWait::Spin };
         Config {
@@ -76,7 +62,7 @@ impl Memcached {
     }
 }
 
-impl Workload for Memcached {
+impl Live for Memcached {
     fn name(&self) -> &'static str {
         "memcached"
     }
@@ -134,7 +120,7 @@ impl Workload for Memcached {
 
     fn conclude(&self, report: &mut Report) {
         report.rows.iter_mut().for_each(|row| row.notes.extend(of_the_client(row)));
-        super::conclude(report);
+        crate::linux::conclude(report);
     }
 
     fn overhead(&self) -> Duration {

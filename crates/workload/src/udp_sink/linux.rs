@@ -13,12 +13,13 @@ use napkin_os::sched;
 use napkin_policy::Policy;
 use serde_json::{Map, Value, json};
 
-use super::bed::Bed;
-use super::pair::{CLIENT, SERVER};
-use super::window::Window;
-use super::{failed, notes};
 use crate::error::BenchError;
-use crate::workload::{Options, Placement, Trial, Workload};
+use crate::linux::bed::Bed;
+use crate::linux::pair::{CLIENT, SERVER};
+use crate::linux::window::Window;
+use crate::linux::{failed, notes};
+use crate::live::Live;
+use crate::{live::Trial, options::Options, options::Placement};
 use napkin_measure::report::{Column, Figures, Report, column};
 
 const PORT: u16 = 9;
@@ -40,14 +41,6 @@ impl Default for UdpSink {
     }
 }
 
-impl UdpSink {
-    /// The policies that tell its story.
-    pub fn policies() -> Vec<Policy> {
-        let defer = Policy::defer(20 * napkin_policy::MICROSECOND);
-        vec![Policy::BASE, Policy::THREADED, defer, Policy::BUSYPOLL]
-    }
-}
-
 /// What the threads of a run share.
 #[derive(Debug, Default)]
 struct Shared {
@@ -56,7 +49,7 @@ struct Shared {
     received: AtomicU64,
 }
 
-impl Workload for UdpSink {
+impl Live for UdpSink {
     fn name(&self) -> &'static str {
         "udp-sink"
     }
@@ -104,7 +97,7 @@ impl Workload for UdpSink {
     }
 
     fn conclude(&self, report: &mut Report) {
-        super::conclude(report);
+        crate::linux::conclude(report);
     }
 
     fn overhead(&self) -> Duration {

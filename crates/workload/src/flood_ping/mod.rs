@@ -1,0 +1,73 @@
+//! `flood-ping` (2007): echo requests as fast as replies come.
+
+pub mod engine;
+pub mod linux;
+mod machine;
+
+use napkin_policy::{MICROSECOND, MILLISECOND, Policy};
+
+use crate::error::BenchError;
+use crate::linux::not_a_load;
+use crate::live::Live;
+use crate::machine::Scenario;
+use crate::setting::{Given, Setting};
+use crate::workload::{Workload, World};
+
+/// The workload.
+pub(crate) struct FloodPing;
+
+const DEVICE: Setting = Setting {
+    default: Some("synthetic"),
+    choices: &[
+        ("synthetic", "A synthetic queue that floods by itself"),
+        ("tap", "A TAP device, and the operating system's ping"),
+    ],
+    ..Setting::engine(
+        "device",
+        "DEVICE",
+        "The real ping -f through a TAP device (needs CAP_NET_ADMIN), or an embedded flood.",
+    )
+};
+
+impl Workload for FloodPing {
+    fn name(&self) -> &'static str {
+        "flood-ping"
+    }
+
+    fn about(&self) -> &'static str {
+        "2007: echo requests as fast as replies come. What do interrupts cost, and what does hold save?"
+    }
+
+    fn worlds(&self) -> &'static [World] {
+        &[World::Engine, World::Machine, World::Linux]
+    }
+
+    fn policies(&self, world: World) -> Vec<Policy> {
+        match world {
+            World::Engine | World::Machine => vec![Policy::BASE, Policy::hold(MILLISECOND)],
+            World::Linux => vec![Policy::BASE, Policy::THREADED, Policy::defer(20 * MICROSECOND)],
+        }
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        &[DEVICE]
+    }
+
+    fn engine(&self, given: &Given) -> Result<Box<dyn Live>, BenchError> {
+        Ok(Box::new(match given.one("device") {
+            Some("tap") => engine::FloodPing::tap(),
+            _ => engine::FloodPing::synthetic(),
+        }))
+    }
+
+    fn machine(&self) -> Option<&'static dyn Scenario> {
+        Some(&machine::FloodPing)
+    }
+
+    fn linux(&self, loads: &[String], _: &Given) -> Result<Box<dyn Live>, BenchError> {
+        match loads.iter().find(|load| *load != "flood") {
+            Some(load) => Err(not_a_load(load, "flood")),
+            None => Ok(Box::new(linux::FloodPing)),
+        }
+    }
+}

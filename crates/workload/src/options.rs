@@ -1,0 +1,114 @@
+//! What is common to the runs of all workloads, and which CPU does what in them.
+
+use std::time::Duration;
+
+use napkin_policy::{NamedPolicy, Time};
+
+use crate::error::BenchError;
+
+/// The most that each policy runs under each load.
+pub const MOST_REPETITIONS: usize = 10_000;
+
+/// How often each policy runs under each load, unless another number is given: the range of six
+/// covers the median with 97 %, that of three with 75 %.
+pub const REPETITIONS: usize = 6;
+
+/// The longest measured part of one run.
+const LONGEST_WINDOW: Duration = Duration::from_secs(3_600);
+
+/// What is common to the runs of all workloads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// The policies to compare.
+    pub policies: Vec<NamedPolicy>,
+    /// How often each policy runs under each load.
+    pub repetitions: usize,
+    /// The measured part of one run.
+    pub window: Duration,
+    /// The part before it that is not measured.
+    pub warm_up: Duration,
+    /// Where all randomness comes from.
+    pub seed: u64,
+    /// The operating system's CPUs to use; the first serves the queue. Empty: all that are usable.
+    pub cpus: Vec<usize>,
+    /// Whether to show progress on standard error.
+    pub progress: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            policies: Vec::new(),
+            repetitions: REPETITIONS,
+            window: Duration::from_millis(500),
+            warm_up: Duration::from_millis(200),
+            seed: 1,
+            cpus: Vec::new(),
+            progress: true,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses what makes no sense, before anything runs.
+    ///
+    /// # Errors
+    /// [`BenchError::Option`] with what is wrong first.
+    pub fn check(&self) -> Result<(), BenchError> {
+        if self.policies.is_empty() || self.repetitions == 0 || self.window.is_zero() {
+            return Err(BenchError::Option(
+                "nothing to run: give at least one policy, one repetition and a window".into(),
+            ));
+        }
+        if self.repetitions > MOST_REPETITIONS || self.window > LONGEST_WINDOW {
+            return Err(BenchError::Option(format!(
+                "give at most {MOST_REPETITIONS} repetitions, and a window of at most 1h, not {} and {}",
+                self.repetitions,
+                Time(u64::try_from(self.window.as_nanos()).unwrap_or(u64::MAX))
+            )));
+        }
+        NamedPolicy::distinct(&self.policies).map_err(BenchError::Option)?;
+        let usable = napkin_engine::sched::usable_cpus();
+        if let Some(cpu) = self.cpus.iter().find(|cpu| !usable.contains(cpu)) {
+            let usable = usable.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+            return Err(BenchError::Option(format!(
+                "CPU {cpu} cannot be used: this process may use {usable}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The CPUs: of the queue, and of whoever should be elsewhere, if there is such a place.
+    pub fn placement(&self) -> Placement {
+        let usable = napkin_engine::sched::usable_cpus();
+        let cpus = if self.cpus.is_empty() { &usable } else { &self.cpus };
+        // The last CPUs are the least likely to take this machine's own interrupts.
+        let (queue, other, poller) = match (cpus.as_slice(), self.cpus.is_empty()) {
+            ([], _) => (0, 0, 0),
+            ([one], _) => (*one, *one, *one),
+            ([.., poller, other, queue], true) => (*queue, *other, *poller),
+            ([.., other, queue], true) => (*queue, *other, *queue),
+            ([queue, other, poller, ..], false) => (*queue, *other, *poller),
+            ([queue, other, ..], false) => (*queue, *other, *queue),
+        };
+        Placement { queue, other, poller }
+    }
+}
+
+/// Which CPU does what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// Serves the queue: its interrupts, its softirqs, its threads.
+    pub queue: usize,
+    /// An application, or a client, that has a CPU of its own.
+    pub other: usize,
+    /// A thread of the application that only polls: where there is no third CPU, the queue's.
+    pub poller: usize,
+}
+
+impl Placement {
+    /// Whether there is only one CPU for everything.
+    pub fn shared(self) -> bool {
+        self.queue == self.other
+    }
+}

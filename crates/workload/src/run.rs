@@ -1,0 +1,351 @@
+//! The interleaved run of a workload under several policies.
+
+use std::time::Duration;
+
+use napkin_measure::report::{Progress, Repetition, Report, Row, ties};
+use napkin_measure::{Host, Plan, conclusion};
+use napkin_os::procfs::CpuTimes;
+use napkin_policy::NamedPolicy;
+use serde_json::{Map, Value, json};
+
+use crate::error::{BenchError, Stopped};
+use crate::interrupt::Interrupt;
+use crate::live::{Live, Trial};
+use crate::options::{Options, Placement};
+use crate::partial::Partial;
+
+/// How long after a failure it may turn out that the run was interrupted.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// Runs a workload: every policy under every load, in turn, and that several times. A policy that
+/// asks for what this process has no right to gets rows without figures, with the reason.
+///
+/// # Errors
+/// Options that make no sense, before anything runs; or the first run that failed, with what was
+/// measured until then.
+pub fn run(workload: &dyn Live, options: &Options) -> Result<Report, Stopped> {
+    resumable(workload, options, &Interrupt::default(), &mut Partial::default())
+}
+
+/// In which order a run measures.
+fn order(workload: &dyn Live, options: &Options) -> Plan {
+    Plan {
+        subjects: options.policies.len(),
+        groups: workload.loads(),
+        repetitions: options.repetitions,
+        seed: options.seed,
+    }
+}
+
+/// How many measurements a run has, and about how long they take.
+pub fn size(workload: &dyn Live, options: &Options) -> (u64, Duration) {
+    let steps = order(workload, options).len() as u64;
+    let one = options.warm_up + options.window + workload.overhead();
+    (steps, one.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX)))
+}
+
+/// All that a run's figures depend on: a run that goes on must have the same.
+pub fn plan(workload: &dyn Live, options: &Options) -> Value {
+    let Placement { queue, other, poller } = options.placement();
+    let policies = options.policies.iter();
+    json!({
+        "workload": workload.name(),
+        "world": workload.world(),
+        "loads": (0..workload.loads()).map(|it| workload.load(it)).collect::<Vec<_>>(),
+        "policies": policies
+            .map(|it| json!({ "name": it.name, "policy": it.policy.to_string() }))
+            .collect::<Vec<_>>(),
+        "repetitions": options.repetitions,
+        "window_ns": options.window.as_nanos() as u64,
+        "warm_up_ns": options.warm_up.as_nanos() as u64,
+        "seed": options.seed,
+        "cpus": [queue, other, poller],
+        "host": Host::known(),
+    })
+}
+
+/// The same as [`run`], but that measurements which `partial` has are taken from there, all others are
+/// kept there, and it ends when asked to: that is [`BenchError::Interrupted`], and the measurement under
+/// way is given up.
+///
+/// # Errors
+/// Those of [`run`], and the interruption.
+pub fn resumable(
+    workload: &dyn Live,
+    options: &Options,
+    interrupt: &Interrupt,
+    partial: &mut Partial,
+) -> Result<Report, Stopped> {
+    options.check()?;
+    let policies = options.policies.len();
+    let plan = order(workload, options);
+    let steps = plan.len() as u64;
+    let mut progress =
+        if options.progress { Progress::new(steps) } else { Progress::hidden(steps) };
+    let mut host = Host::gather();
+    let Placement { queue, other, poller } = options.placement();
+    let cpus = [queue, other, poller];
+    let times = CpuTimes::of(&cpus).map_err(BenchError::Proc)?;
+    let mut repetitions: Vec<Vec<Repetition>> = vec![Vec::new(); plan.subjects * plan.groups];
+    // By policy: what it may not do here, it may not do under any load.
+    let mut refused: Vec<Option<String>> = vec![None; policies];
+    let mut failed = None;
+    for (number, step) in plan.steps().enumerate() {
+        // Loads outside, policies inside: those that are compared run next to each other.
+        let (load, place) = (step.subject / policies, step.subject % policies);
+        let policy = &options.policies[place];
+        let number = number as u64;
+        if let Some(figures) = partial.found(workload.name(), number) {
+            progress.past();
+            repetitions[step.subject].push(Repetition { step: number, figures });
+            continue;
+        }
+        if refused[place].is_some() {
+            progress.past();
+            partial.pass();
+            continue;
+        }
+        progress.step(&format!("{} {policy} {}", workload.name(), describe(&workload.load(load))));
+        let seed = options.seed.wrapping_mul(1_000_003).wrapping_add(step.repetition as u64);
+        let trial = Trial { policy: &policy.policy, options, seed, interrupt };
+        let asked = interrupt.check().map_err(BenchError::from);
+        match asked.and_then(|()| workload.run(load, trial)) {
+            Ok(figures) => {
+                partial.keep(workload.name(), number, &figures);
+                repetitions[step.subject].push(Repetition { step: number, figures });
+            }
+            Err(error) if error.is_refusal() => {
+                progress.say(&format!("not measured ({policy}): {error}"));
+                refused[place] = Some(error.to_string());
+                partial.pass();
+            }
+            Err(error) => {
+                // A terminal's Ctrl-C goes to a workload's programs, too: that they end is no failure.
+                let asked = interrupt.sleep(GRACE);
+                failed = Some(asked.err().map_or(error, BenchError::from));
+                break;
+            }
+        }
+    }
+    drop(progress);
+    // What was measured is not given up for this.
+    if let Ok(now) = CpuTimes::of(&cpus) {
+        host.note_steal(now.since(times));
+    }
+    let mut notes = workload.notes(options);
+    notes.extend(options.policies.iter().filter_map(NamedPolicy::note));
+    if options.placement().shared() {
+        notes
+            .push("only one CPU is usable: what should run beside the queue shares its CPU".into());
+    }
+    let interrupts = napkin_engine::Contexts::default().irq;
+    let realtime = napkin_engine::sched::may(interrupts);
+    host.realtime_priority = Some(realtime);
+    if !realtime && workload.world() == "engine" {
+        notes.push(
+            "no right to real-time priority: interrupts do not preempt the application here, so \
+             base cannot show livelock"
+                .into(),
+        );
+    }
+    if let Some(error) = &failed {
+        let there: usize = repetitions.iter().map(Vec::len).sum();
+        notes.push(format!("the run ended early, with {there} of {steps} measurements: {error}"));
+    }
+    let rows = repetitions.into_iter().enumerate().filter_map(|(subject, repetitions)| {
+        let (load, place) = (subject / policies, subject % policies);
+        let why = refused[place].iter().filter(|_| repetitions.is_empty()).cloned().collect();
+        let policy = &options.policies[place];
+        let row = Row::of(policy, workload.load(load), repetitions, why);
+        // After a failure: what there is.
+        (!row.repetitions.is_empty() || !row.notes.is_empty()).then_some(row)
+    });
+    let mut report = Report {
+        workload: workload.name().into(),
+        world: workload.world().into(),
+        host,
+        conclusion: None,
+        rows: rows.collect(),
+        notes,
+        extra: Map::from_iter([
+            ("seed".to_owned(), Value::from(options.seed)),
+            ("window_ns".to_owned(), Value::from(options.window.as_nanos() as u64)),
+            // Each repetition's `step` is its place in it.
+            ("order".to_owned(), Value::from("shuffled under each load by the seed")),
+        ]),
+    };
+    workload.conclude(&mut report);
+    ties::mark(&mut report.rows);
+    report.conclusion = conclusion::conclude(&report);
+    match failed {
+        None => Ok(report),
+        Some(error) => {
+            let report = (!report.rows.is_empty()).then(|| Box::new(report));
+            Err(Stopped { error, report })
+        }
+    }
+}
+
+fn describe(load: &Map<String, Value>) -> String {
+    load.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use napkin_engine::SocketError;
+
+    use super::*;
+    use crate::interrupt::Interrupted;
+    use napkin_measure::report::{Column, Figures, column};
+    use napkin_policy::Policy;
+
+    /// What a run under a policy comes to.
+    type Outcome = fn(&Policy) -> Result<Figures, BenchError>;
+
+    /// A workload of one load, whose runs do as they are told in turn.
+    struct Told {
+        outcomes: Vec<Outcome>,
+        runs: Cell<usize>,
+    }
+
+    impl Told {
+        fn new(outcomes: &[Outcome]) -> Told {
+            Told { outcomes: outcomes.to_vec(), runs: Cell::new(0) }
+        }
+    }
+
+    impl Live for Told {
+        fn name(&self) -> &'static str {
+            "told"
+        }
+
+        fn loads(&self) -> usize {
+            1
+        }
+
+        fn load(&self, _: usize) -> Map<String, Value> {
+            Map::new()
+        }
+
+        fn run(&self, _: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+            let run = self.runs.replace(self.runs.get() + 1);
+            self.outcomes[run](trial.policy)
+        }
+
+        fn columns(&self) -> Vec<&'static Column> {
+            vec![column::POLICY, column::PACKETS]
+        }
+    }
+
+    fn fine(_: &Policy) -> Result<Figures, BenchError> {
+        Ok(Figures { packets: Some(1), ..Figures::default() })
+    }
+
+    /// The order of the policies is the seed's.
+    fn without_the_right(policy: &Policy) -> Result<Figures, BenchError> {
+        if *policy == Policy::BUSYPOLL { Err(SocketError::Prefer.into()) } else { fine(policy) }
+    }
+
+    fn broken(_: &Policy) -> Result<Figures, BenchError> {
+        Err(BenchError::Panicked)
+    }
+
+    fn two_policies() -> Options {
+        Options {
+            policies: NamedPolicy::all([Policy::BUSYPOLL, Policy::BASE]),
+            repetitions: 2,
+            progress: false,
+            ..Options::default()
+        }
+    }
+
+    #[test]
+    fn a_policy_that_may_not_be_used_is_a_row_without_figures_and_the_run_goes_on() {
+        let told = Told::new(&[without_the_right as Outcome; 3]);
+        let report = run(&told, &two_policies()).expect("the run takes place");
+        assert_eq!(told.runs.get(), 3, "it is not tried again");
+        let [busypoll, base] = &report.rows[..] else { panic!("two rows") };
+        assert_eq!(busypoll.figures, Figures::default(), "nothing is filled in");
+        assert!(busypoll.notes[0].contains("CAP_NET_ADMIN"), "{:?}", busypoll.notes);
+        assert_eq!((base.repetitions.len(), base.notes.len()), (2, 0));
+        let table = napkin_measure::report::table::render(&report.rows, &told.columns(), 80);
+        assert!(table.contains("not measured (busypoll): SO_PREFER_BUSY_POLL"), "{table}");
+    }
+
+    #[test]
+    fn a_failure_keeps_what_was_measured_before_it() {
+        let told = Told::new(&[fine, fine, fine, broken]);
+        let stopped = run(&told, &two_policies()).expect_err("the last run failed");
+        assert!(matches!(stopped.error, BenchError::Panicked));
+        let report = stopped.report.expect("there are rows");
+        let measured = report.rows.iter().map(|row| row.repetitions.len());
+        assert_eq!(measured.sum::<usize>(), 3);
+        assert!(report.notes.iter().any(|note| note.contains("ended early")));
+        let told = Told::new(&[broken]);
+        assert!(run(&told, &two_policies()).expect_err("the first failed").report.is_none());
+    }
+
+    fn interrupted(_: &Policy) -> Result<Figures, BenchError> {
+        Err(Interrupted { signal: 2 }.into())
+    }
+
+    #[test]
+    fn a_run_that_was_interrupted_goes_on_where_it_was() {
+        let folder = std::env::temp_dir().join(format!("napkin-resumable-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let options = Options { repetitions: 3, ..two_policies() };
+        // The second is interrupted; a policy that was refused is asked again.
+        let told = Told::new(&[without_the_right, without_the_right, interrupted]);
+        let begin = || Partial::begin(&folder, "napkin 1.0", "bench", plan(&told, &options));
+        let mut partial = begin();
+        let on = Interrupt::default();
+        let stopped = resumable(&told, &options, &on, &mut partial).expect_err("interrupted");
+        assert!(matches!(stopped.error, BenchError::Interrupted(it) if it.exit_code() == 130));
+        let report = stopped.report.expect("there is one measurement");
+        assert!(
+            report.notes.iter().any(|note| note.ends_with("with 1 of 6 measurements: interrupted")),
+            "{:?}",
+            report.notes
+        );
+        assert!((2..=3).contains(&partial.done()), "the refused policy is done with");
+        let path = partial.kept().unwrap().unwrap().to_owned();
+        drop(partial);
+
+        let again = Told::new(&[without_the_right as Outcome; 3]);
+        let mut partial = begin().resume(&path).unwrap();
+        let report = resumable(&again, &options, &on, &mut partial).expect("the rest of it");
+        assert_eq!((again.runs.get(), partial.done()), (3, 6));
+        let [busypoll, base] = &report.rows[..] else { panic!("two rows") };
+        assert_eq!((busypoll.repetitions.len(), busypoll.notes.len()), (0, 1));
+        let steps: Vec<u64> = base.repetitions.iter().map(|it| it.step).collect();
+        assert_eq!(steps.iter().map(|step| step / 2).collect::<Vec<_>>(), [0, 1, 2], "{steps:?}");
+        assert_eq!(base.figures.packets, Some(1));
+        partial.end();
+
+        // Asked before it began: nothing is run.
+        on.note(15);
+        let idle = Told::new(&[]);
+        let stopped = resumable(&idle, &options, &on, &mut begin()).expect_err("interrupted");
+        assert!(matches!(stopped.error, BenchError::Interrupted(it) if it.exit_code() == 143));
+        std::fs::remove_dir(&folder).expect("nothing is left in it");
+    }
+
+    #[test]
+    fn a_run_s_size_is_its_steps_and_their_time() {
+        let told = Told::new(&[]);
+        let options = Options { repetitions: 5, ..two_policies() };
+        assert_eq!(size(&told, &options), (10, Duration::from_millis(10 * 750)));
+    }
+
+    #[test]
+    fn a_cpu_that_may_not_be_used_is_refused_before_anything_runs() {
+        let told = Told::new(&[]);
+        let options = Options { cpus: vec![1_023], ..two_policies() };
+        let stopped = run(&told, &options).expect_err("no machine of ours has it");
+        assert!(stopped.to_string().starts_with("CPU 1023 cannot be used"), "{stopped}");
+        assert!(run(&told, &Options::default()).is_err(), "no policy");
+        assert_eq!(told.runs.get(), 0);
+    }
+}

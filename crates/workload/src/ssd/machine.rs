@@ -1,0 +1,69 @@
+//! Remote disk operations at a fixed rate (2020), modelled.
+
+use napkin_machine::profile::Profile;
+use napkin_machine::scenario::{self, Outcome, Run};
+use napkin_policy::text::quoted;
+use serde_json::{Map, Value};
+
+use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, rate_of, size, whole};
+
+/// 2020: remote disk operations at a fixed rate.
+#[derive(Debug)]
+pub(crate) struct Ssd;
+
+/// The form of a load of operations.
+const OPERATIONS: &str = "bytes of an operation, a colon and operations a second, as in 4K:50000";
+
+impl Ssd {
+    fn setup(text: &str, profile: &Profile) -> Result<scenario::ssd::Setup, LoadError> {
+        let form = OPERATIONS;
+        let none = || LoadError::Form { given: quoted(text), form };
+        let (bytes, rate) = text.split_once(':').ok_or_else(none)?;
+        let bytes = size(bytes, form)?;
+        let rate = rate_of(rate, profile, bytes.max(LEAST_FRAME), form)?;
+        Ok(scenario::ssd::Setup::published(bytes, rate))
+    }
+}
+
+impl Scenario for Ssd {
+    fn name(&self) -> &'static str {
+        "ssd"
+    }
+
+    fn profile(&self) -> &'static str {
+        "xeon-56"
+    }
+
+    fn section(&self) -> &'static str {
+        "ssd"
+    }
+
+    fn loads(&self) -> Vec<String> {
+        Vec::from(["4K:572600", "64K:157900", "1M:10980"].map(str::to_owned))
+    }
+
+    fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
+        let setup = Self::setup(text, profile)?;
+        let mut load = field("bytes", setup.bytes);
+        load.insert("operations_per_s".to_owned(), whole(setup.per_second));
+        Ok(load)
+    }
+
+    fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
+        let setup = Self::setup(load, run.profile).map_err(|error| error.to_string())?;
+        scenario::ssd::run(run, setup)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_beyond_the_link_are_refused() {
+        let mut profile = Profile::named("xeon-56").unwrap();
+        profile.set_text("link.rate=1 Gbit/s").unwrap();
+        let beyond = Ssd::setup("1M:200", &profile).unwrap_err().to_string();
+        assert!(beyond.contains("link.rate"), "{beyond}");
+    }
+}

@@ -1,0 +1,36 @@
+//! `ssd` (2020): remote disk operations at a fixed rate.
+
+mod machine;
+
+use napkin_policy::Policy;
+
+use crate::machine::Scenario;
+use crate::workload::{Workload, World};
+
+/// The workload.
+pub(crate) struct Ssd;
+
+impl Workload for Ssd {
+    fn name(&self) -> &'static str {
+        "ssd"
+    }
+
+    fn about(&self) -> &'static str {
+        "2020: remote disk operations at a fixed rate, in the machine only"
+    }
+
+    fn worlds(&self) -> &'static [World] {
+        &[World::Machine]
+    }
+
+    fn policies(&self, world: World) -> Vec<Policy> {
+        match world {
+            World::Machine => vec![Policy::BASE_6_4, Policy::THREADED, Policy::WORKQUEUE],
+            World::Engine | World::Linux => Vec::new(),
+        }
+    }
+
+    fn machine(&self) -> Option<&'static dyn Scenario> {
+        Some(&machine::Ssd)
+    }
+}

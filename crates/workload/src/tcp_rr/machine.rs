@@ -1,0 +1,41 @@
+//! Request and response over a thousand connections (2020), modelled.
+
+use napkin_machine::profile::Profile;
+use napkin_machine::scenario::{self, Outcome, Run};
+use serde_json::{Map, Value};
+
+use crate::machine::scenario::{LoadError, Scenario, field, size};
+
+/// 2020: request and response over a thousand connections.
+#[derive(Debug)]
+pub(crate) struct TcpRr;
+
+/// The form of a size.
+const SIZE: &str = "bytes of a request and of its response, from 1 to 16M, as in 1, 5K or 1M";
+
+impl Scenario for TcpRr {
+    fn name(&self) -> &'static str {
+        "tcp-rr"
+    }
+
+    fn profile(&self) -> &'static str {
+        "xeon-56"
+    }
+
+    fn section(&self) -> &'static str {
+        "tcp-rr"
+    }
+
+    fn loads(&self) -> Vec<String> {
+        Vec::from(["1", "5K"].map(str::to_owned))
+    }
+
+    fn load(&self, text: &str, _: &Profile) -> Result<Map<String, Value>, LoadError> {
+        size(text, SIZE).map(|bytes| field("bytes", bytes))
+    }
+
+    fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
+        let bytes = size(load, SIZE).map_err(|error| error.to_string())?;
+        scenario::tcp_rr::run(run, scenario::tcp_rr::Setup::published(bytes))
+    }
+}

@@ -1,0 +1,36 @@
+//! `tcp-rr` (2020): request and response over a thousand connections.
+
+mod machine;
+
+use napkin_policy::Policy;
+
+use crate::machine::Scenario;
+use crate::workload::{Workload, World};
+
+/// The workload.
+pub(crate) struct TcpRr;
+
+impl Workload for TcpRr {
+    fn name(&self) -> &'static str {
+        "tcp-rr"
+    }
+
+    fn about(&self) -> &'static str {
+        "2020: request and response over a thousand connections, in the machine only"
+    }
+
+    fn worlds(&self) -> &'static [World] {
+        &[World::Machine]
+    }
+
+    fn policies(&self, world: World) -> Vec<Policy> {
+        match world {
+            World::Machine => vec![Policy::BASE_6_4, Policy::THREADED, Policy::WORKQUEUE],
+            World::Engine | World::Linux => Vec::new(),
+        }
+    }
+
+    fn machine(&self) -> Option<&'static dyn Scenario> {
+        Some(&machine::TcpRr)
+    }
+}

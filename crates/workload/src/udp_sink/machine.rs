@@ -1,0 +1,38 @@
+//! The datagram sink of 2018, modelled.
+
+use napkin_machine::profile::Profile;
+use napkin_machine::scenario::{self, Outcome, Run};
+use serde_json::{Map, Value};
+
+use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, per_second, whole};
+
+/// 2018: a datagram sink under a generator that does not care.
+#[derive(Debug)]
+pub(crate) struct UdpSink;
+
+impl Scenario for UdpSink {
+    fn name(&self) -> &'static str {
+        "udp-sink"
+    }
+
+    fn profile(&self) -> &'static str {
+        "qemu-2018"
+    }
+
+    fn section(&self) -> &'static str {
+        "udp-sink"
+    }
+
+    fn loads(&self) -> Vec<String> {
+        Vec::from(["5000", "13000", "21000", "30000", "60000"].map(str::to_owned))
+    }
+
+    fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
+        per_second(text, profile, LEAST_FRAME).map(|rate| field("packets_per_s", whole(rate)))
+    }
+
+    fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
+        let rate = per_second(load, run.profile, LEAST_FRAME).map_err(|error| error.to_string())?;
+        scenario::udp_sink::run(run, rate)
+    }
+}

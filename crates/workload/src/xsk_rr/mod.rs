@@ -1,0 +1,81 @@
+//! `xsk-rr` (2025): packets at a fixed rate, answered inline by a busy application.
+
+pub mod engine;
+mod machine;
+
+use napkin_policy::Policy;
+
+use crate::error::BenchError;
+use crate::live::Live;
+use crate::machine::Scenario;
+use crate::setting::{Given, Setting, cost, up_to};
+use crate::workload::{Workload, World};
+use engine::{PACES, Pace};
+
+/// The workload.
+pub(crate) struct XskRr;
+
+const SETTINGS: [Setting; 2] = [
+    Setting {
+        check: |text| up_to(text, 10_000_000),
+        ..Setting::engine(
+            "rate",
+            "N",
+            "Packets a second. [default: the document's five workloads, each with its delay]",
+        )
+    },
+    Setting {
+        requires: Some("rate"),
+        check: cost,
+        ..Setting::engine(
+            "delay",
+            "TIME",
+            "For how long the application does not receive after a reply, at most 1s; goes with --rate. \
+             [default: 0us]",
+        )
+    },
+];
+
+impl Workload for XskRr {
+    fn name(&self) -> &'static str {
+        "xsk-rr"
+    }
+
+    fn about(&self) -> &'static str {
+        "2025: packets at a fixed rate, answered inline by a busy application. How low, how steady?"
+    }
+
+    fn worlds(&self) -> &'static [World] {
+        &[World::Engine, World::Machine]
+    }
+
+    fn policies(&self, world: World) -> Vec<Policy> {
+        match world {
+            World::Engine | World::Machine => vec![
+                Policy::INTERRUPTS,
+                Policy::BUSYPOLL,
+                Policy::BUSYPOLL_SEPARATE,
+                Policy::THREADED_BUSY_POLL,
+            ],
+            World::Linux => Vec::new(),
+        }
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        &SETTINGS
+    }
+
+    fn engine(&self, given: &Given) -> Result<Box<dyn Live>, BenchError> {
+        let Some(name) = given.number("rate")? else {
+            return Ok(Box::new(engine::XskRr::default()));
+        };
+        let delay = given.time("delay")?.unwrap_or(0);
+        let published = PACES.iter().find(|pace| pace.name == name && pace.delay == delay);
+        let pace = Pace { name, period: 1_000_000_000 / u64::from(name).max(1), delay };
+        Ok(Box::new(engine::XskRr { paces: vec![published.copied().unwrap_or(pace)] }))
+    }
+
+    fn machine(&self) -> Option<&'static dyn Scenario> {
+        Some(&machine::XskRr)
+    }
+}
