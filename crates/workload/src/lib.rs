@@ -3,7 +3,7 @@
 //! - [`Workload`]: what one is, in the worlds that have it. [`flood_ping`] (2007), [`udp_sink`] (2018),
 //!   [`xsk_rr`] (2025), [`memcached`] (2024), and two of 2020 have a folder each, with a file a world;
 //!   [`WORKLOADS`] lists them.
-//! - [`live`]: one that is set up on the engine ([`serving`]) or in the kernel ([`linux`]); [`run`]: the
+//! - [`live`]: one that is set up on the engine ([`serving`]) or in the kernel ([`linux`]); [`mod@run`]: the
 //!   interleaved run of it; [`short`]: the short round.
 //! - [`machine`]: one on modelled hosts, planned, swarmed, fitted; [`sweep`]: many points of it.
 //! - [`interrupt`]: being asked to end; [`partial`]: the file from which a run goes on.
