@@ -13,7 +13,7 @@ pub const LONGEST_VALUE: u32 = 1 << 20;
 pub enum Asked<'a> {
     /// A get of one key.
     Get {
-        /// Which.
+        /// The key of the record.
         key: &'a [u8],
     },
     /// A set.

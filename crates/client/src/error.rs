@@ -24,7 +24,7 @@ pub enum ClientError {
         address: SocketAddr,
         /// Which, from 1.
         number: usize,
-        /// Why.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// Not enough file descriptors.
@@ -96,9 +96,9 @@ pub enum ClientError {
     /// The operating system refused something that should work.
     #[error("{what} failed: {source}")]
     Os {
-        /// What.
+        /// What was tried, as part of the sentence.
         what: &'static str,
-        /// Why.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// The client has been stopped, or has failed and said why.

@@ -30,7 +30,7 @@ pub enum Op {
     Arm {
         /// Whose timer.
         id: Id,
-        /// When.
+        /// Nanoseconds of the world's clock.
         at: Ns,
     },
     /// Wake a task; answer `Ok`.

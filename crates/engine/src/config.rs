@@ -139,7 +139,7 @@ pub enum EngineError {
     Os {
         /// For what.
         what: &'static str,
-        /// Why.
+        /// The operating system's answer.
         source: std::io::Error,
     },
     /// No such instance.

@@ -15,8 +15,8 @@ use crate::change::{self, NapiChange};
 use crate::config::{Contexts, EngineConfig, EngineError};
 use crate::contexts;
 use crate::cpu::EngineCpu;
-use crate::crew::{self, Crew, Needs, Seat};
 use crate::drive;
+use crate::napi_threads::{self, NapiThreads, SpawnContext, ThreadTid};
 use crate::port::Port;
 use crate::refusals::Refusals;
 use crate::shared::Shared;
@@ -31,8 +31,8 @@ pub struct Engine {
     /// Irq threads and ksoftirqds.
     fixed: Vec<JoinHandle<()>>,
     /// Held for as long as a change takes: never by who only reads.
-    changes: Mutex<Crew>,
-    seats: Box<[Seat]>,
+    changes: Mutex<NapiThreads>,
+    seats: Box<[ThreadTid]>,
     refusals: Refusals,
 }
 
@@ -83,8 +83,8 @@ impl Engine {
         let mut engine = Engine {
             contexts: config.contexts,
             fixed: Vec::new(),
-            changes: Mutex::new(Crew::new(parts.settings.len())),
-            seats: parts.settings.iter().map(|_| Seat::default()).collect(),
+            changes: Mutex::new(NapiThreads::new(parts.settings.len())),
+            seats: parts.settings.iter().map(|_| ThreadTid::default()).collect(),
             refusals: Refusals::default(),
             shared: Arc::new(parts.shared),
         };
@@ -200,13 +200,13 @@ impl Engine {
     fn change_all(&self, napis: &[Id], change: &NapiChange) -> Result<Vec<String>, EngineError> {
         change.check()?;
         let mut warnings: Vec<String> = Vec::new();
-        let mut crew = self.crew();
+        let mut napi_threads = self.napi_threads();
         for id in napis {
             let before = self.shared.host.instance(*id).settings();
             let settings = change.applied(before);
             // An owner is not disturbed for nothing.
             if settings != before {
-                self.apply_to(&mut crew, *id, &settings)?;
+                self.apply_to(&mut napi_threads, *id, &settings)?;
             }
             if let Some(weight) = change.weight {
                 self.shared.host.set_weight(*id, weight)?;
@@ -218,9 +218,9 @@ impl Engine {
                 }
             }
         }
-        drop(crew);
+        drop(napi_threads);
         if let Some(mode) = change.threaded {
-            warnings.extend(crew::refused(self.needs(), napis, mode));
+            warnings.extend(napi_threads::refused(self.needs(), napis, mode));
         }
         Ok(warnings)
     }
@@ -252,8 +252,8 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let id = self.id(napi_id)?;
         // One change at a time, and none after the stop.
-        let crew = self.crew();
-        if crew.stopped {
+        let napi_threads = self.napi_threads();
+        if napi_threads.stopped {
             return Err(EngineError::Stopping);
         }
         let (shared, napi) = (&self.shared, self.shared.napi(id));
@@ -270,7 +270,7 @@ impl Engine {
         if let Ok(enable) = Enable::new(&shared.host, id) {
             drive::control(shared, enable);
         }
-        drop(crew);
+        drop(napi_threads);
         Ok(())
     }
 
@@ -309,11 +309,11 @@ impl Engine {
         }
     }
 
-    fn needs(&self) -> Needs<'_> {
-        Needs { shared: &self.shared, contexts: &self.contexts, refusals: &self.refusals }
+    fn needs(&self) -> SpawnContext<'_> {
+        SpawnContext { shared: &self.shared, contexts: &self.contexts, refusals: &self.refusals }
     }
 
-    fn crew(&self) -> MutexGuard<'_, Crew> {
+    fn napi_threads(&self) -> MutexGuard<'_, NapiThreads> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -344,37 +344,37 @@ impl Engine {
 
     /// Changes settings; returns the counts as they were at the moment before.
     pub(crate) fn apply(&self, id: Id, settings: &InstancePolicy) -> Result<Counts, EngineError> {
-        self.apply_to(&mut self.crew(), id, settings)
+        self.apply_to(&mut self.napi_threads(), id, settings)
     }
 
     fn apply_to(
         &self,
-        crew: &mut Crew,
+        napi_threads: &mut NapiThreads,
         id: Id,
         settings: &InstancePolicy,
     ) -> Result<Counts, EngineError> {
         check(settings)?;
-        if crew.stopped {
+        if napi_threads.stopped {
             return Err(EngineError::Stopping);
         }
         let (needs, place) = (self.needs(), (id, &self.seats[usize::from(id.0)]));
-        crew.prepare(needs, place, settings.threaded)?;
+        napi_threads.prepare(needs, place, settings.threaded)?;
         let before = self.shared.host.instance(id).counts();
         self.shared.host.set(id, settings)?;
-        if !crew::has_thread(settings.threaded) {
-            crew.retire(needs, place);
+        if !napi_threads::has_thread(settings.threaded) {
+            napi_threads.retire(needs, place);
         }
         Ok(before)
     }
 
     fn shut_down(&mut self) {
-        let mut crew = self.crew();
-        if std::mem::replace(&mut crew.stopped, true) {
+        let mut napi_threads = self.napi_threads();
+        if std::mem::replace(&mut napi_threads.stopped, true) {
             return;
         }
-        let threads = crew.disband();
+        let threads = napi_threads.disband();
         // From here on nobody changes anything any more.
-        drop(crew);
+        drop(napi_threads);
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.wake_applications();
         // Should anything have been left lying, whoever is to find it looks now.
@@ -452,7 +452,7 @@ mod tests {
         let engine = engine();
         engine.change(1, &mode(Threaded::Enabled)).expect("a thread");
         // A change that takes for ever.
-        let change = engine.crew();
+        let change = engine.napi_threads();
         let napi = engine.napi(1).expect("it is there");
         assert!(napi.pid.is_some() && !napi.gone);
         assert_eq!((engine.napis().len(), engine.warnings().len()), (1, 1));

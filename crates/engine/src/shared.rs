@@ -1,7 +1,7 @@
 //! What every context of one engine sees.
 //!
 //! Not what the contexts do with it (`contexts`, `drive`), and nothing that a change holds for its
-//! whole length (`crew`): the locks here are held for a few instructions, and none on the way of a
+//! whole length (`napi_threads`): the locks here are held for a few instructions, and none on the way of a
 //! packet.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -176,7 +176,7 @@ impl Shared {
         &self.napis[usize::from(id.0)]
     }
 
-    /// Enters a thread into the books.
+    /// Creates an account of a thread, and registers it.
     pub(crate) fn register(&self, role: Role, name: String) -> Arc<Activity> {
         let activity = Activity::new(role, name);
         self.enter(&activity);
@@ -189,7 +189,7 @@ impl Shared {
         self.cpu(self.host.instance(id).cpu()).timer.bring_forward(at);
     }
 
-    /// Enters a thread into the books.
+    /// Registers a thread's account, and drops those of threads that have ended.
     pub(crate) fn enter(&self, activity: &Arc<Activity>) {
         let mut activities = self.activities();
         // Threads that have ended keep their place only while somebody holds on to them.

@@ -1,6 +1,6 @@
 //! Starting the engine's threads: named, in their place, in their class.
 //!
-//! Not what they do (`contexts`), nor which of them there are (`engine` for those of the CPUs, `crew`
+//! Not what they do (`contexts`), nor which of them there are (`engine` for those of the CPUs, `napi_threads`
 //! for those that come and go).
 
 use std::sync::{Arc, mpsc};

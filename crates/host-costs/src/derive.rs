@@ -51,7 +51,7 @@ impl Constant {
 pub struct Missing {
     /// The keys.
     pub keys: String,
-    /// Why.
+    /// The reason, in words.
     pub why: String,
 }
 

@@ -81,13 +81,13 @@ pub enum DeviceError {
     /// A device that is down has no instances.
     #[error("{ifname} is down, and has no NAPI instance before it is up: ip link set {ifname} up")]
     Down {
-        /// Which.
+        /// The interface's name.
         ifname: String,
     },
     /// It is up and has none.
     #[error("{ifname} has no NAPI instance: {advice}")]
     NoNapi {
-        /// Which.
+        /// The interface's name.
         ifname: String,
         /// Why, and what to do.
         advice: String,

@@ -34,7 +34,7 @@ pub enum NamespaceError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The kernel's errno.
         errno: Errno,
     },
     /// A file that is not a network namespace.
@@ -60,7 +60,7 @@ pub enum NamespaceError {
     Step {
         /// What was being done.
         step: &'static str,
-        /// Why.
+        /// The kernel's errno.
         errno: Errno,
     },
     /// The loopback device of a fresh one could not be set up.

@@ -190,30 +190,33 @@ pub struct ThreadId {
     pub start_ticks: u64,
 }
 
-/// A place as it is told in JSON, flat: `{"subject": "queue 0", "rx": [0], "tx": [], "what":
+/// A place as it is as_json in JSON, flat: `{"subject": "queue 0", "rx": [0], "tx": [], "what":
 /// "threaded"}`.
 #[derive(Serialize)]
-struct Told<'a> {
+struct PlaceJson<'a> {
     subject: String,
     rx: &'a [u32],
     tx: &'a [u32],
     what: &'static str,
 }
 
-impl<'a> Told<'a> {
-    fn of(place: &'a Place) -> Told<'a> {
+impl<'a> PlaceJson<'a> {
+    fn of(place: &'a Place) -> PlaceJson<'a> {
         let none = (&[][..], &[][..]);
         let (rx, tx) = place.instance().map_or(none, |it| (it.rx.as_slice(), it.tx.as_slice()));
-        Told { subject: place.subject(), rx, tx, what: place.what() }
+        PlaceJson { subject: place.subject(), rx, tx, what: place.what() }
     }
 }
 
-pub(super) fn told<S: Serializer>(place: &Place, serializer: S) -> Result<S::Ok, S::Error> {
-    Told::of(place).serialize(serializer)
+pub(super) fn as_json<S: Serializer>(place: &Place, serializer: S) -> Result<S::Ok, S::Error> {
+    PlaceJson::of(place).serialize(serializer)
 }
 
-pub(super) fn told_all<S: Serializer>(places: &[Place], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(places.iter().map(Told::of))
+pub(super) fn all_as_json<S: Serializer>(
+    places: &[Place],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(places.iter().map(PlaceJson::of))
 }
 
 /// What a place is set to.
@@ -288,8 +291,8 @@ impl<'de> Deserialize<'de> for Value {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Change {
-    /// Where.
-    #[serde(flatten, serialize_with = "told")]
+    /// The place on the device, or the setting of the process.
+    #[serde(flatten, serialize_with = "as_json")]
     pub place: Place,
     /// What it was; `None` where it does not exist yet (a thread that is still to be made).
     pub old: Option<Value>,

@@ -13,8 +13,8 @@ use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_kernel::{Setting, Settings, device};
 use napkin_linux::apply::{
-    Also, Applied, ApplyError, Hold, Linux, Options, Request, Restoration, RestoreOptions, apply,
-    restore,
+    Also, Applied, ApplyError, Linux, Options, Request, Restoration, RestoreOptions, Temporary,
+    apply, restore,
 };
 use napkin_linux::journal::Store;
 use napkin_os::procfs::{interrupts::Interrupts, irq, thread};
@@ -291,7 +291,7 @@ fn a_device_that_was_made_anew_is_put_back_all_the_same() {
         let policy: Policy = "defer20".parse().expect("a preset");
         let options = Options::default();
         let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-        let hold = Hold::apply(Linux::open().expect("the kernel"), &home.store(), &request);
+        let hold = Temporary::apply(Linux::open().expect("the kernel"), &home.store(), &request);
         let hold = hold.expect("applied");
         route.set_down(index).expect("down");
         route.set_up(index).expect("up");

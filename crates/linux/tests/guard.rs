@@ -17,7 +17,9 @@ use napkin_kernel::netlink::Netdev;
 use napkin_kernel::probe::Kernel;
 use napkin_kernel::process::Ready;
 use napkin_kernel::settings::{Setting, Settings};
-use napkin_linux::apply::{self, Hold, Linux, Options as ApplyOptions, Request, RestoreOptions};
+use napkin_linux::apply::{
+    self, Linux, Options as ApplyOptions, Request, RestoreOptions, Temporary,
+};
 use napkin_linux::guard::{Again, Event, EventKind, Guard, GuardError, Options, can_starve};
 use napkin_linux::journal::Store;
 use napkin_os::rights::Right;
@@ -90,12 +92,12 @@ impl Bed {
     }
 
     /// Applies the policy for as long as the answer lives.
-    fn hold(&self) -> Hold {
+    fn hold(&self) -> Temporary {
         let policy = POLICY.parse().expect(POLICY);
         let options = ApplyOptions::default();
         let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
         let store = self.store();
-        let hold = || Hold::apply(Linux::open().expect("netlink"), &store, &request);
+        let hold = || Temporary::apply(Linux::open().expect("netlink"), &store, &request);
         self.link.here.run(hold).expect("entered").expect("applied")
     }
 

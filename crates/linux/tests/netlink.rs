@@ -13,7 +13,7 @@ use napkin_kernel::netlink::{
     Ethtool, GRO, LinkRecord, Netdev, NetlinkError, Operation, QueueKind, Route, TSO, VethConfig,
 };
 use napkin_kernel::{Setting, Settings};
-use napkin_linux::apply::{Linux, Target, World};
+use napkin_linux::apply::{Backend, Linux, Target};
 use napkin_testing::{needs, test};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};

@@ -44,7 +44,7 @@ pub struct EpollUse {
 /// Everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// When.
+    /// Nanoseconds of virtual time.
     pub at: Ns,
     /// By CPU.
     pub cpus: Vec<CpuUse>,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use napkin_kernel::Device;
 use napkin_kernel::shell;
 use napkin_linux::apply::{
-    self as kernel, Applied, ApplyError, DeviceRestored, Ended, Hold, Linux, Neighbours, Options,
-    Plan, Request, Target, World,
+    self as kernel, Applied, ApplyError, Backend, DeviceRestored, Ended, Linux, Neighbours,
+    Options, Plan, Request, Target, Temporary,
 };
 use napkin_linux::attach::Signals;
 use napkin_linux::journal::Store;
@@ -65,7 +65,7 @@ pub(crate) struct Apply {
     /// Real-time priority (SCHED_FIFO) of the NAPI threads, 1 to 99.
     #[arg(long, value_name = "PRIO")]
     rt: Option<u8>,
-    /// Hold it for this time, as in 10m, then put back what was before; also on Ctrl-C or SIGTERM.
+    /// Temporary it for this time, as in 10m, then put back what was before; also on Ctrl-C or SIGTERM.
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     limit: Option<Duration>,
     /// With --for: what to do when a program starves a queue: when each of its waits finds something
@@ -87,16 +87,16 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     policies::warn(&[args.policy]);
     let cpus = args.cpus.clone().unwrap_or_default().0;
     let options = Options { queue: args.queue, transmit: args.tx, cpus, rt: args.rt };
-    let mut world = Linux::open().map_err(Failure::of)?;
+    let mut backend = Linux::open().map_err(Failure::of)?;
     if args.dry_run {
-        let at = world.look(Target::Name(&args.dev)).map_err(Failure::of)?;
+        let at = backend.look(Target::Name(&args.dev)).map_err(Failure::of)?;
         let plan =
-            kernel::plan(&args.policy, &at, world.kernel(), &options).map_err(Failure::of)?;
+            kernel::plan(&args.policy, &at, backend.kernel(), &options).map_err(Failure::of)?;
         let neighbours = kernel::neighbours(&args.policy, &at.device, args.queue, &[]);
         warn(&plan, &at.device, neighbours.as_ref());
-        return told(args, &plan, &plan.changes, neighbours.as_ref());
+        return print_plan(args, &plan, &plan.changes, neighbours.as_ref());
     }
-    let store = Store::open().map_err(|error| match world.may_change() {
+    let store = Store::open().map_err(|error| match backend.may_change() {
         // The right is what is missing first.
         Err(right) => Failure::of(ApplyError::NoRight { ifname: args.dev.clone(), right }),
         Ok(()) => Failure::of(error),
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     let request =
         Request { policy: &args.policy, ifname: &args.dev, options: &options, force: args.force };
     let Some(limit) = args.limit else {
-        let applied = kernel::apply(&mut world, &store, &request).map_err(Failure::of)?;
+        let applied = kernel::apply(&mut backend, &store, &request).map_err(Failure::of)?;
         if args.policy.suspends() {
             guard::unwatched();
         }
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     };
     // Before anything is changed, so that no signal ends this in between.
     let signals = Signals::block_ends().map_err(Failure::of)?;
-    let hold = Hold::apply(world, &store, &request).map_err(Failure::of)?;
+    let hold = Temporary::apply(backend, &store, &request).map_err(Failure::of)?;
     // A reader that has gone is no reason to end early.
     let told = told_applied(args, hold.applied());
     let suspends = args.policy.suspends();
@@ -141,7 +141,7 @@ fn told_applied(args: &Apply, applied: &Applied) -> Result<(), Failure> {
     let device = &applied.before.device;
     let neighbours = kernel::neighbours(&args.policy, device, args.queue, &[]);
     warn(&applied.plan, device, neighbours.as_ref());
-    told(args, &applied.plan, &applied.done, neighbours.as_ref())
+    print_plan(args, &applied.plan, &applied.done, neighbours.as_ref())
 }
 
 fn warn(plan: &Plan, device: &Device, neighbours: Option<&Neighbours>) {
@@ -166,7 +166,7 @@ fn warn(plan: &Plan, device: &Device, neighbours: Option<&Neighbours>) {
     }
 }
 
-fn told(
+fn print_plan(
     args: &Apply,
     plan: &Plan,
     changes: &[Change],

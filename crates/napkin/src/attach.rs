@@ -5,9 +5,9 @@ use std::time::Duration;
 use napkin_kernel::probe::Kernel;
 use napkin_kernel::process::Params;
 use napkin_kernel::shell;
-use napkin_linux::apply::{DeviceRestored, Hold, Options, Request};
+use napkin_linux::apply::{DeviceRestored, Options, Request, Temporary};
 use napkin_linux::attach::{
-    Attachment, Detail, Ended, Event, Lines, Plan, Restoration, Signals, cpus_by_napi, hold, set_on,
+    Attachment, Detail, Ended, Event, Lines, Plan, Restoration, Signals, cpus_by_napi, keep, set_on,
 };
 use napkin_linux::guard::can_starve;
 use napkin_linux::journal::{Found, ProcessJournals, Store};
@@ -120,7 +120,7 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
         return Ok(());
     }
     let guard = how.guard(device.as_ref());
-    let ended = hold(&mut attachment, args.limit, &signals, &mut tell);
+    let ended = keep(&mut attachment, args.limit, &signals, &mut tell);
     let unset = not_set(&attachment);
     let (restoration, events) = attachment.restore();
     events.iter().for_each(&mut tell);
@@ -202,12 +202,12 @@ impl How {
     }
 
     /// Applies the policy to the device for as long as the guard lives.
-    pub(crate) fn device(&self) -> Result<Option<Hold>, Failure> {
+    pub(crate) fn device(&self) -> Result<Option<Temporary>, Failure> {
         let Some(ifname) = &self.dev else { return Ok(None) };
         let cpus = self.cpus.clone().unwrap_or_default().0;
         let options = Options { queue: self.queue, cpus, ..Options::default() };
         let request = Request { policy: &self.policy, ifname, options: &options, force: false };
-        let device = Hold::here(&request).map_err(Failure::of)?;
+        let device = Temporary::here(&request).map_err(Failure::of)?;
         if self.verbose {
             let changes = device.applied().done.len();
             say(&format!("{ifname}: {}, {changes} settings changed", self.policy));
@@ -224,7 +224,7 @@ impl How {
     }
 
     /// Watches for queues that the program starves, if it can.
-    pub(crate) fn guard(&self, device: Option<&Hold>) -> Option<napkin_linux::guard::Guard> {
+    pub(crate) fn guard(&self, device: Option<&Temporary>) -> Option<napkin_linux::guard::Guard> {
         if !self.can_starve() {
             return None;
         }
@@ -237,7 +237,7 @@ impl How {
     }
 
     /// Puts the device back and says what could not be.
-    pub(crate) fn put_back(&self, device: Hold) -> Result<(), Failure> {
+    pub(crate) fn put_back(&self, device: Temporary) -> Result<(), Failure> {
         let restored: DeviceRestored = device.restore().map_err(Failure::of)?;
         if restored.is_complete() {
             return Ok(());

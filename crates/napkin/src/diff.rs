@@ -1,6 +1,6 @@
 //! `napkin diff`.
 
-use napkin_linux::apply::{Difference, Linux, Options, Target, World, difference, plan};
+use napkin_linux::apply::{Backend, Difference, Linux, Options, Target, difference, plan};
 use napkin_linux::journal::Store;
 use napkin_policy::Policy;
 use serde_json::json;
@@ -48,9 +48,9 @@ fn trouble(error: impl std::fmt::Display) -> Failure {
 }
 
 fn from_policy(args: &Diff, policy: &Policy) -> Result<bool, Failure> {
-    let mut world = Linux::open().map_err(trouble)?;
-    let at = world.look(Target::Name(&args.dev)).map_err(trouble)?;
-    let plan = plan(policy, &at, world.kernel(), &Options::default()).map_err(trouble)?;
+    let mut backend = Linux::open().map_err(trouble)?;
+    let at = backend.look(Target::Name(&args.dev)).map_err(trouble)?;
+    let plan = plan(policy, &at, backend.kernel(), &Options::default()).map_err(trouble)?;
     let differs = !plan.changes.is_empty();
     if args.json {
         print_json(&json!(plan))?;
@@ -64,8 +64,8 @@ fn from_policy(args: &Diff, policy: &Policy) -> Result<bool, Failure> {
 
 fn from_before(args: &Diff) -> Result<bool, Failure> {
     let store = Store::open().map_err(trouble)?;
-    let mut world = Linux::open().map_err(trouble)?;
-    let different = difference(&mut world, &store, &args.dev).map_err(trouble)?;
+    let mut backend = Linux::open().map_err(trouble)?;
+    let different = difference(&mut backend, &store, &args.dev).map_err(trouble)?;
     if args.json {
         print_json(&json!(different))?;
     } else if different.is_empty() {

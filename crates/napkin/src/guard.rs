@@ -1,7 +1,7 @@
 //! `--guard` of `run`, `attach` and `apply --for`.
 
 use clap::ValueEnum;
-use napkin_linux::apply::Hold;
+use napkin_linux::apply::Temporary;
 use napkin_linux::guard::{self, Again, Event, EventKind, Options};
 use napkin_linux::journal::Store;
 
@@ -22,7 +22,7 @@ impl Guard {
     /// Begins to watch, if asked to; says it if that cannot be.
     pub(crate) fn start(
         self,
-        device: Option<&Hold>,
+        device: Option<&Temporary>,
         only: bool,
         quiet: bool,
     ) -> Option<guard::Guard> {

@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Measure) -> Result<(), Failure> {
         }
     };
     let measured = measure(&options, &interrupt, &mut progress)?;
-    let told = told(&measured);
+    let told = summary(&measured);
     match &args.out {
         Some(path) => {
             file::write(path, &measured.toml).map_err(Failure::of)?;
@@ -118,7 +118,7 @@ fn name(out: Option<&Path>) -> String {
 }
 
 /// What was found, for a person.
-fn told(measured: &Measured) -> String {
+fn summary(measured: &Measured) -> String {
     let rows = measured.constants.iter().filter_map(|it| {
         let (low, high) = it.range?;
         let takes = Key::find(&it.key)?.takes;

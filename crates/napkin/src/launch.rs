@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::Command;
 
-use napkin_linux::attach::{Exit, Lines, Signals, Told, die_by, run as run_program};
+use napkin_linux::attach::{Exit, Lines, RunEvent, Signals, die_by, run as run_program};
 
 use crate::attach::{How, not_set};
 use crate::failure::{Failure, say};
@@ -78,9 +78,9 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     };
     let guard = how.guard(device.as_ref());
     let mut lines = Lines::new(how.detail());
-    let mut tell = |told: Told<'_>| match told {
-        Told::Event(event) => lines.line(event).iter().for_each(|line| say(line)),
-        Told::Remaining(count) => how.note(&format!(
+    let mut tell = |told: RunEvent<'_>| match told {
+        RunEvent::Event(event) => lines.line(event).iter().for_each(|line| say(line)),
+        RunEvent::Remaining(count) => how.note(&format!(
             "the program has ended; waiting for what it left behind ({count} processes)"
         )),
         _ => {}

@@ -47,23 +47,23 @@ pub(crate) struct Restore {
 
 pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
     let store = Store::open().map_err(Failure::of)?;
-    let mut world = Linux::open().map_err(Failure::of)?;
+    let mut backend = Linux::open().map_err(Failure::of)?;
     let options = RestoreOptions {
         ifname: args.dev.clone(),
         force: args.force,
         forget: args.forget,
         dry_run: args.dry_run,
     };
-    let restoration = restore(&mut world, &store, &options).map_err(Failure::of)?;
+    let restoration = restore(&mut backend, &store, &options).map_err(Failure::of)?;
     if args.json {
         print_json(&json!(restoration))?;
     } else {
-        told(&restoration, &store, args)?;
+        print_restored(&restoration, &store, args)?;
     }
     if restoration.is_complete() { Ok(()) } else { Err(Failure::Exit(1)) }
 }
 
-fn told(restoration: &Restoration, store: &Store, args: &Restore) -> Result<(), Failure> {
+fn print_restored(restoration: &Restoration, store: &Store, args: &Restore) -> Result<(), Failure> {
     for found in &restoration.also {
         also(found, args.dry_run);
     }

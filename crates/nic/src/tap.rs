@@ -137,7 +137,7 @@ pub enum TapError {
         action: &'static str,
         /// The interface.
         name: String,
-        /// Why not.
+        /// The operating system's answer.
         source: io::Error,
     },
 }

@@ -155,7 +155,7 @@ pub enum ReproduceError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's answer.
         source: std::io::Error,
     },
     /// Anything else that stands against it, such as a profile that does not fit.

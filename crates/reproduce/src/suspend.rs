@@ -67,8 +67,13 @@ const P99: &str = "p99";
 const CPU: &str = "CPU";
 
 /// A figure: its name, its unit, the published one, the one of a run, and what its name promises.
-type Quantity =
-    (&'static str, Unit, fn(&IrqSuspendRow) -> f64, fn(&Taken) -> f64, Option<fn(&Taken) -> f64>);
+type Quantity = (
+    &'static str,
+    Unit,
+    fn(&IrqSuspendRow) -> f64,
+    fn(&PublishedFigures) -> f64,
+    Option<fn(&PublishedFigures) -> f64>,
+);
 
 const QUANTITIES: [Quantity; 5] = [
     (ACHIEVED, Unit::PerS, |row| row.achieved_qps_mean, |it| it.achieved_per_s, None),
@@ -89,7 +94,7 @@ const COUNTS: [(&str, &str); 5] = [
 
 /// The published figures of one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Taken {
+struct PublishedFigures {
     achieved_per_s: f64,
     mean_us: f64,
     p95_us: f64,
@@ -99,11 +104,11 @@ struct Taken {
     true_us: [f64; 3],
 }
 
-impl Taken {
-    fn of(outcome: &Outcome) -> Taken {
+impl PublishedFigures {
+    fn of(outcome: &Outcome) -> PublishedFigures {
         let us = |name: &str| outcome.figures.get(name).map_or(f64::NAN, |ns| ns / 1e3);
         let latency = &outcome.latency;
-        Taken {
+        PublishedFigures {
             achieved_per_s: outcome.achieved_per_s,
             mean_us: us("published_mean_ns"),
             p95_us: us("published_p95_ns"),
@@ -115,7 +120,7 @@ impl Taken {
     }
 
     /// The same from a run's figures.
-    fn from(figures: &Figures) -> Taken {
+    fn from(figures: &Figures) -> PublishedFigures {
         let us = |name: &str| {
             let value = figures.extra.get(name).and_then(serde_json::Value::as_f64);
             value.map_or(f64::NAN, |ns| ns / 1e3)
@@ -123,7 +128,7 @@ impl Taken {
         let latency = |get: fn(&LatencyNs) -> Option<f64>| {
             figures.latency_ns.as_ref().and_then(get).map_or(f64::NAN, |ns| ns / 1e3)
         };
-        Taken {
+        PublishedFigures {
             achieved_per_s: figures.achieved_per_s.unwrap_or(f64::NAN),
             mean_us: us("published_mean_ns"),
             p95_us: us("published_p95_ns"),
@@ -190,7 +195,7 @@ pub fn fit_error(profile: &Profile) -> f64 {
             window_s: FIT_S,
         };
         let Ok(outcome) = outcome(&point, 1) else { return f64::INFINITY };
-        let taken = Taken::of(&outcome);
+        let taken = PublishedFigures::of(&outcome);
         let log = |modelled: f64, published: f64| (modelled / published).ln().abs();
         sum += 10.0 * log(taken.achieved_per_s, row.achieved_qps_mean)
             + log(taken.mean_us, row.avg_lat_us_median)
@@ -303,7 +308,9 @@ impl Experiment for Suspend {
                 ..Cell::new("2024", &row.config, &load(row.target_qps), quantity, unit)
             };
             for (name, unit, published, published_tool, promised) in QUANTITIES {
-                let of = |get: fn(&Taken) -> f64| modelled(&|it| get(&Taken::from(it)));
+                let of = |get: fn(&PublishedFigures) -> f64| {
+                    modelled(&|it| get(&PublishedFigures::from(it)))
+                };
                 let true_value = promised.filter(|_| !grows).and_then(|get| of(get).estimate());
                 let why = by_construction(row, name);
                 cells.push(Cell {
@@ -427,11 +434,11 @@ mod tests {
     use napkin_measure::Percentiles;
     use napkin_measure::report::Progress;
 
-    fn taken(config: &str, target: TargetQps) -> Taken {
+    fn taken(config: &str, target: TargetQps) -> PublishedFigures {
         let profile = Profile::named(PROFILE).unwrap();
         let config = config.to_owned();
         let point = Point { config, target, profile, warm_up_s: 0.05, window_s: 0.1 };
-        Taken::of(&outcome(&point, 1).unwrap())
+        PublishedFigures::of(&outcome(&point, 1).unwrap())
     }
 
     #[test]

@@ -42,15 +42,15 @@ const HERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 /// Two namespaces and a veth pair: `ifname` here, polled by NAPI, and the other end there.
-struct World {
+struct Backend {
     here: Namespace,
     there: Namespace,
     ifname: String,
     key: Key,
 }
 
-impl World {
-    fn new() -> World {
+impl Backend {
+    fn new() -> Backend {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         needs_rights(&COUNTS);
         // A name that no other test's device has: trace buffers are filtered by it.
@@ -102,7 +102,7 @@ impl World {
                 napis[0].id
             })
             .expect("a thread here");
-        World { here, there, ifname, key: Key { netns, ifindex, napi_id } }
+        Backend { here, there, ifname, key: Key { netns, ifindex, napi_id } }
     }
 
     fn set(&self, settings: &[(Setting, u64)]) {
@@ -130,7 +130,7 @@ struct Talk {
 }
 
 impl Talk {
-    fn new(world: &World) -> Talk {
+    fn new(world: &Backend) -> Talk {
         let socket = |address| {
             let socket = UdpSocket::bind((address, 0)).expect("a socket");
             socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
@@ -297,7 +297,7 @@ struct Told {
 }
 
 /// Counts during some traffic, by the programs and by the trace.
-fn tell(world: &World, traffic: impl FnOnce(&Talk) -> u64 + Send) -> Told {
+fn tell(world: &Backend, traffic: impl FnOnce(&Talk) -> u64 + Send) -> Told {
     let counter = Counter::start(&Options::default()).expect("it counts");
     assert_eq!(counter.notes(), &[] as &[String]);
     let talk = Talk::new(world);
@@ -363,7 +363,7 @@ impl Told {
 
 #[test]
 fn base_is_polled_by_softirqs_and_every_packet_is_counted() {
-    let world = World::new();
+    let world = Backend::new();
     let told = tell(&world, |talk| talk.rounds(500, 4));
     told.agrees();
     assert_eq!(told.received, 2000);
@@ -377,7 +377,7 @@ fn base_is_polled_by_softirqs_and_every_packet_is_counted() {
 
 #[test]
 fn threaded_is_polled_by_the_thread_alone() {
-    let world = World::new();
+    let world = Backend::new();
     world.set(&[(Setting::Threaded, 1)]);
     let told = tell(&world, |talk| talk.rounds(500, 4));
     told.agrees();
@@ -388,7 +388,7 @@ fn threaded_is_polled_by_the_thread_alone() {
 
 #[test]
 fn deferral_is_seen_as_the_timer_armed_and_fired_and_as_empty_polls() {
-    let world = World::new();
+    let world = Backend::new();
     world.set(&[(Setting::DeferHardIrqs, 100), (Setting::GroFlushTimeout, 20_000)]);
     let told = tell(&world, |talk| talk.rounds(200, 4));
     told.agrees();
@@ -464,7 +464,7 @@ fn to_busy_poller(talk: &Talk, params: Params, rounds: u32) -> u64 {
 
 #[test]
 fn a_busy_polling_application_s_polls_are_its_own_the_last_of_a_session_too() {
-    let world = World::new();
+    let world = Backend::new();
     world.set(&[(Setting::DeferHardIrqs, 100), (Setting::GroFlushTimeout, 5_000_000)]);
     let params = Params { busy_poll_usecs: 200, busy_poll_budget: 64, prefer_busy_poll: true };
     let told = tell(&world, |talk| to_busy_poller(talk, params, 200));
@@ -478,7 +478,7 @@ fn a_busy_polling_application_s_polls_are_its_own_the_last_of_a_session_too() {
 
 #[test]
 fn without_prefer_softirqs_and_the_application_compete_and_each_poll_is_given_to_who_made_it() {
-    let world = World::new();
+    let world = Backend::new();
     let params = Params { busy_poll_usecs: 200, busy_poll_budget: 8, prefer_busy_poll: false };
     let told = tell(&world, |talk| to_busy_poller(talk, params, 500));
     told.agrees();
@@ -491,7 +491,7 @@ fn without_prefer_softirqs_and_the_application_compete_and_each_poll_is_given_to
 
 #[test]
 fn suspension_is_told_from_deferral() {
-    let world = World::new();
+    let world = Backend::new();
     world.set(&[
         (Setting::DeferHardIrqs, 100),
         (Setting::GroFlushTimeout, 20_000),
@@ -507,7 +507,7 @@ fn suspension_is_told_from_deferral() {
 
 #[test]
 fn a_suspension_whose_application_does_not_come_back_ends_by_its_timer() {
-    let world = World::new();
+    let world = Backend::new();
     world.set(&[
         (Setting::DeferHardIrqs, 100),
         (Setting::GroFlushTimeout, 20_000),
@@ -537,7 +537,7 @@ fn a_suspension_whose_application_does_not_come_back_ends_by_its_timer() {
 
 #[test]
 fn instances_beyond_the_room_are_lost_and_said_to_be_and_forgetting_one_makes_room() {
-    let worlds = [World::new(), World::new()];
+    let worlds = [Backend::new(), Backend::new()];
     let counter = Counter::start(&Options { instances: 1, timers: false }).expect("it counts");
     let talks: Vec<Talk> = worlds.iter().map(Talk::new).collect();
     for talk in &talks {
@@ -554,7 +554,7 @@ fn instances_beyond_the_room_are_lost_and_said_to_be_and_forgetting_one_makes_ro
 
 #[test]
 fn a_device_that_goes_away_leaves_its_counts_until_they_are_forgotten() {
-    let world = World::new();
+    let world = Backend::new();
     let counter = Counter::start(&Options::default()).expect("it counts");
     Talk::new(&world).rounds(5, 1);
     let before = settled(&counter, &world.key);
@@ -570,8 +570,8 @@ fn a_device_that_goes_away_leaves_its_counts_until_they_are_forgotten() {
 
 #[test]
 fn a_sampler_puts_counts_thread_mode_and_owner_together_and_leaves_other_namespaces_out() {
-    let world = World::new();
-    let other = World::new();
+    let world = Backend::new();
+    let other = Backend::new();
     world.set(&[(Setting::Threaded, 1)]);
     let mut sampler = world
         .here
@@ -719,7 +719,7 @@ fn bpf(command: i32, mut attributes: [u32; 3]) -> Option<OwnedFd> {
 
 #[test]
 fn the_programs_are_short_and_what_a_run_takes_is_printed() {
-    let world = World::new();
+    let world = Backend::new();
     world.set(&[(Setting::DeferHardIrqs, 100), (Setting::GroFlushTimeout, 20_000)]);
     let counter = Counter::start(&Options::default()).expect("it counts");
     // BPF_ENABLE_STATS, of run times, until the descriptor is closed.

@@ -73,7 +73,7 @@ impl BenchError {
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct Stopped {
-    /// Why.
+    /// What ended the run.
     pub error: BenchError,
     /// What was measured until then, if anything.
     pub report: Option<Box<Report>>,

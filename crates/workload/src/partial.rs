@@ -26,7 +26,7 @@ pub enum PartialError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// It is no such file.

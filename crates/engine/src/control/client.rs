@@ -43,19 +43,19 @@ pub enum ClientError {
     Several {
         /// Those that were found.
         running: Vec<Running>,
-        /// How.
+        /// The option that chooses one, as in `--control`.
         option: &'static str,
     },
     /// Nobody listens there.
     #[error("no engine is controlled over {path}: nobody listens there; see `napkin serve --help`")]
     Nobody {
-        /// Where.
+        /// Its path.
         path: PathBuf,
     },
     /// It is another user's.
     #[error("the engine behind {path} is another user's: become that user")]
     Forbidden {
-        /// Where.
+        /// Its path.
         path: PathBuf,
     },
     /// Somebody else listens, whatever the path.
@@ -64,23 +64,23 @@ pub enum ClientError {
          control an engine of that user's, become that user", rustix::process::geteuid().as_raw()
     )]
     Stranger {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// Who.
+        /// The user id.
         uid: u32,
     },
     /// The connection broke, or the path is no socket's.
     #[error("cannot talk to an engine over {path}: {source}")]
     Broken {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The operating system's answer.
         source: std::io::Error,
     },
     /// Whoever listens there is no engine of this version.
     #[error("whoever listens at {path} is no engine of this version of napkin: {what}")]
     NotAnEngine {
-        /// Where.
+        /// Its path.
         path: PathBuf,
         /// What is wrong with the answer.
         what: String,

@@ -87,7 +87,7 @@ pub enum ControlError {
          own with --control PATH", owner(*pid)
     )]
     InUse {
-        /// Where.
+        /// Its path.
         path: PathBuf,
         /// The process, if the operating system says which.
         pid: Option<i32>,
@@ -95,7 +95,7 @@ pub enum ControlError {
     /// Something else is there.
     #[error("{path} exists and is no stream socket: remove it, or choose another path")]
     NotASocket {
-        /// Where.
+        /// Its path.
         path: PathBuf,
     },
     /// No socket can have such a path.
@@ -110,7 +110,7 @@ pub enum ControlError {
          can"
     )]
     Unsafe {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// What it is, whose, and with which mode.
         found: String,
@@ -120,17 +120,17 @@ pub enum ControlError {
     /// Another process keeps the directory locked.
     #[error("{path} is locked by another process: choose another directory")]
     Locked {
-        /// Which.
+        /// Its path.
         path: PathBuf,
     },
     /// The operating system refused.
     #[error("cannot {action} {path}: {source}")]
     System {
-        /// What.
+        /// What was tried, as the end of "cannot".
         action: &'static str,
         /// On what.
         path: PathBuf,
-        /// Why.
+        /// The operating system's answer.
         source: std::io::Error,
     },
 }

@@ -165,7 +165,7 @@ pub enum CountError {
     /// A right is missing.
     #[error("counting polls needs {right}: run as root, or give it to the program (setcap)")]
     Right {
-        /// Which.
+        /// The missing right.
         right: Right,
     },
     /// The right is held, and the kernel refuses all the same.

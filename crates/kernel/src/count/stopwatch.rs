@@ -104,7 +104,7 @@ impl Point {
 pub struct Record {
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at: u64,
-    /// Where.
+    /// The trace point that was passed.
     pub point: Point,
     /// The number that the point has, see [`Point`].
     pub value: u32,

@@ -12,7 +12,7 @@ pub enum NetlinkError {
     Open {
         /// The step that failed.
         step: &'static str,
-        /// Why.
+        /// The kernel's errno.
         errno: Errno,
     },
     /// The kernel lacks the whole family.
@@ -83,7 +83,7 @@ pub enum NetlinkError {
     Io {
         /// What was asked.
         request: String,
-        /// Why.
+        /// The kernel's errno.
         errno: Errno,
     },
     /// No complete reply in time.

@@ -39,7 +39,7 @@ pub enum ProcessError {
     /// The kernel has no such call.
     #[error("this kernel cannot do this: {what} needs Linux {since}")]
     Unsupported {
-        /// What.
+        /// What was tried, as part of the sentence.
         what: &'static str,
         /// From which version on.
         since: &'static str,
@@ -49,7 +49,7 @@ pub enum ProcessError {
     Placement {
         /// Its id.
         pid: i32,
-        /// Why.
+        /// What the scheduler's system call was refused for.
         source: SchedError,
     },
     /// A change could not be written down, so it was not made.
@@ -57,7 +57,7 @@ pub enum ProcessError {
     Unwritten {
         /// Its id.
         pid: i32,
-        /// Why.
+        /// The reason, in words.
         reason: String,
     },
     /// This process has no descriptor left for it.

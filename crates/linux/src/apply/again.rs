@@ -4,8 +4,8 @@
 //! another one after the device was moved. What names a device for as long as it exists is the inode
 //! of its directory in sysfs, which survives a new name and a move.
 
-use super::error::WorldError;
-use super::world::{Snapshot, Target, Whereabouts, World};
+use super::backend::{Backend, Snapshot, Target, Whereabouts};
+use super::error::BackendError;
 
 /// A device that was looked for.
 #[derive(Debug)]
@@ -22,12 +22,12 @@ pub(super) enum Again {
 ///
 /// # Errors
 /// If the kernel does not answer.
-pub(super) fn again<W: World>(
-    world: &mut W,
+pub(super) fn again<W: Backend>(
+    backend: &mut W,
     ifindex: u32,
     identity: Option<u64>,
-) -> Result<Again, WorldError> {
-    let found = match world.look(Target::Index(ifindex)) {
+) -> Result<Again, BackendError> {
+    let found = match backend.look(Target::Index(ifindex)) {
         Ok(at) => Some(at),
         Err(error) if error.is_absent() => None,
         Err(error) => return Err(error),
@@ -38,8 +38,8 @@ pub(super) fn again<W: World>(
     if let Some(at) = found.filter(|at| at.identity.is_none_or(|it| it == identity)) {
         return Ok(Again::There(Box::new(at)));
     }
-    Ok(match world.whereabouts(identity)? {
-        Whereabouts::Here(ifindex) => match world.look(Target::Index(ifindex)) {
+    Ok(match backend.whereabouts(identity)? {
+        Whereabouts::Here(ifindex) => match backend.look(Target::Index(ifindex)) {
             Ok(at) => Again::There(Box::new(at)),
             Err(error) if error.is_absent() => Again::Gone,
             Err(error) => return Err(error),

@@ -2,18 +2,18 @@
 
 use serde::Serialize;
 
+use super::backend::{Backend, Target};
 use super::error::ApplyError;
 use super::located::located;
-use super::world::{Target, World};
 use crate::journal::{Standing, Store};
-use crate::place::{Place, Value, told};
+use crate::place::{Place, Value, as_json};
 
 /// One place that is not as it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Difference {
-    /// Where.
-    #[serde(flatten, serialize_with = "told")]
+    /// The place on the device, or the setting of the process.
+    #[serde(flatten, serialize_with = "as_json")]
     pub place: Place,
     /// What it was before napkin changed it.
     pub before: Value,
@@ -29,12 +29,12 @@ pub struct Difference {
 ///
 /// # Errors
 /// If there is no such device, or its journal cannot be read.
-pub fn difference<W: World>(
-    world: &mut W,
+pub fn difference<W: Backend>(
+    backend: &mut W,
     store: &Store,
     ifname: &str,
 ) -> Result<Vec<Difference>, ApplyError> {
-    let at = world.look(Target::Name(ifname))?;
+    let at = backend.look(Target::Name(ifname))?;
     let journal = store.device_of(at.device.ifindex, ifname, at.identity)?;
     let now = located(&at, journal.records().iter().map(|record| &record.spot));
     let different = journal.records().iter().zip(now).filter_map(|(record, spot)| {

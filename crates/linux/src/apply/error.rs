@@ -15,7 +15,7 @@ use napkin_os::rights::Right;
 /// Why the kernel could not be read or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum WorldError {
+pub enum BackendError {
     /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -33,7 +33,7 @@ pub enum WorldError {
     Thread {
         /// Whose.
         instance: String,
-        /// Why.
+        /// What the scheduler's system call was refused for.
         source: napkin_os::sched::SchedError,
     },
     /// What was to be set has vanished.
@@ -42,7 +42,7 @@ pub enum WorldError {
          look again"
     )]
     Gone {
-        /// What.
+        /// What was tried, as part of the sentence.
         what: &'static str,
         /// Of which device.
         ifname: String,
@@ -52,21 +52,21 @@ pub enum WorldError {
     /// It was to be set to something that it cannot be.
     #[error("{what} cannot be {value}")]
     NoSuchValue {
-        /// What.
+        /// What was tried, as part of the sentence.
         what: &'static str,
         /// The value.
         value: String,
     },
 }
 
-impl WorldError {
+impl BackendError {
     /// Whether there is no such device (any more), as opposed to no answer.
     pub fn is_absent(&self) -> bool {
         matches!(
             self,
-            WorldError::Device(DeviceError::Absent { .. })
-                | WorldError::Netlink(NetlinkError::NoDevice { .. })
-                | WorldError::Device(DeviceError::Netlink(NetlinkError::NoDevice { .. }))
+            BackendError::Device(DeviceError::Absent { .. })
+                | BackendError::Netlink(NetlinkError::NoDevice { .. })
+                | BackendError::Device(DeviceError::Netlink(NetlinkError::NoDevice { .. }))
         )
     }
 }
@@ -139,7 +139,7 @@ pub enum PlanError {
     /// No such CPU.
     #[error("CPU {cpu} is not on: there is {online}")]
     Cpu {
-        /// Which.
+        /// The CPU's number.
         cpu: usize,
         /// Those that are.
         online: String,
@@ -158,7 +158,7 @@ pub enum ApplyError {
     Journal(#[from] JournalError),
     /// The kernel.
     #[error(transparent)]
-    World(#[from] WorldError),
+    Backend(#[from] BackendError),
     /// A right is missing.
     #[error(
         "changing {ifname} takes {right} (run it as root); nothing was changed. --dry-run and \
@@ -177,7 +177,7 @@ pub enum ApplyError {
         list(foreign)
     )]
     Foreign {
-        /// What.
+        /// The values that somebody else has set.
         foreign: Vec<Foreign>,
     },
     /// A change failed in the middle.

@@ -3,12 +3,12 @@
 use napkin_os::sched::Class;
 use napkin_policy::Policy;
 
+use super::backend::{Backend, Snapshot, Target};
 use super::error::ApplyError;
 use super::located::located;
 use super::plan::{Options, Plan, plan};
 use super::restored::Foreign;
 use super::undo::undo;
-use super::world::{Snapshot, Target, World};
 use crate::journal::{DeviceJournal, Lock, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Value};
 use napkin_kernel::settings::Setting;
@@ -44,41 +44,41 @@ pub struct Applied {
 /// # Errors
 /// If another napkin is at the device, the kernel lacks something, a right is missing, or somebody
 /// else changed what napkin had set.
-pub fn apply<W: World>(
-    world: &mut W,
+pub fn apply<W: Backend>(
+    backend: &mut W,
     store: &Store,
     request: &Request<'_>,
 ) -> Result<Applied, ApplyError> {
-    let (applied, _journal, _lock) = held(world, store, request)?;
+    let (applied, _journal, _lock) = held(backend, store, request)?;
     Ok(applied)
 }
 
 /// The same, with the lock still held.
-pub(super) fn held<W: World>(
-    world: &mut W,
+pub(super) fn held<W: Backend>(
+    backend: &mut W,
     store: &Store,
     request: &Request<'_>,
 ) -> Result<(Applied, DeviceJournal, Lock), ApplyError> {
-    let first = world.look(Target::Name(request.ifname))?;
+    let first = backend.look(Target::Name(request.ifname))?;
     // What cannot be is said before anything is touched, the lock included.
-    plan(request.policy, &first, world.kernel(), request.options)?;
+    plan(request.policy, &first, backend.kernel(), request.options)?;
     let ifname = first.device.ifname.clone();
-    world.may_change().map_err(|right| ApplyError::NoRight { ifname: ifname.clone(), right })?;
+    backend.may_change().map_err(|right| ApplyError::NoRight { ifname: ifname.clone(), right })?;
     let lock = store.lock(first.device.ifindex, &ifname)?;
     // Another napkin may have been at it until now.
-    let before = world.look(Target::Index(first.device.ifindex))?;
+    let before = backend.look(Target::Index(first.device.ifindex))?;
     let mut journal = store.device_of(before.device.ifindex, &ifname, before.identity)?;
     journal.locate(located(&before, journal.records().iter().map(|record| &record.spot)));
     let foreign = foreign(&before, &journal);
     if !foreign.is_empty() && !request.force {
         return Err(ApplyError::Foreign { foreign });
     }
-    let plan = plan(request.policy, &before, world.kernel(), request.options)?;
+    let plan = plan(request.policy, &before, backend.kernel(), request.options)?;
     let mut done = Vec::new();
-    match execute(world, &mut journal, &before, &plan.changes, &mut done) {
+    match execute(backend, &mut journal, &before, &plan.changes, &mut done) {
         Ok(()) => Ok((Applied { plan, done, before }, journal, lock)),
         Err(failed) => {
-            let undone = undo(world, &mut journal, &before, &before, &done);
+            let undone = undo(backend, &mut journal, &before, &before, &done);
             Err(ApplyError::Stopped { failed: Box::new(failed), left: undone.words() })
         }
     }
@@ -95,17 +95,17 @@ fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
     changed.collect()
 }
 
-fn execute<W: World>(
-    world: &mut W,
+fn execute<W: Backend>(
+    backend: &mut W,
     journal: &mut DeviceJournal,
     at: &Snapshot,
     changes: &[Change],
     done: &mut Vec<Change>,
 ) -> Result<(), ApplyError> {
     for change in changes {
-        remember_threads(world, journal, at, change, done)?;
-        let Some(old) = world.read(at, &change.place)? else {
-            return Err(super::WorldError::Gone {
+        remember_threads(backend, journal, at, change, done)?;
+        let Some(old) = backend.read(at, &change.place)? else {
+            return Err(super::BackendError::Gone {
                 what: change.place.what(),
                 ifname: at.device.ifname.clone(),
                 subject: change.place.subject(),
@@ -115,15 +115,15 @@ fn execute<W: World>(
         if old == change.new {
             continue;
         }
-        set(world, journal, at, &change.place, &old, &change.new)?;
+        set(backend, journal, at, &change.place, &old, &change.new)?;
         done.push(Change { old: Some(old), ..change.clone() });
     }
     Ok(())
 }
 
 /// Writes a change down, then makes it.
-fn set<W: World>(
-    world: &mut W,
+fn set<W: Backend>(
+    backend: &mut W,
     journal: &mut DeviceJournal,
     at: &Snapshot,
     place: &Place,
@@ -131,20 +131,20 @@ fn set<W: World>(
     new: &Value,
 ) -> Result<(), ApplyError> {
     let thread = match place.instance() {
-        Some(instance) if place.of_thread() => world.thread(at, instance)?,
+        Some(instance) if place.of_thread() => backend.thread(at, instance)?,
         _ => None,
     };
     journal.before_of(&at.spot(place), thread, old, new)?;
     fault::point();
-    world.write(at, place, new)?;
+    backend.write(at, place, new)?;
     fault::point();
     Ok(())
 }
 
 /// A thread ends with its mode, and its CPUs and class with it. What somebody had given it is
 /// written down as a change to what a new thread has, so that it is given back.
-fn remember_threads<W: World>(
-    world: &mut W,
+fn remember_threads<W: Backend>(
+    backend: &mut W,
     journal: &mut DeviceJournal,
     at: &Snapshot,
     change: &Change,
@@ -159,11 +159,11 @@ fn remember_threads<W: World>(
     };
     for instance in of {
         let fresh = [
-            (Place::ThreadCpus(instance.clone()), Value::cpus(&world.new_thread_cpus())),
+            (Place::ThreadCpus(instance.clone()), Value::cpus(&backend.new_thread_cpus())),
             (Place::ThreadClass(instance), Value::Class(Class::Fair)),
         ];
         for (place, new) in fresh {
-            if let Some(old) = world.read(at, &place)?
+            if let Some(old) = backend.read(at, &place)?
                 && old != new
             {
                 journal.before(&at.spot(&place), &old, &new)?;

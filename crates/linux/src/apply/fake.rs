@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use napkin_os::sched::Class;
 
-use super::error::WorldError;
-use super::world::{Snapshot, Target, Whereabouts, World};
+use super::backend::{Backend, Snapshot, Target, Whereabouts};
+use super::error::BackendError;
 use crate::place::{COMPARED, Instance, Place, ThreadId, Value};
 use crate::support::tests::linux;
 use napkin_kernel::device::{Device, DeviceError, Napi};
@@ -227,7 +227,7 @@ fn thread(napi: &mut Napi, threaded: bool) {
     }
 }
 
-impl World for Fake {
+impl Backend for Fake {
     fn kernel(&self) -> &Kernel {
         &self.kernel
     }
@@ -236,10 +236,10 @@ impl World for Fake {
         if self.right { Ok(()) } else { Err(Right::NetAdmin) }
     }
 
-    fn look(&mut self, target: Target<'_>) -> Result<Snapshot, WorldError> {
+    fn look(&mut self, target: Target<'_>) -> Result<Snapshot, BackendError> {
         if self.silent {
             let value = String::from("silence");
-            return Err(WorldError::NoSuchValue { what: "device", value });
+            return Err(BackendError::NoSuchValue { what: "device", value });
         }
         let device = self.devices.iter().find(|device| match target {
             Target::Name(ifname) => device.ifname == ifname,
@@ -266,17 +266,17 @@ impl World for Fake {
         Ok(snapshot)
     }
 
-    fn here(&mut self, identity: u64) -> Result<Option<u32>, WorldError> {
+    fn here(&mut self, identity: u64) -> Result<Option<u32>, BackendError> {
         let here = self.identities.iter().find(|(_, it)| **it == identity);
         Ok(here.map(|(ifindex, _)| *ifindex))
     }
 
-    fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, WorldError> {
+    fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, BackendError> {
         let here = self.here(identity)?.map(Whereabouts::Here);
         Ok(here.unwrap_or_else(|| self.otherwise.clone()))
     }
 
-    fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, WorldError> {
+    fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, BackendError> {
         let Some(instance) = place.instance().filter(|_| !self.silent) else {
             let now = self.look(Target::Index(at.device.ifindex))?;
             return Ok(now.values.get(place).cloned());
@@ -290,11 +290,11 @@ impl World for Fake {
         Ok(value)
     }
 
-    fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), WorldError> {
+    fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), BackendError> {
         if self.refuses_after == Some(self.writes) {
             self.refuses_after = None;
             let value = value.to_string();
-            return Err(WorldError::NoSuchValue { what: place.what(), value });
+            return Err(BackendError::NoSuchValue { what: place.what(), value });
         }
         self.writes += 1;
         self.set(at, place, value);
@@ -308,7 +308,7 @@ impl World for Fake {
         &mut self,
         at: &Snapshot,
         instance: &Instance,
-    ) -> Result<Option<ThreadId>, WorldError> {
+    ) -> Result<Option<ThreadId>, BackendError> {
         let Some(id) = at.napi(instance).map(|napi| napi.id) else { return Ok(None) };
         let mut napis = self.devices.iter().flat_map(|device| &device.napis);
         let tid = napis.find(|napi| napi.id == id).and_then(|napi| napi.pid);
@@ -328,7 +328,7 @@ impl World for Fake {
         thread: ThreadId,
         place: &Place,
         value: &Value,
-    ) -> Result<(), WorldError> {
+    ) -> Result<(), BackendError> {
         let napi = self.of_thread(thread).expect("a thread");
         match value {
             Value::Cpus(cpus) => napi.thread_cpus = Some(cpus.clone()),

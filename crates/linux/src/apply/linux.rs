@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::error::WorldError;
-use super::world::{Snapshot, Target, Whereabouts, World};
+use super::backend::{Backend, Snapshot, Target, Whereabouts};
+use super::error::BackendError;
 use crate::journal::namespaces;
 use crate::place::{Instance, Place, ThreadId, Value};
 use napkin_kernel::device::{self, Device, DeviceError, Napi};
@@ -37,13 +37,13 @@ impl Linux {
     ///
     /// # Errors
     /// If there is no netlink.
-    pub fn open() -> Result<Linux, WorldError> {
+    pub fn open() -> Result<Linux, BackendError> {
         let kernel = Kernel::probe();
         let netdev = if kernel.instances == Can::No { None } else { Some(Netdev::open()?) };
         Ok(Linux { kernel, netdev, route: Route::open()? })
     }
 
-    fn find(&mut self, target: Target<'_>) -> Result<Device, WorldError> {
+    fn find(&mut self, target: Target<'_>) -> Result<Device, BackendError> {
         let links = self.route.links()?;
         let link = links.iter().find(|link| match target {
             Target::Name(ifname) => link.is_called(ifname),
@@ -71,12 +71,12 @@ impl Linux {
         }
     }
 
-    fn sysfs(&mut self) -> Result<Sysfs, WorldError> {
+    fn sysfs(&mut self) -> Result<Sysfs, BackendError> {
         let links = self.route.links()?;
         Ok(Sysfs::open(&links)?)
     }
 
-    fn setting(&mut self, id: u32, setting: Setting) -> Result<Option<Value>, WorldError> {
+    fn setting(&mut self, id: u32, setting: Setting) -> Result<Option<Value>, BackendError> {
         let Some(netdev) = &mut self.netdev else { return Ok(None) };
         match netdev.napi(id) {
             Ok(record) => Ok(record.settings.get(setting).map(Value::Number)),
@@ -86,7 +86,7 @@ impl Linux {
     }
 
     /// An instance's thread, if it has one and that is really one.
-    fn pid(&mut self, at: &Snapshot, instance: &Instance) -> Result<Option<i32>, WorldError> {
+    fn pid(&mut self, at: &Snapshot, instance: &Instance) -> Result<Option<i32>, BackendError> {
         let (Some(netdev), Some(napi)) = (&mut self.netdev, at.napi(instance)) else {
             return Ok(None);
         };
@@ -102,7 +102,7 @@ impl Linux {
     }
 }
 
-impl World for Linux {
+impl Backend for Linux {
     fn kernel(&self) -> &Kernel {
         &self.kernel
     }
@@ -111,7 +111,7 @@ impl World for Linux {
         if Right::NetAdmin.held() { Ok(()) } else { Err(Right::NetAdmin) }
     }
 
-    fn look(&mut self, target: Target<'_>) -> Result<Snapshot, WorldError> {
+    fn look(&mut self, target: Target<'_>) -> Result<Snapshot, BackendError> {
         let device = self.find(target)?;
         let mut values = BTreeMap::new();
         for (instance, napi) in Instance::all(&device) {
@@ -146,11 +146,11 @@ impl World for Linux {
         Ok(Snapshot::new(device, values, online_cpus(), identity))
     }
 
-    fn here(&mut self, identity: u64) -> Result<Option<u32>, WorldError> {
+    fn here(&mut self, identity: u64) -> Result<Option<u32>, BackendError> {
         Ok(of_identity(&mut self.route, identity)?.map(|link| link.ifindex))
     }
 
-    fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, WorldError> {
+    fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, BackendError> {
         if let Some(ifindex) = self.here(identity)? {
             return Ok(Whereabouts::Here(ifindex));
         }
@@ -183,7 +183,7 @@ impl World for Linux {
         Ok(Whereabouts::Unknown)
     }
 
-    fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, WorldError> {
+    fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, BackendError> {
         let of = |instance: &Instance| at.napi(instance);
         match place {
             Place::Napi(instance, setting) => match of(instance) {
@@ -218,8 +218,8 @@ impl World for Linux {
         }
     }
 
-    fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), WorldError> {
-        let gone = || WorldError::Gone {
+    fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), BackendError> {
+        let gone = || BackendError::Gone {
             what: place.what(),
             ifname: at.device.ifname.clone(),
             subject: place.subject(),
@@ -248,7 +248,7 @@ impl World for Linux {
                 Ok(irq::set_affinity(number, cpus)?)
             }
             (place, value) => {
-                Err(WorldError::NoSuchValue { what: place.what(), value: value.to_string() })
+                Err(BackendError::NoSuchValue { what: place.what(), value: value.to_string() })
             }
         }
     }
@@ -257,7 +257,7 @@ impl World for Linux {
         &mut self,
         at: &Snapshot,
         instance: &Instance,
-    ) -> Result<Option<ThreadId>, WorldError> {
+    ) -> Result<Option<ThreadId>, BackendError> {
         let stat = self.pid(at, instance)?.and_then(|pid| ThreadStat::read(pid, pid));
         Ok(stat.map(|stat| ThreadId { tid: stat.tid, start_ticks: stat.start_ticks }))
     }
@@ -283,7 +283,7 @@ impl World for Linux {
         thread: ThreadId,
         place: &Place,
         value: &Value,
-    ) -> Result<(), WorldError> {
+    ) -> Result<(), BackendError> {
         place_thread(thread.tid, place, value)
     }
 
@@ -296,19 +296,19 @@ impl World for Linux {
 }
 
 /// Sets a place of a thread's.
-fn place_thread(tid: i32, place: &Place, value: &Value) -> Result<(), WorldError> {
+fn place_thread(tid: i32, place: &Place, value: &Value) -> Result<(), BackendError> {
     let done = match value {
         Value::Cpus(cpus) => napkin_os::sched::pin(Some(tid), cpus),
         Value::Class(class) => napkin_os::sched::classify(Some(tid), *class),
         Value::Number(_) => {
-            return Err(WorldError::NoSuchValue { what: place.what(), value: value.to_string() });
+            return Err(BackendError::NoSuchValue { what: place.what(), value: value.to_string() });
         }
     };
-    done.map_err(|source| WorldError::Thread { instance: place.subject(), source })
+    done.map_err(|source| BackendError::Thread { instance: place.subject(), source })
 }
 
 /// The link of this identity in the namespace of a socket.
-fn of_identity(route: &mut Route, identity: u64) -> Result<Option<LinkRecord>, WorldError> {
+fn of_identity(route: &mut Route, identity: u64) -> Result<Option<LinkRecord>, BackendError> {
     let links = route.links()?;
     let sysfs = Sysfs::open(&links)?;
     Ok(links.into_iter().find(|link| sysfs.identity(&link.name) == Some(identity)))

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use super::world::Snapshot;
+use super::backend::Snapshot;
 use crate::place::{Instance, Place, Spot};
 
 /// Where each of these is now; `None` if its instance is not there (any more).

@@ -1,22 +1,22 @@
 //! A policy's device part, set on the kernel's own devices, and put back.
 //!
-//! - [`World`]: how the kernel is read and written; [`Linux`] is the real one.
+//! - [`Backend`]: how the kernel is read and written; [`Linux`] is the real one.
 //! - [`plan`]: which changes a policy takes, and in which order. Pure.
 //! - [`apply`]: makes them, each written down in the [`journal`](crate::journal) before.
-//! - [`Hold`]: the same for as long as something runs. [`restore`]: puts back what the journal knows.
+//! - [`Temporary`]: the same for as long as something runs. [`restore`]: puts back what the journal knows.
 //! - [`end_suspension`], [`give_back`]: one instance's suspension, for a [`guard`](crate::guard).
 //! - [`difference`]: what napkin changed, and what somebody else has changed since.
 //!
 //! The program's part of a policy is [`attach`](crate::attach)'s.
 
 mod again;
+mod backend;
 mod difference;
 mod error;
 mod execute;
 #[cfg(test)]
 pub(crate) mod fake;
 mod fold;
-mod hold;
 mod linux;
 mod located;
 mod neighbours;
@@ -24,20 +24,20 @@ mod plan;
 mod restore;
 mod restored;
 mod suspension;
+mod temporary;
 #[cfg(test)]
 mod tests;
 mod undo;
-mod world;
 
+pub use backend::{Backend, Snapshot, Target, Whereabouts};
 pub use difference::{Difference, difference};
-pub use error::{ApplyError, PlanError, WorldError};
+pub use error::{ApplyError, BackendError, PlanError};
 pub use execute::{Applied, Request, apply};
 pub use fold::{Folded, fold};
-pub use hold::{Ended, Hold};
 pub use linux::Linux;
 pub use neighbours::{Neighbours, neighbours};
 pub use plan::{Options, Plan, plan};
 pub use restore::{RestoreOptions, restore};
 pub use restored::{Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration};
 pub use suspension::{Suspension, end_suspension, give_back};
-pub use world::{Snapshot, Target, Whereabouts, World};
+pub use temporary::{Ended, Temporary};

@@ -8,8 +8,8 @@ use napkin_policy::Policy;
 use napkin_policy::Threaded;
 use serde::Serialize;
 
+use super::backend::Snapshot;
 use super::error::PlanError;
-use super::world::Snapshot;
 use crate::place::{Change, Instance, Place, Value};
 use crate::support::{self, Scope, Warning};
 use napkin_kernel::device::Napi;

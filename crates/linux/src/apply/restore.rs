@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::again::{Again, again};
-use super::error::{ApplyError, WorldError};
+use super::backend::{Backend, Snapshot, Target, Whereabouts};
+use super::error::{ApplyError, BackendError};
 use super::located::located;
 use super::plan::sort;
 use super::restored::{Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration};
-use super::world::{Snapshot, Target, Whereabouts, World};
 use crate::attach::{MAX_DESCRIPTORS, restore_moved};
 use crate::journal::{
     DeviceJournal, Found, JournalError, ProcessJournal, Record, Standing, Store, fault,
@@ -40,27 +40,27 @@ pub struct RestoreOptions {
 ///
 /// # Errors
 /// If the journal's directory cannot be read, or there is no such device.
-pub fn restore<W: World>(
-    world: &mut W,
+pub fn restore<W: Backend>(
+    backend: &mut W,
     store: &Store,
     options: &RestoreOptions,
 ) -> Result<Restoration, ApplyError> {
     let mut restoration = Restoration::default();
     if let Some(ifname) = &options.ifname {
-        restore_named(world, store, ifname, options, &mut restoration)?;
+        restore_named(backend, store, ifname, options, &mut restoration)?;
         return Ok(restoration);
     }
     for found in store.survey()? {
         match found {
             Found::Device(journal) => {
-                restoration.devices.push(restore_device(world, store, &journal, options));
+                restoration.devices.push(restore_device(backend, store, &journal, options));
             }
             Found::Process(journal) => {
                 restoration.processes.push(restore_process(store, &journal, options));
             }
-            found => match moved_here(world, found)? {
+            found => match moved_here(backend, found)? {
                 Ok(journal) => {
-                    restoration.devices.push(restore_device(world, store, &journal, options));
+                    restoration.devices.push(restore_device(backend, store, &journal, options));
                 }
                 Err(found) => restoration.also.extend(other(store, found, options)?),
             },
@@ -69,14 +69,14 @@ pub fn restore<W: World>(
     Ok(restoration)
 }
 
-fn restore_named<W: World>(
-    world: &mut W,
+fn restore_named<W: Backend>(
+    backend: &mut W,
     store: &Store,
     ifname: &str,
     options: &RestoreOptions,
     restoration: &mut Restoration,
 ) -> Result<(), ApplyError> {
-    let at = match world.look(Target::Name(ifname)) {
+    let at = match backend.look(Target::Name(ifname)) {
         Ok(at) => Some(at),
         // It may be one that was there.
         Err(error) if error.is_absent() && knows(store, ifname)? => None,
@@ -95,7 +95,7 @@ fn restore_named<W: World>(
     for found in store.survey()? {
         let journal = match found {
             Found::Device(journal) => journal,
-            found => match moved_here(world, found)? {
+            found => match moved_here(backend, found)? {
                 Ok(journal) => journal,
                 Err(_) => continue,
             },
@@ -108,7 +108,7 @@ fn restore_named<W: World>(
             },
         };
         if asked {
-            restoration.devices.push(restore_device(world, store, &journal, options));
+            restoration.devices.push(restore_device(backend, store, &journal, options));
         }
     }
     Ok(())
@@ -121,26 +121,26 @@ fn knows(store: &Store, ifname: &str) -> Result<bool, JournalError> {
 }
 
 /// Whether a device is known to be there, wherever.
-fn lives<W: World>(world: &mut W, journal: &DeviceJournal) -> Result<bool, ApplyError> {
+fn lives<W: Backend>(backend: &mut W, journal: &DeviceJournal) -> Result<bool, ApplyError> {
     let Some(identity) = journal.identity() else { return Ok(false) };
-    Ok(matches!(world.whereabouts(identity)?, Whereabouts::Elsewhere { .. }))
+    Ok(matches!(backend.whereabouts(identity)?, Whereabouts::Elsewhere { .. }))
 }
 
 /// The changes of a device of another namespace that is in this one now.
-fn moved_here<W: World>(
-    world: &mut W,
+fn moved_here<W: Backend>(
+    backend: &mut W,
     found: Found,
 ) -> Result<Result<DeviceJournal, Found>, ApplyError> {
     let Found::OtherNamespace { journal, .. } = &found else { return Ok(Err(found)) };
     let here = match journal.identity() {
-        Some(identity) => world.here(identity)?.is_some(),
+        Some(identity) => backend.here(identity)?.is_some(),
         None => false,
     };
     Ok(match found {
         Found::OtherNamespace { journal, .. } if here => Ok(journal),
         // Hardware goes back to the first namespace, with what was set.
         Found::OtherNamespace { path, subject, namespace, alive: Some(false), journal }
-            if lives(world, &journal)? =>
+            if lives(backend, &journal)? =>
         {
             Err(Found::OtherNamespace { path, subject, namespace, alive: None, journal })
         }
@@ -199,22 +199,22 @@ fn give_up(
     Ok(Also::Unreadable { path: path.clone(), why: error.to_string(), forgotten: true })
 }
 
-fn restore_device<W: World>(
-    world: &mut W,
+fn restore_device<W: Backend>(
+    backend: &mut W,
     store: &Store,
     seen: &DeviceJournal,
     options: &RestoreOptions,
 ) -> DeviceRestored {
     let mut restored =
         DeviceRestored { ifname: seen.ifname().to_owned(), ..DeviceRestored::default() };
-    if let Err(error) = device(world, store, seen, options, &mut restored) {
+    if let Err(error) = device(backend, store, seen, options, &mut restored) {
         restored.refused = Some(error.to_string());
     }
     restored
 }
 
-fn device<W: World>(
-    world: &mut W,
+fn device<W: Backend>(
+    backend: &mut W,
     store: &Store,
     seen: &DeviceJournal,
     options: &RestoreOptions,
@@ -223,7 +223,7 @@ fn device<W: World>(
     let _lock = if options.dry_run { None } else { Some(store.lock_of(seen)?) };
     // As both are now that nobody else can be at them.
     let mut journal = store.reopen(seen)?;
-    let at = match again(world, seen.ifindex(), seen.identity())? {
+    let at = match again(backend, seen.ifindex(), seen.identity())? {
         Again::There(at) => at,
         Again::Gone => {
             restored.gone = true;
@@ -242,7 +242,7 @@ fn device<W: World>(
     restored.ifname.clone_from(&at.device.ifname);
     restored.up = at.device.up;
     journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
-    let left = put_back(world, &at, &journal, options, restored)?;
+    let left = put_back(backend, &at, &journal, options, restored)?;
     restored.forgotten = options.forget;
     if options.dry_run {
         return Ok(());
@@ -257,8 +257,8 @@ fn device<W: World>(
 }
 
 /// Puts back what can be, and says of each record whether something of it is left.
-fn put_back<W: World>(
-    world: &mut W,
+fn put_back<W: Backend>(
+    backend: &mut W,
     at: &Snapshot,
     journal: &DeviceJournal,
     options: &RestoreOptions,
@@ -277,7 +277,7 @@ fn put_back<W: World>(
         .collect();
     sort(&mut all, |(_, record, place, _)| (place, &record.before));
     for (number, record, place, there) in all {
-        let now = match if there { world.read(at, place) } else { Ok(None) } {
+        let now = match if there { backend.read(at, place) } else { Ok(None) } {
             Ok(now) => now,
             Err(error) => {
                 restored.failed.push(Failed { place: place.clone(), why: error.to_string() });
@@ -304,12 +304,12 @@ fn put_back<W: World>(
                 if !options.dry_run {
                     if restored.changes.is_empty() {
                         let ifname = at.device.ifname.clone();
-                        world
+                        backend
                             .may_change()
                             .map_err(|right| ApplyError::NoRight { ifname, right })?;
                     }
                     fault::point();
-                    if let Err(error) = world.write(at, place, before) {
+                    if let Err(error) = backend.write(at, place, before) {
                         let why = error.to_string();
                         restored.failed.push(Failed { place: place.clone(), why });
                         left[number] = true;
@@ -325,7 +325,7 @@ fn put_back<W: World>(
     let unsettled = records.iter().enumerate().filter(|(number, _)| !settled[*number]);
     for (number, (record, now)) in unsettled {
         let place = place(record, *now);
-        match kept_thread(world, at, record, place, options) {
+        match kept_thread(backend, at, record, place, options) {
             Ok(Outcome::Nothing) => {}
             Ok(Outcome::Back(change)) => restored.changes.push(change),
             Ok(Outcome::Foreign(now)) => {
@@ -351,28 +351,28 @@ enum Outcome {
 /// Puts back a thread that lives though the mode for which it was made is off, which is put back
 /// before. The kernel switches it off with the device, and wakes it again, as it was placed, when
 /// somebody else wants threads; it may go on telling of it as the instance's.
-fn kept_thread<W: World>(
-    world: &mut W,
+fn kept_thread<W: Backend>(
+    backend: &mut W,
     at: &Snapshot,
     record: &Record,
     place: &Place,
     options: &RestoreOptions,
-) -> Result<Outcome, WorldError> {
+) -> Result<Outcome, BackendError> {
     let Some(thread) = record.thread else { return Ok(Outcome::Nothing) };
     if options.dry_run && polls(at, place) {
         // It would end with its mode, or was told of above.
         return Ok(Outcome::Nothing);
     }
-    let Some(now) = world.read_thread(thread, place) else { return Ok(Outcome::Nothing) };
+    let Some(now) = backend.read_thread(thread, place) else { return Ok(Outcome::Nothing) };
     match record.judge(Some(&now)) {
         Standing::Before | Standing::Gone => Ok(Outcome::Nothing),
         Standing::Foreign if !options.force => Ok(Outcome::Foreign(now)),
         Standing::Foreign | Standing::Ours => {
             if !options.dry_run {
                 fault::point();
-                if let Err(error) = world.write_thread(thread, place, &record.before) {
+                if let Err(error) = backend.write_thread(thread, place, &record.before) {
                     // It may have been about to end.
-                    let lives = world.read_thread(thread, place).is_some();
+                    let lives = backend.read_thread(thread, place).is_some();
                     return if lives { Err(error) } else { Ok(Outcome::Nothing) };
                 }
                 fault::point();

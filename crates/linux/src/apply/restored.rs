@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::world::Snapshot;
+use super::backend::Snapshot;
 use crate::journal::{Record, Subject};
-use crate::place::{Change, Place, Value, told, told_all};
+use crate::place::{Change, Place, Value, all_as_json, as_json};
 
 /// A place that somebody else changed after napkin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -15,8 +15,8 @@ use crate::place::{Change, Place, Value, told, told_all};
 pub struct Foreign {
     /// The device's name.
     pub ifname: String,
-    /// Where.
-    #[serde(flatten, serialize_with = "told")]
+    /// The place on the device, or the setting of the process.
+    #[serde(flatten, serialize_with = "as_json")]
     pub place: Place,
     /// What it is now.
     pub now: Value,
@@ -54,10 +54,10 @@ impl fmt::Display for Foreign {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Failed {
-    /// Where.
-    #[serde(flatten, serialize_with = "told")]
+    /// The place on the device, or the setting of the process.
+    #[serde(flatten, serialize_with = "as_json")]
     pub place: Place,
-    /// Why not.
+    /// The reason, in words.
     pub why: String,
 }
 
@@ -79,7 +79,7 @@ pub struct DeviceRestored {
     pub foreign: Vec<Foreign>,
     /// What is not there now, and may come back: instances of a device that is down, or of fewer
     /// queues.
-    #[serde(serialize_with = "told_all")]
+    #[serde(serialize_with = "all_as_json")]
     pub missing: Vec<Place>,
     /// What the kernel would not take.
     pub failed: Vec<Failed>,
@@ -160,7 +160,7 @@ pub enum Also {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason, in words.
         why: String,
         /// Whether it was given up.
         forgotten: bool,

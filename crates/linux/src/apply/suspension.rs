@@ -8,9 +8,9 @@
 //! Not when to do so: that is [`guard`](crate::guard)'s.
 
 use super::again::{Again, again};
+use super::backend::{Backend, Snapshot, Target};
 use super::error::ApplyError;
 use super::located::located;
-use super::world::{Snapshot, Target, World};
 use crate::journal::{DeviceJournal, Lock, Store, fault};
 use crate::place::{Place, Spot, Value};
 use napkin_kernel::settings::Setting;
@@ -41,13 +41,13 @@ pub struct Suspension {
 /// # Errors
 /// If another napkin is at the device, nothing can be written down, or the kernel refuses. Then
 /// nothing was changed.
-pub fn end_suspension<W: World>(
-    world: &mut W,
+pub fn end_suspension<W: Backend>(
+    backend: &mut W,
     store: &Store,
     (ifindex, napi_id): (u32, u32),
     held: Option<u32>,
 ) -> Result<Option<Suspension>, ApplyError> {
-    let at = match world.look(Target::Index(ifindex)) {
+    let at = match backend.look(Target::Index(ifindex)) {
         Ok(at) => at,
         Err(error) if error.is_absent() => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -56,7 +56,7 @@ pub fn end_suspension<W: World>(
     let place = Place::Napi(instance.clone(), Setting::IrqSuspendTimeout);
     let ifname = at.device.ifname.clone();
     let _lock = lock(store, ifindex, &ifname, held)?;
-    let old = match world.read(&at, &place)? {
+    let old = match backend.read(&at, &place)? {
         Some(Value::Number(timeout)) if timeout != 0 => timeout,
         _ => return Ok(None),
     };
@@ -65,7 +65,7 @@ pub fn end_suspension<W: World>(
     let subject = place.subject();
     journal.before(&spot, &Value::Number(old), &Value::Number(0))?;
     fault::point();
-    world.write(&at, &place, &Value::Number(0))?;
+    backend.write(&at, &place, &Value::Number(0))?;
     fault::point();
     let identity = at.identity;
     Ok(Some(Suspension { ifindex, ifname, napi_id, subject, timeout: old, identity, spot }))
@@ -76,26 +76,26 @@ pub fn end_suspension<W: World>(
 ///
 /// # Errors
 /// If another napkin is at the device, or the kernel refuses; the journal still knows then.
-pub fn give_back<W: World>(
-    world: &mut W,
+pub fn give_back<W: Backend>(
+    backend: &mut W,
     store: &Store,
     suspension: &Suspension,
     held: Option<u32>,
 ) -> Result<bool, ApplyError> {
     let Suspension { ifindex, ifname, timeout, identity, spot, .. } = suspension;
-    let Again::There(at) = again(world, *ifindex, *identity)? else { return Ok(false) };
+    let Again::There(at) = again(backend, *ifindex, *identity)? else { return Ok(false) };
     let _lock = lock(store, at.device.ifindex, ifname, held)?;
     let mut journal = store.device_of(at.device.ifindex, ifname, at.identity)?;
     let place = located(&at, std::iter::once(spot)).pop().flatten().map(|spot| spot.place);
     let off = Value::Number(0);
     let ours = journal.record(spot).is_some_and(|record| record.set == off);
     let Some(place) = place.filter(|_| ours) else { return Ok(false) };
-    if world.read(&at, &place)?.as_ref() != Some(&off) {
+    if backend.read(&at, &place)?.as_ref() != Some(&off) {
         return Ok(false);
     }
     let timeout = Value::Number(*timeout);
     fault::point();
-    world.write(&at, &place, &timeout)?;
+    backend.write(&at, &place, &timeout)?;
     fault::point();
     journal.retract(&[(spot.clone(), &timeout)])?;
     Ok(true)

@@ -71,13 +71,13 @@ fn napi(number: u32, setting: Setting) -> Place {
 }
 
 fn applied(
-    world: &mut Fake,
+    backend: &mut Fake,
     store: &Store,
     text: &str,
     options: &Options,
 ) -> Result<Applied, ApplyError> {
     let policy = policy(text);
-    apply(world, store, &Request { policy: &policy, ifname: "va", options, force: false })
+    apply(backend, store, &Request { policy: &policy, ifname: "va", options, force: false })
 }
 
 fn plain() -> Options {
@@ -88,16 +88,16 @@ fn placed() -> Options {
     Options { cpus: vec![1, 3], rt: Some(10), ..plain() }
 }
 
-fn all_back(world: &mut Fake, store: &Store) -> Restoration {
-    restore(world, store, &RestoreOptions::default()).expect("the directory can be read")
+fn all_back(backend: &mut Fake, store: &Store) -> Restoration {
+    restore(backend, store, &RestoreOptions::default()).expect("the directory can be read")
 }
 
 #[test]
 fn a_plan_says_what_changes_and_leaves_out_what_is_so() {
-    let mut world = Fake::new(2);
-    world.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(20_000));
-    let at = world.look(Target::Name("va")).expect("it is there");
-    let plan = plan(&policy("suspend20"), &at, world.kernel(), &plain()).expect("it can be done");
+    let mut backend = Fake::new(2);
+    backend.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(20_000));
+    let at = backend.look(Target::Name("va")).expect("it is there");
+    let plan = plan(&policy("suspend20"), &at, backend.kernel(), &plain()).expect("it can be done");
     let said: Vec<String> = plan.changes.iter().map(Change::to_string).collect();
     assert_eq!(
         said,
@@ -124,23 +124,23 @@ fn a_plan_says_what_changes_and_leaves_out_what_is_so() {
 
 #[test]
 fn deferral_goes_before_its_timeouts_and_comes_after_them() {
-    let (mut world, place) = (Fake::new(1), Home::new());
+    let (mut backend, place) = (Fake::new(1), Home::new());
     let order = |applied: Applied| -> Vec<&str> {
         applied.done.iter().map(|change| change.place.what()).collect()
     };
-    let on = applied(&mut world, &place.store(), "suspend20", &plain()).expect("applied");
+    let on = applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
     assert_eq!(order(on), ["gro-flush-timeout", "defer-hard-irqs", "irq-suspend-timeout"]);
-    let off = applied(&mut world, &place.store(), "base", &plain()).expect("applied");
+    let off = applied(&mut backend, &place.store(), "base", &plain()).expect("applied");
     assert_eq!(order(off), ["irq-suspend-timeout", "defer-hard-irqs", "gro-flush-timeout"]);
-    let threaded = applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+    let threaded = applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
     assert_eq!(order(threaded), ["threaded", "thread-cpus", "thread-class", "irq-cpus"]);
 }
 
 #[test]
 fn queues_take_the_cpus_round_and_round() {
-    let (mut world, place) = (Fake::new(3), Home::new());
-    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
-    let all = world.everything();
+    let (mut backend, place) = (Fake::new(3), Home::new());
+    applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
+    let all = backend.everything();
     for (number, cpu) in [(0, 1), (1, 3), (2, 1)] {
         assert_eq!(all[&(7, Place::ThreadCpus(queue(number)))], Value::Cpus(vec![cpu]));
         assert_eq!(all[&(7, Place::IrqCpus(queue(number)))], Value::Cpus(vec![cpu]));
@@ -151,20 +151,21 @@ fn queues_take_the_cpus_round_and_round() {
 
 #[test]
 fn one_queue_is_set_alone() {
-    let (mut world, place) = (Fake::new(3), Home::new());
+    let (mut backend, place) = (Fake::new(3), Home::new());
     let options = Options { queue: Some(1), ..plain() };
-    let done = applied(&mut world, &place.store(), "defer20", &options).expect("applied").done;
+    let done = applied(&mut backend, &place.store(), "defer20", &options).expect("applied").done;
     assert!(done.iter().all(|change| change.place.instance() == Some(&queue(1))));
-    let error = applied(&mut world, &place.store(), "base", &Options { queue: Some(9), ..plain() });
+    let error =
+        applied(&mut backend, &place.store(), "base", &Options { queue: Some(9), ..plain() });
     let error = error.expect_err("there is none").to_string();
     assert!(error.contains("no receive queue 9") && error.contains("there is 0-2"), "{error}");
 }
 
 #[test]
 fn options_that_make_no_sense_are_refused_with_the_reason() {
-    let (mut world, place) = (Fake::of(linux(6, 19), 1), Home::new());
+    let (mut backend, place) = (Fake::of(linux(6, 19), 1), Home::new());
     let mut refused = |text: &str, options: Options| {
-        let error = applied(&mut world, &place.store(), text, &options).expect_err(text);
+        let error = applied(&mut backend, &place.store(), text, &options).expect_err(text);
         error.to_string()
     };
     let rt = |priority| Options { rt: Some(priority), ..plain() };
@@ -178,38 +179,38 @@ fn options_that_make_no_sense_are_refused_with_the_reason() {
 
 #[test]
 fn a_kernel_that_sets_whole_devices_only_cannot_set_one_queue() {
-    let (mut world, place) = (Fake::of(linux(6, 12), 2), Home::new());
+    let (mut backend, place) = (Fake::of(linux(6, 12), 2), Home::new());
     let one = Options { queue: Some(0), ..plain() };
-    let error = applied(&mut world, &place.store(), "defer20", &one).expect_err("refused");
+    let error = applied(&mut backend, &place.store(), "defer20", &one).expect_err("refused");
     assert!(error.to_string().contains("Linux 6.13"), "{error}");
-    let before = world.everything();
-    let done = applied(&mut world, &place.store(), "defer20", &plain()).expect("applied").done;
+    let before = backend.everything();
+    let done = applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied").done;
     assert_eq!(done.iter().map(|it| it.place.subject()).collect::<Vec<_>>(), ["device"; 2]);
-    all_back(&mut world, &place.store());
-    assert_eq!(world.everything(), before);
+    all_back(&mut backend, &place.store());
+    assert_eq!(backend.everything(), before);
 }
 
 #[test]
 fn a_thread_gives_up_real_time_before_it_spins() {
-    let (mut world, place) = (Fake::of(linux(6, 19), 1), Home::new());
-    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+    let (mut backend, place) = (Fake::of(linux(6, 19), 1), Home::new());
+    applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
     // The fake refuses to let a real-time thread spin at any time.
-    applied(&mut world, &place.store(), "threaded-busy-poll", &plain()).expect("applied");
-    let class = &world.everything()[&(7, Place::ThreadClass(queue(0)))];
+    applied(&mut backend, &place.store(), "threaded-busy-poll", &plain()).expect("applied");
+    let class = &backend.everything()[&(7, Place::ThreadClass(queue(0)))];
     assert_eq!(*class, Value::Class(Class::Fair));
 }
 
 #[test]
 fn applying_twice_is_applying_once() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    let original = world.everything();
-    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
-    let (set, writes) = (world.everything(), world.writes);
-    let again = applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
-    assert_eq!((again.done.len(), world.writes), (0, writes));
-    assert_eq!(world.everything(), set);
-    all_back(&mut world, &place.store());
-    assert_eq!(world.everything(), original);
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
+    let (set, writes) = (backend.everything(), backend.writes);
+    let again = applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
+    assert_eq!((again.done.len(), backend.writes), (0, writes));
+    assert_eq!(backend.everything(), set);
+    all_back(&mut backend, &place.store());
+    assert_eq!(backend.everything(), original);
     assert_eq!(place.files(), [""; 0]);
 }
 
@@ -217,15 +218,15 @@ fn applying_twice_is_applying_once() {
 fn every_preset_is_put_back_or_changes_nothing() {
     for kernel in [linux(6, 18), linux(6, 19), linux(6, 13), linux(6, 12), linux(5, 10)] {
         let release = kernel.release.clone();
-        let (mut world, place) = (Fake::of(kernel, 2), Home::new());
-        let original = world.everything();
+        let (mut backend, place) = (Fake::of(kernel, 2), Home::new());
+        let original = backend.everything();
         for preset in PRESETS {
-            let result = applied(&mut world, &place.store(), preset.name, &plain());
+            let result = applied(&mut backend, &place.store(), preset.name, &plain());
             if result.is_err() {
-                assert_eq!(world.everything(), original, "{release}: {}", preset.name);
+                assert_eq!(backend.everything(), original, "{release}: {}", preset.name);
             }
-            assert!(all_back(&mut world, &place.store()).is_complete());
-            assert_eq!(world.everything(), original, "{release}: {}", preset.name);
+            assert!(all_back(&mut backend, &place.store()).is_complete());
+            assert_eq!(backend.everything(), original, "{release}: {}", preset.name);
             assert_eq!(place.files(), [""; 0], "{release}: {}", preset.name);
         }
     }
@@ -233,14 +234,14 @@ fn every_preset_is_put_back_or_changes_nothing() {
 
 #[test]
 fn what_was_first_comes_back_after_several_applies() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    world.somebody_sets(&napi(1, Setting::GroFlushTimeout), &Value::Number(7));
-    let original = world.everything();
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    backend.somebody_sets(&napi(1, Setting::GroFlushTimeout), &Value::Number(7));
+    let original = backend.everything();
     for name in ["defer20", "threaded", "suspend200", "defer20", "base", "interrupts"] {
-        applied(&mut world, &place.store(), name, &plain()).expect(name);
+        applied(&mut backend, &place.store(), name, &plain()).expect(name);
     }
-    assert!(all_back(&mut world, &place.store()).is_complete());
-    assert_eq!(world.everything(), original);
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original);
 }
 
 #[test]
@@ -250,66 +251,66 @@ fn threads_that_somebody_had_placed_come_back_as_they_were() {
         (linux(6, 18), napi(0, Setting::Threaded)),
         (linux(6, 13), Place::Device(Setting::Threaded)),
     ] {
-        let (mut world, place) = (Fake::of(kernel, 2), Home::new());
-        world.somebody_sets(&mode, &Value::Number(1));
-        world.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
-        world.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
-        let original = world.everything();
-        applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-        assert!(!world.everything().contains_key(&(7, Place::ThreadCpus(queue(0)))));
-        assert!(all_back(&mut world, &place.store()).is_complete());
-        assert_eq!(world.everything(), original);
+        let (mut backend, place) = (Fake::of(kernel, 2), Home::new());
+        backend.somebody_sets(&mode, &Value::Number(1));
+        backend.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
+        backend.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
+        let original = backend.everything();
+        applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+        assert!(!backend.everything().contains_key(&(7, Place::ThreadCpus(queue(0)))));
+        assert!(all_back(&mut backend, &place.store()).is_complete());
+        assert_eq!(backend.everything(), original);
     }
 }
 
 #[test]
 fn what_somebody_else_set_is_told_and_left() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
     let theirs = napi(0, Setting::GroFlushTimeout);
-    world.somebody_sets(&theirs, &Value::Number(50_000));
+    backend.somebody_sets(&theirs, &Value::Number(50_000));
 
     let told = "gro-flush-timeout of va queue 0 is 50us; napkin had set 20us, before it was 0";
-    let before = world.everything();
-    let error = applied(&mut world, &place.store(), "base", &plain()).expect_err("refused");
+    let before = backend.everything();
+    let error = applied(&mut backend, &place.store(), "base", &plain()).expect_err("refused");
     assert!(error.to_string().contains(told), "{error}");
-    assert_eq!(world.everything(), before, "nothing was changed");
+    assert_eq!(backend.everything(), before, "nothing was changed");
 
-    let restored = all_back(&mut world, &place.store());
+    let restored = all_back(&mut backend, &place.store());
     assert!(!restored.is_complete());
     assert_eq!(restored.devices[0].foreign[0].to_string(), told);
     assert_eq!(restored.devices[0].kept, 1);
-    let all = world.everything();
+    let all = backend.everything();
     assert_eq!(all[&(7, theirs.clone())], Value::Number(50_000));
     assert_eq!(all[&(7, napi(0, Setting::DeferHardIrqs))], Value::Number(0));
 
     let force = RestoreOptions { force: true, ..RestoreOptions::default() };
-    assert!(restore(&mut world, &place.store(), &force).expect("readable").is_complete());
-    assert_eq!(world.everything()[&(7, theirs)], Value::Number(0));
+    assert!(restore(&mut backend, &place.store(), &force).expect("readable").is_complete());
+    assert_eq!(backend.everything()[&(7, theirs)], Value::Number(0));
     assert_eq!(place.files(), [""; 0]);
 }
 
 #[test]
 fn a_forced_apply_still_knows_what_was_first() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    let original = world.everything();
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    world.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(50_000));
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    backend.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(50_000));
     let policy = policy("defer200");
     let options = plain();
     let request = Request { policy: &policy, ifname: "va", options: &options, force: true };
-    apply(&mut world, &place.store(), &request).expect("forced");
-    assert!(all_back(&mut world, &place.store()).is_complete());
-    assert_eq!(world.everything(), original);
+    apply(&mut backend, &place.store(), &request).expect("forced");
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original);
 }
 
 #[test]
 fn forgetting_leaves_things_as_they_are_and_says_so() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    world.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(50_000));
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    backend.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(50_000));
     let forget = RestoreOptions { forget: true, ..RestoreOptions::default() };
-    let restored = restore(&mut world, &place.store(), &forget).expect("readable");
+    let restored = restore(&mut backend, &place.store(), &forget).expect("readable");
     assert!(restored.is_complete() && restored.devices[0].forgotten);
     assert_eq!(restored.devices[0].foreign.len(), 1);
     assert_eq!(place.files(), [""; 0]);
@@ -317,13 +318,13 @@ fn forgetting_leaves_things_as_they_are_and_says_so() {
 
 #[test]
 fn a_dry_run_says_the_same_and_does_nothing() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
-    let (set, files) = (world.everything(), place.files());
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
+    let (set, files) = (backend.everything(), place.files());
     let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
-    let said = restore(&mut world, &place.store(), &dry).expect("readable");
-    assert_eq!((world.everything(), place.files()), (set, files));
-    let done = all_back(&mut world, &place.store());
+    let said = restore(&mut backend, &place.store(), &dry).expect("readable");
+    assert_eq!((backend.everything(), place.files()), (set, files));
+    let done = all_back(&mut backend, &place.store());
     assert_eq!(said.devices[0].changes, done.devices[0].changes);
 }
 
@@ -331,31 +332,31 @@ fn a_dry_run_says_the_same_and_does_nothing() {
 fn a_change_that_the_kernel_refuses_takes_back_those_before_it() {
     let place = Home::new();
     for after in 0..8 {
-        let mut world = Fake::new(2);
-        world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
-        world.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
-        let original = world.everything();
-        world.refuses_after = Some(after);
-        let error = applied(&mut world, &place.store(), "defer20", &plain());
+        let mut backend = Fake::new(2);
+        backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+        backend.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
+        let original = backend.everything();
+        backend.refuses_after = Some(after);
+        let error = applied(&mut backend, &place.store(), "defer20", &plain());
         match error {
             Ok(applied) => assert!(applied.done.len() <= after as usize + 1, "{after}"),
             Err(ApplyError::Stopped { .. }) => {
-                assert_eq!(world.everything(), original, "{after}");
+                assert_eq!(backend.everything(), original, "{after}");
             }
             Err(other) => panic!("{other}"),
         }
-        world.refuses_after = None;
-        all_back(&mut world, &place.store());
-        assert_eq!(world.everything(), original, "{after}");
+        backend.refuses_after = None;
+        all_back(&mut backend, &place.store());
+        assert_eq!(backend.everything(), original, "{after}");
         assert_eq!(place.files(), [""; 0], "{after}");
     }
 }
 
 #[test]
 fn without_the_right_nothing_is_begun_and_the_right_is_named() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    world.right = false;
-    let error = applied(&mut world, &place.store(), "defer20", &plain()).expect_err("refused");
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    backend.right = false;
+    let error = applied(&mut backend, &place.store(), "defer20", &plain()).expect_err("refused");
     assert!(matches!(error, ApplyError::NoRight { right: Right::NetAdmin, .. }), "{error}");
     assert!(error.to_string().contains("CAP_NET_ADMIN"));
     assert_eq!(place.files(), [""; 0]);
@@ -363,56 +364,56 @@ fn without_the_right_nothing_is_begun_and_the_right_is_named() {
 
 #[test]
 fn a_device_that_is_gone_takes_its_changes_with_it() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    world.devices.retain(|device| device.ifname != "va");
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    backend.devices.retain(|device| device.ifname != "va");
     let named = RestoreOptions { ifname: Some("va".into()), ..RestoreOptions::default() };
-    let restored = restore(&mut world, &place.store(), &named).expect("it was there");
+    let restored = restore(&mut backend, &place.store(), &named).expect("it was there");
     assert!(restored.devices[0].gone && restored.is_complete());
     assert_eq!(restored.devices[0].ifname, "va");
     assert_eq!(place.files(), [""; 0]);
-    assert!(restore(&mut world, &place.store(), &named).is_err(), "there is no such device");
+    assert!(restore(&mut backend, &place.store(), &named).is_err(), "there is no such device");
 }
 
 #[test]
 fn instances_that_are_away_are_kept_for_when_they_come_back() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    let original = world.everything();
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    let away = std::mem::take(&mut world.devices[0].napis);
-    world.devices[0].up = false;
-    let restored = all_back(&mut world, &place.store());
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    let away = std::mem::take(&mut backend.devices[0].napis);
+    backend.devices[0].up = false;
+    let restored = all_back(&mut backend, &place.store());
     assert!(!restored.is_complete());
     assert_eq!(restored.devices[0].missing.len(), 4);
-    world.devices[0].napis = away;
-    world.recreate();
-    assert!(all_back(&mut world, &place.store()).is_complete());
-    assert_eq!(world.everything(), original);
+    backend.devices[0].napis = away;
+    backend.recreate();
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original);
     assert_eq!(place.files(), [""; 0]);
 }
 
 #[test]
 fn a_device_that_was_renamed_is_still_the_same() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    let original = world.everything();
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    world.devices[0].ifname = "eth9".into();
-    let restored = all_back(&mut world, &place.store());
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    backend.devices[0].ifname = "eth9".into();
+    let restored = all_back(&mut backend, &place.store());
     assert_eq!(restored.devices[0].ifname, "eth9");
-    assert_eq!(world.everything(), original);
+    assert_eq!(backend.everything(), original);
 }
 
 #[test]
 fn a_hold_gives_back_what_was_before_it_and_no_more() {
     let place = Home::new();
-    let mut world = Fake::new(2);
-    let original = world.everything();
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    let set = world.everything();
+    let mut backend = Fake::new(2);
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    let set = backend.everything();
     let (policy, options) = (policy("threaded"), placed());
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-    let mut world = {
-        let hold = Hold::apply(&mut world, &place.store(), &request).expect("applied");
+    let mut backend = {
+        let hold = Temporary::apply(&mut backend, &place.store(), &request).expect("applied");
         let error = apply(&mut Fake::new(2), &place.store(), &request).expect_err("held");
         let ApplyError::Journal(JournalError::Locked { holder, .. }) = &error else {
             panic!("{error}")
@@ -421,21 +422,21 @@ fn a_hold_gives_back_what_was_before_it_and_no_more() {
         let restored = hold.restore().expect("it is there");
         assert!(restored.is_complete());
         assert!(restored.kept > 0, "the first policy is still known");
-        world
+        backend
     };
-    assert_eq!(world.everything(), set);
-    assert!(all_back(&mut world, &place.store()).is_complete());
-    assert_eq!(world.everything(), original);
+    assert_eq!(backend.everything(), set);
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original);
     assert_eq!(place.files(), [""; 0]);
 }
 
 #[test]
 fn a_hold_that_is_dropped_restores() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    let original = world.everything();
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let original = backend.everything();
     let (policy, options) = (policy("suspend20"), plain());
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-    drop(Hold::apply(&mut world, &place.store(), &request).expect("applied"));
-    assert_eq!(world.everything(), original);
+    drop(Temporary::apply(&mut backend, &place.store(), &request).expect("applied"));
+    assert_eq!(backend.everything(), original);
     assert_eq!(place.files(), [""; 0]);
 }

@@ -1,10 +1,10 @@
 //! Taking back the changes of one apply: those before it, and other people's, stay.
 
+use super::backend::{Backend, Snapshot};
 use super::error::ApplyError;
 use super::located::located;
 use super::plan::sort;
 use super::restored::{DeviceRestored, Failed, Foreign};
-use super::world::{Snapshot, World};
 use crate::journal::{DeviceJournal, fault};
 use crate::place::{Change, Place, Spot, Value};
 
@@ -22,8 +22,8 @@ impl DeviceRestored {
 /// Nothing is written down before: the lines of the changes themselves say what to put back if this
 /// dies half-way, and it works where there is no room for another line. At the end the journal
 /// forgets the changes that were taken back.
-pub(super) fn undo<W: World>(
-    world: &mut W,
+pub(super) fn undo<W: Backend>(
+    backend: &mut W,
     journal: &mut DeviceJournal,
     before: &Snapshot,
     at: &Snapshot,
@@ -42,10 +42,10 @@ pub(super) fn undo<W: World>(
     let mut undone: Vec<(Spot, &Value)> = Vec::new();
     for (spot, place, there, old, new) in back {
         let place = &place;
-        let outcome = if there { one(world, at, place, old, new) } else { Ok(away(place)) };
+        let outcome = if there { one(backend, at, place, old, new) } else { Ok(away(place)) };
         let outcome = outcome.and_then(|outcome| {
             if matches!(outcome, Outcome::WasSo) && place.of_thread() {
-                kept(world, journal, spot, place, old, new)?;
+                kept(backend, journal, spot, place, old, new)?;
             }
             Ok(outcome)
         });
@@ -87,8 +87,8 @@ enum Outcome {
 }
 
 /// Puts back a thread that its instance has kept and does not use.
-fn kept<W: World>(
-    world: &mut W,
+fn kept<W: Backend>(
+    backend: &mut W,
     journal: &DeviceJournal,
     spot: &Spot,
     place: &Place,
@@ -97,10 +97,10 @@ fn kept<W: World>(
 ) -> Result<(), ApplyError> {
     let thread = journal.record(spot).and_then(|record| record.thread);
     if let Some(thread) = thread
-        && world.read_thread(thread, place).as_ref() == Some(new)
+        && backend.read_thread(thread, place).as_ref() == Some(new)
     {
         fault::point();
-        world.write_thread(thread, place, old)?;
+        backend.write_thread(thread, place, old)?;
         fault::point();
     }
     Ok(())
@@ -112,19 +112,19 @@ fn away(place: &Place) -> Outcome {
     if place.of_thread() { Outcome::WasSo } else { Outcome::Missing }
 }
 
-fn one<W: World>(
-    world: &mut W,
+fn one<W: Backend>(
+    backend: &mut W,
     at: &Snapshot,
     place: &Place,
     old: &Value,
     new: &Value,
 ) -> Result<Outcome, ApplyError> {
-    match world.read(at, place)? {
+    match backend.read(at, place)? {
         None => Ok(away(place)),
         Some(now) if now == *old => Ok(Outcome::WasSo),
         Some(now) if now == *new => {
             fault::point();
-            world.write(at, place, old)?;
+            backend.write(at, place, old)?;
             fault::point();
             Ok(Outcome::Set)
         }

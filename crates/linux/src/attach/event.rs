@@ -20,7 +20,7 @@ pub struct Event {
     pub pid: i32,
     /// Its name.
     pub comm: String,
-    /// What.
+    /// The place on the device, or the setting of the process.
     #[serde(flatten)]
     pub kind: EventKind,
 }
@@ -67,7 +67,7 @@ pub enum EventKind {
     NotPinned {
         /// The thread.
         tid: i32,
-        /// Why.
+        /// The reason, in words.
         why: String,
     },
     /// The program set parameters of its own after they were set from here: they are left.
@@ -79,7 +79,7 @@ pub enum EventKind {
     },
     /// Something could not be looked at or set.
     Failed {
-        /// Why.
+        /// The reason, in words.
         why: String,
     },
     /// It became another program.

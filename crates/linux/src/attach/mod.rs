@@ -29,5 +29,5 @@ pub use napi::{cpus_by_napi, set_on};
 pub use pace::{FAST, FAST_FOR, SLOW};
 pub use pin::Resolver;
 pub use plan::{Plan, PlanError};
-pub use run::{Ended, Exit, RunError, Told, hold, run};
+pub use run::{Ended, Exit, RunError, RunEvent, keep, run};
 pub use signals::{Came, Signals, die_by};

@@ -42,15 +42,15 @@ pub enum RunError {
     NotExecutable {
         /// Its name.
         program: String,
-        /// Why.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// The operating system refused something else.
     #[error("{what} failed: {source}")]
     System {
-        /// What.
+        /// What was tried, as part of the sentence.
         what: &'static str,
-        /// Why.
+        /// The operating system's answer.
         source: io::Error,
     },
 }
@@ -70,7 +70,7 @@ impl RunError {
 /// What is told while a program runs.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Told<'a> {
+pub enum RunEvent<'a> {
     /// Something happened to a process.
     Event(&'a Event),
     /// The program has ended, and so many processes that it started have not.
@@ -102,7 +102,7 @@ pub fn run<R: Recorder>(
     command: &mut Command,
     attachment: &mut Attachment<R>,
     signals: &Signals,
-    tell: &mut dyn FnMut(Told<'_>),
+    tell: &mut dyn FnMut(RunEvent<'_>),
 ) -> Result<Exit, RunError> {
     set_child_subreaper(Pid::from_raw(1))
         .map_err(|errno| RunError::System { what: "becoming a subreaper", source: errno.into() })?;
@@ -123,7 +123,7 @@ pub fn run<R: Recorder>(
     loop {
         if Instant::now() >= next {
             let look = attachment.look();
-            look.events.iter().for_each(|event| tell(Told::Event(event)));
+            look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
             next = Instant::now() + look.wait;
         }
         match reap(program, &mut exit) {
@@ -132,10 +132,10 @@ pub fn run<R: Recorder>(
                 told_remaining = true;
                 // Those that have just ended are no longer counted.
                 let look = attachment.look();
-                look.events.iter().for_each(|event| tell(Told::Event(event)));
+                look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
                 next = Instant::now() + look.wait;
                 if attachment.processes() > 0 {
-                    tell(Told::Remaining(attachment.processes()));
+                    tell(RunEvent::Remaining(attachment.processes()));
                 }
             }
             Children::Some => {}
@@ -153,13 +153,13 @@ pub fn run<R: Recorder>(
         }
     }
     let look = attachment.look();
-    look.events.iter().for_each(|event| tell(Told::Event(event)));
+    look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
     Ok(exit.unwrap_or(Exit::Code(0)))
 }
 
 /// Keeps processes that were added under a policy until they end, the time is over, or a signal
 /// asks for the end. Nothing is put back yet then. `signals` are those of [`Signals::block_ends`].
-pub fn hold<R: Recorder>(
+pub fn keep<R: Recorder>(
     attachment: &mut Attachment<R>,
     limit: Option<Duration>,
     signals: &Signals,

@@ -66,7 +66,7 @@ pub enum DoctorError {
          nsenter -t {pid} -n napkin doctor {pid}"
     )]
     OtherNamespace {
-        /// Which.
+        /// The process's id.
         pid: i32,
     },
     /// The program's sockets do not tell which device is meant.

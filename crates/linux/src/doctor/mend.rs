@@ -19,7 +19,7 @@ use napkin_os::procfs::Sysctl;
 pub enum Mend {
     /// The device part of a policy, on every instance that receives.
     Apply {
-        /// Which.
+        /// The policy to apply.
         policy: Policy,
         /// The device.
         ifname: String,
@@ -120,7 +120,7 @@ pub enum Mend {
     },
     /// A switch of the kernel's.
     Sysctl {
-        /// Which.
+        /// The switch.
         name: Sysctl,
         /// Its value.
         value: i64,

@@ -18,7 +18,7 @@ pub struct Event {
     pub subject: String,
     /// Its NAPI id.
     pub napi_id: u32,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
     pub kind: EventKind,
 }
@@ -48,12 +48,12 @@ pub enum EventKind {
     },
     /// The instance starves, and could not be helped.
     Failed {
-        /// Why.
+        /// The reason, in words.
         why: String,
     },
     /// `irq-suspend-timeout` could not be given back at the end: the journal knows what it was.
     NotGivenBack {
-        /// Why.
+        /// The reason, in words.
         why: String,
     },
 }

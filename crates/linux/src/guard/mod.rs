@@ -35,7 +35,7 @@ use thiserror::Error;
 pub use cause::Cause;
 pub use event::{Event, EventKind};
 
-use crate::apply::{Linux, WorldError};
+use crate::apply::{BackendError, Linux};
 use crate::journal::Store;
 use napkin_kernel::count::{self, CountError, Counter};
 use napkin_kernel::namespace::{Namespace, NamespaceError};
@@ -88,7 +88,7 @@ pub enum GuardError {
     /// Suspensions cannot be counted.
     #[error("suspensions cannot be counted: {why}")]
     Suspensions {
-        /// Why.
+        /// The reason, in words.
         why: String,
     },
     /// A suspension could not be ended.
@@ -99,7 +99,7 @@ pub enum GuardError {
     },
     /// The kernel cannot be read.
     #[error(transparent)]
-    World(#[from] WorldError),
+    Backend(#[from] BackendError),
     /// The instances cannot be listed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
@@ -141,9 +141,9 @@ impl Guard {
             return Err(GuardError::Suspensions { why });
         }
         let netns = u32::try_from(Namespace::identity()?.inode).unwrap_or(0);
-        let (world, netdev) = (Linux::open()?, Netdev::open()?);
+        let (backend, netdev) = (Linux::open()?, Netdev::open()?);
         let (tell, telling) = tell::start(tell)?;
-        let mut watch = Watch::new(options, counter, netns, world, store.clone(), netdev, tell);
+        let mut watch = Watch::new(options, counter, netns, backend, store.clone(), netdev, tell);
         watch.list();
         let (stop, stopped) = channel();
         let watching = std::thread::Builder::new()

@@ -8,7 +8,9 @@ use super::Options;
 use super::event::{Event, EventKind};
 use super::judge::{Judge, TICK};
 use super::tell::{self, Message};
-use crate::apply::{ApplyError, Linux, Suspension, Target, World as _, end_suspension, give_back};
+use crate::apply::{
+    ApplyError, Backend as _, Linux, Suspension, Target, end_suspension, give_back,
+};
 use crate::attach::cpu_time;
 use crate::journal::{JournalError, Store};
 use napkin_kernel::count::{Counter, Key};
@@ -28,7 +30,7 @@ pub(super) struct Watch {
     options: Options,
     counter: Counter,
     netns: u32,
-    world: Linux,
+    backend: Linux,
     store: Store,
     netdev: Netdev,
     tell: Sender<Message>,
@@ -54,7 +56,7 @@ impl Watch {
         options: Options,
         counter: Counter,
         netns: u32,
-        world: Linux,
+        backend: Linux,
         store: Store,
         netdev: Netdev,
         tell: Sender<Message>,
@@ -63,7 +65,7 @@ impl Watch {
             options,
             counter,
             netns,
-            world,
+            backend,
             store,
             netdev,
             tell,
@@ -141,8 +143,8 @@ impl Watch {
             self.list();
             return;
         }
-        let (world, store, held) = (&mut self.world, &self.store, self.options.held);
-        match end_suspension(world, store, (ifindex, napi_id), held) {
+        let (backend, store, held) = (&mut self.backend, &self.store, self.options.held);
+        match end_suspension(backend, store, (ifindex, napi_id), held) {
             Ok(None) => self.list(),
             Ok(Some(suspension)) => {
                 self.judge.forget(napi_id);
@@ -173,7 +175,7 @@ impl Watch {
             return;
         }
         *told = true;
-        let at = self.world.look(Target::Index(ifindex)).ok();
+        let at = self.backend.look(Target::Index(ifindex)).ok();
         let subject = at.as_ref().and_then(|at| at.by_id(napi_id)).map(ToString::to_string);
         let ifname = at.map_or_else(|| format!("ifindex {ifindex}"), |at| at.device.ifname);
         let subject = subject.unwrap_or_else(|| "no queue".into());
@@ -188,7 +190,7 @@ impl Watch {
             self.ended.iter().filter(|(_, it)| due(it)).map(|(napi_id, _)| *napi_id).collect();
         for napi_id in due {
             let Some(Ended { suspension, .. }) = self.ended.remove(&napi_id) else { continue };
-            match give_back(&mut self.world, &self.store, &suspension, self.options.held) {
+            match give_back(&mut self.backend, &self.store, &suspension, self.options.held) {
                 Ok(true) => {
                     let kind = EventKind::Again { timeout: suspension.timeout };
                     self.tell(Message::Known(tell::event(&suspension, kind)));
@@ -207,7 +209,7 @@ impl Watch {
 
     fn give_all_back(&mut self) {
         for Ended { suspension, .. } in std::mem::take(&mut self.ended).into_values() {
-            let back = give_back(&mut self.world, &self.store, &suspension, self.options.held);
+            let back = give_back(&mut self.backend, &self.store, &suspension, self.options.held);
             if let Err(error) = back {
                 let kind = EventKind::NotGivenBack { why: error.to_string() };
                 self.tell(Message::Known(tell::event(&suspension, kind)));

@@ -40,7 +40,7 @@ pub enum JournalError {
         what: &'static str,
         /// On which file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// This process has no descriptor left for it.

@@ -82,7 +82,7 @@ pub enum Found {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What kept the journal from being read.
         error: JournalError,
     },
 }

@@ -90,7 +90,7 @@ pub struct Stated<'a> {
 pub enum Origin<'a> {
     /// A document or a measurement.
     Source {
-        /// Which.
+        /// The key, as in `cost.poll`.
         what: &'a str,
         /// The spread of a measurement, in the base unit, if the profile gives it.
         range: Option<RangeInclusive<f64>>,

@@ -14,7 +14,7 @@ use super::round;
 pub struct WriteError {
     /// The file asked for.
     pub path: PathBuf,
-    /// Why not.
+    /// The operating system's answer.
     #[source]
     pub source: io::Error,
 }

@@ -17,7 +17,7 @@ pub enum IrqError {
     /// There is none of that number, or procfs is not mounted.
     #[error("there is no interrupt {irq} (/proc/irq/{irq} is not there)")]
     Absent {
-        /// Which.
+        /// The interrupt's number, as in `/proc/interrupts`.
         irq: u32,
     },
     /// The files are root's.
@@ -26,19 +26,19 @@ pub enum IrqError {
              namespace, and a writable /proc"
     )]
     Denied {
-        /// Which.
+        /// The interrupt's number, as in `/proc/interrupts`.
         irq: u32,
     },
     /// Its affinity is the kernel's own business.
     #[error("interrupt {irq} cannot be sent to other CPUs: the kernel or its driver places it")]
     Managed {
-        /// Which.
+        /// The interrupt's number, as in `/proc/interrupts`.
         irq: u32,
     },
     /// None of the CPUs is on.
     #[error("interrupt {irq} cannot go to {cpus}: none of these CPUs is on")]
     Cpus {
-        /// Which.
+        /// The interrupt's number, as in `/proc/interrupts`.
         irq: u32,
         /// Those that were asked for.
         cpus: CpuList,
@@ -46,9 +46,9 @@ pub enum IrqError {
     /// Something else.
     #[error("interrupt {irq}'s CPUs cannot be had: {source}")]
     Io {
-        /// Which.
+        /// The interrupt's number, as in `/proc/interrupts`.
         irq: u32,
-        /// Why.
+        /// The operating system's answer.
         source: io::Error,
     },
 }

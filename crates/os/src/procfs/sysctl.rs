@@ -107,21 +107,21 @@ pub enum SysctlError {
     /// This kernel was built without it, or is older.
     #[error("this kernel has no {sysctl}")]
     Absent {
-        /// Which.
+        /// The switch.
         sysctl: Sysctl,
     },
     /// There it is, but not to be seen from here.
     #[error("{sysctl} is shown only in the host's own network namespace; look from there")]
     Hidden {
-        /// Which.
+        /// The switch.
         sysctl: Sysctl,
     },
     /// Something else.
     #[error("{sysctl} cannot be read: {source}")]
     Io {
-        /// Which.
+        /// The switch.
         sysctl: Sysctl,
-        /// Why.
+        /// The operating system's answer.
         source: io::Error,
     },
 }

@@ -39,7 +39,7 @@ pub enum SchedError {
     /// No such CPU, or it is off, or not for this process.
     #[error("CPU {cpu} cannot be used: this process can have {usable}")]
     Cpu {
-        /// Which.
+        /// The CPU's number.
         cpu: usize,
         /// Those that can be used, as in `0-3,6`.
         usable: String,
@@ -47,13 +47,13 @@ pub enum SchedError {
     /// The thread has ended, or is another user's.
     #[error("a thread cannot be moved to other CPUs: {source}{}", advice(*source))]
     Affinity {
-        /// Why.
+        /// The operating system's answer.
         source: io::Errno,
     },
     /// The thread has ended, or is another user's.
     #[error("a thread's class cannot be had: {source}{}", advice(*source))]
     Class {
-        /// Why.
+        /// The operating system's answer.
         source: io::Errno,
     },
     /// No right to real-time priority.
@@ -64,7 +64,7 @@ pub enum SchedError {
     RealTime {
         /// Which priority.
         priority: u8,
-        /// Why.
+        /// The operating system's answer.
         source: io::Errno,
     },
 }

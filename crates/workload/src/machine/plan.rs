@@ -61,9 +61,9 @@ pub enum PlanError {
     /// A run failed.
     #[error("{what}: {why}")]
     Run {
-        /// Which.
+        /// The key or the policy.
         what: String,
-        /// Why.
+        /// The reason, in words.
         why: String,
     },
 }

@@ -127,7 +127,7 @@ impl Item {
 /// A parameter and its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Axis {
-    /// Which.
+    /// The parameter that is varied.
     pub parameter: Parameter,
     items: Vec<Item>,
 }

@@ -70,7 +70,7 @@ pub enum SheetError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's answer.
         source: io::Error,
     },
     /// It cannot be replaced by the sorted one.

@@ -209,8 +209,8 @@ impl Live for UdpSink {
     fn conclude(&self, report: &mut Report) {
         // Of the row's own counts: the median of ratios would leave out where there is none.
         report.rows.iter_mut().for_each(|row| set_ratios(&mut row.figures));
-        let beyond = Beyond::all(&report.rows);
-        report.notes.extend(beyond.iter().map(Beyond::to_string));
+        let beyond = Saturation::all(&report.rows);
+        report.notes.extend(beyond.iter().map(Saturation::to_string));
         report.extra.insert("beyond_peak".into(), json!(beyond));
     }
 
@@ -249,7 +249,7 @@ fn set_ratios(figures: &mut Figures) {
 
 /// What a policy received up to saturation, and beyond it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Beyond {
+pub struct Saturation {
     /// What its rows are called.
     pub policy: String,
     /// The most it received a second up to saturation: under any load up to and including the first
@@ -271,16 +271,16 @@ pub struct Beyond {
     pub of_maximum: Option<f64>,
 }
 
-impl Beyond {
+impl Saturation {
     /// One for each policy that was offered more than it could take.
-    pub fn all(rows: &[Row]) -> Vec<Beyond> {
+    pub fn all(rows: &[Row]) -> Vec<Saturation> {
         let mut policies: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         policies.sort_unstable();
         policies.dedup();
-        policies.into_iter().filter_map(|policy| Beyond::of(policy, rows)).collect()
+        policies.into_iter().filter_map(|policy| Saturation::of(policy, rows)).collect()
     }
 
-    fn of(policy: &str, rows: &[Row]) -> Option<Beyond> {
+    fn of(policy: &str, rows: &[Row]) -> Option<Saturation> {
         let mut points: Vec<(f64, f64, f64)> = rows
             .iter()
             .filter(|row| row.name == policy)
@@ -297,7 +297,7 @@ impl Beyond {
         let least = points.iter().filter(|point| point.0 > peak.0).min_by(by_rate);
         // A policy that received nothing at all has no ratio.
         let of = |whole: f64| least.filter(|_| whole > 0.0).map(|least| least.2 / whole);
-        Some(Beyond {
+        Some(Saturation {
             policy: policy.to_owned(),
             peak_per_s: peak.2,
             peak_at: peak.0,
@@ -311,9 +311,9 @@ impl Beyond {
     }
 }
 
-impl std::fmt::Display for Beyond {
+impl std::fmt::Display for Saturation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Beyond { policy, peak_per_s, peak_at, maximum_per_s, maximum_at, .. } = self;
+        let Saturation { policy, peak_per_s, peak_at, maximum_per_s, maximum_at, .. } = self;
         write!(
             f,
             "{policy}: most received up to saturation {peak_per_s:.0}/s (at {peak_at} times the peak)"
@@ -406,7 +406,7 @@ mod tests {
             row("base", 0.8, 1_100.0),
             row("base", 4.0, 23_000.0),
         ];
-        let [beyond] = &Beyond::all(&rows)[..] else { panic!("one policy") };
+        let [beyond] = &Saturation::all(&rows)[..] else { panic!("one policy") };
         assert_eq!((beyond.peak_per_s, beyond.peak_at), (11_500.0, 0.5));
         assert_eq!((beyond.least_per_s, beyond.least_at), (Some(1_100.0), Some(0.8)));
         assert_eq!((beyond.maximum_per_s, beyond.maximum_at), (23_000.0, 4.0));
@@ -426,7 +426,7 @@ mod tests {
             row("feedback", 2.0, 24_240.0),
             row("feedback", 4.0, 24_480.0),
         ];
-        let [beyond] = &Beyond::all(&rows)[..] else { panic!("one policy") };
+        let [beyond] = &Saturation::all(&rows)[..] else { panic!("one policy") };
         assert_eq!((beyond.peak_per_s, beyond.peak_at), (24_000.0, 1.0));
         assert_eq!(beyond.of_peak, Some(1.01));
         assert_eq!(
@@ -438,12 +438,12 @@ mod tests {
 
     #[test]
     fn a_policy_that_receives_nothing_has_no_ratio() {
-        let [beyond] = &Beyond::all(&[row("base", 2.0, 0.0), row("base", 4.0, 0.0)])[..] else {
+        let [beyond] = &Saturation::all(&[row("base", 2.0, 0.0), row("base", 4.0, 0.0)])[..] else {
             panic!("one policy")
         };
         assert_eq!((beyond.of_peak, beyond.of_maximum), (None, None));
         assert!(beyond.to_string().ends_with("nothing was received"));
-        let [beyond] = &Beyond::all(&[row("base", 2.0, 9.0)])[..] else { panic!("one policy") };
+        let [beyond] = &Saturation::all(&[row("base", 2.0, 9.0)])[..] else { panic!("one policy") };
         assert!(beyond.to_string().ends_with("nothing higher was offered"));
     }
 
@@ -476,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_policy_that_always_keeps_up_has_no_peak() {
-        assert!(Beyond::all(&[row("base", 0.2, 5_000.0)]).is_empty());
+        assert!(Saturation::all(&[row("base", 0.2, 5_000.0)]).is_empty());
     }
 
     #[test]

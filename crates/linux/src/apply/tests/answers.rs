@@ -10,9 +10,9 @@ use crate::attach::Signals;
 use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
 use napkin_kernel::process::Params;
 
-fn planned(world: &mut Fake, text: &str, options: &Options) -> Result<Plan, PlanError> {
-    let at = world.look(Target::Name("va")).expect("it is there");
-    plan(&policy(text), &at, world.kernel(), options)
+fn planned(backend: &mut Fake, text: &str, options: &Options) -> Result<Plan, PlanError> {
+    let at = backend.look(Target::Name("va")).expect("it is there");
+    plan(&policy(text), &at, backend.kernel(), options)
 }
 
 /// Of one device only.
@@ -26,109 +26,109 @@ fn gro() -> Place {
 
 #[test]
 fn cpus_without_anything_to_place_are_told_of() {
-    let mut world = Fake::new(1);
+    let mut backend = Fake::new(1);
     let cpus = Options { cpus: vec![1], ..plain() };
-    let nothing = |world: &mut Fake, text: &str, options: &Options| {
-        planned(world, text, options).expect("it can be done").nothing_to_place
+    let nothing = |backend: &mut Fake, text: &str, options: &Options| {
+        planned(backend, text, options).expect("it can be done").nothing_to_place
     };
-    assert!(!nothing(&mut world, "base", &cpus), "an interrupt");
-    world.devices[0].napis[0].irq = None;
-    world.devices[0].napis[0].irq_cpus = None;
-    assert!(nothing(&mut world, "base", &cpus));
-    assert!(!nothing(&mut world, "base", &plain()), "nor asked for");
-    assert!(!nothing(&mut world, "threaded", &cpus), "a thread");
+    assert!(!nothing(&mut backend, "base", &cpus), "an interrupt");
+    backend.devices[0].napis[0].irq = None;
+    backend.devices[0].napis[0].irq_cpus = None;
+    assert!(nothing(&mut backend, "base", &cpus));
+    assert!(!nothing(&mut backend, "base", &plain()), "nor asked for");
+    assert!(!nothing(&mut backend, "threaded", &cpus), "a thread");
 }
 
 #[test]
 fn instances_that_only_transmit_are_left_as_they_are_unless_asked_for() {
-    let mut world = Fake::of(linux(6, 19), 2);
+    let mut backend = Fake::of(linux(6, 19), 2);
     // As igb's with four vectors for two queues: two receive, two transmit.
-    for napi in &mut world.devices[0].napis {
+    for napi in &mut backend.devices[0].napis {
         napi.tx_queues.clear();
     }
-    let mut transmits = world.devices[0].napis.clone();
+    let mut transmits = backend.devices[0].napis.clone();
     for napi in &mut transmits {
         (napi.tx_queues, napi.id) = (std::mem::take(&mut napi.rx_queues), napi.id + 100);
     }
-    world.devices[0].napis.extend(transmits);
-    let spins = |world: &mut Fake, options: &Options| {
-        let plan = planned(world, "threaded-busy-poll", options).expect("it can be done");
+    backend.devices[0].napis.extend(transmits);
+    let spins = |backend: &mut Fake, options: &Options| {
+        let plan = planned(backend, "threaded-busy-poll", options).expect("it can be done");
         let of = |change: &Change| change.place.instance().map(Instance::to_string);
         let all: BTreeSet<String> = plan.changes.iter().filter_map(of).collect();
         (all, plan.transmit_left)
     };
     let receiving = ["queue 0", "queue 1"].map(str::to_owned);
-    assert_eq!(spins(&mut world, &plain()), (receiving.into(), 2));
-    let (all, left) = spins(&mut world, &Options { transmit: true, ..plain() });
+    assert_eq!(spins(&mut backend, &plain()), (receiving.into(), 2));
+    let (all, left) = spins(&mut backend, &Options { transmit: true, ..plain() });
     assert_eq!((all.len(), left), (4, 0), "{all:?}");
     // A veth of some kernels says of no instance what it polls: it is set.
-    for napi in &mut world.devices[0].napis {
+    for napi in &mut backend.devices[0].napis {
         (napi.rx_queues, napi.tx_queues) = (vec![], vec![]);
     }
-    let (all, left) = spins(&mut world, &plain());
+    let (all, left) = spins(&mut backend, &plain());
     assert_eq!((all.len(), left), (4, 0), "{all:?}");
 }
 
 #[test]
 fn a_thread_s_class_is_planned_only_where_it_has_to_be() {
-    let mut world = Fake::of(linux(6, 19), 1);
-    let classes = |world: &mut Fake, text: &str| {
-        let plan = planned(world, text, &plain()).expect("it can be done");
+    let mut backend = Fake::of(linux(6, 19), 1);
+    let classes = |backend: &mut Fake, text: &str| {
+        let plan = planned(backend, text, &plain()).expect("it can be done");
         plan.changes.iter().filter(|it| it.place == Place::ThreadClass(queue(0))).count()
     };
-    assert_eq!(classes(&mut world, "threaded-busy-poll"), 0, "its thread will be fair");
-    world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
-    world.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
-    assert_eq!(classes(&mut world, "threaded"), 0, "somebody's own choice");
-    assert_eq!(classes(&mut world, "threaded-busy-poll"), 1, "it must not spin in real time");
+    assert_eq!(classes(&mut backend, "threaded-busy-poll"), 0, "its thread will be fair");
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    backend.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
+    assert_eq!(classes(&mut backend, "threaded"), 0, "somebody's own choice");
+    assert_eq!(classes(&mut backend, "threaded-busy-poll"), 1, "it must not spin in real time");
 }
 
 #[test]
 fn a_kernel_that_shows_no_instances_places_none() {
-    let mut world = Fake::of(linux(5, 10), 1);
-    planned(&mut world, "defer20", &plain()).expect("it can be done");
+    let mut backend = Fake::of(linux(5, 10), 1);
+    planned(&mut backend, "defer20", &plain()).expect("it can be done");
     let cpus = Options { cpus: vec![1], ..plain() };
-    let error = planned(&mut world, "defer20", &cpus).expect_err("refused").to_string();
+    let error = planned(&mut backend, "defer20", &cpus).expect_err("refused").to_string();
     assert!(error.contains("--cpus"), "{error}");
 }
 
 #[test]
 fn what_is_different_is_told_with_whose_it_is() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    let told = |world: &mut Fake| difference(world, &place.store(), "va").expect("it is there");
-    assert_eq!(told(&mut world), []);
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    let [first, second] = &told(&mut world)[..] else { panic!("two") };
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let told = |backend: &mut Fake| difference(backend, &place.store(), "va").expect("it is there");
+    assert_eq!(told(&mut backend), []);
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    let [first, second] = &told(&mut backend)[..] else { panic!("two") };
     assert_eq!((&first.place, &second.place), (&gro(), &napi(0, Setting::DeferHardIrqs)));
     let number = Value::Number;
     assert_eq!((&first.before, &first.set, first.foreign), (&number(0), &number(20_000), false));
     assert_eq!(first.now, Some(number(20_000)));
-    world.somebody_sets(&gro(), &number(50_000));
-    let now = told(&mut world);
+    backend.somebody_sets(&gro(), &number(50_000));
+    let now = told(&mut backend);
     assert_eq!((now[0].foreign, &now[0].now, now[1].foreign), (true, &Some(number(50_000)), false));
-    world.somebody_sets(&gro(), &number(0));
-    assert_eq!(told(&mut world).len(), 1, "it is as it was");
-    world.devices[0].napis.clear();
-    assert!(told(&mut world).iter().all(|it| it.now.is_none() && !it.foreign));
-    assert_eq!(told(&mut world).len(), 2, "they may come back");
+    backend.somebody_sets(&gro(), &number(0));
+    assert_eq!(told(&mut backend).len(), 1, "it is as it was");
+    backend.devices[0].napis.clear();
+    assert!(told(&mut backend).iter().all(|it| it.now.is_none() && !it.foreign));
+    assert_eq!(told(&mut backend).len(), 2, "they may come back");
 }
 
 #[test]
 fn what_went_with_a_thread_is_no_difference() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
-    world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(0));
-    let told = difference(&mut world, &place.store(), "va").expect("it is there");
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(0));
+    let told = difference(&mut backend, &place.store(), "va").expect("it is there");
     let places: Vec<_> = told.into_iter().map(|it| it.place).collect();
     assert_eq!(places, [Place::IrqCpus(queue(0))]);
 }
 
 /// Holds a policy while something happens behind the first so many writes, and ends the hold.
-fn held(world: &mut Fake, place: &Home, behind: (u32, Happens)) -> DeviceRestored {
-    world.behind = Some(behind);
+fn held(backend: &mut Fake, place: &Home, behind: (u32, Happens)) -> DeviceRestored {
+    backend.behind = Some(behind);
     let (policy, options) = (policy("defer20"), plain());
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-    let hold = Hold::apply(&mut *world, &place.store(), &request).expect("applied");
+    let hold = Temporary::apply(&mut *backend, &place.store(), &request).expect("applied");
     let signals = Signals::block_ends().expect("blocked");
     assert_eq!(hold.wait(&signals, Duration::from_millis(1)), Ended::Time);
     hold.restore().expect("it is told")
@@ -136,75 +136,78 @@ fn held(world: &mut Fake, place: &Home, behind: (u32, Happens)) -> DeviceRestore
 
 #[test]
 fn a_hold_of_a_device_that_is_gone_says_so() {
-    let (mut world, place) = (Fake::new(1), Home::new());
+    let (mut backend, place) = (Fake::new(1), Home::new());
     let restored =
-        held(&mut world, &place, (2, |world| world.devices.retain(|it| it.ifname != "va")));
+        held(&mut backend, &place, (2, |backend| backend.devices.retain(|it| it.ifname != "va")));
     assert_eq!((restored.ifname.as_str(), restored.gone), ("va", true));
     assert_eq!(place.files(), [""; 0]);
 }
 
 #[test]
 fn a_hold_leaves_what_somebody_else_set_meanwhile() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    let restored =
-        held(&mut world, &place, (2, |world| world.somebody_sets(&gro(), &Value::Number(50_000))));
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let restored = held(
+        &mut backend,
+        &place,
+        (2, |backend| backend.somebody_sets(&gro(), &Value::Number(50_000))),
+    );
     assert_eq!((restored.ifname.as_str(), restored.up), ("va", true));
     assert_eq!((restored.changes.len(), restored.foreign.len(), restored.kept), (1, 1, 1));
     assert!(!restored.is_complete());
-    assert_eq!(world.everything()[&(7, gro())], Value::Number(50_000));
+    assert_eq!(backend.everything()[&(7, gro())], Value::Number(50_000));
 }
 
 #[test]
 fn a_hold_gives_back_what_somebody_set_between_its_plan_and_its_change() {
-    let (mut world, place) = (Fake::new(1), Home::new());
+    let (mut backend, place) = (Fake::new(1), Home::new());
     let irqs = napi(0, Setting::DeferHardIrqs);
     let behind: Happens =
-        |world| world.somebody_sets(&napi(0, Setting::DeferHardIrqs), &Value::Number(7));
-    assert!(held(&mut world, &place, (1, behind)).is_complete());
-    assert_eq!(world.everything()[&(7, irqs)], Value::Number(7));
+        |backend| backend.somebody_sets(&napi(0, Setting::DeferHardIrqs), &Value::Number(7));
+    assert!(held(&mut backend, &place, (1, behind)).is_complete());
+    assert_eq!(backend.everything()[&(7, irqs)], Value::Number(7));
 }
 
 #[test]
 fn a_hold_whose_instances_are_away_keeps_what_it_knows() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    let restored = held(&mut world, &place, (2, |world| world.devices[0].napis.clear()));
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let restored = held(&mut backend, &place, (2, |backend| backend.devices[0].napis.clear()));
     assert_eq!((restored.missing.len(), restored.kept), (2, 2));
 }
 
 #[test]
 fn a_change_that_is_refused_says_whether_those_before_it_are_back() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    world.refuses_after = Some(1);
-    let error = applied(&mut world, &place.store(), "defer20", &plain()).expect_err("refused");
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    backend.refuses_after = Some(1);
+    let error = applied(&mut backend, &place.store(), "defer20", &plain()).expect_err("refused");
     assert!(error.to_string().ends_with("; what had been changed before that was put back"));
-    let (mut world, place) = (Fake::new(1), Home::new());
-    world.refuses_after = Some(1);
-    world.behind = Some((1, |world| world.somebody_sets(&gro(), &Value::Number(50_000))));
-    let error = applied(&mut world, &place.store(), "defer20", &plain()).expect_err("refused");
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    backend.refuses_after = Some(1);
+    backend.behind = Some((1, |backend| backend.somebody_sets(&gro(), &Value::Number(50_000))));
+    let error = applied(&mut backend, &place.store(), "defer20", &plain()).expect_err("refused");
     let error = error.to_string();
     assert!(error.contains("is not back") && error.contains("queue 0 is 50us"), "{error}");
 }
 
 #[test]
 fn a_place_that_refuses_to_be_put_back_is_kept_and_no_other() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    let original = world.everything();
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    world.refuses_after = Some(world.writes);
-    let restored = all_back(&mut world, &place.store());
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    backend.refuses_after = Some(backend.writes);
+    let restored = all_back(&mut backend, &place.store());
     let device = &restored.devices[0];
     assert_eq!((device.changes.len(), device.failed.len(), device.kept), (3, 1, 1));
     assert!(!restored.is_complete());
-    assert!(all_back(&mut world, &place.store()).is_complete());
-    assert_eq!(world.everything(), original);
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original);
 }
 
 #[test]
 fn the_placing_of_a_thread_that_ends_is_not_put_back() {
     for kernel in [linux(6, 18), linux(6, 13)] {
-        let (mut world, place) = (Fake::of(kernel, 1), Home::new());
-        applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
-        let restored = all_back(&mut world, &place.store());
+        let (mut backend, place) = (Fake::of(kernel, 1), Home::new());
+        applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
+        let restored = all_back(&mut backend, &place.store());
         let device = &restored.devices[0];
         assert!(device.changes.iter().all(|it| !it.place.of_thread()), "{:?}", device.changes);
         assert!(restored.is_complete());
@@ -213,50 +216,50 @@ fn the_placing_of_a_thread_that_ends_is_not_put_back() {
 
 #[test]
 fn a_device_at_which_another_napkin_is_is_not_said_to_be_back() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
     let lock = place.store().lock(7, "va").expect("nobody has it");
-    let restored = all_back(&mut world, &place.store());
+    let restored = all_back(&mut backend, &place.store());
     assert!(restored.devices[0].refused.is_some() && !restored.is_complete());
     drop(lock);
-    assert!(all_back(&mut world, &place.store()).is_complete());
+    assert!(all_back(&mut backend, &place.store()).is_complete());
 }
 
 #[test]
 fn a_device_of_which_nothing_is_heard_is_not_taken_for_gone() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    let original = world.everything();
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let original = backend.everything();
     let (policy, options) = (policy("defer20"), plain());
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-    world.behind = Some((2, |world| world.silent = true));
-    let hold = Hold::apply(&mut world, &place.store(), &request).expect("applied");
+    backend.behind = Some((2, |backend| backend.silent = true));
+    let hold = Temporary::apply(&mut backend, &place.store(), &request).expect("applied");
     hold.restore().expect_err("nothing is heard");
-    let restored = all_back(&mut world, &place.store());
+    let restored = all_back(&mut backend, &place.store());
     assert!(restored.devices[0].refused.is_some() && !restored.devices[0].gone);
-    restore(&mut world, &place.store(), &named()).expect_err("nothing is heard");
-    world.silent = false;
-    assert!(all_back(&mut world, &place.store()).is_complete());
-    assert_eq!(world.everything(), original, "nothing was forgotten");
+    restore(&mut backend, &place.store(), &named()).expect_err("nothing is heard");
+    backend.silent = false;
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original, "nothing was forgotten");
 }
 
 #[test]
 fn nothing_to_restore_is_said_to_be_nothing() {
-    let (mut world, place) = (Fake::new(1), Home::new());
+    let (mut backend, place) = (Fake::new(1), Home::new());
     for options in [RestoreOptions::default(), named()] {
-        let restored = restore(&mut world, &place.store(), &options).expect("readable");
+        let restored = restore(&mut backend, &place.store(), &options).expect("readable");
         assert!(restored.is_empty() && restored.is_complete());
     }
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    assert!(!all_back(&mut world, &place.store()).is_empty());
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    assert!(!all_back(&mut backend, &place.store()).is_empty());
 }
 
 #[test]
 fn a_spoilt_file_of_a_named_device_is_given_up_only_if_that_is_asked_for() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
     let file = place.0.join("device-c1-7.journal");
     std::fs::write(&file, "spoilt\n").expect("written");
-    let mut asked = |options| restore(&mut world, &place.store(), &options);
+    let mut asked = |options| restore(&mut backend, &place.store(), &options);
     asked(named()).expect_err("it cannot be read");
     let forget = RestoreOptions { forget: true, ..named() };
     let dry = asked(RestoreOptions { dry_run: true, ..forget.clone() }).expect("told");
@@ -269,7 +272,7 @@ fn a_spoilt_file_of_a_named_device_is_given_up_only_if_that_is_asked_for() {
 
 #[test]
 fn what_was_changed_in_a_process_that_has_ended_went_with_it() {
-    let (mut world, place) = (Fake::new(1), Home::new());
+    let (mut backend, place) = (Fake::new(1), Home::new());
     let pid = 4_194_305;
     let mut recorder = place.store().recorder();
     for fd in [5, 6] {
@@ -279,10 +282,10 @@ fn what_was_changed_in_a_process_that_has_ended_went_with_it() {
     }
     drop(recorder);
     let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
-    let said = restore(&mut world, &place.store(), &dry).expect("readable");
+    let said = restore(&mut backend, &place.store(), &dry).expect("readable");
     assert_eq!((said.processes[0].pid, said.processes[0].changes.len()), (pid, 2));
     assert!(!said.is_empty() && !place.files().is_empty());
-    let restored = all_back(&mut world, &place.store());
+    let restored = all_back(&mut backend, &place.store());
     let process = &restored.processes[0];
     assert_eq!((process.pid, process.gone, process.changes.len()), (pid, 2, 0));
     assert!(restored.is_complete());
@@ -291,17 +294,17 @@ fn what_was_changed_in_a_process_that_has_ended_went_with_it() {
 
 #[test]
 fn instances_of_the_same_queues_are_told_apart_by_their_number() {
-    let mut world = Fake::new(4);
+    let mut backend = Fake::new(4);
     for (at, (rx, tx)) in
         [(vec![0], vec![0]), (vec![0], vec![0]), (vec![0], vec![]), (vec![], vec![0])]
             .into_iter()
             .enumerate()
     {
-        let napi = &mut world.devices[0].napis[at];
+        let napi = &mut backend.devices[0].napis[at];
         (napi.rx_queues, napi.tx_queues) = (rx, tx);
     }
     let all: Vec<Instance> =
-        Instance::all(&world.devices[0]).into_iter().map(|(instance, _)| instance).collect();
+        Instance::all(&backend.devices[0]).into_iter().map(|(instance, _)| instance).collect();
     let told: Vec<String> = all.iter().map(Instance::to_string).collect();
     assert_eq!(told, ["queue 0", "queue 0 (instance 2)", "queue 0", "tx 0"]);
     let written: Vec<_> =

@@ -33,16 +33,16 @@ fn of_four(queues: u32) -> Layout {
 }
 
 fn with(layout: &Layout) -> (Fake, Home) {
-    let mut world = Fake::new(0);
-    world.channels(layout);
-    (world, Home::new())
+    let mut backend = Fake::new(0);
+    backend.channels(layout);
+    (backend, Home::new())
 }
 
 /// Every setting off, of as many as there are.
-fn all_off(world: &Fake) {
+fn all_off(backend: &Fake) {
     let mut off = Settings::default();
     Setting::ALL.into_iter().for_each(|setting| off.set(setting, 0));
-    for (id, settings) in world.by_id() {
+    for (id, settings) in backend.by_id() {
         assert_eq!(settings, off, "instance {id}");
     }
 }
@@ -56,18 +56,18 @@ fn what_went_away_with_its_channels_is_put_back_when_they_return() {
         (paired(6), separate(2)),
         (paired(4), paired(1)),
     ] {
-        let (mut world, place) = with(&many);
-        let original = world.everything();
-        applied(&mut world, &place.store(), "suspend20", &plain()).expect("applied");
-        world.channels(&few);
-        let first = all_back(&mut world, &place.store());
+        let (mut backend, place) = with(&many);
+        let original = backend.everything();
+        applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
+        backend.channels(&few);
+        let first = all_back(&mut backend, &place.store());
         let device = &first.devices[0];
         assert!(!first.is_complete() && device.failed.is_empty() && device.foreign.is_empty());
         assert_eq!(device.missing.len(), 3 * (many.len() - few.len()), "{:?}", device.missing);
-        world.channels(&many);
-        assert!(all_back(&mut world, &place.store()).is_complete());
-        all_off(&world);
-        assert_eq!((world.everything(), place.files()), (original, vec![]));
+        backend.channels(&many);
+        assert!(all_back(&mut backend, &place.store()).is_complete());
+        all_off(&backend);
+        assert_eq!((backend.everything(), place.files()), (original, vec![]));
     }
 }
 
@@ -76,11 +76,11 @@ fn what_was_set_before_there_were_more_channels_is_put_back_where_it_is() {
     for (few, many) in
         [(of_four(2), of_four(4)), (of_four(1), of_four(2)), (separate(1), separate(4))]
     {
-        let (mut world, place) = with(&few);
-        applied(&mut world, &place.store(), "suspend20", &plain()).expect("applied");
-        world.channels(&many);
-        assert!(all_back(&mut world, &place.store()).is_complete());
-        all_off(&world);
+        let (mut backend, place) = with(&few);
+        applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
+        backend.channels(&many);
+        assert!(all_back(&mut backend, &place.store()).is_complete());
+        all_off(&backend);
         assert_eq!(place.files(), [""; 0]);
     }
 }
@@ -90,16 +90,16 @@ fn a_hold_puts_back_what_it_set_whatever_its_instances_poll_by_then() {
     for (from, to) in
         [(of_four(1), of_four(2)), (separate(2), separate(4)), (paired(3), separate(3))]
     {
-        let (world, place) = with(&from);
+        let (backend, place) = with(&from);
         let (policy, options) = (policy("suspend20"), plain());
         let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-        let mut hold = Hold::apply(world, &place.store(), &request).expect("applied");
-        hold.world().channels(&to);
-        let by_then = hold.world().by_id();
+        let mut hold = Temporary::apply(backend, &place.store(), &request).expect("applied");
+        hold.backend().channels(&to);
+        let by_then = hold.backend().by_id();
         assert_ne!(by_then.values().next(), Some(&Settings::default()));
         let restored = hold.put_back().expect("it is there");
         assert!(restored.is_complete(), "{restored:?}");
-        all_off(hold.world());
+        all_off(hold.backend());
         drop(hold);
         assert_eq!(place.files(), [""; 0]);
     }
@@ -107,44 +107,44 @@ fn a_hold_puts_back_what_it_set_whatever_its_instances_poll_by_then() {
 
 #[test]
 fn instances_are_one_s_own_by_their_ids_under_several_policies() {
-    let (mut world, place) = with(&separate(4));
-    let original = world.everything();
+    let (mut backend, place) = with(&separate(4));
+    let original = backend.everything();
     let store = place.store();
-    applied(&mut world, &store, "suspend20", &plain()).expect("applied");
-    world.channels(&separate(2));
-    applied(&mut world, &store, "defer200", &plain()).expect("what is there is napkin's own");
-    let different = difference(&mut world, &store, "va").expect("it is there");
+    applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
+    backend.channels(&separate(2));
+    applied(&mut backend, &store, "defer200", &plain()).expect("what is there is napkin's own");
+    let different = difference(&mut backend, &store, "va").expect("it is there");
     assert!(different.iter().all(|it| !it.foreign), "{different:?}");
-    world.channels(&separate(4));
-    applied(&mut world, &store, "threaded", &placed()).expect("what is there is napkin's own");
-    world.channels(&separate(3));
-    assert!(!all_back(&mut world, &store).is_complete());
-    world.channels(&separate(4));
-    assert!(all_back(&mut world, &store).is_complete());
-    assert_eq!((world.everything(), place.files()), (original, vec![]));
+    backend.channels(&separate(4));
+    applied(&mut backend, &store, "threaded", &placed()).expect("what is there is napkin's own");
+    backend.channels(&separate(3));
+    assert!(!all_back(&mut backend, &store).is_complete());
+    backend.channels(&separate(4));
+    assert!(all_back(&mut backend, &store).is_complete());
+    assert_eq!((backend.everything(), place.files()), (original, vec![]));
 }
 
 #[test]
 fn somebody_else_s_value_is_told_by_what_its_instance_polls_now() {
-    let (mut world, place) = with(&separate(2));
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    world.channels(&separate(3));
+    let (mut backend, place) = with(&separate(2));
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    backend.channels(&separate(3));
     // The third instance transmitted, and receives now.
     let third = Instance { rx: vec![2], tx: vec![], nth: 0 };
-    world.somebody_sets(&Place::Napi(third, Setting::GroFlushTimeout), &Value::Number(7));
-    let restored = all_back(&mut world, &place.store());
+    backend.somebody_sets(&Place::Napi(third, Setting::GroFlushTimeout), &Value::Number(7));
+    let restored = all_back(&mut backend, &place.store());
     let [foreign] = &restored.devices[0].foreign[..] else { panic!("{restored:?}") };
     assert!(foreign.to_string().contains("gro-flush-timeout of va queue 2 is 7ns"), "{foreign}");
     let force = RestoreOptions { force: true, ..RestoreOptions::default() };
-    assert!(restore(&mut world, &place.store(), &force).expect("readable").is_complete());
-    all_off(&world);
+    assert!(restore(&mut backend, &place.store(), &force).expect("readable").is_complete());
+    all_off(&backend);
 }
 
 #[test]
 fn a_journal_of_a_napkin_that_knew_no_ids_is_put_back_by_its_queues() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    let original = world.everything();
-    applied(&mut world, &place.store(), "suspend20", &placed_without_threads()).expect("applied");
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "suspend20", &placed_without_threads()).expect("applied");
     let file = place.0.join("device-c1-7.journal");
     let text = std::fs::read_to_string(&file).expect("written");
     let without: Vec<String> = text.lines().map(without_id).collect();
@@ -158,13 +158,13 @@ fn a_journal_of_a_napkin_that_knew_no_ids_is_put_back_by_its_queues() {
     );
     for then in [None, Some("threaded")] {
         std::fs::write(&file, without.join("\n") + "\n").expect("written");
-        applied(&mut world, &place.store(), "suspend20", &placed_without_threads()).expect("so");
-        world.recreate();
+        applied(&mut backend, &place.store(), "suspend20", &placed_without_threads()).expect("so");
+        backend.recreate();
         if let Some(policy) = then {
-            applied(&mut world, &place.store(), policy, &plain()).expect("applied");
+            applied(&mut backend, &place.store(), policy, &plain()).expect("applied");
         }
-        assert!(all_back(&mut world, &place.store()).is_complete());
-        assert_eq!((world.everything(), place.files()), (original.clone(), vec![]));
+        assert!(all_back(&mut backend, &place.store()).is_complete());
+        assert_eq!((backend.everything(), place.files()), (original.clone(), vec![]));
     }
 }
 
@@ -215,7 +215,7 @@ proptest! {
             1 => [paired(6), separate(2), paired(5), separate(3)],
             _ => [of_four(4), of_four(2), of_four(1), of_four(3)],
         };
-        let (mut world, place) = with(&layouts[0]);
+        let (mut backend, place) = with(&layouts[0]);
         let store = place.store();
         for event in events {
             match event {
@@ -224,28 +224,28 @@ proptest! {
                     let options = if placed { placed_without_threads() } else { plain() };
                     let request =
                         Request { policy: &policy, ifname: "va", options: &options, force: false };
-                    let done = crash::at(crash, || apply(&mut world, &store, &request));
+                    let done = crash::at(crash, || apply(&mut backend, &store, &request));
                     prop_assert!(!matches!(done, Some(Err(_))), "{done:?}");
                 }
                 Event::Hold { policy: name, to, crash } => {
                     let (policy, options) = (policy(POLICIES[name]), plain());
                     let request =
                         Request { policy: &policy, ifname: "va", options: &options, force: false };
-                    let mut hold = Hold::apply(&mut world, &store, &request).expect("applied");
-                    hold.world().channels(&layouts[to]);
+                    let mut hold = Temporary::apply(&mut backend, &store, &request).expect("applied");
+                    hold.backend().channels(&layouts[to]);
                     let _ = crash::at(crash, || hold.put_back().map(|_| ()));
                 }
                 Event::Restore { crash } => {
-                    crash::at(crash, || restore(&mut world, &store, &RestoreOptions::default()));
+                    crash::at(crash, || restore(&mut backend, &store, &RestoreOptions::default()));
                 }
-                Event::Channels { to } => world.channels(&layouts[to]),
+                Event::Channels { to } => backend.channels(&layouts[to]),
             }
         }
-        world.channels(&layouts[0]);
-        let restored = all_back(&mut world, &store);
+        backend.channels(&layouts[0]);
+        let restored = all_back(&mut backend, &store);
         prop_assert!(restored.is_complete(), "{restored:?}");
         prop_assert_eq!(journals(&place), 0);
-        all_off(&world);
+        all_off(&backend);
     }
 }
 

@@ -7,19 +7,19 @@ use crate::place::COMPARED;
 /// one to instances that were made anew, and to put everything back. What the fake kernel compares
 /// is left out.
 fn compared(queues: u32) -> u64 {
-    let (mut world, home) = (Fake::new(queues), Home::new());
+    let (mut backend, home) = (Fake::new(queues), Home::new());
     let store = home.store();
     let before = COMPARED.get();
-    applied(&mut world, &store, "threaded", &plain()).expect("applied");
-    applied(&mut world, &store, "suspend20", &plain()).expect("applied");
-    let different = difference(&mut world, &store, "va").expect("readable");
+    applied(&mut backend, &store, "threaded", &plain()).expect("applied");
+    applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
+    let different = difference(&mut backend, &store, "va").expect("readable");
     assert_eq!(different.len(), 3 * queues as usize);
-    world.recreate();
-    applied(&mut world, &store, "threaded", &plain()).expect("applied");
-    let back = all_back(&mut world, &store);
+    backend.recreate();
+    applied(&mut backend, &store, "threaded", &plain()).expect("applied");
+    let back = all_back(&mut backend, &store);
     assert!(back.is_complete(), "{back:?}");
-    let hold = Hold::apply(
-        &mut world,
+    let hold = Temporary::apply(
+        &mut backend,
         &store,
         &Request { policy: &policy("suspend20"), ifname: "va", options: &plain(), force: false },
     );

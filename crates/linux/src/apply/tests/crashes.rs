@@ -5,14 +5,14 @@ use crate::place::{Place, Value};
 
 /// A host as it may be found: one queue threaded and placed by somebody, another deferred.
 fn lived_in() -> Fake {
-    let mut world = Fake::new(2);
-    world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
-    world.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
-    world.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
-    world.somebody_sets(&napi(1, Setting::GroFlushTimeout), &Value::Number(50_000));
-    world.somebody_sets(&napi(1, Setting::DeferHardIrqs), &Value::Number(2));
-    world.somebody_sets(&Place::IrqCpus(queue(1)), &Value::Cpus(vec![0]));
-    world
+    let mut backend = Fake::new(2);
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    backend.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
+    backend.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
+    backend.somebody_sets(&napi(1, Setting::GroFlushTimeout), &Value::Number(50_000));
+    backend.somebody_sets(&napi(1, Setting::DeferHardIrqs), &Value::Number(2));
+    backend.somebody_sets(&Place::IrqCpus(queue(1)), &Value::Cpus(vec![0]));
+    backend
 }
 
 #[test]
@@ -21,19 +21,21 @@ fn a_crash_at_any_point_of_apply_and_of_restore_loses_nothing() {
     for (name, options) in [("suspend20", plain()), ("threaded", placed()), ("base", placed())] {
         let options = if name == "base" { Options { rt: None, ..options } } else { options };
         for at in 0.. {
-            let (mut world, place) = (lived_in(), Home::new());
-            let original = world.everything();
+            let (mut backend, place) = (lived_in(), Home::new());
+            let original = backend.everything();
             let store = place.store();
-            let ended = crash::at(Some(at), || applied(&mut world, &store, name, &options).is_ok());
+            let ended =
+                crash::at(Some(at), || applied(&mut backend, &store, name, &options).is_ok());
             for then in 0.. {
                 points += 1;
-                let restored = crash::at(Some(then), || all_back(&mut world, &store).is_complete());
+                let restored =
+                    crash::at(Some(then), || all_back(&mut backend, &store).is_complete());
                 if let Some(complete) = restored {
                     assert!(complete, "{name}, apply died at {at}");
                     break;
                 }
             }
-            assert_eq!(world.everything(), original, "{name}, apply died at {at}");
+            assert_eq!(backend.everything(), original, "{name}, apply died at {at}");
             assert_eq!(journals(&place), 0, "{name}, apply died at {at}");
             if ended == Some(true) {
                 assert!(at > 8, "no point was come to");
@@ -47,19 +49,19 @@ fn a_crash_at_any_point_of_apply_and_of_restore_loses_nothing() {
 #[test]
 fn a_crash_of_a_hold_s_end_loses_nothing() {
     for at in 0.. {
-        let (mut world, place) = (lived_in(), Home::new());
-        let original = world.everything();
+        let (mut backend, place) = (lived_in(), Home::new());
+        let original = backend.everything();
         let store = place.store();
-        applied(&mut world, &store, "defer20", &plain()).expect("applied");
+        applied(&mut backend, &store, "defer20", &plain()).expect("applied");
         let (policy, options) = (policy("threaded"), placed());
         let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
         // Forgotten, as after kill -9: unwinding would restore.
         let ended = {
-            let hold = Hold::apply(&mut world, &store, &request).expect("applied");
+            let hold = Temporary::apply(&mut backend, &store, &request).expect("applied");
             crash::at(Some(at), || hold.restore().is_ok())
         };
-        assert!(all_back(&mut world, &store).is_complete());
-        assert_eq!(world.everything(), original, "died at {at}");
+        assert!(all_back(&mut backend, &store).is_complete());
+        assert_eq!(backend.everything(), original, "died at {at}");
         assert_eq!(journals(&place), 0, "died at {at}");
         if ended == Some(true) {
             assert!(at > 8);
@@ -137,9 +139,9 @@ proptest! {
         events in prop::collection::vec(event(), 1..14),
         lived in any::<bool>(),
     ) {
-        let (mut world, place) = (if lived { lived_in() } else { Fake::new(2) }, Home::new());
+        let (mut backend, place) = (if lived { lived_in() } else { Fake::new(2) }, Home::new());
         let store = place.store();
-        let original = world.everything();
+        let original = backend.everything();
         let mut theirs: BTreeSet<Place> = BTreeSet::new();
         let mut values: BTreeSet<(Place, u64)> = BTreeSet::new();
         for event in events {
@@ -151,7 +153,7 @@ proptest! {
                     cpus.dedup();
                     let options = Options { queue, cpus, rt, ..plain() };
                     let request = Request { policy: &policy, ifname: "va", options: &options, force };
-                    match crash::at(crash, || apply(&mut world, &store, &request)) {
+                    match crash::at(crash, || apply(&mut backend, &store, &request)) {
                         None | Some(Ok(_)) => {}
                         Some(Err(ApplyError::Foreign { foreign })) => {
                             prop_assert!(!force);
@@ -163,7 +165,7 @@ proptest! {
                 Event::Foreign { queue: number, setting, value } => {
                     let setting = Setting::ALL[setting];
                     let value = if setting == Setting::Threaded { value % 2 } else { value };
-                    world.somebody_sets(&napi(number, setting), &Value::Number(value));
+                    backend.somebody_sets(&napi(number, setting), &Value::Number(value));
                     theirs.insert(napi(number, setting));
                     values.insert((napi(number, setting), value));
                     if setting == Setting::Threaded {
@@ -172,14 +174,14 @@ proptest! {
                     }
                 }
                 Event::Restore { crash } => {
-                    crash::at(crash, || restore(&mut world, &store, &RestoreOptions::default()));
+                    crash::at(crash, || restore(&mut backend, &store, &RestoreOptions::default()));
                 }
-                Event::Recreate => world.recreate(),
+                Event::Recreate => backend.recreate(),
             }
         }
-        let restored = all_back(&mut world, &store);
+        let restored = all_back(&mut backend, &store);
         prop_assert!(restored.is_complete() || !theirs.is_empty());
-        let now = world.everything();
+        let now = backend.everything();
         for ((ifindex, place), value) in &original {
             if *ifindex == 7 && theirs.contains(place) {
                 continue;
@@ -192,7 +194,7 @@ proptest! {
             prop_assert!(was || values.contains(&(place.clone(), *now)), "{:?} is {}", place, now);
         }
         let force = RestoreOptions { force: true, ..RestoreOptions::default() };
-        prop_assert!(restore(&mut world, &store, &force).expect("readable").is_complete());
+        prop_assert!(restore(&mut backend, &store, &force).expect("readable").is_complete());
         prop_assert_eq!(journals(&place), 0);
     }
 }

@@ -6,99 +6,99 @@ use crate::place::{Place, Value};
 const NUMBER: Value = Value::Number(0);
 
 /// A device of the same number takes the place of `va`, with values of its own.
-fn another(world: &mut Fake) {
-    world.recreate();
-    world.identities.insert(7, 701);
-    let of = world.everything();
+fn another(backend: &mut Fake) {
+    backend.recreate();
+    backend.identities.insert(7, 701);
+    let of = backend.everything();
     for (_, place) in of.into_keys().filter(|(ifindex, _)| *ifindex == 7) {
         if matches!(place, Place::Napi(..)) {
-            world.somebody_sets(&place, &NUMBER);
+            backend.somebody_sets(&place, &NUMBER);
         }
     }
-    world.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(20_000));
+    backend.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(20_000));
 }
 
 /// `va` leaves this namespace, and is elsewhere as it was.
-fn leaves(world: &mut Fake) -> (napkin_kernel::device::Device, u64) {
-    let device = world.devices.remove(0);
+fn leaves(backend: &mut Fake) -> (napkin_kernel::device::Device, u64) {
+    let device = backend.devices.remove(0);
     let namespace = String::from("/proc/9/ns/net");
-    world.otherwise = Whereabouts::Elsewhere { ifname: "eth0".into(), namespace };
-    (device, world.identities.remove(&7).expect("it was there"))
+    backend.otherwise = Whereabouts::Elsewhere { ifname: "eth0".into(), namespace };
+    (device, backend.identities.remove(&7).expect("it was there"))
 }
 
 fn returns(
-    world: &mut Fake,
+    backend: &mut Fake,
     (mut device, identity): (napkin_kernel::device::Device, u64),
     ifindex: u32,
 ) {
     device.ifindex = ifindex;
-    world.devices.insert(0, device);
-    world.identities.insert(ifindex, identity);
+    backend.devices.insert(0, device);
+    backend.identities.insert(ifindex, identity);
 }
 
 #[test]
 fn a_device_of_the_same_number_keeps_what_it_has() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    another(&mut world);
-    let its = world.everything();
-    let restored = all_back(&mut world, &place.store());
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    another(&mut backend);
+    let its = backend.everything();
+    let restored = all_back(&mut backend, &place.store());
     assert!(restored.is_complete() && restored.devices[0].gone, "{restored:?}");
-    assert_eq!((world.everything(), place.files()), (its, vec![]));
+    assert_eq!((backend.everything(), place.files()), (its, vec![]));
 }
 
 #[test]
 fn a_hold_leaves_a_device_alone_that_took_the_number_of_its_own() {
-    let (mut world, place) = (Fake::new(2), Home::new());
+    let (mut backend, place) = (Fake::new(2), Home::new());
     let (policy, options) = (policy("defer20"), plain());
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-    let mut hold = Hold::apply(&mut world, &place.store(), &request).expect("applied");
-    another(hold.world());
-    let its = hold.world().everything();
+    let mut hold = Temporary::apply(&mut backend, &place.store(), &request).expect("applied");
+    another(hold.backend());
+    let its = hold.backend().everything();
     assert!(hold.put_back().expect("told").gone);
-    assert_eq!(hold.world().everything(), its);
+    assert_eq!(hold.backend().everything(), its);
 }
 
 #[test]
 fn a_device_in_another_namespace_is_told_and_kept_until_it_is_back() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    let original: Vec<_> = world.everything().into_values().collect();
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let original: Vec<_> = backend.everything().into_values().collect();
     let (policy, options) = (policy("suspend20"), plain());
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-    let mut hold = Hold::apply(&mut world, &place.store(), &request).expect("applied");
-    let device = leaves(hold.world());
+    let mut hold = Temporary::apply(&mut backend, &place.store(), &request).expect("applied");
+    let device = leaves(hold.backend());
     let told = hold.put_back().expect("told");
     drop(hold);
     assert!(!told.is_complete() && told.kept == 6, "{told:?}");
     assert!(told.away.expect("not here").contains("nsenter --net=/proc/9/ns/net napkin restore"));
     // Nobody who may not look elsewhere says that it is gone.
-    for otherwise in [world.otherwise.clone(), Whereabouts::Unknown] {
-        world.otherwise = otherwise;
-        let restored = all_back(&mut world, &place.store());
+    for otherwise in [backend.otherwise.clone(), Whereabouts::Unknown] {
+        backend.otherwise = otherwise;
+        let restored = all_back(&mut backend, &place.store());
         assert!(restored.devices[0].away.is_some() && !restored.is_complete(), "{restored:?}");
         assert_eq!(place.files(), ["device-c1-7.journal"]);
     }
     // Under another number, as after a move there and back.
-    returns(&mut world, device, 9);
-    assert!(all_back(&mut world, &place.store()).is_complete());
-    assert_eq!(world.everything().into_values().collect::<Vec<_>>(), original);
+    returns(&mut backend, device, 9);
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything().into_values().collect::<Vec<_>>(), original);
     assert_eq!(place.files(), [""; 0]);
 }
 
 #[test]
 fn restore_in_the_namespace_in_which_it_is_now_puts_it_back() {
     for named in [None, Some("va".to_owned())] {
-        let (mut world, place) = (Fake::new(2), Home::new());
-        let original: Vec<_> = world.everything().into_values().collect();
-        applied(&mut world, &place.store(), "suspend20", &plain()).expect("applied");
-        let device = leaves(&mut world);
-        returns(&mut world, device, 3);
+        let (mut backend, place) = (Fake::new(2), Home::new());
+        let original: Vec<_> = backend.everything().into_values().collect();
+        applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
+        let device = leaves(&mut backend);
+        returns(&mut backend, device, 3);
         let namespace = Identity { cookie: Some(2), inode: 2 };
         let there = Store::at(place.0.clone(), "this boot".into(), namespace);
         let options = RestoreOptions { ifname: named, ..RestoreOptions::default() };
-        let restored = restore(&mut world, &there, &options).expect("readable");
+        let restored = restore(&mut backend, &there, &options).expect("readable");
         assert!(restored.is_complete() && !restored.is_empty(), "{restored:?}");
-        assert_eq!(world.everything().into_values().collect::<Vec<_>>(), original);
+        assert_eq!(backend.everything().into_values().collect::<Vec<_>>(), original);
         assert_eq!(place.files(), [""; 0]);
     }
 }
@@ -106,24 +106,24 @@ fn restore_in_the_namespace_in_which_it_is_now_puts_it_back() {
 #[test]
 fn two_devices_that_had_one_number_have_a_file_each() {
     for at in 0..40 {
-        let (mut world, place) = (Fake::new(1), Home::new());
-        let original: Vec<_> = world.everything().into_values().collect();
-        applied(&mut world, &place.store(), "suspend20", &plain()).expect("applied");
-        let device = leaves(&mut world);
+        let (mut backend, place) = (Fake::new(1), Home::new());
+        let original: Vec<_> = backend.everything().into_values().collect();
+        applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
+        let device = leaves(&mut backend);
         // Another comes with its number, and gets a policy.
         let (mut other, _) = (Fake::new(1).devices.remove(0), ());
         other.napis[0].id += 100;
-        returns(&mut world, (other, 701), 7);
+        returns(&mut backend, (other, 701), 7);
         let store = place.store();
         let done =
-            crash::at(Some(at), || applied(&mut world, &store, "defer200", &plain()).is_ok());
-        let restored = all_back(&mut world, &store);
+            crash::at(Some(at), || applied(&mut backend, &store, "defer200", &plain()).is_ok());
+        let restored = all_back(&mut backend, &store);
         assert_eq!(restored.devices.iter().filter(|it| it.away.is_some()).count(), 1, "{at}");
-        world.devices.remove(0);
-        world.identities.remove(&7);
-        returns(&mut world, device, 9);
-        assert!(all_back(&mut world, &store).is_complete(), "{at}");
-        assert_eq!(world.everything().into_values().collect::<Vec<_>>(), original, "{at}");
+        backend.devices.remove(0);
+        backend.identities.remove(&7);
+        returns(&mut backend, device, 9);
+        assert!(all_back(&mut backend, &store).is_complete(), "{at}");
+        assert_eq!(backend.everything().into_values().collect::<Vec<_>>(), original, "{at}");
         if done == Some(true) {
             assert!(at > 8, "no point was come to");
             break;

@@ -21,43 +21,43 @@ impl Drop for Full {
 }
 
 fn hold<'a>(
-    world: &'a mut Fake,
+    backend: &'a mut Fake,
     store: &Store,
     text: &str,
     options: &Options,
-) -> Hold<&'a mut Fake> {
+) -> Temporary<&'a mut Fake> {
     let policy = policy(text);
     let request = Request { policy: &policy, ifname: "va", options, force: true };
-    Hold::apply(world, store, &request).expect("applied")
+    Temporary::apply(backend, store, &request).expect("applied")
 }
 
 #[test]
 fn a_hold_ends_as_if_there_were_room() {
-    let (mut world, place) = (Fake::new(4), Home::new());
-    let original = world.everything();
-    let holds = hold(&mut world, &place.store(), "suspend20", &plain());
+    let (mut backend, place) = (Fake::new(4), Home::new());
+    let original = backend.everything();
+    let holds = hold(&mut backend, &place.store(), "suspend20", &plain());
     let full = Full::now();
     let restored = holds.restore().expect("it is there");
     assert!(restored.is_complete(), "{restored:?}");
-    assert_eq!(world.everything(), original);
+    assert_eq!(backend.everything(), original);
     assert_eq!(place.files(), [""; 0], "a file can be removed");
     drop(full);
 }
 
 #[test]
 fn a_hold_over_another_policy_gives_that_one_back_and_restore_the_first() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    let original = world.everything();
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    let set = world.everything();
-    let holds = hold(&mut world, &place.store(), "threaded", &placed());
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    let set = backend.everything();
+    let holds = hold(&mut backend, &place.store(), "threaded", &placed());
     let full = Full::now();
     let restored = holds.restore().expect("it is there");
     assert_eq!((restored.failed.len(), restored.foreign.len()), (0, 0), "{restored:?}");
     assert!(restored.journal.is_some(), "it knows more than it has to, which is said");
-    assert_eq!(world.everything(), set);
-    assert!(all_back(&mut world, &place.store()).is_complete());
-    assert_eq!(world.everything(), original);
+    assert_eq!(backend.everything(), set);
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original);
     assert_eq!(place.files(), [""; 0]);
     drop(full);
 }
@@ -65,50 +65,50 @@ fn a_hold_over_another_policy_gives_that_one_back_and_restore_the_first() {
 #[test]
 fn an_apply_that_comes_to_the_end_of_the_room_takes_back_what_it_did() {
     for after in 1..12 {
-        let (mut world, place) = (Fake::new(4), Home::new());
-        let original = world.everything();
-        world.behind = Some((after, |_| disk::fill(true)));
-        let error = applied(&mut world, &place.store(), "suspend20", &plain());
+        let (mut backend, place) = (Fake::new(4), Home::new());
+        let original = backend.everything();
+        backend.behind = Some((after, |_| disk::fill(true)));
+        let error = applied(&mut backend, &place.store(), "suspend20", &plain());
         let _full = Full::now();
         let error = error.expect_err("no room for the next line").to_string();
         assert!(error.ends_with("that was put back"), "{after}: {error}");
-        assert_eq!(world.everything(), original, "{after}");
+        assert_eq!(backend.everything(), original, "{after}");
         assert_eq!(place.files(), [""; 0], "{after}");
     }
 }
 
 #[test]
 fn restore_needs_no_room() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    let original = world.everything();
-    applied(&mut world, &place.store(), "suspend20", &plain()).expect("applied");
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
     let theirs = napi(1, Setting::GroFlushTimeout);
-    world.somebody_sets(&theirs, &Value::Number(7));
+    backend.somebody_sets(&theirs, &Value::Number(7));
     let full = Full::now();
-    let restored = all_back(&mut world, &place.store());
+    let restored = all_back(&mut backend, &place.store());
     let device = &restored.devices[0];
     assert_eq!((device.refused.as_ref(), device.changes.len()), (None, 5), "{device:?}");
     assert!(!restored.is_complete(), "one is somebody else's");
     assert!(!place.files().iter().any(|name| name.ends_with(".new")), "{:?}", place.files());
-    world.somebody_sets(&theirs, &Value::Number(0));
-    assert!(all_back(&mut world, &place.store()).is_complete());
-    assert_eq!(world.everything(), original);
+    backend.somebody_sets(&theirs, &Value::Number(0));
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original);
     assert_eq!(place.files(), [""; 0]);
     drop(full);
 }
 
 #[test]
 fn what_a_forced_hold_gave_back_is_still_somebody_else_s() {
-    let (mut world, place) = (Fake::new(1), Home::new());
+    let (mut backend, place) = (Fake::new(1), Home::new());
     let theirs = napi(0, Setting::GroFlushTimeout);
-    applied(&mut world, &place.store(), "defer20", &plain()).expect("applied");
-    world.somebody_sets(&theirs, &Value::Number(7));
-    let set = world.everything();
-    let restored = hold(&mut world, &place.store(), "defer200", &plain()).restore();
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    backend.somebody_sets(&theirs, &Value::Number(7));
+    let set = backend.everything();
+    let restored = hold(&mut backend, &place.store(), "defer200", &plain()).restore();
     assert!(restored.expect("it is there").is_complete());
-    assert_eq!(world.everything(), set);
-    let restored = all_back(&mut world, &place.store());
+    assert_eq!(backend.everything(), set);
+    let restored = all_back(&mut backend, &place.store());
     let told = "gro-flush-timeout of va queue 0 is 7ns; napkin had set 20us, before it was 0";
     assert_eq!(restored.devices[0].foreign[0].to_string(), told);
-    assert_eq!(world.everything()[&(7, theirs)], Value::Number(7), "it is not napkin's to reset");
+    assert_eq!(backend.everything()[&(7, theirs)], Value::Number(7), "it is not napkin's to reset");
 }

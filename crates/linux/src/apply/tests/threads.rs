@@ -4,13 +4,13 @@ use super::*;
 use crate::place::{Place, Value};
 
 /// Somebody else wants threads: how are they placed?
-fn woken(world: &mut Fake) -> Vec<(Value, Value)> {
-    let of = |world: &mut Fake, place: Place| world.everything()[&(7, place)].clone();
+fn woken(backend: &mut Fake) -> Vec<(Value, Value)> {
+    let of = |backend: &mut Fake, place: Place| backend.everything()[&(7, place)].clone();
     (0..2)
         .map(|number| {
-            world.somebody_sets(&napi(number, Setting::Threaded), &Value::Number(1));
-            let cpus = of(world, Place::ThreadCpus(queue(number)));
-            (cpus, of(world, Place::ThreadClass(queue(number))))
+            backend.somebody_sets(&napi(number, Setting::Threaded), &Value::Number(1));
+            let cpus = of(backend, Place::ThreadCpus(queue(number)));
+            (cpus, of(backend, Place::ThreadClass(queue(number))))
         })
         .collect()
 }
@@ -22,13 +22,13 @@ fn nobody_s() -> (Value, Value) {
 #[test]
 fn a_thread_that_was_kept_is_nobody_s_after_restore() {
     for at in 0.. {
-        let (mut world, place) = (Fake::new(2), Home::new());
+        let (mut backend, place) = (Fake::new(2), Home::new());
         let store = place.store();
-        applied(&mut world, &store, "threaded", &placed()).expect("applied");
-        world.down_and_up();
-        let ended = crash::at(Some(at), || all_back(&mut world, &store).is_complete());
-        assert!(all_back(&mut world, &store).is_complete());
-        assert_eq!(woken(&mut world), [nobody_s(), nobody_s()], "died at {at}");
+        applied(&mut backend, &store, "threaded", &placed()).expect("applied");
+        backend.down_and_up();
+        let ended = crash::at(Some(at), || all_back(&mut backend, &store).is_complete());
+        assert!(all_back(&mut backend, &store).is_complete());
+        assert_eq!(woken(&mut backend), [nobody_s(), nobody_s()], "died at {at}");
         assert_eq!(place.files(), [""; 0]);
         if ended == Some(true) {
             assert!(at > 4, "no point was come to");
@@ -39,22 +39,22 @@ fn a_thread_that_was_kept_is_nobody_s_after_restore() {
 
 #[test]
 fn a_thread_that_was_kept_is_nobody_s_after_a_hold() {
-    let (world, place) = (Fake::new(2), Home::new());
+    let (backend, place) = (Fake::new(2), Home::new());
     let (policy, options) = (policy("threaded"), placed());
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-    let mut hold = Hold::apply(world, &place.store(), &request).expect("applied");
-    hold.world().down_and_up();
+    let mut hold = Temporary::apply(backend, &place.store(), &request).expect("applied");
+    hold.backend().down_and_up();
     assert!(hold.put_back().expect("it is there").is_complete());
-    assert_eq!(woken(hold.world()), [nobody_s(), nobody_s()]);
+    assert_eq!(woken(hold.backend()), [nobody_s(), nobody_s()]);
 }
 
 #[test]
 fn a_thread_that_ends_with_its_mode_needs_nothing() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
     let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
     for options in [dry, RestoreOptions::default()] {
-        let told = restore(&mut world, &place.store(), &options).expect("readable");
+        let told = restore(&mut backend, &place.store(), &options).expect("readable");
         assert!(told.devices[0].changes.iter().all(|it| !it.place.of_thread()), "{told:?}");
         assert!(told.is_complete());
     }
@@ -62,23 +62,23 @@ fn a_thread_that_ends_with_its_mode_needs_nothing() {
 
 #[test]
 fn a_kept_thread_that_somebody_has_placed_since_is_left_and_told() {
-    let (mut world, place) = (Fake::new(2), Home::new());
-    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
-    world.somebody_sets(&Place::ThreadCpus(queue(1)), &Value::Cpus(vec![0]));
-    world.down_and_up();
-    let restored = all_back(&mut world, &place.store());
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
+    backend.somebody_sets(&Place::ThreadCpus(queue(1)), &Value::Cpus(vec![0]));
+    backend.down_and_up();
+    let restored = all_back(&mut backend, &place.store());
     let [foreign] = &restored.devices[0].foreign[..] else { panic!("{restored:?}") };
     assert!(foreign.to_string().starts_with("thread-cpus of va queue 1 is 0;"), "{foreign}");
     let fair = Value::Class(Class::Fair);
-    assert_eq!(woken(&mut world), [nobody_s(), (Value::Cpus(vec![0]), fair)]);
+    assert_eq!(woken(&mut backend), [nobody_s(), (Value::Cpus(vec![0]), fair)]);
 }
 
 #[test]
 fn a_thread_in_use_that_somebody_has_placed_since_is_told_once() {
-    let (mut world, place) = (Fake::new(1), Home::new());
-    world.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
-    applied(&mut world, &place.store(), "threaded", &placed()).expect("applied");
-    world.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![0]));
-    let restored = all_back(&mut world, &place.store());
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
+    backend.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![0]));
+    let restored = all_back(&mut backend, &place.store());
     assert_eq!(restored.devices[0].foreign.len(), 1, "{restored:?}");
 }

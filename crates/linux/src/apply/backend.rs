@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::error::WorldError;
+use super::error::BackendError;
 use crate::place::{Instance, Place, Spot, ThreadId, Value};
 use napkin_kernel::device::{Device, Napi};
 use napkin_kernel::probe::Kernel;
@@ -86,7 +86,7 @@ impl Snapshot {
 }
 
 /// The kernel.
-pub trait World {
+pub trait Backend {
     /// What it can do.
     fn kernel(&self) -> &Kernel;
 
@@ -100,31 +100,31 @@ pub trait World {
     ///
     /// # Errors
     /// If there is none, or the kernel does not answer.
-    fn look(&mut self, target: Target<'_>) -> Result<Snapshot, WorldError>;
+    fn look(&mut self, target: Target<'_>) -> Result<Snapshot, BackendError>;
 
     /// The number in this namespace of the device of this identity, if it is here.
     ///
     /// # Errors
     /// If the kernel does not answer.
-    fn here(&mut self, identity: u64) -> Result<Option<u32>, WorldError>;
+    fn here(&mut self, identity: u64) -> Result<Option<u32>, BackendError>;
 
     /// Where the device of this identity is, be it here or in another namespace.
     ///
     /// # Errors
     /// If the kernel does not answer.
-    fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, WorldError>;
+    fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, BackendError>;
 
     /// What a place is set to now; `None` if it is not there (any more).
     ///
     /// # Errors
     /// If the kernel does not answer.
-    fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, WorldError>;
+    fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, BackendError>;
 
     /// Sets a place.
     ///
     /// # Errors
     /// If it is gone, or the kernel refuses; then it is as it was.
-    fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), WorldError>;
+    fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), BackendError>;
 
     /// The thread of an instance, while the instance is polled by it.
     ///
@@ -134,7 +134,7 @@ pub trait World {
         &mut self,
         at: &Snapshot,
         instance: &Instance,
-    ) -> Result<Option<ThreadId>, WorldError>;
+    ) -> Result<Option<ThreadId>, BackendError>;
 
     /// What a place of a thread's is set to; `None` if the thread has ended. An instance that is no
     /// longer polled by it may keep it for the next time.
@@ -149,13 +149,13 @@ pub trait World {
         thread: ThreadId,
         place: &Place,
         value: &Value,
-    ) -> Result<(), WorldError>;
+    ) -> Result<(), BackendError>;
 
     /// The CPUs of a kernel thread that nobody has placed.
     fn new_thread_cpus(&self) -> Vec<usize>;
 }
 
-impl<W: World> World for &mut W {
+impl<W: Backend> Backend for &mut W {
     fn kernel(&self) -> &Kernel {
         (**self).kernel()
     }
@@ -164,23 +164,23 @@ impl<W: World> World for &mut W {
         (**self).may_change()
     }
 
-    fn look(&mut self, target: Target<'_>) -> Result<Snapshot, WorldError> {
+    fn look(&mut self, target: Target<'_>) -> Result<Snapshot, BackendError> {
         (**self).look(target)
     }
 
-    fn here(&mut self, identity: u64) -> Result<Option<u32>, WorldError> {
+    fn here(&mut self, identity: u64) -> Result<Option<u32>, BackendError> {
         (**self).here(identity)
     }
 
-    fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, WorldError> {
+    fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, BackendError> {
         (**self).whereabouts(identity)
     }
 
-    fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, WorldError> {
+    fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, BackendError> {
         (**self).read(at, place)
     }
 
-    fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), WorldError> {
+    fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), BackendError> {
         (**self).write(at, place, value)
     }
 
@@ -188,7 +188,7 @@ impl<W: World> World for &mut W {
         &mut self,
         at: &Snapshot,
         instance: &Instance,
-    ) -> Result<Option<ThreadId>, WorldError> {
+    ) -> Result<Option<ThreadId>, BackendError> {
         (**self).thread(at, instance)
     }
 
@@ -201,7 +201,7 @@ impl<W: World> World for &mut W {
         thread: ThreadId,
         place: &Place,
         value: &Value,
-    ) -> Result<(), WorldError> {
+    ) -> Result<(), BackendError> {
         (**self).write_thread(thread, place, value)
     }
 

@@ -2,7 +2,7 @@
 //! pool.
 //!
 //! They change under the engine's lock of changes, which is held for as long as a change takes, the
-//! end of a thread included. What others read of an instance's thread is in its [`Seat`], so that
+//! end of a thread included. What others read of an instance's thread is in its [`ThreadTid`], so that
 //! reading does not wait for a change.
 
 use std::collections::BTreeSet;
@@ -22,12 +22,12 @@ use crate::thread::{join, spawn};
 
 /// What is read of an instance's thread at any time.
 #[derive(Debug, Default)]
-pub(crate) struct Seat {
+pub(crate) struct ThreadTid {
     /// The id of its thread; 0 for none.
     tid: AtomicI32,
 }
 
-impl Seat {
+impl ThreadTid {
     /// The id of the instance's thread, if it has one.
     pub(crate) fn tid(&self) -> Option<i32> {
         Some(self.tid.load(Ordering::Relaxed)).filter(|tid| *tid != 0)
@@ -47,14 +47,14 @@ fn napi_name(shared: &Shared, id: Id) -> String {
 
 /// What a change of threads needs beside the threads.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Needs<'e> {
+pub(crate) struct SpawnContext<'e> {
     pub(crate) shared: &'e Arc<Shared>,
     pub(crate) contexts: &'e Contexts,
     pub(crate) refusals: &'e Refusals,
 }
 
 /// What was refused to the threads that poll instances in a mode, in sentences.
-pub(crate) fn refused(needs: Needs<'_>, napis: &[Id], mode: Threaded) -> Vec<String> {
+pub(crate) fn refused(needs: SpawnContext<'_>, napis: &[Id], mode: Threaded) -> Vec<String> {
     let own = if has_thread(mode) { napis } else { &[] };
     let names: BTreeSet<String> = own.iter().map(|id| napi_name(needs.shared, *id)).collect();
     needs.refusals.sentences(|role, thread| match role {
@@ -66,23 +66,23 @@ pub(crate) fn refused(needs: Needs<'_>, napis: &[Id], mode: Threaded) -> Vec<Str
 
 /// The threads.
 #[derive(Debug, Default)]
-pub(crate) struct Crew {
+pub(crate) struct NapiThreads {
     napi: Vec<Option<(Arc<Activity>, JoinHandle<()>)>>,
     workers: Vec<JoinHandle<()>>,
     /// The engine is stopping: there will be no more.
     pub(crate) stopped: bool,
 }
 
-impl Crew {
-    pub(crate) fn new(instances: usize) -> Crew {
-        Crew { napi: (0..instances).map(|_| None).collect(), ..Crew::default() }
+impl NapiThreads {
+    pub(crate) fn new(instances: usize) -> NapiThreads {
+        NapiThreads { napi: (0..instances).map(|_| None).collect(), ..NapiThreads::default() }
     }
 
     /// Starts what a mode needs and is not there.
     pub(crate) fn prepare(
         &mut self,
-        needs: Needs<'_>,
-        (id, seat): (Id, &Seat),
+        needs: SpawnContext<'_>,
+        (id, seat): (Id, &ThreadTid),
         mode: Threaded,
     ) -> Result<(), EngineError> {
         let place = &mut self.napi[usize::from(id.0)];
@@ -116,7 +116,7 @@ impl Crew {
 
     /// Waits for the end of an instance's thread, whose mode is another's by now: it sees that after
     /// its poll, hands the instance over and ends.
-    pub(crate) fn retire(&mut self, needs: Needs<'_>, (id, seat): (Id, &Seat)) {
+    pub(crate) fn retire(&mut self, needs: SpawnContext<'_>, (id, seat): (Id, &ThreadTid)) {
         let Some((activity, handle)) = self.napi[usize::from(id.0)].take() else { return };
         let napi = needs.shared.napi(id);
         napi.leaving.store(true, Ordering::Release);

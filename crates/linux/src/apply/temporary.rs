@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::again::{Again, again};
+use super::backend::Backend;
 use super::error::ApplyError;
 use super::execute::{Applied, Request, held};
 use super::linux::Linux;
 use super::restored::DeviceRestored;
 use super::undo::undo;
-use super::world::World;
 use crate::attach::Signals;
 use crate::journal::{DeviceJournal, Lock, Store};
 
@@ -24,14 +24,14 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// A policy that is applied to a device until this is dropped or [`Hold::restore`]d; no other napkin
+/// A policy that is applied to a device until this is dropped or [`Temporary::restore`]d; no other napkin
 /// can change the device meanwhile.
 ///
 /// What was there before comes back, be it another policy that was applied for good. If the process
 /// is killed, the journal knows, and `napkin restore` puts back what was before all of them.
 #[derive(Debug)]
-pub struct Hold<W: World = Linux> {
-    world: W,
+pub struct Temporary<W: Backend = Linux> {
+    backend: W,
     applied: Applied,
     store: Store,
     journal: DeviceJournal,
@@ -40,24 +40,24 @@ pub struct Hold<W: World = Linux> {
     _lock: Lock,
 }
 
-impl<W: World> Hold<W> {
+impl<W: Backend> Temporary<W> {
     /// Applies a policy, and keeps the device's lock.
     ///
     /// # Errors
     /// As [`apply`](super::apply); nothing is changed then.
     pub fn apply(
-        mut world: W,
+        mut backend: W,
         store: &Store,
         request: &Request<'_>,
-    ) -> Result<Hold<W>, ApplyError> {
-        let (applied, journal, lock) = held(&mut world, store, request)?;
+    ) -> Result<Temporary<W>, ApplyError> {
+        let (applied, journal, lock) = held(&mut backend, store, request)?;
         let store = store.clone();
-        Ok(Hold { world, applied, store, journal, restored: false, _lock: lock })
+        Ok(Temporary { backend, applied, store, journal, restored: false, _lock: lock })
     }
 
     #[cfg(test)]
-    pub(super) fn world(&mut self) -> &mut W {
-        &mut self.world
+    pub(super) fn backend(&mut self) -> &mut W {
+        &mut self.backend
     }
 
     /// What was applied.
@@ -95,8 +95,8 @@ impl<W: World> Hold<W> {
         let Applied { before, done, .. } = &self.applied;
         let ifname = before.device.ifname.clone();
         // Its instances may have been made anew meanwhile, and it may be another device.
-        match again(&mut self.world, before.device.ifindex, before.identity)? {
-            Again::There(at) => Ok(undo(&mut self.world, &mut self.journal, before, &at, done)),
+        match again(&mut self.backend, before.device.ifindex, before.identity)? {
+            Again::There(at) => Ok(undo(&mut self.backend, &mut self.journal, before, &at, done)),
             Again::Gone => {
                 self.journal.drop_all()?;
                 Ok(DeviceRestored { ifname, gone: true, ..DeviceRestored::default() })
@@ -109,7 +109,7 @@ impl<W: World> Hold<W> {
     }
 }
 
-impl<W: World> Drop for Hold<W> {
+impl<W: Backend> Drop for Temporary<W> {
     fn drop(&mut self) {
         if !self.restored {
             // There is nobody to tell; what could not be put back is in the journal.
@@ -118,13 +118,13 @@ impl<W: World> Drop for Hold<W> {
     }
 }
 
-impl Hold<Linux> {
+impl Temporary<Linux> {
     /// Applies a policy to the running kernel, with the journal where the environment says.
     ///
     /// # Errors
-    /// As [`Hold::apply`].
-    pub fn here(request: &Request<'_>) -> Result<Hold, ApplyError> {
+    /// As [`Temporary::apply`].
+    pub fn here(request: &Request<'_>) -> Result<Temporary, ApplyError> {
         let store = Store::open()?;
-        Hold::apply(Linux::open()?, &store, request)
+        Temporary::apply(Linux::open()?, &store, request)
     }
 }
