@@ -2,7 +2,7 @@
 //!
 //! - [`Plan`]: what of a policy can be set from outside.
 //! - [`Attachment`]: a process, its children and theirs, kept under a policy until it is let go.
-//! - [`run()`], [`hold`]: for as long as a program runs, or as asked.
+//! - [`run()`], [`keep`]: for as long as a program runs, or as asked.
 //!
 //! The device's part of a policy is `apply`'s.
 
