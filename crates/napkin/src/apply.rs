@@ -8,10 +8,10 @@ use napkin_linux::apply::{
     self as kernel, Applied, ApplyError, Backend, DeviceRestored, Ended, Linux, Neighbours,
     Options, Plan, Request, Target, Temporary,
 };
-use napkin_linux::attach::Signals;
 use napkin_linux::journal::Store;
 use napkin_linux::place::Change;
 use napkin_os::sched::CpuList;
+use napkin_os::signals::Signals;
 use napkin_policy::Policy;
 use napkin_policy::Time;
 use serde_json::{Value, json};

@@ -7,12 +7,13 @@ use napkin_kernel::process::Params;
 use napkin_kernel::shell;
 use napkin_linux::apply::{DeviceRestored, Options, Request, Temporary};
 use napkin_linux::attach::{
-    Attachment, Detail, Ended, Event, Lines, Plan, Restoration, Signals, cpus_by_napi, keep, set_on,
+    Attachment, Detail, Ended, Event, Lines, Plan, Restoration, cpus_by_napi, keep, set_on,
 };
 use napkin_linux::guard::can_starve;
 use napkin_linux::journal::{Found, ProcessJournals, Store};
 use napkin_linux::support::{self, Scope, Warning};
 use napkin_os::sched::CpuList;
+use napkin_os::signals::Signals;
 use napkin_policy::Policy;
 
 use crate::apply::policy;

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::process::Command;
 
-use napkin_linux::attach::{Exit, Lines, RunEvent, Signals, die_by, run as run_program};
+use napkin_linux::attach::{Exit, Lines, RunEvent, run as run_program};
+use napkin_os::{signals::Signals, signals::die_by};
 
 use crate::attach::{How, not_set};
 use crate::failure::{Failure, say};

@@ -8,4 +8,5 @@ pub mod meter;
 pub mod procfs;
 pub mod rights;
 pub mod sched;
+pub mod signals;
 pub mod usage;

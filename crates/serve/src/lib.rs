@@ -15,7 +15,7 @@ mod status;
 
 use std::time::{Duration, Instant};
 
-use napkin_linux::attach::Signals;
+use napkin_os::signals::Signals;
 
 pub use config::{DeviceKind, DeviceSpec, Network, ServeConfig, What};
 pub use error::ServeError;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use napkin_kernel::process::Process;
-use napkin_linux::attach::{Signals, die_by};
+use napkin_os::{signals::Signals, signals::die_by};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use thiserror::Error;
 

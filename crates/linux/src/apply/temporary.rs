@@ -9,8 +9,8 @@ use super::execute::{Applied, Request, held};
 use super::linux::Linux;
 use super::restored::DeviceRestored;
 use super::undo::undo;
-use crate::attach::Signals;
 use crate::journal::{DeviceJournal, Lock, Store};
+use napkin_os::signals::Signals;
 
 /// The longest single wait; longer ones are several.
 const STEP: Duration = Duration::from_secs(3_600);

@@ -16,7 +16,6 @@ mod passing;
 mod pin;
 mod plan;
 mod run;
-mod signals;
 mod witness;
 
 pub(crate) use attached::MAX_DESCRIPTORS;
@@ -30,4 +29,3 @@ pub use pace::{FAST, FAST_FOR, SLOW};
 pub use pin::Resolver;
 pub use plan::{Plan, PlanError};
 pub use run::{Ended, Exit, RunError, RunEvent, keep, run};
-pub use signals::{Came, Signals, die_by};

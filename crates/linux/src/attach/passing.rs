@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, getpgid};
 
-use super::signals::{Came, Signals};
 use super::witness::{Place, Witness};
+use napkin_os::signals::{Came, Signals};
 
 /// How long whoever signals a whole group, one process after the other, may need for the next one.
 const WINDOW: Duration = Duration::from_millis(50);

@@ -15,8 +15,8 @@ use thiserror::Error;
 use super::attachment::Attachment;
 use super::event::Event;
 use super::passing::{Passing, Reached};
-use super::signals::{Came, Signals};
 use crate::process_change::Recorder;
+use napkin_os::signals::{Came, Signals};
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setpgid};
 use rustix::thread::set_name;
 
-use super::signals::{Came, Signals};
 use napkin_os::procfs::read_text;
+use napkin_os::signals::{Came, Signals};
 
 /// Where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

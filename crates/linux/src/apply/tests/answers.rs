@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::apply::fake::Happens;
-use crate::attach::Signals;
 use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
 use napkin_kernel::process::Params;
+use napkin_os::signals::Signals;
 
 fn planned(backend: &mut Fake, text: &str, options: &Options) -> Result<Plan, PlanError> {
     let at = backend.look(Target::Name("va")).expect("it is there");

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -117,6 +118,24 @@ impl Signals {
         // number is read.
         let sender = unsafe { info.si_pid() };
         Some(Came { signal, code: info.si_code, sender })
+    }
+}
+
+impl Signals {
+    /// A descriptor that is readable while one of them has come and was not [waited](Signals::wait) for
+    /// yet, for whoever polls for other things, too. It is not to be read.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub fn readable(&self) -> io::Result<OwnedFd> {
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: the pointer is to a live, initialised set; -1 asks for a new descriptor.
+        let raw = unsafe { libc::signalfd(-1, &raw const self.set, flags) };
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new, and nobody else's.
+        Ok(unsafe { OwnedFd::from_raw_fd(raw) })
     }
 }
 
