@@ -25,6 +25,18 @@ pub struct DeviceConfig {
     pub settings: InstancePolicy,
 }
 
+impl DeviceConfig {
+    /// A device with these queues, each with the engine's CPU that serves it.
+    pub fn new(
+        name: impl Into<String>,
+        address: Address,
+        queues: Vec<(Box<dyn PacketQueue>, u16)>,
+        settings: InstancePolicy,
+    ) -> Self {
+        DeviceConfig { name: name.into(), address, queues, delivery_cost: 0, settings }
+    }
+}
+
 impl std::fmt::Debug for DeviceConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DeviceConfig")

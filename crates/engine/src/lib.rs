@@ -15,7 +15,7 @@
 //! What a kernel can see and the engine cannot: whether another thread of *another* process wants a
 //! CPU (`need_resched`). Of the application it knows who waits in the engine and who does not.
 //!
-//! The shortest server is `examples/echo.rs`.
+//! The shortest server is on the front page of `napkin-embed`, which re-exports what it needs.
 
 mod activity;
 mod assembly;

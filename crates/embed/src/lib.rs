@@ -1,0 +1,181 @@
+//! napkin for programs that embed it: packet queues, a UDP stack, and a policy that says how packets
+//! are taken from the one to the other, from one crate.
+//!
+//! Nothing is added here. What an echo server needs stands in the flat list below; everything else is
+//! in the modules, each of them a crate of its own:
+//!
+//! | module | what you find there |
+//! |---|---|
+//! | [`policy`] | [`Policy`], its keys, presets and warnings |
+//! | [`nic`] | packet queues ([`PacketQueue`]): TAP, synthetic, or [one of your own](#a-device-of-your-own) |
+//! | [`stack`] | Ethernet to UDP, sockets, frames built |
+//! | [`service`] | echo and sink |
+//! | [`engine`] | threads that serve queues as the policy says; waits; control |
+//! | [`core`] | the decisions alone, for [threads and queues of your own](#the-core-alone): no I/O, no clock |
+//!
+//! # An echo server on a TAP device
+//!
+//! It takes `CAP_NET_ADMIN`. Afterwards `ping 10.99.0.1` and `echo hello | nc -u -w1 10.99.0.1 7` are
+//! answered.
+//!
+//! ```no_run
+//! use std::net::Ipv4Addr;
+//! use napkin_embed::{
+//!     Address, CpuId, DeviceConfig, Echo, Engine, EngineConfig, Epoll, Policy, Pool, Service, Tap,
+//!     TapConfig, now, sched,
+//! };
+//!
+//! let policy: Policy = "suspend20".parse()?;
+//! let us = Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 };
+//!
+//! // A queue: where frames come from. (The address is the kernel's, at the other end of the cable.)
+//! let kernel = Some((Ipv4Addr::new(10, 99, 0, 2), 24));
+//! let config = TapConfig { name: "nk0".into(), address: kernel, ..TapConfig::default() };
+//! let queue = Tap::open(&config, &Pool::new(1_024))?.queues.remove(0);
+//!
+//! // An engine: one CPU serves the queue, as the policy says.
+//! let device = DeviceConfig::new("nk0", us, vec![(Box::new(queue), 0)], policy.instance);
+//! let cpus = sched::usable_cpus().into_iter().take(1).collect();
+//! let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
+//! let engine = Engine::start(config)?;
+//! engine.warnings().iter().for_each(|warning| eprintln!("{warning}"));
+//!
+//! // An application: it waits as the policy says, and answers what has come.
+//! let mut echo = Echo::new(engine.stack("nk0")?.bind_udp(7, 512)?);
+//! let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll)?;
+//! epoll.set_spin(policy.application.spin);
+//! epoll.add(echo.socket(), 0)?;
+//! let mut events = Vec::new();
+//! loop {
+//!     epoll.wait(&mut events, 1, None)?;
+//!     // A batch, then another wait: in between, the policy decides who polls.
+//!     echo.serve_ready(now(), 64);
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What a policy asks of a single socket (`busypoll`) takes a [`Blocking`] in the place of the epoll.
+//!
+//! # The same on a synthetic queue
+//!
+//! It needs no right, and its frames come at a rate: 100 of them, 10 000 a second.
+//!
+//! ```
+//! # use std::net::Ipv4Addr;
+//! # use std::time::Duration;
+//! use napkin_embed::{Arrivals, FrameBuilder, SyntheticConfig, SyntheticQueue};
+//! # use napkin_embed::{
+//! #     Address, CpuId, DeviceConfig, Echo, Engine, EngineConfig, Epoll, Policy, Pool, Service, now, sched,
+//! # };
+//! # let policy: Policy = "suspend20".parse()?;
+//! # let us = Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 };
+//!
+//! let peer = Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 99, 0, 2), prefix: 24 };
+//! let arrivals = Arrivals::Fixed { per_second: 10_000.0 };
+//! let config = SyntheticConfig { arrivals, count: 100, start: now(), ..SyntheticConfig::default() };
+//! let frame = move |_flow: u32, seq: u64, buffer: &mut [u8]| {
+//!     FrameBuilder::new(peer, us).udp(buffer, 4_000, 7, &seq.to_be_bytes()).unwrap_or(0)
+//! };
+//! let queue = SyntheticQueue::new(&config, Box::new(frame), Pool::new(1_024), None)?;
+//! // ... the engine and the application as above ...
+//! # let device = DeviceConfig::new("syn0", us, vec![(Box::new(queue), 0)], policy.instance);
+//! # let cpus = sched::usable_cpus().into_iter().take(1).collect();
+//! # let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
+//! # let engine = Engine::start(config)?;
+//! # let mut echo = Echo::new(engine.stack("syn0")?.bind_udp(7, 512)?);
+//! # let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll)?;
+//! # epoll.add(echo.socket(), 0)?;
+//! # let mut events = Vec::new();
+//! while echo.answered() < 100 {
+//!     epoll.wait(&mut events, 1, Some(Duration::from_secs(10)))?;
+//!     assert!(!events.is_empty(), "no frame for ten seconds");
+//!     echo.serve_ready(now(), 64);
+//! }
+//! assert_eq!(engine.napi(1)?.counts.packets, 100);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The core alone
+//!
+//! A queue of your own is five calls, a loop of your own takes the steps that a pass asks for. Here
+//! the queue is a channel, and one thread is the interrupt and the softirq.
+//!
+//! ```
+//! use std::sync::mpsc;
+//! use napkin_embed::core::{
+//!     Context, CpuId, Did, Enable, Host, Id, Interrupt, Ns, Op, Pass, Pressure, Queue, Softirq, Work,
+//! };
+//!
+//! struct Channel { ring: mpsc::Receiver<u32>, batch: Vec<u32>, received: mpsc::Sender<u32> }
+//!
+//! impl Queue for Channel {
+//!     fn poll(&mut self, budget: u16, _: Ns) -> Work {
+//!         self.batch.extend(self.ring.try_iter().take(budget.into()));
+//!         Work { rx: self.batch.len() as u16, tx: 0 }
+//!     }
+//!     fn deliver(&mut self, _: Ns) -> Pressure {
+//!         self.batch.drain(..).for_each(|frame| self.received.send(frame).unwrap());
+//!         Pressure::Room
+//!     }
+//!     fn mask(&mut self) {}
+//!     // A ring that can say whether work waits says so here; this one is looked at below.
+//!     fn unmask(&mut self, _: Ns) -> bool { false }
+//! }
+//!
+//! /// Takes a pass's steps to its end, and the softirq that it has raised after that.
+//! fn run(host: &Host<Channel>, pass: &mut impl Pass<Channel>) {
+//!     let (mut did, mut raised) = (Did::Start, None);
+//!     loop {
+//!         did = match pass.next(0, did) {
+//!             Op::Poll { budget, .. } => Did::Polled(pass.queue().poll(budget, 0)),
+//!             Op::Deliver(_) => Did::Delivered(pass.queue().deliver(0)),
+//!             Op::Mask(_) => { pass.queue().mask(); Did::Ok }
+//!             Op::Unmask(_) => Did::Unmasked(pass.queue().unmask(0)),
+//!             Op::Raise(cpu) => { raised = Some(cpu); Did::Ok }
+//!             Op::Done => break,
+//!             step => panic!("base has no threads and no timer: {step:?}"),
+//!         };
+//!     }
+//!     if let Some(cpu) = raised {
+//!         run(host, &mut Softirq::new(host, cpu, Context::Interrupt { competition: false }));
+//!     }
+//! }
+//!
+//! let (wire, ring) = mpsc::channel();
+//! let (received, application) = mpsc::channel();
+//! let host = Host::new(1, [(Channel { ring, batch: vec![], received }, CpuId(0))]);
+//! run(&host, &mut Enable::new(&host, Id(0))?);
+//!
+//! (1..=3).for_each(|frame| wire.send(frame).unwrap());
+//! run(&host, &mut Interrupt::new(&host, Id(0)));
+//! assert_eq!(application.try_iter().collect::<Vec<_>>(), [1, 2, 3]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A world with threads, a timer and an application that runs every preset is a hundred lines:
+//! `crates/core/examples/std_world.rs`. What it owes the core is said at
+//! [`core::Op`] and [`core::Pass`].
+//!
+//! # A device of your own
+//!
+//! For the engine a device is a [`PacketQueue`]; `examples/device.rs` is one in fifty lines, and
+//! `docs/extending.md` goes through it.
+
+pub use napkin_core as core;
+pub use napkin_engine as engine;
+pub use napkin_nic as nic;
+pub use napkin_policy as policy;
+pub use napkin_service as service;
+pub use napkin_stack as stack;
+
+pub use napkin_core::{CpuId, Ns, Work};
+pub use napkin_engine::{
+    Blocking, DeviceConfig, Engine, EngineConfig, EngineError, Epoll, EpollError, Event, now, sched,
+};
+pub use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
+pub use napkin_nic::tap::{Tap, TapConfig};
+pub use napkin_nic::{Frame, PacketQueue, Pool, QueueCounters, SendError, Transmitter};
+pub use napkin_policy::Policy;
+pub use napkin_service::{Echo, Service, Sink};
+pub use napkin_stack::{Address, FrameBuilder, Socket, Stack, UdpSocket};
