@@ -6,6 +6,7 @@
 //! keep the instance instead ([`EpollPolicy::keep_napi_id`]), which no kernel does.
 
 use crate::busy_loop::{BusyLoop, LoopNext, deadline};
+use crate::contract::Follow;
 use crate::host::{Host, RaisedFrom};
 use crate::idle::IdleCycle;
 use crate::instance::Id;
@@ -35,6 +36,7 @@ pub struct EpollContext {
     follows: AtomicU32,
     /// The suspension this context takes part in: instance and epoch, or 0.
     suspends: AtomicU64,
+    contract: Follow,
 }
 
 impl EpollContext {
@@ -47,6 +49,7 @@ impl EpollContext {
             default_usecs,
             follows: AtomicU32::new(NONE),
             suspends: AtomicU64::new(0),
+            contract: Follow::default(),
         };
         context.set(policy);
         context
@@ -78,10 +81,18 @@ impl EpollContext {
         params.busy_poll_usecs != 0 || params.prefer_busy_poll || self.default_usecs != 0
     }
 
-    /// A socket of this context was woken, or added, by an instance. One instance a context, and
-    /// the last one wins.
+    /// A socket of this context was woken by an instance's delivery, or added after one. One instance
+    /// a context, and the last one wins.
+    ///
+    /// The world calls it at *every* delivery, in or after [`Op::Deliver`], for the context of each
+    /// socket that got a frame (the kernel: `ep_set_busy_poll_napi_id`, from `ep_poll_callback`). A wait
+    /// whose busy poll found nothing forgets the instance; without another call no later wait polls
+    /// or suspends anything, and `suspend20` silently becomes a timer policy. A debug build panics
+    /// when a hundred waits more have found events after a delivery that no context was told of than
+    /// after none.
     #[inline]
     pub fn follow(&self, id: Id) {
+        self.contract.told();
         if self.busy_polls() {
             self.follows.store(u32::from(id.0), Ordering::Relaxed);
         }
@@ -230,6 +241,9 @@ impl<'a, Q> EpollWait<'a, Q> {
         if events > 0 {
             self.events = events;
             self.at = At::Ended;
+            if self.context.follows().is_none() && self.context.busy_polls() {
+                self.context.contract.found(self.host);
+            }
             let follows = self.context.follows().filter(|_| params.prefer_busy_poll);
             return follows.and_then(|id| self.context.suspend(self.host, id, now));
         }
@@ -334,6 +348,7 @@ impl<Q> EpollWait<'_, Q> {
                 LoopNext::Interrupted => self.interrupted(),
             },
             At::Start => {
+                self.host.contract.timer_is_kept(self.host, now);
                 self.deadline = deadline(self.timeout, now);
                 self.at = At::Looked;
                 Some(Op::Look)

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::claim::Claim;
+use crate::contract::World;
 use crate::cpu::{Cpu, Raised, Vector};
 use crate::instance::{CpuId, Id, Instance};
 use crate::order::Order;
@@ -35,6 +36,7 @@ pub struct Host<Q> {
     /// Items of the shared pool. Lock-free and bounded; each instance is on it at most once.
     pub(crate) work: ArrayQueue<Id>,
     rules: Rules,
+    pub(crate) contract: World,
 }
 
 impl<Q> Host<Q> {
@@ -56,7 +58,7 @@ impl<Q> Host<Q> {
         assert!(instances.len() < usize::from(u16::MAX), "{} instances", instances.len());
         let work = ArrayQueue::new(instances.len().max(1));
         let cpus = (0..cpus).map(|_| Cpu::new()).collect::<Vec<_>>().into();
-        Host { instances, cpus, work, rules: Rules::new() }
+        Host { instances, cpus, work, rules: Rules::new(), contract: World::default() }
     }
 
     /// One instance.
@@ -97,7 +99,20 @@ impl<Q> Host<Q> {
         !self.work.is_empty()
     }
 
+    /// Says that one thread of this world runs several contexts in turn, as a simulation in virtual
+    /// time does. Otherwise a task that begins in the step that wakes it, or a softirq in the pass
+    /// that raised it, is a mistake which a debug build ends with; see [`Op::Wake`].
+    pub fn contexts_share_a_thread(&self) {
+        self.contract.share_a_thread();
+    }
+
     /// The earliest deadline of the timers that a CPU serves; [`NEVER`] if none is armed.
+    ///
+    /// The world keeps the time: some thread of its own, or an event of its simulation, waits until
+    /// then and calls [`timer`](Self::timer). [`Op::Arm`] tells it to look here again. Without,
+    /// `deferN` and `suspendN` receive what an application polls for itself and nothing else: the
+    /// interrupt is masked, and waits for the timer to allow it. In debug builds a wait that meets
+    /// the same deadline for the fourth time, each a second and more after the last, panics.
     pub fn next_deadline(&self, cpu: CpuId) -> Ns {
         self.instances
             .iter()
@@ -170,7 +185,13 @@ impl<Q> Host<Q> {
     }
 
     /// The timer of an instance may have expired, on a CPU: that CPU's softirq polls, whatever the
-    /// affinity of the instance's interrupt. Nothing happens before the deadline.
+    /// affinity of the instance's interrupt.
+    ///
+    /// Nothing happens before the deadline, so that it may be called too often, and by several threads
+    /// at once: one expiry has one taker. Whoever keeps the time calls it for each instance of its CPU
+    /// when [`next_deadline`](Self::next_deadline) has come, outside of any pass: the step that it
+    /// returns is to be taken at once, an [`Op::Raise`] by a [`Softirq`](crate::Softirq) as after an
+    /// interrupt.
     ///
     /// # Panics
     /// If there is no such CPU.

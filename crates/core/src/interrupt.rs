@@ -1,6 +1,7 @@
 //! An interrupt of a queue.
 
 use crate::claim::Claim;
+use crate::contract::Owed;
 use crate::host::{Host, RaisedFrom};
 use crate::instance::Id;
 use crate::state::Prep;
@@ -17,6 +18,7 @@ pub struct Interrupt<'a, Q> {
     id: Id,
     taken: bool,
     claim: Option<Claim<'a, Q>>,
+    owed: Owed,
 }
 
 impl<'a, Q> Interrupt<'a, Q> {
@@ -25,7 +27,7 @@ impl<'a, Q> Interrupt<'a, Q> {
     /// # Panics
     /// If there is no such instance.
     pub fn new(host: &'a Host<Q>, id: Id) -> Self {
-        Interrupt { host, id, taken: false, claim: None }
+        Interrupt { host, id, taken: false, claim: None, owed: Owed::default() }
     }
 }
 
@@ -33,9 +35,11 @@ impl<Q> Pass<Q> for Interrupt<'_, Q> {
     #[inline(always)]
     fn next(&mut self, now: Ns, _: Did) -> Op {
         if let Some(claim) = self.claim.take() {
-            return self.host.route(claim, RaisedFrom::Interrupt).unwrap_or(Op::Done);
+            let op = self.host.route(claim, RaisedFrom::Interrupt).unwrap_or(Op::Done);
+            return self.owed.gives(op);
         }
         if core::mem::replace(&mut self.taken, true) {
+            self.owed.answered();
             return Op::Done;
         }
         let instance = self.host.instance(self.id);

@@ -7,7 +7,7 @@ use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::race::{self, Race};
 use crate::state::{DISABLE, SCHED, SCHED_THREADED, THREADED};
-use crate::step::{Did, Op, Pass};
+use crate::step::{Did, Op, Pass, Task};
 use crate::turn::{End, Next, Turn};
 use crate::{NEVER, Ns};
 use napkin_policy::Threaded;
@@ -28,9 +28,10 @@ impl<'a, Q> Kthread<'a, Q> {
     /// The loop of the thread of `id`. One is enough: of several, each schedule has one that polls.
     ///
     /// # Panics
-    /// If there is no such instance.
+    /// If there is no such instance; in debug builds, if it begins inside the step that wakes it.
     pub fn new(host: &'a Host<Q>, id: Id) -> Self {
         let _ = host.instance(id);
+        host.contract.task(Task::Napi(id));
         Kthread { host, id, turn: Turn::idle() }
     }
 
@@ -121,6 +122,7 @@ pub struct Worker<'a, Q> {
 impl<'a, Q> Worker<'a, Q> {
     /// The loop of a worker. It never ends by itself: the world leaves it while it sleeps.
     pub fn new(host: &'a Host<Q>) -> Self {
+        host.contract.task(Task::Worker);
         Worker { host, turn: Turn::idle() }
     }
 }

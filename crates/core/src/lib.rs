@@ -63,6 +63,7 @@ extern crate alloc;
 mod busy_loop;
 mod cell;
 mod claim;
+mod contract;
 mod control;
 mod counters;
 mod cpu;

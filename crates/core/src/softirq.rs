@@ -6,6 +6,7 @@
 //! whole pending set with it) and as meant (the network vectors alone, and only while another
 //! thread wants the CPU).
 
+use crate::contract::Owed;
 use crate::cpu::{Context, Cpu, NET, NET_AS_POSTED, VECTORS, Vector};
 use crate::host::Host;
 use crate::instance::CpuId;
@@ -50,6 +51,7 @@ pub struct Softirq<'a, Q> {
     /// The last network softirq met nothing but holders without work.
     held: bool,
     stopping: bool,
+    owed: Owed,
 }
 
 impl<'a, Q> Softirq<'a, Q> {
@@ -59,6 +61,7 @@ impl<'a, Q> Softirq<'a, Q> {
     /// If there is no such CPU.
     #[inline]
     pub fn new(host: &'a Host<Q>, cpu: CpuId, context: Context) -> Self {
+        host.contract.softirq(cpu, context);
         let (id, cpu) = (cpu, host.cpu(cpu));
         Softirq {
             id,
@@ -73,6 +76,7 @@ impl<'a, Q> Softirq<'a, Q> {
             resched: false,
             held: false,
             stopping: false,
+            owed: Owed::default(),
         }
     }
 
@@ -222,16 +226,18 @@ impl<'a, Q> Softirq<'a, Q> {
 impl<Q> Pass<Q> for Softirq<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
+        self.owed.answered();
         if did == Did::Resched {
             self.resched = true;
         }
         if self.at == At::NetRx {
             match self.net.next(now, did) {
-                Ok(op) => return op,
+                Ok(op) => return self.owed.gives(op),
                 Err(round) => self.round_ended(round),
             }
         }
-        self.between_rounds(now).unwrap_or(Op::Done)
+        let op = self.between_rounds(now).unwrap_or(Op::Done);
+        self.owed.gives(op)
     }
 
     fn queue(&mut self) -> &mut Q {

@@ -19,14 +19,17 @@ pub enum Op {
         /// At most this many frames.
         budget: u16,
     },
-    /// Deliver what the poll took; answer [`Did::Delivered`].
+    /// Deliver what the poll took; answer [`Did::Delivered`]. Whoever waits for a socket that got a
+    /// frame is woken, and its epoll context told: [`EpollContext::follow`](crate::EpollContext::follow),
+    /// at every delivery.
     Deliver(Id),
     /// Mask the queue's interrupt; answer [`Did::Ok`].
     Mask(Id),
     /// Unmask the queue's interrupt; answer [`Did::Unmasked`].
     Unmask(Id),
     /// See to it that [`Host::timer`](crate::Host::timer) is called at that time. The deadline is
-    /// stored already; the world touches its own timer only if that would fire later. Answer `Ok`.
+    /// stored already; the world touches its own timer only if that would fire later. Who waits for
+    /// it is the world's: [`Host::next_deadline`](crate::Host::next_deadline). Answer `Ok`.
     Arm {
         /// Whose timer.
         id: Id,
@@ -34,8 +37,18 @@ pub enum Op {
         at: Ns,
     },
     /// Wake a task; answer `Ok`.
+    ///
+    /// It is another thread's business: the step is done when that thread will run. A task's pass
+    /// ([`Kthread`](crate::Kthread), [`Worker`](crate::Worker), ksoftirqd's
+    /// [`Softirq`](crate::Softirq)) sleeps and does not end; run at once, nested in the pass that
+    /// asked for it, it hangs. In debug builds a task that begins there panics, unless
+    /// [`Host::contexts_share_a_thread`](crate::Host::contexts_share_a_thread).
     Wake(Task),
-    /// A softirq of this CPU is pending: run it on the way out of this interrupt. Answer `Ok`.
+    /// A softirq of this CPU is pending: run it on the way out of this interrupt. Answer `Ok`, go on
+    /// until [`Op::Done`], and only then run a [`Softirq`](crate::Softirq) in
+    /// [`Context::Interrupt`](crate::Context::Interrupt), on the same thread. In debug builds one that
+    /// begins before panics. (Of [`Host::timer`](crate::Host::timer) it is the answer itself, and no
+    /// pass is under way.)
     Raise(CpuId),
     /// A softirq of this CPU is pending: the calling application runs it now. Answer `Ok`.
     RunHere(CpuId),
@@ -110,6 +123,12 @@ pub enum Task {
 }
 
 /// A sequence of steps that one context takes.
+///
+/// A pass belongs to one thread at a time; passes do not know of each other. Any number of threads may
+/// run passes of one CPU at once, two interrupts' or two softirqs' included, and no lock is needed
+/// around them: of several softirqs one finds something to run, and the others end. (What the real CPU
+/// would exclude, such as an interrupt while its softirq is masked, a world excludes for its own
+/// figures' sake.) One ksoftirqd a CPU and one thread an instance are enough.
 pub trait Pass<Q> {
     /// The next step, given what came of the last one.
     fn next(&mut self, now: Ns, did: Did) -> Op;

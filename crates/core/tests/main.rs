@@ -3,6 +3,7 @@
 #![cfg(not(loom))]
 
 mod abandoned;
+mod contract;
 mod dialogue;
 mod dispatch;
 mod idle;

@@ -115,6 +115,8 @@ fn every_change_of_mode_on_a_saturated_queue_takes_two_polls_at_the_most() {
         for to in WAYS.into_iter().filter(|to| to.mode() != from.mode()) {
             for steps in 6..13 {
                 let talk = Talk::new("base");
+                // The new owner begins here while the old one's last step is under way.
+                talk.host.contexts_share_a_thread();
                 let mut old = owned(&talk, from, steps);
                 let before = polls(&talk, from);
                 talk.set(|policy| policy.threaded = to.mode());

@@ -114,7 +114,9 @@ impl Placement {
 
     /// The core's host for it.
     pub fn host(&self, cpus: u16) -> Host<()> {
-        Host::new(cpus, self.queue_cpus.iter().map(|&cpu| ((), CpuId(cpu))))
+        let host = Host::new(cpus, self.queue_cpus.iter().map(|&cpu| ((), CpuId(cpu))));
+        host.contexts_share_a_thread();
+        host
     }
 }
 

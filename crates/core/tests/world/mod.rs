@@ -178,6 +178,7 @@ pub(crate) fn run(plan: Plan) -> Result<Outcome, String> {
         .map(|device| (Port(Rc::clone(device)), CpuId(random.below(u64::from(plan.cpus)) as u16)))
         .collect();
     let host = Host::new(plan.cpus, queues);
+    host.contexts_share_a_thread();
     for id in host.ids() {
         host.set_order(id, random.pick(&[Order::DeliverFirst, Order::UnmaskFirst]));
     }

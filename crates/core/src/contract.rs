@@ -1,0 +1,206 @@
+//! What a world owes the core and the core cannot make it do, looked at in debug builds.
+//!
+//! Each of these mistakes does not fail but hangs, or turns one policy into another without a word; so
+//! a debug build on an operating system with threads ends with a sentence. Release builds (and loom's)
+//! have none of it: the types are empty there, and their calls nothing.
+
+#[cfg(not(all(debug_assertions, any(unix, windows), not(loom))))]
+pub(crate) use absent::{Follow, Owed, World};
+#[cfg(all(debug_assertions, any(unix, windows), not(loom)))]
+pub(crate) use checked::{Follow, Owed, World};
+
+#[cfg(all(debug_assertions, any(unix, windows), not(loom)))]
+mod checked {
+    extern crate std;
+
+    use core::cell::Cell;
+    use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+    use crate::{Context, CpuId, Host, MILLISECOND, NEVER, Ns, Op, Task};
+
+    std::thread_local! {
+        /// The step that a pass of this thread has given last, and that was not answered yet.
+        static OWED: Cell<Option<Op>> = const { Cell::new(None) };
+    }
+
+    /// Every call of `follow`, on whatever context: while others are told, one that is not may have
+    /// nothing to be told.
+    static FOLLOWS: AtomicU64 = AtomicU64::new(0);
+
+    /// Waits that have found events after a delivery that nobody was told of, less those that found
+    /// some after none. So many are no chance.
+    const UNTOLD: u32 = 100;
+
+    const SECOND: Ns = 1_000 * MILLISECOND;
+
+    /// A pass's side: what it has given, until it is answered or gone.
+    #[derive(Debug, Default)]
+    pub(crate) struct Owed(bool);
+
+    impl Owed {
+        pub(crate) fn gives(&mut self, op: Op) -> Op {
+            if let Op::Wake(_) | Op::Raise(_) = op {
+                self.0 = true;
+                OWED.set(Some(op));
+            }
+            op
+        }
+
+        pub(crate) fn answered(&mut self) {
+            if core::mem::take(&mut self.0) {
+                // A thread that ends has no locals any more, and owes nothing.
+                let _ = OWED.try_with(|owed| owed.set(None));
+            }
+        }
+    }
+
+    impl Drop for Owed {
+        fn drop(&mut self) {
+            self.answered();
+        }
+    }
+
+    /// A host's side.
+    #[derive(Debug, Default)]
+    pub(crate) struct World {
+        shared_thread: AtomicBool,
+        overdue: AtomicU64,
+        seen_at: AtomicU64,
+        times: AtomicU32,
+    }
+
+    impl World {
+        pub(crate) fn share_a_thread(&self) {
+            self.shared_thread.store(true, Relaxed);
+        }
+
+        /// A task's own pass is made.
+        pub(crate) fn task(&self, task: Task) {
+            assert!(
+                self.shared_thread.load(Relaxed) || OWED.get() != Some(Op::Wake(task)),
+                "Op::Wake is another thread's business: {task:?} begins inside the step that wakes \
+                 it (run at once, nested, it hangs; Host::contexts_share_a_thread if this is a \
+                 simulation)"
+            );
+        }
+
+        /// A dispatch is made.
+        pub(crate) fn softirq(&self, cpu: CpuId, context: Context) {
+            match context {
+                Context::Ksoftirqd => self.task(Task::Ksoftirqd(cpu)),
+                Context::Interrupt { .. } => assert!(
+                    self.shared_thread.load(Relaxed) || OWED.get() != Some(Op::Raise(cpu)),
+                    "Op::Raise runs after Op::Done: the softirq of {cpu:?} begins inside the pass \
+                     that raised it"
+                ),
+                Context::Application => {}
+            }
+        }
+
+        /// A wait begins. A thread that keeps the timer may be late, or stopped for a while with all
+        /// the others; it is not missed by three waits, a second and more apart.
+        pub(crate) fn timer_is_kept<Q>(&self, host: &Host<Q>, now: Ns) {
+            let earliest = host.instances().iter().map(|it| it.deadline()).min().unwrap_or(NEVER);
+            if earliest.saturating_add(SECOND) > now {
+                return;
+            }
+            if self.overdue.swap(earliest, Relaxed) != earliest {
+                self.times.store(0, Relaxed);
+            } else if self.seen_at.load(Relaxed).saturating_add(SECOND) > now {
+                return;
+            }
+            self.seen_at.store(now, Relaxed);
+            let times = self.times.fetch_add(1, Relaxed);
+            assert!(
+                times < 3,
+                "nobody drives the timer: Host::next_deadline has been {} ms ago, and \
+                 Host::timer was not called",
+                (now - earliest) / MILLISECOND
+            );
+        }
+    }
+
+    /// An epoll context's side: whether it is told whom to follow.
+    #[derive(Debug, Default)]
+    pub(crate) struct Follow {
+        /// It was told once.
+        told: AtomicBool,
+        follows: AtomicU64,
+        packets: AtomicU64,
+        untold: AtomicU32,
+    }
+
+    impl Follow {
+        pub(crate) fn told(&self) {
+            self.told.store(true, Relaxed);
+            FOLLOWS.fetch_add(1, Relaxed);
+        }
+
+        /// A wait of a context that busy polls, and follows no instance, has found events.
+        pub(crate) fn found<Q>(&self, host: &Host<Q>) {
+            let packets = host.instances().iter().map(|it| it.counts().packets).sum();
+            let delivered = self.packets.swap(packets, Relaxed) < packets;
+            let follows = FOLLOWS.load(Relaxed);
+            let silent = self.follows.swap(follows, Relaxed) == follows;
+            let untold = match (self.told.load(Relaxed) && silent, delivered) {
+                (false, _) => 0,
+                (true, true) => self.untold.load(Relaxed) + 1,
+                // What was left over, or no frame at all.
+                (true, false) => self.untold.load(Relaxed).saturating_sub(1),
+            };
+            self.untold.store(untold, Relaxed);
+            assert!(
+                untold < UNTOLD,
+                "EpollContext::follow is called at every delivery: {untold} waits have found what \
+                 was delivered since the last call (called once, `suspend20` silently becomes a \
+                 timer policy)"
+            );
+        }
+    }
+}
+
+#[cfg(not(all(debug_assertions, any(unix, windows), not(loom))))]
+mod absent {
+    use crate::{Context, CpuId, Host, Ns, Op, Task};
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Owed;
+
+    impl Owed {
+        #[inline(always)]
+        pub(crate) fn gives(&mut self, op: Op) -> Op {
+            op
+        }
+
+        #[inline(always)]
+        pub(crate) fn answered(&mut self) {}
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct World;
+
+    impl World {
+        #[inline(always)]
+        pub(crate) fn share_a_thread(&self) {}
+
+        #[inline(always)]
+        pub(crate) fn task(&self, _: Task) {}
+
+        #[inline(always)]
+        pub(crate) fn softirq(&self, _: CpuId, _: Context) {}
+
+        #[inline(always)]
+        pub(crate) fn timer_is_kept<Q>(&self, _: &Host<Q>, _: Ns) {}
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Follow;
+
+    impl Follow {
+        #[inline(always)]
+        pub(crate) fn told(&self) {}
+
+        #[inline(always)]
+        pub(crate) fn found<Q>(&self, _: &Host<Q>) {}
+    }
+}
