@@ -3,7 +3,7 @@
 
 use napkin_core::Ns;
 
-use super::tcp_rr::{BURST, copying};
+use super::tcp_rr::{BURST, acknowledge, copying};
 use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
 use crate::profile::Profile;
@@ -151,12 +151,7 @@ impl Program for Ssd {
                 }
             },
             At::Read { packet } => {
-                if packet.segments() > 1 {
-                    // More than a segment was read: it is acknowledged at once.
-                    let queue = machine.queue_of(packet.flow);
-                    let bytes = Packet::wire_bytes(0);
-                    machine.transmit(queue, Packet::new(packet.flow, Kind::Ack, bytes, 0, 0));
-                }
+                acknowledge(machine, &packet);
                 if more(packet.tag) > 0 {
                     return self.read(machine, me);
                 }

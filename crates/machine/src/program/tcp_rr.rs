@@ -3,6 +3,7 @@
 
 use napkin_core::Ns;
 
+use super::packets;
 use crate::machine::Machine;
 use crate::packet::{Kind, PAYLOAD, Packet};
 use crate::thread::{Act, Program, ThreadId};
@@ -57,14 +58,19 @@ impl TcpRr {
 
     fn answer(&mut self, machine: &mut Machine<'_>, packet: Packet) {
         let queue = machine.queue_of(packet.flow);
-        let mut left = self.answer;
-        while left > 0 {
-            let part = left.min(BURST);
-            left -= part;
-            let (bytes, more) = (Packet::wire_bytes(part), u64::from(left.div_ceil(BURST)));
-            machine
-                .transmit(queue, Packet::new(packet.flow, Kind::Data, bytes, more, packet.stamp));
-        }
+        packets(self.answer, |bytes, more| {
+            let answer = Packet::new(packet.flow, Kind::Data, bytes, more, packet.stamp);
+            machine.transmit(queue, answer);
+        });
+    }
+}
+
+/// Acknowledges what was read, at once if that is more than a segment.
+pub(crate) fn acknowledge(machine: &mut Machine<'_>, packet: &Packet) {
+    if packet.segments() > 1 {
+        let queue = machine.queue_of(packet.flow);
+        let bytes = Packet::wire_bytes(0);
+        machine.transmit(queue, Packet::new(packet.flow, Kind::Ack, bytes, 0, 0));
     }
 }
 
@@ -92,12 +98,7 @@ impl Program for TcpRr {
                 }
             },
             At::Read { packet } => {
-                if packet.segments() > 1 {
-                    // More than a segment was read: it is acknowledged at once.
-                    let queue = machine.queue_of(packet.flow);
-                    let bytes = Packet::wire_bytes(0);
-                    machine.transmit(queue, Packet::new(packet.flow, Kind::Ack, bytes, 0, 0));
-                }
+                acknowledge(machine, &packet);
                 if packet.tag > 0 {
                     return self.read(machine, me);
                 }

@@ -43,7 +43,7 @@ pub fn run(mut run: Run<'_>, paced_per_s: Option<f64>) -> Result<Outcome, String
     let ping = machine.add_thread("ping", Affinity::pinned(0), Class::Fair, Box::new(program));
     machine.own(ping, socket);
     machine.wake_thread(ping);
-    let (warm_up, counts) = (run.warm_up, measure(&mut machine, &mut run));
+    let (warm_up, counts) = (run.warm_up, measure(&mut machine, &mut run)?);
     let mut outcome = Outcome {
         window: counts.at,
         achieved_per_s: machine.latency().count() as f64 * 1e9 / counts.at as f64,

@@ -120,7 +120,7 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     for worker in workers {
         machine.wake_thread(worker);
     }
-    let counts = super::measure(&mut machine, &mut run);
+    let counts = super::measure(&mut machine, &mut run)?;
     let measured = measured.borrow();
     let mut outcome = Outcome {
         window: run.window,

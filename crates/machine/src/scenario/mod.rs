@@ -100,9 +100,9 @@ impl Outcome {
 /// Lets a machine run through its warm-up and its window; the growth of all counts over the
 /// window. Latencies recorded during the warm-up are forgotten.
 ///
-/// # Panics
-/// If an invariant did not hold: the figures of such a run would be untrue.
-pub fn measure(machine: &mut Machine<'_>, run: &mut Run<'_>) -> Snapshot {
+/// # Errors
+/// The first invariant that did not hold: the figures of such a run would be untrue.
+pub fn measure(machine: &mut Machine<'_>, run: &mut Run<'_>) -> Result<Snapshot, String> {
     machine.set_skip(run.skip);
     machine.run(run.warm_up);
     machine.restart_latency();
@@ -112,8 +112,8 @@ pub fn measure(machine: &mut Machine<'_>, run: &mut Run<'_>) -> Snapshot {
     let before = machine.snapshot();
     machine.run(run.warm_up + run.window);
     machine.end_client();
-    if let Some(what) = machine.broken() {
-        panic!("{what}");
+    match machine.broken() {
+        Some(what) => Err(what.to_owned()),
+        None => Ok(machine.snapshot().since(&before)),
     }
-    machine.snapshot().since(&before)
 }

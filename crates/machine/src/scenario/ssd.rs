@@ -6,7 +6,7 @@
 
 use napkin_core::EpollContext;
 
-use super::tcp_rr::unpinned;
+use super::tcp_rr::{deal_out, unpinned};
 use super::{Outcome, Run};
 use crate::config::Config;
 use crate::load::ssd::Ssd as Load;
@@ -72,16 +72,9 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
             thread
         })
         .collect();
-    for flow in 0..setup.connections {
-        let socket = machine.add_socket(SOCKET);
-        machine.add_flow(rng.below(u64::from(config.nic.queues)) as u16, Some(socket));
-        let thread = flow % threads.len() as u32;
-        machine.watch(threads[thread as usize], thread, socket);
-    }
-    for &thread in &threads {
-        machine.wake_thread(thread);
-    }
-    let counts = super::measure(&mut machine, &mut run);
+    let flows = (setup.connections, SOCKET);
+    deal_out(&mut machine, &threads, flows, config.nic.queues, &mut rng);
+    let counts = super::measure(&mut machine, &mut run)?;
     let latency = machine.latency().clone();
     let answered = latency.count();
     let outcome = Outcome {

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::load::tcp_rr::TcpRr as Load;
 use crate::machine::{Machine, Placement};
 use crate::program::TcpRr;
-use crate::thread::{Affinity, Class};
+use crate::thread::{Affinity, Class, ThreadId};
 use napkin_traffic::Rng;
 
 /// Packets that a receive buffer holds: a request's.
@@ -47,6 +47,26 @@ pub(super) fn unpinned(queues: u16, polling: Affinity) -> Placement {
     }
 }
 
+/// Adds flows, on queues as they happen to hash, deals their sockets of so many packets out to the
+/// program's threads, each with an epoll context of its own number, and lets these begin.
+pub(super) fn deal_out(
+    machine: &mut Machine<'_>,
+    threads: &[ThreadId],
+    (flows, packets): (u32, u32),
+    queues: u16,
+    rng: &mut Rng,
+) {
+    for flow in 0..flows {
+        let socket = machine.add_socket(packets);
+        machine.add_flow(rng.below(u64::from(queues)) as u16, Some(socket));
+        let thread = flow % threads.len() as u32;
+        machine.watch(threads[thread as usize], thread, socket);
+    }
+    for &thread in threads {
+        machine.wake_thread(thread);
+    }
+}
+
 /// Runs it.
 ///
 /// # Errors
@@ -74,16 +94,8 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
             machine.add_thread("tcp_rr", everywhere, Class::Fair, program)
         })
         .collect();
-    for flow in 0..setup.flows {
-        let socket = machine.add_socket(SOCKET);
-        machine.add_flow(rng.below(u64::from(config.nic.queues)) as u16, Some(socket));
-        let thread = flow % threads.len() as u32;
-        machine.watch(threads[thread as usize], thread, socket);
-    }
-    for &thread in &threads {
-        machine.wake_thread(thread);
-    }
-    let counts = super::measure(&mut machine, &mut run);
+    deal_out(&mut machine, &threads, (setup.flows, SOCKET), config.nic.queues, &mut rng);
+    let counts = super::measure(&mut machine, &mut run)?;
     let latency = machine.latency().clone();
     Ok(Outcome {
         window: run.window,

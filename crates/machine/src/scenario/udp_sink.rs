@@ -39,7 +39,7 @@ pub fn run(mut run: Run<'_>, offered_per_s: f64) -> Result<Outcome, String> {
     let sink = machine.add_thread("udp_sink", Affinity::pinned(0), Class::Fair, Box::new(program));
     machine.own(sink, socket);
     machine.wake_thread(sink);
-    let counts = measure(&mut machine, &mut run);
+    let counts = measure(&mut machine, &mut run)?;
     let mut outcome = Outcome {
         window: counts.at,
         achieved_per_s: machine.latency().count() as f64 * 1e9 / counts.at as f64,

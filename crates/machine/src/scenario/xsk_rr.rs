@@ -113,10 +113,7 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<XskRr, String> {
         machine.send_to_host(Packet::new(flow, Kind::Data, BYTES, 0, 0));
     }
 
-    let mut counts = measure(&mut machine, &mut run);
-    if let Some(what) = machine.broken() {
-        return Err(what.to_owned());
-    }
+    let mut counts = measure(&mut machine, &mut run)?;
     // The measured host's alone.
     counts.cpus.truncate(usize::from(CPUS));
     counts.queues.truncate(1);

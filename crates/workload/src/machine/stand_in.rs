@@ -75,10 +75,7 @@ impl Scenario for StandIn {
         let thread = machine.add_thread("sink", Affinity::pinned(0), Class::Fair, sink);
         machine.watch(thread, 0, socket);
         machine.wake_thread(thread);
-        let counts = measure(&mut machine, &mut run);
-        if let Some(what) = machine.broken() {
-            return Err(what.to_owned());
-        }
+        let counts = measure(&mut machine, &mut run)?;
         let latency = machine.latency().clone();
         let answered = latency.count();
         let outcome = Outcome {
