@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::guest::{Guest, STATE, Set};
+use super::programs::{attach, moved, run, starvation, suspension};
 
 /// What came of a case: what there is to say of it, or what went wrong.
 pub(crate) type Outcome = Result<String, String>;
@@ -46,7 +47,7 @@ fn channels_of(dev: &str) -> u32 {
 
 impl Guest {
     /// Whether this kernel is of this version or a later one.
-    fn is(&self, major: u32, minor: u32) -> bool {
+    pub(crate) fn is(&self, major: u32, minor: u32) -> bool {
         let mut numbers = self.vm.release.split('.').map(|it| it.parse().unwrap_or(0));
         (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
     }
@@ -62,7 +63,7 @@ impl Guest {
     }
 
     /// Runs napkin, which succeeds.
-    fn succeeds(&mut self, arguments: &str) -> Outcome {
+    pub(crate) fn succeeds(&mut self, arguments: &str) -> Outcome {
         let answer = self.napkin(arguments);
         match answer.status {
             0 => Ok(answer.text),
@@ -71,7 +72,7 @@ impl Guest {
     }
 
     /// Runs a command which succeeds.
-    fn does(&mut self, command: &str) -> Outcome {
+    pub(crate) fn does(&mut self, command: &str) -> Outcome {
         let answer = self.vm.sh(command);
         match answer.status {
             0 => Ok(answer.text),
@@ -358,279 +359,6 @@ fn killed(guest: &mut Guest, dev: &str) -> Outcome {
         }
     }
     Err("apply never came to its end".into())
-}
-
-/// A server that is told nothing of napkin: it waits by epoll and answers.
-const SERVER: &str = r#"
-import select, signal, socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("0.0.0.0", 5000))
-e = select.epoll(); e.register(s, select.EPOLLIN)
-print(e.fileno(), flush=True)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-while True:
-    for _ in e.poll(): s.sendto(*s.recvfrom(2048))
-"#;
-
-/// The same, whose epoll context gets another descriptor when it is told to.
-const MOVES: &str = r#"
-import os, select, signal, socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("0.0.0.0", 5000))
-e = select.epoll(); e.register(s, select.EPOLLIN)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-signal.signal(signal.SIGUSR1, lambda *_: (os.dup2(e.fileno(), 50), e.close()))
-print(e.fileno(), flush=True)
-while True: signal.pause()
-"#;
-
-/// The same, with a descriptor beside the socket that can always be written to.
-const ALWAYS_READY: &str = r#"
-import os, select, signal, socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("0.0.0.0", 5000))
-e = select.epoll(); e.register(s, select.EPOLLIN)
-r, w = os.pipe()
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-print(e.fileno(), flush=True)
-asked = False
-while True:
-    for fd, _ in e.poll():
-        if fd == w: continue
-        s.sendto(*s.recvfrom(2048))
-        if not asked: e.register(w, select.EPOLLOUT); asked = True
-"#;
-
-/// Waits until a file has a line, and gives it.
-fn line(guest: &mut Guest, path: &str) -> Result<u64, String> {
-    let said = guest.does(&format!(
-        "for i in $(seq 300); do [ -s {path} ] && break; sleep 0.1; done; head -1 {path}"
-    ))?;
-    said.trim().parse().map_err(|_| format!("{path}: {said}"))
-}
-
-/// Ends the napkin that was started last, and waits for its end.
-const END: &str = "kill -TERM $(cat /run/run.pid)
-for i in $(seq 300); do kill -0 $(cat /run/run.pid) 2> /dev/null || break; sleep 0.1; done";
-
-/// What an epoll context has under a policy of suspension.
-const PREFERS: [u64; 3] = [0, 64, 1];
-
-/// Waits until an epoll context has this.
-fn becomes(guest: &mut Guest, pid: u64, descriptor: u64, wanted: [u64; 3]) -> Result<(), String> {
-    let mut seen = [0; 3];
-    for _ in 0..100 {
-        seen = guest.epoll(pid, descriptor);
-        if seen == wanted {
-            return Ok(());
-        }
-        guest.does("sleep 0.1")?;
-    }
-    Err(format!("the epoll context has {seen:?}, and not {wanted:?}"))
-}
-
-fn run(guest: &mut Guest, dev: &str) -> Outcome {
-    let before = guest.set(dev);
-    let (policy, napkin) = (guest.policy(), env!("CARGO_BIN_EXE_napkin"));
-    guest.does(&format!("rm -f /run/server* ; cat > /run/server.py <<'END'\n{SERVER}\nEND"))?;
-    guest.does(&format!(
-        "NAPKIN_STATE={STATE} {napkin} run --policy {policy} --dev {dev} -- \
-         sh -c 'echo $$ > /run/server.pid; exec python3 /run/server.py > /run/server.out' \
-         > /run/run.out 2>&1 & echo $! > /run/run.pid"
-    ))?;
-    let (epoll, pid) = (line(guest, "/run/server.out")?, line(guest, "/run/server.pid")?);
-    let known = guest.is(6, 9) && policy == "suspend20";
-    if known {
-        becomes(guest, pid, epoll, PREFERS)?;
-    }
-    let during = guest.set(dev);
-    guest.does(END)?;
-    if during == before {
-        let said = guest.does("cat /run/run.out")?;
-        return Err(format!("nothing was set: {said}"));
-    }
-    guest.left(dev, &before)?;
-    Ok(if known { "device and epoll" } else { "device" }.into())
-}
-
-fn attach(guest: &mut Guest, dev: &str) -> Outcome {
-    let before = guest.set(dev);
-    let (policy, napkin) = (guest.policy(), env!("CARGO_BIN_EXE_napkin"));
-    guest.does(&format!("rm -f /run/server* ; cat > /run/server.py <<'END'\n{SERVER}\nEND"))?;
-    guest.does("python3 /run/server.py > /run/server.out & echo $! > /run/server.pid")?;
-    let (epoll, pid) = (line(guest, "/run/server.out")?, line(guest, "/run/server.pid")?);
-    let known = policy == "suspend20";
-    let at_first = if known { guest.epoll(pid, epoll) } else { [0; 3] };
-    guest.does(&format!(
-        "NAPKIN_STATE={STATE} {napkin} attach {pid} --policy {policy} --dev {dev} \
-         > /run/run.out 2>&1 & echo $! > /run/run.pid"
-    ))?;
-    let mut outcome = Ok(());
-    if known {
-        outcome = becomes(guest, pid, epoll, PREFERS);
-    } else {
-        guest.does("sleep 2")?;
-    }
-    let during = guest.set(dev);
-    guest.does(END)?;
-    let at_last = if known { guest.epoll(pid, epoll) } else { [0; 3] };
-    guest.does(&format!("kill -TERM {pid}"))?;
-    let said = guest.does("cat /run/run.out")?;
-    outcome.map_err(|it| format!("{it}: {said}"))?;
-    if during == before {
-        return Err(format!("nothing was set: {said}"));
-    }
-    if at_first != at_last {
-        return Err(format!("the epoll context had {at_first:?}, and has {at_last:?}"));
-    }
-    guest.left(dev, &before)?;
-    Ok(if known { "device and epoll" } else { "device" }.into())
-}
-
-fn moved(guest: &mut Guest, dev: &str) -> Outcome {
-    let (policy, napkin) = (guest.policy(), env!("CARGO_BIN_EXE_napkin"));
-    if policy != "suspend20" {
-        return Ok("not before 6.13".into());
-    }
-    let before = guest.set(dev);
-    guest.does(&format!("rm -f /run/server* ; cat > /run/server.py <<'END'\n{MOVES}\nEND"))?;
-    guest.does("python3 /run/server.py > /run/server.out & echo $! > /run/server.pid")?;
-    let (epoll, pid) = (line(guest, "/run/server.out")?, line(guest, "/run/server.pid")?);
-    let at_first = guest.epoll(pid, epoll);
-    guest.does(&format!(
-        "NAPKIN_STATE={STATE} {napkin} attach {pid} --policy {policy} --dev {dev} \
-         > /run/run.out 2>&1 & echo $! > /run/run.pid"
-    ))?;
-    let became = becomes(guest, pid, epoll, PREFERS);
-    guest.does(&format!("kill -USR1 {pid}; sleep 1; {END}"))?;
-    let at_last = guest.epoll(pid, 50);
-    guest.does(&format!("kill -TERM {pid}"))?;
-    became?;
-    if at_first != at_last {
-        return Err(format!("the epoll context had {at_first:?}, and has {at_last:?}"));
-    }
-    guest.left(dev, &before)?;
-    Ok("put back where it is".into())
-}
-
-/// A program that never runs out of events, under suspension.
-fn starvation(guest: &mut Guest, dev: &str) -> Outcome {
-    if !guest.is(6, 13) {
-        return Ok("not before 6.13".into());
-    }
-    if dev == "va" {
-        return Ok("as any, and has no peer here".into());
-    }
-    let before = guest.set(dev);
-    let napkin = format!("NAPKIN_STATE={STATE} {}", env!("CARGO_BIN_EXE_napkin"));
-    let mut answered = Vec::new();
-    for guard in ["off", "once"] {
-        guest.does(&format!(
-            "rm -f /run/server*; cat > /run/server.py <<'END'\n{ALWAYS_READY}\nEND"
-        ))?;
-        guest.does(&format!(
-            "{napkin} run --policy suspend20 --guard {guard} --dev {dev} -- \
-             sh -c 'exec python3 /run/server.py > /run/server.out' > /run/run.out 2>&1 & \
-             echo $! > /run/run.pid"
-        ))?;
-        line(guest, "/run/server.out")?;
-        guest.does("sleep 1")?;
-        guest.load(dev);
-        answered.push(guest.load(dev));
-        guest.does(END)?;
-    }
-    let said = guest.does("cat /run/run.out")?;
-    if answered[1] == 0 {
-        return Err(format!("no answers with the guard, which says: {said}"));
-    }
-    // The emulated igb interrupts under suspension, too, so that it does not always starve.
-    if answered[0] == 0 && !said.contains("irq-suspend-timeout") {
-        return Err(format!("the guard says nothing: {said}"));
-    }
-    guest.left(dev, &before)?;
-    Ok(format!("{} answers without the guard, {} with it", answered[0], answered[1]))
-}
-
-/// Prints how long after being armed each timer of an instance was to run out, in microseconds.
-const TIMERS: &str = r#"
-import re
-for line in open("/sys/kernel/tracing/trace"):
-    it = re.search(r" (\d+)\.(\d+): hrtimer_start:.*function=napi_watchdog.* expires=(\d+)", line)
-    if it: print(int(it[3]) // 1000 - int(it[1]) * 1000000 - int(it[2]))
-"#;
-
-/// What a card did while a load ran.
-#[derive(Debug)]
-struct Counted {
-    answered: u64,
-    interrupts: u64,
-    /// Timers that were to run out in more than 10 ms: those of a suspension, and of nothing else.
-    long_timers: u64,
-}
-
-impl Counted {
-    fn interrupts_per_answer(&self) -> f64 {
-        self.interrupts as f64 / self.answered.max(1) as f64
-    }
-}
-
-/// Counts from outside of napkin, by tracefs and /proc/interrupts, while a server is under a policy.
-fn counted(guest: &mut Guest, dev: &str, command: &str) -> Result<Counted, String> {
-    let interrupts = format!(
-        "grep -E \"$(ls /sys/class/net/{dev}/device/msi_irqs /sys/class/net/{dev}/device/../msi_irqs \
-         2> /dev/null | grep -o '^[0-9]*$' | sed 's/.*/^ *&:/' | paste -sd '|')\" /proc/interrupts |
-         awk '{{ for (i = 2; i <= 5; i++) sum += $i }} END {{ print sum }}'"
-    );
-    guest.does(&format!("rm -f /run/server*; cat > /run/server.py <<'END'\n{SERVER}\nEND"))?;
-    guest.does(&format!("cat > /run/timers.py <<'END'\n{TIMERS}\nEND"))?;
-    guest.does(&format!("{command} > /run/run.out 2>&1 & echo $! > /run/run.pid"))?;
-    line(guest, "/run/server.out")?;
-    guest.does(
-        "sleep 1; cd /sys/kernel/tracing; echo mono > trace_clock; echo 20000 > buffer_size_kb
-         echo 1 > events/timer/hrtimer_start/enable",
-    )?;
-    let number = |text: String| text.trim().parse::<u64>().map_err(|_| text);
-    let first = number(guest.does(&interrupts)?)?;
-    let answered = guest.load(dev);
-    let last = number(guest.does(&interrupts)?)?;
-    guest.does("echo 0 > /sys/kernel/tracing/events/timer/hrtimer_start/enable")?;
-    let timers = guest.does("python3 /run/timers.py; echo > /sys/kernel/tracing/trace")?;
-    let long = timers.lines().filter(|it| it.parse::<i64>().is_ok_and(|it| it > 10_000)).count();
-    guest.does(END)?;
-    Ok(Counted { answered, interrupts: last - first, long_timers: long as u64 })
-}
-
-fn suspension(guest: &mut Guest, dev: &str) -> Outcome {
-    if !guest.is(6, 13) {
-        return Ok("not before 6.13".into());
-    }
-    if dev == "va" {
-        return Ok("has no interrupts".into());
-    }
-    let before = guest.set(dev);
-    let napkin = format!("NAPKIN_STATE={STATE} {}", env!("CARGO_BIN_EXE_napkin"));
-    let server = "sh -c 'exec python3 /run/server.py > /run/server.out'";
-    let base = counted(guest, dev, &format!("exec {server}"))?;
-    let run = format!("exec env {napkin} run --policy suspend20 --dev {dev} -- {server}");
-    let run = counted(guest, dev, &run)?;
-    let attach = format!(
-        "python3 /run/server.py > /run/server.out & exec env {napkin} attach $! --policy suspend20 \
-         --dev {dev}"
-    );
-    let attach = counted(guest, dev, &format!("bash -c '{attach}'"))?;
-    guest.does("kill -TERM $(pgrep -f '^python3 /run/server.py') 2> /dev/null; true")?;
-    let told = format!("{base:?} without, {run:?} by run, {attach:?} by attach");
-    if base.answered == 0 || base.long_timers > 0 {
-        return Err(format!("without napkin: {told}"));
-    }
-    for by in [&run, &attach] {
-        if by.answered == 0 || by.long_timers == 0 {
-            return Err(format!("no suspension: {told}"));
-        }
-    }
-    guest.left(dev, &before)?;
-    Ok([base, run, attach]
-        .iter()
-        .map(|it| format!("{:.2} ({} long timers)", it.interrupts_per_answer(), it.long_timers))
-        .collect::<Vec<_>>()
-        .join(", "))
 }
 
 fn doctor(guest: &mut Guest, dev: &str) -> Outcome {

@@ -10,6 +10,7 @@
 mod cases;
 mod guest;
 mod history;
+mod programs;
 mod vm;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
