@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use napkin_policy::Time;
 
 use crate::error::BenchError;
-use crate::workload::World;
+use crate::world::World;
 
 /// Something that can be set.
 #[derive(Debug, Clone, Copy)]

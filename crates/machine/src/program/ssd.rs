@@ -3,7 +3,7 @@
 
 use napkin_core::Ns;
 
-use super::tcp_rr::{BURST, acknowledge, copying};
+use super::stream::{BURST, acknowledge, copying, packets};
 use crate::machine::Machine;
 use crate::packet::{Kind, Packet};
 use crate::profile::Profile;
@@ -119,16 +119,6 @@ impl Ssd {
     /// Bytes of the answer to a request.
     fn answer(&self, packet: &Packet) -> u32 {
         if packet.tag & WRITES == 0 { self.bytes } else { HEADER }
-    }
-}
-
-/// Calls `put` with each packet's bytes of a message, and how many follow it.
-pub(crate) fn packets(bytes: u32, mut put: impl FnMut(u32, u64)) {
-    let mut left = bytes;
-    while left > 0 {
-        let part = left.min(BURST);
-        left -= part;
-        put(Packet::wire_bytes(part), u64::from(left.div_ceil(BURST)));
     }
 }
 

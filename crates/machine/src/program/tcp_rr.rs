@@ -3,16 +3,13 @@
 
 use napkin_core::Ns;
 
-use super::packets;
+use super::stream::{BURST, acknowledge, copying, packets};
 use crate::machine::Machine;
-use crate::packet::{Kind, PAYLOAD, Packet};
+use crate::packet::{Kind, Packet};
 use crate::thread::{Act, Program, ThreadId};
 
 /// Most events that one wait returns.
 const MAX_EVENTS: u32 = 64;
-
-/// Bytes of a stream that the host hands to its card at once (TSO), and the card to the host.
-pub(crate) const BURST: u32 = 45 * PAYLOAD;
 
 #[derive(Debug, Clone, Copy)]
 enum At {
@@ -63,20 +60,6 @@ impl TcpRr {
             machine.transmit(queue, answer);
         });
     }
-}
-
-/// Acknowledges what was read, at once if that is more than a segment.
-pub(crate) fn acknowledge(machine: &mut Machine<'_>, packet: &Packet) {
-    if packet.segments() > 1 {
-        let queue = machine.queue_of(packet.flow);
-        let bytes = Packet::wire_bytes(0);
-        machine.transmit(queue, Packet::new(packet.flow, Kind::Ack, bytes, 0, 0));
-    }
-}
-
-/// What copying so many bytes takes, at a cost a kibibyte.
-pub(crate) fn copying(kibibyte: Ns, bytes: u32) -> Ns {
-    kibibyte * Ns::from(bytes) / 1024
 }
 
 impl Program for TcpRr {

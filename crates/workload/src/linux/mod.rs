@@ -77,8 +77,8 @@ pub(crate) fn not_a_load(given: &str, form: &str) -> BenchError {
 
 #[cfg(test)]
 mod tests {
+    use crate::list::find;
     use crate::setting::Given;
-    use crate::workload::find;
     use serde_json::{Map, Value};
 
     use super::*;

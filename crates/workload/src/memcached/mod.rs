@@ -11,7 +11,8 @@ use crate::linux::rates;
 use crate::live::Live;
 use crate::machine::Scenario;
 use crate::setting::{Given, Setting, up_to};
-use crate::workload::{Workload, World};
+use crate::workload::Workload;
+use crate::world::World;
 
 /// The workload.
 pub(crate) struct Memcached;

@@ -5,7 +5,8 @@ mod machine;
 use napkin_policy::Policy;
 
 use crate::machine::Scenario;
-use crate::workload::{Workload, World};
+use crate::workload::Workload;
+use crate::world::World;
 
 /// The workload.
 pub(crate) struct TcpRr;

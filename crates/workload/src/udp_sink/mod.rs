@@ -11,7 +11,8 @@ use crate::linux::rates;
 use crate::live::Live;
 use crate::machine::Scenario;
 use crate::setting::{Given, Setting, cost};
-use crate::workload::{Workload, World};
+use crate::workload::Workload;
+use crate::world::World;
 use engine::{Offered, Waits};
 
 /// The workload.

@@ -9,7 +9,8 @@ use crate::error::BenchError;
 use crate::live::Live;
 use crate::machine::Scenario;
 use crate::setting::{Given, Setting, cost, up_to};
-use crate::workload::{Workload, World};
+use crate::workload::Workload;
+use crate::world::World;
 use engine::{PACES, Pace};
 
 /// The workload.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::workload::WORKLOADS;
+use crate::list::WORKLOADS;
 use napkin_measure::report::Column;
 
 fn emulator() -> Profile {

@@ -1,0 +1,63 @@
+//! Which workloads there are.
+
+use crate::workload::Workload;
+
+/// Every workload, in the order of their years.
+pub const WORKLOADS: &[&dyn Workload] = &[
+    &crate::flood_ping::FloodPing,
+    &crate::udp_sink::UdpSink,
+    &crate::tcp_rr::TcpRr,
+    &crate::ssd::Ssd,
+    &crate::memcached::Memcached,
+    &crate::xsk_rr::XskRr,
+];
+
+/// The workload of that name.
+pub fn find(name: &str) -> Option<&'static dyn Workload> {
+    WORKLOADS.iter().find(|it| it.name() == name).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setting::Given;
+    use crate::world::World;
+
+    #[test]
+    fn every_workload_has_what_its_worlds_take_and_says_what_it_shows() {
+        for workload in WORKLOADS {
+            let name = workload.name();
+            assert_eq!(find(name).map(|it| it.name()), Some(name));
+            assert!(napkin_measure::conclusion::shows(name).contains("Shows "), "{name}");
+            let has = |world| workload.worlds().contains(&world);
+            assert_eq!(workload.machine().is_some(), has(World::Machine), "{name}");
+            if let Some(scenario) = workload.machine() {
+                assert_eq!(scenario.name(), name);
+            }
+            let given = Given(
+                workload
+                    .settings()
+                    .iter()
+                    .filter_map(|it| Some((it.name, vec![it.default?.to_owned()])))
+                    .collect(),
+            );
+            let live = [
+                (World::Engine, workload.engine(&given)),
+                (World::Linux, workload.linux(&[], &given)),
+            ];
+            for (world, live) in live {
+                let live = live.map(|it| (it.name(), it.world())).ok();
+                assert_eq!(live, has(world).then(|| (name, world.name())), "{name}");
+            }
+            for (world, _) in World::ALL {
+                assert_eq!(!workload.policies(world).is_empty(), has(world), "{name} {world}");
+            }
+            for setting in workload.settings() {
+                assert!(has(setting.world), "{name} {}", setting.name);
+                for value in setting.default.iter().flat_map(|it| it.split(',')) {
+                    assert_eq!((setting.check)(value), Ok(()), "{name} {}", setting.name);
+                }
+            }
+        }
+    }
+}
