@@ -4,6 +4,9 @@
 //! reaches the queue. It ends in one of three ways: it is released, it is handed to another owner
 //! (by [`Host::route`]), or, when a context unwinds, its drop leaves the instance where the next
 //! softirq (or the instance's thread) finds it, so that a panic in one context strands no queue.
+//!
+//! This file and the [host](Host)'s use each other: a host gives claims, and a claim that is dropped goes
+//! back to its host. A trait between them would have one implementation.
 #![allow(unsafe_code)]
 
 use core::mem;

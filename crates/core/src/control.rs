@@ -3,9 +3,10 @@
 use core::fmt;
 
 use crate::claim::Claim;
-use crate::host::{Host, RaisedFrom};
+use crate::host::Host;
 use crate::instance::Id;
 use crate::race::{self, Race};
+use crate::raised_from::RaisedFrom;
 use crate::state::Prep;
 use crate::step::{Did, Op, Pass};
 use crate::{MICROSECOND, Ns};

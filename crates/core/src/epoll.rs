@@ -7,10 +7,11 @@
 
 use crate::busy_loop::{BusyLoop, LoopNext, deadline};
 use crate::contract::Follow;
-use crate::host::{Host, RaisedFrom};
+use crate::host::Host;
 use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::race::{self, Race};
+use crate::raised_from::RaisedFrom;
 use crate::step::{Did, Op, Pass};
 use crate::suspend::{Left, Registration};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};

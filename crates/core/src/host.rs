@@ -5,28 +5,19 @@ use alloc::vec::Vec;
 
 use crate::claim::Claim;
 use crate::contract::World;
-use crate::cpu::{Cpu, Raised, Vector};
+use crate::cpu::{Cpu, Raised};
 use crate::instance::{CpuId, Id, Instance};
 use crate::order::Order;
 use crate::race::{self, Race};
+use crate::raised_from::RaisedFrom;
 use crate::rules::{KernelRules, Rules};
 use crate::settings::{self, SettingError};
 use crate::state::{IN_BUSY_POLL, Prep, SCHED_THREADED, State};
 use crate::step::{Op, Task};
 use crate::sync::ArrayQueue;
+use crate::vector::Vector;
 use crate::{NEVER, Ns};
 use napkin_policy::{InstancePolicy, Threaded};
-
-/// From where something is scheduled: it decides who runs the softirq.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RaisedFrom {
-    /// An interrupt or a timer: the softirq runs on the way out.
-    Interrupt,
-    /// An application, as between disabling and enabling bottom halves: it runs the softirq itself.
-    Application,
-    /// Any other thread: ksoftirqd runs it.
-    Thread,
-}
 
 /// The instances and CPUs of one host. Shared by every context; allocates only when made.
 #[derive(Debug)]

@@ -2,8 +2,9 @@
 
 use crate::claim::Claim;
 use crate::contract::Owed;
-use crate::host::{Host, RaisedFrom};
+use crate::host::Host;
 use crate::instance::Id;
+use crate::raised_from::RaisedFrom;
 use crate::state::Prep;
 use crate::step::{Did, Op, Pass};
 use crate::{NEVER, Ns};

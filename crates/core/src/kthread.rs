@@ -2,10 +2,11 @@
 
 use crate::claim::Claim;
 use crate::counters::Owner;
-use crate::host::{Host, RaisedFrom};
+use crate::host::Host;
 use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::race::{self, Race};
+use crate::raised_from::RaisedFrom;
 use crate::state::{DISABLE, SCHED, SCHED_THREADED, THREADED};
 use crate::step::{Did, Op, Pass, Task};
 use crate::turn::{End, Next, Turn};

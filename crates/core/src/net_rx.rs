@@ -6,12 +6,13 @@
 
 use crate::Ns;
 use crate::claim::Claim;
-use crate::cpu::{Context, Cpu, Vector};
+use crate::cpu::{Context, Cpu};
 use crate::host::Host;
 use crate::list::Chain;
 use crate::race::{self, Race};
 use crate::step::{Did, Op};
 use crate::turn::{End, Next, Turn};
+use crate::vector::Vector;
 
 /// How a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,10 +11,11 @@
 use crate::Ns;
 use crate::claim::Claim;
 use crate::counters::Owner;
-use crate::host::{Host, RaisedFrom};
+use crate::host::Host;
 use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::race::{self, Race};
+use crate::raised_from::RaisedFrom;
 use crate::state::{IN_BUSY_POLL, MISSED};
 use crate::step::{Did, Op};
 use crate::turn::{End, Next, Turn};

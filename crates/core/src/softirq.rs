@@ -7,11 +7,12 @@
 //! thread wants the CPU).
 
 use crate::contract::Owed;
-use crate::cpu::{Context, Cpu, NET, NET_AS_POSTED, VECTORS, Vector};
+use crate::cpu::{Context, Cpu, NET, NET_AS_POSTED, VECTORS};
 use crate::host::Host;
 use crate::instance::CpuId;
 use crate::net_rx::{NetRx, Round};
 use crate::step::{Did, Op, Pass, Task};
+use crate::vector::Vector;
 use crate::{NEVER, Ns};
 use napkin_policy::NetSoftirq;
 

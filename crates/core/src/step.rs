@@ -4,8 +4,8 @@
 //! came of the last step; it answers with the next single step. Between two calls the world may
 //! charge time, deliver an interrupt or switch threads; nothing else happens there.
 
-use crate::cpu::Vector;
 use crate::instance::{CpuId, Id};
+use crate::vector::Vector;
 use crate::{Ns, Pressure, Work};
 
 /// The next single thing for a world to do. The first four touch the queue that
