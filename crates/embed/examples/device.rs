@@ -41,23 +41,19 @@ impl PacketQueue for Cable {
     fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
         let (end, mut rx) = (&self.end, 0);
         while rx < budget {
-            let frame = self.pool.take();
-            let Some(mut frame) = frame else {
-                // Without a buffer a frame is dropped: left in the ring it would be found for ever.
-                if end.socket.recv(&mut [0]).is_err() {
-                    break;
-                }
+            // Without a buffer a frame is taken and dropped: left in the ring it would be found for ever.
+            let mut buffer = self.pool.take();
+            let room = buffer.as_mut().map_or(&mut [][..], Frame::buffer);
+            let Ok(length) = end.socket.recv(room) else { break };
+            rx += 1;
+            let Some(mut frame) = buffer else {
                 end.counters.rx_no_buffer.fetch_add(1, Relaxed);
-                rx += 1;
                 continue;
             };
-            let Ok(length) = end.socket.recv(frame.buffer()) else { break };
             frame.set_len(length);
             frame.set_arrived(now);
             end.counters.rx_packets.fetch_add(1, Relaxed);
-            end.counters.rx_bytes.fetch_add(length as u64, Relaxed);
             into.push(frame);
-            rx += 1;
         }
         Work { rx, tx: 0 }
     }
