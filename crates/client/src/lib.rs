@@ -17,6 +17,8 @@
 //! Sockets are made by the thread that calls [`populate()`] and by threads started from the one that
 //! calls [`Client::start`], so they are in that thread's network namespace. It does not start a
 //! server, choose a policy or print.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod answer;
 mod backlog;

@@ -55,6 +55,8 @@
 //! assert_eq!(run(&mut Interrupt::new(&host, id)), [Op::Mask(id), Op::Raise(cpu)]);
 //! # Ok::<(), ControlError>(())
 //! ```
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later.
 #![cfg_attr(not(any(loom, test, feature = "races")), no_std)]
 #![deny(unsafe_code)]
 

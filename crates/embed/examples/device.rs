@@ -1,4 +1,4 @@
-//! A device of one's own in fifty lines: Ethernet frames over a pair of Unix sockets, one datagram a
+//! A device of one's own in sixty lines: Ethernet frames over a pair of Unix sockets, one datagram a
 //! frame, as virtual machines are cabled. An echo server runs on it, and a peer asks it.
 //!
 //! ```text

@@ -16,6 +16,8 @@
 //! CPU (`need_resched`). Of the application it knows who waits in the engine and who does not.
 //!
 //! The shortest server is on the front page of `napkin-embed`, which re-exports what it needs.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod activity;
 mod assembly;

@@ -8,6 +8,8 @@
 //!
 //! Not measured is what this load does not meet (a network card's own driver, a thread of an instance,
 //! a workqueue); it stays what the profile below says, and is named with the reason.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod calls;
 pub mod derive;

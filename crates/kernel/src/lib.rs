@@ -8,6 +8,8 @@
 //!   descriptors; [`shell`]: names in commands that somebody may copy.
 //!
 //! Nothing here decides, journals or puts back: that is `napkin-linux`'s. Nothing here prints.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod count;
 pub mod device;

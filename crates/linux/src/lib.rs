@@ -7,6 +7,8 @@
 //! - [`doctor`], [`show`]: what is wrong, and what there is.
 //!
 //! Nothing here decides what a policy means: that is `napkin-core`'s. Nothing here prints.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod apply;
 pub mod attach;

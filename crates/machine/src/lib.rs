@@ -7,6 +7,8 @@
 //!
 //! The machine never decides who polls, never reads a real clock, and uses no random number that
 //! does not come from the seed. The same seed gives the same run.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 #![forbid(unsafe_code)]
 
 pub mod abandon;

@@ -9,6 +9,8 @@
 //! Two rules hold throughout. What runs in a thread under test ([`Latency::record`],
 //! [`Pow2::record`], [`PublishedEstimator::record`]) neither allocates nor locks. And what could not
 //! be measured is `None`, never zero.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod conclusion;
 pub mod engine;

@@ -11,6 +11,8 @@
 //!
 //! A device knows Ethernet and nothing above it, and does not know who polls it. (Only the TAP device
 //! can give the kernel's end of its cable an IP address, so that nobody needs another tool for it.)
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod counters;
 pub mod device;

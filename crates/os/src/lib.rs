@@ -2,6 +2,8 @@
 //! scheduling classes of threads, and what `/proc` says of CPUs, interrupts and threads.
 //!
 //! Nothing here knows of packets. Descriptors of other programs, netlink and sysfs are the linux world's.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod clock;
 pub mod meter;

@@ -6,6 +6,8 @@
 //! (`parse`, `format`, `key`), and say what is wrong with them (`error`, `warning`, `conflict`); `time`
 //! has the times they are written in, and `text` makes names that are printed beside them harmless.
 //! What a setting makes the engine, the machine or the kernel do is not decided here.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 

@@ -9,6 +9,8 @@
 //! - [`json`], [`text`], [`plot`] and [`page`] show the result.
 //!
 //! Nothing here models anything, and nothing is filled in: a figure without a modelled value says why.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod all;
 pub mod busy_poll;

@@ -5,6 +5,8 @@
 //! policy's parameters, or with blocking receive calls that busy poll where the policy sets the
 //! sockets' options. Everything of one run, threads that poll included, stays on the CPUs that were
 //! given, so that the parts of their time add up. What is printed, and where to, is the caller's.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod application;
 mod config;

@@ -3,6 +3,8 @@
 //! A [`Service`] is a step, not a loop: whoever waits for its socket (an epoll context, a busy
 //! poller, a test) calls [`Service::serve_ready`] when there is something to do and decides itself
 //! what to do next. Nothing here blocks, sleeps, starts a thread or reads a clock.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod echo;
 pub mod sink;

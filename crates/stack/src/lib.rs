@@ -38,6 +38,8 @@
 //! socket.echo(datagram, 0)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod address;
 pub mod builder;

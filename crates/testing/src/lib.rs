@@ -18,6 +18,8 @@
 //! ```
 //!
 //! Not here: what a test needs of napkin's own crates; none of them is a dependency.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 use std::fmt;
 use std::panic;

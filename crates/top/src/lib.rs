@@ -5,6 +5,8 @@
 //! - [`draw`], [`screen`], [`batch`]: onto a terminal, or as text and JSON for scripts.
 //!
 //! Nothing here changes what it watches.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod batch;
 mod column;

@@ -2,6 +2,8 @@
 //! never change, arrival schedules, memcached's sizes, and a histogram.
 //!
 //! Nothing here sends: the clients do.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod histogram;
 mod rng;

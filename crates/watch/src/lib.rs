@@ -5,6 +5,8 @@
 //! - [`sampler`]: how the kernel's are put together.
 //!
 //! For a live view, and for whatever else exports them. Nothing here changes what it watches, or prints.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod engine;
 mod linux;

@@ -7,6 +7,8 @@
 //!   interleaved run of it; [`short`]: the short round.
 //! - [`machine`]: one on modelled hosts, planned, swarmed, fitted; [`sweep`]: many points of it.
 //! - [`interrupt`]: being asked to end; [`partial`]: the file from which a run goes on.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod error;
 pub mod flood_ping;
