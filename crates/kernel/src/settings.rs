@@ -58,9 +58,8 @@ impl Setting {
     /// A value as it is written in a policy: `busy-poll`, `100`, `20us`.
     pub fn show(self, value: u64) -> String {
         match (self, value) {
-            (Setting::Threaded, 0) => "disabled".into(),
-            (Setting::Threaded, 1) => "enabled".into(),
-            (Setting::Threaded, 2) => "busy-poll".into(),
+            // Above busy-poll a kernel of the future has something that nobody here knows.
+            (Setting::Threaded, number @ 0..=2) => Threaded::NAMES[number as usize].into(),
             (Setting::Threaded | Setting::DeferHardIrqs, number) => number.to_string(),
             (_, time) => napkin_policy::Time(time).to_string(),
         }

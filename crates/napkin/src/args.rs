@@ -224,7 +224,7 @@ pub(crate) struct NapiGet {
 pub(crate) struct Settings {
     /// Who polls: the softirq, the instance's own thread, that thread without end, or a worker of a
     /// shared pool (ours).
-    #[arg(long, value_name = "MODE", value_parser = ["disabled", "enabled", "busy-poll", "workqueue"])]
+    #[arg(long, value_name = "MODE", value_parser = napkin_policy::Threaded::NAMES)]
     pub(crate) threaded: Option<String>,
     /// Empty polls before interrupts are allowed again; 0 switches deferral off.
     #[arg(long, value_name = "N")]

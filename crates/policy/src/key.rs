@@ -136,18 +136,11 @@ fn budget(value: u64) -> u16 {
 pub const KEYS: &[Key] = &[
     Key {
         name: "threaded",
-        takes: Takes::Choice(&["disabled", "enabled", "busy-poll", "workqueue"]),
+        takes: Takes::Choice(&Threaded::NAMES),
         what: "who polls a scheduled instance: softirq, its own thread, its own thread without \
                end, a shared pool",
         get: |p| p.instance.threaded as u64,
-        set: |p, v| {
-            p.instance.threaded = match v {
-                0 => Threaded::Disabled,
-                1 => Threaded::Enabled,
-                2 => Threaded::BusyPoll,
-                _ => Threaded::Workqueue,
-            }
-        },
+        set: |p, v| p.instance.threaded = Threaded::of(v).unwrap_or(Threaded::Workqueue),
     },
     Key {
         name: "defer-hard-irqs",

@@ -66,6 +66,39 @@ pub enum Threaded {
     Workqueue = 3,
 }
 
+impl Threaded {
+    /// The names of all, each at its number: the kernel's three, and ours.
+    pub const NAMES: [&str; 4] = ["disabled", "enabled", "busy-poll", "workqueue"];
+
+    /// That of a number; `None` above [`Threaded::Workqueue`]'s.
+    pub const fn of(number: u64) -> Option<Threaded> {
+        Some(match number {
+            0 => Threaded::Disabled,
+            1 => Threaded::Enabled,
+            2 => Threaded::BusyPoll,
+            3 => Threaded::Workqueue,
+            _ => return None,
+        })
+    }
+
+    /// That of a name.
+    pub fn named(name: &str) -> Option<Threaded> {
+        let place = Threaded::NAMES.iter().position(|it| *it == name)?;
+        Threaded::of(place as u64)
+    }
+
+    /// Its name in policies, in JSON and in the kernel's `netdev` family.
+    pub const fn name(self) -> &'static str {
+        Threaded::NAMES[self as usize]
+    }
+}
+
+impl core::fmt::Display for Threaded {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// What a policy sets on each NAPI instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InstancePolicy {

@@ -153,12 +153,7 @@ fn polls(record: &Record) -> Option<Polls> {
 /// The name of the first policy that sets an instance so; without one, the settings.
 fn mode(record: &Record) -> String {
     let instance = InstancePolicy {
-        threaded: match text(record, "threaded") {
-            "enabled" => Threaded::Enabled,
-            "busy-poll" => Threaded::BusyPoll,
-            "workqueue" => Threaded::Workqueue,
-            _ => Threaded::Disabled,
-        },
+        threaded: Threaded::named(text(record, "threaded")).unwrap_or_default(),
         defer_hard_irqs: small(record, "defer-hard-irqs").unwrap_or(0),
         gro_flush_timeout: number(record, "gro-flush-timeout").unwrap_or(0),
         irq_suspend_timeout: number(record, "irq-suspend-timeout").unwrap_or(0),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::error::{Code, Refusal};
 use super::message::{Answer, Record};
-use super::request::{Asked, Kind, threaded_name};
+use super::request::{Asked, Kind};
 use crate::{Engine, NapiInfo};
 
 /// The attributes in answers that the kernel does not have, by verb.
@@ -180,7 +180,7 @@ fn napi_record(engine: &Engine, napi: &NapiInfo, cpus: &[usize]) -> Record {
     let mut record = record([
         ("ifindex", napi.ifindex.into()),
         ("id", napi.id.into()),
-        ("threaded", threaded_name(settings.threaded).into()),
+        ("threaded", settings.threaded.name().into()),
         ("defer-hard-irqs", settings.defer_hard_irqs.into()),
         ("gro-flush-timeout", settings.gro_flush_timeout.into()),
         ("irq-suspend-timeout", settings.irq_suspend_timeout.into()),

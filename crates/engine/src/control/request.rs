@@ -70,18 +70,6 @@ const SETTINGS: [&str; 7] = [
     "weight",
 ];
 
-/// The names of `threaded`, each at its number: the kernel's three, and ours.
-const THREADED: [(&str, Threaded); 4] = [
-    ("disabled", Threaded::Disabled),
-    ("enabled", Threaded::Enabled),
-    ("busy-poll", Threaded::BusyPoll),
-    ("workqueue", Threaded::Workqueue),
-];
-
-pub(super) fn threaded_name(threaded: Threaded) -> &'static str {
-    THREADED[threaded as usize].0
-}
-
 /// A direction of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -231,12 +219,12 @@ impl Attributes<'_> {
     fn threaded(&self) -> Result<Option<Threaded>, Refusal> {
         // By number, as on the kernel's netlink, or by name.
         let place = if self.0.get("threaded").is_some_and(Value::is_number) {
-            let last = THREADED.len() as u64 - 1;
-            self.number("threaded", 0, last)?.and_then(|it| usize::try_from(it).ok())
+            let last = Threaded::NAMES.len() as u64 - 1;
+            self.number("threaded", 0, last)?
         } else {
-            self.word("threaded", &THREADED.map(|(name, _)| name))?
+            self.word("threaded", &Threaded::NAMES)?.map(|it| it as u64)
         };
-        Ok(place.and_then(|place| THREADED.get(place)).map(|(_, threaded)| *threaded))
+        Ok(place.and_then(Threaded::of))
     }
 
     fn switch(&self, name: &str) -> Result<Option<bool>, Refusal> {
@@ -306,9 +294,10 @@ mod tests {
 
     #[test]
     fn modes_have_the_kernel_s_names_and_numbers() {
-        for (number, (name, threaded)) in THREADED.into_iter().enumerate() {
+        for (number, name) in Threaded::NAMES.into_iter().enumerate() {
+            let threaded = Threaded::named(name).expect("its own name");
             assert_eq!(threaded as usize, number);
-            assert_eq!(threaded_name(threaded), name);
+            assert_eq!(threaded.name(), name);
             let line = format!(
                 r#"{{"version":1,"verb":"dev-set","attributes":{{"ifindex":1,"threaded":{number}}}}}"#
             );
