@@ -20,9 +20,10 @@ options for them), those of its children too, are set from outside as they are o
 the device is set before the program starts, and put back after it has ended. There is no preload
 and no patch, so that statically linked programs work as well.
 
-A signal that only napkin got is passed on after 50 ms (up to 250 ms on a busy machine); one that went
-to the whole process group or control group (a terminal, timeout, systemd) has reached the program as
-well, and is not. Two small processes beside napkin (signal-witness) tell which of them it was.
+A signal that only napkin got is passed on after 50 ms (up to 250 ms on a busy machine); one that
+went to the whole process group or control group (a terminal, timeout, systemd) has reached the
+program as well, and is not. Two small processes beside napkin (signal-witness) tell which of them
+it was.
 
 The exit code is the program's; if a signal ended it, the same ends napkin. 127: there is no such
 program; 126: it cannot be executed; 125: napkin could not start it, or the program's own code was 0

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::guest::{Guest, STATE, Set};
-use super::programs::{attach, moved, run, starvation, suspension};
+use super::programs::{attach, moved, pin, run, starvation, suspension};
 
 /// What came of a case: what there is to say of it, or what went wrong.
 pub(crate) type Outcome = Result<String, String>;
@@ -12,8 +12,9 @@ pub(crate) type Outcome = Result<String, String>;
 /// One of them.
 pub(crate) type Case = (&'static str, fn(&mut Guest, &str) -> Outcome);
 
-pub(crate) const CASES: [Case; 17] = [
+pub(crate) const CASES: [Case; 19] = [
     ("show", show),
+    ("shared interrupt", shared_interrupt),
     ("apply", apply),
     ("threads", threads),
     ("channels", channels),
@@ -24,6 +25,7 @@ pub(crate) const CASES: [Case; 17] = [
     ("disk full", disk_full),
     ("kill -9", killed),
     ("run", run),
+    ("pin", pin),
     ("attach", attach),
     ("moved epoll", moved),
     ("suspension", suspension),
@@ -110,6 +112,28 @@ fn show(guest: &mut Guest, dev: &str) -> Outcome {
         }
     }
     Ok(format!("{} instances", ids.len()))
+}
+
+/// A card whose queues share one interrupt, as virtio's do with too few vectors: it has one.
+fn shared_interrupt(guest: &mut Guest, dev: &str) -> Outcome {
+    if dev != "eth0" || !guest.is(6, 8) {
+        return Ok("not this card's".into());
+    }
+    let interrupts = guest.does("grep -c 'virtqueues' /proc/interrupts")?;
+    if interrupts.trim() != "1" {
+        return Err(format!("{interrupts} interrupts are shared, and not one: eth1 has others"));
+    }
+    let mut said = guest.succeeds("show eth1")?;
+    said += &guest.napkin("doctor --dev eth1 --policy suspend20").text;
+    said += &guest.succeeds("top --batch --count 1 --filter eth1")?;
+    if said.contains("has no interrupt") || !said.contains("share interrupt") {
+        return Err(format!("its queues share one: {said}"));
+    }
+    let before = guest.set("eth1");
+    guest.succeeds("apply suspend20 --dev eth1 --cpus 1")?;
+    guest.succeeds("restore")?;
+    guest.left("eth1", &before)?;
+    Ok("one for all queues".into())
 }
 
 /// A policy, and what the reader has to see of it on each instance that receives.

@@ -93,6 +93,37 @@ pub(crate) fn run(guest: &mut Guest, dev: &str) -> Outcome {
     Ok(if known { "device and epoll" } else { "device" }.into())
 }
 
+/// Who waits for the packets of one instance is moved to where that is polled: to the CPU that its
+/// interrupt was just given, although the kernel says the old one until the next interrupt comes.
+pub(crate) fn pin(guest: &mut Guest, dev: &str) -> Outcome {
+    if dev == "va" || !guest.is(6, 13) {
+        return Ok("nothing to pin beside".into());
+    }
+    let (before, napkin) = (guest.set(dev), env!("CARGO_BIN_EXE_napkin"));
+    guest.does(&format!("rm -f /run/server* ; cat > /run/server.py <<'END'\n{SERVER}\nEND"))?;
+    guest.does(&format!(
+        "NAPKIN_STATE={STATE} {napkin} run --policy suspend20 --dev {dev} --cpus 1,3 --pin -- \
+         sh -c 'echo $$ > /run/server.pid; exec python3 /run/server.py > /run/server.out' \
+         > /run/run.out 2>&1 & echo $! > /run/run.pid"
+    ))?;
+    let (_, pid) = (line(guest, "/run/server.out")?, line(guest, "/run/server.pid")?);
+    let mut seen = String::new();
+    for _ in 0..10 {
+        guest.load(dev);
+        seen = guest.does(&format!("grep Cpus_allowed_list /proc/{pid}/status | cut -f2"))?;
+        if !seen.contains('-') {
+            break;
+        }
+    }
+    guest.does(END)?;
+    let said = guest.does("cat /run/run.out")?;
+    guest.left(dev, &before)?;
+    match seen.trim() {
+        "1" | "3" => Ok(format!("on CPU {}", seen.trim())),
+        other => Err(format!("the program may run on {other}, and not on 1 or 3 alone: {said}")),
+    }
+}
+
 pub(crate) fn attach(guest: &mut Guest, dev: &str) -> Outcome {
     let before = guest.set(dev);
     let (policy, napkin) = (guest.policy(), env!("CARGO_BIN_EXE_napkin"));
