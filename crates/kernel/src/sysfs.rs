@@ -191,35 +191,6 @@ impl Sysfs {
         Some(target.file_name()?.to_str()?.to_owned())
     }
 
-    /// `up`, `down`, `unknown`, `lowerlayerdown` ...
-    pub fn operstate(&self, ifname: &str) -> Option<String> {
-        self.text(ifname, "operstate")
-    }
-
-    /// The NUMA node to which a device is attached; `None` too where there is only one.
-    pub fn numa_node(&self, ifname: &str) -> Option<u32> {
-        // A virtio device has none; the PCI device above it may.
-        ["device/numa_node", "device/../numa_node"]
-            .into_iter()
-            .find_map(|file| u32::try_from(self.number(ifname, file)?).ok())
-    }
-
-    /// The interrupts of a device's PCI function, by rising number: its queues' and others.
-    pub fn msi_irqs(&self, ifname: &str) -> Vec<u32> {
-        for place in ["device/msi_irqs", "device/../msi_irqs"] {
-            let Some(entries) = self.path(ifname, place).and_then(|path| fs::read_dir(path).ok())
-            else {
-                continue;
-            };
-            let named =
-                entries.take(MOST).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-            let mut irqs: Vec<u32> = named.filter_map(|name| name.parse().ok()).collect();
-            irqs.sort_unstable();
-            return irqs;
-        }
-        Vec::new()
-    }
-
     /// What a device's file holds; `None` if this kernel has no such file.
     pub fn device_file(&self, ifname: &str, file: DeviceFile) -> Option<u64> {
         u64::try_from(self.number(ifname, file.name())?).ok()

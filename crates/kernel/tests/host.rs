@@ -29,9 +29,9 @@ fn unshared<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
 fn a_new_namespace_has_nothing_but_loopback() {
     unshared(|| {
         let sysfs = Sysfs::open(&[]).expect("with the right to unshare comes that to mount");
-        assert!(sysfs.operstate("lo").is_some());
+        assert_eq!(sysfs.device_file("lo", DeviceFile::GroFlushTimeout), Some(0));
         // Modules may add devices of their own to every namespace.
-        assert_eq!(sysfs.operstate("eth0"), None);
+        assert_eq!(sysfs.device_file("eth0", DeviceFile::GroFlushTimeout), None);
     });
 }
 
@@ -40,11 +40,8 @@ fn loopback_s_files_are_read() {
     needs(std::fs::exists("/sys/class/net/lo").is_ok_and(|it| it), "a sysfs");
     let links = Route::open().and_then(|mut it| it.links()).expect("links");
     let sysfs = Sysfs::open(&links).expect("it shows the devices of here");
-    assert!(sysfs.operstate("lo").is_some());
     assert_eq!(sysfs.driver("lo"), None);
     assert_eq!(sysfs.device_file("lo", DeviceFile::GroFlushTimeout), Some(0));
-    assert_eq!(sysfs.numa_node("lo"), None);
-    assert!(sysfs.msi_irqs("lo").is_empty());
     let steering = sysfs.steering("lo");
     assert!(steering.iter().all(|it| it.rps_cpus.is_empty()), "{steering:?}");
 }

@@ -207,7 +207,6 @@ fn what_is_not_there_is_named() {
             for error in [
                 netdev.queues(Some(77)).expect_err("no device"),
                 netdev.napis(Some(77)).expect_err("no device"),
-                netdev.queue_stats(Some(77), true).expect_err("no device"),
                 Route::open().expect("a socket").set_up(77).expect_err("no device"),
                 Route::open().expect("a socket").delete(77).expect_err("no device"),
             ] {
@@ -293,25 +292,6 @@ fn features_are_switched_and_one_that_is_fixed_is_named() {
             assert_eq!(ethtool.rings("lo"), Ok(None));
         })
         .expect("entered");
-}
-
-#[test]
-fn a_driver_s_counters_have_their_names() {
-    // Only reads, and of whatever devices there are here: a veth keeps no such counters.
-    let mut netdev = Netdev::open().expect("netdev");
-    let ability = netdev.ability().expect("ability");
-    needs(ability.has(Operation::QstatsGet), "qstats-get (Linux 6.10)");
-    let devices = netdev.queue_stats(None, false).expect("qstats-get");
-    let queues = netdev.queue_stats(None, true).expect("qstats-get");
-    needs(!devices.is_empty(), "a device that keeps counters");
-    for device in &devices {
-        assert_eq!(device.queue, None);
-        assert!(device.counters.contains_key("rx-packets"), "{device:?}");
-        let own = queues.iter().filter(|record| record.ifindex == device.ifindex);
-        for record in own {
-            assert!(record.queue.is_some(), "{record:?}");
-        }
-    }
 }
 
 #[test]

@@ -132,8 +132,6 @@ pub(crate) struct Cpu<'a> {
     /// The network softirq's round that is checked, and its frames.
     pub(crate) round: u64,
     pub(crate) round_frames: u32,
-    /// A fixed load of work that lies on it from elsewhere (a generator on an emulated machine).
-    pub(crate) outside: bool,
 }
 
 impl Cpu<'_> {
@@ -177,7 +175,6 @@ impl Cpu<'_> {
             delivered: 0,
             round: 0,
             round_frames: 0,
-            outside: false,
         }
     }
 

@@ -299,9 +299,7 @@ impl Machine<'_> {
             this.asleep = true;
             this.idle_deep =
                 processor.idle_menu && this.idles.typical() >= processor.idle_deep_after;
-            if !self.cpus[cpu].outside {
-                self.set_busy(cpu, false);
-            }
+            self.set_busy(cpu, false);
             return false;
         };
         let wanted = this.need_resched || this.lazy_resched;

@@ -140,13 +140,4 @@ impl Machine<'_> {
             self.begin(cpu, segment);
         }
     }
-
-    /// Work from outside of the model lies on a CPU, or no longer does: a generator that shares an
-    /// emulator's clock.
-    pub fn outside_work(&mut self, cpu: u16, busy: bool) {
-        let cpu = usize::from(cpu);
-        self.cpus[cpu].outside = busy;
-        let at_work = self.cpus[cpu].segment.is_some();
-        self.set_busy(cpu, busy || at_work);
-    }
 }

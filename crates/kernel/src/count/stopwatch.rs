@@ -110,9 +110,6 @@ pub struct Record {
     pub value: u32,
 }
 
-/// The value of [`Point::Idle`] when a CPU leaves idleness.
-pub const LEAVES_IDLE: u32 = u32::MAX;
-
 /// The programs at work. Dropping it detaches them.
 #[derive(Debug)]
 pub struct Stopwatch {

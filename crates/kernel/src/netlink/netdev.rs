@@ -30,44 +30,6 @@ pub(super) const NETDEV_A_QUEUE_ID: u16 = 1;
 pub(super) const NETDEV_A_QUEUE_IFINDEX: u16 = 2;
 pub(super) const NETDEV_A_QUEUE_TYPE: u16 = 3;
 pub(super) const NETDEV_A_QUEUE_NAPI_ID: u16 = 4;
-pub(super) const NETDEV_A_QSTATS_IFINDEX: u16 = 1;
-pub(super) const NETDEV_A_QSTATS_QUEUE_TYPE: u16 = 2;
-pub(super) const NETDEV_A_QSTATS_QUEUE_ID: u16 = 3;
-pub(super) const NETDEV_A_QSTATS_SCOPE: u16 = 4;
-const QSTATS_SCOPE_QUEUE: u64 = 1;
-
-/// The counters of `qstats-get`, in the order of their numbers.
-pub(super) const COUNTERS: [&str; 27] = [
-    "rx-packets",
-    "rx-bytes",
-    "tx-packets",
-    "tx-bytes",
-    "rx-alloc-fail",
-    "rx-hw-drops",
-    "rx-hw-drop-overruns",
-    "rx-csum-complete",
-    "rx-csum-unnecessary",
-    "rx-csum-none",
-    "rx-csum-bad",
-    "rx-hw-gro-packets",
-    "rx-hw-gro-bytes",
-    "rx-hw-gro-wire-packets",
-    "rx-hw-gro-wire-bytes",
-    "rx-hw-drop-ratelimits",
-    "tx-hw-drops",
-    "tx-hw-drop-errors",
-    "tx-csum-none",
-    "tx-needs-csum",
-    "tx-hw-gso-packets",
-    "tx-hw-gso-bytes",
-    "tx-hw-gso-wire-packets",
-    "tx-hw-gso-wire-bytes",
-    "tx-hw-drop-ratelimits",
-    "tx-stop",
-    "tx-wake",
-];
-/// The number of the first of them.
-pub(super) const FIRST_COUNTER: u16 = 8;
 
 /// An operation of the family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -211,18 +173,6 @@ pub struct NapiRecord {
     pub settings: Settings,
 }
 
-/// A driver's counters of a device or of one of its queues, as `qstats-get` lists them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct StatsRecord {
-    /// The device.
-    pub ifindex: u32,
-    /// The queue, if they are one queue's.
-    pub queue: Option<(QueueKind, u32)>,
-    /// Those that the driver keeps and whose names are known here.
-    pub counters: BTreeMap<&'static str, u64>,
-}
-
 /// The family, open in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Netdev {
@@ -300,27 +250,6 @@ impl Netdev {
             .ask(what, operation, fill, |_| Ok(None::<()>))
             .map(drop)
             .map_err(|error| of_napi(error, id))
-    }
-
-    /// The counters that drivers keep, of one device or of all that keep any, for each device or
-    /// for each queue.
-    ///
-    /// # Errors
-    /// [`NetlinkError::NoDevice`] if there is no such device, [`NetlinkError::Refused`] with
-    /// `EOPNOTSUPP` if the one that was named keeps none.
-    pub fn queue_stats(
-        &mut self,
-        ifindex: Option<u32>,
-        per_queue: bool,
-    ) -> Result<Vec<StatsRecord>, NetlinkError> {
-        let operation = self.need(Operation::QstatsGet)?;
-        let fill = |body| {
-            let body = of_device(body, NETDEV_A_QSTATS_IFINDEX, ifindex);
-            if per_queue { body.uint(NETDEV_A_QSTATS_SCOPE, QSTATS_SCOPE_QUEUE) } else { body }
-        };
-        self.family
-            .dump(format_args!("qstats-get"), operation, fill, stats)
-            .map_err(|error| named(error, ifindex))
     }
 
     /// What this kernel can do, asked of it.
@@ -450,25 +379,4 @@ pub(super) fn napi(list: &[u8]) -> Result<Option<NapiRecord>, Malformed> {
     let ifindex = ifindex.ok_or(Malformed("a NAPI instance has no ifindex"))?;
     let id = id.ok_or(Malformed("a NAPI instance has no id"))?;
     Ok(Some(NapiRecord { ifindex, id, irq, pid, settings }))
-}
-
-pub(super) fn stats(list: &[u8]) -> Result<Option<StatsRecord>, Malformed> {
-    let (mut ifindex, mut kind, mut id) = (None, None, None);
-    let mut counters = BTreeMap::new();
-    for attribute in attributes(list) {
-        let attribute = attribute?;
-        match attribute.kind {
-            NETDEV_A_QSTATS_IFINDEX => ifindex = Some(attribute.u32()?),
-            NETDEV_A_QSTATS_QUEUE_TYPE => kind = queue_kind(attribute.u64()?),
-            NETDEV_A_QSTATS_QUEUE_ID => id = Some(attribute.u32()?),
-            number => {
-                let counter = number.checked_sub(FIRST_COUNTER).map(usize::from);
-                if let Some(name) = counter.and_then(|counter| COUNTERS.get(counter)) {
-                    counters.insert(*name, attribute.u64()?);
-                }
-            }
-        }
-    }
-    let ifindex = ifindex.ok_or(Malformed("counters have no ifindex"))?;
-    Ok(Some(StatsRecord { ifindex, queue: kind.zip(id), counters }))
 }

@@ -85,9 +85,4 @@ impl ProcessError {
     pub const fn is_gone(&self) -> bool {
         matches!(self, ProcessError::Gone { .. })
     }
-
-    /// Whether a right is missing.
-    pub const fn is_denied(&self) -> bool {
-        matches!(self, ProcessError::Denied { .. })
-    }
 }
