@@ -245,8 +245,13 @@ impl Counted {
     }
 }
 
-/// Counts from outside of napkin, by tracefs and /proc/interrupts, while a server is under a policy.
-fn counted(guest: &mut Guest, dev: &str, command: &str) -> Result<Counted, String> {
+/// Counts from outside of napkin, by tracefs and /proc/interrupts, while a server runs, once its epoll
+/// context is as a policy says, if it is under one.
+fn counted(
+    guest: &mut Guest,
+    dev: &str,
+    (command, params): (&str, Option<[u64; 3]>),
+) -> Result<Counted, String> {
     let interrupts = format!(
         "grep -E \"$(ls /sys/class/net/{dev}/device/msi_irqs /sys/class/net/{dev}/device/../msi_irqs \
          2> /dev/null | grep -o '^[0-9]*$' | sed 's/.*/^ *&:/' | paste -sd '|')\" /proc/interrupts |
@@ -255,9 +260,14 @@ fn counted(guest: &mut Guest, dev: &str, command: &str) -> Result<Counted, Strin
     guest.does(&format!("rm -f /run/server*; cat > /run/server.py <<'END'\n{SERVER}\nEND"))?;
     guest.does(&format!("cat > /run/timers.py <<'END'\n{TIMERS}\nEND"))?;
     guest.does(&format!("{command} > /run/run.out 2>&1 & echo $! > /run/run.pid"))?;
-    line(guest, "/run/server.out")?;
+    let epoll = line(guest, "/run/server.out")?;
+    if let Some(params) = params {
+        let pid = guest.does("pgrep -f '^python3 /run/server.py'")?;
+        let pid = pid.trim().parse().map_err(|_| format!("the server's pid: {pid}"))?;
+        becomes(guest, pid, epoll, params)?;
+    }
     guest.does(
-        "sleep 1; cd /sys/kernel/tracing; echo mono > trace_clock; echo 20000 > buffer_size_kb
+        "cd /sys/kernel/tracing; echo mono > trace_clock; echo 20000 > buffer_size_kb
          echo 1 > events/timer/hrtimer_start/enable",
     )?;
     let number = |text: String| text.trim().parse::<u64>().map_err(|_| text);
@@ -268,6 +278,7 @@ fn counted(guest: &mut Guest, dev: &str, command: &str) -> Result<Counted, Strin
     let timers = guest.does("python3 /run/timers.py; echo > /sys/kernel/tracing/trace")?;
     let long = timers.lines().filter(|it| it.parse::<i64>().is_ok_and(|it| it > 10_000)).count();
     guest.does(END)?;
+    guest.does("cat /run/run.out >> /run/said.out")?;
     Ok(Counted { answered, interrupts: last - first, long_timers: long as u64 })
 }
 
@@ -281,14 +292,15 @@ pub(crate) fn suspension(guest: &mut Guest, dev: &str) -> Outcome {
     let before = guest.set(dev);
     let napkin = format!("NAPKIN_STATE={STATE} {}", env!("CARGO_BIN_EXE_napkin"));
     let server = "sh -c 'exec python3 /run/server.py > /run/server.out'";
-    let base = counted(guest, dev, &format!("exec {server}"))?;
+    guest.does("rm -f /run/said.out")?;
+    let base = counted(guest, dev, (&format!("exec {server}"), None))?;
     let run = format!("exec env {napkin} run --policy suspend20 --dev {dev} -- {server}");
-    let run = counted(guest, dev, &run)?;
+    let run = counted(guest, dev, (&run, Some(PREFERS)))?;
     let attach = format!(
         "python3 /run/server.py > /run/server.out & exec env {napkin} attach $! --policy suspend20 \
          --dev {dev}"
     );
-    let attach = counted(guest, dev, &format!("bash -c '{attach}'"))?;
+    let attach = counted(guest, dev, (&format!("bash -c '{attach}'"), Some(PREFERS)))?;
     guest.does("kill -TERM $(pgrep -f '^python3 /run/server.py') 2> /dev/null; true")?;
     let told = format!("{base:?} without, {run:?} by run, {attach:?} by attach");
     if base.answered == 0 || base.long_timers > 0 {
@@ -296,7 +308,8 @@ pub(crate) fn suspension(guest: &mut Guest, dev: &str) -> Outcome {
     }
     for by in [&run, &attach] {
         if by.answered == 0 || by.long_timers == 0 {
-            return Err(format!("no suspension: {told}"));
+            let said = guest.does("cat /run/said.out")?;
+            return Err(format!("no suspension: {told}; napkin said: {said}"));
         }
     }
     guest.left(dev, &before)?;
