@@ -112,7 +112,11 @@ impl Vm {
         let release = release.to_owned();
         let mut vm = Vm { machine, port, peers, release, hung: false };
         vm.patience(PATIENCE_AT_BOOT);
-        let mut commands = vec!["uname -r".to_owned()];
+        // All cards are on one bridge: only that whose address it is says where an address is, or another
+        // card's instances would get the traffic.
+        let conf = "/proc/sys/net/ipv4/conf/all";
+        let arp = format!("echo 1 > {conf}/arp_ignore; echo 2 > {conf}/arp_announce");
+        let mut commands = vec!["uname -r".to_owned(), arp];
         commands.extend((0..4).map(|card| {
             format!("ip addr add 10.9.{card}.1/24 dev eth{card} && ip link set eth{card} up")
         }));
