@@ -15,6 +15,7 @@ mod log;
 mod process;
 mod records;
 
+use std::cmp::Reverse;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -199,7 +200,7 @@ impl Store {
         ProcessJournals::new(self.clone())
     }
 
-    /// Every file of the directory, in the order of their names.
+    /// Every file of the directory, those that were changed last first.
     ///
     /// # Errors
     /// If the directory is there and cannot be read.
@@ -212,7 +213,10 @@ impl Store {
         let paths = entries.take(MAX_FILES).filter_map(|entry| Some(entry.ok()?.path()));
         let mut paths: Vec<PathBuf> =
             paths.filter(|path| path.extension().is_some_and(|it| it == JOURNAL)).collect();
-        paths.sort();
+        // A device that was moved to another namespace may have one of each: who changed it last is undone
+        // first, or an older one would take that for somebody else's.
+        let changed = |path: &PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
+        paths.sort_by_cached_key(|path| (Reverse(changed(path)), path.clone()));
         let mut living = living::Living::default();
         Ok(paths.into_iter().filter_map(|path| self.look(path, &mut living)).collect())
     }

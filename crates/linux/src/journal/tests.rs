@@ -166,7 +166,8 @@ fn another_boot_s_and_another_namespace_s_are_told_apart() {
     write(&home.elsewhere("the boot before", 1), &[(0, 0, 20)]);
     write(&home.elsewhere("this boot", 2), &[(0, 0, 20)]);
     let found = home.store().survey().expect("readable");
-    let [Found::OtherBoot { .. }, Found::OtherNamespace { namespace, .. }] = &found[..] else {
+    // What was changed last comes first: a device that was moved may have a file of each namespace.
+    let [Found::OtherNamespace { namespace, .. }, Found::OtherBoot { .. }] = &found[..] else {
         panic!("{found:?}")
     };
     assert_eq!(namespace.cookie, Some(2));
