@@ -5,6 +5,7 @@ mod namespace;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -314,6 +315,11 @@ fn ip(args: &str) {
     assert!(status.success(), "ip {args}: {status}");
 }
 
+/// A file that stands for a namespace while this process lives.
+fn file(namespace: &Namespace) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd())
+}
+
 /// How each instance of a device is set, by its place in the list.
 fn settings(ifname: &str) -> Vec<Settings> {
     let mut netdev = Netdev::open().expect("netdev");
@@ -329,14 +335,11 @@ fn a_device_that_moves_to_another_namespace_is_told_and_put_back_there() {
     needs(host.as_os_str() == "pid:[4026531836]", "the host's own PID namespace");
     let (one, other) = (fresh(), fresh());
     let home = Home::new("moves");
-    let mut keeper = other
-        .run(|| Command::new("sleep").arg("600").spawn().expect("it is installed"))
-        .expect("entered");
     let before = one.run(|| {
         pair("va", "vb");
         let before = settings("va");
         applied(&home, "suspend20", &Options::default()).expect("applied");
-        ip(&format!("link set va netns {}", keeper.id()));
+        ip(&format!("link set va netns {}", file(&other)));
         let seen = restored(&home);
         let away = seen.devices[0].away.clone().expect("it is not here");
         assert!(away.contains("as va") && away.contains("nsenter --net=/proc/"), "{away}");
@@ -355,8 +358,37 @@ fn a_device_that_moves_to_another_namespace_is_told_and_put_back_there() {
         })
         .expect("entered");
     assert_eq!(home.files(), 0);
-    keeper.kill().expect("a child");
-    keeper.wait().expect("it ends");
+}
+
+#[test]
+fn a_device_that_moves_back_and_forth_has_one_journal_and_is_put_back_wherever_it_is() {
+    needs_program("ip");
+    for moves in 1..4 {
+        let namespaces = [fresh(), fresh()];
+        let home = Home::new("to and fro");
+        let before = namespaces[0].run(|| {
+            pair("va", "vb");
+            settings("va")
+        });
+        for nth in 0..moves {
+            let next = file(&namespaces[(nth + 1) % 2]);
+            let change = || {
+                ip("link set va up");
+                applied(&home, ["suspend20", "defer200"][nth % 2], &Options::default())
+                    .expect("nobody else's");
+                assert_eq!(home.files(), 1);
+                ip(&format!("link set va netns {next}"));
+            };
+            namespaces[nth % 2].run(change).expect("entered");
+        }
+        let seen = namespaces[moves % 2].run(|| {
+            ip("link set va up");
+            (restored(&home), settings("va"))
+        });
+        let (seen, now) = seen.expect("entered");
+        assert!(seen.is_complete() && seen.devices.len() == 1, "{seen:?}");
+        assert_eq!((now, home.files()), (before.expect("entered"), 0));
+    }
 }
 
 #[test]

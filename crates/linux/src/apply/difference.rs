@@ -35,7 +35,7 @@ pub fn difference<W: Backend>(
     ifname: &str,
 ) -> Result<Vec<Difference>, ApplyError> {
     let at = backend.look(Target::Name(ifname))?;
-    let journal = store.device_of(at.device.ifindex, ifname, at.identity)?;
+    let journal = store.device(at.device.ifindex, ifname, at.identity)?;
     let now = located(&at, journal.records().iter().map(|record| &record.spot));
     let different = journal.records().iter().zip(now).filter_map(|(record, spot)| {
         let now = spot.as_ref().and_then(|spot| at.values.get(&spot.place));

@@ -64,10 +64,14 @@ pub(super) fn held<W: Backend>(
     plan(request.policy, &first, backend.kernel(), request.options)?;
     let ifname = first.device.ifname.clone();
     backend.may_change().map_err(|right| ApplyError::NoRight { ifname: ifname.clone(), right })?;
-    let lock = store.lock(first.device.ifindex, &ifname)?;
+    let lock = store.lock(first.device.ifindex, &ifname, first.identity)?;
     // Another napkin may have been at it until now.
     let before = backend.look(Target::Index(first.device.ifindex))?;
-    let mut journal = store.device_of(before.device.ifindex, &ifname, before.identity)?;
+    if before.identity != first.identity {
+        // It is another one, whose lock and journal are others.
+        return held(backend, store, request);
+    }
+    let mut journal = store.device(before.device.ifindex, &ifname, before.identity)?;
     journal.locate(located(&before, journal.records().iter().map(|record| &record.spot)));
     let foreign = foreign(&before, &journal);
     if !foreign.is_empty() && !request.force {

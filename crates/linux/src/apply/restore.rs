@@ -83,7 +83,7 @@ fn restore_named<W: Backend>(
         Err(error) => return Err(error.into()),
     };
     if let Some(at) = &at {
-        match store.device(at.device.ifindex, ifname) {
+        match store.device(at.device.ifindex, ifname, at.identity) {
             Ok(_) => {}
             Err(error) if options.forget => {
                 restoration.also.push(give_up(store, error, options)?);

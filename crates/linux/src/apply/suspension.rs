@@ -13,6 +13,7 @@ use super::error::ApplyError;
 use super::located::located;
 use crate::journal::{DeviceJournal, Lock, Store, fault};
 use crate::place::{Place, Spot, Value};
+use napkin_kernel::device::Device;
 use napkin_kernel::settings::Setting;
 
 /// A suspension that was taken away.
@@ -55,12 +56,12 @@ pub fn end_suspension<W: Backend>(
     let Some(instance) = at.by_id(napi_id) else { return Ok(None) };
     let place = Place::Napi(instance.clone(), Setting::IrqSuspendTimeout);
     let ifname = at.device.ifname.clone();
-    let _lock = lock(store, ifindex, &ifname, held)?;
+    let _lock = lock(store, &at, held)?;
     let old = match backend.read(&at, &place)? {
         Some(Value::Number(timeout)) if timeout != 0 => timeout,
         _ => return Ok(None),
     };
-    let mut journal = store.device_of(ifindex, &ifname, at.identity)?;
+    let mut journal = store.device(ifindex, &ifname, at.identity)?;
     let spot = recorded(&mut journal, &at, &place);
     let subject = place.subject();
     journal.before(&spot, &Value::Number(old), &Value::Number(0))?;
@@ -84,8 +85,8 @@ pub fn give_back<W: Backend>(
 ) -> Result<bool, ApplyError> {
     let Suspension { ifindex, ifname, timeout, identity, spot, .. } = suspension;
     let Again::There(at) = again(backend, *ifindex, *identity)? else { return Ok(false) };
-    let _lock = lock(store, at.device.ifindex, ifname, held)?;
-    let mut journal = store.device_of(at.device.ifindex, ifname, at.identity)?;
+    let _lock = lock(store, &at, held)?;
+    let mut journal = store.device(at.device.ifindex, ifname, at.identity)?;
     let place = located(&at, std::iter::once(spot)).pop().flatten().map(|spot| spot.place);
     let off = Value::Number(0);
     let ours = journal.record(spot).is_some_and(|record| record.set == off);
@@ -101,16 +102,12 @@ pub fn give_back<W: Backend>(
     Ok(true)
 }
 
-fn lock(
-    store: &Store,
-    ifindex: u32,
-    ifname: &str,
-    held: Option<u32>,
-) -> Result<Option<Lock>, ApplyError> {
-    if held == Some(ifindex) {
+fn lock(store: &Store, at: &Snapshot, held: Option<u32>) -> Result<Option<Lock>, ApplyError> {
+    let Device { ifindex, ifname, .. } = &at.device;
+    if held == Some(*ifindex) {
         return Ok(None);
     }
-    Ok(Some(store.lock(ifindex, ifname)?))
+    Ok(Some(store.lock(*ifindex, ifname, at.identity)?))
 }
 
 /// As the place is written down already, where it is: whoever wrote that finds it again by that.

@@ -24,6 +24,19 @@ pub(super) const TICK: Duration = Duration::from_millis(20);
 /// more than two readings after the last poll is no longer that first one, but prolongs.
 pub(super) const MARGIN: Duration = Duration::from_millis(40);
 
+/// How late a reading may be and still count.
+///
+/// A pause of the whole host (a hypervisor's, the firmware's) looks like starvation to who reads first
+/// after it: nobody has polled, and the program has just prolonged. Whoever reads was paused as well.
+const LATE: Duration = Duration::from_millis(10);
+
+/// How much of the time since the last reading counts: none of it if the reading came later than after
+/// the `wait` that was asked for and the CPU time that the reader itself has used since.
+pub(super) fn counted(step: Duration, wait: Duration, used: Duration) -> Duration {
+    let late = step.saturating_sub(wait).saturating_sub(used) > LATE;
+    if late { Duration::ZERO } else { step }
+}
+
 /// What is remembered of the instances.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
@@ -43,10 +56,10 @@ struct Seen {
 
 impl Judge {
     /// Takes a reading of an instance whose timeout is `timeout`, `step` after the one before; how
-    /// long it was not polled, if it starves.
+    /// long it was not polled, if it starves. With a `step` of 0, which does not count ([`counted`]),
+    /// it never does.
     ///
-    /// A step counts for two [`TICK`]s at most: whoever was kept off the CPU for longer cannot say
-    /// that others were not.
+    /// A step counts for two [`TICK`]s at most, however long the reader meant to wait.
     pub(super) fn reading(
         &mut self,
         napi_id: u32,
@@ -72,7 +85,7 @@ impl Judge {
         }
         let prolonged = seen.armed_at.is_some_and(|at| seen.silent.saturating_sub(at) <= timeout);
         let too_long = seen.silent > timeout.saturating_add(MARGIN);
-        (prolonged && too_long).then_some(seen.silent)
+        (prolonged && too_long && !step.is_zero()).then_some(seen.silent)
     }
 
     /// Forgets all instances but these.
@@ -137,16 +150,52 @@ mod tests {
         assert_eq!(first(TIMEOUT, |number| counts(9, number.min(2), 0)), None);
     }
 
-    #[test]
-    fn a_guard_that_was_kept_off_the_cpu_does_not_blame_others() {
+    /// The first reading at which an instance starves that is prolonged all the time: each comes this
+    /// much later than it was meant to.
+    fn first_of(late: &[u64], polls: impl Fn(usize) -> u64) -> Option<usize> {
         let mut judge = Judge::default();
-        let late = Duration::from_secs(5);
-        assert_eq!(judge.reading(7, &counts(9, 0, 0), TIMEOUT, late), None);
-        assert_eq!(judge.reading(7, &counts(9, 1, 0), TIMEOUT, late), None);
-        assert_eq!(judge.reading(7, &counts(9, 2, 0), TIMEOUT, late), Some(4 * TICK));
+        (0..late.len()).find(|&number| {
+            let step = TICK + Duration::from_millis(late[number]);
+            let step = counted(step, TICK, Duration::from_millis(1));
+            let counts = counts(polls(number), 1_000 * number as u64, 0);
+            judge.reading(7, &counts, TIMEOUT, step).is_some()
+        })
+    }
+
+    #[test]
+    fn a_pause_of_the_whole_host_is_nobody_s_starvation() {
+        for pause in [12, 41, 60, 500, 5_000] {
+            // The program polls at every third reading, whatever is between them.
+            for at in 0..9 {
+                let mut late = vec![1; 9];
+                late[at] = pause;
+                assert_eq!(first_of(&late, |number| number as u64 / 3), None, "{pause} ms, {at}");
+            }
+            assert_eq!(first_of(&[pause; 50], |_| 9), None, "nothing but pauses: {pause} ms");
+        }
+    }
+
+    #[test]
+    fn a_reading_that_comes_late_does_not_count_and_those_before_it_do() {
+        assert_eq!(first_of(&[1; 9], |_| 9), Some(3));
+        assert_eq!(first_of(&[11; 9], |_| 9), Some(2), "no later than it may be");
+        assert_eq!(first_of(&[1, 60, 1, 60, 1, 60, 1, 60, 1], |_| 9), Some(6));
+        // Who needs long for the reading itself is not late.
+        let used = Duration::from_millis(80);
+        assert_eq!(counted(5 * TICK, TICK, used), 5 * TICK);
+        assert_eq!(counted(6 * TICK, TICK, used), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_was_forgotten_begins_anew() {
+        let mut judge = Judge::default();
+        let read =
+            |judge: &mut Judge, armed| judge.reading(7, &counts(9, armed, 0), TIMEOUT, 2 * TICK);
+        assert_eq!([0, 1].map(|armed| read(&mut judge, armed)), [None, None]);
+        assert_eq!(read(&mut judge, 2), Some(4 * TICK));
         judge.forget(7);
-        assert_eq!(judge.reading(7, &counts(9, 3, 0), TIMEOUT, late), None);
+        assert_eq!([3, 4].map(|armed| read(&mut judge, armed)), [None, None]);
         judge.keep(|napi_id| napi_id != 7);
-        assert_eq!(judge.reading(7, &counts(9, 4, 0), TIMEOUT, TICK), None);
+        assert_eq!([5, 6].map(|armed| read(&mut judge, armed)), [None, None]);
     }
 }

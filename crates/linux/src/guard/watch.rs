@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Options;
 use super::event::{Event, EventKind};
-use super::judge::{Judge, TICK};
+use super::judge::{Judge, TICK, counted};
 use super::tell::{self, Message};
 use crate::apply::{
     ApplyError, Backend as _, Linux, Suspension, Target, end_suspension, give_back,
@@ -80,12 +80,13 @@ impl Watch {
 
     /// Watches until the other end of `stopped` is dropped, then gives everything back.
     pub(super) fn run(&mut self, stopped: &Receiver<()>) {
-        let mut last = Instant::now();
+        let (mut last, mut before) = (Instant::now(), cpu_time());
         let mut wait = TICK;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(wait) {
-            let (now, before) = (Instant::now(), cpu_time());
+            let (now, used) = (Instant::now(), cpu_time());
             let step = now.saturating_duration_since(last);
-            last = now;
+            let step = counted(step, wait, used.saturating_sub(before));
+            (last, before) = (now, used);
             if now.saturating_duration_since(self.listed) >= LIST_EVERY {
                 self.list();
             }

@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::JOURNAL;
 use super::error::JournalError;
-use super::log::{self, Header, Log, Subject};
+use super::log::{Header, Log, Subject};
 use super::records::Records;
 use crate::{place::Spot, place::ThreadId, place::Value};
 
@@ -89,8 +88,6 @@ pub struct DeviceJournal {
     /// The last line of each place.
     last: BTreeMap<Spot, usize>,
     stale: bool,
-    /// Where the file of another device goes that is in its place.
-    aside: Option<PathBuf>,
 }
 
 impl DeviceJournal {
@@ -101,29 +98,21 @@ impl DeviceJournal {
         if log.header.boot_id != header.boot_id {
             return Ok(DeviceJournal::empty(path, header, true));
         }
-        if let (Some(other), Some(this)) = (identity(&log.header), identity(&header))
-            && other != this
-        {
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let aside = path.with_file_name(format!("{stem}-{other}.{JOURNAL}"));
-            let aside = Some(aside);
-            return Ok(DeviceJournal { aside, ..DeviceJournal::empty(path, header, false) });
-        }
         let mut records = Records::default();
         for entry in &log.entries {
             note(&mut records, entry.clone());
         }
         records.locate(records.list().iter().map(|record| Some(record.spot.clone())).collect());
         let last = last_of_each(&log.entries);
-        Ok(DeviceJournal { log, records, last, stale: false, aside: None })
+        Ok(DeviceJournal { log, records, last, stale: false })
     }
 
     fn empty(path: PathBuf, header: Header, stale: bool) -> DeviceJournal {
         let (records, last) = (Records::default(), BTreeMap::new());
-        DeviceJournal { log: Log::new(path, header), records, last, stale, aside: None }
+        DeviceJournal { log: Log::new(path, header), records, last, stale }
     }
 
-    /// The device's number.
+    /// The device's number when its file was begun, in that namespace.
     pub fn ifindex(&self) -> u32 {
         match self.log.header.subject {
             Subject::Device { ifindex, .. } => ifindex,
@@ -141,7 +130,10 @@ impl DeviceJournal {
 
     /// What tells the device from others, if that was known.
     pub fn identity(&self) -> Option<u64> {
-        identity(&self.log.header)
+        match self.log.header.subject {
+            Subject::Device { identity, .. } => identity,
+            Subject::Process { .. } => None,
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -205,10 +197,6 @@ impl DeviceJournal {
         }
         if self.log.entries.len() > 2 * (EARLIER + 1) * self.records().len() + 16 {
             self.compact()?;
-        }
-        if let Some(aside) = &self.aside {
-            log::rename(&self.log.path, aside)?;
-            self.aside = None;
         }
         self.log.append(entry.clone())?;
         self.last.insert(spot.clone(), self.log.entries.len() - 1);
@@ -281,13 +269,6 @@ impl DeviceJournal {
         let rewritten = self.log.rewrite(self.records().iter().flat_map(entries).collect());
         self.last = last_of_each(&self.log.entries);
         rewritten
-    }
-}
-
-fn identity(header: &Header) -> Option<u64> {
-    match header.subject {
-        Subject::Device { identity, .. } => identity,
-        Subject::Process { .. } => None,
     }
 }
 

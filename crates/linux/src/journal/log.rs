@@ -31,7 +31,7 @@ pub struct Header {
     format: u32,
     /// The boot in which they were made; they died with it.
     pub boot_id: String,
-    /// The network namespace in which.
+    /// The network namespace in which the first of them was.
     pub namespace: Identity,
     /// Of what.
     pub subject: Subject,
@@ -203,15 +203,6 @@ pub(super) fn peek(path: &Path) -> Result<Option<Header>, JournalError> {
     let Some(first) = lines(&bytes[..complete(&bytes)]).next() else { return Ok(None) };
     let corrupt = |why| JournalError::Corrupt { path: path.to_owned(), line: 1, why };
     header(first).map(Some).map_err(corrupt)
-}
-
-/// Gives a file another name.
-pub(super) fn rename(path: &Path, to: &Path) -> Result<(), JournalError> {
-    fault::point();
-    fs::rename(path, to).map_err(|error| JournalError::io("move", path, error))?;
-    sync_directory(to)?;
-    fault::point();
-    Ok(())
 }
 
 /// Removes a file, if it is there.

@@ -3,8 +3,9 @@
 //! One directory ([`Store`]): `$NAPKIN_STATE`, else `/run/napkin` for root, else
 //! `$XDG_RUNTIME_DIR/napkin`. In it one file for each device ([`DeviceJournal`]) and each process
 //! ([`ProcessJournal`]) with changes that can still be put back. A file belongs to one boot, because
-//! what was changed died with it, and to one network namespace, because names and numbers of devices
-//! are used again in another. Nothing here reads or changes the kernel's settings.
+//! what was changed died with it. A device's is known by the inode of the device's directory in sysfs,
+//! so that it is the same in whatever network namespace the device is; where that cannot be seen, by
+//! the namespace and the number. Nothing here reads or changes the kernel's settings.
 
 mod device;
 mod error;
@@ -50,7 +51,7 @@ pub struct Store {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Found {
-    /// A device of this namespace.
+    /// A device that was first changed in this namespace.
     Device(DeviceJournal),
     /// A process.
     Process(ProcessJournal),
@@ -61,7 +62,7 @@ pub enum Found {
         /// What was changed.
         subject: Subject,
     },
-    /// A device of another network namespace.
+    /// A device that was first changed in another network namespace.
     OtherNamespace {
         /// The file.
         path: PathBuf,
@@ -131,25 +132,21 @@ impl Store {
     ///
     /// # Errors
     /// [`JournalError::Locked`] says who holds it.
-    pub fn lock(&self, ifindex: u32, ifname: &str) -> Result<Lock, JournalError> {
-        Lock::take(&self.device_path(ifindex).with_extension("lock"), ifname)
+    pub fn lock(
+        &self,
+        ifindex: u32,
+        ifname: &str,
+        identity: Option<u64>,
+    ) -> Result<Lock, JournalError> {
+        Lock::take(&self.device_path(ifindex, identity).with_extension("lock"), ifname)
     }
 
-    /// The changes of a device; none if it has none. What another boot left is dropped by the first
-    /// line that is written.
+    /// The changes of a device, in whatever namespace they were made; none if it has none. What
+    /// another boot left is dropped by the first line that is written.
     ///
     /// # Errors
     /// If the file is there and cannot be read.
-    pub fn device(&self, ifindex: u32, ifname: &str) -> Result<DeviceJournal, JournalError> {
-        self.device_of(ifindex, ifname, None)
-    }
-
-    /// The changes of a device of which it is known what tells it from others. Those of another one
-    /// that had its number are moved aside by the first line that is written.
-    ///
-    /// # Errors
-    /// As [`Store::device`].
-    pub fn device_of(
+    pub fn device(
         &self,
         ifindex: u32,
         ifname: &str,
@@ -157,7 +154,7 @@ impl Store {
     ) -> Result<DeviceJournal, JournalError> {
         let subject = Subject::Device { ifindex, ifname: ifname.to_owned(), identity };
         let header = Header::new(&self.boot_id, self.namespace, subject);
-        DeviceJournal::open(self.device_path(ifindex), header)
+        DeviceJournal::open(self.device_path(ifindex, identity), header)
     }
 
     /// A file that was [`Found`], as it is now. There are no changes in it if it is gone.
@@ -213,8 +210,8 @@ impl Store {
         let paths = entries.take(MAX_FILES).filter_map(|entry| Some(entry.ok()?.path()));
         let mut paths: Vec<PathBuf> =
             paths.filter(|path| path.extension().is_some_and(|it| it == JOURNAL)).collect();
-        // A device that was moved to another namespace may have one of each: who changed it last is undone
-        // first, or an older one would take that for somebody else's.
+        // A device has two if it was changed where it could be seen what it is and where not: who
+        // changed it last is undone first, or the older would take that for somebody else's.
         let changed = |path: &PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
         paths.sort_by_cached_key(|path| (Reverse(changed(path)), path.clone()));
         let mut living = living::Living::default();
@@ -285,12 +282,13 @@ impl Store {
         self.directory.join(format!("process-{pid}-{start_time}.{JOURNAL}"))
     }
 
-    fn device_path(&self, ifindex: u32) -> PathBuf {
-        let namespace = match self.namespace.cookie {
-            Some(cookie) => format!("c{cookie}"),
-            None => format!("i{}", self.namespace.inode),
+    fn device_path(&self, ifindex: u32, identity: Option<u64>) -> PathBuf {
+        let device = match (identity, self.namespace.cookie) {
+            (Some(identity), _) => identity.to_string(),
+            (None, Some(cookie)) => format!("c{cookie}-{ifindex}"),
+            (None, None) => format!("i{}-{ifindex}", self.namespace.inode),
         };
-        self.directory.join(format!("device-{namespace}-{ifindex}.{JOURNAL}"))
+        self.directory.join(format!("device-{device}.{JOURNAL}"))
     }
 }
 

@@ -55,7 +55,7 @@ fn spot(queue: u32) -> Spot {
 }
 
 fn write(store: &Store, changes: &[(u32, u64, u64)]) -> DeviceJournal {
-    let mut journal = store.device(7, "va").expect("readable");
+    let mut journal = store.device(7, "va", None).expect("readable");
     for (queue, old, new) in changes {
         let (old, new) = (Value::Number(*old), Value::Number(*new));
         journal.before(&spot(*queue), &old, &new).expect("written");
@@ -67,7 +67,7 @@ fn write(store: &Store, changes: &[(u32, u64, u64)]) -> DeviceJournal {
 fn what_was_first_and_what_was_last_is_known_by_whoever_opens_it() {
     let home = Home::new();
     write(&home.store(), &[(0, 5, 20), (1, 0, 20), (0, 20, 30)]);
-    let journal = home.store().device(7, "va").expect("readable");
+    let journal = home.store().device(7, "va", None).expect("readable");
     let [first, second] = journal.records() else { panic!("{:?}", journal.records()) };
     assert_eq!((&first.before, &first.set), (&Value::Number(5), &Value::Number(30)));
     assert_eq!((&second.before, &second.set), (&Value::Number(0), &Value::Number(20)));
@@ -92,10 +92,10 @@ fn the_directory_is_its_owner_s_alone() {
     assert_eq!(fs::metadata(home.file()).expect("made").mode() & 0o777, 0o600);
     fs::remove_file(home.file()).expect("it is ours");
     fs::set_permissions(&home.0, fs::Permissions::from_mode(0o777)).expect("it is ours");
-    let mut journal = home.store().device(7, "va").expect("there is none");
+    let mut journal = home.store().device(7, "va", None).expect("there is none");
     let error = journal.before(&spot(0), &Value::Number(0), &Value::Number(1));
     assert!(matches!(error, Err(JournalError::Unsafe { .. })), "{error:?}");
-    assert!(home.store().lock(7, "va").is_err());
+    assert!(home.store().lock(7, "va", None).is_err());
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_link_is_not_followed() {
     write(&home.store(), &[(0, 0, 1)]);
     fs::rename(home.file(), &other.0).expect("moved");
     std::os::unix::fs::symlink(&other.0, home.file()).expect("a link");
-    assert!(home.store().device(7, "va").is_err());
+    assert!(home.store().device(7, "va", None).is_err());
     fs::remove_file(&other.0).expect("it is ours");
 }
 
@@ -120,11 +120,11 @@ fn a_file_cut_anywhere_tells_of_what_was_complete_and_goes_on_from_there() {
         .collect();
     for cut in 0..bytes.len() {
         fs::write(home.file(), &bytes[..cut]).expect("written");
-        let mut journal = home.store().device(7, "va").expect("cut, and not spoilt");
+        let mut journal = home.store().device(7, "va", None).expect("cut, and not spoilt");
         let complete = ends.iter().filter(|end| **end <= cut).count().saturating_sub(1);
         assert_eq!(journal.records(), &all.records()[..complete], "cut at {cut}");
         journal.before(&spot(9), &Value::Number(1), &Value::Number(2)).expect("written");
-        let again = home.store().device(7, "va").expect("nothing is spoilt");
+        let again = home.store().device(7, "va", None).expect("nothing is spoilt");
         assert_eq!(again.records(), journal.records(), "cut at {cut}");
         assert_eq!(again.records().len(), complete + 1, "cut at {cut}");
     }
@@ -138,7 +138,7 @@ fn a_spoilt_line_in_the_middle_is_named_and_nothing_is_lost() {
     for (line, spoilt) in text.lines().enumerate() {
         let spoilt_text = text.replace(spoilt, &spoilt.replace(':', ";"));
         fs::write(home.file(), &spoilt_text).expect("written");
-        let error = home.store().device(7, "va").expect_err("spoilt").to_string();
+        let error = home.store().device(7, "va", None).expect_err("spoilt").to_string();
         assert!(error.starts_with(&format!("line {} of ", line + 1)), "{error}");
         assert!(error.contains("device-c1-7.journal"), "{error}");
         let found = home.store().survey().expect("the directory can be read");
@@ -156,7 +156,7 @@ fn a_file_without_end_is_not_read() {
         .open(home.file())
         .and_then(|it| it.set_len(1 << 30))
         .expect("long");
-    let error = home.store().device(7, "va").expect_err("too long");
+    let error = home.store().device(7, "va", None).expect_err("too long");
     assert!(matches!(error, JournalError::TooLarge { .. }), "{error}");
 }
 
@@ -172,16 +172,16 @@ fn another_boot_s_and_another_namespace_s_are_told_apart() {
     };
     assert_eq!(namespace.cookie, Some(2));
     // The same device of this boot begins anew.
-    let journal = home.store().device(7, "va").expect("readable");
+    let journal = home.store().device(7, "va", None).expect("readable");
     assert!(journal.stale() && journal.records().is_empty());
     write(&home.store(), &[(3, 0, 1)]);
-    assert_eq!(home.store().device(7, "va").expect("readable").records().len(), 1);
+    assert_eq!(home.store().device(7, "va", None).expect("readable").records().len(), 1);
 }
 
 #[test]
 fn a_file_does_not_grow_with_what_is_repeated() {
     let home = Home::new();
-    let mut journal = home.store().device(7, "va").expect("there is none");
+    let mut journal = home.store().device(7, "va", None).expect("there is none");
     for round in 0..500_u64 {
         for queue in 0..4 {
             let (old, new) = (Value::Number(round % 3), Value::Number((round + 1) % 3));
@@ -190,7 +190,7 @@ fn a_file_does_not_grow_with_what_is_repeated() {
     }
     let length = fs::metadata(home.file()).expect("there").len();
     assert!(length < 8_000, "{length} bytes");
-    let again = home.store().device(7, "va").expect("readable");
+    let again = home.store().device(7, "va", None).expect("readable");
     assert_eq!(again.records().len(), 4);
     assert!(again.records().iter().all(|it| it.before == Value::Number(0)));
     assert!(again.records().iter().all(|it| it.set == Value::Number(500 % 3)));
@@ -199,8 +199,8 @@ fn a_file_does_not_grow_with_what_is_repeated() {
 #[test]
 fn a_lock_says_who_has_it_and_ends_with_its_holder() {
     let home = Home::new();
-    let lock = home.store().lock(7, "va").expect("nobody has it");
-    let error = home.store().lock(7, "va").expect_err("held");
+    let lock = home.store().lock(7, "va", None).expect("nobody has it");
+    let error = home.store().lock(7, "va", None).expect_err("held");
     let JournalError::Locked { what, holder } = &error else { panic!("{error}") };
     assert_eq!((what.as_str(), holder.pid), ("va", std::process::id()));
     assert!(error.to_string().contains(&format!("process {} (", std::process::id())), "{error}");
@@ -209,13 +209,13 @@ fn a_lock_says_who_has_it_and_ends_with_its_holder() {
         let holder = Holder { since: holder.since - ago, ..holder.clone() };
         assert!(holder.to_string().ends_with(told), "{holder}");
     }
-    home.store().lock(8, "vb").expect("another device is another's");
+    home.store().lock(8, "vb", None).expect("another device is another's");
     drop(lock);
-    drop(home.store().lock(7, "va").expect("given up"));
+    drop(home.store().lock(7, "va", None).expect("given up"));
     // A file that a dead holder left is no lock.
     fs::write(home.0.join("device-c1-7.lock"), b"{\"pid\":1,\"command\":\"x\",\"since\":0}")
         .expect("left");
-    home.store().lock(7, "va").expect("nobody has it");
+    home.store().lock(7, "va", None).expect("nobody has it");
 }
 
 fn epoll(fd: i32, old: u32, new: u32) -> ProcessChange {
@@ -303,7 +303,7 @@ fn a_lock_has_one_holder_however_many_come_and_go() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..3_000 {
-                    let Ok(lock) = home.store().lock(7, "va") else { continue };
+                    let Ok(lock) = home.store().lock(7, "va", None) else { continue };
                     assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two at once");
                     std::thread::yield_now();
                     holders.fetch_sub(1, Ordering::SeqCst);
@@ -322,14 +322,14 @@ fn a_file_that_another_napkin_has_just_begun_is_not_swept_away() {
     let store = home.store();
     let found = store.survey().expect("readable");
     let [Found::OtherBoot { path, .. }] = &found[..] else { panic!("{found:?}") };
-    let lock = store.lock(7, "va").expect("nobody has it");
+    let lock = store.lock(7, "va", None).expect("nobody has it");
     store.sweep(path).expect("left to who holds it");
     assert!(path.exists(), "somebody is at it");
     write(&store, &[(1, 5, 6)]);
     drop(lock);
     store.sweep(path).expect("looked at again");
-    assert_eq!(store.device(7, "va").expect("readable").records().len(), 1, "this boot's");
-    let lock = store.lock(7, "va").expect("nobody has it");
+    assert_eq!(store.device(7, "va", None).expect("readable").records().len(), 1, "this boot's");
+    let lock = store.lock(7, "va", None).expect("nobody has it");
     let error = store.forget(path).expect_err("held");
     assert!(matches!(error, JournalError::Locked { .. }), "{error}");
     drop(lock);
@@ -348,7 +348,7 @@ fn a_file_grows_no_longer_than_it_is_read() {
         journal.before(&Spot { place, napi_id: None }, &cpus, &Value::Number(0)).err()
     });
     assert!(matches!(error, Some(JournalError::Full { .. })), "{error:?}");
-    let again = home.store().device(7, "va").expect("still readable");
+    let again = home.store().device(7, "va", None).expect("still readable");
     assert_eq!(again.records(), journal.records());
 }
 
@@ -399,12 +399,12 @@ fn what_an_earlier_run_left_in_a_process_that_lives_is_kept_until_it_is_closed()
 #[test]
 fn a_lock_is_held_without_a_word_where_there_is_no_room_for_one() {
     let home = Home::new();
-    drop(home.store().lock(7, "va").expect("nobody has it"));
+    drop(home.store().lock(7, "va", None).expect("nobody has it"));
     fault::disk::fill(true);
-    let lock = home.store().lock(7, "va");
+    let lock = home.store().lock(7, "va", None);
     fault::disk::fill(false);
     let lock = lock.expect("nobody has it");
-    let error = home.store().lock(7, "va").expect_err("held");
+    let error = home.store().lock(7, "va", None).expect_err("held");
     assert!(error.to_string().contains("va is held by another napkin"), "{error}");
     drop(lock);
 }
@@ -427,7 +427,7 @@ proptest! {
         }
         fs::write(home.file(), &bytes).expect("written");
         let _ = home.store().survey().expect("the directory can be read");
-        let _ = home.store().device(7, "va");
+        let _ = home.store().device(7, "va", None);
         prop_assert_eq!(fs::read(home.file()).expect("it is still there"), bytes);
     }
 }

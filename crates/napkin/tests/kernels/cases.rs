@@ -123,13 +123,14 @@ fn shared_interrupt(guest: &mut Guest, dev: &str) -> Outcome {
         "grep -q \"$(basename $(readlink /sys/class/net/eth1/device))-virtqueues\" /proc/interrupts",
     )?;
     let mut said = guest.succeeds("show eth1")?;
-    said += &guest.napkin("doctor --dev eth1 --policy suspend20").text;
+    let policy = guest.policy();
+    said += &guest.napkin(&format!("doctor --dev eth1 --policy {policy}")).text;
     said += &guest.succeeds("top --batch --count 1 --filter eth1")?;
     if !said.contains("eth1 without: its queues share interrupt") {
         return Err(format!("its queues share one: {said}"));
     }
     let before = guest.set("eth1");
-    guest.succeeds("apply suspend20 --dev eth1 --cpus 1")?;
+    guest.succeeds(&format!("apply {policy} --dev eth1 --cpus 1"))?;
     guest.succeeds("restore")?;
     guest.left("eth1", &before)?;
     Ok("one for all queues".into())
@@ -289,23 +290,34 @@ fn link_down(guest: &mut Guest, dev: &str) -> Outcome {
 fn namespace(guest: &mut Guest, dev: &str) -> Outcome {
     let before = guest.set(dev);
     let policy = guest.policy();
+    let napkin =
+        format!("NAPKIN_STATE={STATE} ip netns exec away {}", env!("CARGO_BIN_EXE_napkin"));
+    let there =
+        format!("ip netns add away; ip link set {dev} netns away; ip -n away link set {dev} up");
+    let back = format!(
+        "ip -n away link set {dev} netns 1; ip netns del away; ip link set {dev} up; {}",
+        address(dev)
+    );
     guest.succeeds(&format!("apply {policy} --dev {dev}{}", guest.cpus(" --cpus 2")))?;
-    guest.does(&format!(
-        "ip netns add away; ip link set {dev} netns away; ip -n away link set {dev} up"
-    ))?;
+    guest.does(&there)?;
     let told = guest.napkin("restore");
-    let napkin = env!("CARGO_BIN_EXE_napkin");
-    let there = guest.does(&format!("NAPKIN_STATE={STATE} ip netns exec away {napkin} restore"));
-    guest.does(&format!(
-        "ip -n away link set {dev} netns 1; ip netns del away; ip link set {dev} up"
-    ))?;
-    guest.does(&address(dev))?;
+    let restored = guest.does(&format!("{napkin} restore"));
+    guest.does(&back)?;
     if told.status == 0 || !told.text.contains("another network namespace") {
         return Err(format!("restore where it was says: {}", told.text));
     }
-    there?;
+    restored?;
     guest.left(dev, &before)?;
-    Ok("told, and put back there".into())
+    // Changed at each place, there and back: napkin's own changes, all of them.
+    guest.succeeds(&format!("apply {policy} --dev {dev}"))?;
+    guest.does(&there)?;
+    let changed = guest.does(&format!("{napkin} apply defer200 --dev {dev}"));
+    guest.does(&back)?;
+    changed?;
+    guest.succeeds(&format!("apply {policy} --dev {dev}"))?;
+    guest.succeeds("restore")?;
+    guest.left(dev, &before)?;
+    Ok("told, and put back there; and after a change at each place".into())
 }
 
 fn address(dev: &str) -> String {

@@ -52,6 +52,7 @@ fn one(guest: &mut Guest, seed: u64) -> Outcome {
         let answer = guest.vm.sh(&command);
         told.push(format!("{command}\n    exit code {}: {}", answer.status, answer.text));
     }
+    let placed_anew = dev == "eth0" && told.iter().any(|it| it.starts_with("ethtool"));
     // Everybody leaves it as it was; napkin alone has not put back what it set.
     let mut end = vec![format!("rm -f {STATE}/filled")];
     if away {
@@ -72,6 +73,11 @@ fn one(guest: &mut Guest, seed: u64) -> Outcome {
         let forgotten = guest.napkin("restore --forget");
         told.push(format!("restore --forget\n    {}", forgotten.text));
     }
+    if placed_anew {
+        // Where it has chosen the CPU that napkin had set, that was put back, to what it had chosen for
+        // fewer channels.
+        guest.vm.sh("ethtool -L eth0 combined 3; ethtool -L eth0 combined 4");
+    }
     let left = guest.left(dev, &before);
     left.map(|()| String::new()).map_err(|what| format!("{}\n{what}", told.join("\n  ")))
 }
@@ -86,17 +92,20 @@ fn channels(dev: &str, count: usize) -> Option<String> {
 
 /// What happens next, as a command of bash.
 fn event(guest: &mut Guest, dice: &mut Dice, dev: &str, away: &mut bool) -> String {
-    let inside = if *away { "ip netns exec away " } else { "" };
-    let napkin = format!("NAPKIN_STATE={STATE} {inside}{}", env!("CARGO_BIN_EXE_napkin"));
+    let napkin = |away: bool| {
+        let inside = if away { "ip netns exec away " } else { "" };
+        format!("NAPKIN_STATE={STATE} {inside}{}", env!("CARGO_BIN_EXE_napkin"))
+    };
     let policy = dice.of(&[guest.policy(), "defer200", "threaded", "base"]);
     let cpus = guest.cpus(dice.of(&["", " --cpus 1,3", " --cpus 2", " --tx"]));
     let rt = if policy == "threaded" { guest.cpus(dice.of(&["", " --rt 4"])) } else { "" };
-    let apply = format!("{napkin} apply {policy} --dev {dev}{cpus}{rt}");
-    match dice.below(12) {
+    let apply_at = |away| format!("{} apply {policy} --dev {dev}{cpus}{rt}", napkin(away));
+    let (napkin, apply) = (napkin(*away), apply_at(*away));
+    match dice.below(13) {
         0..=2 => apply,
         3 => format!("NAPKIN_FAULT={} {apply}", 1 + dice.below(60)),
         4 => format!("{apply} --for 200ms"),
-        5 => format!("timeout -s KILL 0.{} {apply} --for 5s", 1 + dice.below(4)),
+        5 => format!("timeout -s KILL 0.{} env {apply} --for 5s", 1 + dice.below(4)),
         6 => format!("{napkin} restore"),
         7 => format!("NAPKIN_FAULT={} {napkin} restore", 1 + dice.below(40)),
         8 if !*away => channels(dev, 1 + dice.below(4)).unwrap_or(apply),
@@ -104,15 +113,21 @@ fn event(guest: &mut Guest, dice: &mut Dice, dev: &str, away: &mut bool) -> Stri
             let ip = if *away { "ip -n away" } else { "ip" };
             format!("{ip} link set {dev} down; {ip} link set {dev} up")
         }
-        10 if *away => {
-            *away = false;
-            format!("ip -n away link set {dev} netns 1; ip netns del away; ip link set {dev} up")
+        10 | 11 => {
+            let moved = if *away {
+                format!(
+                    "ip -n away link set {dev} netns 1; ip netns del away; ip link set {dev} up"
+                )
+            } else {
+                format!(
+                    "ip netns add away; ip link set {dev} netns away; ip -n away link set {dev} up"
+                )
+            };
+            *away = !*away;
+            let change = if dice.below(2) == 0 { apply_at(*away) } else { "true".into() };
+            format!("{moved}; {change}")
         }
-        10 => {
-            *away = true;
-            format!("ip netns add away; ip link set {dev} netns away; ip -n away link set {dev} up")
-        }
-        11 if !*away && dice.below(2) == 0 => "made anew".into(),
+        12 if !*away && dice.below(2) == 0 => "made anew".into(),
         _ => dice
             .of(&[
                 "cat /dev/zero > /run/state/filled 2> /dev/null; true",

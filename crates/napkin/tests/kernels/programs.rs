@@ -282,7 +282,8 @@ fn counted(
     Ok(Counted { answered, interrupts: last - first, long_timers: long as u64 })
 }
 
-/// Without the guard, which takes an emulator's pauses for starvation: `starvation` is its case.
+/// Without the guard: on an emulated CPU this server may need longer than the guard's 60 ms for what
+/// it has received at once, and is starved by then, as any that cannot keep up.
 pub(crate) fn suspension(guest: &mut Guest, dev: &str) -> Outcome {
     if !guest.is(6, 13) {
         return Ok("not before 6.13".into());

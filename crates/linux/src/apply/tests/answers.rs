@@ -218,7 +218,7 @@ fn the_placing_of_a_thread_that_ends_is_not_put_back() {
 fn a_device_at_which_another_napkin_is_is_not_said_to_be_back() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
-    let lock = place.store().lock(7, "va").expect("nobody has it");
+    let lock = place.store().lock(7, "va", Some(700)).expect("nobody has it");
     let restored = all_back(&mut backend, &place.store());
     assert!(restored.devices[0].refused.is_some() && !restored.is_complete());
     drop(lock);
@@ -257,7 +257,7 @@ fn nothing_to_restore_is_said_to_be_nothing() {
 fn a_spoilt_file_of_a_named_device_is_given_up_only_if_that_is_asked_for() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
-    let file = place.0.join("device-c1-7.journal");
+    let file = place.0.join("device-700.journal");
     std::fs::write(&file, "spoilt\n").expect("written");
     let mut asked = |options| restore(&mut backend, &place.store(), &options);
     asked(named()).expect_err("it cannot be read");

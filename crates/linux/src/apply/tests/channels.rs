@@ -145,7 +145,7 @@ fn a_journal_of_a_napkin_that_knew_no_ids_is_put_back_by_its_queues() {
     let (mut backend, place) = (Fake::new(2), Home::new());
     let original = backend.everything();
     applied(&mut backend, &place.store(), "suspend20", &placed_without_threads()).expect("applied");
-    let file = place.0.join("device-c1-7.journal");
+    let file = place.0.join("device-700.journal");
     let text = std::fs::read_to_string(&file).expect("written");
     let without: Vec<String> = text.lines().map(without_id).collect();
     assert_ne!(without.join("\n"), text.trim_end());

@@ -34,7 +34,7 @@ fn it_is_taken_away_and_given_back_under_any_policies_before() {
             applied(&mut backend, &store, policy, &plain()).expect("applied");
         }
         let set = backend.everything();
-        let known = store.device(DEVICE, "va").expect("readable").records().to_vec();
+        let known = store.device(DEVICE, "va", Some(700)).expect("readable").records().to_vec();
         let (policy, options) = (policy("suspend20,irq-suspend-timeout=30ms"), plain());
         let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
         let mut hold = Temporary::apply(&mut backend, &store, &request).expect("applied");
@@ -53,7 +53,7 @@ fn it_is_taken_away_and_given_back_under_any_policies_before() {
         let restored = hold.restore().expect("it is there");
         assert!(restored.is_complete(), "{restored:?}");
         assert_eq!(backend.everything(), set, "{before:?}");
-        let kept = store.device(DEVICE, "va").expect("readable");
+        let kept = store.device(DEVICE, "va", Some(700)).expect("readable");
         for (then, now) in known.iter().zip(kept.records()) {
             assert_eq!((&then.spot, &then.before, &then.set), (&now.spot, &now.before, &now.set));
         }
@@ -169,7 +169,7 @@ fn nothing_is_changed_that_cannot_be_written_down_or_is_another_napkin_s() {
     let store = place.store();
     applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
     let instance = (DEVICE, id(&backend));
-    let lock = store.lock(DEVICE, "va").expect("free");
+    let lock = store.lock(DEVICE, "va", Some(700)).expect("free");
     let error = end_suspension(&mut backend, &store, instance, None).expect_err("locked");
     assert!(matches!(error, ApplyError::Journal(JournalError::Locked { .. })), "{error}");
     assert_eq!(now(&mut backend, &timeout()), Value::Number(20_000_000));
