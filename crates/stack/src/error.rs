@@ -32,12 +32,15 @@ pub enum Taken {
     Port(u16),
     /// A raw socket's filter.
     Filter(crate::RawFilter),
+    /// The TCP of the queue with this NAPI id.
+    Tcp(u32),
 }
 
 impl std::fmt::Display for Taken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Taken::Port(port) => write!(f, "UDP port {port}"),
+            Taken::Tcp(napi_id) => write!(f, "the TCP of queue {napi_id}"),
             Taken::Filter(filter) => write!(f, "the raw filter \"{filter}\""),
         }
     }

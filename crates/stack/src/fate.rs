@@ -44,9 +44,10 @@ pub enum Fate {
     IpOptions,
     /// It is a fragment. Nothing is reassembled: buffers for it would be a peer's to fill.
     Fragment,
-    /// Neither ARP nor IP; or neither UDP nor an ICMP echo request.
+    /// Neither ARP nor IP; or neither UDP nor TCP nor an ICMP echo request.
     UnknownProtocol,
-    /// No socket has its UDP port. No ICMP error is sent, so that a flood is not doubled.
+    /// No socket has its UDP port, where no ICMP error is sent, so that a flood is not doubled; or it is
+    /// TCP, and no worker is open.
     NoPort,
     /// Its socket's receive buffer is full; counted at that socket as well.
     SocketFull,

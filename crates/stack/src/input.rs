@@ -13,6 +13,7 @@ use napkin_policy::{MILLISECOND, Ns};
 use crate::queues::Entry;
 use crate::receiver::Arrival;
 use crate::tables::Tables;
+use crate::tcp::flow_hash;
 use crate::wire::{self, Seen};
 use crate::{Address, Fate, Receiver, Stack, emit};
 
@@ -112,6 +113,13 @@ impl Input {
                 Some(receiver) => self.feed(receiver, Arrival { frame, end }, now),
                 None => Fate::NoPort,
             },
+            Ok(Seen::Tcp { end }) => {
+                let hash = || flow_hash(&self.stack.flow_key, &frame);
+                match tables.tcp(self.queue.napi_id, hash) {
+                    Some(receiver) => self.feed(receiver, Arrival { frame, end }, now),
+                    None => Fate::NoPort,
+                }
+            }
             Ok(Seen::Echo { end }) => {
                 frame.set_len(end);
                 emit::turn_echo(&mut frame, us);

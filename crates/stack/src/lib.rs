@@ -1,8 +1,8 @@
-//! Ethernet to UDP, and the sockets at the end of it.
+//! Ethernet to UDP and TCP, and the sockets at the end of it.
 //!
 //! Whoever owns a packet queue hands its frames to that queue's [`Input`]; ARP and ICMP echo
-//! requests are answered on the spot, UDP datagrams and whole frames go to the [`Receiver`]s of
-//! sockets, and everything else is dropped under a name ([`Fate`]). Any number of queues deliver at
+//! requests are answered on the spot, UDP datagrams, TCP segments and whole frames go to the
+//! [`Receiver`]s of sockets, and everything else is dropped under a name ([`Fate`]). Any number of queues deliver at
 //! the same time: on the packet path nothing is locked and nothing allocated.
 //!
 //! The stack knows no threads, no clocks and no devices. Time is an argument; whoever waits for a
@@ -54,6 +54,7 @@ pub mod receiver;
 pub mod socket;
 pub mod stack;
 pub mod tables;
+pub mod tcp;
 pub mod udp;
 pub mod wire;
 
@@ -67,4 +68,5 @@ pub use receiver::{Listener, Receiver};
 pub use socket::{Exchange, Message, Socket};
 pub use stack::{SendCounters, Stack};
 pub use tables::RawFilter;
+pub use tcp::{Flow, TcpApplication, TcpLimits, TcpStream, TcpWorker};
 pub use udp::{Datagram, PAYLOAD_LIMIT, UdpSocket};

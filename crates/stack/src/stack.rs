@@ -4,6 +4,7 @@
 //! goes; the packet path reads them without a lock. There is no thread here and no clock: queues are
 //! driven by their owners through [`Input`](crate::Input), and time is an argument.
 
+use std::hash::RandomState;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,8 @@ use crate::error::Taken;
 use crate::neighbours::Neighbours;
 use crate::queues::Queues;
 use crate::receiver::CAPACITY_LIMIT;
-use crate::tables::{RAW_SOCKETS, Tables, UDP_SOCKETS};
+use crate::tables::{RAW_SOCKETS, TCP_WORKERS, Tables, UDP_SOCKETS};
+use crate::tcp::{TcpLimits, TcpWorker};
 use crate::wire;
 use crate::{Address, BindError, Counters, RawFilter, RawSocket, Receiver, SendError, UdpSocket};
 use crate::{FrameBuilder, builder};
@@ -34,6 +36,8 @@ pub struct Stack {
     free_slots: Mutex<Vec<usize>>,
     pub(crate) queues: Arc<Queues>,
     pub(crate) neighbours: Neighbours,
+    /// Of the hash that shares flows between TCP workers.
+    pub(crate) flow_key: RandomState,
     sends: SendTally,
 }
 
@@ -46,6 +50,7 @@ impl Stack {
             free_slots: Mutex::default(),
             queues: Arc::default(),
             neighbours: Neighbours::new(address),
+            flow_key: RandomState::new(),
             sends: SendTally::default(),
         })
     }
@@ -102,6 +107,32 @@ impl Stack {
             Ok(filter)
         })?;
         Ok(RawSocket::new(Arc::clone(self), receiver, filter))
+    }
+
+    /// Opens one thread's TCP: of all segments from the queue `queue` (a NAPI id), or, without one, of
+    /// its share of the flows from queues that no worker has for itself, as sockets with `SO_REUSEPORT`
+    /// share them. Flows move between workers without a queue when such a worker comes or goes, and
+    /// their connections end then: open all of them before the first listens.
+    ///
+    /// # Errors
+    /// If the queue has a worker already, the stack has its limit of them ([`TCP_WORKERS`]), or the
+    /// receive buffer's size is out of range.
+    pub fn open_tcp<T>(
+        self: &Arc<Self>,
+        queue: Option<u32>,
+        limits: TcpLimits,
+    ) -> Result<TcpWorker<T>, BindError> {
+        let (receiver, ()) = self.open(limits.segments, |tables, receiver| {
+            if let Some(napi_id) = queue.filter(|_| tables.has_tcp(queue)) {
+                return Err(BindError::InUse(Taken::Tcp(napi_id)));
+            }
+            if tables.tcp_workers() >= TCP_WORKERS {
+                return Err(BindError::TooMany { limit: TCP_WORKERS });
+            }
+            tables.add_tcp(queue, receiver);
+            Ok(())
+        })?;
+        Ok(TcpWorker::new(Arc::clone(self), receiver, limits))
     }
 
     /// Makes a receiver and lets `enter` put it into the next state of the tables, or refuse.

@@ -13,6 +13,8 @@ use crate::{Receiver, wire};
 pub const UDP_SOCKETS: usize = 4096;
 /// The most raw sockets of one stack: each costs every frame a comparison.
 pub const RAW_SOCKETS: usize = 16;
+/// The most TCP workers of one stack: one a queue, or one a thread.
+pub const TCP_WORKERS: usize = 256;
 
 /// Which frames a raw socket takes.
 ///
@@ -61,6 +63,8 @@ pub(crate) struct Tables {
     udp: Vec<(u16, Arc<Receiver>)>,
     /// Sorted by filter, narrow ones first.
     raw: Vec<(RawFilter, Arc<Receiver>)>,
+    /// The TCP workers, each with the queue that is its own, if one is.
+    tcp: Vec<(Option<u32>, Arc<Receiver>)>,
 }
 
 impl Tables {
@@ -73,6 +77,35 @@ impl Tables {
     pub(crate) fn udp(&self, port: u16) -> Option<&Arc<Receiver>> {
         let at = self.udp.binary_search_by_key(&port, |(port, _)| *port).ok()?;
         self.udp.get(at).map(|(_, receiver)| receiver)
+    }
+
+    /// The TCP worker of a segment from the queue `napi_id`: that queue's own, or of those that have
+    /// none the one that `hash` falls to, so that a connection stays with one worker.
+    pub(crate) fn tcp(&self, napi_id: u32, hash: impl FnOnce() -> u64) -> Option<&Arc<Receiver>> {
+        let own = self.tcp.iter().find(|(queue, _)| *queue == Some(napi_id));
+        if let Some((_, receiver)) = own {
+            return Some(receiver);
+        }
+        let shared = || self.tcp.iter().filter(|(queue, _)| queue.is_none());
+        let workers = shared().count() as u64;
+        let at = match workers {
+            0 => return None,
+            1 => 0,
+            _ => hash() % workers,
+        };
+        shared().nth(at as usize).map(|(_, receiver)| receiver)
+    }
+
+    pub(crate) fn has_tcp(&self, queue: Option<u32>) -> bool {
+        queue.is_some() && self.tcp.iter().any(|(other, _)| *other == queue)
+    }
+
+    pub(crate) fn tcp_workers(&self) -> usize {
+        self.tcp.len()
+    }
+
+    pub(crate) fn add_tcp(&mut self, queue: Option<u32>, receiver: Arc<Receiver>) {
+        self.tcp.push((queue, receiver));
     }
 
     /// How many UDP and how many raw sockets there are.
@@ -97,5 +130,6 @@ impl Tables {
     pub(crate) fn remove(&mut self, receiver: &Arc<Receiver>) {
         self.udp.retain(|(_, other)| !Arc::ptr_eq(other, receiver));
         self.raw.retain(|(_, other)| !Arc::ptr_eq(other, receiver));
+        self.tcp.retain(|(_, other)| !Arc::ptr_eq(other, receiver));
     }
 }

@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
-    Icmpv4Message, Icmpv4Packet, IpAddress, IpProtocol, Ipv4Packet, UdpPacket,
+    Icmpv4Message, Icmpv4Packet, IpAddress, IpProtocol, Ipv4Packet, TcpPacket, UdpPacket,
 };
 
 use crate::{Address, Fate};
@@ -39,6 +39,8 @@ pub(crate) enum Seen {
     Echo { end: usize },
     /// A UDP datagram to us, or to everybody; its payload ends at byte `end` of the frame.
     Udp { port: u16, end: usize },
+    /// A TCP segment to us; it ends at byte `end` of the frame.
+    Tcp { end: usize },
 }
 
 /// Says what a received frame is, or why it is dropped.
@@ -148,6 +150,7 @@ fn ipv4(bytes: &[u8], us: &Address, to_all: bool) -> Result<Seen, Fate> {
     match packet.next_header() {
         IpProtocol::Udp => udp(&packet),
         IpProtocol::Icmp => icmp(&packet, for_all),
+        IpProtocol::Tcp => tcp(&packet, for_all),
         _ => Err(Fate::UnknownProtocol),
     }
 }
@@ -174,6 +177,18 @@ fn udp(ip: &Ipv4Packet<&[u8]>) -> Result<Seen, Fate> {
     }
     let end = ETHERNET_HEADER + IPV4_HEADER + usize::from(packet.len());
     Ok(Seen::Udp { port: packet.dst_port(), end })
+}
+
+fn tcp(ip: &Ipv4Packet<&[u8]>, for_all: bool) -> Result<Seen, Fate> {
+    let packet = TcpPacket::new_checked(ip.payload()).map_err(|_| Fate::BadLength)?;
+    if !packet.verify_checksum(&IpAddress::Ipv4(ip.src_addr()), &IpAddress::Ipv4(ip.dst_addr())) {
+        return Err(Fate::BadChecksum);
+    }
+    // A connection has two ends (RFC 1122, 4.2.3.10), and both have ports.
+    if for_all || packet.src_port() == 0 || packet.dst_port() == 0 {
+        return Err(Fate::BadHeader);
+    }
+    Ok(Seen::Tcp { end: ETHERNET_HEADER + usize::from(ip.total_len()) })
 }
 
 /// The EtherType of a frame, if it is long enough to have one.
@@ -295,8 +310,8 @@ mod tests {
         assert_eq!(classify(&last, &US), Err(Fate::Fragment));
         let options = with_ip(&frame, |ip| ip.set_header_len(24));
         assert_eq!(classify(&options, &US), Err(Fate::IpOptions));
-        let tcp = with_ip(&frame, |ip| ip.set_next_header(IpProtocol::Tcp));
-        assert_eq!(classify(&tcp, &US), Err(Fate::UnknownProtocol));
+        let sctp = with_ip(&frame, |ip| ip.set_next_header(IpProtocol::Unknown(132)));
+        assert_eq!(classify(&sctp, &US), Err(Fate::UnknownProtocol));
         let ip6 = with_ip(&frame, |ip| ip.set_version(6));
         assert_eq!(classify(&ip6, &US), Err(Fate::BadHeader));
         for (ether_type, fate) in

@@ -212,7 +212,7 @@ fn every_fate_can_be_met_and_is_counted_under_its_own_name() {
         (Fate::Vlan, changed(12, &[0x81, 0])),
         (Fate::IpOptions, mended(14, 0x46)),
         (Fate::Fragment, mended(20, 0x20)),
-        (Fate::UnknownProtocol, mended(23, 6)),
+        (Fate::UnknownProtocol, mended(23, 132)),
         (Fate::NoPort, udp(8, b"hello")),
         (Fate::AnswerFailed, ping(1, 1, b"hello")),
     ] {

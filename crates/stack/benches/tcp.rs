@@ -1,0 +1,236 @@
+//! What a request over TCP costs the server, by how many connections there are: instructions, counted
+//! by callgrind, so the same on every run; and time, which is not.
+//!
+//! `cargo bench -p napkin-stack --bench tcp` runs itself under valgrind, and collects in the server alone:
+//! from the frames of a poll to the last byte of their answers. Requests and answers have 64 bytes, and
+//! come from one connection after the other, up to 32 a poll. The client is a script that adds up what it sent.
+
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::process::{Command, ExitCode};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use napkin_nic::{Frame, Pool, SendError, Transmitter};
+use napkin_policy::Ns;
+use napkin_stack::{Address, Flow, Input, Stack, TcpApplication, TcpLimits, TcpStream, TcpWorker};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl,
+    TcpPacket, TcpRepr, TcpSeqNumber,
+};
+
+const US: Address = Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 8 };
+const PORT: u16 = 7;
+const REQUEST: usize = 64;
+const BATCH: usize = 32;
+const CHILD: &str = "--child";
+
+/// The last frame that the server sent.
+#[derive(Default)]
+struct Sink(Mutex<Vec<u8>>);
+
+impl Transmitter for Sink {
+    fn send(&self, frame: &[u8], _: Ns) -> Result<(), SendError> {
+        let mut last = self.0.lock().expect("one thread");
+        last.clear();
+        last.extend_from_slice(frame);
+        Ok(())
+    }
+}
+
+/// Answers each request with as many bytes.
+struct Echo(Vec<u8>);
+
+impl TcpApplication for Echo {
+    type State = ();
+
+    fn opened(&mut self, _: Flow) {}
+
+    fn ready(&mut self, (): &mut (), stream: &mut TcpStream<'_>, _: Ns) {
+        self.0.clear();
+        stream.receive(&mut self.0, 4_096);
+        stream.send(&self.0);
+    }
+}
+
+/// A client's end of a connection.
+#[derive(Clone, Copy)]
+struct Peer {
+    address: Ipv4Addr,
+    port: u16,
+    /// The next byte of either side.
+    ours: i32,
+    theirs: i32,
+}
+
+impl Peer {
+    fn segment(&self, control: TcpControl, ack: bool, payload: &[u8]) -> Vec<u8> {
+        let tcp = TcpRepr {
+            src_port: self.port,
+            dst_port: PORT,
+            control,
+            seq_number: TcpSeqNumber(self.ours),
+            ack_number: ack.then_some(TcpSeqNumber(self.theirs)),
+            window_len: 60_000,
+            window_scale: None,
+            max_seg_size: (control == TcpControl::Syn).then_some(1_460),
+            sack_permitted: false,
+            sack_ranges: [None; 3],
+            timestamp: None,
+            payload,
+        };
+        let ip = Ipv4Repr {
+            src_addr: self.address,
+            dst_addr: US.ipv4,
+            next_header: IpProtocol::Tcp,
+            payload_len: tcp.buffer_len(),
+            hop_limit: 64,
+        };
+        let checksums = ChecksumCapabilities::default();
+        let mut bytes = vec![0; 34 + tcp.buffer_len()];
+        let mut frame = EthernetFrame::new_unchecked(&mut bytes);
+        frame.set_src_addr(EthernetAddress([4; 6]));
+        frame.set_dst_addr(EthernetAddress(US.mac));
+        frame.set_ethertype(EthernetProtocol::Ipv4);
+        let mut packet = Ipv4Packet::new_unchecked(frame.payload_mut());
+        ip.emit(&mut packet, &checksums);
+        let mut segment = TcpPacket::new_unchecked(packet.payload_mut());
+        tcp.emit(&mut segment, &self.address.into(), &US.ipv4.into(), &checksums);
+        bytes
+    }
+}
+
+struct Server {
+    input: Input,
+    worker: TcpWorker<()>,
+    echo: Echo,
+    sink: Arc<Sink>,
+    pool: Pool,
+}
+
+/// The server's part, and nothing else: what is collected.
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn serve_batch(server: &mut Server, batch: &mut Vec<Frame>, now: Ns) {
+    server.input.deliver(batch, now);
+    black_box(server.worker.step(now, BATCH, &mut server.echo));
+}
+
+impl Server {
+    fn receive(&mut self, frames: &[Vec<u8>], now: Ns) -> Duration {
+        let mut batch: Vec<Frame> = frames
+            .iter()
+            .map(|bytes| {
+                let mut frame = self.pool.take().expect("as many as a batch has");
+                frame.buffer()[..bytes.len()].copy_from_slice(bytes);
+                frame.set_len(bytes.len());
+                frame
+            })
+            .collect();
+        let begun = Instant::now();
+        serve_batch(self, &mut batch, now);
+        begun.elapsed()
+    }
+}
+
+/// Opens so many connections and sends so many requests; the time that the requests took.
+fn run(connections: usize, requests: usize) -> Duration {
+    let (stack, sink) = (Stack::new(US), Arc::<Sink>::default());
+    let transmitter: Arc<dyn Transmitter> = sink.clone();
+    let input = Input::new(Arc::clone(&stack), 1, transmitter);
+    let limits = TcpLimits { receive_buffer: 2_048, send_buffer: 2_048, ..TcpLimits::default() };
+    let mut worker = stack.open_tcp(None, limits).expect("the first");
+    worker.listen(PORT).expect("a free port");
+    let mut server = Server { input, worker, echo: Echo(Vec::new()), sink, pool: Pool::new(BATCH) };
+    let mut now = 1_000_000;
+    let mut peers: Vec<Peer> = (0..connections)
+        .map(|place| {
+            let address = Ipv4Addr::from_bits(US.ipv4.to_bits() + 1 + (place / 50_000) as u32);
+            let port = 1_000 + (place % 50_000) as u16;
+            let mut peer = Peer { address, port, ours: 100, theirs: 0 };
+            server.receive(&[peer.segment(TcpControl::Syn, false, &[])], now);
+            let answer = server.sink.0.lock().expect("one thread").clone();
+            let answered = TcpPacket::new_checked(&answer[34..]).expect("a SYN and its ACK");
+            (peer.ours, peer.theirs) = (101, answered.seq_number().0.wrapping_add(1));
+            server.receive(&[peer.segment(TcpControl::None, true, &[])], now);
+            peer
+        })
+        .collect();
+    assert_eq!(server.worker.counters().opened, connections as u64);
+    let before = server.worker.counters().sent;
+    let (mut took, mut next) = (Duration::ZERO, 0);
+    // Nobody asks twice before he has his answer.
+    let size = BATCH.min(connections);
+    for _ in 0..requests / size {
+        let batch: Vec<Vec<u8>> = (0..size)
+            .map(|_| {
+                let peer = &mut peers[next % connections];
+                next += 1;
+                let segment = peer.segment(TcpControl::Psh, true, &[7; REQUEST]);
+                peer.ours = peer.ours.wrapping_add(REQUEST as i32);
+                peer.theirs = peer.theirs.wrapping_add(REQUEST as i32);
+                segment
+            })
+            .collect();
+        now += 10_000;
+        took += server.receive(&batch, now);
+    }
+    let answers = server.worker.counters().sent - before;
+    assert_eq!(answers, (requests / size * size) as u64, "one answer a request");
+    took
+}
+
+/// Instructions of the server for so many requests on so many connections, their opening included.
+fn collected(connections: usize, requests: usize) -> Result<f64, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg("--toggle-collect=serve_batch")
+        .arg(program)
+        .args([CHILD, &connections.to_string(), &requests.to_string()])
+        .output()
+        .map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let number = said.lines().find_map(|line| line.split_once("Collected :"));
+    match number.and_then(|(_, number)| number.trim().parse().ok()) {
+        Some(number) if output.status.success() => Ok(number),
+        _ => Err(format!("valgrind failed ({}):\n{said}", output.status)),
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(at) = arguments.iter().position(|it| it == CHILD) {
+        let [Ok(connections), Ok(requests)] =
+            [1, 2].map(|place| arguments.get(at + place).map_or("", String::as_str).parse())
+        else {
+            return ExitCode::FAILURE;
+        };
+        run(connections, requests);
+        return ExitCode::SUCCESS;
+    }
+    // Others ask what tests there are.
+    if !arguments.iter().any(|it| it == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    let valgrind = Command::new("valgrind").arg("--version").output().is_ok();
+    println!("{:>12}{:>14}{:>14}", "connections", "instructions", "ns");
+    for connections in [1, 10, 100, 1_000, 10_000] {
+        const REQUESTS: usize = 32_000;
+        let time = run(connections, 10 * REQUESTS).as_nanos() as f64 / (10 * REQUESTS) as f64;
+        let counted = match valgrind {
+            true => collected(connections, REQUESTS)
+                .and_then(|all| Ok((all - collected(connections, 0)?) / REQUESTS as f64)),
+            false => Err("valgrind is not installed".into()),
+        };
+        match counted {
+            Ok(count) => println!("{connections:>12}{count:>14.0}{time:>14.0}"),
+            Err(error) => {
+                println!("{connections:>12}{:>14}{time:>14.0}", "-");
+                eprintln!("{error}");
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

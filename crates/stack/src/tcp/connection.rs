@@ -1,0 +1,94 @@
+//! One connection: smoltcp's socket in a set of its own, and what the worker notes of it.
+
+use napkin_policy::{NEVER, Ns};
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::time::Duration;
+
+use super::{Flow, TcpApplication, TcpLimits, TcpStream};
+
+/// A connection with the application's own state.
+pub(super) struct Connection<T> {
+    pub(super) flow: Flow,
+    /// Grows from connection to connection: which is older.
+    pub(super) serial: u64,
+    pub(super) sockets: SocketSet<'static>,
+    handle: SocketHandle,
+    /// Where its segments came from last.
+    pub(super) mac: [u8; 6],
+    /// The queue that they came from; 0 before the first.
+    pub(super) napi_id: u32,
+    /// Its deadline, as [`Deadlines`](super::deadlines::Deadlines) has it.
+    pub(super) armed: Ns,
+    /// It is on the worker's list of those that changed.
+    pub(super) listed: bool,
+    /// The application's; `None` before the handshake has ended.
+    pub(super) state: Option<T>,
+    pub(super) phase: Phase,
+}
+
+/// What the worker counts it as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// A SYN was answered.
+    HalfOpen,
+    Open,
+    /// Both have closed, and late segments are waited for: it may go when its place is needed.
+    TimeWait,
+}
+
+impl<T> Connection<T> {
+    /// A connection that is about to receive its first segment, or to send it.
+    pub(super) fn new(flow: Flow, limits: &TcpLimits) -> Connection<T> {
+        let buffer = |bytes| SocketBuffer::new(vec![0; bytes]);
+        let mut socket = Socket::new(buffer(limits.receive_buffer), buffer(limits.send_buffer));
+        // A service says itself what belongs together.
+        socket.set_nagle_enabled(false);
+        socket.set_timeout(Some(limits.handshake_timeout()));
+        let mut sockets = SocketSet::new(Vec::with_capacity(1));
+        let handle = sockets.add(socket);
+        Connection {
+            flow,
+            serial: 0,
+            sockets,
+            handle,
+            mac: [0; 6],
+            napi_id: 0,
+            armed: NEVER,
+            listed: false,
+            state: None,
+            phase: Phase::HalfOpen,
+        }
+    }
+
+    pub(super) fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+
+    /// The handshake has ended: from now on the peer is asked now and then whether it is there.
+    pub(super) fn established(&mut self, limits: &TcpLimits) {
+        let socket = self.socket();
+        socket.set_timeout(Some(Duration::from_micros(limits.peer_timeout / 1_000)));
+        socket.set_keep_alive(Some(Duration::from_micros(limits.keep_alive / 1_000)));
+        self.phase = Phase::Open;
+    }
+
+    /// Tells the application, if it knows of the connection and that is not over.
+    pub(super) fn ready<A: TcpApplication<State = T>>(&mut self, application: &mut A, now: Ns) {
+        let Some(state) = &mut self.state else { return };
+        let socket = self.sockets.get_mut::<Socket<'_>>(self.handle);
+        if matches!(socket.state(), State::Closed | State::TimeWait) {
+            return;
+        }
+        let mut stream = TcpStream { socket, flow: self.flow, napi_id: self.napi_id };
+        application.ready(state, &mut stream, now);
+    }
+
+    /// Tells the application that the connection is over.
+    pub(super) fn last_call<A: TcpApplication<State = T>>(&mut self, application: &mut A, now: Ns) {
+        let Some(mut state) = self.state.take() else { return };
+        let socket = self.sockets.get_mut(self.handle);
+        let mut stream = TcpStream { socket, flow: self.flow, napi_id: self.napi_id };
+        application.ready(&mut state, &mut stream, now);
+    }
+}

@@ -1,0 +1,462 @@
+//! One thread's TCP: segments in, streams to the application, segments out.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use napkin_policy::{MILLISECOND, NEVER, Ns};
+use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
+use smoltcp::socket::tcp::State;
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::{HardwareAddress, IpCidr};
+
+use super::connection::{Connection, Phase};
+use super::deadlines::Deadlines;
+use super::flow::Segment;
+use super::link::Link;
+use super::{Flow, TcpStream};
+use crate::receiver::Arrival;
+use crate::wire::ETHERNET_HEADER;
+use crate::{Receiver, Socket, Stack};
+
+/// What the peers of one worker can make it hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpLimits {
+    /// Connections, half-open ones and those in TIME-WAIT included. Beyond it the oldest in TIME-WAIT
+    /// gives way; without one, a SYN is dropped, and the peer asks again.
+    pub connections: usize,
+    /// Half-open connections. Beyond it the oldest gives way: a flood of SYNs pushes out itself, and
+    /// whoever answers within a round trip gets through.
+    pub half_open: usize,
+    /// Bytes of a connection that the application has not received yet.
+    pub receive_buffer: usize,
+    /// Bytes of a connection that the peer has not acknowledged yet.
+    pub send_buffer: usize,
+    /// How long a handshake may take, in nanoseconds.
+    pub handshake: Ns,
+    /// How long a peer may say nothing before it is asked whether it is there, in nanoseconds.
+    pub keep_alive: Ns,
+    /// How long a peer may leave bytes, or that question, unanswered before the connection is given up,
+    /// in nanoseconds; longer than [`keep_alive`](TcpLimits::keep_alive).
+    pub peer_timeout: Ns,
+    /// Segments that wait in the worker's receive buffer.
+    pub segments: usize,
+}
+
+impl Default for TcpLimits {
+    fn default() -> TcpLimits {
+        TcpLimits {
+            connections: 16_384,
+            half_open: 1_024,
+            receive_buffer: 16 * 1_024,
+            send_buffer: 32 * 1_024,
+            handshake: 10_000 * MILLISECOND,
+            keep_alive: 60_000 * MILLISECOND,
+            peer_timeout: 120_000 * MILLISECOND,
+            segments: 4_096,
+        }
+    }
+}
+
+impl TcpLimits {
+    pub(super) fn handshake_timeout(&self) -> Duration {
+        Duration::from_micros(self.handshake / 1_000)
+    }
+}
+
+/// What a worker has counted since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpCounters {
+    /// Segments taken out of the receive buffer.
+    pub segments: u64,
+    /// Segments sent.
+    pub sent: u64,
+    /// Segments that the queue did not take.
+    pub send_failures: u64,
+    /// Connections whose handshake ended well.
+    pub opened: u64,
+    /// Segments of no connection, to no listener: answered by a RST.
+    pub unknown: u64,
+    /// SYNs dropped because there was no place for another connection.
+    pub refused: u64,
+    /// Half-open connections that gave way to others.
+    pub pushed_out: u64,
+    /// Connections removed from TIME-WAIT before their time.
+    pub cut_short: u64,
+}
+
+/// Who is told of connections.
+pub trait TcpApplication {
+    /// What it keeps of each connection.
+    type State;
+
+    /// A connection is open.
+    fn opened(&mut self, flow: Flow) -> Self::State;
+
+    /// Something has changed: bytes came, there is room to send, the peer has ended its side, or the
+    /// connection is closed ([`TcpStream::is_closed`]), which is the last call for it.
+    fn ready(&mut self, state: &mut Self::State, stream: &mut TcpStream<'_>, now: Ns);
+}
+
+/// Why a port is not listened to, or a connection not begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    /// This worker listens there already.
+    #[error("TCP port {0} is listened to already")]
+    InUse(u16),
+    /// No segment can be for it.
+    #[error("port 0 is no TCP port")]
+    NoPort,
+    /// All ephemeral ports to this peer are taken.
+    #[error("no ephemeral port to {0} is free")]
+    NoPortLeft(SocketAddrV4),
+    /// Nobody has told its Ethernet address; see [`Stack::resolve`].
+    #[error("no Ethernet address is known for {0}")]
+    NoNeighbour(std::net::Ipv4Addr),
+    /// The limit of [`TcpLimits::connections`] is reached.
+    #[error("the limit of {0} connections is reached")]
+    TooMany(usize),
+}
+
+/// One thread's TCP. See the [module](crate::tcp).
+pub struct TcpWorker<T> {
+    stack: Arc<Stack>,
+    receiver: Arc<Receiver>,
+    limits: TcpLimits,
+    interface: Interface,
+    link: Link,
+    /// Nobody's segments are presented with this, so that smoltcp answers them with a RST.
+    nobody: SocketSet<'static>,
+    ports: Vec<u16>,
+    connections: Vec<Option<Connection<T>>>,
+    free: Vec<u32>,
+    places: HashMap<Flow, u32, RandomState>,
+    /// Those that are half-open, and those in TIME-WAIT, the oldest first.
+    half_open: BTreeSet<(u64, u32)>,
+    time_wait: BTreeSet<(u64, u32)>,
+    /// Numbers connections in both.
+    serial: u64,
+    deadlines: Deadlines,
+    /// Connections to be looked at before this step ends.
+    changed: Vec<u32>,
+    counters: TcpCounters,
+}
+
+impl<T> TcpWorker<T> {
+    pub(crate) fn new(stack: Arc<Stack>, receiver: Arc<Receiver>, limits: TcpLimits) -> Self {
+        let mut link = Link::new(Arc::clone(&stack));
+        let mut config = Config::new(HardwareAddress::Ip);
+        // Initial sequence numbers are not to be guessed.
+        config.random_seed = RandomState::new().hash_one(0);
+        let mut interface = Interface::new(config, &mut link.idle(), Instant::ZERO);
+        let address = stack.address();
+        interface.update_ip_addrs(|addresses| {
+            // There is room for the first.
+            let _ = addresses.push(IpCidr::new(address.ipv4.into(), address.prefix));
+        });
+        TcpWorker {
+            stack,
+            receiver,
+            limits,
+            interface,
+            link,
+            nobody: SocketSet::new(Vec::new()),
+            ports: Vec::new(),
+            connections: Vec::new(),
+            free: Vec::new(),
+            places: HashMap::default(),
+            half_open: BTreeSet::new(),
+            time_wait: BTreeSet::new(),
+            serial: 0,
+            deadlines: Deadlines::default(),
+            changed: Vec::new(),
+            counters: TcpCounters::default(),
+        }
+    }
+
+    /// Accepts connections to a port.
+    ///
+    /// # Errors
+    /// If it does so already, or the port is 0.
+    pub fn listen(&mut self, port: u16) -> Result<(), ListenError> {
+        match port {
+            0 => Err(ListenError::NoPort),
+            _ if self.ports.contains(&port) => Err(ListenError::InUse(port)),
+            _ => {
+                self.ports.push(port);
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins a connection to a peer whose Ethernet address is known; the application hears of it when
+    /// it is open. Call [`step`](TcpWorker::step) soon: it sends the SYN.
+    ///
+    /// # Errors
+    /// If no address is known, no port is left, or there are connections up to the limit.
+    pub fn connect(&mut self, peer: SocketAddrV4, napi_id: u32) -> Result<Flow, ListenError> {
+        let mac = self.stack.neighbour(*peer.ip()).ok_or(ListenError::NoNeighbour(*peer.ip()))?;
+        let free = |port: &u16| !self.places.contains_key(&Flow { port: *port, peer });
+        let port = (49_152..=u16::MAX).find(free).ok_or(ListenError::NoPortLeft(peer))?;
+        let flow = Flow { port, peer };
+        let place = self.admit(flow).ok_or(ListenError::TooMany(self.limits.connections))?;
+        if let Some(connection) = self.connections[place as usize].as_mut() {
+            (connection.mac, connection.napi_id) = (mac, napi_id);
+            let local = (self.stack.address().ipv4, port);
+            // Nothing that it refuses can be: the socket is new and both ends are specified.
+            let _ = connection.socket().connect(
+                self.interface.context(),
+                (*peer.ip(), peer.port()),
+                local,
+            );
+        }
+        self.mark(place);
+        Ok(flow)
+    }
+
+    /// Takes up to `budget` segments, carries out what is due, and tells the application of every
+    /// connection that changed. Returns how many segments it took; `budget` itself means that more may
+    /// wait.
+    pub fn step<A>(&mut self, now: Ns, budget: usize, application: &mut A) -> usize
+    where
+        A: TcpApplication<State = T>,
+    {
+        self.link.now = now;
+        let mut taken = 0;
+        while taken < budget
+            && let Some(Arrival { frame, end }) = self.receiver.pop()
+        {
+            taken += 1;
+            self.counters.segments += 1;
+            if let Some(frame) = frame.get(..end) {
+                self.segment(frame, now);
+            }
+        }
+        while let Some(place) = self.deadlines.due(now) {
+            if let Some(Some(connection)) = self.connections.get_mut(place as usize) {
+                connection.armed = NEVER;
+            }
+            self.mark(place);
+        }
+        let mut changed = std::mem::take(&mut self.changed);
+        for place in changed.drain(..) {
+            self.look(place, now, application);
+        }
+        self.changed = changed;
+        taken
+    }
+
+    /// When [`step`](TcpWorker::step) is to be called even if no segment comes; [`NEVER`] if at no time.
+    pub fn next_deadline(&self) -> Ns {
+        self.deadlines.next()
+    }
+
+    /// Its segments, to wait for.
+    pub fn segments(&self) -> Segments {
+        Segments(Arc::clone(&self.receiver))
+    }
+
+    /// Connections there are, half-open ones and those in TIME-WAIT included.
+    pub fn connections(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Connections whose handshake has not ended.
+    pub fn half_open(&self) -> usize {
+        self.half_open.len()
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> TcpCounters {
+        TcpCounters { sent: self.link.sent, send_failures: self.link.refused, ..self.counters }
+    }
+
+    /// Presents one segment to whom it is for.
+    fn segment(&mut self, frame: &[u8], now: Ns) {
+        let Some(segment) = Segment::read(frame) else { return };
+        self.link.mac = segment.mac;
+        self.link.napi_id = self.receiver.incoming_napi_id();
+        let known = self.places.get(&segment.flow).copied();
+        let place = match known {
+            // A new connection from the port of one that is over (RFC 1122, 4.2.2.13).
+            Some(place) if segment.opens && self.phase(place) == Some(Phase::TimeWait) => {
+                self.remove(place);
+                self.accept(segment.flow)
+            }
+            None if segment.opens && self.ports.contains(&segment.flow.port) => {
+                self.accept(segment.flow)
+            }
+            None => {
+                self.counters.unknown += 1;
+                None
+            }
+            known => known,
+        };
+        let listened = known.is_none() && segment.opens && self.ports.contains(&segment.flow.port);
+        let packet = &frame[ETHERNET_HEADER..];
+        let at = instant(now);
+        match place {
+            Some(place) => {
+                let Some(Some(connection)) = self.connections.get_mut(place as usize) else {
+                    return;
+                };
+                connection.mac = segment.mac;
+                connection.napi_id = self.link.napi_id;
+                let sockets = &mut connection.sockets;
+                self.interface.poll_ingress_single(at, &mut self.link.with(packet), sockets);
+                self.mark(place);
+            }
+            // There was no place for it, and no RST either: the peer asks again.
+            None if listened => {}
+            None => {
+                let link = &mut self.link.with(packet);
+                self.interface.poll_ingress_single(at, link, &mut self.nobody);
+            }
+        }
+    }
+
+    fn phase(&self, place: u32) -> Option<Phase> {
+        self.connections.get(place as usize)?.as_ref().map(|connection| connection.phase)
+    }
+
+    /// Makes a connection that listens for its first segment.
+    fn accept(&mut self, flow: Flow) -> Option<u32> {
+        let Some(place) = self.admit(flow) else {
+            self.counters.refused += 1;
+            return None;
+        };
+        let local = (self.stack.address().ipv4, flow.port);
+        if let Some(connection) = self.connections[place as usize].as_mut() {
+            // The socket is new and the port not 0.
+            let _ = connection.socket().listen(local);
+        }
+        Some(place)
+    }
+
+    /// Finds a place for a connection, half-open, making room within the limits.
+    fn admit(&mut self, flow: Flow) -> Option<u32> {
+        if self.half_open.len() >= self.limits.half_open
+            && let Some((_, oldest)) = self.half_open.first().copied()
+        {
+            self.counters.pushed_out += 1;
+            self.remove(oldest);
+        }
+        if self.places.len() >= self.limits.connections {
+            let (_, oldest) = self.time_wait.first().copied()?;
+            self.counters.cut_short += 1;
+            self.remove(oldest);
+        }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() as u32 - 1
+        });
+        self.serial += 1;
+        let mut connection = Connection::new(flow, &self.limits);
+        connection.serial = self.serial;
+        self.half_open.insert((self.serial, place));
+        self.connections[place as usize] = Some(connection);
+        self.places.insert(flow, place);
+        Some(place)
+    }
+
+    /// Has a connection looked at before the step ends.
+    fn mark(&mut self, place: u32) {
+        if let Some(Some(connection)) = self.connections.get_mut(place as usize)
+            && !std::mem::replace(&mut connection.listed, true)
+        {
+            self.changed.push(place);
+        }
+    }
+
+    /// Looks at a connection that changed: tells the application, sends, and notes when to look again.
+    fn look<A>(&mut self, place: u32, now: Ns, application: &mut A)
+    where
+        A: TcpApplication<State = T>,
+    {
+        // Gone meanwhile, or its place was given to another that is on the list itself.
+        let Some(Some(connection)) = self.connections.get_mut(place as usize) else { return };
+        if !std::mem::replace(&mut connection.listed, false) {
+            return;
+        }
+        if connection.phase == Phase::HalfOpen {
+            match connection.socket().state() {
+                // What was no SYN after all, or was taken back.
+                State::Listen => return self.remove(place),
+                State::SynSent | State::SynReceived => {}
+                State::Closed => {}
+                _ => {
+                    self.half_open.remove(&(connection.serial, place));
+                    connection.established(&self.limits);
+                    connection.state = Some(application.opened(connection.flow));
+                    self.counters.opened += 1;
+                }
+            }
+        }
+        connection.ready(application, now);
+        (self.link.mac, self.link.napi_id) = (connection.mac, connection.napi_id);
+        let at = instant(now);
+        let sockets = &mut connection.sockets;
+        while self.interface.poll_egress(at, &mut self.link.idle(), sockets)
+            == PollResult::SocketStateChanged
+        {}
+        // Perhaps closed by what was sent, or by a timeout that was found while sending.
+        match connection.socket().state() {
+            State::Closed => {
+                connection.last_call(application, now);
+                return self.remove(place);
+            }
+            State::TimeWait if connection.phase == Phase::Open => {
+                connection.last_call(application, now);
+                connection.phase = Phase::TimeWait;
+                self.time_wait.insert((connection.serial, place));
+            }
+            _ => {}
+        }
+        if let Some(next) = self.interface.poll_at(at, &connection.sockets) {
+            let next = u64::try_from(next.total_micros()).unwrap_or(0).saturating_mul(1_000);
+            self.deadlines.by(next.max(now + 1), place, &mut connection.armed);
+        }
+    }
+
+    fn remove(&mut self, place: u32) {
+        let Some(slot) = self.connections.get_mut(place as usize) else { return };
+        let Some(mut connection) = slot.take() else { return };
+        self.deadlines.cancel(place, &mut connection.armed);
+        self.half_open.remove(&(connection.serial, place));
+        self.time_wait.remove(&(connection.serial, place));
+        self.places.remove(&connection.flow);
+        self.free.push(place);
+    }
+}
+
+/// The segments of a [`TcpWorker`], as whoever waits for them sees them.
+#[derive(Debug, Clone)]
+pub struct Segments(Arc<Receiver>);
+
+impl Socket for Segments {
+    fn receiver(&self) -> &Arc<Receiver> {
+        &self.0
+    }
+}
+
+/// smoltcp counts microseconds.
+fn instant(now: Ns) -> Instant {
+    Instant::from_micros(i64::try_from(now / 1_000).unwrap_or(i64::MAX))
+}
+
+impl<T> fmt::Debug for TcpWorker<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpWorker")
+            .field("ports", &self.ports)
+            .field("connections", &self.places.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> Drop for TcpWorker<T> {
+    fn drop(&mut self) {
+        self.stack.close(&self.receiver);
+    }
+}

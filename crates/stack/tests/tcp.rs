@@ -1,0 +1,484 @@
+//! TCP between two stacks on a wire in memory, in virtual time, with faults from a seed.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::{Arc, Mutex};
+
+use napkin_nic::{Frame, Pool, SendError, Transmitter};
+use napkin_policy::{MILLISECOND, NEVER, Ns};
+use napkin_stack::tcp::{ListenError, TcpCounters};
+use napkin_stack::{
+    Address, Fate, Flow, Input, Socket, Stack, TcpApplication, TcpLimits, TcpStream, TcpWorker,
+};
+use proptest::prelude::*;
+
+const SERVER: Address =
+    Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+const CLIENT: Address =
+    Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+const PORT: u16 = 7;
+const NAPI_ID: u32 = 513;
+
+/// One direction of the wire.
+#[derive(Default)]
+struct Wire(Mutex<VecDeque<Vec<u8>>>);
+
+impl Transmitter for Wire {
+    fn send(&self, frame: &[u8], _: Ns) -> Result<(), SendError> {
+        self.0.lock().unwrap().push_back(frame.to_vec());
+        Ok(())
+    }
+}
+
+/// A host: a stack with one queue, one worker and its application.
+struct Host<A: TcpApplication> {
+    stack: Arc<Stack>,
+    input: Input,
+    out: Arc<Wire>,
+    worker: TcpWorker<A::State>,
+    application: A,
+}
+
+impl<A: TcpApplication> Host<A> {
+    fn new(address: Address, limits: TcpLimits, application: A) -> Host<A> {
+        let (stack, out) = (Stack::new(address), Arc::<Wire>::default());
+        let transmitter: Arc<dyn Transmitter> = out.clone();
+        let input = Input::new(Arc::clone(&stack), NAPI_ID, transmitter);
+        let worker = stack.open_tcp(None, limits).expect("the first worker");
+        Host { stack, input, out, worker, application }
+    }
+
+    fn deliver(&mut self, frames: &[Vec<u8>], now: Ns) {
+        let mut batch = frames.iter().map(|bytes| frame(bytes)).collect();
+        self.input.deliver(&mut batch, now);
+        while self.worker.step(now, 64, &mut self.application) == 64 {}
+    }
+}
+
+/// How often which fault happens to a frame, in hundredths.
+#[derive(Debug, Clone, Copy, Default)]
+struct Faults {
+    loss: u64,
+    corruption: u64,
+    duplication: u64,
+    reordering: u64,
+}
+
+/// Both hosts and the wire between them.
+struct Net<C: TcpApplication, S: TcpApplication> {
+    client: Host<C>,
+    server: Host<S>,
+    faults: Faults,
+    rng: napkin_traffic::SplitMix,
+    now: Ns,
+}
+
+impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
+    fn new(client: C, server: S, limits: TcpLimits) -> Net<C, S> {
+        let mut net = Net {
+            client: Host::new(CLIENT, limits, client),
+            server: Host::new(SERVER, limits, server),
+            faults: Faults::default(),
+            rng: napkin_traffic::SplitMix::new(1),
+            now: 1,
+        };
+        net.server.worker.listen(PORT).expect("a free port");
+        net.client.stack.resolve(SERVER.ipv4, 0).expect("a queue");
+        net.run(4);
+        net
+    }
+
+    /// What of these frames arrives, and in which order.
+    fn pass(&mut self, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let mut passed: Vec<Vec<u8>> = Vec::new();
+        for mut frame in frames {
+            let mut happens = |percent: u64| self.rng.below(100) < percent;
+            if happens(self.faults.loss) {
+                continue;
+            }
+            let (twice, early) =
+                (happens(self.faults.duplication), happens(self.faults.reordering));
+            if happens(self.faults.corruption) {
+                let at = self.rng.below(frame.len() as u64) as usize;
+                frame[at] ^= 1 << self.rng.below(8);
+            }
+            if twice {
+                passed.push(frame.clone());
+            }
+            let at = if early { passed.len().saturating_sub(1) } else { passed.len() };
+            passed.insert(at, frame);
+        }
+        passed
+    }
+
+    fn exchange(&mut self) -> bool {
+        let sent: Vec<_> = self.client.out.0.lock().unwrap().drain(..).collect();
+        let answered: Vec<_> = self.server.out.0.lock().unwrap().drain(..).collect();
+        let quiet = sent.is_empty() && answered.is_empty();
+        let (sent, answered) = (self.pass(sent), self.pass(answered));
+        self.server.deliver(&sent, self.now);
+        self.client.deliver(&answered, self.now);
+        !quiet
+    }
+
+    /// Up to `rounds` round trips of a tenth of a millisecond; where nothing is on its way, time passes
+    /// until somebody wants to be called.
+    fn run(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            self.now += MILLISECOND / 10;
+            if !self.exchange() {
+                let next =
+                    self.client.worker.next_deadline().min(self.server.worker.next_deadline());
+                if next == NEVER {
+                    return;
+                }
+                self.now = self.now.max(next);
+            }
+        }
+    }
+
+    fn connect(&mut self) -> Flow {
+        let to = SocketAddrV4::new(SERVER.ipv4, PORT);
+        self.connect_to(to)
+    }
+
+    fn connect_to(&mut self, to: SocketAddrV4) -> Flow {
+        let flow = self.client.worker.connect(to, NAPI_ID).expect("a free port");
+        self.client.deliver(&[], self.now);
+        flow
+    }
+}
+
+/// Sends back whatever comes, and closes when the peer does.
+#[derive(Default)]
+struct Echo {
+    opened: usize,
+    closed: usize,
+}
+
+impl TcpApplication for Echo {
+    type State = Vec<u8>;
+
+    fn opened(&mut self, _: Flow) -> Vec<u8> {
+        self.opened += 1;
+        Vec::new()
+    }
+
+    fn ready(&mut self, waiting: &mut Vec<u8>, stream: &mut TcpStream<'_>, _: Ns) {
+        loop {
+            let sent = stream.send(waiting);
+            waiting.drain(..sent);
+            if !waiting.is_empty() || stream.receive(waiting, 1_000) == 0 {
+                break;
+            }
+        }
+        if stream.ended() && waiting.is_empty() {
+            stream.close();
+        }
+        self.closed += usize::from(stream.is_closed());
+    }
+}
+
+/// Sends so many bytes on each connection, expects them back, and closes.
+struct Sender {
+    bytes: usize,
+    done: usize,
+    closed: usize,
+    /// Opens connections and does nothing more.
+    silent: bool,
+}
+
+impl Sender {
+    fn of(bytes: usize) -> Sender {
+        Sender { bytes, done: 0, closed: 0, silent: false }
+    }
+}
+
+/// A connection's bytes so far.
+#[derive(Default)]
+struct Sent {
+    sent: usize,
+    received: Vec<u8>,
+}
+
+/// A byte that tells its place.
+fn byte(place: usize) -> u8 {
+    (place % 251) as u8
+}
+
+impl TcpApplication for Sender {
+    type State = Sent;
+
+    fn opened(&mut self, _: Flow) -> Sent {
+        Sent::default()
+    }
+
+    fn ready(&mut self, state: &mut Sent, stream: &mut TcpStream<'_>, _: Ns) {
+        self.closed += usize::from(stream.is_closed());
+        if self.silent {
+            return;
+        }
+        while state.sent < self.bytes {
+            let end = self.bytes.min(state.sent + 1_000);
+            let next: Vec<u8> = (state.sent..end).map(byte).collect();
+            let taken = stream.send(&next);
+            state.sent += taken;
+            if taken == 0 {
+                break;
+            }
+        }
+        let before = state.received.len();
+        stream.receive(&mut state.received, usize::MAX);
+        for (place, got) in state.received.iter().enumerate().skip(before) {
+            assert_eq!(*got, byte(place), "byte {place}");
+        }
+        if state.received.len() == self.bytes && before < self.bytes {
+            self.done += 1;
+            stream.close();
+        }
+    }
+}
+
+fn net(bytes: usize) -> Net<Sender, Echo> {
+    Net::new(Sender::of(bytes), Echo::default(), TcpLimits::default())
+}
+
+#[test]
+fn a_request_is_answered_and_both_sides_close() {
+    let mut net = net(5);
+    let flow = net.connect();
+    assert_eq!(flow.peer.port(), PORT);
+    net.run(20);
+    assert_eq!((net.client.application.done, net.server.application.opened), (1, 1));
+    // TIME-WAIT is over some seconds later, and nothing is left.
+    net.run(50);
+    assert_eq!((net.client.application.closed, net.server.application.closed), (1, 1));
+    assert_eq!((net.client.worker.connections(), net.server.worker.connections()), (0, 0));
+    assert_eq!(
+        (net.client.worker.next_deadline(), net.server.worker.next_deadline()),
+        (NEVER, NEVER)
+    );
+}
+
+#[test]
+fn a_thousand_connections_are_told_apart() {
+    let mut net = net(300);
+    for _ in 0..1_000 {
+        net.connect();
+    }
+    net.run(200);
+    assert_eq!((net.client.application.done, net.server.application.opened), (1_000, 1_000));
+}
+
+#[test]
+fn a_port_that_nobody_listens_to_is_refused_at_once() {
+    let mut net = net(5);
+    let nobody = SocketAddrV4::new(SERVER.ipv4, 8);
+    net.connect_to(nobody);
+    let before = net.now;
+    net.run(3);
+    assert_eq!(net.client.worker.connections(), 0, "it was told");
+    assert!(net.now - before < 100 * MILLISECOND, "and did not wait for it");
+    assert_eq!(net.server.worker.counters().unknown, 1);
+}
+
+#[test]
+fn a_flood_of_syns_pushes_out_itself_and_nobody_else() {
+    let limits = TcpLimits { half_open: 8, ..TcpLimits::default() };
+    let mut net = Net::new(Sender::of(5), Echo::default(), limits);
+    net.client.application.silent = true;
+    net.connect();
+    net.run(8);
+    // Syns whose answers go nowhere.
+    for port in 1_000..1_100 {
+        let syn = syn(port);
+        net.server.deliver(&[syn], net.now);
+        net.server.out.0.lock().unwrap().clear();
+    }
+    assert_eq!(net.server.worker.half_open(), 8);
+    assert_eq!(net.server.worker.connections(), 9);
+    let TcpCounters { opened, pushed_out, .. } = net.server.worker.counters();
+    assert_eq!((opened, pushed_out), (1, 92));
+    // Whoever answers gets through all the same.
+    net.connect();
+    net.run(6);
+    assert_eq!(net.server.worker.counters().opened, 2);
+    // And the rest is forgotten in time.
+    net.run(200);
+    assert_eq!(net.server.worker.half_open(), 0);
+}
+
+#[test]
+fn beyond_the_limit_of_connections_a_syn_waits_its_turn() {
+    let limits = TcpLimits { connections: 2, ..TcpLimits::default() };
+    let mut net = Net::new(Sender::of(5), Echo::default(), TcpLimits::default());
+    net.server = Host::new(SERVER, limits, Echo::default());
+    net.server.worker.listen(PORT).expect("a free port");
+    net.client.application.silent = true;
+    for _ in 0..3 {
+        net.connect();
+    }
+    net.run(10);
+    let counters = net.server.worker.counters();
+    assert_eq!((net.server.worker.connections(), counters.opened), (2, 2));
+    assert!(counters.refused > 0);
+    assert_eq!(net.client.worker.connections(), 3, "the third asks again");
+}
+
+#[test]
+fn what_stays_unanswered_ends_and_is_told() {
+    let limits = TcpLimits {
+        keep_alive: 1_000 * MILLISECOND,
+        peer_timeout: 3_000 * MILLISECOND,
+        ..TcpLimits::default()
+    };
+    let mut net = Net::new(Sender::of(5), Echo::default(), limits);
+    net.client.application.silent = true;
+    net.connect();
+    net.run(100);
+    assert_eq!(net.server.worker.connections(), 1, "a peer that is there is kept");
+    net.faults.loss = 100;
+    net.run(100);
+    assert_eq!(net.server.worker.connections(), 0);
+    assert_eq!((net.server.application.closed, net.client.application.closed), (1, 1));
+}
+
+#[test]
+fn listening_twice_and_to_port_0_is_refused() {
+    let mut net = net(0);
+    assert_eq!(net.server.worker.listen(PORT), Err(ListenError::InUse(PORT)));
+    assert_eq!(net.server.worker.listen(0), Err(ListenError::NoPort));
+    let stranger = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), 1);
+    let error = net.client.worker.connect(stranger, NAPI_ID);
+    assert_eq!(error, Err(ListenError::NoNeighbour(*stranger.ip())));
+}
+
+#[test]
+fn a_queue_s_own_worker_has_its_segments_and_the_others_share() {
+    let stack = Stack::new(SERVER);
+    let wire: Arc<dyn Transmitter> = Arc::<Wire>::default();
+    let mut own: TcpWorker<Vec<u8>> = stack.open_tcp(Some(1), TcpLimits::default()).unwrap();
+    let shared: [TcpWorker<Vec<u8>>; 2] =
+        [(); 2].map(|()| stack.open_tcp(None, TcpLimits::default()).unwrap());
+    let taken = stack.open_tcp::<()>(Some(1), TcpLimits::default());
+    assert_eq!(taken.err().unwrap().to_string(), "the TCP of queue 1 is taken by another socket");
+    own.listen(PORT).unwrap();
+    let feed = |napi_id: u32| {
+        let mut input = Input::new(Arc::clone(&stack), napi_id, Arc::clone(&wire));
+        input.deliver(&mut (1..=64).map(|port| frame(&syn(port))).collect(), 1);
+    };
+    feed(1);
+    assert_eq!(own.step(1, 100, &mut Echo::default()), 64);
+    feed(2);
+    let levels = [&shared[0], &shared[1]].map(|worker| worker.segments().receiver().level());
+    assert_eq!(levels[0] + levels[1], 64);
+    assert!(levels.iter().all(|level| *level > 10), "{levels:?}");
+    assert_eq!(own.segments().receiver().level(), 0);
+}
+
+#[test]
+fn a_segment_without_a_worker_is_dropped_by_name() {
+    let stack = Stack::new(SERVER);
+    let wire: Arc<dyn Transmitter> = Arc::<Wire>::default();
+    let mut input = Input::new(Arc::clone(&stack), 1, wire);
+    input.deliver(&mut vec![frame(&syn(9))], 1);
+    assert_eq!(stack.counters().of(Fate::NoPort), 1);
+}
+
+fn frame(bytes: &[u8]) -> Frame {
+    let mut frame = Pool::new(1).take().expect("it has one");
+    frame.buffer()[..bytes.len()].copy_from_slice(bytes);
+    frame.set_len(bytes.len());
+    frame
+}
+
+/// A SYN to the server from a host that is not there.
+fn syn(port: u16) -> Vec<u8> {
+    use smoltcp::phy::ChecksumCapabilities;
+    use smoltcp::wire::*;
+    let peer = Ipv4Addr::new(10, 0, 0, 77);
+    let tcp = TcpRepr {
+        src_port: port,
+        dst_port: PORT,
+        control: TcpControl::Syn,
+        seq_number: TcpSeqNumber(1),
+        ack_number: None,
+        window_len: 1_000,
+        window_scale: None,
+        max_seg_size: Some(1_460),
+        sack_permitted: false,
+        sack_ranges: [None; 3],
+        timestamp: None,
+        payload: &[],
+    };
+    let ip = Ipv4Repr {
+        src_addr: peer,
+        dst_addr: SERVER.ipv4,
+        next_header: IpProtocol::Tcp,
+        payload_len: tcp.buffer_len(),
+        hop_limit: 64,
+    };
+    let checksums = ChecksumCapabilities::default();
+    let mut bytes = vec![0; 14 + 20 + tcp.buffer_len()];
+    let mut frame = EthernetFrame::new_unchecked(&mut bytes);
+    frame.set_src_addr(EthernetAddress([2, 0, 0, 0, 0, 77]));
+    frame.set_dst_addr(EthernetAddress(SERVER.mac));
+    frame.set_ethertype(EthernetProtocol::Ipv4);
+    let mut packet = Ipv4Packet::new_unchecked(frame.payload_mut());
+    ip.emit(&mut packet, &checksums);
+    let mut segment = TcpPacket::new_unchecked(packet.payload_mut());
+    tcp.emit(&mut segment, &peer.into(), &SERVER.ipv4.into(), &checksums);
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever the wire does, every byte comes once and in order, and nothing is left at the end.
+    #[test]
+    fn bytes_are_conserved(
+        seed in any::<u64>(), loss in 0u64..=10, corruption in 0u64..=5,
+        duplication in 0u64..=10, reordering in 0u64..=20,
+        bytes in 1usize..100_000, connections in 1usize..5,
+    ) {
+        let mut net = net(bytes);
+        net.rng = napkin_traffic::SplitMix::new(seed);
+        net.faults = Faults { loss, corruption, duplication, reordering };
+        for _ in 0..connections {
+            net.connect();
+        }
+        net.run(20_000);
+        prop_assert_eq!(net.client.application.done, connections);
+        net.faults = Faults::default();
+        net.run(2_000);
+        prop_assert_eq!(net.server.worker.connections(), 0);
+        prop_assert_eq!(net.client.worker.connections(), 0);
+        let counters = net.server.stack.counters();
+        prop_assert_eq!(counters.frames, counters.accounted());
+    }
+
+    /// No frame of a peer's panics, whatever is in it, and each is accounted for.
+    #[test]
+    fn no_segment_panics(changes in proptest::collection::vec((14usize..54, any::<u8>()), 0..6)) {
+        let mut net = net(5);
+        net.connect();
+        net.run(3);
+        let mut bytes = syn(4_000);
+        for (at, value) in changes {
+            bytes[at] = value;
+        }
+        // With its checksums right again, so that it gets past the stack.
+        let mut packet = smoltcp::wire::Ipv4Packet::new_unchecked(&mut bytes[14..]);
+        let (from, to) = (packet.src_addr().into(), packet.dst_addr().into());
+        if packet.check_len().is_ok() {
+            packet.fill_checksum();
+            let mut segment = smoltcp::wire::TcpPacket::new_unchecked(packet.payload_mut());
+            if segment.check_len().is_ok() {
+                segment.fill_checksum(&from, &to);
+            }
+        }
+        net.server.deliver(&[bytes], net.now);
+        net.run(20);
+        prop_assert_eq!(net.client.application.done, 1);
+    }
+}
