@@ -7,12 +7,16 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod echo;
+pub mod memcached;
 pub mod sink;
+pub mod stream;
 
 use napkin_policy::Ns;
 
 pub use echo::Echo;
+pub use memcached::Memcached;
 pub use sink::{Sink, discard};
+pub use stream::{EchoStream, Pump, Served, SinkStream, StreamService};
 
 /// A service on one socket.
 pub trait Service {

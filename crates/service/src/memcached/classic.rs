@@ -1,0 +1,355 @@
+//! The classic commands.
+
+use std::io::Write;
+use std::sync::atomic::Ordering;
+
+use napkin_policy::Ns;
+
+use super::line::{Line, number};
+use super::stats::count;
+use super::store::{Change, Value};
+use super::{Answered, Data, KEY_LIMIT, Memcached, SECOND, VERSION, data};
+
+const ERROR: &str = "ERROR\r\n";
+pub(super) const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
+
+/// Which storage command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Storage {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas(u64),
+}
+
+/// What became of a storage command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Stored,
+    NotStored,
+    Exists,
+    NotFound,
+    TooLarge,
+}
+
+impl Outcome {
+    fn line(self) -> &'static str {
+        match self {
+            Outcome::Stored => "STORED\r\n",
+            Outcome::NotStored => "NOT_STORED\r\n",
+            Outcome::Exists => "EXISTS\r\n",
+            Outcome::NotFound => "NOT_FOUND\r\n",
+            Outcome::TooLarge => "SERVER_ERROR object too large for cache\r\n",
+        }
+    }
+}
+
+/// Whether bytes can be a key.
+pub(super) fn is_key(key: &[u8]) -> bool {
+    !key.is_empty() && key.len() <= KEY_LIMIT
+}
+
+impl Memcached {
+    pub(super) fn classic(
+        &mut self,
+        command: &[u8],
+        line: &mut Line<'_>,
+        rest: &[u8],
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Answered {
+        let set = match command {
+            b"get" => return self.retrieve(line, false, None, output, now),
+            b"gets" => return self.retrieve(line, true, None, output, now),
+            b"gat" | b"gats" => {
+                let Some(exptime) = line.number() else {
+                    return say(output, "CLIENT_ERROR invalid exptime argument\r\n");
+                };
+                let expires = self.expires(exptime, now);
+                return self.retrieve(line, command == b"gats", Some(expires), output, now);
+            }
+            b"set" => Storage::Set,
+            b"add" => Storage::Add,
+            b"replace" => Storage::Replace,
+            b"append" => Storage::Append,
+            b"prepend" => Storage::Prepend,
+            b"cas" => Storage::Cas(0),
+            b"delete" => return self.delete(line, output, now),
+            b"incr" => return self.add_to(line, false, output, now),
+            b"decr" => return self.add_to(line, true, output, now),
+            b"touch" => return self.touch(line, output, now),
+            b"flush_all" => return self.flush_all(line, output, now),
+            b"stats" => {
+                match line.word() {
+                    None => self.print_stats(output, now),
+                    Some(b"reset") => return say(output, "RESET\r\n"),
+                    // Of slabs and settings there is nothing to tell.
+                    Some(b"items" | b"slabs" | b"sizes" | b"settings" | b"conns") => {
+                        return say(output, "END\r\n");
+                    }
+                    Some(_) => return say(output, ERROR),
+                }
+                return Answered::Line;
+            }
+            b"version" => return say(output, &format!("VERSION {VERSION}\r\n")),
+            b"verbosity" => {
+                return match (line.word(), line.word(), line.word()) {
+                    (Some(b"noreply"), None, _) | (Some(_), Some(b"noreply"), None) => {
+                        Answered::Line
+                    }
+                    (Some(level), None, _) if number::<u32>(level).is_some() => {
+                        say(output, "OK\r\n")
+                    }
+                    _ => say(output, ERROR),
+                };
+            }
+            b"quit" => return Answered::Quit,
+            _ => return say(output, ERROR),
+        };
+        self.storage(set, line, rest, output, now)
+    }
+
+    /// `get`, `gets`, `gat`, `gats`.
+    fn retrieve(
+        &self,
+        line: &mut Line<'_>,
+        cas: bool,
+        expires: Option<Ns>,
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Answered {
+        let start = output.len();
+        let mut keys = 0;
+        while let Some(key) = line.word() {
+            keys += 1;
+            if !is_key(key) {
+                output.truncate(start);
+                return say(output, FORMAT);
+            }
+            count(&self.stats.cmd_get);
+            if let Some(expires) = expires {
+                count(&self.stats.cmd_touch);
+                self.prolong(key, expires, now);
+            }
+            let hit = self.store.get(key, now, |entry, value| {
+                entry.read.store(now, Ordering::Relaxed);
+                entry.fetched.store(true, Ordering::Relaxed);
+                output.extend_from_slice(b"VALUE ");
+                output.extend_from_slice(key);
+                // A vector takes whatever is written to it.
+                let _ = write!(output, " {} {}", value.flags, value.data.len());
+                if cas {
+                    let _ = write!(output, " {}", value.cas);
+                }
+                output.extend_from_slice(b"\r\n");
+                output.extend_from_slice(&value.data);
+                output.extend_from_slice(b"\r\n");
+            });
+            let counts = &self.stats;
+            count(if hit.is_some() { &counts.get_hits } else { &counts.get_misses });
+        }
+        say(output, if keys == 0 { ERROR } else { "END\r\n" })
+    }
+
+    /// Gives an item another time to expire; whether there is one.
+    pub(super) fn prolong(&self, key: &[u8], expires: Ns, now: Ns) -> bool {
+        let hit = self.store.change(key, now, |item| match item {
+            Some((_, value)) => Change::Store(Value { expires, ..value.clone() }, true),
+            None => Change::Leave(false),
+        });
+        count(if hit { &self.stats.touch_hits } else { &self.stats.touch_misses });
+        hit
+    }
+
+    fn storage(
+        &mut self,
+        set: Storage,
+        line: &mut Line<'_>,
+        rest: &[u8],
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Answered {
+        let needed = if let Storage::Cas(_) = set { 5 } else { 4 };
+        if line.words() < needed {
+            return say(output, ERROR);
+        }
+        let parsed = (|| {
+            let key = line.word()?;
+            let (flags, exptime) = (line.number::<u32>()?, line.number::<i64>()?);
+            let bytes = line.number::<u32>()? as usize;
+            let set = if let Storage::Cas(_) = set { Storage::Cas(line.number()?) } else { set };
+            Some((key, flags, exptime, bytes, set))
+        })();
+        let Some((key, flags, exptime, bytes, set)) = parsed else {
+            return say(output, FORMAT);
+        };
+        let quiet = line.noreply();
+        if !is_key(key) {
+            output.extend_from_slice(FORMAT.as_bytes());
+            return Answered::Swallow(bytes + 2);
+        }
+        let value = match data(rest, bytes, self.limits.item) {
+            Data::Whole(value) => value,
+            Data::More => return Answered::More,
+            Data::Bad(answered, why) => {
+                // Not what was there before, which the client believes to be replaced.
+                self.store.change(key, now, |_| Change::<()>::Delete(()));
+                output.extend_from_slice(why.as_bytes());
+                return answered;
+            }
+        };
+        count(&self.stats.cmd_set);
+        let value = Value { flags, expires: self.expires(exptime, now), ..Value::new(value, now) };
+        let stored = self.store_value(set, key, &value, now);
+        if !quiet {
+            output.extend_from_slice(stored.line().as_bytes());
+        }
+        Answered::Value(bytes + 2)
+    }
+
+    /// Stores a value as the command says.
+    pub(super) fn store_value(&self, set: Storage, key: &[u8], value: &Value, now: Ns) -> Outcome {
+        let joined = |first: &[u8], second: &[u8], old: &Value| {
+            if first.len() + second.len() > self.limits.item {
+                return Change::Leave(Outcome::TooLarge);
+            }
+            let data = [first, second].concat().into();
+            Change::Store(
+                Value { data, cas: value.cas, stale: false, ..old.clone() },
+                Outcome::Stored,
+            )
+        };
+        let stored = self.store.change(key, now, |item| match (set, item) {
+            (Storage::Add, Some(_))
+            | (Storage::Replace | Storage::Append | Storage::Prepend, None) => {
+                Change::Leave(Outcome::NotStored)
+            }
+            (Storage::Cas(_), None) => Change::Leave(Outcome::NotFound),
+            (Storage::Cas(cas), Some((_, old))) if old.cas != cas => Change::Leave(Outcome::Exists),
+            (Storage::Append, Some((_, old))) => joined(&old.data, &value.data, old),
+            (Storage::Prepend, Some((_, old))) => joined(&value.data, &old.data, old),
+            _ => Change::Store(value.clone(), Outcome::Stored),
+        });
+        if let Storage::Cas(_) = set {
+            count(match stored {
+                Outcome::Exists => &self.stats.cas_badval,
+                Outcome::NotFound => &self.stats.cas_misses,
+                _ => &self.stats.cas_hits,
+            });
+        }
+        stored
+    }
+
+    fn delete(&self, line: &mut Line<'_>, output: &mut Vec<u8>, now: Ns) -> Answered {
+        const USAGE: &str =
+            "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+        let Some(key) = line.word() else { return say(output, ERROR) };
+        let quiet = match (line.word(), line.word()) {
+            (None, _) => false,
+            (Some(b"noreply"), None) | (Some(b"0"), Some(b"noreply")) => true,
+            (Some(b"0"), None) => false,
+            _ => return say(output, USAGE),
+        };
+        if !is_key(key) {
+            return say(output, FORMAT);
+        }
+        let hit = self.store.change(key, now, |item| Change::Delete(item.is_some()));
+        count(if hit { &self.stats.delete_hits } else { &self.stats.delete_misses });
+        answer(output, quiet, if hit { "DELETED\r\n" } else { "NOT_FOUND\r\n" })
+    }
+
+    /// `incr`, `decr`.
+    fn add_to(&self, line: &mut Line<'_>, down: bool, output: &mut Vec<u8>, now: Ns) -> Answered {
+        let (Some(key), Some(delta)) = (line.word(), line.word()) else {
+            return say(output, ERROR);
+        };
+        let quiet = line.noreply();
+        if !is_key(key) {
+            return say(output, FORMAT);
+        }
+        let Some(delta) = number(delta) else {
+            return say(output, "CLIENT_ERROR invalid numeric delta argument\r\n");
+        };
+        let next = self.store.change(key, now, |item| {
+            let Some((_, old)) = item else { return Change::Leave(Ok(None)) };
+            let Some(next) = sum(&old.data, delta, down) else { return Change::Leave(Err(())) };
+            let value = Value { data: digits(next, &old.data, down), cas: 0, ..old.clone() };
+            Change::Store(value, Ok(Some(next)))
+        });
+        let counts = match (down, &next) {
+            (false, Ok(None)) => &self.stats.incr_misses,
+            (true, Ok(None)) => &self.stats.decr_misses,
+            (false, _) => &self.stats.incr_hits,
+            (true, _) => &self.stats.decr_hits,
+        };
+        count(counts);
+        match next {
+            Ok(Some(next)) => answer(output, quiet, &format!("{next}\r\n")),
+            Ok(None) => answer(output, quiet, "NOT_FOUND\r\n"),
+            Err(()) => {
+                say(output, "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n")
+            }
+        }
+    }
+
+    fn touch(&self, line: &mut Line<'_>, output: &mut Vec<u8>, now: Ns) -> Answered {
+        let (Some(key), Some(exptime)) = (line.word(), line.word()) else {
+            return say(output, ERROR);
+        };
+        let quiet = line.noreply();
+        if !is_key(key) {
+            return say(output, FORMAT);
+        }
+        let Some(exptime) = number(exptime) else {
+            return say(output, "CLIENT_ERROR invalid exptime argument\r\n");
+        };
+        count(&self.stats.cmd_touch);
+        let hit = self.prolong(key, self.expires(exptime, now), now);
+        answer(output, quiet, if hit { "TOUCHED\r\n" } else { "NOT_FOUND\r\n" })
+    }
+
+    fn flush_all(&self, line: &mut Line<'_>, output: &mut Vec<u8>, now: Ns) -> Answered {
+        let mut quiet = false;
+        let mut delay = 0;
+        while let Some(word) = line.word() {
+            match (word, number::<i64>(word)) {
+                (b"noreply", _) => quiet = true,
+                (_, Some(seconds)) => delay = seconds,
+                _ => return say(output, "CLIENT_ERROR invalid exptime argument\r\n"),
+            }
+        }
+        count(&self.stats.cmd_flush);
+        match delay {
+            ..=0 => self.store.clear(),
+            _ => self.store.flush_at(now.saturating_add((delay as Ns).saturating_mul(SECOND))),
+        }
+        answer(output, quiet, "OK\r\n")
+    }
+}
+
+/// A decimal number and `delta`: upwards it wraps at 64 bits, downwards it ends at 0. `None` if the bytes
+/// are no number.
+pub(super) fn sum(data: &[u8], delta: u64, down: bool) -> Option<u64> {
+    let old: u64 = number(data)?;
+    Some(if down { old.saturating_sub(delta) } else { old.wrapping_add(delta) })
+}
+
+/// A number as it is stored: after `decr` it keeps its length, with blanks behind it.
+pub(super) fn digits(next: u64, old: &[u8], down: bool) -> Box<[u8]> {
+    let mut digits = next.to_string().into_bytes();
+    if down && digits.len() < old.len() {
+        digits.resize(old.len(), b' ');
+    }
+    digits.into()
+}
+
+fn say(output: &mut Vec<u8>, line: &str) -> Answered {
+    output.extend_from_slice(line.as_bytes());
+    Answered::Line
+}
+
+fn answer(output: &mut Vec<u8>, quiet: bool, line: &str) -> Answered {
+    if quiet { Answered::Line } else { say(output, line) }
+}

@@ -1,0 +1,468 @@
+//! The meta commands: `mg`, `ms`, `md`, `ma`, `mn`, `me`.
+//!
+//! Their flags are single letters, some with a value behind them; what was asked for is answered in the
+//! order of asking.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::sync::atomic::Ordering;
+
+use napkin_policy::{NEVER, Ns};
+
+use super::classic::{FORMAT, Outcome, Storage, digits, is_key, sum};
+use super::line::{Line, number};
+use super::stats::count;
+use super::store::{Change, Entry, Value};
+use super::{Answered, Data, Memcached, SECOND, data};
+
+/// The most flags of a command.
+const FLAGS: usize = 32;
+
+/// The flags of a command, each with what stands behind its letter.
+struct Flags<'a>(Vec<(u8, &'a [u8])>);
+
+impl<'a> Flags<'a> {
+    fn read(line: &mut Line<'a>) -> Result<Flags<'a>, &'static str> {
+        let mut flags = Vec::new();
+        while let Some((letter, value)) = line.word().and_then(|word| word.split_first()) {
+            if flags.len() == FLAGS {
+                return Err("CLIENT_ERROR options flags are too long\r\n");
+            }
+            if flags.iter().any(|(other, _)| other == letter) {
+                return Err("CLIENT_ERROR duplicate flag\r\n");
+            }
+            flags.push((*letter, value));
+        }
+        Ok(Flags(flags))
+    }
+
+    fn has(&self, letter: u8) -> bool {
+        self.0.iter().any(|(other, _)| *other == letter)
+    }
+
+    fn value(&self, letter: u8) -> Option<&'a [u8]> {
+        self.0.iter().find(|(other, _)| *other == letter).map(|(_, value)| *value)
+    }
+
+    /// A flag's number; `Err` if it has none.
+    fn number<N: std::str::FromStr>(&self, letter: u8) -> Result<Option<N>, &'static str> {
+        let Some(value) = self.value(letter) else { return Ok(None) };
+        number(value).map(Some).ok_or("CLIENT_ERROR bad token in command line format\r\n")
+    }
+
+    /// What is answered whatever became of the command: the key and the opaque.
+    fn echo(&self, word: &[u8], output: &mut Vec<u8>) {
+        for (letter, value) in &self.0 {
+            match letter {
+                b'O' => output.extend_from_slice(&[b" O", *value].concat()),
+                b'k' => output.extend_from_slice(&[b" k", word].concat()),
+                b'b' => output.extend_from_slice(b" b"),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A command's key, as it is stored: given in base64 with flag `b`.
+fn key<'a>(word: &'a [u8], flags: &Flags<'_>) -> Option<Cow<'a, [u8]>> {
+    let key = if flags.has(b'b') { Cow::Owned(base64(word)?) } else { Cow::Borrowed(word) };
+    (is_key(&key) && word.len() <= super::KEY_LIMIT).then_some(key)
+}
+
+fn base64(word: &[u8]) -> Option<Vec<u8>> {
+    let digits = word.strip_suffix(b"==").or(word.strip_suffix(b"=")).unwrap_or(word);
+    if !word.len().is_multiple_of(4) {
+        return None;
+    }
+    let (mut bits, mut held, mut bytes) = (0u32, 0, Vec::with_capacity(word.len() / 4 * 3));
+    for digit in digits {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push((bits >> held) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+/// A result of two letters, with the flags that are always answered; nothing where `q` asks for silence.
+fn result(
+    code: &str,
+    quiet: bool,
+    word: &[u8],
+    flags: &Flags<'_>,
+    output: &mut Vec<u8>,
+) -> Answered {
+    if !quiet {
+        output.extend_from_slice(code.as_bytes());
+        flags.echo(word, output);
+        output.extend_from_slice(b"\r\n");
+    }
+    Answered::Line
+}
+
+/// Seconds until a time; -1 for never.
+fn ttl(expires: Ns, now: Ns) -> i64 {
+    if expires == NEVER { -1 } else { (expires.saturating_sub(now) / SECOND) as i64 }
+}
+
+/// The flags of an answer that tell of an item, in the order of asking.
+fn describe(
+    (entry, value): (&Entry, &Value),
+    word: &[u8],
+    flags: &Flags<'_>,
+    now: Ns,
+    output: &mut Vec<u8>,
+) {
+    let read = entry.read.load(Ordering::Relaxed);
+    // A vector takes whatever is written to it.
+    for (letter, given) in &flags.0 {
+        let _ = match letter {
+            b'f' => write!(output, " f{}", value.flags),
+            b'c' => write!(output, " c{}", value.cas),
+            b's' => write!(output, " s{}", value.data.len()),
+            b't' => write!(output, " t{}", ttl(value.expires, now)),
+            b'h' => write!(output, " h{}", u8::from(entry.fetched.load(Ordering::Relaxed))),
+            b'l' => write!(output, " l{}", now.saturating_sub(read) / SECOND),
+            b'O' => output.write_all(&[b" O", *given].concat()),
+            b'k' => output.write_all(&[b" k", word].concat()),
+            b'b' => output.write_all(b" b"),
+            _ => Ok(()),
+        };
+    }
+}
+
+impl Memcached {
+    pub(super) fn meta(
+        &mut self,
+        command: u8,
+        line: &mut Line<'_>,
+        rest: &[u8],
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Answered {
+        if command == b'n' {
+            output.extend_from_slice(b"MN\r\n");
+            return Answered::Line;
+        }
+        let refuse = |output: &mut Vec<u8>, why: &str| {
+            output.extend_from_slice(why.as_bytes());
+            Answered::Line
+        };
+        if !b"gsdae".contains(&command) {
+            return refuse(output, "ERROR\r\n");
+        }
+        let Some(word) = line.word() else { return refuse(output, FORMAT) };
+        let bytes = match command {
+            b's' => match line.number::<u32>() {
+                Some(bytes) => bytes as usize,
+                None => return refuse(output, "CLIENT_ERROR bad data chunk\r\n"),
+            },
+            _ => 0,
+        };
+        let flags = Flags::read(line);
+        let parsed = flags.and_then(|flags| match key(word, &flags) {
+            Some(key) => Ok((flags, key)),
+            None => Err(FORMAT),
+        });
+        let answered = match &parsed {
+            Err(why) => Err(*why),
+            Ok((flags, key)) => match command {
+                b'g' => self.meta_get(word, key, flags, output, now),
+                b's' => return self.meta_set((word, key), bytes, flags, rest, output, now),
+                b'd' => self.meta_delete(word, key, flags, output, now),
+                b'a' => self.meta_arithmetic(word, key, flags, output, now),
+                _ => Ok(self.meta_debug(word, key, output, now)),
+            },
+        };
+        match answered {
+            Ok(answered) => answered,
+            Err(why) => {
+                output.extend_from_slice(why.as_bytes());
+                if command == b's' { Answered::Swallow(bytes + 2) } else { Answered::Line }
+            }
+        }
+    }
+
+    fn meta_get(
+        &self,
+        word: &[u8],
+        key: &[u8],
+        flags: &Flags<'_>,
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Result<Answered, &'static str> {
+        count(&self.stats.cmd_get);
+        let quiet = flags.has(b'q');
+        let cas = flags.number::<u64>(b'E')?.unwrap_or(0);
+        let recache = flags.number::<i64>(b'R')?;
+        if let Some(exptime) = flags.number::<i64>(b'T')? {
+            count(&self.stats.cmd_touch);
+            self.prolong(key, self.expires(exptime, now), now);
+        }
+        let vivify = flags.number::<i64>(b'N')?;
+        let mut vivified = false;
+        if let Some(exptime) = vivify {
+            let expires = self.expires(exptime, now);
+            vivified = self.store.change(key, now, |item| match item {
+                Some(_) => Change::Leave(false),
+                None => Change::Store(Value { expires, cas, ..Value::new(b"", now) }, true),
+            });
+        }
+        let hit = self.store.get(key, now, |entry, value| {
+            if flags.has(b'v') {
+                let _ = write!(output, "VA {}", value.data.len());
+            } else {
+                output.extend_from_slice(b"HD");
+            }
+            describe((entry, value), word, flags, now, output);
+            // Whoever is told W stores it anew; others are told Z meanwhile.
+            let old = recache
+                .is_some_and(|least| value.expires != NEVER && ttl(value.expires, now) < least);
+            if vivified || value.stale || old || entry.won.load(Ordering::Relaxed) {
+                let won = entry.won.swap(true, Ordering::Relaxed);
+                output.extend_from_slice(if won { b" Z" } else { b" W" });
+            }
+            if value.stale {
+                output.extend_from_slice(b" X");
+            }
+            output.extend_from_slice(b"\r\n");
+            if flags.has(b'v') {
+                output.extend_from_slice(&value.data);
+                output.extend_from_slice(b"\r\n");
+            }
+            entry.read.store(now, Ordering::Relaxed);
+            entry.fetched.store(true, Ordering::Relaxed);
+        });
+        let counts = &self.stats;
+        count(if hit.is_some() && !vivified { &counts.get_hits } else { &counts.get_misses });
+        if hit.is_none() && !quiet {
+            // A miss has no flags, so that many of them cost little.
+            output.extend_from_slice(b"EN\r\n");
+        }
+        Ok(Answered::Line)
+    }
+
+    fn meta_set(
+        &self,
+        (word, key): (&[u8], &[u8]),
+        bytes: usize,
+        flags: &Flags<'_>,
+        rest: &[u8],
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Answered {
+        let value = match data(rest, bytes, self.limits.item) {
+            Data::Whole(value) => value,
+            Data::More => return Answered::More,
+            Data::Bad(answered, why) => {
+                self.store.change(key, now, |_| Change::<()>::Delete(()));
+                output.extend_from_slice(why.as_bytes());
+                return answered;
+            }
+        };
+        let read = (|| {
+            let exptime = flags.number::<i64>(b'T')?.unwrap_or(0);
+            let client = flags.number::<u32>(b'F')?.unwrap_or(0);
+            let cas = flags.number::<u64>(b'E')?.unwrap_or(0);
+            let mode = match flags.value(b'M').unwrap_or(b"S") {
+                b"S" | b"s" => Storage::Set,
+                b"E" | b"e" => Storage::Add,
+                b"A" | b"a" => Storage::Append,
+                b"P" | b"p" => Storage::Prepend,
+                b"R" | b"r" => Storage::Replace,
+                _ => return Err("CLIENT_ERROR invalid mode for ms\r\n"),
+            };
+            let expires = self.expires(exptime, now);
+            let value = Value { flags: client, cas, expires, ..Value::new(value, now) };
+            Ok((value, mode, flags.number::<u64>(b'C')?, flags.number::<i64>(b'N')?))
+        })();
+        let (value, mode, compare, vivify) = match read {
+            Ok(read) => read,
+            Err(why) => {
+                output.extend_from_slice(why.as_bytes());
+                return Answered::Value(bytes + 2);
+            }
+        };
+        count(&self.stats.cmd_set);
+        let stored = match (compare, mode) {
+            (Some(cas), _) if flags.has(b'I') => self.invalidate_or_store(key, cas, &value, now),
+            (Some(cas), _) => self.store_value(Storage::Cas(cas), key, &value, now),
+            (None, Storage::Append | Storage::Prepend) => {
+                let stored = self.store_value(mode, key, &value, now);
+                match (stored, vivify) {
+                    (Outcome::NotStored, Some(exptime)) => {
+                        let expires = self.expires(exptime, now);
+                        let value = Value { expires, ..value };
+                        self.store_value(Storage::Set, key, &value, now)
+                    }
+                    _ => stored,
+                }
+            }
+            (None, mode) => self.store_value(mode, key, &value, now),
+        };
+        let code = match stored {
+            Outcome::Stored => "HD",
+            Outcome::NotStored => "NS",
+            Outcome::Exists => "EX",
+            Outcome::NotFound => "NF",
+            Outcome::TooLarge => {
+                output.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
+                return Answered::Value(bytes + 2);
+            }
+        };
+        if !(flags.has(b'q') && stored == Outcome::Stored) {
+            output.extend_from_slice(code.as_bytes());
+            let told = self.store.get(key, now, |entry, value| {
+                let asked = |letter: &u8| b"cskbO".contains(letter);
+                let kept = flags.0.iter().filter(|(letter, _)| asked(letter)).copied().collect();
+                describe((entry, value), word, &Flags(kept), now, output);
+            });
+            if told.is_none() {
+                flags.echo(word, output);
+            }
+            output.extend_from_slice(b"\r\n");
+        }
+        Answered::Value(bytes + 2)
+    }
+
+    /// A compare-and-store that also takes a value whose CAS is larger than the one compared with: it is
+    /// stored, and marked stale.
+    fn invalidate_or_store(&self, key: &[u8], cas: u64, value: &Value, now: Ns) -> Outcome {
+        self.store.change(key, now, |item| match item {
+            None => Change::Leave(Outcome::NotFound),
+            Some((_, old)) if cas == old.cas => Change::Store(value.clone(), Outcome::Stored),
+            Some((_, old)) if cas < old.cas => {
+                Change::Store(Value { stale: true, ..value.clone() }, Outcome::Stored)
+            }
+            Some(_) => Change::Leave(Outcome::Exists),
+        })
+    }
+
+    fn meta_delete(
+        &self,
+        word: &[u8],
+        key: &[u8],
+        flags: &Flags<'_>,
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Result<Answered, &'static str> {
+        let compare = flags.number::<u64>(b'C')?;
+        let cas = flags.number::<u64>(b'E')?.unwrap_or(0);
+        let exptime = flags.number::<i64>(b'T')?;
+        let code = self.store.change(key, now, |item| {
+            let Some((_, old)) = item else { return Change::Leave("NF") };
+            if compare.is_some_and(|compare| compare != old.cas) {
+                return Change::Leave("EX");
+            }
+            // Without `I` and `x` it goes; with them it stays, stale or empty.
+            if !flags.has(b'I') && !flags.has(b'x') {
+                return Change::Delete("HD");
+            }
+            let expires = exptime.map_or(old.expires, |exptime| self.expires(exptime, now));
+            let kept = Value { expires, cas, ..old.clone() };
+            let kept = match flags.has(b'x') {
+                true => Value { data: Box::default(), flags: 0, ..kept },
+                false => kept,
+            };
+            Change::Store(Value { stale: flags.has(b'I'), ..kept }, "HD")
+        });
+        count(if code == "NF" { &self.stats.delete_misses } else { &self.stats.delete_hits });
+        let quiet = flags.has(b'q') && code != "EX";
+        Ok(result(code, quiet, word, flags, output))
+    }
+
+    fn meta_arithmetic(
+        &self,
+        word: &[u8],
+        key: &[u8],
+        flags: &Flags<'_>,
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Result<Answered, &'static str> {
+        let down = match flags.value(b'M').unwrap_or(b"I") {
+            b"I" | b"i" | b"+" => false,
+            b"D" | b"d" | b"-" => true,
+            _ => return Err("CLIENT_ERROR invalid mode for ma\r\n"),
+        };
+        let delta = flags.number::<u64>(b'D')?.unwrap_or(1);
+        let first = flags.number::<u64>(b'J')?.unwrap_or(0);
+        let compare = flags.number::<u64>(b'C')?;
+        let cas = flags.number::<u64>(b'E')?.unwrap_or(0);
+        let (create, exptime) = (flags.number::<i64>(b'N')?, flags.number::<i64>(b'T')?);
+        let code = self.store.change(key, now, |item| {
+            let Some((_, old)) = item else {
+                let Some(exptime) = create else { return Change::Leave(Ok("NF")) };
+                let value = Value::new(first.to_string().as_bytes(), now);
+                let expires = self.expires(exptime, now);
+                return Change::Store(Value { expires, cas, ..value }, Ok("HD"));
+            };
+            if compare.is_some_and(|compare| compare != old.cas) {
+                return Change::Leave(Ok("EX"));
+            }
+            let Some(next) = sum(&old.data, delta, down) else { return Change::Leave(Err(())) };
+            let expires = exptime.map_or(old.expires, |exptime| self.expires(exptime, now));
+            let data = digits(next, &old.data, down);
+            Change::Store(Value { data, cas, expires, ..old.clone() }, Ok("HD"))
+        });
+        let Ok(code) = code else {
+            return Err("CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
+        };
+        let hit = code != "NF";
+        count(match (down, hit) {
+            (false, true) => &self.stats.incr_hits,
+            (false, false) => &self.stats.incr_misses,
+            (true, true) => &self.stats.decr_hits,
+            (true, false) => &self.stats.decr_misses,
+        });
+        if code != "HD" {
+            return Ok(result(code, flags.has(b'q') && code == "NF", word, flags, output));
+        }
+        if flags.has(b'q') && !flags.has(b'v') {
+            return Ok(Answered::Line);
+        }
+        self.store.get(key, now, |entry, value| {
+            let number = value.data.trim_ascii_end();
+            match flags.has(b'v') {
+                true => {
+                    let _ = write!(output, "VA {}", number.len());
+                }
+                false => output.extend_from_slice(b"HD"),
+            }
+            describe((entry, value), word, flags, now, output);
+            output.extend_from_slice(b"\r\n");
+            if flags.has(b'v') {
+                output.extend_from_slice(number);
+                output.extend_from_slice(b"\r\n");
+            }
+        });
+        Ok(Answered::Line)
+    }
+
+    fn meta_debug(&self, word: &[u8], key: &[u8], output: &mut Vec<u8>, now: Ns) -> Answered {
+        let told = self.store.get(key, now, |entry, value| {
+            output.extend_from_slice(b"ME ");
+            output.extend_from_slice(word);
+            let since = now.saturating_sub(entry.read.load(Ordering::Relaxed)) / SECOND;
+            let fetched = if entry.fetched.load(Ordering::Relaxed) { "yes" } else { "no" };
+            let (exp, cas, size) = (ttl(value.expires, now), value.cas, value.data.len());
+            let _ = write!(
+                output,
+                " exp={exp} la={since} cas={cas} fetch={fetched} cls=1 size={size}\r\n"
+            );
+        });
+        if told.is_none() {
+            output.extend_from_slice(b"EN\r\n");
+        }
+        Answered::Line
+    }
+}

@@ -1,0 +1,93 @@
+//! What all threads of a memcached have counted, and how `stats` prints it.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use napkin_policy::Ns;
+
+use super::{Memcached, SECOND, VERSION};
+
+/// Counters, under memcached's names.
+#[derive(Debug, Default)]
+pub struct Stats {
+    pub(super) cmd_get: AtomicU64,
+    pub(super) cmd_set: AtomicU64,
+    pub(super) cmd_flush: AtomicU64,
+    pub(super) cmd_touch: AtomicU64,
+    pub(super) get_hits: AtomicU64,
+    pub(super) get_misses: AtomicU64,
+    pub(super) delete_hits: AtomicU64,
+    pub(super) delete_misses: AtomicU64,
+    pub(super) incr_hits: AtomicU64,
+    pub(super) incr_misses: AtomicU64,
+    pub(super) decr_hits: AtomicU64,
+    pub(super) decr_misses: AtomicU64,
+    pub(super) cas_hits: AtomicU64,
+    pub(super) cas_misses: AtomicU64,
+    pub(super) cas_badval: AtomicU64,
+    pub(super) touch_hits: AtomicU64,
+    pub(super) touch_misses: AtomicU64,
+}
+
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Stats {
+    fn all(&self) -> [(&'static str, &AtomicU64); 17] {
+        [
+            ("cmd_get", &self.cmd_get),
+            ("cmd_set", &self.cmd_set),
+            ("cmd_flush", &self.cmd_flush),
+            ("cmd_touch", &self.cmd_touch),
+            ("get_hits", &self.get_hits),
+            ("get_misses", &self.get_misses),
+            ("delete_hits", &self.delete_hits),
+            ("delete_misses", &self.delete_misses),
+            ("incr_hits", &self.incr_hits),
+            ("incr_misses", &self.incr_misses),
+            ("decr_hits", &self.decr_hits),
+            ("decr_misses", &self.decr_misses),
+            ("cas_hits", &self.cas_hits),
+            ("cas_misses", &self.cas_misses),
+            ("cas_badval", &self.cas_badval),
+            ("touch_hits", &self.touch_hits),
+            ("touch_misses", &self.touch_misses),
+        ]
+    }
+
+    /// Gets, those of several keys counted key by key.
+    pub fn gets(&self) -> u64 {
+        self.cmd_get.load(Ordering::Relaxed)
+    }
+
+    /// Storage commands.
+    pub fn sets(&self) -> u64 {
+        self.cmd_set.load(Ordering::Relaxed)
+    }
+}
+
+impl Memcached {
+    /// The answer to `stats`.
+    pub(super) fn print_stats(&self, output: &mut Vec<u8>, now: Ns) {
+        let seconds = now / SECOND;
+        let mut line = |name: &str, value: &dyn std::fmt::Display| {
+            // A vector takes whatever is written to it.
+            let _ = write!(output, "STAT {name} {value}\r\n");
+        };
+        line("pid", &std::process::id());
+        line("uptime", &seconds);
+        line("time", &(self.epoch + seconds as i64));
+        line("version", &VERSION);
+        line("pointer_size", &usize::BITS);
+        line("curr_items", &self.store.len());
+        line("total_items", &self.store.total());
+        line("bytes", &self.store.bytes());
+        line("limit_maxbytes", &self.store.limit());
+        line("evictions", &self.store.evictions());
+        for (name, counter) in self.stats.all() {
+            line(name, &counter.load(Ordering::Relaxed));
+        }
+        output.extend_from_slice(b"END\r\n");
+    }
+}

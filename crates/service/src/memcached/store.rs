@@ -1,0 +1,373 @@
+//! The items, shared by all workers, within a bound of memory.
+//!
+//! Reading takes no lock: the table is a concurrent hash map (papaya), and an item's value is replaced
+//! whole. What gives way when memory is short is found by a clock hand over a queue of entries: one that
+//! was read since the hand last passed gets another round, which comes near to least recently used and
+//! writes nothing shared on a read but one flag, once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwapOption;
+use crossbeam_queue::SegQueue;
+use napkin_policy::{NEVER, Ns};
+use papaya::HashMap;
+
+/// What an item costs beside its key and its bytes, roughly: entry, value, table and queue.
+pub const ITEM_OVERHEAD: usize = 200;
+
+/// One state of an item.
+#[derive(Debug, Clone)]
+pub struct Value {
+    /// The bytes.
+    pub data: Box<[u8]>,
+    /// The client's.
+    pub flags: u32,
+    /// Unique, and larger than that of any state before it, unless a client gave it.
+    pub cas: u64,
+    /// When it expires; [`NEVER`] if it does not.
+    pub expires: Ns,
+    /// When it was stored.
+    pub stored: Ns,
+    /// It was invalidated by a meta command, and waits to be stored anew.
+    pub stale: bool,
+}
+
+/// An item.
+#[derive(Debug)]
+pub struct Entry {
+    key: Arc<[u8]>,
+    /// `None` once it was deleted: an entry that is dead stays so.
+    value: ArcSwapOption<Value>,
+    /// Read since the hand last passed.
+    referenced: AtomicBool,
+    /// When it was read last.
+    pub(super) read: AtomicU64,
+    /// Whether it was ever read.
+    pub(super) fetched: AtomicBool,
+    /// Somebody was told to store it anew.
+    pub(super) won: AtomicBool,
+}
+
+/// What is to become of an item.
+#[derive(Debug)]
+pub enum Change<R> {
+    /// It has this value from now on, but for `cas`, which the store gives where it is 0.
+    Store(Value, R),
+    /// It is deleted.
+    Delete(R),
+    /// It stays as it is.
+    Leave(R),
+}
+
+/// The items.
+#[derive(Debug)]
+pub struct Store {
+    map: HashMap<Arc<[u8]>, Arc<Entry>>,
+    queue: SegQueue<Arc<Entry>>,
+    queued: AtomicUsize,
+    bytes: AtomicUsize,
+    limit: usize,
+    cas: AtomicU64,
+    /// Whatever was stored before it has gone once it has come.
+    flushed: AtomicU64,
+    evictions: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Store {
+    /// A store of at most `limit` bytes, overhead included.
+    pub fn new(limit: usize) -> Store {
+        Store {
+            map: HashMap::new(),
+            queue: SegQueue::new(),
+            queued: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            limit,
+            cas: AtomicU64::new(0),
+            flushed: AtomicU64::new(NEVER),
+            evictions: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+        }
+    }
+
+    fn is_live(&self, value: &Value, now: Ns) -> bool {
+        let flushed = self.flushed.load(Ordering::Relaxed);
+        value.expires > now && !(flushed <= now && value.stored < flushed)
+    }
+
+    /// Reads an item; `None` if there is none.
+    pub fn get<R>(&self, key: &[u8], now: Ns, read: impl FnOnce(&Entry, &Value) -> R) -> Option<R> {
+        let map = self.map.pin();
+        let entry = map.get(key)?;
+        let value = entry.value.load();
+        let value = value.as_ref().filter(|value| self.is_live(value, now))?;
+        if !entry.referenced.load(Ordering::Relaxed) {
+            entry.referenced.store(true, Ordering::Relaxed);
+        }
+        Some(read(entry, value))
+    }
+
+    /// Changes an item as `decide` says, which is given the item, if there is one, and may be called
+    /// again if somebody else changed it meanwhile.
+    pub fn change<R>(
+        &self,
+        key: &[u8],
+        now: Ns,
+        mut decide: impl FnMut(Option<(&Entry, &Value)>) -> Change<R>,
+    ) -> R {
+        let map = self.map.pin();
+        loop {
+            let Some(entry) = map.get(key) else {
+                let (value, result) = match decide(None) {
+                    Change::Store(value, result) => (value, result),
+                    Change::Delete(result) | Change::Leave(result) => return result,
+                };
+                let key: Arc<[u8]> = key.into();
+                let size = size(&key, &value);
+                let entry = Arc::new(Entry {
+                    key: Arc::clone(&key),
+                    value: ArcSwapOption::from_pointee(self.numbered(value)),
+                    referenced: AtomicBool::new(false),
+                    read: AtomicU64::new(now),
+                    fetched: AtomicBool::new(false),
+                    won: AtomicBool::new(false),
+                });
+                // Counted before anybody can delete it: the sum is never below what is there.
+                self.bytes.fetch_add(size, Ordering::Relaxed);
+                if map.try_insert(key, Arc::clone(&entry)).is_err() {
+                    self.bytes.fetch_sub(size, Ordering::Relaxed);
+                    continue;
+                }
+                self.total.fetch_add(1, Ordering::Relaxed);
+                self.enqueue(entry);
+                self.make_room(now);
+                return result;
+            };
+            let current = entry.value.load_full();
+            let Some(value) = &current else {
+                // Dead: whoever deleted it is about to take it out of the table.
+                map.remove_if(key, |_, other| Arc::ptr_eq(other, entry)).ok();
+                continue;
+            };
+            let live = self.is_live(value, now).then_some((&**entry, &**value));
+            let was_live = live.is_some();
+            let (next, result) = match decide(live) {
+                Change::Store(next, result) => (Some(Arc::new(self.numbered(next))), result),
+                Change::Delete(result) => (None, result),
+                Change::Leave(result) if was_live => return result,
+                Change::Leave(result) => (None, result),
+            };
+            let (stores, added) = (next.is_some(), next.as_ref().map_or(0, |next| size(key, next)));
+            self.bytes.fetch_add(added, Ordering::Relaxed);
+            let before = entry.value.compare_and_swap(&current, next);
+            if !before.as_ref().is_some_and(|before| Arc::ptr_eq(before, value)) {
+                self.bytes.fetch_sub(added, Ordering::Relaxed);
+                continue;
+            }
+            self.bytes.fetch_sub(size(key, value), Ordering::Relaxed);
+            if stores {
+                entry.won.store(false, Ordering::Relaxed);
+                self.total.fetch_add(1, Ordering::Relaxed);
+                self.make_room(now);
+            } else {
+                map.remove_if(key, |_, other| Arc::ptr_eq(other, entry)).ok();
+            }
+            return result;
+        }
+    }
+
+    /// Forgets all items, now.
+    pub fn clear(&self) {
+        let map = self.map.pin();
+        for entry in map.values() {
+            if let Some(last) = entry.value.swap(None) {
+                self.bytes.fetch_sub(size(&entry.key, &last), Ordering::Relaxed);
+            }
+            map.remove_if(&*entry.key, |_, other| Arc::ptr_eq(other, entry)).ok();
+        }
+    }
+
+    /// Forgets, from `at` on, whatever was stored before it.
+    pub fn flush_at(&self, at: Ns) {
+        self.flushed.store(at, Ordering::Relaxed);
+    }
+
+    /// Items, those included that have expired and were not asked for since.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// Bytes, overhead included.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The bound of [`bytes`](Store::bytes).
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Items that gave way to others before they expired.
+    pub fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Relaxed)
+    }
+
+    /// Values stored since it was made.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    fn numbered(&self, value: Value) -> Value {
+        match value.cas {
+            0 => Value { cas: self.cas.fetch_add(1, Ordering::Relaxed) + 1, ..value },
+            _ => value,
+        }
+    }
+
+    fn enqueue(&self, entry: Arc<Entry>) {
+        self.queue.push(entry);
+        let queued = self.queued.fetch_add(1, Ordering::Relaxed) + 1;
+        // The dead lie in the queue until the hand comes by. Where they are many, it is moved.
+        if queued > 2 * self.map.len() + 1_024 {
+            for _ in 0..2 {
+                if let Some(entry) = self.dequeue()
+                    && entry.value.load().is_some()
+                {
+                    self.queue.push(entry);
+                    self.queued.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    fn dequeue(&self) -> Option<Arc<Entry>> {
+        let entry = self.queue.pop()?;
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        Some(entry)
+    }
+
+    /// Moves the hand until what is there fits; twice round at most.
+    fn make_room(&self, now: Ns) {
+        let mut left = 2 * self.queued.load(Ordering::Relaxed);
+        while self.bytes.load(Ordering::Relaxed) > self.limit && left > 0 {
+            left -= 1;
+            let Some(entry) = self.dequeue() else { return };
+            let Some(value) = entry.value.load_full() else { continue };
+            let live = self.is_live(&value, now);
+            if live && entry.referenced.swap(false, Ordering::Relaxed) {
+                self.queue.push(entry);
+                self.queued.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let Some(last) = entry.value.swap(None) else { continue };
+            self.bytes.fetch_sub(size(&entry.key, &last), Ordering::Relaxed);
+            self.evictions.fetch_add(u64::from(live), Ordering::Relaxed);
+            self.map.pin().remove_if(&*entry.key, |_, other| Arc::ptr_eq(other, &entry)).ok();
+        }
+    }
+}
+
+fn size(key: &[u8], value: &Value) -> usize {
+    key.len() + value.data.len() + ITEM_OVERHEAD
+}
+
+impl Value {
+    /// A value that does not expire, without flags.
+    pub fn new(data: &[u8], now: Ns) -> Value {
+        Value { data: data.into(), flags: 0, cas: 0, expires: NEVER, stored: now, stale: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(store: &Store, key: &[u8], bytes: usize, now: Ns) {
+        store.change(key, now, |_| Change::Store(Value::new(&vec![b'x'; bytes], now), ()));
+    }
+
+    fn has(store: &Store, key: &[u8], now: Ns) -> bool {
+        store.get(key, now, |_, _| ()).is_some()
+    }
+
+    #[test]
+    fn what_was_not_read_gives_way_to_what_was() {
+        let store = Store::new(10 * (ITEM_OVERHEAD + 101));
+        for key in 0..10u8 {
+            put(&store, &[key], 100, 1);
+        }
+        assert!(has(&store, &[0], 2));
+        put(&store, &[10], 100, 3);
+        let there: Vec<u8> = (0..=10).filter(|key| has(&store, &[*key], 4)).collect();
+        assert_eq!(there, [0, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!((store.evictions(), store.len()), (1, 10));
+        assert!(store.bytes() <= store.limit());
+    }
+
+    #[test]
+    fn what_is_deleted_is_forgotten_everywhere() {
+        let store = Store::new(1 << 20);
+        for round in 0..10_000u32 {
+            put(&store, &round.to_be_bytes(), 10, 1);
+            store.change(&round.to_be_bytes(), 2, |_| Change::Delete(()));
+        }
+        assert_eq!((store.len(), store.bytes(), store.evictions()), (0, 0, 0));
+        assert!(store.queued.load(Ordering::Relaxed) <= 1_100, "dead entries pile up");
+    }
+
+    #[test]
+    fn it_expires_and_is_flushed_when_the_time_has_come() {
+        let store = Store::new(1 << 20);
+        let value = Value { expires: 10, ..Value::new(b"v", 1) };
+        store.change(b"k", 1, |_| Change::Store(value.clone(), ()));
+        assert!(has(&store, b"k", 9) && !has(&store, b"k", 10));
+        put(&store, b"k", 1, 11);
+        store.flush_at(20);
+        assert!(has(&store, b"k", 19) && !has(&store, b"k", 20));
+        put(&store, b"k", 1, 20);
+        assert!(has(&store, b"k", 21), "stored after it");
+    }
+
+    #[test]
+    fn threads_that_store_and_delete_evict_nothing_while_there_is_room() {
+        let store = Store::new(1 << 20);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..5_000 {
+                        put(&store, b"k", round % 100, 1);
+                        store.change(b"k", 1, |_| Change::Delete(()));
+                    }
+                });
+            }
+        });
+        assert_eq!((store.len(), store.bytes(), store.evictions()), (0, 0, 0));
+    }
+
+    #[test]
+    fn threads_that_change_one_item_lose_no_change() {
+        let store = Store::new(1 << 20);
+        put(&store, b"k", 0, 1);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1_000 {
+                        store.change(b"k", 1, |item| {
+                            let (_, value) = item.expect("nobody deletes it");
+                            let data = [&value.data[..], b"x"].concat();
+                            Change::Store(Value::new(&data, 1), ())
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(store.get(b"k", 1, |_, value| value.data.len()), Some(4_000));
+        assert_eq!(store.bytes(), ITEM_OVERHEAD + 1 + 4_000);
+    }
+}

@@ -1,0 +1,193 @@
+//! Services on byte streams, and the pump between one and a TCP connection.
+//!
+//! A [`StreamService`] sees bytes and answers with bytes; it never blocks, and knows neither sockets nor
+//! threads. A [`Pump`] gives it what a connection received and sends what it answers, and takes nothing
+//! more from a peer who does not read his answers: what a connection holds is bounded.
+
+use napkin_policy::Ns;
+use napkin_stack::{Flow, TcpApplication, TcpStream};
+
+/// What became of a look at a stream's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Served {
+    /// So many bytes were taken, at least one; there may be another request behind them.
+    Took(usize),
+    /// These bytes are the beginning of a request, and the rest has not come.
+    More,
+    /// The connection is to end once what was answered so far has been sent.
+    Close,
+}
+
+/// A service on byte streams. One value serves all connections of a thread.
+pub trait StreamService {
+    /// What it keeps of a connection.
+    type Connection;
+
+    /// A connection was opened.
+    fn open(&mut self) -> Self::Connection;
+
+    /// Serves the request at the beginning of `input`, which is not empty, and appends its answer to
+    /// `output`.
+    fn serve(
+        &mut self,
+        connection: &mut Self::Connection,
+        input: &[u8],
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Served;
+
+    /// Bytes of the longest request: a connection that has sent as many, and still wants to send more,
+    /// is closed.
+    fn longest_request(&self) -> usize;
+}
+
+/// Bytes of answers that wait to be sent before requests wait, too.
+const OUTPUT: usize = 64 * 1_024;
+/// What a buffer keeps when it is empty.
+const KEPT: usize = 4 * 1_024;
+
+/// Serves TCP connections by a [`StreamService`].
+#[derive(Debug)]
+pub struct Pump<S> {
+    /// The service.
+    pub service: S,
+    /// Connections opened.
+    pub opened: u64,
+    /// Requests served.
+    pub served: u64,
+}
+
+impl<S> Pump<S> {
+    /// A pump for a service.
+    pub fn new(service: S) -> Pump<S> {
+        Pump { service, opened: 0, served: 0 }
+    }
+}
+
+/// A connection's buffers, and what the service keeps of it.
+#[derive(Debug)]
+pub struct Pumped<C> {
+    connection: C,
+    input: Vec<u8>,
+    /// Bytes of `input` that were taken.
+    taken: usize,
+    output: Vec<u8>,
+    /// Bytes of `output` that were sent.
+    sent: usize,
+    closing: bool,
+}
+
+impl<C> Pumped<C> {
+    /// Sends what waits; whether all of it was taken.
+    fn flush(&mut self, stream: &mut TcpStream<'_>) -> bool {
+        self.sent += stream.send(&self.output[self.sent..]);
+        if self.sent < self.output.len() {
+            return false;
+        }
+        self.sent = 0;
+        self.output.clear();
+        self.output.shrink_to(KEPT);
+        true
+    }
+
+    /// Receives more, up to `most` bytes that were not taken; whether any came.
+    fn receive(&mut self, stream: &mut TcpStream<'_>, most: usize) -> bool {
+        self.input.drain(..self.taken);
+        self.taken = 0;
+        if self.input.is_empty() {
+            self.input.shrink_to(KEPT);
+        }
+        let room = most.saturating_sub(self.input.len());
+        stream.receive(&mut self.input, room) > 0
+    }
+}
+
+impl<S: StreamService> TcpApplication for Pump<S> {
+    type State = Pumped<S::Connection>;
+
+    fn opened(&mut self, _: Flow) -> Self::State {
+        self.opened += 1;
+        Pumped {
+            connection: self.service.open(),
+            input: Vec::new(),
+            taken: 0,
+            output: Vec::new(),
+            sent: 0,
+            closing: false,
+        }
+    }
+
+    fn ready(&mut self, state: &mut Self::State, stream: &mut TcpStream<'_>, now: Ns) {
+        let most = self.service.longest_request();
+        loop {
+            let flushed = state.flush(stream);
+            if state.closing || !stream.writable() {
+                break;
+            }
+            if !flushed && state.output.len() - state.sent > OUTPUT {
+                return;
+            }
+            let waiting = &state.input[state.taken..];
+            let served = match waiting.is_empty() {
+                true => Served::More,
+                false => self.service.serve(&mut state.connection, waiting, &mut state.output, now),
+            };
+            match served {
+                Served::Took(bytes) => {
+                    debug_assert!(bytes > 0, "nothing was taken");
+                    state.taken += bytes.min(waiting.len());
+                    self.served += 1;
+                }
+                Served::Close => state.closing = true,
+                Served::More if state.receive(stream, most) => {}
+                Served::More => {
+                    // Nothing came: because nothing did, because nothing will, or for want of room.
+                    state.closing = stream.ended() || state.input.len() >= most;
+                    if !state.closing {
+                        return;
+                    }
+                }
+            }
+        }
+        if state.output.is_empty() || !stream.writable() {
+            stream.close();
+        }
+    }
+}
+
+/// Sends back whatever comes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct EchoStream;
+
+impl StreamService for EchoStream {
+    type Connection = ();
+
+    fn open(&mut self) {}
+
+    fn serve(&mut self, (): &mut (), input: &[u8], output: &mut Vec<u8>, _: Ns) -> Served {
+        output.extend_from_slice(input);
+        Served::Took(input.len())
+    }
+
+    fn longest_request(&self) -> usize {
+        16 * 1_024
+    }
+}
+
+/// Lets go whatever comes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SinkStream;
+
+impl StreamService for SinkStream {
+    type Connection = ();
+
+    fn open(&mut self) {}
+
+    fn serve(&mut self, (): &mut (), input: &[u8], _: &mut Vec<u8>, _: Ns) -> Served {
+        Served::Took(input.len())
+    }
+
+    fn longest_request(&self) -> usize {
+        16 * 1_024
+    }
+}
