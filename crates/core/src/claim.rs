@@ -21,27 +21,26 @@ use crate::state::Release;
 pub(crate) struct Claim<'a, Q> {
     host: &'a Host<Q>,
     instance: &'a Instance<Q>,
-    id: Id,
 }
 
 impl<'a, Q> Claim<'a, Q> {
     /// The claim for a token that the caller has just won, adopted or taken off a list.
     #[inline]
-    pub(crate) fn from_token(host: &'a Host<Q>, id: Id) -> Self {
-        Claim { host, instance: host.instance(id), id }
+    pub(crate) fn from_token(host: &'a Host<Q>, instance: &'a Instance<Q>) -> Self {
+        Claim { host, instance }
     }
 
     /// The token, for a list or for a thread that will adopt it.
     #[inline]
-    pub(crate) fn into_token(self) -> Id {
-        let id = self.id;
+    pub(crate) fn into_token(self) -> &'a Instance<Q> {
+        let instance = self.instance;
         mem::forget(self);
-        id
+        instance
     }
 
     #[inline]
     pub(crate) fn id(&self) -> Id {
-        self.id
+        self.instance.id
     }
 
     #[inline]
@@ -65,7 +64,7 @@ impl<'a, Q> Claim<'a, Q> {
                 Ok(())
             }
             Release::Missed => {
-                self.instance.counters.repolls();
+                self.instance.counters.repolls.add(1);
                 Err(self)
             }
         }
@@ -81,7 +80,7 @@ impl<'a, Q> Claim<'a, Q> {
                 true
             }
             Release::Missed => {
-                claim.instance.counters.repolls();
+                claim.instance.counters.repolls.add(1);
                 false
             }
         }
@@ -92,6 +91,6 @@ impl<Q> Drop for Claim<'_, Q> {
     /// Only a context that unwinds, or that was abandoned between two steps, gets here.
     fn drop(&mut self) {
         self.instance.state.take_from_thread();
-        self.host.strand(self.id);
+        self.host.strand(self.instance);
     }
 }

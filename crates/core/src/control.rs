@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::claim::Claim;
 use crate::host::Host;
-use crate::instance::Id;
+use crate::instance::{Id, Instance};
 use crate::race::{self, Race};
 use crate::raised_from::RaisedFrom;
 use crate::state::Prep;
@@ -46,7 +46,7 @@ impl core::error::Error for ControlError {}
 #[derive(Debug)]
 pub struct Disable<'a, Q> {
     host: &'a Host<Q>,
-    id: Id,
+    instance: &'a Instance<Q>,
     claim: Option<Claim<'a, Q>>,
     done: bool,
 }
@@ -57,16 +57,17 @@ impl<'a, Q> Disable<'a, Q> {
     /// # Errors
     /// If it is disabled, or about to be, already.
     pub fn new(host: &'a Host<Q>, id: Id) -> Result<Self, ControlError> {
-        if !host.instance(id).state.ask_disable() {
+        let instance = host.instance(id);
+        if !instance.state.ask_disable() {
             return Err(ControlError::AlreadyDisabled(id));
         }
-        Ok(Disable { host, id, claim: None, done: false })
+        Ok(Disable { host, instance, claim: None, done: false })
     }
 }
 
 impl<Q> Pass<Q> for Disable<'_, Q> {
     fn next(&mut self, now: Ns, _: Did) -> Op {
-        let instance = self.host.instance(self.id);
+        let instance = self.instance;
         if self.done {
             return Op::Done;
         }
@@ -79,8 +80,8 @@ impl<Q> Pass<Q> for Disable<'_, Q> {
             return Op::Done;
         }
         if instance.state.take_disabled() {
-            self.claim = Some(Claim::from_token(self.host, self.id));
-            return Op::Mask(self.id);
+            self.claim = Some(Claim::from_token(self.host, self.instance));
+            return Op::Mask(self.instance.id);
         }
         Op::Sleep(now + DISABLE_RETRY)
     }
@@ -96,7 +97,7 @@ impl<Q> Drop for Disable<'_, Q> {
         if self.done {
             return;
         }
-        let instance = self.host.instance(self.id);
+        let instance = self.instance;
         match self.claim.take() {
             Some(claim) => {
                 instance.cancel_timer();
@@ -109,7 +110,7 @@ impl<Q> Drop for Disable<'_, Q> {
                 // Interrupts and timers came in vain meanwhile, and the owner may have left with
                 // neither: whoever polls has to look.
                 if instance.state.schedule_prep() == Prep::Won {
-                    self.host.strand(self.id);
+                    self.host.strand(instance);
                 }
             }
         }
@@ -121,7 +122,7 @@ impl<Q> Drop for Disable<'_, Q> {
 #[derive(Debug)]
 pub struct Enable<'a, Q> {
     host: &'a Host<Q>,
-    id: Id,
+    instance: &'a Instance<Q>,
     claim: Option<Claim<'a, Q>>,
     at: EnableAt,
 }
@@ -143,16 +144,16 @@ impl<'a, Q> Enable<'a, Q> {
         let instance = host.instance(id);
         if race::on(Race::EnableInTwoSteps) && instance.state.load().disabled() {
             instance.state.clear_sched_only();
-            return Ok(Enable { host, id, claim: None, at: EnableAt::Start });
+            return Ok(Enable { host, instance, claim: None, at: EnableAt::Start });
         }
         if !instance.state.take_enabled() {
             return Err(ControlError::NotDisabled(id));
         }
-        let mut claim = Claim::from_token(host, id);
+        let mut claim = Claim::from_token(host, instance);
         let owned = claim.owned();
         owned.defer_count = 0;
         owned.hold_until = 0;
-        Ok(Enable { host, id, claim: Some(claim), at: EnableAt::Start })
+        Ok(Enable { host, instance, claim: Some(claim), at: EnableAt::Start })
     }
 
     fn route(&mut self) -> Op {
@@ -167,19 +168,19 @@ impl<Q> Pass<Q> for Enable<'_, Q> {
         match self.at {
             EnableAt::Start if self.claim.is_none() => {
                 // Race R5's second half. Then it goes on as usual, if nobody came in between.
-                let state = &self.host.instance(self.id).state;
+                let state = &self.instance.state;
                 state.clear(crate::state::NPSVC);
                 if state.schedule_prep() != Prep::Won {
                     self.at = EnableAt::Ended;
                     return Op::Done;
                 }
-                self.claim = Some(Claim::from_token(self.host, self.id));
+                self.claim = Some(Claim::from_token(self.host, self.instance));
                 self.at = EnableAt::Unmasked;
-                Op::Unmask(self.id)
+                Op::Unmask(self.instance.id)
             }
             EnableAt::Start => {
                 self.at = EnableAt::Unmasked;
-                Op::Unmask(self.id)
+                Op::Unmask(self.instance.id)
             }
             EnableAt::Unmasked => {
                 if did != Did::Unmasked(true)
@@ -194,7 +195,7 @@ impl<Q> Pass<Q> for Enable<'_, Q> {
                     }
                 }
                 self.at = EnableAt::Masked;
-                Op::Mask(self.id)
+                Op::Mask(self.instance.id)
             }
             EnableAt::Masked => self.route(),
             EnableAt::Ended => Op::Done,
@@ -211,7 +212,7 @@ impl<Q> Pass<Q> for Enable<'_, Q> {
 #[derive(Debug)]
 pub struct TxPoll<'a, Q> {
     host: &'a Host<Q>,
-    id: Id,
+    instance: &'a Instance<Q>,
     claim: Option<Claim<'a, Q>>,
     at: TxPollAt,
     reaped: u16,
@@ -231,8 +232,8 @@ impl<'a, Q> TxPoll<'a, Q> {
     /// # Panics
     /// If there is no such instance.
     pub fn new(host: &'a Host<Q>, id: Id) -> Self {
-        let _ = host.instance(id);
-        TxPoll { host, id, claim: None, at: TxPollAt::Start, reaped: 0 }
+        let instance = host.instance(id);
+        TxPoll { host, instance, claim: None, at: TxPollAt::Start, reaped: 0 }
     }
 
     /// Completions reaped; after [`Op::Done`].
@@ -244,10 +245,10 @@ impl<'a, Q> TxPoll<'a, Q> {
 impl<Q> Pass<Q> for TxPoll<'_, Q> {
     fn next(&mut self, _: Ns, did: Did) -> Op {
         if self.at == TxPollAt::Start {
-            if self.host.instance(self.id).state.claim_free() {
-                self.claim = Some(Claim::from_token(self.host, self.id));
+            if self.instance.state.claim_free() {
+                self.claim = Some(Claim::from_token(self.host, self.instance));
                 self.at = TxPollAt::Polled;
-                return Op::Poll { id: self.id, budget: 0 };
+                return Op::Poll { id: self.instance.id, budget: 0 };
             }
             self.at = TxPollAt::Ended;
         }
@@ -269,7 +270,7 @@ impl<Q> Pass<Q> for TxPoll<'_, Q> {
             Err(claim) => {
                 self.claim = Some(claim);
                 self.at = TxPollAt::Masked;
-                Op::Mask(self.id)
+                Op::Mask(self.instance.id)
             }
         }
     }
@@ -290,10 +291,11 @@ impl<Q> Host<Q> {
         id: Id,
         change: impl FnOnce(&mut Q) -> T,
     ) -> Result<T, ControlError> {
-        if !self.instance(id).state.lock_disabled() {
+        let instance = self.instance(id);
+        if !instance.state.lock_disabled() {
             return Err(ControlError::NotDisabled(id));
         }
-        let mut locked = Locked(Some(Claim::from_token(self, id)));
+        let mut locked = Locked(Some(Claim::from_token(self, instance)));
         Ok(change(queue_of(locked.0.as_mut())))
     }
 }

@@ -1,7 +1,6 @@
 //! What happened on one instance, counted.
 //!
-//! Everything but the interrupts is written by whoever owns the instance, so a count is a load and
-//! a store, not a locked instruction. Readers see each count as it stood a moment ago; the counts
+//! Most counts are written by whoever owns the instance alone. Readers see each count as it stood a moment ago; the counts
 //! of one snapshot need not be of the same moment.
 
 use crate::sync::{Count, Ordering};
@@ -43,8 +42,40 @@ impl Owner {
     }
 }
 
+/// A count with one writer at a time, whoever owns what is counted: no locked instruction.
+#[derive(Debug, Default)]
+pub(crate) struct OwnerCount(Count);
+
+impl OwnerCount {
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.get().wrapping_add(n), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A count that any context adds to.
+#[derive(Debug, Default)]
+pub(crate) struct SharedCount(Count);
+
+impl SharedCount {
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 macro_rules! counts {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty,)*) => {
         /// The counts of one instance at one moment, or their growth over a window.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub struct Counts {
@@ -64,41 +95,30 @@ macro_rules! counts {
         /// The counters of one instance.
         #[derive(Debug)]
         pub(crate) struct Counters {
-            polls: [Count; OWNERS],
-            empty_polls: [Count; OWNERS],
-            $($name: Count,)*
+            polls: [OwnerCount; OWNERS],
+            empty_polls: [OwnerCount; OWNERS],
+            $(pub(crate) $name: $kind,)*
             idle_gap_min: Count,
         }
 
         impl Counters {
             pub(crate) fn new() -> Self {
                 Counters {
-                    polls: core::array::from_fn(|_| Count::new(0)),
-                    empty_polls: core::array::from_fn(|_| Count::new(0)),
-                    $($name: Count::new(0),)*
+                    polls: Default::default(),
+                    empty_polls: Default::default(),
+                    $($name: Default::default(),)*
                     idle_gap_min: Count::new(NEVER),
                 }
             }
 
             pub(crate) fn snapshot(&self) -> Counts {
                 Counts {
-                    polls: core::array::from_fn(|i| self.polls[i].load(Ordering::Relaxed)),
-                    empty_polls: core::array::from_fn(|i| {
-                        self.empty_polls[i].load(Ordering::Relaxed)
-                    }),
-                    $($name: self.$name.load(Ordering::Relaxed),)*
+                    polls: self.polls.each_ref().map(OwnerCount::get),
+                    empty_polls: self.empty_polls.each_ref().map(OwnerCount::get),
+                    $($name: self.$name.get(),)*
                     idle_gap_min: self.idle_gap_min.load(Ordering::Relaxed),
                 }
             }
-
-            $(
-                /// One more; from any context.
-                #[inline]
-                #[allow(dead_code, reason = "a count has one kind of writer, shared or owner")]
-                pub(crate) fn $name(&self) {
-                    self.$name.fetch_add(1, Ordering::Relaxed);
-                }
-            )*
         }
 
         impl Counts {
@@ -128,66 +148,50 @@ macro_rules! counts {
 
 counts! {
     /// Frames received.
-    packets,
+    packets: OwnerCount,
     /// Transmit completions reaped.
-    completions,
+    completions: OwnerCount,
     /// Interrupts, also those that found the instance owned.
-    interrupts,
+    interrupts: SharedCount,
     /// Interrupts that won the instance at least its hold after the last work: with *hold*, all of
     /// them.
-    interrupts_after_hold,
+    interrupts_after_hold: OwnerCount,
     /// Interrupts that found the instance owned and left [`MISSED`](crate::state::MISSED).
-    interrupts_missed,
+    interrupts_missed: SharedCount,
     /// Releases that found the mark, and polled once more.
-    repolls,
+    repolls: OwnerCount,
     /// Completions that left the interrupt masked and a timer armed (deferral, suspension).
-    deferrals,
+    deferrals: OwnerCount,
     /// Completions that left the interrupt masked because every active receiver was full.
-    parks,
+    parks: OwnerCount,
     /// Timer expiries that scheduled the instance.
-    timer_polls,
+    timer_polls: OwnerCount,
     /// Timer expiries that found the instance owned.
-    timer_missed,
+    timer_missed: SharedCount,
     /// Times the instance was handed to a new owner by a mode change.
-    handovers,
+    handovers: OwnerCount,
     /// Busy-poll sessions that claimed the instance.
-    busy_claims,
+    busy_claims: OwnerCount,
 }
 
 impl Counters {
-    #[inline]
-    fn own(counter: &Count, n: u64) {
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
     /// A poll by the instance's owner.
     #[inline]
     pub(crate) fn poll(&self, owner: Owner, work: Work) {
-        let slot = owner as usize;
-        if work.any() {
-            if work.rx != 0 {
-                Self::own(&self.polls[slot], 1);
-                Self::own(&self.packets, u64::from(work.rx));
-            } else {
-                Self::own(&self.empty_polls[slot], 1);
-            }
-            if work.tx != 0 {
-                Self::own(&self.completions, u64::from(work.tx));
-            }
+        if work.rx != 0 {
+            self.polls[owner as usize].add(1);
+            self.packets.add(u64::from(work.rx));
         } else {
-            Self::own(&self.empty_polls[slot], 1);
+            self.empty_polls[owner as usize].add(1);
+        }
+        if work.tx != 0 {
+            self.completions.add(u64::from(work.tx));
         }
     }
 
     /// Polls that received nothing and that nobody made one by one, for the instance's owner.
     pub(crate) fn empty_polls(&self, owner: Owner, n: u64) {
-        Self::own(&self.empty_polls[owner as usize], n);
-    }
-
-    /// A deferral, by the instance's owner.
-    #[inline]
-    pub(crate) fn own_deferral(&self) {
-        Self::own(&self.deferrals, 1);
+        self.empty_polls[owner as usize].add(n);
     }
 
     /// The idle time that an interrupt ended; by the new owner.

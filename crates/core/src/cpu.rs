@@ -4,9 +4,11 @@
 //! was woken" are bits of one word, so that raising and ending are single steps and no wake-up can
 //! fall between them.
 
-use crate::counters::Owner;
+use crate::counters::{Owner, OwnerCount, SharedCount};
+use crate::instance::CpuId;
 use crate::list::PollList;
 use crate::raised_from::RaisedFrom;
+use crate::step::{Op, Task};
 use crate::sync::{AtomicU32, Count, Ordering, Word32};
 use crate::vector::Vector;
 use crate::{MILLISECOND, Ns};
@@ -77,6 +79,7 @@ pub struct CpuCounts {
 /// One CPU.
 #[derive(Debug)]
 pub struct Cpu {
+    pub(crate) id: CpuId,
     word: Word32,
     pub(crate) list: PollList,
     policy: AtomicU32,
@@ -84,15 +87,16 @@ pub struct Cpu {
     budget_time: Count,
     dispatch_time: Count,
     dispatch_passes: AtomicU32,
-    net_rx: Count,
-    time_squeeze: Count,
-    dispatches: Count,
-    ksoftirqd_wakes: Count,
+    net_rx: OwnerCount,
+    time_squeeze: OwnerCount,
+    dispatches: OwnerCount,
+    ksoftirqd_wakes: SharedCount,
 }
 
 impl Cpu {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(id: CpuId) -> Self {
         let cpu = Cpu {
+            id,
             word: Word32::new(0),
             list: PollList::new(),
             policy: AtomicU32::new(0),
@@ -100,10 +104,10 @@ impl Cpu {
             budget_time: Count::new(0),
             dispatch_time: Count::new(0),
             dispatch_passes: AtomicU32::new(0),
-            net_rx: Count::new(0),
-            time_squeeze: Count::new(0),
-            dispatches: Count::new(0),
-            ksoftirqd_wakes: Count::new(0),
+            net_rx: OwnerCount::default(),
+            time_squeeze: OwnerCount::default(),
+            dispatches: OwnerCount::default(),
+            ksoftirqd_wakes: SharedCount::default(),
         };
         cpu.set_limits(Limits::default());
         cpu.set_policy(CpuPolicy::default());
@@ -166,10 +170,10 @@ impl Cpu {
     /// The counts as they were a moment ago.
     pub fn counts(&self) -> CpuCounts {
         CpuCounts {
-            net_rx: self.net_rx.load(Ordering::Relaxed),
-            time_squeeze: self.time_squeeze.load(Ordering::Relaxed),
-            dispatches: self.dispatches.load(Ordering::Relaxed),
-            ksoftirqd_wakes: self.ksoftirqd_wakes.load(Ordering::Relaxed),
+            net_rx: self.net_rx.get(),
+            time_squeeze: self.time_squeeze.get(),
+            dispatches: self.dispatches.get(),
+            ksoftirqd_wakes: self.ksoftirqd_wakes.get(),
         }
     }
 
@@ -203,6 +207,19 @@ impl Cpu {
         }
     }
 
+    /// Marks vectors pending, and says who has to run them.
+    #[inline]
+    pub(crate) fn raise_from(&self, vectors: u32, from: RaisedFrom) -> Option<Op> {
+        match (self.raise(vectors), from) {
+            (Raised::Seen, _) => None,
+            (Raised::Idle, RaisedFrom::Interrupt) => Some(Op::Raise(self.id)),
+            (Raised::Idle, RaisedFrom::Application) => Some(Op::RunHere(self.id)),
+            (Raised::Idle, RaisedFrom::Thread) => {
+                self.wake_ksoftirqd().then_some(Op::Wake(Task::Ksoftirqd(self.id)))
+            }
+        }
+    }
+
     /// Becomes this CPU's runner and takes the pending vectors that `allowed` picks from the word;
     /// `None` if somebody runs already or nothing is left to run.
     #[inline]
@@ -216,7 +233,7 @@ impl Cpu {
             let new = old & !take | RUNNING;
             match self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    Self::own(&self.dispatches);
+                    self.dispatches.add(1);
                     return Some(take);
                 }
                 Err(now) => old = now,
@@ -273,7 +290,7 @@ impl Cpu {
                 Ok(_) => {
                     let wake = old & KSOFTIRQD == 0;
                     if wake {
-                        self.ksoftirqd_wakes.fetch_add(1, Ordering::Relaxed);
+                        self.ksoftirqd_wakes.add(1);
                     }
                     return wake;
                 }
@@ -301,7 +318,7 @@ impl Cpu {
     #[inline]
     pub(crate) fn enter_net_rx(&self) {
         self.word.fetch_or(IN_NET_RX, Ordering::AcqRel);
-        Self::own(&self.net_rx);
+        self.net_rx.add(1);
     }
 
     /// The network softirq has left its list; who schedules from now on raises.
@@ -324,13 +341,7 @@ impl Cpu {
 
     #[inline]
     pub(crate) fn squeezed(&self) {
-        Self::own(&self.time_squeeze);
-    }
-
-    /// One more, by the runner.
-    #[inline]
-    fn own(counter: &Count) {
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.time_squeeze.add(1);
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::claim::Claim;
 use crate::contract::World;
-use crate::cpu::{Cpu, Raised};
+use crate::cpu::Cpu;
 use crate::instance::{CpuId, Id, Instance};
 use crate::order::Order;
 use crate::race::{self, Race};
@@ -40,15 +40,16 @@ impl<Q> Host<Q> {
     pub fn new(cpus: u16, queues: impl IntoIterator<Item = (Q, CpuId)>) -> Self {
         let instances: Box<[_]> = queues
             .into_iter()
-            .map(|(queue, cpu)| {
+            .enumerate()
+            .map(|(id, (queue, cpu))| {
                 assert!(cpu.0 < cpus, "a queue names CPU {} of {cpus}", cpu.0);
-                Instance::new(queue, cpu)
+                Instance::new(Id(id as u16), queue, cpu)
             })
             .collect();
         assert!(cpus > 0 && cpus < u16::MAX, "{cpus} CPUs");
         assert!(instances.len() < usize::from(u16::MAX), "{} instances", instances.len());
         let work = ArrayQueue::new(instances.len().max(1));
-        let cpus = (0..cpus).map(|_| Cpu::new()).collect::<Vec<_>>().into();
+        let cpus = (0..cpus).map(|id| Cpu::new(CpuId(id))).collect::<Vec<_>>().into();
         Host { instances, cpus, work, rules: Rules::new(), contract: World::default() }
     }
 
@@ -169,8 +170,9 @@ impl<Q> Host<Q> {
     /// step that the caller has to take, if any, is returned.
     #[must_use = "the step that runs the softirq, or wakes who polls"]
     pub fn schedule(&self, id: Id, from: RaisedFrom) -> Option<Op> {
-        match self.instance(id).state.schedule_prep() {
-            Prep::Won => self.route(Claim::from_token(self, id), from),
+        let instance = self.instance(id);
+        match instance.state.schedule_prep() {
+            Prep::Won => self.route(Claim::from_token(self, instance), from),
             Prep::Missed | Prep::Disabled => None,
         }
     }
@@ -204,11 +206,12 @@ impl<Q> Host<Q> {
         };
         match prep {
             Prep::Won => {
-                instance.counters.timer_polls();
-                self.route_on(Claim::from_token(self, id), cpu, RaisedFrom::Interrupt)
+                instance.counters.timer_polls.add(1);
+                let claim = Claim::from_token(self, instance);
+                self.route_on(claim, self.cpu(cpu), RaisedFrom::Interrupt)
             }
             Prep::Missed => {
-                instance.counters.timer_missed();
+                instance.counters.timer_missed.add(1);
                 None
             }
             Prep::Disabled => None,
@@ -218,13 +221,13 @@ impl<Q> Host<Q> {
     /// Hands an instance to whoever is to poll it.
     #[inline]
     pub(crate) fn route(&self, claim: Claim<'_, Q>, from: RaisedFrom) -> Option<Op> {
-        let cpu = claim.instance().cpu();
+        let cpu = self.cpu(claim.instance().cpu());
         self.route_on(claim, cpu, from)
     }
 
     /// The same; if it is the softirq, that of a given CPU.
     #[inline]
-    fn route_on(&self, claim: Claim<'_, Q>, cpu: CpuId, from: RaisedFrom) -> Option<Op> {
+    fn route_on(&self, claim: Claim<'_, Q>, cpu: &Cpu, from: RaisedFrom) -> Option<Op> {
         let instance = claim.instance();
         loop {
             let state = instance.state.load();
@@ -232,7 +235,7 @@ impl<Q> Host<Q> {
                 Threaded::Enabled | Threaded::BusyPoll => {
                     // Fails only if the mode has changed since: look again.
                     if instance.state.give_to_thread() {
-                        return Some(Op::Wake(Task::Napi(claim.into_token())));
+                        return Some(Op::Wake(Task::Napi(claim.into_token().id)));
                     }
                 }
                 Threaded::Workqueue => {
@@ -244,8 +247,8 @@ impl<Q> Host<Q> {
                     if state.has(SCHED_THREADED | IN_BUSY_POLL) {
                         instance.state.take_from_thread();
                     }
-                    self.cpu(cpu).list.push(&self.instances, claim.into_token());
-                    return self.raise(cpu, Vector::NetRx.bit(), from);
+                    cpu.list.push(claim.into_token());
+                    return cpu.raise_from(Vector::NetRx.bit(), from);
                 }
             }
         }
@@ -254,34 +257,22 @@ impl<Q> Host<Q> {
     /// Puts an item at the tail of the shared pool's queue.
     pub(crate) fn queue_work(&self, claim: Claim<'_, Q>) -> bool {
         // There is room for every instance, and a token is on it at most once.
-        let pushed = self.work.push(claim.into_token());
+        let pushed = self.work.push(claim.into_token().id);
         debug_assert!(pushed.is_ok(), "more items than instances");
         pushed.is_ok()
-    }
-
-    /// Marks vectors of a CPU pending, and says who has to run them.
-    pub(crate) fn raise(&self, cpu: CpuId, vectors: u32, from: RaisedFrom) -> Option<Op> {
-        match (self.cpu(cpu).raise(vectors), from) {
-            (Raised::Seen, _) => None,
-            (Raised::Idle, RaisedFrom::Interrupt) => Some(Op::Raise(cpu)),
-            (Raised::Idle, RaisedFrom::Application) => Some(Op::RunHere(cpu)),
-            (Raised::Idle, RaisedFrom::Thread) => {
-                self.cpu(cpu).wake_ksoftirqd().then_some(Op::Wake(Task::Ksoftirqd(cpu)))
-            }
-        }
     }
 
     /// Marks vectors that are not the core's pending (a timer tick, a tasklet).
     #[must_use = "the step that runs the softirq"]
     pub fn raise_vectors(&self, cpu: CpuId, vectors: u32, from: RaisedFrom) -> Option<Op> {
-        self.raise(cpu, vectors & crate::cpu::VECTORS & !crate::cpu::NET, from)
+        self.cpu(cpu).raise_from(vectors & crate::cpu::VECTORS & !crate::cpu::NET, from)
     }
 
     /// Leaves an instance whose owner unwound to its CPU's softirq. The world, which knows that a
     /// context unwound, runs the softirqs of all CPUs once.
-    pub(crate) fn strand(&self, id: Id) {
-        let cpu = self.instance(id).cpu();
-        self.cpu(cpu).list.push(&self.instances, id);
-        self.cpu(cpu).raise(Vector::NetRx.bit());
+    pub(crate) fn strand(&self, instance: &Instance<Q>) {
+        let cpu = self.cpu(instance.cpu());
+        cpu.list.push(instance);
+        cpu.raise(Vector::NetRx.bit());
     }
 }

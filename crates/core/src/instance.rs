@@ -33,6 +33,7 @@ pub(crate) struct Owned<Q> {
 /// One instance. Made by [`Host::new`](crate::Host::new), disabled, and never moved.
 #[derive(Debug)]
 pub struct Instance<Q> {
+    pub(crate) id: Id,
     pub(crate) state: StateWord,
     /// The next instance of the list this one is on; only its token's holder writes it.
     pub(crate) next: AtomicU32,
@@ -49,8 +50,9 @@ pub struct Instance<Q> {
 }
 
 impl<Q> Instance<Q> {
-    pub(crate) fn new(queue: Q, cpu: CpuId) -> Self {
+    pub(crate) fn new(id: Id, queue: Q, cpu: CpuId) -> Self {
         Instance {
+            id,
             state: StateWord::new(),
             next: AtomicU32::new(u32::MAX),
             deadline: Word64::new(NEVER),

@@ -3,7 +3,7 @@
 use crate::claim::Claim;
 use crate::contract::Owed;
 use crate::host::Host;
-use crate::instance::Id;
+use crate::instance::{Id, Instance};
 use crate::raised_from::RaisedFrom;
 use crate::state::Prep;
 use crate::step::{Did, Op, Pass};
@@ -16,7 +16,7 @@ use crate::{NEVER, Ns};
 #[derive(Debug)]
 pub struct Interrupt<'a, Q> {
     host: &'a Host<Q>,
-    id: Id,
+    instance: &'a Instance<Q>,
     taken: bool,
     claim: Option<Claim<'a, Q>>,
     owed: Owed,
@@ -28,7 +28,13 @@ impl<'a, Q> Interrupt<'a, Q> {
     /// # Panics
     /// If there is no such instance.
     pub fn new(host: &'a Host<Q>, id: Id) -> Self {
-        Interrupt { host, id, taken: false, claim: None, owed: Owed::default() }
+        Interrupt {
+            host,
+            instance: host.instance(id),
+            taken: false,
+            claim: None,
+            owed: Owed::default(),
+        }
     }
 }
 
@@ -43,22 +49,22 @@ impl<Q> Pass<Q> for Interrupt<'_, Q> {
             self.owed.answered();
             return Op::Done;
         }
-        let instance = self.host.instance(self.id);
-        instance.counters.interrupts();
+        let instance = self.instance;
+        instance.counters.interrupts.add(1);
         match instance.state.schedule_prep() {
             Prep::Won => {
-                let mut claim = Claim::from_token(self.host, self.id);
+                let mut claim = Claim::from_token(self.host, instance);
                 let last_work = claim.owned().last_work;
                 let gap = if last_work == 0 { NEVER } else { now.saturating_sub(last_work) };
                 instance.counters.idle_gap(gap);
                 if gap >= instance.settings.hold() {
-                    instance.counters.interrupts_after_hold();
+                    instance.counters.interrupts_after_hold.add(1);
                 }
                 self.claim = Some(claim);
-                Op::Mask(self.id)
+                Op::Mask(instance.id)
             }
             Prep::Missed => {
-                instance.counters.interrupts_missed();
+                instance.counters.interrupts_missed.add(1);
                 Op::Done
             }
             Prep::Disabled => Op::Done,

@@ -4,7 +4,7 @@ use crate::claim::Claim;
 use crate::counters::Owner;
 use crate::host::Host;
 use crate::idle::IdleCycle;
-use crate::instance::Id;
+use crate::instance::{Id, Instance};
 use crate::race::{self, Race};
 use crate::raised_from::RaisedFrom;
 use crate::state::{DISABLE, SCHED, SCHED_THREADED, THREADED};
@@ -21,7 +21,7 @@ use napkin_policy::Threaded;
 #[derive(Debug)]
 pub struct Kthread<'a, Q> {
     host: &'a Host<Q>,
-    id: Id,
+    instance: &'a Instance<Q>,
     turn: Turn<'a, Q>,
 }
 
@@ -31,9 +31,8 @@ impl<'a, Q> Kthread<'a, Q> {
     /// # Panics
     /// If there is no such instance; in debug builds, if it begins inside the step that wakes it.
     pub fn new(host: &'a Host<Q>, id: Id) -> Self {
-        let _ = host.instance(id);
         host.contract.task(Task::Napi(id));
-        Kthread { host, id, turn: Turn::idle() }
+        Kthread { host, instance: host.instance(id), turn: Turn::idle(Owner::Thread) }
     }
 
     /// The cycle that the thread repeats in threaded busy poll while nothing arrives. `Some` only
@@ -63,14 +62,14 @@ impl<Q> Kthread<'_, Q> {
     fn step(&mut self, now: Ns, did: Did) -> Op {
         loop {
             if !self.turn.has_claim() {
-                let instance = self.host.instance(self.id);
+                let instance = self.instance;
                 let state = instance.state.load();
                 if race::on(Race::ThreadQuitsOnDisable) && state.has(DISABLE) {
                     return Op::Done;
                 }
                 let mine = state.has(SCHED_THREADED) && instance.state.adopt();
                 if mine || race::on(Race::ThreadTestsSched) && state.has(SCHED) {
-                    let claim = Claim::from_token(self.host, self.id);
+                    let claim = Claim::from_token(self.host, instance);
                     return self.turn.begin(claim, instance.settings.weight());
                 }
                 let stays = race::on(Race::StopWaitsForSched) && state.has(SCHED);
@@ -88,8 +87,7 @@ impl<Q> Kthread<'_, Q> {
                 }
                 End::Again | End::Scheduled => {
                     self.turn.again();
-                    let spins =
-                        self.host.instance(self.id).state.load().mode() == Threaded::BusyPoll;
+                    let spins = self.instance.state.load().mode() == Threaded::BusyPoll;
                     return if spins { Op::Pause } else { Op::Resched };
                 }
                 End::Held => {
@@ -98,7 +96,7 @@ impl<Q> Kthread<'_, Q> {
                 }
                 End::HandOver => {
                     if let Some(claim) = self.turn.take_claim() {
-                        claim.instance().counters.handovers();
+                        claim.instance().counters.handovers.add(1);
                         if let Some(op) = self.host.route(claim, RaisedFrom::Thread) {
                             return op;
                         }
@@ -124,7 +122,7 @@ impl<'a, Q> Worker<'a, Q> {
     /// The loop of a worker. It never ends by itself: the world leaves it while it sleeps.
     pub fn new(host: &'a Host<Q>) -> Self {
         host.contract.task(Task::Worker);
-        Worker { host, turn: Turn::idle() }
+        Worker { host, turn: Turn::idle(Owner::Worker) }
     }
 }
 
@@ -134,9 +132,9 @@ impl<Q> Pass<Q> for Worker<'_, Q> {
         loop {
             if !self.turn.has_claim() {
                 let Some(id) = self.host.work.pop() else { return Op::Sleep(NEVER) };
-                let claim = Claim::from_token(self.host, id);
-                let weight = claim.instance().settings.weight();
-                return self.turn.begin(claim, weight);
+                let instance = self.host.instance(id);
+                let claim = Claim::from_token(self.host, instance);
+                return self.turn.begin(claim, instance.settings.weight());
             }
             let end = match self.turn.next(now, did, Owner::Worker) {
                 Next::Op(op) => return op,
@@ -150,7 +148,7 @@ impl<Q> Pass<Q> for Worker<'_, Q> {
                     return if end == End::Held { Op::Yield } else { Op::Resched };
                 }
                 End::HandOver => {
-                    claim.instance().counters.handovers();
+                    claim.instance().counters.handovers.add(1);
                     if let Some(op) = self.host.route(claim, RaisedFrom::Thread) {
                         return op;
                     }

@@ -5,7 +5,7 @@
 //! in one step there is no ABA. [`Chain`] is the reader's private first-in-first-out list. Neither
 //! allocates.
 
-use crate::instance::{Id, Instance};
+use crate::instance::Instance;
 use crate::sync::{Ordering, Word32};
 
 const END: u32 = u32::MAX;
@@ -20,17 +20,13 @@ impl PollList {
     }
 
     /// Adds a token. The caller held the instance's claim until now.
-    pub(crate) fn push<Q>(&self, instances: &[Instance<Q>], id: Id) {
-        let next = &instances[usize::from(id.0)].next;
+    #[inline]
+    pub(crate) fn push<Q>(&self, instance: &Instance<Q>) {
+        let new = u32::from(instance.id.0);
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
-            next.store(head, Ordering::Relaxed);
-            match self.0.compare_exchange(
-                head,
-                u32::from(id.0),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
+            instance.next.store(head, Ordering::Relaxed);
+            match self.0.compare_exchange(head, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
@@ -41,12 +37,9 @@ impl PollList {
         self.0.load(Ordering::Acquire) == END
     }
 
-    /// Takes everything, oldest first. At most as many steps as there are instances.
+    /// Takes everything, oldest first, in at most as many steps as there are instances.
     #[inline]
     pub(crate) fn take<Q>(&self, instances: &[Instance<Q>]) -> Chain {
-        if self.0.load(Ordering::Relaxed) == END {
-            return Chain::new();
-        }
         let mut newest = self.0.swap(END, Ordering::Acquire);
         let mut oldest_first = Chain { head: END, tail: newest };
         while newest != END {
@@ -79,24 +72,25 @@ impl Chain {
     }
 
     #[inline]
-    pub(crate) fn push<Q>(&mut self, instances: &[Instance<Q>], id: Id) {
-        instances[usize::from(id.0)].next.store(END, Ordering::Relaxed);
+    pub(crate) fn push<Q>(&mut self, instances: &[Instance<Q>], instance: &Instance<Q>) {
+        let id = u32::from(instance.id.0);
+        instance.next.store(END, Ordering::Relaxed);
         if self.head == END {
-            self.head = u32::from(id.0);
+            self.head = id;
         } else {
-            instances[self.tail as usize].next.store(u32::from(id.0), Ordering::Relaxed);
+            instances[self.tail as usize].next.store(id, Ordering::Relaxed);
         }
-        self.tail = u32::from(id.0);
+        self.tail = id;
     }
 
     #[inline]
-    pub(crate) fn pop<Q>(&mut self, instances: &[Instance<Q>]) -> Option<Id> {
+    pub(crate) fn pop<'a, Q>(&mut self, instances: &'a [Instance<Q>]) -> Option<&'a Instance<Q>> {
         if self.head == END {
             return None;
         }
-        let id = Id(self.head as u16);
-        self.head = instances[usize::from(id.0)].next.load(Ordering::Relaxed);
-        Some(id)
+        let instance = &instances[self.head as usize];
+        self.head = instance.next.load(Ordering::Relaxed);
+        Some(instance)
     }
 
     #[inline]

@@ -6,6 +6,7 @@
 
 use crate::Ns;
 use crate::claim::Claim;
+use crate::counters::Owner;
 use crate::cpu::{Context, Cpu};
 use crate::host::Host;
 use crate::list::Chain;
@@ -30,147 +31,137 @@ pub(crate) enum Round {
 #[derive(Debug)]
 pub(crate) struct NetRx<'a, Q> {
     host: &'a Host<Q>,
-    cpu: &'a Cpu,
     list: Chain,
     repoll: Chain,
-    turn: Turn<'a, Q>,
-    context: Context,
+    /// Has a claim while an instance is being polled.
+    pub(crate) turn: Turn<'a, Q>,
     /// Frames left of the round's budget.
     budget: i32,
     /// When the round's time is up.
     until: Ns,
-    worked: bool,
-    wanting: bool,
+    /// A poll of this round found work, or somebody wants another for a reason other than *hold*.
+    busy: bool,
 }
 
 impl<'a, Q> NetRx<'a, Q> {
     #[inline]
-    pub(crate) fn new(host: &'a Host<Q>, cpu: &'a Cpu, context: Context) -> Self {
+    pub(crate) fn new(host: &'a Host<Q>, owner: Owner) -> Self {
         NetRx {
             host,
-            cpu,
             list: Chain::new(),
             repoll: Chain::new(),
-            turn: Turn::idle(),
-            context,
+            turn: Turn::idle(owner),
             budget: 0,
             until: 0,
-            worked: false,
-            wanting: false,
+            busy: false,
         }
     }
 
     /// Begins a round.
     #[inline]
-    pub(crate) fn begin(&mut self, now: Ns) -> Result<Op, Round> {
-        self.cpu.enter_net_rx();
-        let (budget, time) = self.cpu.net_rx_limits();
+    pub(crate) fn begin(&mut self, cpu: &Cpu, now: Ns) -> Result<Op, Round> {
+        cpu.enter_net_rx();
+        let (budget, time) = cpu.net_rx_limits();
         self.budget = budget;
         self.until = now.saturating_add(time);
-        self.worked = false;
-        self.wanting = false;
-        self.list = self.cpu.list.take(self.host.instances());
-        self.pick()
+        self.busy = false;
+        self.list = cpu.list.take(self.host.instances());
+        self.pick(cpu)
     }
 
-    /// The next step of a round that has begun.
+    /// The next step of the poll under way, or of what follows from it; `None` where the round goes on.
+    #[inline(always)]
+    pub(crate) fn next(&mut self, cpu: &Cpu, context: Context, now: Ns, did: Did) -> Option<Op> {
+        let end = match self.turn.next(now, did, Owner::Softirq) {
+            Next::Op(op) => return Some(op),
+            Next::End(end) => end,
+        };
+        let work = self.turn.work();
+        self.busy |= work.any();
+        self.budget -= i32::from(work.rx);
+        if end == End::Released {
+            return None;
+        }
+        self.turn.take_claim().and_then(|claim| self.keep(cpu, context, claim, end))
+    }
+
+    /// Goes on with the round, within its limits.
     #[inline]
-    pub(crate) fn next(&mut self, now: Ns, did: Did) -> Result<Op, Round> {
-        // No claim: the turn has ended with a step, such as a hand-over's.
-        if self.turn.has_claim() {
-            let end = match self.turn.next(now, did, self.context.owner()) {
-                Next::Op(op) => return Ok(op),
-                Next::End(end) => end,
-            };
-            let work = self.turn.work();
-            self.worked |= work.any();
-            self.budget -= i32::from(work.rx);
-            if end != End::Released
-                && let Some(claim) = self.turn.take_claim()
-                && let Some(op) = self.keep(claim, end)
-            {
-                return Ok(op);
-            }
-        }
+    pub(crate) fn go_on(&mut self, cpu: &Cpu, now: Ns) -> Result<Op, Round> {
         if self.budget <= 0 || now >= self.until {
-            self.cpu.squeezed();
-            return Err(self.leave());
+            cpu.squeezed();
+            return Err(self.leave(cpu));
         }
-        self.pick()
+        self.pick(cpu)
     }
 
     /// After a turn that did not release.
-    fn keep(&mut self, claim: Claim<'a, Q>, end: End) -> Option<Op> {
+    fn keep(&mut self, cpu: &Cpu, context: Context, claim: Claim<'a, Q>, end: End) -> Option<Op> {
         if end == End::HandOver {
-            claim.instance().counters.handovers();
-            return self.host.route(claim, self.context.from());
+            claim.instance().counters.handovers.add(1);
+            return self.host.route(claim, context.from());
         }
         if end == End::Scheduled {
             // This round looks at the CPU's list again before it ends.
-            self.cpu.list.push(self.host.instances(), claim.into_token());
+            cpu.list.push(claim.into_token());
             return None;
         }
-        self.wanting |= end != End::Held;
+        self.busy |= end != End::Held;
         self.repoll.push(self.host.instances(), claim.into_token());
         None
     }
 
     /// Polls the next instance, if there is one.
     #[inline(always)]
-    fn pick(&mut self) -> Result<Op, Round> {
+    fn pick(&mut self, cpu: &Cpu) -> Result<Op, Round> {
         loop {
-            if let Some(id) = self.list.pop(self.host.instances()) {
-                let claim = Claim::from_token(self.host, id);
-                let weight = claim.instance().settings.weight();
-                return Ok(self.turn.begin(claim, weight));
+            if let Some(instance) = self.list.pop(self.host.instances()) {
+                let claim = Claim::from_token(self.host, instance);
+                return Ok(self.turn.begin(claim, instance.settings.weight()));
             }
             if !self.repoll.is_empty() {
-                return Err(self.leave());
+                return Err(self.leave(cpu));
             }
-            self.cpu.leave_net_rx();
+            cpu.leave_net_rx();
             // A schedule that saw us at the list did not raise: look again (race R12).
-            if self.cpu.list.is_empty() || race::on(Race::ListNotRechecked) {
+            if cpu.list.is_empty() || race::on(Race::ListNotRechecked) {
                 return Err(Round::Drained);
             }
-            self.cpu.reenter_net_rx();
-            self.list = self.cpu.list.take(self.host.instances());
+            cpu.reenter_net_rx();
+            self.list = cpu.list.take(self.host.instances());
         }
     }
 
     /// Puts everything that is left back: what was not reached, what came meanwhile, what wants
     /// more.
-    fn leave(&mut self) -> Round {
+    fn leave(&mut self, cpu: &Cpu) -> Round {
         let instances = self.host.instances();
         let mut all = core::mem::replace(&mut self.list, Chain::new());
-        all.append(instances, self.cpu.list.take(instances));
-        let holding = all.is_empty() && !self.worked && !self.wanting;
+        all.append(instances, cpu.list.take(instances));
+        let holding = all.is_empty() && !self.busy;
         all.append(instances, core::mem::replace(&mut self.repoll, Chain::new()));
         let mut left = false;
-        while let Some(id) = all.pop(instances) {
-            self.cpu.list.push(instances, id);
+        while let Some(instance) = all.pop(instances) {
+            cpu.list.push(instance);
             left = true;
         }
-        self.cpu.leave_net_rx();
+        cpu.leave_net_rx();
         // The look after the leave is for a schedule that saw us at the list (race R12).
-        if !left && (self.cpu.list.is_empty() || race::on(Race::ListNotRechecked)) {
+        if !left && (cpu.list.is_empty() || race::on(Race::ListNotRechecked)) {
             return Round::Drained;
         }
-        self.cpu.raise(Vector::NetRx.bit());
+        cpu.raise(Vector::NetRx.bit());
         if holding { Round::Holding } else { Round::Left }
     }
 
     /// Puts back what a context that unwound had taken.
-    pub(crate) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self, cpu: &Cpu) {
         let instances = self.host.instances();
         for chain in [&mut self.list, &mut self.repoll] {
-            while let Some(id) = chain.pop(instances) {
-                self.cpu.list.push(instances, id);
+            while let Some(instance) = chain.pop(instances) {
+                cpu.list.push(instance);
             }
         }
         drop(self.turn.take_claim());
-    }
-
-    pub(crate) fn queue(&mut self) -> &mut Q {
-        self.turn.queue()
     }
 }

@@ -21,7 +21,7 @@ impl Work {
     /// Whether the poll found anything at all. Transmit completions count: for *hold* a queue whose
     /// transmissions still complete is not idle.
     pub const fn any(self) -> bool {
-        self.rx != 0 || self.tx != 0
+        self.rx | self.tx != 0
     }
 }
 

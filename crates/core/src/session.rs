@@ -53,7 +53,7 @@ pub(crate) struct Session<'a, Q> {
 impl<'a, Q> Session<'a, Q> {
     pub(crate) fn new(host: &'a Host<Q>, id: Id, prefer: bool, budget: u16) -> Self {
         let budget = effective_budget(budget);
-        Session { host, id, prefer, budget, turn: Turn::idle(), at: At::Passing }
+        Session { host, id, prefer, budget, turn: Turn::idle(Owner::Application), at: At::Passing }
     }
 
     /// Begins another pass.
@@ -64,7 +64,7 @@ impl<'a, Q> Session<'a, Q> {
 
     /// Begins anew after having let go.
     pub(crate) fn restart(&mut self) {
-        self.turn = Turn::idle();
+        self.turn = Turn::idle(Owner::Application);
         self.at = At::Passing;
     }
 
@@ -126,8 +126,8 @@ impl<'a, Q> Session<'a, Q> {
             if !instance.state.busy_claim(self.prefer) {
                 return SessionNext::Pass;
             }
-            instance.counters.busy_claims();
-            let claim = Claim::from_token(self.host, self.id);
+            instance.counters.busy_claims.add(1);
+            let claim = Claim::from_token(self.host, instance);
             return SessionNext::Op(self.turn.begin(claim, self.budget));
         }
         let end = match self.turn.next(now, did, Owner::Application) {

@@ -37,7 +37,6 @@ enum At {
 /// ([`Did::Resched`]); then ksoftirqd goes on.
 #[derive(Debug)]
 pub struct Softirq<'a, Q> {
-    id: CpuId,
     cpu: &'a Cpu,
     context: Context,
     at: At,
@@ -48,7 +47,6 @@ pub struct Softirq<'a, Q> {
     net: NetRx<'a, Q>,
     started: Ns,
     passes: u8,
-    resched: bool,
     /// The last network softirq met nothing but holders without work.
     held: bool,
     stopping: bool,
@@ -63,18 +61,16 @@ impl<'a, Q> Softirq<'a, Q> {
     #[inline]
     pub fn new(host: &'a Host<Q>, cpu: CpuId, context: Context) -> Self {
         host.contract.softirq(cpu, context);
-        let (id, cpu) = (cpu, host.cpu(cpu));
+        let cpu = host.cpu(cpu);
         Softirq {
-            id,
             cpu,
             context,
             at: At::Start,
             allowed: VECTORS,
             vectors: 0,
-            net: NetRx::new(host, cpu, context),
+            net: NetRx::new(host, context.owner()),
             started: 0,
             passes: 0,
-            resched: false,
             held: false,
             stopping: false,
             owed: Owed::default(),
@@ -83,7 +79,7 @@ impl<'a, Q> Softirq<'a, Q> {
 
     /// The CPU whose softirqs these are; another may run them.
     pub fn cpu(&self) -> CpuId {
-        self.id
+        self.cpu.id
     }
 
     /// Tells ksoftirqd's loop to end: with [`Op::Done`] in place of its next sleep.
@@ -94,19 +90,18 @@ impl<'a, Q> Softirq<'a, Q> {
     /// Tells the dispatch that another thread wants the CPU, as [`Did::Resched`] does where a step's
     /// answer has room for it: it does not restart.
     pub fn need_resched(&mut self) {
-        self.resched = true;
+        self.net.turn.set_resched(true);
     }
 
-    /// What may run here, by the rules of the CPU; and whether ksoftirqd is to be woken for the
-    /// rest.
+    /// What may run here, by the rules of the CPU. The rest is ksoftirqd's.
     #[inline]
-    fn rules(&self) -> (u32, bool) {
+    fn rules(&self) -> u32 {
         // Nearly always, and then nothing else need be asked.
         if self.cpu.runs_all_inline() {
-            return (VECTORS, false);
+            return VECTORS;
         }
         let competition = match self.context {
-            Context::Ksoftirqd => return (VECTORS, false),
+            Context::Ksoftirqd => return VECTORS,
             Context::Interrupt { competition } => competition,
             // An application that runs softirqs itself is asking for its own packets.
             Context::Application => false,
@@ -114,33 +109,32 @@ impl<'a, Q> Softirq<'a, Q> {
         let policy = self.cpu.policy();
         let runnable = self.cpu.ksoftirqd_runnable();
         if runnable && !policy.inline_while_ksoftirqd {
-            return (0, false);
+            return 0;
         }
         match policy.net_softirq {
-            NetSoftirq::Inline => (VECTORS, false),
-            NetSoftirq::Ksoftirqd if competition || runnable => (VECTORS & !NET, true),
-            NetSoftirq::Ksoftirqd => (VECTORS, false),
-            NetSoftirq::KsoftirqdAsPosted if runnable => (0, false),
-            NetSoftirq::KsoftirqdAsPosted if self.cpu.pending() & NET_AS_POSTED != 0 => (0, true),
-            NetSoftirq::KsoftirqdAsPosted => (VECTORS, false),
+            NetSoftirq::Ksoftirqd if competition || runnable => VECTORS & !NET,
+            NetSoftirq::KsoftirqdAsPosted
+                if runnable || self.cpu.pending() & NET_AS_POSTED != 0 =>
+            {
+                0
+            }
+            _ => VECTORS,
         }
     }
 
+    /// Begins a dispatch, and wakes ksoftirqd for what it may not run.
     #[inline]
     fn start(&mut self, now: Ns) -> Option<Op> {
-        let (allowed, defers) = self.rules();
-        self.allowed = allowed;
+        self.allowed = self.rules();
         self.started = now;
-        self.passes = 0;
-        self.resched = false;
-        self.held = false;
+        self.net.turn.set_resched(false);
         self.at = At::Ended;
-        if let Some(vectors) = self.cpu.begin(allowed) {
+        if let Some(vectors) = self.cpu.begin(self.allowed) {
             self.vectors = vectors;
             self.at = At::Vectors;
         }
-        let wake = defers && self.cpu.pending() & !allowed != 0 && self.cpu.wake_ksoftirqd();
-        wake.then_some(Op::Wake(Task::Ksoftirqd(self.id)))
+        let rest = self.allowed != VECTORS && self.cpu.pending() & !self.allowed != 0;
+        (rest && self.cpu.wake_ksoftirqd()).then_some(Op::Wake(Task::Ksoftirqd(self.cpu.id)))
     }
 
     /// Whether this dispatch may go on.
@@ -152,75 +146,86 @@ impl<'a, Q> Softirq<'a, Q> {
 
     /// Runs vectors, and restarts or leaves after the last one of a pass.
     #[inline]
-    fn run(&mut self, now: Ns) -> Option<Op> {
+    fn run(&mut self, now: Ns) -> Op {
+        self.at = At::Vectors;
         loop {
-            if self.vectors == 0 {
-                self.passes += 1;
-                match self.cpu.end(self.allowed) {
-                    Err(pending) if self.restarts(pending, now) => {
-                        self.vectors = self.cpu.take_pending(self.allowed);
-                        continue;
+            while self.vectors != 0 {
+                let vector = self.vectors.trailing_zeros();
+                self.vectors &= self.vectors - 1;
+                if vector != Vector::NetRx as u32 {
+                    return Op::Vector(self.cpu.id, Vector::ALL[vector as usize]);
+                }
+                match self.net.begin(self.cpu, now) {
+                    Ok(op) => {
+                        self.at = At::NetRx;
+                        return op;
                     }
-                    Err(_) => return self.leave(self.cpu.end_to_ksoftirqd()),
-                    Ok(left) => return self.leave(left != 0 && self.cpu.wake_ksoftirqd()),
+                    Err(round) => self.held = round == Round::Holding,
                 }
             }
-            let vector = self.vectors.trailing_zeros();
-            self.vectors &= self.vectors - 1;
-            if vector != Vector::NetRx as u32 {
-                return Some(Op::Vector(self.id, Vector::ALL[vector as usize]));
+            self.passes += 1;
+            let wake = match self.cpu.end(self.allowed) {
+                Err(pending) if self.restarts(pending, now) => {
+                    self.vectors = self.cpu.take_pending(self.allowed);
+                    continue;
+                }
+                Err(_) => self.cpu.end_to_ksoftirqd(),
+                Ok(left) => left != 0 && self.cpu.wake_ksoftirqd(),
+            };
+            self.at = At::Ended;
+            // ksoftirqd need not wake itself.
+            if wake && self.context != Context::Ksoftirqd {
+                return Op::Wake(Task::Ksoftirqd(self.cpu.id));
             }
-            self.at = At::NetRx;
-            match self.net.begin(now) {
-                Ok(op) => return Some(op),
-                Err(round) => self.round_ended(round),
-            }
+            return self.ended();
         }
-    }
-
-    #[inline]
-    fn round_ended(&mut self, round: Round) {
-        self.at = At::Vectors;
-        self.held = round == Round::Holding;
     }
 
     /// Whether this dispatch goes on with what is pending.
     fn restarts(&self, pending: u32, now: Ns) -> bool {
         let only_holders = self.held && pending & !Vector::NetRx.bit() == 0;
-        !self.resched && !only_holders && self.within_limits(now)
-    }
-
-    /// Ends; ksoftirqd need not wake itself.
-    #[inline]
-    fn leave(&mut self, wake: bool) -> Option<Op> {
-        self.at = At::Ended;
-        let wake = wake && self.context != Context::Ksoftirqd;
-        wake.then_some(Op::Wake(Task::Ksoftirqd(self.id)))
+        !self.net.turn.resched() && !only_holders && self.within_limits(now)
     }
 
     /// After a dispatch: inline ones end, ksoftirqd yields or sleeps.
-    fn ended(&mut self) -> Option<Op> {
+    fn ended(&mut self) -> Op {
         if self.context != Context::Ksoftirqd {
-            return None;
+            return Op::Done;
         }
         self.at = At::Start;
-        if self.cpu.ksoftirqd_sleeps() {
-            return (!self.stopping).then_some(Op::Sleep(NEVER));
+        self.passes = 0;
+        let held = core::mem::take(&mut self.held);
+        match (self.cpu.ksoftirqd_sleeps(), held) {
+            (true, _) if self.stopping => Op::Done,
+            (true, _) => Op::Sleep(NEVER),
+            (false, true) => Op::Yield,
+            (false, false) => Op::Resched,
         }
-        Some(if self.held { Op::Yield } else { Op::Resched })
     }
 
-    /// The steps outside the network softirq; `None` after the last.
+    /// The steps outside the poll of an instance.
     #[inline]
-    fn between_rounds(&mut self, now: Ns) -> Option<Op> {
-        let mut step = None;
-        if self.at == At::Start {
-            step = self.start(now);
+    fn between_polls(&mut self, now: Ns, did: Did) -> Op {
+        if did == Did::Resched {
+            self.net.turn.set_resched(true);
         }
-        if step.is_none() && self.at == At::Vectors {
-            step = self.run(now);
+        match self.at {
+            At::Start => {
+                if let Some(wake) = self.start(now) {
+                    return wake;
+                }
+                if self.at == At::Ended {
+                    return self.ended();
+                }
+            }
+            At::NetRx => match self.net.go_on(self.cpu, now) {
+                Ok(op) => return op,
+                Err(round) => self.held = round == Round::Holding,
+            },
+            At::Vectors => {}
+            At::Ended => return self.ended(),
         }
-        step.or_else(|| self.ended())
+        self.run(now)
     }
 }
 
@@ -228,21 +233,17 @@ impl<Q> Pass<Q> for Softirq<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
         self.owed.answered();
-        if did == Did::Resched {
-            self.resched = true;
+        if self.net.turn.has_claim()
+            && let Some(op) = self.net.next(self.cpu, self.context, now, did)
+        {
+            return self.owed.gives(op);
         }
-        if self.at == At::NetRx {
-            match self.net.next(now, did) {
-                Ok(op) => return self.owed.gives(op),
-                Err(round) => self.round_ended(round),
-            }
-        }
-        let op = self.between_rounds(now).unwrap_or(Op::Done);
+        let op = self.between_polls(now, did);
         self.owed.gives(op)
     }
 
     fn queue(&mut self) -> &mut Q {
-        self.net.queue()
+        self.net.turn.queue()
     }
 }
 
@@ -251,7 +252,7 @@ impl<Q> Drop for Softirq<'_, Q> {
     #[inline]
     fn drop(&mut self) {
         if matches!(self.at, At::Vectors | At::NetRx) {
-            self.net.abandon();
+            self.net.abandon(self.cpu);
             // The vectors of this pass that were still to run are pending again.
             self.cpu.abandon(self.vectors);
         }

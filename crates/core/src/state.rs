@@ -52,14 +52,14 @@ impl State {
     /// Who is to poll.
     #[inline]
     pub const fn mode(self) -> Threaded {
-        if self.has(THREADED_BUSY_POLL) {
+        if !self.has(MODE) {
+            Threaded::Disabled
+        } else if self.has(THREADED_BUSY_POLL) {
             Threaded::BusyPoll
         } else if self.has(THREADED) {
             Threaded::Enabled
-        } else if self.has(WORKQUEUE) {
-            Threaded::Workqueue
         } else {
-            Threaded::Disabled
+            Threaded::Workqueue
         }
     }
 

@@ -61,27 +61,21 @@ enum At {
     Shut,
     Delivered,
     Armed,
-    /// The same, unmasked before the delivery.
-    DeliveredOpen {
-        waits: bool,
-    },
-    ArmedOpen,
     /// Unmasked, to be released so.
     Unmasked,
     /// Masked again, to be released so.
     Closed,
-    /// Masked again, for the turn to end so.
-    Kept(End),
+    /// Masked again, for the turn to end with the claim kept.
+    Kept,
 }
 
 /// The interrupt line of an instance whose poll is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     Masked,
-    /// Unmasked before the delivery, when work was waiting already or was not.
-    Open {
-        waits: bool,
-    },
+    Open,
+    /// Open, and work was waiting when it was unmasked: it may have no interrupt.
+    Waiting,
 }
 
 /// The turns of one owner, one after the other. It stays in its place from one to the next, for
@@ -96,17 +90,22 @@ pub(crate) struct Turn<'a, Q> {
     /// The session prefers busy polling: a ring that its last poll does not drain is left to the
     /// timer, if there is one (the kernel's `skip_schedule`).
     prefers: bool,
-    /// Another thread wants the CPU, as the world has said of a step of this turn.
+    /// Another thread wants the CPU, as far as the world has said.
     resched: bool,
     /// What the last poll found.
     work: Work,
+    /// For whom polls are counted.
+    counted: Owner,
     at: At,
+    line: Line,
+    /// How it ends once it has masked again.
+    end: End,
 }
 
 impl<'a, Q> Turn<'a, Q> {
-    /// No turn is under way.
+    /// No turn is under way; polls will be counted for `counted`.
     #[inline]
-    pub(crate) fn idle() -> Self {
+    pub(crate) fn idle(counted: Owner) -> Self {
         Turn {
             claim: None,
             budget: 0,
@@ -114,7 +113,10 @@ impl<'a, Q> Turn<'a, Q> {
             prefers: false,
             resched: false,
             work: Work::NONE,
+            counted,
             at: At::Ready,
+            line: Line::Masked,
+            end: End::Released,
         }
     }
 
@@ -127,6 +129,7 @@ impl<'a, Q> Turn<'a, Q> {
         core::mem::forget(self.claim.replace(claim));
         self.budget = budget;
         self.at = At::Polled;
+        self.line = Line::Masked;
         Op::Poll { id, budget }
     }
 
@@ -199,8 +202,8 @@ impl<'a, Q> Turn<'a, Q> {
     /// in a few instructions; owners that spin ask here first.
     #[inline(always)]
     pub(crate) fn idles(&mut self, now: Ns, did: Did, owner: Owner) -> bool {
-        let Some(claim) = &self.claim else { return false };
         let (At::Polled, Did::Polled(Work::NONE)) = (self.at, did) else { return false };
+        let Some(claim) = &self.claim else { return false };
         let instance = claim.instance();
         let goes_round = self.goes_round(owner, instance.state.load());
         if !goes_round || instance.settings.unmasks_first() {
@@ -208,7 +211,6 @@ impl<'a, Q> Turn<'a, Q> {
         }
         instance.counters.empty_polls(owner, 1);
         instance.polled(now);
-        self.work = Work::NONE;
         self.at = At::Ready;
         true
     }
@@ -221,34 +223,39 @@ impl<'a, Q> Turn<'a, Q> {
         Some(Op::Poll { id: claim.id(), budget: self.budget })
     }
 
-    /// The next step of the owner's turn.
+    /// Says whether another thread wants the CPU.
+    #[inline]
+    pub(crate) fn set_resched(&mut self, resched: bool) {
+        self.resched = resched;
+    }
+
+    /// The next step of the owner's turn. (Softirq and ksoftirqd go by the same rules: either says
+    /// [`Owner::Softirq`], and they differ in how their polls are counted.)
     // Inlined into each owner's loop, so that what concerns other owners falls away, and so that a
     // step is not copied from one enum to the next on its way out.
     #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did, owner: Owner) -> Next {
         let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
-        match self.at {
+        let instance = claim.instance();
+        let delivered = match self.at {
             At::Ready => {
-                self.at = At::Polled;
-                Next::Op(Op::Poll { id: claim.id(), budget: self.budget })
+                return self.ask(At::Polled, Op::Poll { id: instance.id, budget: self.budget });
             }
             At::Leaving => {
-                let instance = claim.instance();
-                let (timeout, state) =
-                    (instance.settings.gro_flush_timeout(), instance.state.load());
+                let state = instance.state.load();
                 if state.has(DISABLE) {
-                    return self.release_masked();
+                    return self.release(instance);
                 }
                 if !keeps(owner, state) {
                     return Next::End(End::HandOver);
                 }
-                self.defer(now, timeout, state, Line::Masked)
+                return self.defer(instance, now, instance.settings.gro_flush_timeout(), state);
             }
             At::Polled => {
                 let Did::Polled(work) = did else { unexpected("Poll", did) };
                 debug_assert!(work.rx <= self.budget, "{} of {} frames", work.rx, self.budget);
-                claim.instance().counters.poll(owner, work);
-                claim.instance().polled(now);
+                instance.counters.poll(self.counted, work);
+                instance.polled(now);
                 self.work = work;
                 if work.any() {
                     let owned = claim.owned();
@@ -256,103 +263,113 @@ impl<'a, Q> Turn<'a, Q> {
                     // Work by whatever owner starts the hold anew.
                     owned.hold_until = 0;
                 }
-                if claim.instance().settings.unmasks_first() && work.rx < self.budget {
-                    self.at = At::Opened;
-                    return Next::Op(Op::Unmask(claim.id()));
+                if instance.settings.unmasks_first() && work.rx < self.budget {
+                    return self.ask(At::Opened, Op::Unmask(instance.id));
                 }
-                self.deliver(now, owner, Line::Masked)
+                None
+            }
+            At::Opened => {
+                self.opened(did);
+                // A pass that polls on does not complete: it masks at once.
+                if polls_on(owner, self.last, instance.state.load()) {
+                    return self.mask(At::Shut, instance);
+                }
+                None
+            }
+            At::Shut => {
+                self.done(did);
+                None
             }
             At::Delivered => {
                 let Did::Delivered(pressure) = did else { unexpected("Deliver", did) };
-                self.decide(now, pressure, owner, Line::Masked)
+                Some(pressure)
             }
-            At::Armed => self.release_masked(),
             At::Unmasked => {
-                let Did::Unmasked(waits) = did else { unexpected("Unmask", did) };
-                if waits && !race::on(Race::UnmaskWithoutLook) {
-                    // Masked again before it was released: the ring is polled like any other.
-                    return self.mask(At::Kept(End::Again));
-                }
-                self.release_open()
+                self.opened(did);
+                return self.release_open(instance);
             }
-            At::Kept(end) => Next::End(end),
-            At::Opened => {
-                let Did::Unmasked(waits) = did else { unexpected("Unmask", did) };
-                // A pass that polls on does not complete: it masks at once.
-                if polls_on(owner, self.last, claim.instance().state.load()) {
-                    return self.mask(At::Shut);
-                }
-                self.deliver(now, owner, Line::Open { waits })
+            At::Armed | At::Closed => {
+                self.done(did);
+                return self.release(instance);
             }
-            At::Shut => {
-                self.resched |= did == Did::Resched;
-                self.deliver(now, owner, Line::Masked)
+            At::Kept => {
+                self.done(did);
+                return Next::End(self.end);
             }
-            At::DeliveredOpen { waits } => {
-                let Did::Delivered(pressure) = did else { unexpected("Deliver", did) };
-                self.decide(now, pressure, owner, Line::Open { waits })
-            }
-            At::ArmedOpen => self.mask(At::Closed),
-            At::Closed => self.release_masked(),
-        }
-    }
-
-    /// Delivers what the poll took, if anything, and decides.
-    #[inline(always)]
-    fn deliver(&mut self, now: Ns, owner: Owner, line: Line) -> Next {
-        let Some(claim) = &self.claim else { return Next::End(End::Released) };
-        if self.work.rx == 0 {
-            return self.decide(now, Pressure::Room, owner, line);
-        }
-        self.at = match line {
-            Line::Masked => At::Delivered,
-            Line::Open { waits } => At::DeliveredOpen { waits },
         };
-        Next::Op(Op::Deliver(claim.id()))
+        match delivered {
+            None if self.work.rx > 0 => self.ask(At::Delivered, Op::Deliver(instance.id)),
+            pressure => self.decide(instance, now, pressure.unwrap_or(Pressure::Room), owner),
+        }
     }
 
-    /// What follows from a poll. (Inlined, so that an order that is not asked for costs the usual one
-    /// nothing: its line is a constant there.)
+    /// The answer to an unmasking.
     #[inline(always)]
-    fn decide(&mut self, now: Ns, pressure: Pressure, owner: Owner, line: Line) -> Next {
-        let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
-        let instance = claim.instance();
+    fn opened(&mut self, did: Did) {
+        let Did::Unmasked(waits) = did else { unexpected("Unmask", did) };
+        self.line = if waits { Line::Waiting } else { Line::Open };
+    }
+
+    /// The answer to a step of which nothing can be said but that it is done.
+    #[inline(always)]
+    fn done(&mut self, did: Did) {
+        self.resched |= did == Did::Resched;
+    }
+
+    /// Asks for a step, whose answer comes to `at`.
+    #[inline(always)]
+    fn ask(&mut self, at: At, op: Op) -> Next {
+        self.at = at;
+        Next::Op(op)
+    }
+
+    /// What follows from a poll.
+    #[inline(always)]
+    fn decide(
+        &mut self,
+        instance: &Instance<Q>,
+        now: Ns,
+        pressure: Pressure,
+        owner: Owner,
+    ) -> Next {
         let settings = &instance.settings;
         let state = instance.state.load();
         let work = self.work;
 
         if state.has(DISABLE) {
-            return self.release(line);
+            return self.release(instance);
         }
         let exhausted = work.rx >= self.budget;
         let waits = race::on(Race::ModeWaitsForDrain) && exhausted;
         if !keeps(owner, state) && !waits {
-            return self.stay(End::HandOver, line);
+            return self.stay(instance, End::HandOver);
         }
         if polls_on(owner, self.last, state) {
-            return self.stay(End::Again, line);
+            return self.stay(instance, End::Again);
         }
-        if state.has(NPSVC) {
-            // Never seen by an owner, unless enable gave the instance away in two steps (R5): then
-            // the completion returned early, and the token was nobody's.
-            debug_assert!(race::on(Race::EnableInTwoSteps), "owned and disabled");
+        debug_assert!(!state.has(NPSVC) || race::on(Race::EnableInTwoSteps), "owned and disabled");
+        if race::on(Race::EnableInTwoSteps) && state.has(NPSVC) {
+            // Enable gave the instance away in two steps (R5): the completion returned early, and the
+            // token was nobody's.
             if let Some(claim) = self.claim.take() {
                 claim.into_token();
             }
             return Next::End(End::Released);
         }
         if pressure == Pressure::Full && settings.feedback() {
-            if line != Line::Masked && state.has(MISSED) {
-                return self.release(line);
+            if self.line != Line::Masked && state.has(MISSED) {
+                return self.release(instance);
             }
-            instance.counters.parks();
+            instance.counters.parks.add(1);
             let at = now + settings.load().park_timeout();
-            return self.arm(at, line);
+            return self.arm(instance, at);
         }
 
+        let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
         let owned = claim.owned();
+        let defer_hard_irqs = settings.defer_hard_irqs();
         if work.rx > 0 {
-            owned.defer_count = settings.defer_hard_irqs();
+            owned.defer_count = defer_hard_irqs;
         }
         if exhausted {
             // A ring that never drains makes room for a session that prefers busy polling, if a
@@ -362,7 +379,7 @@ impl<'a, Q> Turn<'a, Q> {
             let makes_room = if self.last { self.prefers } else { state.has(PREFER_BUSY_POLL) };
             if makes_room && timeout != 0 && owned.defer_count > 0 {
                 owned.defer_count -= u32::from(!self.last);
-                return self.defer(now, timeout, state, line);
+                return self.defer(instance, now, timeout, state);
             }
             return Next::End(if self.last { End::HandOver } else { End::Again });
         }
@@ -370,7 +387,7 @@ impl<'a, Q> Turn<'a, Q> {
         let hold = settings.hold();
         if hold > 0 && owner != Owner::Application {
             if work.any() {
-                return self.stay(End::Again, line);
+                return self.stay(instance, End::Again);
             }
             // A shorter hold, set meanwhile, holds from now on.
             let end = settings.hold_end(now, hold);
@@ -378,50 +395,40 @@ impl<'a, Q> Turn<'a, Q> {
                 owned.hold_until = end;
             }
             if now < owned.hold_until {
-                return self.stay(End::Held, line);
+                return self.stay(instance, End::Held);
             }
             // It has ended, and stays so until there is work: a deferred poll does not hold again.
         }
 
         let timeout = settings.gro_flush_timeout();
         // A smaller count, set meanwhile, counts from now on.
-        let count = owned.defer_count.min(settings.defer_hard_irqs());
+        let count = owned.defer_count.min(defer_hard_irqs);
         if count > 0 {
             owned.defer_count = count - 1;
             if timeout != 0 {
-                return self.defer(now, timeout, state, line);
+                return self.defer(instance, now, timeout, state);
             }
         }
         // A suspension ends where the interrupt returns: its timer goes, and a context that has
         // stalled in it must not be waited for (invariant 7).
         instance.cancel_timer();
         instance.suspension.expire();
-        match line {
-            Line::Masked => {
-                self.at = At::Unmasked;
-                Next::Op(Op::Unmask(claim.id()))
-            }
-            // Work that waited at the unmasking may have no interrupt. (The kernel looks after the
-            // release, and schedules.)
-            Line::Open { waits: true } if !race::on(Race::UnmaskWithoutLook) => {
-                self.mask(At::Kept(End::Scheduled))
-            }
-            Line::Open { .. } => self.release_open(),
+        if self.line == Line::Masked {
+            return self.ask(At::Unmasked, Op::Unmask(instance.id));
         }
+        self.release_open(instance)
     }
 
     /// Releases with the interrupt masked and a timer to look after the ring. While other contexts
     /// suspend the instance its timer is theirs: an ordinary poll does not bring it forward.
     #[inline(always)]
-    fn defer(&mut self, now: Ns, timeout: Ns, state: State, line: Line) -> Next {
+    fn defer(&mut self, instance: &Instance<Q>, now: Ns, timeout: Ns, state: State) -> Next {
         // An interrupt has come since the line was opened. The release will find its mark, so nothing
         // need be prepared for the time after it: the kernel starts no timer then.
-        if line != Line::Masked && state.has(MISSED) {
-            return self.release(line);
+        if self.line != Line::Masked && state.has(MISSED) {
+            return self.release(instance);
         }
-        let Some(claim) = &self.claim else { return Next::End(End::Released) };
-        let instance = claim.instance();
-        instance.counters.own_deferral();
+        instance.counters.deferrals.add(1);
         // Registered under a longer timeout than is in force now, or by contexts that have left
         // since, it must not outlast the present one (invariant 7).
         let longest = now + instance.settings.irq_suspend_timeout();
@@ -430,66 +437,58 @@ impl<'a, Q> Turn<'a, Q> {
         } else {
             instance.suspension.until().min(longest)
         };
-        self.arm((now + timeout).max(suspended), line)
+        self.arm(instance, (now + timeout).max(suspended))
     }
 
     #[inline(always)]
-    fn arm(&mut self, at: Ns, line: Line) -> Next {
-        let Some(claim) = &self.claim else { return Next::End(End::Released) };
+    fn arm(&mut self, instance: &Instance<Q>, at: Ns) -> Next {
         if race::on(Race::EarlyTimer) && self.last {
             // The kernel had armed it before the poll; it may have fired for nothing since.
-            return self.release(line);
+            return self.release(instance);
         }
-        claim.instance().arm(at);
-        self.at = if line == Line::Masked { At::Armed } else { At::ArmedOpen };
-        Next::Op(Op::Arm { id: claim.id(), at })
+        instance.arm(at);
+        self.ask(At::Armed, Op::Arm { id: instance.id, at })
     }
 
-    /// Releases with the interrupt masked.
+    /// Releases with the interrupt masked, which takes a step more if it is allowed.
     #[inline(always)]
-    fn release(&mut self, line: Line) -> Next {
-        match line {
-            Line::Masked => self.release_masked(),
-            Line::Open { .. } => self.mask(At::Closed),
+    fn release(&mut self, instance: &Instance<Q>) -> Next {
+        if self.line != Line::Masked {
+            return self.mask(At::Closed, instance);
         }
-    }
-
-    #[inline(always)]
-    fn release_masked(&mut self) -> Next {
         if Claim::release_from(&mut self.claim) {
             return Next::End(End::Released);
         }
-        let Some(claim) = &self.claim else { return Next::End(End::Released) };
-        claim.instance().cancel_timer();
-        Next::End(missed(claim.instance()))
+        instance.cancel_timer();
+        Next::End(missed(instance))
     }
 
-    /// Releases with the interrupt allowed.
+    /// Releases with the interrupt allowed. Not if work was waiting at the unmasking, which may have
+    /// no interrupt. (The kernel looks after the release, and schedules.)
     #[inline(always)]
-    fn release_open(&mut self) -> Next {
-        if Claim::release_from(&mut self.claim) {
+    fn release_open(&mut self, instance: &Instance<Q>) -> Next {
+        let waits = self.line == Line::Waiting && !race::on(Race::UnmaskWithoutLook);
+        if !waits && Claim::release_from(&mut self.claim) {
             return Next::End(End::Released);
         }
-        let Some(claim) = &self.claim else { return Next::End(End::Released) };
-        let end = missed(claim.instance());
-        self.mask(At::Kept(end))
+        self.stay(instance, missed(instance))
     }
 
     /// Keeps the instance, and masks first if its interrupt is allowed.
     #[inline(always)]
-    fn stay(&mut self, end: End, line: Line) -> Next {
-        match line {
-            Line::Masked => Next::End(end),
-            Line::Open { .. } => self.mask(At::Kept(end)),
+    fn stay(&mut self, instance: &Instance<Q>, end: End) -> Next {
+        if self.line == Line::Masked {
+            return Next::End(end);
         }
+        self.end = end;
+        self.mask(At::Kept, instance)
     }
 
     /// Masks again, and goes on from `at`.
     #[inline(always)]
-    fn mask(&mut self, at: At) -> Next {
-        let Some(claim) = &self.claim else { return Next::End(End::Released) };
-        self.at = at;
-        Next::Op(Op::Mask(claim.id()))
+    fn mask(&mut self, at: At, instance: &Instance<Q>) -> Next {
+        self.line = Line::Masked;
+        self.ask(at, Op::Mask(instance.id))
     }
 
     /// The queue of the claim.
@@ -501,7 +500,7 @@ impl<'a, Q> Turn<'a, Q> {
     }
 }
 
-/// How a turn ends whose release found a mark. The kernel puts the instance on the list of the softirq
+/// How a turn ends whose release found a mark, or work that waits. The kernel puts the instance on the list of the softirq
 /// that is running. Where drivers unmask late that hardly ever happens, and a new round does.
 #[inline(always)]
 fn missed<Q>(instance: &Instance<Q>) -> End {

@@ -3,7 +3,7 @@
 use napkin_core::Ns;
 
 use crate::machine::Machine;
-use crate::packet::Packet;
+use crate::net::packet::Packet;
 
 /// What sends to the host and measures: a load generator, a peer that answers, a sink.
 ///

@@ -5,18 +5,9 @@
 
 use napkin_core::{Did, Disable, Enable, Id, Ns, Op, Pass};
 
+use crate::disabling::Disabling;
 use crate::events::Event;
 use crate::machine::Machine;
-
-/// A disable that is under way.
-#[derive(Debug)]
-pub(crate) struct Disabling<'a> {
-    pass: Disable<'a, ()>,
-    /// Polls of the instance when it was asked for.
-    pub(crate) polls: u64,
-    /// For how long the instance is to stay disabled.
-    stays: Ns,
-}
 
 impl Machine<'_> {
     /// Enables an instance; costs nothing.

@@ -1,19 +1,20 @@
-//! The invariants of the design, as the machine can see them: after every event.
+//! The invariants of the design, as the machine can see them.
 //!
 //! One owner at a time (1) is the core's type system and its own assertions; that a mode change
 //! takes effect within two polls (4) and that contexts which go away end their suspension (6) are
-//! checked where those happen (`fault.rs`). The rest is here. A run of an experiment looks after each
-//! event at the queues that it touched (`queues.rs`), and at all of them once a while, since time
-//! alone breaks some; a swarm looks at all of them after every event.
+//! checked where those happen (`fault/`). The rest is here. A run of an experiment looks after each
+//! event, but the end of a piece of work, at the queues that were touched since it last looked
+//! (`net/queues.rs`), and at all of them once a while, since time alone breaks some; a swarm looks at
+//! all of them after every event.
 
 use napkin_core::state::SCHED;
 use napkin_core::{CpuId, Id, MICROSECOND, NEVER, Ns, Owner};
 use napkin_policy::Threaded;
 
-use crate::cpu::Source;
+use crate::host::cpu::Source;
 use crate::machine::Machine;
-use crate::nic::NicQueue;
-use crate::thread::State;
+use crate::net::NicQueue;
+use crate::sched::id::State;
 
 /// How late the machine may be in doing what a deadline asks: interrupts and softirqs that are
 /// under way, a CPU in deep idleness, ticks.
@@ -26,15 +27,15 @@ impl Machine<'_> {
     /// Checks after an event; the first thing that is broken stops the run.
     #[inline]
     pub(crate) fn check(&mut self) {
-        if self.checks_all {
+        if self.checks.all {
             let queue = (0..self.queues.len()).find_map(|queue| self.check_queue(queue));
             let cpus = 0..self.cpus.len();
             let broken = queue.or_else(|| cpus.into_iter().find_map(|cpu| self.check_cpu(cpu)));
             return broken.into_iter().for_each(|what| self.breaks(&what));
         }
         let mut touched = self.queues.take_touched();
-        if self.now >= self.next_check {
-            self.next_check = self.now + ALL_EVERY;
+        if self.now >= self.checks.next {
+            self.checks.next = self.now + ALL_EVERY;
             touched = u64::MAX;
         }
         while touched != 0 {
@@ -56,17 +57,17 @@ impl Machine<'_> {
     #[cold]
     fn breaks(&mut self, what: &str) {
         let (now, steps) = (self.now, self.steps);
-        self.broken.get_or_insert_with(|| format!("at {now} ns (step {steps}): {what}"));
+        self.checks.breaks(format!("at {now} ns (step {steps}): {what}"));
     }
 
     /// What is broken, if anything is.
     pub fn broken(&self) -> Option<&str> {
-        self.broken.as_deref()
+        self.checks.broken()
     }
 
     /// Looks at every queue and CPU after every event, not at the queues alone that it touched.
     pub fn check_everything(&mut self) {
-        self.checks_all = true;
+        self.checks.all = true;
     }
 
     /// A queue and its instance in one line, for whoever looks for a fault.
@@ -78,17 +79,17 @@ impl Machine<'_> {
             "queue {queue}: {} in the ring, armed {}, line {}, moderating {}, lost {}, state {:#x}, \
              deadline {}, looked at {}; its CPU {}: current {:?}, {} queued, {} contexts, raised {}, \
              at work {}; softirqs pending {:#x}, running {}, ksoftirqd runnable {}",
-            this.ring.len(),
-            this.armed,
-            this.line,
-            this.moderating,
-            this.lost,
+            this.depth(),
+            this.armed(),
+            this.line(),
+            this.moderating(),
+            this.lost(),
             instance.state().0,
             instance.deadline(),
-            this.timer_at,
+            this.timer_at(),
             instance.cpu().0,
-            cpu.curr.map(|id| &self.threads[id.0 as usize].name),
-            cpu.queued.len(),
+            cpu.run_queue.curr().map(|id| &self.threads[id.0 as usize].name),
+            cpu.run_queue.waiting(),
             cpu.frames.len(),
             cpu.raised,
             cpu.segment.is_some(),
@@ -103,11 +104,11 @@ impl Machine<'_> {
     #[inline]
     fn sound(&self, index: usize) -> bool {
         let queue = &self.queues[index];
-        let counts = &queue.counts;
-        let here = (queue.ring.len() + queue.batch.len()) as u64;
+        let counts = queue.counts();
+        let here = queue.here() as u64;
         let adds_up = counts.arrived == counts.ring_drops + counts.delivered + here;
-        let changes = queue.changed.is_some() || self.disabling[index].is_some();
-        if !adds_up || queue.ring.len() > queue.size || changes {
+        let changes = queue.changed().is_some() || self.disabling[index].is_some();
+        if !adds_up || queue.overflows() || changes {
             return false;
         }
         let instance = self.host.instance(Id(index as u16));
@@ -117,19 +118,19 @@ impl Machine<'_> {
     /// Whether an interrupt or a timer will come for a queue that nobody owns, and soon enough.
     #[inline]
     fn promised(&self, queue: &NicQueue, deadline: Ns) -> bool {
-        let idle = queue.ring.is_empty();
-        let will = if deadline != NEVER && queue.timer_at != NEVER {
-            queue.timer_at <= deadline
+        let idle = queue.depth() == 0;
+        let will = if deadline != NEVER && queue.timer_at() != NEVER {
+            queue.timer_at() <= deadline
         } else {
-            queue.armed && (queue.moderating || idle)
+            queue.will_interrupt()
         };
-        queue.line || will && (idle || self.now.saturating_sub(queue.waiting_since) <= SLACK)
+        queue.line() || will && (idle || queue.waited(self.now) <= SLACK)
     }
 
     fn check_queue(&self, index: usize) -> Option<String> {
         let queue = &self.queues[index];
-        let counts = &queue.counts;
-        let here = (queue.ring.len() + queue.batch.len()) as u64;
+        let counts = queue.counts();
+        let here = queue.here() as u64;
         if counts.arrived != counts.ring_drops + counts.delivered + here {
             return Some(format!(
                 "invariant 8: queue {index} got {} frames; {} dropped, {} delivered and {here} \
@@ -137,11 +138,11 @@ impl Machine<'_> {
                 counts.arrived, counts.ring_drops, counts.delivered
             ));
         }
-        if queue.ring.len() > queue.size {
-            return Some(format!("queue {index}'s ring holds {} frames", queue.ring.len()));
+        if queue.overflows() {
+            return Some(format!("queue {index}'s ring holds {} frames", queue.depth()));
         }
         let id = Id(index as u16);
-        if let Some((old, before)) = queue.changed {
+        if let Some((old, before)) = queue.changed() {
             let since = self.polls_by(id, old) - before;
             if since > 2 {
                 return Some(format!(
@@ -159,43 +160,43 @@ impl Machine<'_> {
         }
         let state = instance.state();
         // Owned, or disabled, or an interrupt that a fault has lost: the watchdog's business.
-        if state.has(SCHED) || queue.lost {
+        if state.has(SCHED) || queue.lost() {
             return None;
         }
         let deadline = instance.deadline();
-        let timer = deadline != NEVER && queue.timer_at != NEVER;
+        let timer = deadline != NEVER && queue.timer_at() != NEVER;
         if self.promised(queue, deadline) {
             return None;
         }
         let cpu = usize::from(instance.cpu().0);
         if self.cpus[cpu].hard_for(Source::Queue(id))
-            || self.cpus[usize::from(queue.timer_cpu)].hard_for(Source::Timer(id))
+            || self.cpus[queue.timer_cpu()].hard_for(Source::Timer(id))
         {
             return None;
         }
-        if !queue.armed && !timer {
+        if !queue.armed() && !timer {
             return Some(format!(
                 "invariant 3: queue {index} is masked, nobody owns it, and no timer is armed \
                  (deadline {deadline}, looked at {})",
-                queue.timer_at
+                queue.timer_at()
             ));
         }
-        let promised = queue.armed && (queue.moderating || queue.ring.is_empty());
-        if !queue.ring.is_empty() && !promised && !timer {
+        let promised = queue.will_interrupt();
+        if queue.depth() > 0 && !promised && !timer {
             return Some(format!(
                 "invariant 2: {} frames in the ring of queue {index}, nobody owns it, and neither \
                  an interrupt nor a timer will come",
-                queue.ring.len()
+                queue.depth()
             ));
         }
-        if timer && queue.timer_at > deadline.max(self.now) {
+        if timer && queue.timer_at() > deadline.max(self.now) {
             return Some(format!(
                 "invariant 2: the timer of queue {index} is looked at {} ns after its deadline",
-                queue.timer_at - deadline
+                queue.timer_at() - deadline
             ));
         }
-        let waiting = self.now.saturating_sub(queue.waiting_since);
-        if queue.ring.is_empty() || waiting <= SLACK {
+        let waiting = queue.waited(self.now);
+        if queue.depth() == 0 || waiting <= SLACK {
             return None;
         }
         if self.config.kernel.rules.prolongs_without_poll && instance.suspending_contexts() > 0 {
@@ -207,15 +208,15 @@ impl Machine<'_> {
             .irq_suspend_timeout
             .max(settings.gro_flush_timeout)
             .max(settings.park_timeout())
-            .max(self.longest_timeout);
+            .max(self.checks.longest_timeout());
         if waiting > longest + SLACK {
             return Some(format!(
                 "invariant 7: {} frames in queue {index}, the first for {waiting} ns, and nobody owns \
                  it (armed {}, moderating {}, deadline {deadline}, looked at {})",
-                queue.ring.len(),
-                queue.armed,
-                queue.moderating,
-                queue.timer_at
+                queue.depth(),
+                queue.armed(),
+                queue.moderating(),
+                queue.timer_at()
             ));
         }
         None
@@ -228,12 +229,13 @@ impl Machine<'_> {
         if used != this.started {
             return Some(format!("CPU {cpu} has used {used} of {} ns", this.started));
         }
-        let idle = this.curr.is_none() && this.frames.is_empty() && this.pending.is_empty();
+        let idle =
+            this.run_queue.curr().is_none() && this.frames.is_empty() && this.pending.is_empty();
         (this.segment.is_none() && !idle).then(|| {
             format!(
                 "CPU {cpu} is at no work, with {} contexts on {:?}",
                 this.frames.len(),
-                this.curr.map(|id| &self.threads[id.0 as usize].name)
+                this.run_queue.curr().map(|id| &self.threads[id.0 as usize].name)
             )
         })
     }
@@ -263,7 +265,8 @@ impl Machine<'_> {
         if let Some(cpu) = working {
             return Some(format!("CPU {cpu} is at work at rest"));
         }
-        (self.busy_cpus > 0).then(|| format!("{} CPUs count as busy at rest", self.busy_cpus))
+        let busy = self.clock.busy();
+        (busy > 0).then(|| format!("{busy} CPUs count as busy at rest"))
     }
 
     /// Polls of an instance by whoever polls it in a mode.
@@ -281,18 +284,12 @@ impl Machine<'_> {
     /// its budget by more than a weight (invariant 5).
     pub(crate) fn check_round(&mut self, of: CpuId, id: Id, rx: u16, budget: u16) {
         let (counts, limits) = (self.host.cpu(of).counts(), self.host.cpu(of).limits());
-        let this = &mut self.cpus[usize::from(of.0)];
-        if this.round != counts.net_rx {
-            this.round = counts.net_rx;
-            this.round_frames = 0;
-        }
-        this.round_frames += u32::from(rx);
+        let frames = self.cpus[usize::from(of.0)].round.takes(counts.net_rx, rx);
         let weight = self.host.instance(id).weight();
-        if rx > budget || this.round_frames > u32::from(limits.budget) + u32::from(weight) {
-            let frames = this.round_frames;
-            self.broken.get_or_insert_with(|| {
-                format!("invariant 5: a poll took {rx} of {budget} frames, its round {frames}")
-            });
+        if rx > budget || frames > u32::from(limits.budget) + u32::from(weight) {
+            self.checks.breaks(format!(
+                "invariant 5: a poll took {rx} of {budget} frames, its round {frames}"
+            ));
         }
     }
 }

@@ -3,24 +3,29 @@
 //! Events happen in order of time. Each gets at most one CPU going, and that CPU goes on without
 //! the queue for as long as nothing else is due. All decisions of delivery are the core's; what is
 //! here and in the files beside this one is what the decisions cost and what they happen to.
+//!
+//! Clients and programs are given the machine, which holds them: these three files use each other.
 
 use napkin_core::{CpuId, EpollContext, Host, Id, Limits, MILLISECOND, NEVER, Ns};
 use napkin_policy::Policy;
 
 use crate::abandon::Flag;
+use crate::checks::Checks;
 use crate::client::Client;
 use crate::config::Config;
-use crate::control::Disabling;
 use crate::counts::{QueueCounts, Seen};
-use crate::cpu::{Cpu, Source};
+use crate::disabling::Disabling;
 use crate::events::{Event, Events};
-use crate::fault::Fault;
-use crate::nic::NicQueue;
-use crate::packet::Packet;
-use crate::queues::Queues;
-use crate::socket::{Flow, Ready, Socket};
-use crate::speed::DrawnTurns;
-use crate::thread::{Affinity, Class, Program, Role, Thread, ThreadId};
+use crate::fault::Faults;
+use crate::host::clock::Clock;
+use crate::host::cpu::{Cpu, Source};
+use crate::net::NicQueue;
+use crate::net::link::Link;
+use crate::net::queues::Queues;
+use crate::net::socket::{Flow, Ready, Socket};
+use crate::sched::id::{Affinity, Class, Role, ThreadId};
+use crate::sched::kernel_threads::KernelThreads;
+use crate::sched::thread::{Program, Thread};
 use crate::trace::Trace;
 use napkin_traffic::Histogram;
 use napkin_traffic::Rng;
@@ -43,49 +48,28 @@ pub struct Machine<'a> {
     pub(crate) sockets: Vec<Socket>,
     pub(crate) ready: Vec<Ready>,
     pub(crate) flows: Vec<Flow>,
-    pub(crate) packets: Vec<Packet>,
-    pub(crate) free_packets: Vec<u32>,
-    pub(crate) ksoftirqds: Vec<ThreadId>,
-    pub(crate) napi_threads: Vec<Option<ThreadId>>,
-    pub(crate) workers: Vec<ThreadId>,
-    pub(crate) client: Option<Box<dyn Client>>,
-    /// When the link is free again, to the host and from it.
-    pub(crate) link_in: Ns,
-    pub(crate) link_out: Ns,
-    pub(crate) busy_cpus: u16,
-    /// The CPU that has the shared clock, and its slices so far.
-    pub(crate) clock_turn: usize,
-    pub(crate) clock_generation: u32,
-    /// When the one that had it last gave it up at a device; `NEVER` before.
-    pub(crate) clock_released: Ns,
-    pub(crate) turns: DrawnTurns,
-    pub(crate) rng: Rng,
+    pub(crate) link: Link,
+    pub(crate) kernel_threads: KernelThreads,
+    client: Option<Box<dyn Client>>,
+    pub(crate) clock: Clock,
+    rng: Rng,
     pub(crate) steps: u64,
     /// Threads that poll in vain are skipped in bulk.
     pub(crate) skip: bool,
-    pub(crate) started: bool,
+    started: bool,
     pub(crate) trace: Option<Box<dyn Trace>>,
     /// Latencies that the client or a program recorded.
-    pub(crate) latency: Histogram,
+    latency: Histogram,
     /// Requests that fell due, as the client or a program says.
-    pub(crate) due: u64,
+    due: u64,
     pub(crate) seen: Seen,
     /// The CPU that is being run.
     pub(crate) running_cpu: u16,
-    /// The first invariant that did not hold.
-    pub(crate) broken: Option<String>,
     abandon: Flag,
-    pub(crate) checks_all: bool,
-    /// When all queues are checked next, touched or not.
-    pub(crate) next_check: Ns,
-    /// The longest timeout that was in force before the present settings.
-    pub(crate) longest_timeout: Ns,
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) checks: Checks,
+    pub(crate) faults: Faults,
     /// By instance: a disable that is under way.
     pub(crate) disabling: Vec<Option<Disabling<'a>>>,
-    /// Period of the watchdog; 0: there is none.
-    pub(crate) watchdog: Ns,
-    pub(crate) link_down_until: Ns,
 }
 
 /// Where a host's queues and threads are.
@@ -150,19 +134,10 @@ impl<'a> Machine<'a> {
             sockets: Vec::new(),
             ready: contexts.iter().map(|_| Ready::default()).collect(),
             flows: Vec::new(),
-            packets: Vec::new(),
-            free_packets: Vec::new(),
-            ksoftirqds: Vec::new(),
-            napi_threads: Vec::new(),
-            workers: Vec::new(),
+            link: Link::default(),
+            kernel_threads: KernelThreads::default(),
             client: Some(client),
-            link_in: 0,
-            link_out: 0,
-            busy_cpus: 0,
-            clock_turn: 0,
-            clock_generation: 0,
-            clock_released: NEVER,
-            turns: DrawnTurns::none(),
+            clock: Clock::new(),
             rng: rng.split(),
             steps: 0,
             skip: true,
@@ -172,49 +147,13 @@ impl<'a> Machine<'a> {
             due: 0,
             seen: Seen::default(),
             running_cpu: 0,
-            broken: None,
             abandon: Flag::of_this_thread(),
-            checks_all: false,
-            next_check: 0,
-            longest_timeout: 0,
-            faults: Vec::new(),
+            checks: Checks::default(),
+            faults: Faults::default(),
             disabling: placement.queue_cpus.iter().map(|_| None).collect(),
-            watchdog: 0,
-            link_down_until: 0,
         };
         machine.set_policy(&policy);
-        for cpu in 0..cpus {
-            let role = Role::Ksoftirqd(cpu);
-            let id = machine.kernel_thread(
-                format!("ksoftirqd/{cpu}"),
-                role,
-                Class::Fair,
-                Affinity::pinned(cpu),
-            );
-            machine.ksoftirqds.push(id);
-        }
-        for queue in 0..placement.queue_cpus.len() {
-            let everywhere = Affinity { first: 0, last: cpus - 1 };
-            let affinity = placement.napi_threads.get(queue).copied().unwrap_or(everywhere);
-            let id = machine.kernel_thread(
-                format!("napi/{queue}"),
-                Role::Napi(queue as u16),
-                placement.napi_class,
-                affinity,
-            );
-            machine.napi_threads.push(Some(id));
-        }
-        for worker in 0..cpus {
-            let mut affinity = placement.workers;
-            affinity.last = affinity.last.min(cpus - 1);
-            let id = machine.kernel_thread(
-                format!("kworker/u:{worker}"),
-                Role::Worker,
-                Class::Fair,
-                affinity,
-            );
-            machine.workers.push(id);
-        }
+        machine.add_kernel_threads(placement, cpus);
         host.set_rules(config.kernel.rules);
         for id in host.ids() {
             host.set_order(id, config.nic.order);
@@ -242,19 +181,6 @@ impl<'a> Machine<'a> {
             let set = self.host.set(id, &policy.instance);
             debug_assert!(set.is_ok(), "{set:?}");
         }
-    }
-
-    fn kernel_thread(
-        &mut self,
-        name: String,
-        role: Role,
-        class: Class,
-        affinity: Affinity,
-    ) -> ThreadId {
-        let mut thread = Thread::new(name, role, class, affinity);
-        thread.pass = Thread::loops(role, self.host);
-        self.threads.push(thread);
-        ThreadId(self.threads.len() as u32 - 1)
     }
 
     /// Adds a thread of an application, asleep; [`Machine::wake_thread`] lets it begin.
@@ -294,10 +220,9 @@ impl<'a> Machine<'a> {
     /// What the machine keeps at this moment: events to come, frames in flight and room for
     /// frames. It must not grow with virtual time.
     pub fn kept(&self) -> usize {
-        let rings: usize = self.queues.iter().map(|it| it.ring.capacity()).sum();
-        let receivers: usize = self.queues.iter().map(|it| it.receivers.len()).sum();
+        let queues: usize = self.queues.iter().map(NicQueue::kept).sum();
         let sockets: usize = self.sockets.iter().map(|it| it.frames.capacity()).sum();
-        self.events.len() + self.packets.len() + rings + receivers + sockets
+        self.events.len() + self.link.kept() + queues + sockets
     }
 
     /// Events and steps handled so far.
@@ -341,9 +266,9 @@ impl<'a> Machine<'a> {
     pub fn set_trace(&mut self, mut trace: Box<dyn Trace>) {
         self.catch_up_all();
         for (index, queue) in (0..).zip(self.queues.iter_mut()) {
-            trace.depth(index, self.now, queue.ring.len());
-            trace.masked(index, self.now, !queue.armed);
-            queue.suspended = false;
+            trace.depth(index, self.now, queue.depth());
+            trace.masked(index, self.now, !queue.armed());
+            queue.tell_suspended(false);
         }
         self.trace = Some(trace);
         self.trace_suspensions();
@@ -369,14 +294,22 @@ impl<'a> Machine<'a> {
             self.with_client(|client, machine| client.start(machine));
         }
         while self.events.next_time() <= end {
-            let Some((time, event)) = self.events.pop() else { break };
-            debug_assert!(time >= self.now, "time runs backwards");
-            self.now = self.now.max(time);
             self.steps += 1;
-            self.happen(event);
+            if let Some((time, order, cpu)) = self.events.pop_near() {
+                self.come_to(time);
+                self.segment_due(usize::from(cpu), order);
+                // What these touch is checked with the next other event; they follow closely.
+                if self.checks.all {
+                    self.check();
+                }
+            } else {
+                let Some((time, order, event)) = self.events.pop() else { break };
+                self.come_to(time);
+                self.happen(event, order);
+                self.check();
+            }
             self.trace_suspensions();
-            self.check();
-            if self.broken.is_some() {
+            if self.broken().is_some() {
                 return;
             }
             self.abandon.check();
@@ -388,15 +321,21 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    #[inline]
+    fn come_to(&mut self, time: Ns) {
+        debug_assert!(time >= self.now, "time runs backwards");
+        self.now = self.now.max(time);
+    }
+
+    fn happen(&mut self, event: Event, order: u64) {
         match event {
-            Event::Segment { cpu, generation } => self.segment_due(usize::from(cpu), generation),
+            Event::Segment { cpu } => self.segment_due(usize::from(cpu), order),
             Event::Arrive { packet } => {
-                let packet = self.unstore(packet);
+                let packet = self.link.take(packet);
                 self.arrive(packet);
             }
             Event::Leave { packet } => {
-                let packet = self.unstore(packet);
+                let packet = self.link.take(packet);
                 self.with_client(|client, machine| client.receive(machine, packet));
             }
             Event::Transmitted { queue } => self.transmitted(usize::from(queue)),
@@ -408,7 +347,7 @@ impl<'a> Machine<'a> {
             }
             Event::Line { queue } => {
                 let id = Id(queue);
-                self.queues[usize::from(queue)].line = false;
+                self.queues[usize::from(queue)].line_arrived();
                 let cpu = usize::from(self.host.instance(id).cpu().0);
                 self.interrupt(cpu, Source::Queue(id));
             }
@@ -416,8 +355,7 @@ impl<'a> Machine<'a> {
             Event::Tick { cpu } => self.tick_fires(usize::from(cpu)),
             Event::SliceEnd { cpu, generation } => {
                 let cpu = usize::from(cpu);
-                if self.cpus[cpu].slice_generation == generation {
-                    self.cpus[cpu].slice_armed = false;
+                if self.cpus[cpu].run_queue.slice_expires(generation) {
                     self.interrupt(cpu, Source::SliceEnd);
                 }
             }
@@ -431,11 +369,7 @@ impl<'a> Machine<'a> {
             Event::Client { token } => {
                 self.with_client(|client, machine| client.timer(machine, token));
             }
-            Event::Turn { generation } => {
-                if self.clock_generation == generation {
-                    self.next_turn();
-                }
-            }
+            Event::Turn { generation } => self.slice_over(generation),
             Event::Control { queue } => {
                 self.catch_up_all();
                 self.queues.touch_all();
@@ -457,15 +391,12 @@ impl<'a> Machine<'a> {
     /// An instance's timer may be due: the deadline is the core's, and may have moved.
     fn timer_fires(&mut self, queue: usize) {
         let id = Id(queue as u16);
-        let slot = &mut self.queues[queue].timer_at;
-        if *slot > self.now {
-            // An earlier one that was brought forward since: this event is surplus.
+        if !self.queues[queue].looks_now(self.now) {
             return;
         }
-        *slot = NEVER;
         let deadline = self.host.instance(id).deadline();
         if deadline <= self.now {
-            let cpu = usize::from(self.queues[queue].timer_cpu);
+            let cpu = self.queues[queue].timer_cpu();
             self.interrupt(cpu, Source::Timer(id));
         } else if deadline != NEVER {
             self.arm(queue, deadline);
@@ -474,9 +405,7 @@ impl<'a> Machine<'a> {
 
     /// Sees to it that an instance's timer is looked at.
     pub(crate) fn arm(&mut self, queue: usize, at: Ns) {
-        let slot = &mut self.queues[queue].timer_at;
-        if at < *slot {
-            *slot = at;
+        if self.queues[queue].look_at(at) {
             self.events.at(at.max(self.now), Event::Timer { queue: queue as u16 });
         }
     }
@@ -493,12 +422,11 @@ impl<'a> Machine<'a> {
 
     /// Frames that wait in a queue's ring, or between a poll and its delivery.
     pub fn ring_depth(&self, queue: u16) -> usize {
-        let queue = &self.queues[usize::from(queue)];
-        queue.ring.len() + queue.batch.len()
+        self.queues[usize::from(queue)].here()
     }
 
     /// A queue's counts.
     pub fn queue_counts(&self, queue: u16) -> QueueCounts {
-        self.queues[usize::from(queue)].counts
+        *self.queues[usize::from(queue)].counts()
     }
 }

@@ -3,7 +3,7 @@
 use napkin_core::{Counts, CpuCounts, CpuId, Id, Ns};
 
 use crate::counts::QueueCounts;
-use crate::cpu::USES;
+use crate::host::segment::USES;
 use crate::machine::Machine;
 
 /// One CPU's.
@@ -69,7 +69,7 @@ impl Machine<'_> {
                     polled_in_vain: cpu.polled_in_vain,
                     waited: cpu.waited,
                     interrupts: cpu.interrupts,
-                    switches: cpu.switches,
+                    switches: cpu.run_queue.switches(),
                     softirq: self.host.cpu(CpuId(id)).counts(),
                 })
                 .collect(),
@@ -77,7 +77,7 @@ impl Machine<'_> {
                 .zip(self.queues.iter())
                 .map(|(id, queue)| QueueUse {
                     napi: self.host.instance(Id(id)).counts(),
-                    nic: queue.counts,
+                    nic: *queue.counts(),
                 })
                 .collect(),
             epolls: self

@@ -14,10 +14,10 @@ use crate::client::Client;
 use crate::config::{Config, Fair, Preemption};
 use crate::fault::Fault;
 use crate::machine::{Machine, Placement};
-use crate::packet::{Kind, Packet};
+use crate::net::packet::{Kind, Packet};
 use crate::profile::Profile;
 use crate::program::UdpSink;
-use crate::thread::{Affinity, Class, ThreadId};
+use crate::sched::id::{Affinity, Class, ThreadId};
 use napkin_traffic::Rng;
 
 /// Virtual time of traffic and faults in one run.

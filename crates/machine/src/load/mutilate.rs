@@ -17,7 +17,7 @@ use napkin_core::{MILLISECOND, Ns};
 
 use crate::client::Client;
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
+use crate::net::packet::{Kind, Packet};
 use napkin_traffic::Histogram;
 use napkin_traffic::Rng;
 use napkin_traffic::Schedule;

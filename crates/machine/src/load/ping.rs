@@ -4,7 +4,7 @@ use napkin_core::Ns;
 
 use crate::client::Client;
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
+use crate::net::packet::{Kind, Packet};
 
 /// The answering host.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,7 @@ use napkin_core::Ns;
 use crate::client::Client;
 use crate::config::Config;
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
+use crate::net::packet::{Kind, Packet};
 use napkin_traffic::Rng;
 
 /// The length on the wire of the frames that the kernel's generator sends by default, framing

@@ -8,7 +8,7 @@ use napkin_core::Ns;
 
 use crate::client::Client;
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
+use crate::net::packet::{Kind, Packet};
 use crate::profile::Profile;
 use crate::program::{HEADER, MORE, WRITES, more, packets};
 use napkin_traffic::Rng;

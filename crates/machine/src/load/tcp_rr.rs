@@ -9,7 +9,7 @@ use napkin_core::Ns;
 
 use crate::client::Client;
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
+use crate::net::packet::{Kind, Packet};
 use crate::profile::Profile;
 use crate::program::BURST;
 use napkin_traffic::Rng;

@@ -6,7 +6,7 @@
 
 use crate::client::Client;
 use crate::machine::Machine;
-use crate::packet::Packet;
+use crate::net::packet::Packet;
 
 /// The wire: a frame's flow says where it arrives.
 #[derive(Debug, Clone, Copy, Default)]

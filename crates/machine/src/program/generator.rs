@@ -9,8 +9,9 @@
 use napkin_core::Ns;
 
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
-use crate::thread::{Act, Program, ThreadId};
+use crate::net::packet::{Kind, Packet};
+use crate::sched::id::ThreadId;
+use crate::sched::thread::{Act, Program};
 use napkin_traffic::Rng;
 
 /// Bytes of a frame on the wire: 60 and its checksum.

@@ -8,8 +8,9 @@ use napkin_core::{MILLISECOND, Ns};
 
 use crate::load::mutilate::answer_bytes;
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
-use crate::thread::{Act, Program, ThreadId};
+use crate::net::packet::{Kind, Packet};
+use crate::sched::id::ThreadId;
+use crate::sched::thread::{Act, Program};
 
 /// libevent's list of events, at first and at most.
 const LIST_MIN: u32 = 32;

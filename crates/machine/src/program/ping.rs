@@ -7,8 +7,9 @@ use napkin_core::{MILLISECOND, Ns};
 
 use crate::load::FRAME;
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
-use crate::thread::{Act, Program, ThreadId};
+use crate::net::packet::{Kind, Packet};
+use crate::sched::id::ThreadId;
+use crate::sched::thread::{Act, Program};
 
 /// How long a flood waits for an answer before it sends the next request all the same.
 const FLOOD_INTERVAL: Ns = 10 * MILLISECOND;

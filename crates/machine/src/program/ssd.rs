@@ -5,9 +5,10 @@ use napkin_core::Ns;
 
 use super::stream::{BURST, acknowledge, copying, packets};
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
+use crate::net::packet::{Kind, Packet};
 use crate::profile::Profile;
-use crate::thread::{Act, Program, ThreadId};
+use crate::sched::id::ThreadId;
+use crate::sched::thread::{Act, Program};
 use napkin_traffic::Rng;
 
 /// Most events that one wait returns.

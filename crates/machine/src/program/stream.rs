@@ -3,7 +3,7 @@
 use napkin_core::Ns;
 
 use crate::machine::Machine;
-use crate::packet::{Kind, PAYLOAD, Packet};
+use crate::net::packet::{Kind, PAYLOAD, Packet};
 
 /// Bytes of a stream that the host hands to its card at once (TSO), and the card to the host.
 pub(crate) const BURST: u32 = 45 * PAYLOAD;

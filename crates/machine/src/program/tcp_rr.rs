@@ -5,8 +5,9 @@ use napkin_core::Ns;
 
 use super::stream::{BURST, acknowledge, copying, packets};
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
-use crate::thread::{Act, Program, ThreadId};
+use crate::net::packet::{Kind, Packet};
+use crate::sched::id::ThreadId;
+use crate::sched::thread::{Act, Program};
 
 /// Most events that one wait returns.
 const MAX_EVENTS: u32 = 64;

@@ -3,8 +3,9 @@
 use napkin_core::Ns;
 
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
-use crate::thread::{Act, Program, ThreadId};
+use crate::net::packet::{Kind, Packet};
+use crate::sched::id::ThreadId;
+use crate::sched::thread::{Act, Program};
 
 /// Most datagrams it receives from one socket before it waits again.
 const MOST: u32 = 64;

@@ -12,9 +12,10 @@ use napkin_core::Ns;
 use napkin_policy::{Policy, SocketPoller, Threaded};
 
 use crate::machine::Machine;
-use crate::packet::{Kind, Packet};
+use crate::net::packet::{Kind, Packet};
 use crate::profile::Profile;
-use crate::thread::{Act, Program, ThreadId};
+use crate::sched::id::ThreadId;
+use crate::sched::thread::{Act, Program};
 
 /// Bytes of a frame on the wire, preamble, check sum and gap included; the document names no size.
 pub const BYTES: u32 = 128;

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::load::{Peer, check_rate};
 use crate::machine::{Machine, Placement};
 use crate::program::Ping;
-use crate::thread::{Affinity, Class};
+use crate::sched::id::{Affinity, Class};
 use napkin_traffic::Rng;
 
 /// Datagrams that the program's socket holds; it has one under way at a time.

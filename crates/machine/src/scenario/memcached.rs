@@ -15,7 +15,8 @@ use crate::load::{Clients, Mutilate, Rate};
 use crate::machine::{Machine, Placement};
 use crate::profile::Profile;
 use crate::program::Memcached;
-use crate::thread::{Act, Affinity, Class, Program, ThreadId};
+use crate::sched::id::{Affinity, Class, ThreadId};
+use crate::sched::thread::{Act, Program};
 
 /// Frames that a connection's receive buffer holds: far more than one with a single request
 /// outstanding ever gets.

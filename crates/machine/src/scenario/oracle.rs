@@ -19,7 +19,7 @@ use crate::fault::Fault;
 use crate::machine::{Machine, Placement};
 use crate::profile::Profile;
 use crate::program::{Arrivals, Generator, UdpSink};
-use crate::thread::{Affinity, Class};
+use crate::sched::id::{Affinity, Class};
 use napkin_traffic::Rng;
 
 /// Frames that teach the epoll context its instance, before the window.

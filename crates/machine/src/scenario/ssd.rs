@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::load::ssd::Ssd as Load;
 use crate::machine::Machine;
 use crate::program::Ssd;
-use crate::thread::{Affinity, Class};
+use crate::sched::id::{Affinity, Class};
 use napkin_traffic::Rng;
 
 /// Packets that a receive buffer holds.

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::load::tcp_rr::TcpRr as Load;
 use crate::machine::{Machine, Placement};
 use crate::program::TcpRr;
-use crate::thread::{Affinity, Class, ThreadId};
+use crate::sched::id::{Affinity, Class, ThreadId};
 use napkin_traffic::Rng;
 
 /// Packets that a receive buffer holds: a request's.

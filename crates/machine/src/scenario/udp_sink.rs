@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::load::{Pktgen, check_rate};
 use crate::machine::{Machine, Placement};
 use crate::program::UdpSink;
-use crate::thread::{Affinity, Class};
+use crate::sched::id::{Affinity, Class};
 use napkin_traffic::Rng;
 
 /// Runs it with so many datagrams a second offered.

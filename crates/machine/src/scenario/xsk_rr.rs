@@ -15,11 +15,12 @@ use super::{Outcome, Run, measure};
 use crate::config::Config;
 use crate::load::XskPeer;
 use crate::machine::{Machine, Placement};
-use crate::packet::{Kind, Packet};
+use crate::net::packet::{Kind, Packet};
 use crate::program::xsk_rr::{
     BYTES, CALL_BUCKETS, End, Kick, Poller, Receiver, Sender, Steps, Tally,
 };
-use crate::thread::{Affinity, Class, Program};
+use crate::sched::id::{Affinity, Class};
+use crate::sched::thread::Program;
 
 /// CPUs of each host: the queue's, the receiver's, the sender's, the poller's.
 const CPUS: u16 = 4;

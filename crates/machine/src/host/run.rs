@@ -7,12 +7,15 @@
 use napkin_core::{Context, CpuId, Did, NEVER, Ns, Op, Pass, Softirq};
 
 use crate::config::Preemption;
-use crate::cpu::{Body, Frame, Hard, Segment, Use};
 use crate::events::Event;
+use crate::host::cpu::{Body, Frame, Hard};
+use crate::host::segment::{Segment, Use};
+use crate::host::speed::STOPPED;
+use crate::host::step::Exec;
+use crate::host::step::{At, Next};
 use crate::machine::Machine;
-use crate::perform::{At, Next};
-use crate::speed::STOPPED;
-use crate::thread::{Act, Exec, State, ThreadId, ThreadPass};
+use crate::sched::id::{State, ThreadId};
+use crate::sched::thread::{Act, ThreadPass};
 use crate::trace::Mark;
 
 impl Machine<'_> {
@@ -43,7 +46,7 @@ impl Machine<'_> {
         let from = std::mem::replace(&mut this.started, self.now);
         let elapsed = self.now - from;
         this.used[class as usize] += elapsed;
-        this.waited += elapsed * this.queued.len() as Ns;
+        this.waited += elapsed * this.run_queue.waiting() as Ns;
         self.charge_thread(cpu, elapsed);
         if self.trace.is_some() && class != Use::Idle {
             self.trace_ran(cpu, class, from);
@@ -52,7 +55,7 @@ impl Machine<'_> {
 
     fn trace_ran(&mut self, cpu: usize, class: Use, from: Ns) {
         let this = &self.cpus[cpu];
-        let what = match (this.frames.last(), this.curr) {
+        let what = match (this.frames.last(), this.run_queue.curr()) {
             (Some(Frame { body: Body::Hard(_), .. }), _) => "irq",
             (Some(Frame { body: Body::Softirq(_), .. }), _) => "softirq",
             (None, Some(curr)) => &self.threads[curr.0 as usize].name,
@@ -77,11 +80,11 @@ impl Machine<'_> {
         let this = &mut self.cpus[cpu];
         this.segment = Some(segment);
         this.started = now;
-        this.generation = this.generation.wrapping_add(1);
         // One that is stopped begins anew when it gets on again.
-        if this.dilation < STOPPED || segment.left == 0 {
-            self.events.segment_ends(now + this.wall(segment.left), cpu as u16, this.generation);
-        }
+        this.ends_by = match this.dilation < STOPPED || segment.left == 0 {
+            true => self.events.segment_ends(now + this.wall(segment.left), cpu as u16),
+            false => 0,
+        };
     }
 
     /// The piece of work has ended.
@@ -89,7 +92,7 @@ impl Machine<'_> {
         self.account(cpu);
         let this = &mut self.cpus[cpu];
         this.segment = None;
-        this.generation = this.generation.wrapping_add(1);
+        this.ends_by = 0;
     }
 
     /// A piece of work that nothing comes into is over at once: `true`. Otherwise it has begun.
@@ -108,10 +111,10 @@ impl Machine<'_> {
         let end = self.now.saturating_add(this.wall(left));
         if end > self.end || end >= self.events.next_time() {
             this.segment = Some(Segment { left, class, preemptible });
-            this.generation = this.generation.wrapping_add(1);
-            if this.dilation < STOPPED {
-                self.events.segment_ends(end, cpu as u16, this.generation);
-            }
+            this.ends_by = match this.dilation < STOPPED {
+                true => self.events.segment_ends(end, cpu as u16),
+                false => 0,
+            };
             return false;
         }
         self.now = end;
@@ -122,9 +125,9 @@ impl Machine<'_> {
 
     /// The piece of work that a CPU is at may have ended: not if it has gone on to another meanwhile.
     #[inline]
-    pub(crate) fn segment_due(&mut self, cpu: usize, generation: u32) {
+    pub(crate) fn segment_due(&mut self, cpu: usize, order: u64) {
         let this = &self.cpus[cpu];
-        if this.generation != generation {
+        if this.ends_by != order {
             return;
         }
         if this.spin.is_some() {
@@ -194,7 +197,10 @@ impl Machine<'_> {
 
     /// Whether the thread on the CPU has disabled bottom halves.
     fn bh_disabled(&self, cpu: usize) -> bool {
-        self.cpus[cpu].curr.is_some_and(|id| self.threads[id.0 as usize].exec.bh_disabled)
+        self.cpus[cpu]
+            .run_queue
+            .curr()
+            .is_some_and(|id| self.threads[id.0 as usize].exec.bh_disabled)
     }
 
     fn push_softirq(&mut self, cpu: usize, interrupted: Option<Segment>) {
@@ -211,15 +217,15 @@ impl Machine<'_> {
     /// Whether a thread other than ksoftirqd wants this CPU.
     fn competition(&self, cpu: usize) -> bool {
         let this = &self.cpus[cpu];
-        let ksoftirqd = self.ksoftirqds[cpu];
-        this.curr.iter().chain(&this.queued).any(|id| *id != ksoftirqd)
+        let ksoftirqd = self.kernel_threads.ksoftirqd(cpu);
+        this.run_queue.threads().any(|id| *id != ksoftirqd)
     }
 
     /// The last interrupt has returned to the thread, or to idleness.
     fn back_in_thread(&mut self, cpu: usize) -> bool {
         let this = &self.cpus[cpu];
-        let Some(curr) = this.curr else {
-            if this.need_resched || !this.queued.is_empty() {
+        let Some(curr) = this.run_queue.curr() else {
+            if this.run_queue.need_resched() || this.run_queue.waiting() > 0 {
                 self.cpus[cpu].segment = None;
                 // Without anybody to run, it goes idle like any other CPU.
                 return !self.reschedule(cpu, false);
@@ -227,11 +233,11 @@ impl Machine<'_> {
             return self.restart_segment(cpu);
         };
         let user = this.segment.is_none_or(|segment| segment.preemptible);
-        let wanted = this.need_resched || (this.lazy_resched && user);
+        let wanted = this.run_queue.need_resched() || (this.run_queue.lazy_resched() && user);
         let may = user
             || match self.config.kernel.preemption {
                 Preemption::Full => true,
-                Preemption::Lazy => this.need_resched,
+                Preemption::Lazy => this.run_queue.need_resched(),
                 Preemption::None | Preemption::Voluntary => false,
             };
         let may = may && !self.threads[curr.0 as usize].exec.bh_disabled;
@@ -267,7 +273,7 @@ impl Machine<'_> {
         let Some(frame) = this.frames.last_mut() else { return false };
         let op = match &mut frame.body {
             Body::Softirq(pass) => {
-                if this.need_resched {
+                if this.run_queue.need_resched() {
                     pass.need_resched();
                 }
                 pass.next(self.now, exec.did)
@@ -287,22 +293,17 @@ impl Machine<'_> {
             return true;
         }
         let this = &self.cpus[cpu];
-        let Some(me) = this.curr else {
-            if !this.queued.is_empty() {
+        let Some(me) = this.run_queue.curr() else {
+            if this.run_queue.waiting() > 0 {
                 self.reschedule(cpu, false);
                 return false;
             }
             self.account(cpu);
-            let processor = &self.config.processor;
-            let this = &mut self.cpus[cpu];
-            this.idle_since = self.now;
-            this.asleep = true;
-            this.idle_deep =
-                processor.idle_menu && this.idles.typical() >= processor.idle_deep_after;
+            self.cpus[cpu].idleness.begin(self.now, &self.config.processor);
             self.set_busy(cpu, false);
             return false;
         };
-        let wanted = this.need_resched || this.lazy_resched;
+        let wanted = this.run_queue.need_resched() || this.run_queue.lazy_resched();
         let thread = &mut self.threads[me.0 as usize];
         let Some(pass) = &mut thread.pass else {
             if wanted && self.reschedule(cpu, false) {
@@ -312,14 +313,14 @@ impl Machine<'_> {
         };
         if thread.exec.op.is_none() {
             let full = self.config.kernel.preemption == Preemption::Full;
-            if self.cpus[cpu].need_resched && !thread.exec.bh_disabled && full {
+            if self.cpus[cpu].run_queue.need_resched() && !thread.exec.bh_disabled && full {
                 if self.reschedule(cpu, false) {
                     return false;
                 }
                 return true;
             }
             if let ThreadPass::Softirq(pass) = pass
-                && self.cpus[cpu].need_resched
+                && self.cpus[cpu].run_queue.need_resched()
             {
                 pass.need_resched();
             }
@@ -420,7 +421,7 @@ impl Machine<'_> {
                 let this = &self.cpus[cpu];
                 let goes_on = match at {
                     At::Frame => self.next_step(cpu, &mut exec),
-                    At::Thread(_) if this.raised || this.need_resched => false,
+                    At::Thread(_) if this.raised || this.run_queue.need_resched() => false,
                     At::Thread(me) => self.next_of_thread(cpu, me, &mut exec),
                 };
                 if goes_on {
@@ -478,7 +479,7 @@ impl Machine<'_> {
                         let exit = if ran { self.config.cost.softirq_exit } else { 0 };
                         // Frames that were handled on top of a thread have taken its caches.
                         let took = frame.exec.rx > 0 && frame.interrupted.is_some();
-                        let took = took && self.cpus[cpu].curr.is_some();
+                        let took = took && self.cpus[cpu].run_queue.curr().is_some();
                         let exit = exit + if took { self.config.locality.interrupted } else { 0 };
                         self.spend(cpu, exit, Use::Softirq, false)
                     }
@@ -497,7 +498,7 @@ impl Machine<'_> {
                     // A thread of the kernel's whose mode is gone: it waits to be needed again.
                     other => {
                         drop(other);
-                        thread.pass = crate::thread::Thread::loops(thread.role, self.host);
+                        thread.pass = crate::sched::thread::Thread::loops(thread.role, self.host);
                         thread.exec = Exec::START;
                         thread.woken = false;
                         self.block(cpu, me, NEVER);

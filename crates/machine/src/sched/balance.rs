@@ -1,19 +1,12 @@
 //! Balancing: threads that wait, or that interrupts slow, move to other CPUs.
 //!
 //! A CPU about to idle pulls; the tick pushes. Who runs on a CPU, and where a thread wakes, is the
-//! scheduler's (`sched.rs`).
+//! scheduler's (`sched/mod.rs`).
 
-use crate::cpu::Use;
 use crate::events::Event;
+use crate::host::segment::Use;
 use crate::machine::Machine;
-use crate::thread::{Class, ThreadId};
-
-/// Time over which the scheduler forgets what interrupts took: PELT's 32 ms.
-const STOLEN_MEMORY: f64 = 32e6;
-
-/// What a thread that is alone on its CPU may lose to interrupts before it is moved: a domain's
-/// `imbalance_pct` is 117.
-const STOLEN_MUCH: f64 = 1.0 - 100.0 / 117.0;
+use crate::sched::id::{Class, ThreadId};
 
 impl Machine<'_> {
     /// Where the scheduler knows what interrupts and softirqs take, a thread that runs alone on a
@@ -23,13 +16,13 @@ impl Machine<'_> {
             return;
         }
         let this = &mut self.cpus[cpu];
-        let stolen = this.used[Use::Interrupt as usize] + this.used[Use::Softirq as usize];
-        let elapsed = (self.now - this.balanced_at).max(1) as f64;
-        let share = (stolen - this.stolen) as f64 / elapsed;
-        (this.stolen, this.balanced_at) = (stolen, self.now);
-        this.stolen_share += (share - this.stolen_share) * (elapsed / STOLEN_MEMORY).min(1.0);
-        let slowed = this.stolen_share > STOLEN_MUCH;
-        let (Some(curr), true, true) = (this.curr, this.queued.is_empty(), slowed) else { return };
+        let taken = this.used[Use::Interrupt as usize] + this.used[Use::Softirq as usize];
+        let slowed = this.run_queue.stolen.is_much(self.now, taken);
+        let (Some(curr), true, true) =
+            (this.run_queue.curr, this.run_queue.queued.is_empty(), slowed)
+        else {
+            return;
+        };
         if !self.may_move(curr) {
             return;
         }
@@ -39,19 +32,20 @@ impl Machine<'_> {
             to != cpu && idle(to) && self.sibling(to).is_none_or(idle)
         });
         let this = &mut self.cpus[cpu];
-        this.evicts_to = to;
-        this.need_resched |= to.is_some();
+        this.run_queue.evicts_to = to;
+        this.run_queue.need_resched |= to.is_some();
     }
 
     /// A thread that waits here goes to a CPU that is idle.
     pub(crate) fn push_waiting(&mut self, cpu: usize) {
-        if self.cpus[cpu].queued.is_empty() {
+        if self.cpus[cpu].run_queue.queued.is_empty() {
             return;
         }
-        let Some(place) = self.cpus[cpu].queued.iter().position(|id| self.may_move(*id)) else {
+        let Some(place) = self.cpus[cpu].run_queue.queued.iter().position(|id| self.may_move(*id))
+        else {
             return;
         };
-        let id = self.cpus[cpu].queued[place];
+        let id = self.cpus[cpu].run_queue.queued[place];
         let affinity = self.threads[id.0 as usize].affinity;
         let idle = (usize::from(affinity.first)..=usize::from(affinity.last))
             .find(|&other| other != cpu && self.cpus[other].available());
@@ -72,31 +66,31 @@ impl Machine<'_> {
         self.catch_up(from);
         self.account(from);
         self.account(to);
-        let id = self.cpus[from].queued.remove(place);
+        let id = self.cpus[from].run_queue.queued.remove(place);
         let (old, new) = (self.average(from), self.average(to));
-        let base = new.unwrap_or(self.cpus[to].min_vruntime);
-        let old = old.unwrap_or(self.cpus[from].min_vruntime);
+        let base = new.unwrap_or(self.cpus[to].run_queue.min_vruntime);
+        let old = old.unwrap_or(self.cpus[from].run_queue.min_vruntime);
         let thread = &mut self.threads[id.0 as usize];
         let ahead = thread.vruntime - old;
         thread.vruntime = base + ahead;
         thread.deadline = thread.vruntime + self.config.kernel.slice as i64;
         thread.cpu = to as u16;
         thread.migrations += 1;
-        self.cpus[to].queued.push(id);
-        self.cpus[to].need_resched = true;
+        self.cpus[to].run_queue.queued.push(id);
+        self.cpus[to].run_queue.need_resched = true;
     }
 
     /// A CPU about to idle takes a thread that waits elsewhere.
     pub(crate) fn pull(&mut self, cpu: usize) -> bool {
         let mut best: Option<(usize, usize)> = None;
         for (other, this) in self.cpus.iter().enumerate() {
-            let waiting = this.queued.len();
+            let waiting = this.run_queue.queued.len();
             // One that waits for an idle CPU to come out of idleness is about to run.
-            if other == cpu || waiting == 0 || this.curr.is_none() {
+            if other == cpu || waiting == 0 || this.run_queue.curr.is_none() {
                 continue;
             }
             if best.is_none_or(|(most, _)| waiting > most) {
-                let movable = this.queued.iter().any(|id| {
+                let movable = this.run_queue.queued.iter().any(|id| {
                     self.may_move(*id) && self.threads[id.0 as usize].affinity.allows(cpu as u16)
                 });
                 if movable {
@@ -105,7 +99,7 @@ impl Machine<'_> {
             }
         }
         let Some((_, from)) = best else { return false };
-        let place = self.cpus[from].queued.iter().position(|id| {
+        let place = self.cpus[from].run_queue.queued.iter().position(|id| {
             self.may_move(*id) && self.threads[id.0 as usize].affinity.allows(cpu as u16)
         });
         if let Some(place) = place {

@@ -8,37 +8,16 @@ use napkin_core::{CpuId, Did, EpollWait, Id, Ns, Op, SocketWait, Task, Work};
 use napkin_policy::ApplicationPolicy;
 
 use crate::counts::Who;
-use crate::cpu::{Body, Use};
 use crate::events::Event;
+use crate::host::cpu::Body;
+use crate::host::segment::Use;
+use crate::host::step::Exec;
+use crate::host::step::{At, Next};
 use crate::machine::Machine;
-use crate::packet::Kind;
-use crate::thread::{Exec, Role, State, ThreadId, ThreadPass};
+use crate::net::packet::Kind;
+use crate::sched::id::{Role, State, ThreadId};
+use crate::sched::thread::ThreadPass;
 use crate::trace::Mark;
-
-/// Whose step it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum At {
-    /// The innermost context on top of the thread.
-    Frame,
-    Thread(ThreadId),
-}
-
-/// How a step goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Pay for the next part.
-    Spend(Ns, Use),
-    /// It is done.
-    Did(Did),
-    /// It is done, and somebody else may run.
-    Yielded,
-    /// The thread sleeps.
-    Blocked,
-    /// A softirq runs in between.
-    Nested(CpuId),
-    /// It was the pass's last.
-    Ended,
-}
 
 // Parts of a poll and of a delivery.
 const FRAMES: u8 = 2;
@@ -75,9 +54,7 @@ impl Machine<'_> {
                 0 => {
                     let time = cost.timer_arm;
                     // The deadline counts from the moment of the start, which is now.
-                    let queue = &mut self.queues[usize::from(id.0)];
-                    queue.counts.timer_starts += 1;
-                    queue.timer_cpu = cpu as u16;
+                    self.queues[usize::from(id.0)].timer_starts(cpu);
                     if let Some(trace) = &mut self.trace {
                         trace.mark(cpu as u16, self.now, Mark::TimerArmed(id.0, deadline));
                     }
@@ -135,8 +112,8 @@ impl Machine<'_> {
                 }
                 _ => {
                     let this = &self.cpus[cpu];
-                    let others = !this.queued.is_empty();
-                    let wanted = this.need_resched || (op == Op::Yield && others);
+                    let others = this.run_queue.waiting() > 0;
+                    let wanted = this.run_queue.need_resched() || (op == Op::Yield && others);
                     if wanted { Next::Yielded } else { Next::Did(Did::Ok) }
                 }
             },
@@ -170,27 +147,12 @@ impl Machine<'_> {
         loop {
             match exec.stage {
                 0 => {
-                    if let At::Thread(me) = at {
-                        self.poll_begins(cpu, me);
-                    }
-                    (exec.rx, exec.tx, exec.again) = (0, 0, false);
-                    exec.bh_disabled = true;
-                    exec.stage = 1;
-                    let cost = &self.config.cost;
-                    let mut time = cost.poll;
-                    if !exec.claimed && self.role(at) == Some(Role::Application) {
-                        time += cost.claim;
-                    }
-                    exec.claimed = true;
-                    if self.queues[index].polled_on != cpu as u16 {
-                        time += self.config.locality.queue;
-                        self.queues[index].polled_on = cpu as u16;
-                    }
+                    let time = self.begin_poll(cpu, at, exec, id);
                     return Next::Spend(time, class);
                 }
                 1 => {
                     (exec.tx, exec.again) = self.reap(index);
-                    let sends = !self.queues[index].outgoing.is_empty();
+                    let sends = self.queues[index].sends();
                     exec.stage = if sends { SEND } else { FRAMES };
                     let first = if sends { self.config.cost.send_frame } else { 0 };
                     let time = Ns::from(exec.tx) * self.config.cost.poll_completion + first;
@@ -199,10 +161,10 @@ impl Machine<'_> {
                     }
                 }
                 SEND => {
-                    if let Some(packet) = self.queues[index].outgoing.pop_front() {
+                    if let Some(packet) = self.queues[index].next_to_send() {
                         self.transmit(id.0, packet);
                     }
-                    if !self.queues[index].outgoing.is_empty() {
+                    if self.queues[index].sends() {
                         return Next::Spend(self.config.cost.send_frame, class);
                     }
                     exec.stage = FRAMES;
@@ -212,11 +174,10 @@ impl Machine<'_> {
                         return self.polled(cpu, at, exec, id, budget);
                     }
                     let queue = &mut self.queues[index];
-                    let Some(packet) = queue.ring.pop_front() else {
+                    let Some(packet) = queue.take() else {
                         return self.polled(cpu, at, exec, id, budget);
                     };
-                    queue.batch.push_back(packet);
-                    let depth = queue.ring.len();
+                    let depth = queue.depth();
                     if let Some(trace) = &mut self.trace {
                         trace.depth(id.0, self.now, depth);
                     }
@@ -227,7 +188,7 @@ impl Machine<'_> {
                 }
                 TAKEN => {
                     let batch = usize::from(self.config.nic.gro_batch);
-                    if batch > 0 && self.queues[index].batch.len() >= batch {
+                    if batch > 0 && self.queues[index].taken() >= batch {
                         exec.stage = HAND_UP;
                         return Next::Spend(self.config.cost.deliver, class);
                     }
@@ -245,7 +206,7 @@ impl Machine<'_> {
     fn polled(&mut self, cpu: usize, at: At, exec: &Exec, id: Id, budget: u16) -> Next {
         let (work, again) = (Work { rx: exec.rx, tx: exec.tx }, exec.again);
         let says = self.says(cpu, id, budget, work.rx, again);
-        self.queues[usize::from(id.0)].waiting_since = self.now;
+        self.queues[usize::from(id.0)].polled(self.now);
         self.check_round_of(cpu, at, id, work.rx, budget);
         match at {
             At::Thread(me) => self.threads[me.0 as usize].round.polled(work.any()),
@@ -285,7 +246,7 @@ impl Machine<'_> {
 
     /// Who is current on a CPU.
     pub(crate) fn who(&self, cpu: usize) -> Who {
-        let Some(curr) = self.cpus[cpu].curr else { return Who::Idle };
+        let Some(curr) = self.cpus[cpu].run_queue.curr() else { return Who::Idle };
         match self.threads[curr.0 as usize].role {
             Role::Ksoftirqd(_) => Who::Ksoftirqd,
             Role::Napi(_) => Who::Kthread,
@@ -294,18 +255,43 @@ impl Machine<'_> {
         }
     }
 
+    /// Begins a poll; what its first part costs.
+    #[inline]
+    fn begin_poll(&mut self, cpu: usize, at: At, exec: &mut Exec, id: Id) -> Ns {
+        if let At::Thread(me) = at {
+            self.poll_begins(cpu, me);
+        }
+        (exec.rx, exec.tx, exec.again) = (0, 0, false);
+        exec.bh_disabled = true;
+        exec.stage = 1;
+        let mut time = self.config.cost.poll;
+        if !exec.claimed && self.role(at) == Some(Role::Application) {
+            time += self.config.cost.claim;
+        }
+        exec.claimed = true;
+        if self.queues.unmarked(usize::from(id.0)).moves_to(cpu) {
+            time += self.config.locality.queue;
+        }
+        time
+    }
+
+    /// What handing up the next frame of the batch costs; `None` if it is empty.
+    fn frame_cost(&mut self, index: usize, cpu: usize) -> Option<Ns> {
+        let packet = self.queues[index].next_taken()?;
+        let cost = &self.config.cost;
+        let time = if packet.kind == Kind::Ack { cost.deliver_ack } else { cost.deliver_frame };
+        let flow = packet.flow;
+        Some(time + self.fetch_flow(flow, cpu))
+    }
+
     /// Hands the batch to the stack, frame by frame; `None` once it is empty.
     fn hand_up(&mut self, cpu: usize, exec: &mut Exec, index: usize, class: Use) -> Option<Next> {
         loop {
             match exec.stage {
                 HAND_UP => {
-                    let packet = self.queues[index].batch.front()?;
-                    let cost = &self.config.cost;
-                    let ack = packet.kind == Kind::Ack;
-                    let time = if ack { cost.deliver_ack } else { cost.deliver_frame };
-                    let flow = packet.flow;
+                    let time = self.frame_cost(index, cpu)?;
                     exec.stage = HANDED;
-                    return Some(Next::Spend(time + self.fetch_flow(flow, cpu), class));
+                    return Some(Next::Spend(time, class));
                 }
                 HANDED => {
                     exec.wakes = self.deliver_one(index, cpu);
@@ -329,7 +315,7 @@ impl Machine<'_> {
         let index = usize::from(id.0);
         if exec.stage == 0 {
             exec.stage = HAND_UP;
-            let empty = self.queues[index].batch.is_empty();
+            let empty = self.queues[index].taken() == 0;
             return Next::Spend(if empty { 0 } else { self.config.cost.deliver }, class);
         }
         match self.hand_up(cpu, exec, index, class) {
@@ -345,7 +331,7 @@ impl Machine<'_> {
             return Next::Did(Did::Interrupted);
         }
         let found = self.found(me);
-        let gives_way = found == 0 && self.cpus[cpu].need_resched;
+        let gives_way = found == 0 && self.cpus[cpu].run_queue.need_resched();
         Next::Did(if gives_way { Did::Resched } else { Did::Events(found) })
     }
 

@@ -3,46 +3,18 @@
 use napkin_core::Ns;
 
 use crate::events::Event;
+use crate::host::clock::DrawnTurns;
 use crate::machine::Machine;
 use napkin_traffic::Rng;
 
 /// A stopped CPU's time for a piece of work, in thousandths of its own: it does not get on.
 pub(crate) const STOPPED: u64 = 10_000_000_000;
 
-/// What is drawn where CPUs advance one clock in turn; nothing, unless somebody asks for it.
-#[derive(Debug)]
-pub(crate) struct DrawnTurns {
-    /// A slice is shorter or longer by up to this.
-    spread: Ns,
-    /// Of a thousand times that a CPU touches a device, those in which it keeps the clock.
-    keeps: u16,
-    rng: Rng,
-}
-
-impl DrawnTurns {
-    /// All slices are equal, and who touches a device always gives the clock away.
-    pub(crate) fn none() -> Self {
-        DrawnTurns { spread: 0, keeps: 0, rng: Rng::new(0) }
-    }
-
-    fn slice(&mut self, slice: Ns) -> Ns {
-        if self.spread == 0 {
-            return slice;
-        }
-        let spread = self.spread.min(slice.saturating_sub(1));
-        slice - spread + self.rng.below(2 * spread + 1)
-    }
-
-    fn keeps(&mut self) -> bool {
-        self.keeps > 0 && self.rng.below(1000) < u64::from(self.keeps)
-    }
-}
-
 impl Machine<'_> {
     /// From now on each slice of the shared clock is shorter or longer by up to `spread`, evenly drawn,
     /// and of a thousand times that a CPU touches a device it keeps the clock in `keeps`.
     pub fn draw_turns(&mut self, spread: Ns, keeps: u16, seed: u64) {
-        self.turns = DrawnTurns { spread, keeps, rng: Rng::new(seed) };
+        self.clock.drawn = DrawnTurns { spread, keeps, rng: Rng::new(seed) };
     }
 
     /// CPUs that share a core, or a clock, slow each other down.
@@ -56,9 +28,9 @@ impl Machine<'_> {
     fn changes_busy(&mut self, cpu: usize, busy: bool) {
         self.cpus[cpu].busy = busy;
         if busy {
-            self.busy_cpus += 1;
+            self.clock.busy += 1;
         } else {
-            self.busy_cpus -= 1;
+            self.clock.busy -= 1;
         }
         if self.config.processor.shared_clock {
             self.share_clock(cpu);
@@ -74,48 +46,55 @@ impl Machine<'_> {
     /// that works gets an equal share at every moment.
     fn share_clock(&mut self, changed: usize) {
         if self.config.processor.shared_clock_slice == 0 {
-            let dilation = 1000 * u64::from(self.busy_cpus.max(1));
+            let dilation = 1000 * u64::from(self.clock.busy.max(1));
             for cpu in 0..self.cpus.len() {
                 self.dilate(cpu, dilation);
             }
-        } else if self.cpus[changed].busy && self.busy_cpus == 1 {
+        } else if self.cpus[changed].busy && self.clock.busy == 1 {
             self.take_turn(changed);
-        } else if self.cpus[changed].busy && self.clock_released == self.now {
+        } else if self.cpus[changed].busy && self.clock.released == self.now {
             // Woken by the device that the other has just touched.
             self.take_turn(changed);
         } else if self.cpus[changed].busy {
             // It waits for its turn; the slice under way is the last that is not divided.
             self.dilate(changed, STOPPED);
-            let slice = self.turns.slice(self.config.processor.shared_clock_slice);
+            let slice = self.clock.drawn.slice(self.config.processor.shared_clock_slice);
             self.end_slice_at(self.now + slice);
-        } else if self.clock_turn == changed {
+        } else if self.clock.turn == changed {
+            self.next_turn();
+        }
+    }
+
+    /// A slice of the shared clock ends, unless it has ended already.
+    pub(crate) fn slice_over(&mut self, slice: u32) {
+        if self.clock.slices == slice {
             self.next_turn();
         }
     }
 
     /// The next CPU that works has the clock.
-    pub(crate) fn next_turn(&mut self) {
+    fn next_turn(&mut self) {
         let cpus = self.cpus.len();
-        let after = (1..=cpus).map(|step| (self.clock_turn + step) % cpus);
+        let after = (1..=cpus).map(|step| (self.clock.turn + step) % cpus);
         if let Some(next) = after.into_iter().find(|&cpu| self.cpus[cpu].busy) {
             self.take_turn(next);
         }
     }
 
     fn take_turn(&mut self, turn: usize) {
-        self.clock_turn = turn;
-        self.clock_generation = self.clock_generation.wrapping_add(1);
+        self.clock.turn = turn;
+        self.clock.slices = self.clock.slices.wrapping_add(1);
         for cpu in 0..self.cpus.len() {
             self.dilate(cpu, if cpu == turn { 1000 } else { STOPPED });
         }
-        if self.busy_cpus > 1 {
-            let slice = self.turns.slice(self.config.processor.shared_clock_slice);
+        if self.clock.busy > 1 {
+            let slice = self.clock.drawn.slice(self.config.processor.shared_clock_slice);
             self.end_slice_at(self.now + slice);
         }
     }
 
     fn end_slice_at(&mut self, at: Ns) {
-        let generation = self.clock_generation;
+        let generation = self.clock.slices;
         self.events.at(at, Event::Turn { generation });
     }
 
@@ -123,8 +102,8 @@ impl Machine<'_> {
     pub(crate) fn touch_device(&mut self, cpu: usize) {
         let processor = &self.config.processor;
         let in_turn = processor.shared_clock && processor.shared_clock_slice > 0;
-        if in_turn && self.clock_turn == cpu && !self.turns.keeps() {
-            self.clock_released = self.now;
+        if in_turn && self.clock.turn == cpu && !self.clock.drawn.keeps() {
+            self.clock.released = self.now;
             self.next_turn();
         }
     }

@@ -1,81 +1,12 @@
-//! Sockets, what waits on them, and the flows that lead to them.
-
-use std::collections::VecDeque;
+//! Sockets as programs have them: made, watched, and read.
 
 use napkin_core::{Id, Ns};
 
 use crate::machine::Machine;
-use crate::packet::Packet;
-use crate::thread::ThreadId;
+use crate::net::packet::Packet;
+use crate::net::socket::{Flow, Socket};
+use crate::sched::id::ThreadId;
 use crate::trace::Station;
-
-/// A receive buffer.
-#[derive(Debug)]
-pub(crate) struct Socket {
-    pub(crate) frames: VecDeque<Packet>,
-    /// Frames it holds.
-    pub(crate) capacity: u32,
-    /// Its epoll context.
-    pub(crate) epoll: Option<u32>,
-    /// It stands on its context's ready list.
-    pub(crate) ready: bool,
-    /// The thread that waits on it without epoll.
-    pub(crate) waiter: Option<ThreadId>,
-    /// The CPU on which something was last delivered to it.
-    pub(crate) delivered_on: Option<u16>,
-    /// The instance that last delivered to it.
-    pub(crate) napi: Option<Id>,
-    pub(crate) open: bool,
-    pub(crate) dropped: u64,
-    pub(crate) received: u64,
-    /// Its queue was parked when it was full.
-    pub(crate) parked: bool,
-}
-
-impl Socket {
-    pub(crate) fn new(capacity: u32, epoll: Option<u32>, waiter: Option<ThreadId>) -> Self {
-        Socket {
-            frames: VecDeque::new(),
-            capacity,
-            epoll,
-            ready: false,
-            waiter,
-            delivered_on: None,
-            napi: None,
-            open: true,
-            dropped: 0,
-            received: 0,
-            parked: false,
-        }
-    }
-
-    pub(crate) fn full(&self) -> bool {
-        self.frames.len() * 4 >= self.capacity as usize * 3
-    }
-
-    pub(crate) fn drained(&self) -> bool {
-        self.frames.len() * 4 <= self.capacity as usize
-    }
-}
-
-/// The world's part of an epoll context: its ready list and who waits. The part that decides is
-/// the core's `EpollContext` of the same place.
-#[derive(Debug, Default)]
-pub(crate) struct Ready {
-    pub(crate) list: VecDeque<u32>,
-    pub(crate) waiter: Option<ThreadId>,
-    pub(crate) returns: u64,
-    pub(crate) events: u64,
-    /// Until then a descriptor that is always ready is on the list, too.
-    pub(crate) always_until: Ns,
-}
-
-/// A flow: where its frames arrive and which socket gets them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Flow {
-    pub(crate) queue: u16,
-    pub(crate) socket: Option<u32>,
-}
 
 impl Machine<'_> {
     /// Adds a socket that holds so many frames; its place.

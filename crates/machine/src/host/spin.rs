@@ -7,26 +7,17 @@
 //! has it caught up: whole rounds are counted, and the CPU stands in the middle of the part of a round
 //! in which stepping would have it. A test holds the two against each other, byte for byte.
 
-use napkin_core::{Did, IdleCycle, NEVER, Ns, Op, Work};
+use napkin_core::{Did, NEVER, Ns, Op, Work};
 
 use crate::counts::Who;
-use crate::cpu::{Segment, Use};
+use crate::host::cpu::Spin;
+use crate::host::segment::{Segment, Use};
 use crate::machine::Machine;
-use crate::thread::{Role, ThreadId, ThreadPass};
+use crate::sched::id::{Role, ThreadId};
+use crate::sched::thread::ThreadPass;
 
 /// Rounds below which stepping is cheaper.
 const WORTH: u64 = 2;
-
-/// What a CPU goes round in.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Spin {
-    me: ThreadId,
-    cycle: IdleCycle,
-    /// When the first round began.
-    start: Ns,
-    /// A round's time on this CPU.
-    length: Ns,
-}
 
 impl Machine<'_> {
     /// Whether threads that poll in vain are skipped in bulk. It is so from the start; stepping gives
@@ -53,16 +44,14 @@ impl Machine<'_> {
         let index = usize::from(cycle.id.0);
         let this = &self.cpus[cpu];
         // Others may wait: neither a look nor a pause gives way unless the scheduler has said so.
-        let alone =
-            this.frames.is_empty() && this.pending.is_empty() && !this.need_resched && !this.raised;
+        let alone = this.frames.is_empty()
+            && this.pending.is_empty()
+            && !this.run_queue.need_resched()
+            && !this.raised;
         let queue = &self.queues[index];
-        let quiet = queue.ring.is_empty()
-            && queue.batch.is_empty()
-            && queue.outgoing.is_empty()
-            && queue.completions == 0
-            && usize::from(queue.polled_on) == cpu;
+        let quiet = queue.quiet(cpu);
         // A driver that samples its queue at each unmasking is not the same after a round.
-        let steady = queue.adaptive.is_none() || cycle.steps().len() == 2;
+        let steady = !queue.adapts() || cycle.steps().len() == 2;
         let unheard = !thread.interrupted && thread.exec.claimed && self.found(me) == 0;
         if !(alone && quiet && steady && unheard) {
             return false;
@@ -80,14 +69,13 @@ impl Machine<'_> {
         this.spin = Some(Spin { me, cycle, start: self.now, length });
         this.segment = Some(Segment { left: NEVER, class: Use::System, preemptible: false });
         this.started = self.now;
-        this.generation = this.generation.wrapping_add(1);
-        let generation = this.generation;
-        self.queues[index].spinner = Some(cpu as u16);
+        this.ends_by = 0;
+        self.queues[index].set_spinner(Some(cpu as u16));
         if let Some(time) = rounds.checked_mul(length)
             && let Some(end) = self.now.checked_add(time)
             && cycle.until != NEVER
         {
-            self.events.segment_ends(end, cpu as u16, generation);
+            self.cpus[cpu].ends_by = self.events.segment_ends(end, cpu as u16);
         }
         true
     }
@@ -117,7 +105,7 @@ impl Machine<'_> {
     /// The same for the CPU whose thread goes round with a queue.
     #[inline]
     pub(crate) fn catch_up_queue(&mut self, index: usize) {
-        if let Some(cpu) = self.queues[index].spinner {
+        if let Some(cpu) = self.queues[index].spinner() {
             self.catch_up(usize::from(cpu));
         }
     }
@@ -134,11 +122,11 @@ impl Machine<'_> {
         let Some(spin) = self.cpus[cpu].spin.take() else { return };
         let Spin { me, cycle, start, length } = spin;
         let index = usize::from(cycle.id.0);
-        self.queues[index].spinner = None;
+        self.queues[index].set_spinner(None);
         self.account(cpu);
         let this = &mut self.cpus[cpu];
         this.segment = None;
-        this.generation = this.generation.wrapping_add(1);
+        this.ends_by = 0;
 
         let over = self.events.asked_now();
         let passed = self.now - start;
@@ -183,7 +171,7 @@ impl Machine<'_> {
         self.host.instance(cycle.id).count_empty_polls(cycle.owner, rounds, polled);
         self.cpus[cpu].polled_in_vain += rounds * spin.length;
         self.threads[spin.me.0 as usize].round.skipped(rounds * spin.length);
-        self.queues[usize::from(cycle.id.0)].waiting_since = polled;
+        self.queues[usize::from(cycle.id.0)].polled(polled);
         if self.seen.detailed
             && let Some(&Op::Poll { budget, .. }) = cycle.steps().first()
         {
@@ -213,7 +201,7 @@ impl Machine<'_> {
     fn end_part(&mut self, cpu: usize, me: ThreadId, op: Op, at: Ns) {
         let did = match op {
             Op::Poll { id, .. } => {
-                self.queues[usize::from(id.0)].waiting_since = at;
+                self.queues[usize::from(id.0)].polled(at);
                 self.threads[me.0 as usize].round.polled(false);
                 if self.seen.detailed
                     && let Op::Poll { budget, .. } = op

@@ -11,6 +11,8 @@
 
 use napkin_core::{MICROSECOND, Ns};
 
+use crate::config::Processor;
+
 /// Intervals that the governor remembers.
 const INTERVALS: usize = 8;
 
@@ -20,22 +22,64 @@ const AGREE: u64 = 20 * 20;
 /// An idle time beyond all that is remembered, in microseconds.
 const LONGEST: u64 = u32::MAX as u64;
 
-/// A CPU's last idle intervals, in microseconds.
+/// A CPU's idleness, present and past.
+#[derive(Debug, Default)]
+pub(crate) struct Idleness {
+    /// Since when, if it has gone idle and nothing has come since.
+    since: Option<Ns>,
+    /// The governor has guessed that it will be long.
+    deep: bool,
+    history: History,
+    /// Latency of leaving it that the next context pays.
+    exit_latency: Ns,
+}
+
+impl Idleness {
+    /// A CPU that has been idle from the beginning.
+    pub(crate) fn new() -> Self {
+        Idleness { since: Some(0), ..Idleness::default() }
+    }
+
+    /// The CPU goes idle.
+    pub(crate) fn begin(&mut self, now: Ns, processor: &Processor) {
+        self.since = Some(now);
+        self.deep = processor.idle_menu && self.history.typical() >= processor.idle_deep_after;
+    }
+
+    /// Something comes. Not for the first of several that come together: it is awake, then.
+    pub(crate) fn end(&mut self, now: Ns, processor: &Processor) {
+        let Some(since) = self.since.take() else { return };
+        let idle = now - since;
+        let deep = match processor.idle_menu {
+            true => self.deep,
+            false => idle >= processor.idle_deep_after,
+        };
+        self.history.add(idle);
+        self.exit_latency = if deep { processor.idle_exit_deep } else { processor.idle_exit };
+    }
+
+    /// What leaving it costs, once.
+    pub(crate) fn take_exit_latency(&mut self) -> Ns {
+        std::mem::take(&mut self.exit_latency)
+    }
+}
+
+/// The last idle intervals, in microseconds.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct IdleHistory {
+struct History {
     intervals: [u64; INTERVALS],
     next: usize,
 }
 
-impl IdleHistory {
+impl History {
     /// Remembers an interval.
-    pub(crate) fn add(&mut self, interval: Ns) {
+    fn add(&mut self, interval: Ns) {
         self.intervals[self.next] = (interval / MICROSECOND).min(LONGEST);
         self.next = (self.next + 1) % INTERVALS;
     }
 
     /// The guess.
-    pub(crate) fn typical(&self) -> Ns {
+    fn typical(&self) -> Ns {
         let guess = self.pattern().unwrap_or_else(|| {
             let sum: u64 = self.intervals.iter().sum();
             sum / INTERVALS as u64
@@ -85,7 +129,7 @@ mod tests {
     use super::*;
 
     fn guess(intervals: [Ns; 8]) -> Ns {
-        let mut history = IdleHistory::default();
+        let mut history = History::default();
         intervals.into_iter().for_each(|it| history.add(it));
         history.typical()
     }
@@ -128,7 +172,7 @@ mod tests {
 
     #[test]
     fn old_intervals_are_forgotten() {
-        let mut history = IdleHistory::default();
+        let mut history = History::default();
         (0..8).for_each(|_| history.add(900_000));
         (0..8).for_each(|_| history.add(2_000));
         assert_eq!(history.typical(), 2_000);

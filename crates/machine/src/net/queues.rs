@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, Index, IndexMut};
 
-use crate::nic::NicQueue;
+use crate::net::NicQueue;
 
 /// All queues, by index. Whoever takes one to change it marks it, so that the invariants are checked
 /// where something may have broken them.

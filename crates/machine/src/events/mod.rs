@@ -1,14 +1,18 @@
 //! The queue of what is going to happen, in order of time and, at one time, of asking.
 
+mod near;
+mod wheel;
+
 use napkin_core::{NEVER, Ns};
 
-use crate::wheel::Wheel;
+use near::Near;
+use wheel::Wheel;
 
 /// What happens. Small, because the queue moves it about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The piece of work that a CPU is at ends; void if the CPU has moved on (generation).
-    Segment { cpu: u16, generation: u32 },
+    /// The piece of work that a CPU is at ends; void if the CPU waits for another end (by its order).
+    Segment { cpu: u16 },
     /// A frame reaches a queue of the host's NIC; a place in the store.
     Arrive { packet: u32 },
     /// A frame of the host reaches the other side.
@@ -46,13 +50,10 @@ pub(crate) enum Event {
 /// A piece of work that ends within this time is near: a step's mostly is, a program's may not be.
 const NEAR: Ns = 10_000;
 
-/// Near ends that are kept apart; further ones go to the wheel.
-const FEW: usize = 32;
-
 /// A time, and a place among all that was asked for.
 type Key = (Ns, u64);
 
-const LAST: Key = (NEVER, u64::MAX);
+const LAST: Key = (NEVER, u64::MAX >> 16);
 
 /// The queue.
 #[derive(Debug)]
@@ -60,11 +61,8 @@ pub(crate) struct Events {
     wheel: Wheel<Event>,
     /// The wheel's next.
     wheel_next: Key,
-    /// The near ends of the CPUs' pieces of work, the next one last: apart, because they are most of
-    /// the events, and few at a time. The CPU stands above its generation.
-    segments: [(Ns, u64, u64); FEW],
-    /// How many they are.
-    near: usize,
+    /// The near ends of the CPUs' pieces of work.
+    near: Near,
     /// When the next thing happens.
     next: Ns,
     asked: u64,
@@ -80,8 +78,7 @@ impl Events {
         Events {
             wheel: Wheel::new(),
             wheel_next: LAST,
-            segments: [(0, 0, 0); FEW],
-            near: 0,
+            near: Near::new(),
             next: NEVER,
             asked: 0,
             before_now: 0,
@@ -90,9 +87,9 @@ impl Events {
         }
     }
 
-    /// Something will happen.
+    /// Something will happen: its place among all that was asked for.
     #[inline]
-    pub(crate) fn at(&mut self, time: Ns, event: Event) {
+    pub(crate) fn at(&mut self, time: Ns, event: Event) -> u64 {
         self.asked += 1;
         self.wheel.push(time, self.asked, event);
         // Of two at one time the one that was asked for first is first.
@@ -100,26 +97,18 @@ impl Events {
             self.wheel_next = (time, self.asked);
             self.next = self.next.min(time);
         }
+        self.asked
     }
 
-    /// The piece of work that a CPU is at will end.
+    /// The piece of work that a CPU is at will end: the end's place among all that was asked for.
     #[inline]
-    pub(crate) fn segment_ends(&mut self, time: Ns, cpu: u16, generation: u32) {
-        let mut place = self.near;
-        if time > self.time + NEAR || place >= FEW {
-            return self.at(time, Event::Segment { cpu, generation });
+    pub(crate) fn segment_ends(&mut self, time: Ns, cpu: u16) -> u64 {
+        if time > self.time + NEAR || !self.near.push(time, self.asked + 1, cpu) {
+            return self.at(time, Event::Segment { cpu });
         }
         self.asked += 1;
-        self.near += 1;
-        // It goes before those that end sooner.
-        while let Some(before) = place.checked_sub(1)
-            && self.segments[before].0 <= time
-        {
-            self.segments[place] = self.segments[before];
-            place = before;
-        }
-        self.segments[place] = (time, self.asked, u64::from(cpu) << 32 | u64::from(generation));
         self.next = self.next.min(time);
+        self.asked
     }
 
     /// When the next thing happens; [`NEVER`] if nothing will.
@@ -128,28 +117,34 @@ impl Events {
         self.next
     }
 
-    /// The next thing.
+    /// The next thing, if it is a near end of a piece of work: its time, its order, and the CPU.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<(Ns, Event)> {
-        let (time, happening, event) = match self.segments[..self.near].last() {
-            Some(&(time, asked, which)) if (time, asked) < self.wheel_next => {
-                self.near -= 1;
-                let (cpu, generation) = ((which >> 32) as u16, which as u32);
-                (time, asked, Event::Segment { cpu, generation })
-            }
-            _ => {
-                let next = self.wheel.pop()?;
-                self.wheel_next = self.wheel.next().map_or(LAST, |it| (it.0, it.1));
-                next
-            }
-        };
-        let segment = self.segments[..self.near].last().map_or(NEVER, |it| it.0);
-        self.next = self.wheel_next.0.min(segment);
+    pub(crate) fn pop_near(&mut self) -> Option<(Ns, u64, u16)> {
+        let (time, order) = self.near.next();
+        if (time, order) >= self.wheel_next {
+            return None;
+        }
+        let cpu = self.near.pop();
+        self.come_to(time, order);
+        Some((time, order, cpu))
+    }
+
+    /// The next thing, if it is none of those: its time, its order, and what it is.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<(Ns, u64, Event)> {
+        let (time, order, event) = self.wheel.pop()?;
+        self.wheel_next = self.wheel.next().map_or(LAST, |it| (it.0, it.1));
+        self.come_to(time, order);
+        Some((time, order, event))
+    }
+
+    #[inline]
+    fn come_to(&mut self, time: Ns, order: u64) {
+        self.next = self.wheel_next.0.min(self.near.next().0);
         if time != self.time {
             (self.time, self.before_now) = (time, self.asked);
         }
-        self.happening = happening;
-        Some((time, event))
+        self.happening = order;
     }
 
     /// Time goes on to where nothing more happens: all that ends there has ended.
@@ -164,6 +159,6 @@ impl Events {
 
     /// How many things are to happen: it must not grow with virtual time.
     pub(crate) fn len(&self) -> usize {
-        self.wheel.len() + self.near
+        self.wheel.len() + self.near.len()
     }
 }

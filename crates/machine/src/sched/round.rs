@@ -9,22 +9,19 @@
 
 use napkin_core::Ns;
 
-use crate::machine::Machine;
-use crate::thread::ThreadId;
-
 /// What a thread has used since its last poll, and since its last call.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Round {
     /// CPU time that belongs to the poll under way, or else to no poll.
-    open: Ns,
+    pub(super) open: Ns,
     /// CPU time of the round that belonged to no poll.
-    outside: Ns,
+    pub(super) outside: Ns,
     /// From a poll's beginning to the next one's, or to the end of the pass.
-    polling: bool,
+    pub(super) polling: bool,
     /// That poll is over and found nothing.
-    vain: bool,
+    pub(super) vain: bool,
     /// The round has found a frame or an event.
-    found: bool,
+    pub(super) found: bool,
 }
 
 impl Round {
@@ -49,7 +46,7 @@ impl Round {
 
     /// What belonged to a poll does so no longer: how much of it was in vain.
     #[inline]
-    fn poll_ends(&mut self) -> Ns {
+    pub(super) fn poll_ends(&mut self) -> Ns {
         let open = std::mem::take(&mut self.open);
         let polling = std::mem::take(&mut self.polling);
         match (polling, std::mem::take(&mut self.vain)) {
@@ -66,39 +63,5 @@ impl Round {
     pub(crate) fn skipped(&mut self, time: Ns) {
         self.open = self.open.saturating_sub(time);
         self.vain = false;
-    }
-}
-
-impl Machine<'_> {
-    /// A thread begins a poll.
-    #[inline]
-    pub(crate) fn poll_begins(&mut self, cpu: usize, me: ThreadId) {
-        let round = &mut self.threads[me.0 as usize].round;
-        self.cpus[cpu].polled_in_vain += round.poll_ends();
-        round.polling = true;
-    }
-
-    /// What a thread does from here on is no part of its last poll.
-    #[inline]
-    pub(crate) fn poll_ends(&mut self, cpu: usize, me: ThreadId) {
-        self.cpus[cpu].polled_in_vain += self.threads[me.0 as usize].round.poll_ends();
-    }
-
-    /// A thread has done something of use without a frame or an event, as sending is.
-    pub fn achieved(&mut self, me: ThreadId) {
-        self.threads[me.0 as usize].round.found();
-    }
-
-    /// A program begins another round of its loop: all that the last one took is poll if nothing was
-    /// found in it. A call that waits does so by itself; a program that looks at memory says so.
-    pub fn next_round(&mut self, me: ThreadId) {
-        let thread = &mut self.threads[me.0 as usize];
-        let cpu = &mut self.cpus[usize::from(thread.cpu)];
-        let round = &mut thread.round;
-        cpu.polled_in_vain += round.poll_ends();
-        let outside = std::mem::take(&mut round.outside);
-        if !std::mem::take(&mut round.found) {
-            cpu.polled_in_vain += outside;
-        }
     }
 }

@@ -2,15 +2,12 @@
 
 use napkin_core::{CpuId, Did, EpollWait, Id, Kthread, Ns, Op, Pass, SocketWait, Softirq, Worker};
 
-use crate::cpu::{Segment, Use};
 use crate::events::Event;
+use crate::host::segment::Segment;
+use crate::host::step::Exec;
 use crate::machine::Machine;
-use crate::perform::Next;
-use crate::round::Round;
-
-/// A thread's place in its machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ThreadId(pub u32);
+use crate::sched::id::{Affinity, Class, Role, State, ThreadId};
+use crate::sched::round::Round;
 
 /// What a program does next. It is asked again when that is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,60 +40,6 @@ pub trait Program: core::fmt::Debug {
     fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act;
 }
 
-/// Where a thread may run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Affinity {
-    /// The first CPU.
-    pub first: u16,
-    /// The last one.
-    pub last: u16,
-}
-
-impl Affinity {
-    /// One CPU.
-    pub const fn pinned(cpu: u16) -> Self {
-        Affinity { first: cpu, last: cpu }
-    }
-
-    pub(crate) fn allows(self, cpu: u16) -> bool {
-        (self.first..=self.last).contains(&cpu)
-    }
-
-    pub(crate) fn one(self) -> bool {
-        self.first == self.last
-    }
-}
-
-/// How a thread competes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
-    /// `SCHED_FIFO` at a priority.
-    Fifo(u8),
-    /// `SCHED_OTHER`, nice 0.
-    Fair,
-}
-
-/// Who a thread is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// A CPU's ksoftirqd.
-    Ksoftirqd(u16),
-    /// An instance's own thread.
-    Napi(u16),
-    /// A worker of the shared pool.
-    Worker,
-    /// An application's.
-    Application,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    Sleeping,
-    Queued,
-    Running,
-    Ended,
-}
-
 /// A pass of the core that a thread is in.
 #[derive(Debug)]
 pub(crate) enum ThreadPass<'a> {
@@ -120,72 +63,13 @@ impl ThreadPass<'_> {
     }
 }
 
-/// How far the execution of a pass's step has come.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Exec {
-    pub(crate) did: Did,
-    pub(crate) op: Option<Op>,
-    /// The queue that the last step was about that touched one: what follows from its answer does, too.
-    pub(crate) queue: u16,
-    /// Part of the step that comes next.
-    pub(crate) stage: u8,
-    /// Frames and completions that the poll under way has taken.
-    pub(crate) rx: u16,
-    pub(crate) tx: u16,
-    /// Its driver asks for another, whatever the frames.
-    pub(crate) again: bool,
-    /// Whom to wake at the end of a part.
-    pub(crate) wakes: Option<ThreadId>,
-    /// Bottom halves are disabled: a pending softirq waits, and so does another thread.
-    pub(crate) bh_disabled: bool,
-    /// The session under way has claimed the instance.
-    pub(crate) claimed: bool,
-}
-
-impl Exec {
-    /// The next step.
-    #[inline]
-    pub(crate) fn begin(&mut self, op: Op) {
-        self.op = Some(op);
-        self.stage = 0;
-        if let Op::Poll { id, .. }
-        | Op::Deliver(id)
-        | Op::Mask(id)
-        | Op::Unmask(id)
-        | Op::Arm { id, .. } = op
-        {
-            self.queue = id.0;
-        }
-    }
-
-    /// Its next part begins once this is paid.
-    #[inline]
-    pub(crate) fn pay(&mut self, time: Ns, class: Use) -> Next {
-        self.stage += 1;
-        Next::Spend(time, class)
-    }
-
-    pub(crate) const START: Exec = Exec {
-        did: Did::Start,
-        op: None,
-        queue: u16::MAX,
-        stage: 0,
-        rx: 0,
-        tx: 0,
-        again: false,
-        wakes: None,
-        bh_disabled: false,
-        claimed: false,
-    };
-}
-
 /// One thread.
 #[derive(Debug)]
 pub(crate) struct Thread<'a> {
     pub(crate) name: String,
     pub(crate) role: Role,
-    pub(crate) class: Class,
-    pub(crate) affinity: Affinity,
+    pub(super) class: Class,
+    pub(super) affinity: Affinity,
     pub(crate) cpu: u16,
     pub(crate) state: State,
     /// Woken while it was awake: its next sleep ends at once.
@@ -208,15 +92,14 @@ pub(crate) struct Thread<'a> {
     /// It computes for so long when it next runs: a fault.
     pub(crate) stall: Ns,
     /// Virtual run time, its deadline, and its lag while it sleeps.
-    pub(crate) vruntime: i64,
-    pub(crate) deadline: i64,
-    pub(crate) lag: i64,
-    pub(crate) picked_at: Ns,
-    pub(crate) ran_since_pick: Ns,
-    pub(crate) cpu_time: Ns,
-    pub(crate) voluntary: u64,
-    pub(crate) involuntary: u64,
-    pub(crate) migrations: u64,
+    pub(super) vruntime: i64,
+    pub(super) deadline: i64,
+    pub(super) lag: i64,
+    pub(super) ran_since_pick: Ns,
+    pub(super) cpu_time: Ns,
+    pub(super) voluntary: u64,
+    pub(super) involuntary: u64,
+    pub(super) migrations: u64,
 }
 
 impl<'a> Thread<'a> {
@@ -244,7 +127,6 @@ impl<'a> Thread<'a> {
             vruntime: 0,
             deadline: 0,
             lag: 0,
-            picked_at: 0,
             ran_since_pick: 0,
             cpu_time: 0,
             voluntary: 0,
@@ -283,16 +165,6 @@ impl Machine<'_> {
     pub fn thread_switches(&self, thread: ThreadId) -> (u64, u64) {
         let thread = &self.threads[thread.0 as usize];
         (thread.voluntary, thread.involuntary)
-    }
-
-    /// The thread of a CPU's ksoftirqd.
-    pub fn ksoftirqd(&self, cpu: u16) -> ThreadId {
-        self.ksoftirqds[usize::from(cpu)]
-    }
-
-    /// An instance's own thread.
-    pub fn napi_thread(&self, queue: u16) -> Option<ThreadId> {
-        self.napi_threads[usize::from(queue)]
     }
 
     /// Whether a thread is in the pass of a wait.

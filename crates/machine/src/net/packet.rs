@@ -25,9 +25,9 @@ pub struct Packet {
     /// When the sender says that it was sent: the start of a latency.
     pub stamp: Ns,
     /// Frames delivered on the CPU that delivered this one, at that moment (see `Locality`).
-    pub(crate) delivered: u64,
+    pub(super) delivered: u64,
     /// The CPU that delivered it.
-    pub(crate) cpu: u16,
+    pub(super) cpu: u16,
 }
 
 impl Packet {

@@ -6,13 +6,24 @@
 //! preempts, unless the thread that runs wakes it in passing). Real-time threads go first. All
 //! fair threads are nice 0, so virtual time is time.
 
+mod averages;
+mod balance;
+pub(crate) mod id;
+pub(crate) mod kernel_threads;
+pub(crate) mod round;
+mod rounds;
+pub(crate) mod run_queue;
+mod tasks;
+pub(crate) mod thread;
+
 use napkin_core::{MICROSECOND, NEVER, Ns, Task};
 
 use crate::config::{Fair, Preemption};
-use crate::cpu::{Segment, Source, Use};
 use crate::events::Event;
+use crate::host::cpu::Source;
+use crate::host::segment::{Segment, Use};
 use crate::machine::Machine;
-use crate::thread::{Class, State, ThreadId};
+use crate::sched::id::{Class, State, ThreadId};
 use crate::trace::Mark;
 
 impl Machine<'_> {
@@ -37,15 +48,15 @@ impl Machine<'_> {
             // with EEVDF nobody is ahead of others elsewhere.
             thread.vruntime = match self.config.kernel.fair {
                 Fair::Cfs => {
-                    let ahead = thread.vruntime - self.cpus[last].min_vruntime;
-                    self.cpus[cpu].min_vruntime + ahead
+                    let ahead = thread.vruntime - self.cpus[last].run_queue.min_vruntime;
+                    self.cpus[cpu].run_queue.min_vruntime + ahead
                 }
                 Fair::Eevdf => i64::MIN / 2,
             };
         }
         thread.state = State::Queued;
         self.place(id, cpu);
-        self.cpus[cpu].queued.push(id);
+        self.cpus[cpu].run_queue.queued.push(id);
         if let Some(trace) = &mut self.trace {
             let name = &self.threads[id.0 as usize].name;
             trace.mark(by.unwrap_or(cpu) as u16, self.now, Mark::Wake(name));
@@ -63,33 +74,12 @@ impl Machine<'_> {
         }
     }
 
-    /// The thread that a task of the core's is.
-    pub(crate) fn thread_of(&self, near: usize, task: Task) -> Option<ThreadId> {
-        match task {
-            Task::Napi(id) => self.napi_threads[usize::from(id.0)],
-            Task::Ksoftirqd(cpu) => Some(self.ksoftirqds[usize::from(cpu.0)]),
-            Task::Worker => self.idle_worker(near),
-        }
-    }
-
     /// Wakes a thread from a context of a CPU, which tells the thread's CPU if that is another.
     pub(crate) fn wake_from(&mut self, by: usize, id: ThreadId) {
         if let Some(cpu) = self.wake(id, Some(by)) {
             let at = self.now + self.config.cost.ipi;
             self.events.at(at, Event::Reschedule { cpu: cpu as u16 });
         }
-    }
-
-    /// A worker that sleeps, best one that last ran here; without one the item waits for the next
-    /// that goes round.
-    fn idle_worker(&self, by: usize) -> Option<ThreadId> {
-        let asleep = |id: &&ThreadId| {
-            let thread = &self.threads[id.0 as usize];
-            thread.state == State::Sleeping && !thread.woken
-        };
-        let here = |id: &&ThreadId| usize::from(self.threads[id.0 as usize].cpu) == by;
-        let workers = &self.workers;
-        workers.iter().filter(asleep).find(here).or_else(|| workers.iter().find(asleep)).copied()
     }
 
     /// Where a waking thread goes: where it was if that CPU is idle, else an idle one near it, else
@@ -148,13 +138,14 @@ impl Machine<'_> {
     /// Threads that run on a CPU or wait for it.
     fn runnable(&self, cpu: usize) -> usize {
         let this = &self.cpus[cpu];
-        this.queued.len() + usize::from(this.curr.is_some())
+        this.run_queue.queued.len() + usize::from(this.run_queue.curr.is_some())
     }
 
     /// Whether all that a CPU has to run is its own ksoftirqd.
     fn alone(&self, cpu: usize) -> bool {
         let this = &self.cpus[cpu];
-        this.curr == Some(self.ksoftirqds[cpu]) && this.queued.is_empty()
+        this.run_queue.curr == Some(self.kernel_threads.ksoftirqd(cpu))
+            && this.run_queue.queued.is_empty()
     }
 
     /// The other thread of a CPU's core: siblings are half the machine apart, as Linux numbers them.
@@ -170,12 +161,15 @@ impl Machine<'_> {
             let thread = &self.threads[id.0 as usize];
             (thread.class == Class::Fair).then_some(thread.vruntime)
         };
-        let (mut sum, mut count) = (0i128, 0i128);
-        for vruntime in this.curr.iter().chain(&this.queued).filter_map(fair) {
+        let mut all = this.run_queue.threads().filter_map(fair);
+        let first = all.next()?;
+        let (mut sum, mut count) = (i128::from(first), 1);
+        for vruntime in all {
             sum += i128::from(vruntime);
             count += 1;
         }
-        (count > 0).then(|| (sum / count) as i64)
+        // Mostly one thread is there, and a division of this width is dear.
+        Some(if count == 1 { first } else { (sum / count) as i64 })
     }
 
     /// Gives a waking thread its place in virtual time.
@@ -183,8 +177,9 @@ impl Machine<'_> {
         self.charge(cpu);
         let kernel = &self.config.kernel;
         let average = self.average(cpu);
-        let others = self.cpus[cpu].queued.len() as i64 + i64::from(self.cpus[cpu].curr.is_some());
-        let min = self.cpus[cpu].min_vruntime;
+        let others = self.cpus[cpu].run_queue.queued.len() as i64
+            + i64::from(self.cpus[cpu].run_queue.curr.is_some());
+        let min = self.cpus[cpu].run_queue.min_vruntime;
         let thread = &mut self.threads[id.0 as usize];
         match kernel.fair {
             Fair::Cfs => {
@@ -206,8 +201,8 @@ impl Machine<'_> {
     /// Whether a thread that has become runnable takes the CPU from who has it; says so to the CPU.
     fn check_preempt(&mut self, cpu: usize, id: ThreadId, in_passing: bool) -> bool {
         let kernel = &self.config.kernel;
-        let Some(curr) = self.cpus[cpu].curr else {
-            self.cpus[cpu].need_resched = true;
+        let Some(curr) = self.cpus[cpu].run_queue.curr else {
+            self.cpus[cpu].run_queue.need_resched = true;
             return true;
         };
         let (mine, theirs) = (&self.threads[id.0 as usize], &self.threads[curr.0 as usize]);
@@ -239,9 +234,9 @@ impl Machine<'_> {
         };
         let fair = self.threads[id.0 as usize].class == Class::Fair;
         if urgent {
-            self.cpus[cpu].need_resched = true;
+            self.cpus[cpu].run_queue.need_resched = true;
         } else if fair && self.threads[curr.0 as usize].class == Class::Fair {
-            self.cpus[cpu].lazy_resched = true;
+            self.cpus[cpu].run_queue.lazy_resched = true;
         } else {
             return false;
         }
@@ -251,10 +246,13 @@ impl Machine<'_> {
     /// Where slices end by a timer: sees to it.
     fn arm_slice(&mut self, cpu: usize) {
         let kernel = &self.config.kernel;
-        if !kernel.hrtick || self.cpus[cpu].slice_armed || self.cpus[cpu].queued.is_empty() {
+        if !kernel.hrtick
+            || self.cpus[cpu].run_queue.slice_armed
+            || self.cpus[cpu].run_queue.queued.is_empty()
+        {
             return;
         }
-        let Some(curr) = self.cpus[cpu].curr else { return };
+        let Some(curr) = self.cpus[cpu].run_queue.curr else { return };
         let thread = &mut self.threads[curr.0 as usize];
         if thread.class != Class::Fair {
             return;
@@ -266,9 +264,9 @@ impl Machine<'_> {
         // Not less than the kernel's least, or the timer's own interrupts would eat the rest.
         let left = ((thread.deadline - thread.vruntime) as Ns).max(10 * MICROSECOND);
         let this = &mut self.cpus[cpu];
-        this.slice_armed = true;
-        this.slice_generation = this.slice_generation.wrapping_add(1);
-        let generation = this.slice_generation;
+        this.run_queue.slice_armed = true;
+        this.run_queue.slice_generation = this.run_queue.slice_generation.wrapping_add(1);
+        let generation = this.run_queue.slice_generation;
         // Virtual run time is time on the clock, however fast the CPU gets on in it.
         let at = self.now + left;
         self.events.at(at, Event::SliceEnd { cpu: cpu as u16, generation });
@@ -279,8 +277,10 @@ impl Machine<'_> {
         self.charge(cpu);
         let kernel = &self.config.kernel;
         let this = &self.cpus[cpu];
-        let (Some(curr), false) = (this.curr, this.queued.is_empty()) else { return };
-        let waiting = this.queued.len() as u64;
+        let (Some(curr), false) = (this.run_queue.curr, this.run_queue.queued.is_empty()) else {
+            return;
+        };
+        let waiting = this.run_queue.queued.len() as u64;
         let thread = &mut self.threads[curr.0 as usize];
         if thread.class != Class::Fair {
             return;
@@ -299,7 +299,7 @@ impl Machine<'_> {
             }
         };
         if over {
-            self.cpus[cpu].need_resched = true;
+            self.cpus[cpu].run_queue.need_resched = true;
         } else {
             self.arm_slice(cpu);
         }
@@ -307,12 +307,12 @@ impl Machine<'_> {
 
     /// The tick: slices, and the way from a lazy wish to a real one.
     pub(crate) fn tick(&mut self, cpu: usize) {
-        if self.cpus[cpu].lazy_resched {
-            self.cpus[cpu].need_resched = true;
+        if self.cpus[cpu].run_queue.lazy_resched {
+            self.cpus[cpu].run_queue.need_resched = true;
         }
         self.slice_ended(cpu);
-        if self.now >= self.cpus[cpu].next_balance {
-            self.cpus[cpu].next_balance = self.now + self.config.kernel.balance_interval;
+        if self.now >= self.cpus[cpu].run_queue.next_balance {
+            self.cpus[cpu].run_queue.next_balance = self.now + self.config.kernel.balance_interval;
             self.push_waiting(cpu);
             self.push_running(cpu);
         }
@@ -322,43 +322,47 @@ impl Machine<'_> {
     /// somebody else than before.
     pub(crate) fn reschedule(&mut self, cpu: usize, goes_to_sleep: bool) -> bool {
         self.charge(cpu);
-        let old = self.cpus[cpu].curr;
-        let evicts_to = self.cpus[cpu].evicts_to.take();
+        let old = self.cpus[cpu].run_queue.curr;
+        let evicts_to = self.cpus[cpu].run_queue.evicts_to.take();
         if let Some(old) = old {
             if goes_to_sleep {
                 self.leave_virtual_time(cpu, old);
             } else {
-                self.cpus[cpu].queued.push(old);
+                self.cpus[cpu].run_queue.queued.push(old);
                 self.threads[old.0 as usize].state = State::Queued;
                 if let Some(to) = evicts_to
                     && self.cpus[to].available()
                 {
-                    self.move_waiting(cpu, self.cpus[cpu].queued.len() - 1, to);
+                    self.move_waiting(cpu, self.cpus[cpu].run_queue.queued.len() - 1, to);
                     let at = self.now + self.config.cost.ipi;
                     self.events.at(at, Event::Reschedule { cpu: to as u16 });
                 }
             }
         }
         let this = &mut self.cpus[cpu];
-        this.curr = None;
-        this.need_resched = false;
-        this.lazy_resched = false;
+        this.run_queue.curr = None;
+        this.run_queue.need_resched = false;
+        this.run_queue.lazy_resched = false;
         let mut moved = false;
-        let settled = this.idle_mean >= self.config.kernel.migration_cost;
-        if this.queued.is_empty() && settled && self.config.kernel.balance_interval < NEVER {
+        let settled = this.run_queue.idle_periods.mean() >= self.config.kernel.migration_cost;
+        if this.run_queue.queued.is_empty()
+            && settled
+            && self.config.kernel.balance_interval < NEVER
+        {
             moved = self.pull(cpu);
-            self.cpus[cpu].need_resched = false;
+            self.cpus[cpu].run_queue.need_resched = false;
         }
         let next = self.pick(cpu);
-        self.learn_idleness(cpu, old.is_none(), next.is_none());
+        let most = 2 * self.config.kernel.migration_cost;
+        let idle = (old.is_none(), next.is_none());
+        self.cpus[cpu].run_queue.idle_periods.learn(self.now, idle, most);
         if let Some(next) = next {
             let this = &mut self.cpus[cpu];
-            this.queued.retain(|id| *id != next);
-            this.curr = Some(next);
+            this.run_queue.queued.retain(|id| *id != next);
+            this.run_queue.curr = Some(next);
             let thread = &mut self.threads[next.0 as usize];
             thread.state = State::Running;
             if old != Some(next) {
-                thread.picked_at = self.now;
                 thread.ran_since_pick = 0;
             }
         }
@@ -375,7 +379,7 @@ impl Machine<'_> {
             }
             thread.saved = self.cpus[cpu].segment.take();
         }
-        self.cpus[cpu].switches += 1;
+        self.cpus[cpu].run_queue.switches += 1;
         self.arm_slice_anew(cpu);
         let cost = &self.config.cost;
         let segment = match next {
@@ -392,24 +396,10 @@ impl Machine<'_> {
         true
     }
 
-    /// Keeps the mean length of a CPU's idle periods, an eighth of each new one (`avg_idle`).
-    fn learn_idleness(&mut self, cpu: usize, was_idle: bool, is_idle: bool) {
-        let most = 2 * self.config.kernel.migration_cost;
-        let this = &mut self.cpus[cpu];
-        match (was_idle, is_idle) {
-            (false, true) => this.no_thread_since = self.now,
-            (true, false) => {
-                let period = self.now - this.no_thread_since;
-                this.idle_mean = (this.idle_mean - this.idle_mean / 8 + period / 8).min(most);
-            }
-            _ => {}
-        }
-    }
-
     fn arm_slice_anew(&mut self, cpu: usize) {
         let this = &mut self.cpus[cpu];
-        this.slice_armed = false;
-        this.slice_generation = this.slice_generation.wrapping_add(1);
+        this.run_queue.slice_armed = false;
+        this.run_queue.slice_generation = this.run_queue.slice_generation.wrapping_add(1);
         self.arm_slice(cpu);
     }
 
@@ -430,7 +420,7 @@ impl Machine<'_> {
         };
         // The first in line of the highest priority.
         let mut best: Option<(u8, ThreadId)> = None;
-        for id in &this.queued {
+        for id in &this.run_queue.queued {
             if let Some(priority) = priority(id)
                 && best.is_none_or(|(most, _)| priority > most)
             {
@@ -442,13 +432,14 @@ impl Machine<'_> {
         }
         let thread = |id: &ThreadId| &self.threads[id.0 as usize];
         match self.config.kernel.fair {
-            Fair::Cfs => this.queued.iter().min_by_key(|id| thread(id).vruntime).copied(),
+            Fair::Cfs => this.run_queue.queued.iter().min_by_key(|id| thread(id).vruntime).copied(),
             Fair::Eevdf => {
                 let average = self.average(cpu)?;
-                let eligible = this.queued.iter().filter(|id| thread(id).vruntime <= average);
+                let eligible =
+                    this.run_queue.queued.iter().filter(|id| thread(id).vruntime <= average);
                 eligible
                     .min_by_key(|id| thread(id).deadline)
-                    .or_else(|| this.queued.iter().min_by_key(|id| thread(id).vruntime))
+                    .or_else(|| this.run_queue.queued.iter().min_by_key(|id| thread(id).vruntime))
                     .copied()
             }
         }
@@ -457,12 +448,13 @@ impl Machine<'_> {
     /// Charges the thread that runs with the time since it was last charged.
     pub(crate) fn charge(&mut self, cpu: usize) {
         self.account(cpu);
-        let Some(curr) = self.cpus[cpu].curr else { return };
+        let Some(curr) = self.cpus[cpu].run_queue.curr else { return };
         let v = self.threads[curr.0 as usize].vruntime;
-        let queued = self.cpus[cpu].queued.iter().map(|id| self.threads[id.0 as usize].vruntime);
+        let queued =
+            self.cpus[cpu].run_queue.queued.iter().map(|id| self.threads[id.0 as usize].vruntime);
         let least = queued.fold(v, i64::min);
         let this = &mut self.cpus[cpu];
-        this.min_vruntime = this.min_vruntime.max(least);
+        this.run_queue.min_vruntime = this.run_queue.min_vruntime.max(least);
     }
 
     /// Time that a thread has had: interrupts and softirqs on top of it count only in kernels that
@@ -470,7 +462,7 @@ impl Machine<'_> {
     pub(crate) fn charge_thread(&mut self, cpu: usize, elapsed: Ns) {
         let this = &self.cpus[cpu];
         let own = this.frames.is_empty();
-        if let Some(curr) = this.curr
+        if let Some(curr) = this.run_queue.curr
             && (own || !self.config.kernel.irq_time)
         {
             let thread = &mut self.threads[curr.0 as usize];
@@ -486,8 +478,11 @@ impl Machine<'_> {
     /// A CPU's tick, while it is not idle.
     pub(crate) fn tick_fires(&mut self, cpu: usize) {
         let this = &mut self.cpus[cpu];
-        if this.curr.is_none() && this.queued.is_empty() && this.frames.is_empty() {
-            this.tick_armed = false;
+        if this.run_queue.curr.is_none()
+            && this.run_queue.queued.is_empty()
+            && this.frames.is_empty()
+        {
+            this.run_queue.tick_armed = false;
             return;
         }
         let at = self.now + self.config.kernel.tick;
@@ -498,10 +493,10 @@ impl Machine<'_> {
     /// A CPU that leaves idleness has its tick again.
     pub(crate) fn arm_tick(&mut self, cpu: usize) {
         let this = &mut self.cpus[cpu];
-        if this.tick_armed {
+        if this.run_queue.tick_armed {
             return;
         }
-        this.tick_armed = true;
+        this.run_queue.tick_armed = true;
         let tick = self.config.kernel.tick;
         // Ticks of different CPUs do not coincide.
         let skew = tick / 8 * (cpu as Ns % 8);

@@ -26,10 +26,10 @@ const TRANSMIT: [(Ns, u32); 5] = [(1, 128), (8, 128), (32, 128), (64, 128), (128
 /// Counts of a queue at one moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sample {
-    pub(crate) at: Ns,
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
-    pub(crate) events: u64,
+    pub(super) at: Ns,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    pub(super) events: u64,
 }
 
 /// Rates a millisecond.
@@ -231,9 +231,9 @@ pub(crate) struct Transmissions {
     held: u32,
     last: Ns,
     /// A timer is under way.
-    pub(crate) waits: bool,
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
+    pub(super) waits: bool,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
     events: u64,
 }
 

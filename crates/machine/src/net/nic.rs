@@ -1,148 +1,17 @@
 //! The NIC: rings, interrupts and their moderation, transmission. What its driver makes of them is in
 //! `driver.rs`.
 
-use std::collections::VecDeque;
+use napkin_core::{CpuId, Id, MILLISECOND, Ns, Op, Pressure, RaisedFrom};
 
-use napkin_core::{CpuId, Id, MILLISECOND, NEVER, Ns, Op, Pressure, RaisedFrom};
-use napkin_policy::Threaded;
-
-use crate::config::NicConfig;
-use crate::counts::QueueCounts;
 use crate::events::Event;
 use crate::machine::Machine;
-use crate::moderation::{Adaptive, Sample, Transmissions};
-use crate::packet::{Kind, Packet};
-use crate::thread::{State, ThreadId};
+use crate::net::moderation::Sample;
+use crate::net::packet::{Kind, Packet};
+use crate::sched::id::{State, ThreadId};
 use crate::trace::Station;
 
 /// A receiver that has had no frame of a queue for so long has no say in its pressure.
 const ACTIVE: Ns = 100 * MILLISECOND;
-
-/// One receive queue with its transmissions.
-#[derive(Debug)]
-pub(crate) struct NicQueue {
-    pub(crate) ring: VecDeque<Packet>,
-    pub(crate) size: usize,
-    /// Taken by a poll and not delivered yet.
-    pub(crate) batch: VecDeque<Packet>,
-    pub(crate) completions: u16,
-    /// Descriptors of an AF_XDP transmit ring: the next poll sends them.
-    pub(crate) outgoing: VecDeque<Packet>,
-    /// The CPU that polled last.
-    pub(crate) polled_on: u16,
-    /// Interrupts are allowed: the next frame raises one, and it masks itself.
-    pub(crate) armed: bool,
-    /// An interrupt is on its way to the CPU.
-    pub(crate) line: bool,
-    /// Moderation: frames since the last interrupt, and the timer under way.
-    pub(crate) held: u32,
-    pub(crate) moderating: bool,
-    pub(crate) moderation: u32,
-    pub(crate) coalesce: Ns,
-    pub(crate) coalesce_frames: u32,
-    /// When the timer under way is due by now: frames may have moved it.
-    pub(crate) moderate_at: Ns,
-    pub(crate) adaptive: Option<Adaptive>,
-    /// Interrupts that received frames have raised.
-    pub(crate) rx_events: u64,
-    /// Moderation of finished transmissions, where it is apart.
-    pub(crate) transmissions: Option<Transmissions>,
-    /// Bytes that have arrived.
-    pub(crate) bytes: u64,
-    /// When the last frame arrived.
-    pub(crate) arrived_at: Ns,
-    /// The earliest look at the instance's deadline that is under way.
-    pub(crate) timer_at: Ns,
-    /// The CPU that started it, where it fires (the kernel pins it).
-    pub(crate) timer_cpu: u16,
-    pub(crate) pressure: Pressure,
-    /// Sockets that get frames from here, and when the last one came: for the pressure, and kept
-    /// only under *feedback*.
-    pub(crate) receivers: Vec<(u32, Ns)>,
-    /// The next interrupt gets lost, or late: a fault.
-    pub(crate) lose_next: bool,
-    pub(crate) late_by: Ns,
-    /// An interrupt was lost, and nobody knows yet.
-    pub(crate) lost: bool,
-    /// Since when the ring has waited for a poll.
-    pub(crate) waiting_since: Ns,
-    /// The last change of mode: the old one, and the polls its owners had made by then.
-    pub(crate) changed: Option<(Threaded, u64)>,
-    /// Polls that the watchdog saw when it last looked.
-    pub(crate) polls_seen: u64,
-    /// The CPU of a thread that polls this queue in vain, in bulk.
-    pub(crate) spinner: Option<u16>,
-    /// Whoever watches has been told that it is suspended.
-    pub(crate) suspended: bool,
-    pub(crate) counts: QueueCounts,
-}
-
-impl NicQueue {
-    pub(crate) fn new(config: &NicConfig) -> Self {
-        NicQueue {
-            ring: VecDeque::new(),
-            size: config.ring as usize,
-            batch: VecDeque::new(),
-            completions: 0,
-            outgoing: VecDeque::new(),
-            polled_on: u16::MAX,
-            armed: false,
-            line: false,
-            held: 0,
-            moderating: false,
-            moderation: 0,
-            coalesce: config.coalesce,
-            coalesce_frames: config.coalesce_frames,
-            moderate_at: 0,
-            adaptive: config.adaptive.then(|| Adaptive::receive(config.coalesce_restarts)),
-            rx_events: 0,
-            transmissions: (config.adaptive && config.tx_interrupts).then(Transmissions::new),
-            bytes: 0,
-            arrived_at: 0,
-            timer_at: NEVER,
-            timer_cpu: 0,
-            pressure: Pressure::Room,
-            receivers: Vec::new(),
-            lose_next: false,
-            late_by: 0,
-            lost: false,
-            waiting_since: 0,
-            changed: None,
-            polls_seen: 0,
-            spinner: None,
-            suspended: false,
-            counts: QueueCounts::default(),
-        }
-    }
-
-    /// Something waits that an interrupt is for.
-    pub(crate) fn waits(&self) -> bool {
-        !self.ring.is_empty() || self.completions > 0
-    }
-
-    /// Allows interrupts; says whether something waits already. Who does so has looked at the ring,
-    /// so that an interrupt that was lost is of no concern any more.
-    pub(crate) fn unmask(&mut self) -> bool {
-        self.armed = true;
-        self.lost = false;
-        !self.ring.is_empty()
-    }
-
-    /// Forbids them. One that is on its way still comes.
-    pub(crate) fn mask(&mut self) {
-        self.armed = false;
-        self.void_moderation();
-    }
-
-    /// The moderation's timers under way are of no use any more.
-    fn void_moderation(&mut self) {
-        self.moderating = false;
-        self.moderation = self.moderation.wrapping_add(1);
-        if let Some(tx) = &mut self.transmissions {
-            tx.waits = false;
-        }
-    }
-}
 
 impl Machine<'_> {
     /// A frame reaches the ring.
@@ -300,13 +169,11 @@ impl Machine<'_> {
             tx.packets += 1;
             tx.bytes += u64::from(packet.bytes);
         }
-        let begin = (self.now + self.config.nic.transmit).max(self.link_out);
-        let wire = self.wire_time(&packet);
-        self.link_out = begin + wire;
-        self.passed(&packet, self.link_out, Station::Answered);
-        let packet = self.store(packet);
-        self.events.at(begin + wire + self.config.link.latency, Event::Leave { packet });
-        self.events.at(begin + wire, Event::Transmitted { queue });
+        let ready = self.now + self.config.nic.transmit;
+        let (place, left) = self.link.leave(ready, &self.config.link, packet);
+        self.passed(&packet, left, Station::Answered);
+        self.events.at(left + self.config.link.latency, Event::Leave { packet: place });
+        self.events.at(left, Event::Transmitted { queue });
     }
 
     /// Puts a frame into a queue's transmit ring (AF_XDP): whoever polls the queue next sends it.

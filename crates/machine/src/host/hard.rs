@@ -2,10 +2,11 @@
 
 use napkin_core::{CpuId, Interrupt, Ns, Vector};
 
-use crate::cpu::{Body, Frame, Hard, Source, Use};
+use crate::host::cpu::{Body, Frame, Hard, Source};
+use crate::host::segment::Use;
+use crate::host::step::At;
+use crate::host::step::Exec;
 use crate::machine::Machine;
-use crate::perform::At;
-use crate::thread::Exec;
 use crate::trace::Mark;
 
 impl Machine<'_> {
@@ -27,18 +28,10 @@ impl Machine<'_> {
         self.account(cpu);
         let (now, processor) = (self.now, &self.config.processor);
         let this = &mut self.cpus[cpu];
-        // Not for the next of several that came together: it is awake.
-        let idle = this.segment.is_none() && std::mem::take(&mut this.asleep);
-        if idle {
-            let idle = now - this.idle_since;
-            let deep = match processor.idle_menu {
-                true => this.idle_deep,
-                false => idle >= processor.idle_deep_after,
-            };
-            this.idles.add(idle);
-            this.exit_latency = if deep { processor.idle_exit_deep } else { processor.idle_exit };
+        if this.segment.is_none() {
+            this.idleness.end(now, processor);
         }
-        this.generation = this.generation.wrapping_add(1);
+        this.ends_by = 0;
         this.interrupts += 1;
         let interrupted = this.segment.take();
         this.frames.push(Frame {
@@ -63,7 +56,7 @@ impl Machine<'_> {
                     0 => {
                         exec.stage = 1;
                         // Until it is awake it is idle, for who accounts its time.
-                        let exit = std::mem::take(&mut self.cpus[cpu].exit_latency);
+                        let exit = self.cpus[cpu].idleness.take_exit_latency();
                         self.spend(cpu, exit, Use::Idle, false)
                     }
                     1 => {
@@ -125,7 +118,7 @@ impl Machine<'_> {
             }
             Source::Timer(id) => {
                 self.queues.touch(usize::from(id.0));
-                self.queues[usize::from(id.0)].counts.timer_expiries += 1;
+                self.queues[usize::from(id.0)].timer_expires();
                 if let Some(trace) = &mut self.trace {
                     trace.mark(cpu as u16, now, Mark::TimerExpired(id.0));
                 }
@@ -136,7 +129,6 @@ impl Machine<'_> {
                 }
             }
             Source::Tick => {
-                self.cpus[cpu].ticks += 1;
                 self.tick(cpu);
                 let from = napkin_core::RaisedFrom::Interrupt;
                 match self.host.raise_vectors(CpuId(cpu as u16), Vector::Timer.bit(), from) {

@@ -1,0 +1,142 @@
+//! One CPU: what it is at, what it was interrupted in, and what its time went into.
+
+use std::collections::VecDeque;
+
+use napkin_core::{Id, IdleCycle, Interrupt, Ns, Op, Softirq};
+
+use crate::checks::Round;
+use crate::host::idle::Idleness;
+use crate::host::segment::{Segment, USES};
+use crate::host::step::Exec;
+use crate::sched::id::ThreadId;
+use crate::sched::run_queue::RunQueue;
+
+/// What a CPU goes round in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spin {
+    pub(super) me: ThreadId,
+    pub(super) cycle: IdleCycle,
+    /// When the first round began.
+    pub(super) start: Ns,
+    /// A round's time on this CPU.
+    pub(super) length: Ns,
+}
+
+/// What interrupts a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    Queue(Id),
+    Timer(Id),
+    Tick,
+    SliceEnd,
+    Reschedule,
+    /// Something that is not modelled keeps the CPU, its interrupts off, for so long.
+    Held(Ns),
+}
+
+/// Where a hard interrupt is.
+#[derive(Debug)]
+pub(crate) enum Hard<'a> {
+    Entered(Source),
+    Handling(Interrupt<'a, ()>),
+    /// A step that a timer asked for.
+    Step(Option<Op>),
+    Leaving,
+    Left,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body<'a> {
+    Hard(Hard<'a>),
+    Softirq(Softirq<'a, ()>),
+}
+
+/// A context on top of a thread, and what it interrupted.
+#[derive(Debug)]
+pub(crate) struct Frame<'a> {
+    pub(super) body: Body<'a>,
+    pub(super) exec: Exec,
+    pub(super) interrupted: Option<Segment>,
+}
+
+/// One CPU.
+#[derive(Debug)]
+pub(crate) struct Cpu<'a> {
+    pub(crate) frames: Vec<Frame<'a>>,
+    pub(crate) run_queue: RunQueue,
+    pub(crate) pending: VecDeque<Source>,
+    /// A softirq was raised that nobody runs yet.
+    pub(crate) raised: bool,
+    pub(crate) segment: Option<Segment>,
+    /// The piece of work is a thread's that polls in vain.
+    pub(super) spin: Option<Spin>,
+    pub(crate) started: Ns,
+    /// The event that ends the piece of work, by its order; 0: none does.
+    pub(super) ends_by: u64,
+    /// Time for a piece of work in thousandths of its own length.
+    pub(super) dilation: u64,
+    pub(crate) busy: bool,
+    pub(super) idleness: Idleness,
+    pub(crate) used: [Ns; USES],
+    /// Of it: rounds of threads, and polls of softirqs, that found nothing.
+    pub(crate) polled_in_vain: Ns,
+    /// Time that threads have waited here for the CPU, added up.
+    pub(crate) waited: Ns,
+    pub(crate) interrupts: u64,
+    /// Frames that were delivered here.
+    pub(crate) delivered: u64,
+    /// The network softirq's round that is checked.
+    pub(crate) round: Round,
+}
+
+impl Cpu<'_> {
+    pub(crate) fn new() -> Self {
+        Cpu {
+            frames: Vec::with_capacity(4),
+            run_queue: RunQueue::new(),
+            pending: VecDeque::with_capacity(8),
+            raised: false,
+            segment: None,
+            spin: None,
+            started: 0,
+            ends_by: 0,
+            dilation: 1000,
+            busy: false,
+            idleness: Idleness::new(),
+            used: [0; USES],
+            polled_in_vain: 0,
+            waited: 0,
+            interrupts: 0,
+            delivered: 0,
+            round: Round::default(),
+        }
+    }
+
+    /// Whether the scheduler sees it idle: an interrupt or a softirq on it does not count.
+    pub(crate) fn available(&self) -> bool {
+        self.run_queue.is_empty()
+    }
+
+    pub(crate) fn in_hard(&self) -> bool {
+        matches!(self.frames.last(), Some(Frame { body: Body::Hard(_), .. }))
+    }
+
+    /// Whether an interrupt of that source waits to be taken here, or is being taken.
+    pub(crate) fn hard_for(&self, source: Source) -> bool {
+        let entered = |frame: &Frame<'_>| matches!(&frame.body, Body::Hard(Hard::Entered(it)) if *it == source);
+        self.pending.contains(&source) || self.frames.iter().any(entered)
+    }
+
+    pub(crate) fn in_softirq(&self) -> bool {
+        self.frames.iter().any(|frame| matches!(frame.body, Body::Softirq(_)))
+    }
+
+    /// How long a piece takes at the present speed. A CPU that is stopped may be so for longer than
+    /// there is time.
+    pub(crate) fn wall(&self, work: Ns) -> Ns {
+        match self.dilation {
+            1000 => work,
+            dilation => work.saturating_mul(dilation).div_ceil(1000),
+        }
+    }
+}

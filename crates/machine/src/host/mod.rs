@@ -1,0 +1,12 @@
+//! CPUs: what each is at from moment to moment, what its steps cost, how fast and how deep asleep it is.
+
+pub(crate) mod clock;
+pub(crate) mod cpu;
+mod hard;
+mod idle;
+mod perform;
+mod run;
+pub(crate) mod segment;
+mod speed;
+mod spin;
+pub(crate) mod step;

@@ -1,0 +1,90 @@
+//! A step of a pass: whose it is, how far it has come, and how it goes on.
+
+use napkin_core::{CpuId, Did, Ns, Op};
+
+use crate::host::segment::Use;
+use crate::sched::id::ThreadId;
+
+/// Whose step it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum At {
+    /// The innermost context on top of the thread.
+    Frame,
+    Thread(ThreadId),
+}
+
+/// How a step goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Pay for the next part.
+    Spend(Ns, Use),
+    /// It is done.
+    Did(Did),
+    /// It is done, and somebody else may run.
+    Yielded,
+    /// The thread sleeps.
+    Blocked,
+    /// A softirq runs in between.
+    Nested(CpuId),
+    /// It was the pass's last.
+    Ended,
+}
+
+/// How far the execution of a pass's step has come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exec {
+    pub(crate) did: Did,
+    pub(crate) op: Option<Op>,
+    /// The queue that the last step was about that touched one: what follows from its answer does, too.
+    pub(crate) queue: u16,
+    /// Part of the step that comes next.
+    pub(crate) stage: u8,
+    /// Frames and completions that the poll under way has taken.
+    pub(crate) rx: u16,
+    pub(crate) tx: u16,
+    /// Its driver asks for another, whatever the frames.
+    pub(crate) again: bool,
+    /// Whom to wake at the end of a part.
+    pub(crate) wakes: Option<ThreadId>,
+    /// Bottom halves are disabled: a pending softirq waits, and so does another thread.
+    pub(crate) bh_disabled: bool,
+    /// The session under way has claimed the instance.
+    pub(crate) claimed: bool,
+}
+
+impl Exec {
+    /// The next step.
+    #[inline]
+    pub(crate) fn begin(&mut self, op: Op) {
+        self.op = Some(op);
+        self.stage = 0;
+        if let Op::Poll { id, .. }
+        | Op::Deliver(id)
+        | Op::Mask(id)
+        | Op::Unmask(id)
+        | Op::Arm { id, .. } = op
+        {
+            self.queue = id.0;
+        }
+    }
+
+    /// Its next part begins once this is paid.
+    #[inline]
+    pub(crate) fn pay(&mut self, time: Ns, class: Use) -> Next {
+        self.stage += 1;
+        Next::Spend(time, class)
+    }
+
+    pub(crate) const START: Exec = Exec {
+        did: Did::Start,
+        op: None,
+        queue: u16::MAX,
+        stage: 0,
+        rx: 0,
+        tx: 0,
+        again: false,
+        wakes: None,
+        bh_disabled: false,
+        claimed: false,
+    };
+}
