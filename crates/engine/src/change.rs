@@ -1,77 +1,89 @@
 //! Some of an instance's settings: what `napi-set` names, and nothing else.
 //!
-//! Limits are checked before anything is changed; the engine applies the rest under its lock.
+//! Which settings there are, and their limits, is the table of a policy's keys; only the weight, which
+//! is in no policy, is named here. The engine applies a change under its lock.
 
-use napkin_core::{Ns, SettingError, check};
-use napkin_policy::Policy;
-use napkin_policy::{InstancePolicy, Threaded, Warning};
+use napkin_core::SettingError;
+use napkin_policy::{
+    INSTANCE_KEYS, InstancePolicy, Policy, PolicyError, Threaded, Warning, nearest,
+};
 
-/// Settings to change on a running instance; what is `None` stays as it is.
+/// Settings to change on a running instance; what is not named stays as it is.
+///
+/// ```
+/// use napkin_engine::NapiChange;
+///
+/// let change = NapiChange::default().with("hold", 1_000_000)?;
+/// assert!(NapiChange::default().with("hold", u64::MAX).is_err());
+/// # Ok::<(), napkin_policy::PolicyError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NapiChange {
-    /// Who polls.
-    pub threaded: Option<Threaded>,
-    /// Empty polls before interrupts are allowed again.
-    pub defer_hard_irqs: Option<u32>,
-    /// Nanoseconds between deferred polls.
-    pub gro_flush_timeout: Option<Ns>,
-    /// Longest suspension in nanoseconds.
-    pub irq_suspend_timeout: Option<Ns>,
-    /// Nanoseconds in polled mode after the last work.
-    pub hold: Option<Ns>,
-    /// The tick at which alone a hold ends, in nanoseconds; 0: to the nanosecond.
-    pub hold_tick: Option<Ns>,
-    /// Whether a full receiver stops its queue's polling.
-    pub feedback: Option<bool>,
-    /// Frames that a poll outside busy polling may take.
-    pub weight: Option<u16>,
+    /// By the place of its key in the table; within that key's limits.
+    values: [Option<u64>; INSTANCE_KEYS.len()],
+    weight: Option<u16>,
 }
 
 impl NapiChange {
+    /// With a key of an instance's set as well: to a count, nanoseconds, or the place of a word
+    /// among the key's choices.
+    ///
+    /// # Errors
+    /// [`PolicyError::UnknownKey`], and [`PolicyError::TooLarge`] beyond the key's limit.
+    pub fn with(mut self, name: &str, value: u64) -> Result<NapiChange, PolicyError> {
+        let Some(place) = INSTANCE_KEYS.iter().position(|key| key.name == name) else {
+            let nearest = nearest(name, INSTANCE_KEYS.iter().map(|key| key.name));
+            return Err(PolicyError::UnknownKey { key: name.to_owned(), nearest });
+        };
+        self.values[place] = Some(INSTANCE_KEYS[place].check(value)?);
+        Ok(self)
+    }
+
+    /// With the frames that a poll outside busy polling may take as well.
+    ///
+    /// # Errors
+    /// [`SettingError::Weight`] for 0.
+    pub fn with_weight(self, weight: u16) -> Result<NapiChange, SettingError> {
+        let weight = Some(weight).filter(|weight| *weight != 0).ok_or(SettingError::Weight)?;
+        Ok(NapiChange { weight: Some(weight), ..self })
+    }
+
     /// Whether nothing is to be changed.
     pub fn is_empty(&self) -> bool {
         *self == NapiChange::default()
     }
 
-    /// Refuses values that the kernel would refuse, too.
-    ///
-    /// # Errors
-    /// The first value that is out of its limits.
-    pub fn check(&self) -> Result<(), SettingError> {
-        if self.weight == Some(0) {
-            return Err(SettingError::Weight);
-        }
-        // What stays as it is was checked when it was set.
-        check(&self.applied(InstancePolicy::default()))
-    }
-
     /// The settings with the change applied.
     pub fn applied(&self, settings: InstancePolicy) -> InstancePolicy {
-        InstancePolicy {
-            threaded: self.threaded.unwrap_or(settings.threaded),
-            defer_hard_irqs: self.defer_hard_irqs.unwrap_or(settings.defer_hard_irqs),
-            gro_flush_timeout: self.gro_flush_timeout.unwrap_or(settings.gro_flush_timeout),
-            irq_suspend_timeout: self.irq_suspend_timeout.unwrap_or(settings.irq_suspend_timeout),
-            hold: self.hold.unwrap_or(settings.hold),
-            hold_tick: self.hold_tick.unwrap_or(settings.hold_tick),
-            feedback: self.feedback.unwrap_or(settings.feedback),
+        let mut policy = Policy { instance: settings, ..Policy::BASE };
+        for (key, value) in INSTANCE_KEYS.iter().zip(self.values) {
+            if let Some(value) = value {
+                key.set(&mut policy, value);
+            }
         }
+        policy.instance
+    }
+
+    pub(crate) fn weight(&self) -> Option<u16> {
+        self.weight
+    }
+
+    /// Who is to poll, if that is named.
+    pub(crate) fn threaded(&self) -> Option<Threaded> {
+        let place = INSTANCE_KEYS.iter().position(|key| key.name == "threaded")?;
+        self.values[place].and_then(Threaded::of)
     }
 }
 
 impl From<InstancePolicy> for NapiChange {
     /// All of a policy's settings; the weight, which is in none, stays.
     fn from(settings: InstancePolicy) -> NapiChange {
-        NapiChange {
-            threaded: Some(settings.threaded),
-            defer_hard_irqs: Some(settings.defer_hard_irqs),
-            gro_flush_timeout: Some(settings.gro_flush_timeout),
-            irq_suspend_timeout: Some(settings.irq_suspend_timeout),
-            hold: Some(settings.hold),
-            hold_tick: Some(settings.hold_tick),
-            feedback: Some(settings.feedback),
-            weight: None,
+        let policy = Policy { instance: settings, ..Policy::BASE };
+        let mut change = NapiChange::default();
+        for (key, value) in INSTANCE_KEYS.iter().zip(&mut change.values) {
+            *value = Some(key.get(&policy));
         }
+        change
     }
 }
 
@@ -124,19 +136,17 @@ mod tests {
     #[test]
     fn what_is_not_named_stays() {
         let before = InstancePolicy { defer_hard_irqs: 100, hold: 5, ..InstancePolicy::default() };
-        let change = NapiChange { hold: Some(7), ..NapiChange::default() };
+        let change = NapiChange::default().with("hold", 7).expect("within its limit");
         assert_eq!(change.applied(before), InstancePolicy { hold: 7, ..before });
         assert!(NapiChange::default().is_empty() && !change.is_empty());
     }
 
     #[test]
     fn a_value_out_of_its_limits_is_refused_before_anything_changes() {
-        let change = NapiChange { defer_hard_irqs: Some(1 << 31), ..NapiChange::default() };
-        assert!(matches!(change.check(), Err(SettingError::Limit(_))));
-        let change = NapiChange { hold: Some(MAX_TIMEOUT + 1), ..NapiChange::default() };
-        assert!(matches!(change.check(), Err(SettingError::Limit(_))));
-        let change = NapiChange { weight: Some(0), ..NapiChange::default() };
-        assert_eq!(change.check(), Err(SettingError::Weight));
-        assert_eq!(NapiChange::default().check(), Ok(()));
+        let with = |name, value| NapiChange::default().with(name, value);
+        assert!(matches!(with("defer-hard-irqs", 1 << 31), Err(PolicyError::TooLarge { .. })));
+        assert!(matches!(with("hold-tick", MAX_TIMEOUT + 1), Err(PolicyError::TooLarge { .. })));
+        assert!(matches!(with("application", 1), Err(PolicyError::UnknownKey { .. })));
+        assert_eq!(NapiChange::default().with_weight(0), Err(SettingError::Weight));
     }
 }

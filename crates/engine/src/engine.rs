@@ -21,12 +21,14 @@ use crate::port::Port;
 use crate::refusals::Refusals;
 use crate::shared::Shared;
 use crate::thread::{join, spawn};
+use crate::waiter::Waiters;
 use napkin_os::sched::Placement;
 
 /// A running engine. Dropping it stops it.
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
+    waiters: Arc<Waiters>,
     contexts: Contexts,
     /// Irq threads and ksoftirqds.
     fixed: Vec<JoinHandle<()>>,
@@ -80,13 +82,15 @@ impl Engine {
         let cpus = config.cpus.iter().map(|os| EngineCpu::new(*os)).collect::<Result<Vec<_>, _>>();
         let cpus = cpus.map_err(|e| EngineError::os("a CPU's descriptors", e.into()))?;
         let parts = assembly::assemble(&config.cpus, config.devices, cpus)?;
+        let shared = Arc::new(parts.shared);
         let mut engine = Engine {
+            waiters: Waiters::new(Arc::clone(&shared)),
             contexts: config.contexts,
             fixed: Vec::new(),
             changes: Mutex::new(NapiThreads::new(parts.settings.len())),
             seats: parts.settings.iter().map(|_| ThreadTid::default()).collect(),
             refusals: Refusals::default(),
-            shared: Arc::new(parts.shared),
+            shared,
         };
         for index in 0..engine.shared.cpus.len() as u16 {
             let cpu = engine.shared.host.cpu(CpuId(index));
@@ -198,7 +202,6 @@ impl Engine {
     }
 
     fn change_all(&self, napis: &[Id], change: &NapiChange) -> Result<Vec<String>, EngineError> {
-        change.check()?;
         let mut warnings: Vec<String> = Vec::new();
         let mut napi_threads = self.napi_threads();
         for id in napis {
@@ -208,7 +211,7 @@ impl Engine {
             if settings != before {
                 self.apply_to(&mut napi_threads, *id, &settings)?;
             }
-            if let Some(weight) = change.weight {
+            if let Some(weight) = change.weight() {
                 self.shared.host.set_weight(*id, weight)?;
             }
             // Instances that are set alike are warned of alike, and once.
@@ -219,7 +222,7 @@ impl Engine {
             }
         }
         drop(napi_threads);
-        if let Some(mode) = change.threaded {
+        if let Some(mode) = change.threaded() {
             warnings.extend(napi_threads::refused(self.needs(), napis, mode));
         }
         Ok(warnings)
@@ -280,8 +283,8 @@ impl Engine {
         self.shut_down();
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn waiters(&self) -> &Arc<Waiters> {
+        &self.waiters
     }
 
     pub(crate) fn id(&self, napi_id: u32) -> Result<Id, EngineError> {
@@ -376,7 +379,7 @@ impl Engine {
         // From here on nobody changes anything any more.
         drop(napi_threads);
         self.shared.stopping.store(true, Ordering::Release);
-        self.shared.wake_applications();
+        self.waiters.wake();
         // Should anything have been left lying, whoever is to find it looks now.
         self.shared.look_everywhere();
         for id in self.shared.host.ids() {
@@ -396,7 +399,7 @@ impl Engine {
         }
         #[cfg(debug_assertions)]
         if !std::thread::panicking() {
-            crate::invariant::at_rest(&self.shared);
+            self.shared.assert_at_rest();
         }
         for id in self.shared.host.ids() {
             // Everything is disabled, and stays so.
@@ -415,7 +418,6 @@ impl Drop for Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::waiter::Waiter;
     use crate::{Class, DeviceConfig, sched};
     use napkin_nic::Pool;
     use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
@@ -444,7 +446,7 @@ mod tests {
     }
 
     fn mode(threaded: Threaded) -> NapiChange {
-        NapiChange { threaded: Some(threaded), ..NapiChange::default() }
+        NapiChange::default().with("threaded", threaded as u64).expect("a mode")
     }
 
     #[test]
@@ -465,7 +467,7 @@ mod tests {
         let shared = Arc::clone(&engine.shared);
         let wanted = || shared.cpu(CpuId(0)).wanted();
         assert!(!wanted());
-        let waiter = Waiter::new(Arc::clone(&shared), CpuId(0));
+        let waiter = engine.waiters().add(CpuId(0));
         assert!(wanted());
         std::thread::scope(|scope| {
             scope.spawn(|| waiter.metered(|meter| waiter.sleep(napkin_core::NEVER, meter)));
@@ -494,7 +496,7 @@ mod tests {
             "{warning}"
         );
         // It is no news to whoever changes something else, and to whoever asks for the mode it is.
-        let weight = NapiChange { weight: Some(7), ..NapiChange::default() };
+        let weight = NapiChange::default().with_weight(7).expect("at least 1");
         assert_eq!(engine.change(1, &weight).expect("sound"), [""; 0]);
         assert_eq!(engine.change(1, &mode(Threaded::BusyPoll)).expect("its thread"), told);
         assert_eq!(engine.change(1, &mode(Threaded::Disabled)).expect("no thread"), [""; 0]);

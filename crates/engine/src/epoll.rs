@@ -4,7 +4,6 @@
 //! of a wait are the core's ([`EpollWait`]), the ready list is [`ready`](crate::ready)'s; this file
 //! joins them to the sockets and to the sleeper.
 
-use napkin_os::rights::Right;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,37 +11,12 @@ use std::time::Duration;
 use napkin_core::{CpuId, EpollContext, EpollWait, RaisedFrom};
 use napkin_policy::EpollPolicy;
 use napkin_stack::{Listener, Receiver, Socket};
-use thiserror::Error;
 
 use crate::Engine;
-use crate::drive::{self, Ended, Hooks};
+use crate::drive::{self, Hooks};
 use crate::ready::{Event, ReadyList, Source, Watch};
-use crate::shared::Shared;
+use crate::wait_error::{WATCHES, WaitError, check_epoll};
 use crate::waiter::Waiter;
-
-/// The most sockets one `Epoll` can watch.
-pub const WATCHES: usize = 16_384;
-
-/// What cannot be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum EpollError {
-    /// As `EPIOCSPARAMS` refuses it.
-    #[error("busy_poll_usecs {0} is out of range: give 0 to {max}", max = i32::MAX)]
-    Usecs(u32),
-    /// As `EPIOCSPARAMS` refuses it without the privilege.
-    #[error("a busy-poll budget of {0} needs CAP_NET_ADMIN: give at most 64, or run privileged")]
-    Budget(u16),
-    /// Too many sockets.
-    #[error("one epoll watches at most {WATCHES} sockets: use several")]
-    TooMany,
-    /// Another thread waits there.
-    #[error("another thread waits on this epoll: give each thread its own")]
-    Busy,
-    /// The engine was stopped.
-    #[error("the engine was stopped")]
-    Stopped,
-}
 
 /// What the sockets' listeners share with the one who waits.
 #[derive(Debug)]
@@ -79,14 +53,7 @@ impl Listener for Watcher {
     }
 
     fn drained(&self, napi_id: u32) {
-        drained(self.ready.waiter.shared(), napi_id);
-    }
-}
-
-/// A receiver has drained: its queue may be polled again.
-pub(crate) fn drained(shared: &Shared, napi_id: u32) {
-    if let Some(id) = shared.instance_of(napi_id) {
-        drive::schedule(shared, id);
+        self.ready.waiter.drained(napi_id);
     }
 }
 
@@ -111,14 +78,12 @@ impl Epoll {
     ///
     /// # Panics
     /// If the engine has no such CPU.
-    pub fn new(engine: &Engine, cpu: CpuId, params: EpollPolicy) -> Result<Epoll, EpollError> {
-        let shared = Arc::clone(engine.shared());
-        assert!(usize::from(cpu.0) < shared.cpus.len(), "no CPU {}", cpu.0);
-        check(&params)?;
+    pub fn new(engine: &Engine, cpu: CpuId, params: EpollPolicy) -> Result<Epoll, WaitError> {
+        check_epoll(&params)?;
         let ready = Arc::new(Ready {
             context: EpollContext::new(params, 0),
             list: ReadyList::new(WATCHES),
-            waiter: Waiter::new(shared, cpu),
+            waiter: engine.waiters().add(cpu),
             waits: AtomicU64::new(0),
         });
         Ok(Epoll { ready, watches: Vec::new(), spin: false })
@@ -128,8 +93,8 @@ impl Epoll {
     ///
     /// # Errors
     /// Parameters that it would refuse.
-    pub fn set_params(&self, params: EpollPolicy) -> Result<(), EpollError> {
-        check(&params)?;
+    pub fn set_params(&self, params: EpollPolicy) -> Result<(), WaitError> {
+        check_epoll(&params)?;
         self.ready.context.set(params);
         Ok(())
     }
@@ -149,9 +114,9 @@ impl Epoll {
     ///
     /// # Errors
     /// With [`WATCHES`] sockets already.
-    pub fn add(&mut self, socket: &impl Socket, token: u64) -> Result<(), EpollError> {
+    pub fn add(&mut self, socket: &impl Socket, token: u64) -> Result<(), WaitError> {
         if self.watches.len() >= WATCHES {
-            return Err(EpollError::TooMany);
+            return Err(WaitError::TooMany);
         }
         let receiver = Arc::clone(socket.receiver());
         let watch = Watch::new(Arc::clone(&receiver), token);
@@ -191,31 +156,14 @@ impl Epoll {
         events: &mut Vec<Event>,
         max: usize,
         timeout: Option<Duration>,
-    ) -> Result<(), EpollError> {
+    ) -> Result<(), WaitError> {
         events.clear();
         let waiter = &self.ready.waiter;
-        let shared = waiter.shared();
         let timeout = timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-        let waited = waiter.metered(|meter| {
-            let context = &self.ready.context;
-            let mut pass = EpollWait::new(&shared.host, context, timeout, self.spin);
-            let number = self.ready.waits.fetch_add(1, Ordering::Relaxed) + 1;
-            let mut look = Look { ready: &self.ready, events, max: max.max(1), number };
-            let mut ended = drive::drive(shared, &mut pass, meter, &mut look);
-            while let Ended::Sleep(deadline) = ended {
-                waiter.sleep(deadline, meter);
-                if shared.stopping.load(Ordering::Acquire) {
-                    return Err(EpollError::Stopped);
-                }
-                ended = drive::resume(shared, &mut pass, meter, &mut look);
-            }
-            Ok(())
-        });
-        match waited {
-            Some(Ok(())) if shared.stopping.load(Ordering::Acquire) => Err(EpollError::Stopped),
-            Some(result) => result,
-            None => Err(EpollError::Busy),
-        }
+        let number = self.ready.waits.fetch_add(1, Ordering::Relaxed) + 1;
+        let pass = EpollWait::new(&waiter.shared().host, &self.ready.context, timeout, self.spin);
+        let mut look = Look { ready: &self.ready, events, max: max.max(1), number };
+        waiter.drive(pass, &mut look).map(drop)
     }
 }
 
@@ -252,14 +200,4 @@ impl Hooks for Look<'_> {
         self.ready.list.look(self.number, self.events, self.max);
         self.events.len() as u32
     }
-}
-
-fn check(params: &EpollPolicy) -> Result<(), EpollError> {
-    if params.busy_poll_usecs > i32::MAX as u32 {
-        return Err(EpollError::Usecs(params.busy_poll_usecs));
-    }
-    if params.needs_budget_privilege() && !Right::NetAdmin.held() {
-        return Err(EpollError::Budget(params.busy_poll_budget));
-    }
-    Ok(())
 }

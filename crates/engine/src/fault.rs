@@ -1,60 +1,27 @@
-//! Fault points: a test makes a context panic at a step of its own choosing.
-//!
-//! Debug builds only; in a release build neither the points nor this file exist. A point is on
-//! either side of every step that a context takes: before the core is asked, and after it has
-//! answered but before the world has done what it said. What unwinds there is an [`Injected`],
-//! which says nothing on the standard error output, so that a test may inject thousands.
+//! What a test may do to an engine: have a context panic at a [fault point](Injected). Debug builds
+//! only.
 
-use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use napkin_core::Counts;
 use napkin_policy::InstancePolicy;
 
-use crate::activity::{Activity, Role};
+use crate::activity::Role;
+pub use crate::fault_point::Injected;
 use crate::{Engine, EngineError};
-
-/// The payload of an injected panic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Injected(pub Role);
-
-/// The points still to pass until a context of each role panics; 0 for never.
-#[derive(Debug, Default)]
-pub(crate) struct Faults([AtomicU64; Role::ALL.len()]);
-
-impl Faults {
-    /// One fault point, passed by a context.
-    #[inline]
-    pub(crate) fn point(&self, activity: &Activity) {
-        let left = &self.0[activity.role as usize];
-        let mut now = left.load(Ordering::Relaxed);
-        // Steps that are nobody's in the books (enabling, disabling) have nobody to survive them;
-        // and whoever unwinds already must not panic again.
-        if now == 0 || activity.tid() == 0 || std::thread::panicking() {
-            return;
-        }
-        while now != 0 {
-            match left.compare_exchange(now, now - 1, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(1) => resume_unwind(Box::new(Injected(activity.role))),
-                Ok(_) => return,
-                Err(other) => now = other,
-            }
-        }
-    }
-}
 
 impl Engine {
     /// Whichever context of that role passes the `points`-th fault point from now on panics, once;
     /// 0 takes it back.
     #[doc(hidden)]
     pub fn inject_panic(&self, role: Role, points: u64) {
-        self.shared().faults.0[role as usize].store(points, Ordering::Relaxed);
+        self.waiters().shared.faults.left(role).store(points, Ordering::Relaxed);
     }
 
     /// Whether an injected panic is still to come.
     #[doc(hidden)]
     pub fn panic_pending(&self, role: Role) -> bool {
-        self.shared().faults.0[role as usize].load(Ordering::Relaxed) != 0
+        self.waiters().shared.faults.left(role).load(Ordering::Relaxed) != 0
     }
 
     /// Changes an instance's settings; returns its counts at the moment before, so that a test can
@@ -69,38 +36,5 @@ impl Engine {
         settings: &InstancePolicy,
     ) -> Result<Counts, EngineError> {
         self.apply(self.id(napi_id)?, settings)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn panics(faults: &Faults, activity: &Activity) -> bool {
-        let point = std::panic::AssertUnwindSafe(|| faults.point(activity));
-        std::panic::catch_unwind(point).is_err()
-    }
-
-    #[test]
-    fn the_chosen_point_panics_once_and_only_in_its_role() {
-        let faults = Faults::default();
-        let napi = Activity::new(Role::Napi, "napi/a-1".into());
-        let irq = Activity::new(Role::Irq, "irq/0".into());
-        napi.set_tid(1);
-        irq.set_tid(2);
-        assert!(!panics(&faults, &napi), "nothing was asked for");
-        faults.0[Role::Napi as usize].store(2, Ordering::Relaxed);
-        assert!(!panics(&faults, &irq), "another role");
-        assert!(!panics(&faults, &napi), "the first point");
-        assert!(panics(&faults, &napi), "the second");
-        assert!(!panics(&faults, &napi), "once is once");
-    }
-
-    #[test]
-    fn steps_that_are_in_no_books_are_spared() {
-        let faults = Faults::default();
-        faults.0[Role::Application as usize].store(1, Ordering::Relaxed);
-        let nobody = Activity::new(Role::Application, String::new());
-        assert!(!panics(&faults, &nobody));
     }
 }

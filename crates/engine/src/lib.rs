@@ -20,6 +20,7 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod activity;
+mod application;
 mod assembly;
 mod blocking;
 mod change;
@@ -32,6 +33,8 @@ mod engine;
 mod epoll;
 #[cfg(debug_assertions)]
 pub mod fault;
+#[cfg(debug_assertions)]
+mod fault_point;
 #[cfg(debug_assertions)]
 mod invariant;
 mod kick;
@@ -48,15 +51,18 @@ mod spin;
 mod sync;
 mod thread;
 mod timer;
+mod wait_error;
 mod waiter;
 
 pub use activity::{Activity, Role};
-pub use blocking::{Blocking, Poller, SocketError};
+pub use application::ApplicationWait;
+pub use blocking::{Blocking, Poller};
 pub use change::NapiChange;
 pub use config::{Contexts, DeviceConfig, EngineConfig, EngineError};
 pub use engine::{Engine, NapiInfo};
-pub use epoll::{Epoll, EpollError, WATCHES};
+pub use epoll::Epoll;
 pub use napkin_os::clock::now;
 pub use napkin_os::sched::{self as sched, Class, Placement};
 pub use ready::Event;
 pub use spin::Spin;
+pub use wait_error::{WATCHES, WaitError};

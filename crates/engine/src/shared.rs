@@ -5,7 +5,7 @@
 //! packet.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use napkin_core::{CpuId, Host, Id, Ns};
 use napkin_nic::{QueueCounters, QueueCounts};
@@ -17,7 +17,6 @@ use crate::parker::Parker;
 use crate::port::{Port, PortShares};
 use crate::slack::Slack;
 use crate::spin::Spin;
-use crate::waiter::Waiter;
 use napkin_os::clock;
 
 /// One instance's place in its device, and where its thread sleeps.
@@ -120,10 +119,9 @@ pub(crate) struct Shared {
     /// Interrupt threads sleep for the last time, too.
     pub(crate) ended: AtomicBool,
     activities: Mutex<Vec<Arc<Activity>>>,
-    waiters: Mutex<Vec<Weak<Waiter>>>,
     pub(crate) panics: AtomicU64,
     #[cfg(debug_assertions)]
-    pub(crate) faults: crate::fault::Faults,
+    pub(crate) faults: crate::fault_point::Faults,
 }
 
 /// One device.
@@ -159,10 +157,9 @@ impl Shared {
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             activities: Mutex::default(),
-            waiters: Mutex::default(),
             panics: AtomicU64::new(0),
             #[cfg(debug_assertions)]
-            faults: crate::fault::Faults::default(),
+            faults: crate::fault_point::Faults::default(),
         }
     }
 
@@ -201,21 +198,6 @@ impl Shared {
         self.activities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers who is to be woken when the engine stops.
-    pub(crate) fn waiting(&self, waiter: &Arc<Waiter>) {
-        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        waiters.retain(|waiter| waiter.strong_count() > 0);
-        waiters.push(Arc::downgrade(waiter));
-    }
-
-    /// Wakes every thread of the application that sleeps in the engine.
-    pub(crate) fn wake_applications(&self) {
-        let waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        for waiter in waiters.iter().filter_map(Weak::upgrade) {
-            waiter.wake();
-        }
-    }
-
     /// A meter for steps that are nobody's in the books.
     pub(crate) fn anonymous_meter(&self) -> Meter {
         thread_local! {
@@ -241,6 +223,24 @@ impl Shared {
         }
         for worker in &self.workers.parkers {
             worker.unpark();
+        }
+    }
+
+    /// The engine has stopped: nothing is owned (invariant 4), and every frame that was taken from a
+    /// device has had exactly one fate (8). (A wait of the application that found events just before
+    /// may suspend an instance just after: it does nothing, and ends with its context.)
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_at_rest(&self) {
+        for device in &self.devices {
+            let taken = |id: &Id| {
+                let state = self.host.instance(*id).state();
+                assert!(state.disabled(), "invariant 4: instance {} is left in {state:?}", id.0);
+                self.napi(*id).port.watched.at_rest(*id)
+            };
+            let taken: u64 = device.napis.iter().map(taken).sum();
+            let counters = device.stack.counters();
+            let (frames, accounted) = (counters.frames, counters.accounted());
+            assert_eq!((taken, taken), (frames, accounted), "invariant 8: {}", device.name);
         }
     }
 

@@ -2,21 +2,66 @@
 //! time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
-use napkin_core::{CpuId, Ns};
+use napkin_core::{CpuId, Ns, Pass};
 
 use crate::activity::{Meter, Role};
+use crate::drive::{self, Ended, Hooks};
 use crate::parker::Parker;
+use crate::port::Port;
 use crate::shared::Shared;
 use crate::thread::current_tid;
+use crate::wait_error::WaitError;
 use napkin_os::clock;
+
+/// The threads of the application that wait in one engine, to be woken when it stops.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    pub(crate) shared: Arc<Shared>,
+    all: Mutex<Vec<Weak<Waiter>>>,
+}
+
+impl Waiters {
+    pub(crate) fn new(shared: Arc<Shared>) -> Arc<Waiters> {
+        Arc::new(Waiters { shared, all: Mutex::default() })
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Weak<Waiter>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more, that wants its CPU until it sleeps for the first time.
+    ///
+    /// # Panics
+    /// If the engine has no such CPU.
+    pub(crate) fn add(self: &Arc<Self>, cpu: CpuId) -> Arc<Waiter> {
+        assert!(usize::from(cpu.0) < self.shared.cpus.len(), "no CPU {}", cpu.0);
+        self.shared.cpu(cpu).want(1);
+        let waiter = Arc::new(Waiter {
+            among: Arc::clone(self),
+            parker: Parker::default(),
+            cpu,
+            asleep: AtomicBool::new(false),
+            meter: Mutex::default(),
+        });
+        let mut all = self.all();
+        all.retain(|waiter| waiter.strong_count() > 0);
+        all.push(Arc::downgrade(&waiter));
+        waiter
+    }
+
+    /// Wakes everyone that sleeps.
+    pub(crate) fn wake(&self) {
+        self.all().iter().filter_map(Weak::upgrade).for_each(|waiter| waiter.wake());
+    }
+}
 
 /// Where one waiting thread of the application sleeps.
 #[derive(Debug)]
 pub(crate) struct Waiter {
+    among: Arc<Waiters>,
     parker: Parker,
-    shared: Arc<Shared>,
     /// The CPU on which the application says it runs.
     cpu: CpuId,
     asleep: AtomicBool,
@@ -24,33 +69,60 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// A waiter that wants its CPU until it sleeps for the first time.
-    pub(crate) fn new(shared: Arc<Shared>, cpu: CpuId) -> Arc<Waiter> {
-        shared.cpu(cpu).want(1);
-        let waiter = Arc::new(Waiter {
-            parker: Parker::default(),
-            cpu,
-            asleep: AtomicBool::new(false),
-            meter: Mutex::default(),
-            shared,
-        });
-        waiter.shared.waiting(&waiter);
-        waiter
+    /// Those of its engine.
+    pub(crate) fn among(&self) -> &Arc<Waiters> {
+        &self.among
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.among.shared
+    }
+
+    /// A receiver of this thread's has drained: its queue may be polled again.
+    pub(crate) fn drained(&self, napi_id: u32) {
+        if let Some(id) = self.shared().instance_of(napi_id) {
+            drive::schedule(self.shared(), id);
+        }
+    }
+
+    /// Takes the steps of a wait to its end, and returns it.
+    ///
+    /// # Errors
+    /// If another thread is in such a call, or the engine was stopped.
+    pub(crate) fn drive<P: Pass<Port>>(
+        &self,
+        mut pass: P,
+        hooks: &mut impl Hooks,
+    ) -> Result<P, WaitError> {
+        let shared = self.shared();
+        let stopped = || shared.stopping.load(Ordering::Acquire);
+        let waited = self.metered(move |meter| {
+            let mut ended = drive::drive(shared, &mut pass, meter, hooks);
+            while let Ended::Sleep(deadline) = ended {
+                self.sleep(deadline, meter);
+                if stopped() {
+                    break;
+                }
+                ended = drive::resume(shared, &mut pass, meter, hooks);
+            }
+            pass
+        });
+        match waited {
+            None => Err(WaitError::Busy),
+            Some(_) if stopped() => Err(WaitError::Stopped),
+            Some(pass) => Ok(pass),
+        }
     }
 
     /// Sleeps until woken, until `deadline`, or until the engine stops.
     pub(crate) fn sleep(&self, deadline: Ns, meter: &mut Meter) {
-        if self.shared.stopping.load(Ordering::Acquire) {
+        if self.shared().stopping.load(Ordering::Acquire) {
             return;
         }
         meter.leave(clock::now());
         self.parker.park(deadline, || {
             self.asleep.store(true, Ordering::Release);
-            self.shared.cpu(self.cpu).want(-1);
+            self.shared().cpu(self.cpu).want(-1);
         });
         self.awake();
         meter.woken(clock::now());
@@ -66,7 +138,7 @@ impl Waiter {
 
     fn awake(&self) {
         if self.asleep.load(Ordering::Acquire) && self.asleep.swap(false, Ordering::AcqRel) {
-            self.shared.cpu(self.cpu).want(1);
+            self.shared().cpu(self.cpu).want(1);
         }
     }
 
@@ -75,8 +147,8 @@ impl Waiter {
     pub(crate) fn metered<T>(&self, call: impl FnOnce(&mut Meter) -> T) -> Option<T> {
         let mut slot = match self.meter.try_lock() {
             Ok(slot) => slot,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => return None,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
         };
         let tid = current_tid();
         let (_, meter) = match &mut *slot {
@@ -88,14 +160,14 @@ impl Waiter {
                     before.activity.set_tid(0);
                 }
                 let name = std::thread::current().name().unwrap_or("application").to_owned();
-                let activity = self.shared.register(Role::Application, name);
+                let activity = self.shared().register(Role::Application, name);
                 activity.set_tid(tid);
                 slot.insert((tid, Meter::new(activity, clock::now())))
             }
         };
         meter.returned(clock::now());
         self.parker.forget();
-        let _found = self.shared.on_unwind();
+        let _found = self.shared().on_unwind();
         let result = call(meter);
         meter.left(clock::now());
         Some(result)
@@ -105,7 +177,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         if !self.asleep.load(Ordering::Acquire) {
-            self.shared.cpu(self.cpu).want(-1);
+            self.shared().cpu(self.cpu).want(-1);
         }
         let slot = self.meter.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, meter)) = slot {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::app::App;
 use common::{HANGS, PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
-use napkin_engine::{Engine, Epoll, EpollError, Event};
+use napkin_engine::{Engine, Epoll, Event, WaitError};
 use napkin_policy::Policy;
 use napkin_stack::{Fate, UdpSocket};
 use napkin_traffic::SplitMix as Rng;
@@ -159,7 +159,7 @@ fn an_engine_is_dropped_before_its_epoll() {
         drop(engine);
         for timeout in [None, Some(Duration::ZERO), Some(Duration::from_secs(1000))] {
             let wait = hand.epoll.wait(&mut hand.events, 64, timeout);
-            assert_eq!(wait, Err(EpollError::Stopped), "{name}, {timeout:?}");
+            assert_eq!(wait, Err(WaitError::Stopped), "{name}, {timeout:?}");
         }
         while hand.socket.try_recv().is_some() {}
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
-use napkin_engine::{Blocking, Epoll, EpollError, SocketError};
+use napkin_engine::{Blocking, Epoll, WaitError};
 use napkin_policy::EpollPolicy;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -24,11 +24,11 @@ fn nothing_of_an_engine_is_left_after_its_stop() {
         let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
         let mut options = policy.application;
         options.socket_prefer_busy_poll = false;
-        let socket = Blocking::new(&engine, CpuId(0), socket, options).expect("options");
-        while socket.socket().try_recv().is_none() {
-            socket.wait(Some(Duration::from_millis(10))).expect("a wait");
+        let blocking = Blocking::new(&engine, CpuId(0), &socket, options).expect("options");
+        while socket.try_recv().is_none() {
+            blocking.wait(Some(Duration::from_millis(10))).expect("a wait");
         }
-        drop(socket);
+        drop((socket, blocking));
         engine.stop();
     };
     once();
@@ -149,7 +149,7 @@ fn an_epoll_s_parameters_are_read_as_they_were_set() {
     epoll.set_params(params).expect("within the limits");
     assert_eq!(epoll.params(), params);
     let longer = EpollPolicy { busy_poll_usecs: 1 << 31, ..params };
-    assert_eq!(epoll.set_params(longer), Err(EpollError::Usecs(1 << 31)));
+    assert_eq!(epoll.set_params(longer), Err(WaitError::Usecs(1 << 31)));
     assert_eq!(epoll.params(), params, "what is refused changes nothing");
     engine.stop();
 }
@@ -160,7 +160,7 @@ fn a_socket_s_budget_takes_the_right_that_the_kernel_asks_for() {
     let (engine, _source) = start(&policy("base"), &Setup::default());
     let refused = |text: &str| {
         let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
-        Blocking::new(&engine, CpuId(0), socket, policy(text).application).err()
+        Blocking::new(&engine, CpuId(0), &socket, policy(text).application).err()
     };
     let unprivileged = || {
         let mut sets = capabilities(None).expect("its own");
@@ -170,7 +170,7 @@ fn a_socket_s_budget_takes_the_right_that_the_kernel_asks_for() {
         // A new socket's is 0, and only the right may raise one.
         for budget in [1, 64, 65] {
             let asked = format!("socket-busy-poll-usecs=1,socket-busy-poll-budget={budget}");
-            assert_eq!(refused(&asked), Some(SocketError::Budget(budget)));
+            assert_eq!(refused(&asked), Some(WaitError::SocketBudget(budget)));
         }
     };
     std::thread::scope(|scope| scope.spawn(unprivileged).join().expect("no panic"));

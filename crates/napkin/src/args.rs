@@ -10,6 +10,7 @@ use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
 use napkin_serve::{DeviceSpec, Network};
 
+use crate::settings::Settings;
 use crate::units;
 
 /// Every way a network service can learn of its packets, measured side by side.
@@ -44,7 +45,7 @@ pub(crate) enum Command {
     Bench(crate::bench::Bench),
     /// Explain the delivery policies: what each does, what it costs, whose proposal it is.
     Policies(Policies),
-    /// Serve echo or sink on devices until interrupted, under a delivery policy.
+    /// Serve echo, sink or memcached on devices until interrupted, under a delivery policy.
     Serve(Serve),
     /// List the devices of a running engine.
     DevGet(DevGet),
@@ -109,22 +110,26 @@ pub(crate) enum Service {
     Echo,
     /// Count every datagram and let it go.
     Sink,
+    /// memcached over TCP: the text protocol and its meta commands.
+    Memcached,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each device has a network of its own: the first the one given, the next the one after it. Its
-application thread waits as the policy says; ARP and ping are answered by the engine.
+application thread (of memcached, one a queue) waits as the policy says; ARP and ping are answered by the engine.
 Ctrl-C, or SIGTERM, ends it; nothing is left behind.
 
 Examples:
   napkin serve echo --device synthetic --rate 50000 --policy threaded
   sudo napkin serve echo --device tap:nk0 --policy suspend20
       then, from the same machine: ping 10.99.0.1, or: echo hi | nc -u -w1 10.99.0.1 7
+  sudo napkin serve memcached --device tap:nk0 --queues 2 --policy suspend20
+      then: printf 'set a 0 0 2\\r\\nhi\\r\\nget a\\r\\nquit\\r\\n' | nc 10.99.0.1 11211
   sudo napkin serve sink --device tap:a=hold --device tap:b=defer20 --cpus 0,1
 Control it while it runs: napkin napi-get, napkin napi-set --help")]
 pub(crate) struct Serve {
-    /// What to do with a datagram.
+    /// What is served.
     pub(crate) what: Service,
     /// tap:NAME or synthetic, with =POLICY behind it if it has its own; may be given several times.
     #[arg(long = "device", value_name = "DEVICE", required = true)]
@@ -136,9 +141,15 @@ pub(crate) struct Serve {
     /// the next one (10.99.0.2).
     #[arg(long, value_name = "ADDRESS/PREFIX", default_value = "10.99.0.1/24")]
     pub(crate) address: Network,
-    /// The UDP port of the service.
-    #[arg(long, default_value_t = 7)]
-    pub(crate) port: u16,
+    /// The port of the service; without, 7 for echo and sink (UDP), 11211 for memcached (TCP).
+    #[arg(long)]
+    pub(crate) port: Option<u16>,
+    /// MiB that memcached's items may take.
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    pub(crate) memory: usize,
+    /// Bytes of memcached's largest item.
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    pub(crate) item_size: usize,
     /// Queues of each device, and so NAPI instances.
     #[arg(long, default_value_t = 1)]
     pub(crate) queues: u16,
@@ -199,7 +210,7 @@ pub(crate) struct QueueGet {
 #[command(after_help = "\
 pid is the real id of the instance's thread, and absent without one: taskset -pc 2 PID and
 chrt -f -p 50 PID do what they say. irq is never there: user space has no interrupt numbers.
-hold, feedback, weight and the counts are napkin's own; all else is named as in the kernel.
+hold, hold-tick, feedback, weight and the counts are napkin's own; all else is named as in the kernel.
 
 Examples:
   napkin napi-get --id 1
@@ -217,33 +228,6 @@ pub(crate) struct NapiGet {
     pub(crate) counts: bool,
     #[command(flatten)]
     pub(crate) target: Target,
-}
-
-/// What can be set. Nothing else is changed.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Settings {
-    /// Who polls: the softirq, the instance's own thread, that thread without end, or a worker of a
-    /// shared pool (ours).
-    #[arg(long, value_name = "MODE", value_parser = napkin_policy::Threaded::NAMES)]
-    pub(crate) threaded: Option<String>,
-    /// Empty polls before interrupts are allowed again; 0 switches deferral off.
-    #[arg(long, value_name = "N")]
-    pub(crate) defer_hard_irqs: Option<u64>,
-    /// Time from one deferred poll to the next, as in 20us.
-    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
-    pub(crate) gro_flush_timeout: Option<u64>,
-    /// Longest that an application may keep interrupts suspended.
-    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
-    pub(crate) irq_suspend_timeout: Option<u64>,
-    /// How long the instance goes on polling without work (ours).
-    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds)]
-    pub(crate) hold: Option<u64>,
-    /// Whether a full receiver stops its queue's polling (ours).
-    #[arg(long, value_name = "on|off", value_parser = ["on", "off"])]
-    pub(crate) feedback: Option<String>,
-    /// Frames that a poll outside busy polling may take (ours).
-    #[arg(long, value_name = "N")]
-    pub(crate) weight: Option<u64>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -1,12 +1,15 @@
 //! The verbs that ask and change a running engine.
 
-use napkin_engine::control::{Answer, ClientError, Record, Request, Verb, choose, request};
+use napkin_engine::control::{
+    Answer, ClientError, Record, Request, Verb, choose, request, setting,
+};
 use napkin_measure::report::text::time as measured;
-use napkin_policy::Time;
+use napkin_policy::{INSTANCE_KEYS, Key, Takes, Time};
 use serde_json::Value;
 
-use crate::args::{DevGet, DevSet, NapiGet, NapiSet, QstatsGet, QueueGet, Settings, Target};
+use crate::args::{DevGet, DevSet, NapiGet, NapiSet, QstatsGet, QueueGet, Target};
 use crate::failure::{Failure, print, print_json, say};
+use crate::settings::Settings;
 use crate::table;
 
 /// Of a device that somebody removed; a column only where there is one.
@@ -30,20 +33,8 @@ pub(crate) fn queue_get(args: &QueueGet) -> Result<(), Failure> {
 
 pub(crate) fn napi_get(args: &NapiGet) -> Result<(), Failure> {
     let asked = Request::new(Verb::NapiGet).with("id", args.id).with("ifindex", args.ifindex);
-    let settings: &[&str] = &[
-        "ifindex",
-        "ifname",
-        "id",
-        "pid",
-        "threaded",
-        "defer-hard-irqs",
-        "gro-flush-timeout",
-        "irq-suspend-timeout",
-        "hold",
-        "feedback",
-        "weight",
-        GONE,
-    ];
+    let names: Vec<&str> = INSTANCE_KEYS.iter().map(|key| key.name).collect();
+    let settings = &[&["ifindex", "ifname", "id", "pid"], &names[..], &["weight", GONE]].concat();
     let counts: &[&str] = &[
         "ifindex",
         "ifname",
@@ -91,34 +82,16 @@ pub(crate) fn dev_set(args: &DevSet) -> Result<(), Failure> {
     set(&args.target, &with(asked, &args.settings)?)
 }
 
-/// Adds the settings that were given. The engine knows the limits.
+/// Adds the settings that were given.
 fn with(asked: Request, settings: &Settings) -> Result<Request, Failure> {
-    let Settings {
-        threaded,
-        defer_hard_irqs,
-        gro_flush_timeout,
-        irq_suspend_timeout,
-        hold,
-        feedback,
-        weight,
-    } = settings;
-    let given = threaded.is_some()
-        || feedback.is_some()
-        || [defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout, hold, weight]
-            .iter()
-            .any(|it| it.is_some());
-    if !given {
+    if settings.given.is_empty() && settings.weight.is_none() {
         let what = "nothing is to be changed: give a setting, as in --threaded busy-poll";
         return Err(Failure::Usage(what.into()));
     }
-    Ok(asked
-        .with("threaded", threaded.as_deref())
-        .with("defer-hard-irqs", *defer_hard_irqs)
-        .with("gro-flush-timeout", *gro_flush_timeout)
-        .with("irq-suspend-timeout", *irq_suspend_timeout)
-        .with("hold", *hold)
-        .with("feedback", feedback.as_deref().map(|it| it == "on"))
-        .with("weight", *weight))
+    let with = |asked: Request, (key, value): &(&'static Key, u64)| {
+        asked.with(key.name, Some(setting::to_json(key, *value)))
+    };
+    Ok(settings.given.iter().fold(asked, with).with("weight", settings.weight))
 }
 
 /// Asks, and says what the engine warns of.
@@ -149,7 +122,7 @@ fn show(target: &Target, asked: &Request, columns: &[&str]) -> Result<(), Failur
 
 /// A value as people read it; what is absent is a dash.
 fn cell(name: &str, value: Option<&Value>) -> String {
-    const TIMES: [&str; 3] = ["gro-flush-timeout", "irq-suspend-timeout", "hold"];
+    let is_time = || Key::find(name).is_some_and(|key| key.takes == Takes::Time);
     match value {
         None | Some(Value::Null) => "-".into(),
         Some(Value::Bool(gone)) if name == GONE => if *gone { "yes" } else { "no" }.into(),
@@ -157,7 +130,7 @@ fn cell(name: &str, value: Option<&Value>) -> String {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Number(number)) => match number.as_u64() {
             // A setting is shown as it would be written; what was measured, to three digits.
-            Some(time) if TIMES.contains(&name) => Time(time).to_string(),
+            Some(time) if is_time() => Time(time).to_string(),
             Some(time) if name == IDLE_GAP => measured(time as f64),
             _ => number.to_string(),
         },

@@ -23,6 +23,7 @@ mod profile;
 mod reproduce;
 mod restore;
 mod serve;
+mod settings;
 mod show;
 mod swarm;
 mod sweep;

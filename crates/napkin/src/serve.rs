@@ -2,22 +2,27 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use napkin_serve::{Event, ServeConfig, What, run as serve};
+use napkin_serve::{Datagrams, Event, Limits, ServeConfig, What, run as serve};
 
 use crate::args::{Serve, Service};
 use crate::failure::{Failure, say};
 use crate::policies::warn;
 
 pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
+    let what = match args.what {
+        Service::Echo => What::Datagrams(Datagrams::Echo),
+        Service::Sink => What::Datagrams(Datagrams::Sink),
+        Service::Memcached => What::Memcached(Limits {
+            memory: args.memory.saturating_mul(1 << 20),
+            item: args.item_size,
+        }),
+    };
     let config = ServeConfig {
-        what: match args.what {
-            Service::Echo => What::Echo,
-            Service::Sink => What::Sink,
-        },
+        what,
         devices: args.devices.clone(),
         policy: args.policy,
         network: args.address,
-        port: args.port,
+        port: args.port.unwrap_or(what.usual_port()),
         queues: args.queues,
         cpus: args.cpus.clone().unwrap_or_default().0,
         rate: args.rate,

@@ -149,9 +149,7 @@ fn what_is_out_of_range_is_refused_with_the_limit() {
         assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
     };
     let set = |more: [&'static str; 2]| ["napi-set", "--id", "1", more[0], more[1]];
-    refused(&set(["--defer-hard-irqs", "2147483648"]), &["2147483648", "2147483647", "ERANGE"]);
     refused(&set(["--weight", "0"]), &["1 to 65535", "ERANGE"]);
-    refused(&set(["--hold", "100s"]), &["hold=100s: at most 10s is allowed", "ERANGE"]);
     refused(&["napi-set", "--id", "7", "--hold", "1us"], &["no NAPI instance has id 7", "ENOENT"]);
     refused(&["napi-get", "--ifindex", "9"], &["no device has ifindex 9", "ENOENT"]);
     let unchanged = served.napi();
@@ -161,6 +159,8 @@ fn what_is_out_of_range_is_refused_with_the_limit() {
         (vec!["napi-set", "--id", "1", "--threaded", "busypoll"], "busy-poll"),
         (vec!["napi-set", "--threaded", "enabled"], "--id"),
         (vec!["napi-set", "--id", "1", "--hold", "1parsec"], "20us"),
+        (vec!["napi-set", "--id", "1", "--hold", "100s"], "hold=100s: at most 10s is allowed"),
+        (vec!["napi-set", "--id", "1", "--defer-hard-irqs", "2147483648"], "at most 2147483647"),
     ] {
         let output = served.ask(&args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -33,8 +33,13 @@ pub enum Takes {
 }
 
 impl Takes {
+    /// Whether it is `off` or `on`.
+    pub fn is_switch(self) -> bool {
+        self == OFF_ON
+    }
+
     /// The largest value, in the form in which the table carries it.
-    pub(super) fn max(self) -> u64 {
+    pub fn max(self) -> u64 {
         match self {
             Takes::Choice(words) => (words.len() as u64).saturating_sub(1),
             Takes::Count { max } => u64::from(max),
@@ -96,7 +101,17 @@ impl Key {
 
     /// This key's value in `policy`, as the spelled-out form shows it.
     pub fn value(&self, policy: &Policy) -> Value {
-        Value { takes: self.takes, value: (self.get)(policy) }
+        Value { takes: self.takes, value: self.get(policy) }
+    }
+
+    /// This key's value in `policy`: a count, nanoseconds, or the place of a word among its choices.
+    pub fn get(&self, policy: &Policy) -> u64 {
+        (self.get)(policy)
+    }
+
+    /// Sets this key in `policy`, to what [`Key::check`] let pass.
+    pub fn set(&self, policy: &mut Policy, value: u64) {
+        (self.set)(policy, value);
     }
 }
 
@@ -131,6 +146,9 @@ fn count(value: u64) -> u32 {
 fn budget(value: u64) -> u16 {
     u16::try_from(value).unwrap_or(u16::MAX)
 }
+
+/// The keys of an instance's settings, the first of [`KEYS`]: what can be changed of one that runs.
+pub const INSTANCE_KEYS: &[Key] = KEYS.split_at(7).0;
 
 /// Every key, in the order in which they are printed.
 pub const KEYS: &[Key] = &[
@@ -295,6 +313,8 @@ mod tests {
             assert_eq!((key.get)(&policy), other, "{}", key.name);
             let changed = KEYS.iter().filter(|k| (k.get)(&policy) != (k.get)(&Policy::BASE));
             assert_eq!(changed.count(), 1, "{}", key.name);
+            let of_instance = INSTANCE_KEYS.iter().any(|it| it.name == key.name);
+            assert_eq!(policy.instance != Policy::BASE.instance, of_instance, "{}", key.name);
         }
     }
 

@@ -32,7 +32,7 @@ pub use conflict::Conflict;
 pub use error::PolicyError;
 pub use explain::{FAMILIES, Family, PRESETS, Preset};
 pub use format::SpelledOut;
-pub use key::{KEYS, Key, MAX_COUNT, MAX_TIMEOUT, Takes, Value};
+pub use key::{INSTANCE_KEYS, KEYS, Key, MAX_COUNT, MAX_TIMEOUT, Takes, Value};
 pub use named::NamedPolicy;
 pub use nearest::nearest;
 pub use preset::{DEFER_HARD_IRQS, HOLD, SUSPEND_TIMEOUT};

@@ -66,12 +66,21 @@ fn set(
     if core::mem::replace(given, true) {
         return Err(PolicyError::DuplicateKey { key: key.name });
     }
-    (key.set)(policy, value(key, text)?);
+    (key.set)(policy, key.read(text)?);
     Ok(())
 }
 
-/// Reads a value and keeps it within its key's limit.
-fn value(key: &Key, text: &str) -> Result<u64, PolicyError> {
+impl Key {
+    /// Reads a value and keeps it within this key's limit.
+    ///
+    /// # Errors
+    /// What is missing, no value of this key, without a unit, or too large.
+    pub fn read(&self, text: &str) -> Result<u64, PolicyError> {
+        read(self, text)
+    }
+}
+
+fn read(key: &Key, text: &str) -> Result<u64, PolicyError> {
     let takes = key.takes;
     if text.is_empty() {
         return Err(PolicyError::MissingValue { key: key.name, takes });

@@ -5,14 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use napkin_core::CpuId;
-use napkin_engine::{Blocking, Engine, Epoll, Poller, sched};
-use napkin_policy::Ns;
+use napkin_engine::{ApplicationWait, Engine, Poller, sched};
 use napkin_policy::Policy;
-use napkin_policy::SocketPoller;
 use napkin_service::{Echo, Service, Sink, discard};
-use napkin_stack::{Datagram, Exchange, Receiver, SendError, Socket, UdpSocket};
+use napkin_stack::{Datagram, UdpSocket};
 
-use super::config::What;
+use super::config::Datagrams;
 use super::error::ServeError;
 
 /// Frames that wait in a socket at most.
@@ -29,33 +27,10 @@ pub(super) struct Progress {
     pub(super) failed: AtomicU64,
     /// From the port of a service, and so not answered.
     pub(super) refused: AtomicU64,
-}
-
-/// A socket that is both waited for and served: the two want to own it.
-#[derive(Debug, Clone)]
-struct Shared(Arc<UdpSocket>);
-
-impl Socket for Shared {
-    fn receiver(&self) -> &Arc<Receiver> {
-        self.0.receiver()
-    }
-}
-
-impl Exchange for Shared {
-    type Message = Datagram;
-    type Error = SendError;
-
-    fn try_recv(&self) -> Option<Datagram> {
-        self.0.try_recv()
-    }
-
-    fn echo(&self, message: Datagram, now: Ns) -> Result<(), SendError> {
-        self.0.echo(message, now)
-    }
-
-    fn reply(&self, message: Datagram, payload: &[u8], now: Ns) -> Result<(), SendError> {
-        self.0.reply(message, payload, now)
-    }
+    /// Segments of no connection, to a TCP port that is not served.
+    pub(super) no_listener: AtomicU64,
+    /// TCP connections that were not begun, or pushed out half-open, for want of room.
+    pub(super) no_place: AtomicU64,
 }
 
 /// The service, and the counts that it makes public.
@@ -65,15 +40,15 @@ struct Serving {
 }
 
 enum Kind {
-    Echo(Echo<Shared>),
-    Sink(Sink<Shared, fn(&Datagram)>),
+    Echo(Echo<UdpSocket>),
+    Sink(Sink<UdpSocket, fn(&Datagram)>),
 }
 
 impl Serving {
-    fn new(what: What, socket: Shared, progress: Arc<Progress>) -> Serving {
+    fn new(what: Datagrams, socket: UdpSocket, progress: Arc<Progress>) -> Serving {
         let service = match what {
-            What::Echo => Kind::Echo(Echo::new(socket)),
-            What::Sink => Kind::Sink(Sink::new(socket, discard)),
+            Datagrams::Echo => Kind::Echo(Echo::new(socket)),
+            Datagrams::Sink => Kind::Sink(Sink::new(socket, discard)),
         };
         Serving { service, progress }
     }
@@ -99,56 +74,25 @@ impl Serving {
     }
 }
 
-/// How a thread waits.
-enum Wait {
-    Epoll(Epoll),
-    Blocking(Blocking<Shared>),
-}
-
-impl Wait {
-    /// Waits until there is something to serve; `None` once the engine has stopped.
-    fn wait(&self, events: &mut Vec<napkin_engine::Event>) -> Option<bool> {
-        match self {
-            Wait::Epoll(epoll) => {
-                epoll.wait(events, 1, None).ok()?;
-                Some(!events.is_empty())
-            }
-            Wait::Blocking(blocking) => blocking.wait(None).ok(),
-        }
-    }
-}
-
 /// Starts the threads that serve `port` of `device` on one CPU (the engine's own number). They end
 /// when the engine stops.
 pub(super) fn start(
     engine: &Engine,
     device: &str,
-    (what, port): (What, u16),
+    (what, port): (Datagrams, u16),
     policy: &Policy,
     cpu: CpuId,
     progress: &Arc<Progress>,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let socket = engine.stack(device)?.bind_udp(port, RECEIVE_BUFFER)?;
-    let socket = Shared(Arc::new(socket));
-    let mut poller = None;
-    let wait = if policy.application.socket_busy_polls() {
-        let blocking = Blocking::new(engine, cpu, socket.clone(), policy.application)?;
-        if policy.application.socket_poller == SocketPoller::Separate {
-            poller = Some(blocking.poller(cpu));
-        }
-        Wait::Blocking(blocking)
-    } else {
-        let mut epoll = Epoll::new(engine, cpu, policy.epoll)?;
-        epoll.set_spin(policy.application.spin);
-        epoll.add(&socket, 0)?;
-        Wait::Epoll(epoll)
-    };
+    let mut waits = ApplicationWait::new(engine, cpu, &socket, policy)?;
+    let poller = waits.poller(cpu);
     let mut serving = Serving::new(what, socket, Arc::clone(progress));
     let cpus = engine.cpus();
     let own = cpus.get(usize::from(cpu.0)).copied();
     let mut threads = vec![spawn(format!("app/{device}"), own.into_iter().collect(), move || {
-        let mut events = Vec::with_capacity(1);
-        while let Some(ready) = wait.wait(&mut events) {
+        // An error is the engine's end.
+        while let Ok(ready) = waits.wait(None) {
             if ready {
                 serving.serve();
             }
@@ -168,7 +112,7 @@ fn poll(poller: &Poller) {
     }
 }
 
-fn spawn(
+pub(super) fn spawn(
     mut name: String,
     cpus: Vec<usize>,
     body: impl FnOnce() + Send + 'static,

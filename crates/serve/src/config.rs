@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use napkin_policy::Policy;
+use napkin_policy::{Policy, SocketPoller};
+use napkin_service::memcached::Limits;
 
 use super::error::ServeError;
 
@@ -18,10 +19,29 @@ pub(super) const MAX_QUEUES: u16 = napkin_nic::tap::MAX_TAP_QUEUES;
 /// The service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// Every datagram goes back.
+    /// One on a UDP port.
+    Datagrams(Datagrams),
+    /// memcached, on a TCP port.
+    Memcached(Limits),
+}
+
+/// What is done with a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Datagrams {
+    /// Every one goes back.
     Echo,
-    /// Every datagram is counted and let go.
+    /// Every one is counted and let go.
     Sink,
+}
+
+impl What {
+    /// The port that its clients expect: that of echo (RFC 862), and memcached's own.
+    pub const fn usual_port(self) -> u16 {
+        match self {
+            What::Datagrams(_) => 7,
+            What::Memcached(_) => 11_211,
+        }
+    }
 }
 
 /// A kind of device.
@@ -153,7 +173,7 @@ pub struct ServeConfig {
     pub policy: Policy,
     /// Our address on the first device; each further one is in the network after the last.
     pub network: Network,
-    /// The UDP port.
+    /// The port, of UDP or of TCP as the service has it.
     pub port: u16,
     /// Queues of each device.
     pub queues: u16,
@@ -170,7 +190,7 @@ pub struct ServeConfig {
 impl Default for ServeConfig {
     fn default() -> Self {
         ServeConfig {
-            what: What::Echo,
+            what: What::Datagrams(Datagrams::Echo),
             devices: Vec::new(),
             policy: Policy::BASE,
             network: Network { ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 },
@@ -195,6 +215,25 @@ impl ServeConfig {
         }
         if self.port == 0 || self.flows == 0 {
             return wrong("the port and the number of flows are at least 1".into());
+        }
+        if let What::Memcached(limits) = self.what {
+            limits.check().map_err(|error| ServeError::Option(error.to_string()))?;
+            if self.devices.iter().any(|device| device.kind == DeviceKind::Synthetic) {
+                return wrong(
+                    "a synthetic device sends datagrams: give memcached a tap:NAME".into(),
+                );
+            }
+            let separate = |device: &DeviceSpec| {
+                let application = self.policy_of(device).application;
+                application.socket_busy_polls()
+                    && application.socket_poller == SocketPoller::Separate
+            };
+            if self.devices.iter().any(separate) {
+                return wrong(
+                    "socket-poller=separate is for one UDP socket: give memcached another policy"
+                        .into(),
+                );
+            }
         }
         if self.network.later(self.devices.len() - 1).is_none() {
             let Network { ipv4, prefix } = self.network;

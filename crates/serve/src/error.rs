@@ -66,12 +66,15 @@ pub enum ServeError {
     /// The port could not be bound.
     #[error(transparent)]
     Bind(#[from] napkin_stack::BindError),
-    /// The policy's epoll parameters were refused.
+    /// The TCP port could not be listened to.
     #[error(transparent)]
-    Epoll(#[from] napkin_engine::EpollError),
-    /// The policy's socket options were refused.
+    Listen(#[from] napkin_stack::tcp::ListenError),
+    /// The service's limits contradict each other.
     #[error(transparent)]
-    Socket(#[from] napkin_engine::SocketError),
+    Limits(#[from] napkin_service::memcached::LimitError),
+    /// The policy's epoll parameters, or its socket options, were refused.
+    #[error(transparent)]
+    Wait(#[from] napkin_engine::WaitError),
     /// The control socket could not be opened.
     #[error(transparent)]
     Control(#[from] napkin_engine::control::ControlError),

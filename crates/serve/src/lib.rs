@@ -3,7 +3,7 @@
 //!
 //! One application thread a device receives as the device's policy says: through an `Epoll` with the
 //! policy's parameters, or with blocking receive calls that busy poll where the policy sets the
-//! sockets' options. Everything of one run, threads that poll included, stays on the CPUs that were
+//! sockets' options; memcached has a thread a queue. Everything of one run, threads that poll included, stays on the CPUs that were
 //! given, so that the parts of their time add up. What is printed, and where to, is the caller's.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
@@ -14,13 +14,15 @@ mod device;
 mod error;
 mod server;
 mod status;
+mod streams;
 
 use std::time::{Duration, Instant};
 
 use napkin_os::signals::Signals;
 
-pub use config::{DeviceKind, DeviceSpec, Network, ServeConfig, What};
+pub use config::{Datagrams, DeviceKind, DeviceSpec, Network, ServeConfig, What};
 pub use error::ServeError;
+pub use napkin_service::memcached::Limits;
 pub use server::Server;
 pub use status::{Status, Totals};
 

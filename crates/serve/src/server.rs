@@ -11,10 +11,11 @@ use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement, sch
 use napkin_policy::Policy;
 
 use super::application::{self, Progress};
-use super::config::ServeConfig;
+use super::config::{ServeConfig, What};
 use super::device::{self, Made};
 use super::error::ServeError;
 use super::status::{Meter, Status, Totals};
+use super::streams;
 
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
@@ -85,13 +86,29 @@ impl Server {
         let Some(engine) = &server.engine else { return Ok(server) };
         let mut progress = Vec::new();
         for (device, name) in placed.iter().zip(&names) {
-            let own = Arc::new(Progress::default());
-            // Beside its queues, if there is another CPU.
-            let cpu = CpuId(device.on(device.queues, cpus.len()) as u16);
-            let service = (config.what, config.port);
-            let threads = application::start(engine, name, service, &device.policy, cpu, &own)?;
-            server.threads.extend(threads.into_iter().map(|thread| (name.clone(), thread)));
-            progress.push(own);
+            // Beside its queues, if there are other CPUs.
+            let beside = |place| CpuId(device.on(device.queues + place, cpus.len()) as u16);
+            match config.what {
+                What::Datagrams(what) => {
+                    let own = Arc::new(Progress::default());
+                    let service = (what, config.port);
+                    let policy = &device.policy;
+                    let threads =
+                        application::start(engine, name, service, policy, beside(0), &own)?;
+                    server.threads.extend(threads.into_iter().map(|it| (name.clone(), it)));
+                    progress.push(own);
+                }
+                What::Memcached(limits) => {
+                    let beside: Vec<CpuId> = (0..device.queues).map(beside).collect();
+                    let service = (limits, config.port);
+                    for (thread, own) in
+                        streams::memcached(engine, name, service, &device.policy, &beside)?
+                    {
+                        server.threads.push((name.clone(), thread));
+                        progress.push(own);
+                    }
+                }
+            }
         }
         let path = match &config.control {
             Some(path) => path.clone(),

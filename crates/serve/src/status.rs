@@ -19,9 +19,9 @@ use napkin_measure::{CpuSplit, EngineTotals, EngineWindow};
 pub struct Totals {
     /// Frames that came in.
     pub packets: u64,
-    /// Datagrams that the application took.
+    /// Datagrams, or requests over TCP, that the application took.
     pub received: u64,
-    /// Datagrams that it sent back.
+    /// Those that it answered.
     pub replies: u64,
     /// ARP requests that the stack answered.
     pub arps: u64,
@@ -56,9 +56,12 @@ impl Totals {
         for progress in progress {
             totals.received += progress.received.load(Ordering::Relaxed);
             totals.replies += progress.replied.load(Ordering::Relaxed);
-            for (name, count) in
-                [("reply_failed", &progress.failed), ("from_service", &progress.refused)]
-            {
+            for (name, count) in [
+                ("reply_failed", &progress.failed),
+                ("from_service", &progress.refused),
+                ("no_listener", &progress.no_listener),
+                ("no_place", &progress.no_place),
+            ] {
                 let count = count.load(Ordering::Relaxed);
                 if count != 0 {
                     *totals.drops.entry(name).or_default() += count;

@@ -7,11 +7,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use napkin_engine::control::{Record, Request, Verb, choose, listener, request};
+use napkin_engine::control::{Record, Request, Verb, choose, listener, request, setting};
 use napkin_os::clock;
 use napkin_os::procfs::{CpuTimes, Softnet, Time, thread};
-use napkin_policy::Policy;
-use napkin_policy::{FAMILIES, InstancePolicy, PRESETS, Threaded};
+use napkin_policy::{FAMILIES, INSTANCE_KEYS, PRESETS, Policy};
 use serde_json::Value;
 
 use crate::sample::plain;
@@ -152,16 +151,13 @@ fn polls(record: &Record) -> Option<Polls> {
 
 /// The name of the first policy that sets an instance so; without one, the settings.
 fn mode(record: &Record) -> String {
-    let instance = InstancePolicy {
-        threaded: Threaded::named(text(record, "threaded")).unwrap_or_default(),
-        defer_hard_irqs: small(record, "defer-hard-irqs").unwrap_or(0),
-        gro_flush_timeout: number(record, "gro-flush-timeout").unwrap_or(0),
-        irq_suspend_timeout: number(record, "irq-suspend-timeout").unwrap_or(0),
-        hold: number(record, "hold").unwrap_or(0),
-        hold_tick: 0,
-        feedback: record.get("feedback") == Some(&Value::Bool(true)),
-    };
-    let alone = Policy { instance, ..Policy::BASE };
+    let mut alone = Policy::BASE;
+    for key in INSTANCE_KEYS {
+        if let Some(value) = setting::from_json(key, record.get(key.name)) {
+            key.set(&mut alone, value);
+        }
+    }
+    let instance = alone.instance;
     let preset = || PRESETS.iter().find(|preset| preset.policy.instance == instance);
     let member = || {
         let microseconds = u32::try_from(instance.gro_flush_timeout / 1_000).ok()?;

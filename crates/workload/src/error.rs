@@ -1,6 +1,6 @@
 //! What can stop a bench run, or keep one policy out of it.
 
-use napkin_engine::{EpollError, SocketError};
+use napkin_engine::WaitError;
 use thiserror::Error;
 
 use crate::interrupt::Interrupted;
@@ -16,12 +16,9 @@ pub enum BenchError {
     /// A socket could not be opened.
     #[error(transparent)]
     Bind(#[from] napkin_stack::BindError),
-    /// The policy's epoll parameters were refused.
+    /// The policy's epoll parameters, or its socket options, were refused.
     #[error(transparent)]
-    Epoll(#[from] EpollError),
-    /// The policy's socket options were refused.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
+    Wait(#[from] WaitError),
     /// The load makes no sense for the synthetic device.
     #[error(transparent)]
     Synthetic(#[from] napkin_nic::synthetic::ConfigError),
@@ -60,10 +57,7 @@ impl BenchError {
     pub fn is_refusal(&self) -> bool {
         match self {
             BenchError::Unsupported(_) => true,
-            BenchError::Epoll(error) => matches!(error, EpollError::Budget(_)),
-            BenchError::Socket(error) => {
-                matches!(error, SocketError::Budget(_) | SocketError::Prefer)
-            }
+            BenchError::Wait(error) => error.is_refusal(),
             _ => false,
         }
     }
@@ -91,12 +85,12 @@ mod tests {
 
     #[test]
     fn a_missing_right_is_a_refusal_and_anything_else_is_not() {
-        for refusal in [SocketError::Budget(9), SocketError::Prefer] {
+        use WaitError::{EpollBudget, SocketBudget, SocketPrefer, Stopped, TooMany};
+        for refusal in [SocketBudget(9), SocketPrefer, EpollBudget(65)] {
             assert!(BenchError::from(refusal).is_refusal());
         }
-        assert!(BenchError::from(EpollError::Budget(65)).is_refusal());
-        for failure in [SocketError::Stopped.into(), EpollError::TooMany.into()] {
-            assert!(!BenchError::is_refusal(&failure), "{failure}");
+        for failure in [Stopped, TooMany] {
+            assert!(!BenchError::from(failure).is_refusal(), "{failure}");
         }
         assert!(!BenchError::Panicked.is_refusal());
     }

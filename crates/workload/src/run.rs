@@ -194,7 +194,7 @@ fn describe(load: &Map<String, Value>) -> String {
 mod tests {
     use std::cell::Cell;
 
-    use napkin_engine::SocketError;
+    use napkin_engine::WaitError;
 
     use super::*;
     use crate::interrupt::Interrupted;
@@ -245,7 +245,7 @@ mod tests {
 
     /// The order of the policies is the seed's.
     fn without_the_right(policy: &Policy) -> Result<Figures, BenchError> {
-        if *policy == Policy::BUSYPOLL { Err(SocketError::Prefer.into()) } else { fine(policy) }
+        if *policy == Policy::BUSYPOLL { Err(WaitError::SocketPrefer.into()) } else { fine(policy) }
     }
 
     fn broken(_: &Policy) -> Result<Figures, BenchError> {

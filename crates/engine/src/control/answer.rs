@@ -4,11 +4,13 @@
 
 use napkin_core::{Counts, CpuId, NEVER, Owner};
 use napkin_nic::QueueCounts;
+use napkin_policy::{INSTANCE_KEYS, Policy};
 use serde_json::{Value, json};
 
 use super::error::{Code, Refusal};
 use super::message::{Answer, Record};
 use super::request::{Asked, Kind};
+use super::setting;
 use crate::{Engine, NapiInfo};
 
 /// The attributes in answers that the kernel does not have, by verb.
@@ -22,6 +24,7 @@ pub const OURS: &[(&str, &[&str])] = &[
             "queue-id",
             "cpu",
             "hold",
+            "hold-tick",
             "feedback",
             "weight",
             "interrupts",
@@ -176,19 +179,13 @@ fn napis(engine: &Engine, id: Option<u32>, ifindex: Option<u32>) -> Result<Vec<R
 }
 
 fn napi_record(engine: &Engine, napi: &NapiInfo, cpus: &[usize]) -> Record {
-    let (settings, counts): (_, &Counts) = (&napi.settings, &napi.counts);
+    let counts: &Counts = &napi.counts;
     let mut record = record([
         ("ifindex", napi.ifindex.into()),
         ("id", napi.id.into()),
-        ("threaded", settings.threaded.name().into()),
-        ("defer-hard-irqs", settings.defer_hard_irqs.into()),
-        ("gro-flush-timeout", settings.gro_flush_timeout.into()),
-        ("irq-suspend-timeout", settings.irq_suspend_timeout.into()),
         ("ifname", napi.device.as_str().into()),
         ("queue-id", napi.queue.into()),
         ("cpu", cpus.get(usize::from(napi.cpu)).copied().into()),
-        ("hold", settings.hold.into()),
-        ("feedback", settings.feedback.into()),
         ("weight", napi.weight.into()),
         ("interrupts", counts.interrupts.into()),
         ("polls", counts.all_polls().into()),
@@ -202,6 +199,10 @@ fn napi_record(engine: &Engine, napi: &NapiInfo, cpus: &[usize]) -> Record {
         ("line-calls", napi.line_calls.into()),
         ("gone", napi.gone.into()),
     ]);
+    let policy = Policy { instance: napi.settings, ..Policy::BASE };
+    for key in INSTANCE_KEYS {
+        record.insert(key.name.into(), setting::to_json(key, key.get(&policy)));
+    }
     for owner in Owner::ALL {
         let polls = counts.polls[owner as usize] + counts.empty_polls[owner as usize];
         record.insert(format!("polls-{}", owner.name()), polls.into());
@@ -301,7 +302,6 @@ mod tests {
     use crate::{DeviceConfig, EngineConfig, sched};
     use napkin_nic::Pool;
     use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
-    use napkin_policy::Policy;
     use napkin_stack::Address;
     use std::collections::BTreeSet;
     use std::net::Ipv4Addr;

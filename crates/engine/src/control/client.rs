@@ -14,7 +14,7 @@ use super::credentials::Peer;
 use super::error::{ControlError, Refusal};
 use super::listener::address;
 use super::message::{Answer, MAX_ANSWER, Reply, Request, VERSION};
-use super::path::Running;
+use super::path::{Running, directories, running};
 
 /// How long a client waits for an answer, connecting and asking included.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -104,6 +104,27 @@ fn choices(running: &[Running]) -> String {
 
 fn lines(errors: &[ControlError]) -> String {
     errors.iter().map(|error| format!("\n  {error}")).collect()
+}
+
+/// The socket to talk to: the one that was named, or the only one there is.
+///
+/// `option` is how the caller's user names one, as in `--control PATH`: errors advise it.
+///
+/// # Errors
+/// If none was named and there is none, or more than one.
+pub fn choose(named: Option<&Path>, option: &'static str) -> Result<PathBuf, ClientError> {
+    if let Some(path) = named {
+        return Ok(path.to_owned());
+    }
+    let (mut running, refused) = running();
+    match (running.pop(), running.is_empty()) {
+        (Some(only), true) => Ok(only.path),
+        (Some(last), false) => {
+            running.push(last);
+            Err(ClientError::Several { running, option })
+        }
+        (None, _) => Err(ClientError::NoEngine { looked: directories(), refused, option }),
+    }
 }
 
 /// The process that listens at a socket; `None` if it is in no namespace of ours.
@@ -245,5 +266,11 @@ mod tests {
         let running = vec![one("/run/a", Some(7)), one("/run/b", None)];
         let text = ClientError::Several { running, option: "--engine SOCKET" }.to_string();
         assert!(text.ends_with("--engine SOCKET:\n  /run/a  (process 7)\n  /run/b"), "{text}");
+    }
+
+    #[test]
+    fn the_one_that_was_named_is_taken_unseen() {
+        let named = Path::new("/nowhere/a.sock");
+        assert_eq!(choose(Some(named), "--control PATH").unwrap(), named);
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::error::Refusal;
-use super::request::Verb;
+use super::verb::Verb;
 
 /// The protocol's version. A request of another one is refused.
 pub const VERSION: u64 = 1;

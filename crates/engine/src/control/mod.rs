@@ -22,8 +22,8 @@
 //! | `dev-set` | `ifindex` and the settings to change | nothing but warnings |
 //!
 //! `dev-set` is ours: where it writes all instances of a device, the kernel has files in sysfs. Ours
-//! are also the settings `hold`, `feedback` and `weight`, the value `workqueue` of `threaded`, and in
-//! the answers whatever [`OURS`] lists. `irq` is never there: user space has no interrupt numbers.
+//! are also the settings `hold`, `hold-tick`, `feedback` and `weight`, the value `workqueue` of
+//! `threaded`, and in the answers whatever [`OURS`] lists. `irq` is never there: user space has no interrupt numbers.
 //! Times are in nanoseconds, as on the kernel's netlink.
 //!
 //! The socket is the owner's alone (mode 0600), and a peer of another user, root excepted, is
@@ -45,11 +45,14 @@ mod message;
 mod path;
 mod request;
 mod server;
+pub mod setting;
+mod verb;
 
 pub use answer::OURS;
-pub use client::{ClientError, listener, request};
+pub use client::{ClientError, choose, listener, request};
 pub use error::{Code, ControlError, Refusal};
 pub use message::{Answer, MAX_ANSWER, MAX_LINE, Record, Reply, Request, VERSION};
-pub use path::{Running, choose, default_path};
-pub use request::{Kind, Verb};
+pub use path::{Running, default_path};
+pub use request::Kind;
 pub use server::{Control, MAX_CLIENTS, PATIENCE, TURN};
+pub use verb::Verb;

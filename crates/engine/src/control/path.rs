@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::client::ClientError;
 use super::error::ControlError;
 use super::listener::{Found, look};
 
@@ -27,7 +26,7 @@ pub struct Running {
 }
 
 /// The directories in which sockets are looked for, the preferred one first.
-fn directories() -> Vec<PathBuf> {
+pub(super) fn directories() -> Vec<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|it| it.is_absolute()).map(|it| it.join("napkin"));
@@ -81,7 +80,7 @@ fn check(directory: &Path) -> Result<(), ControlError> {
 
 /// The engines that can be controlled from here and whose sockets are where they are by default;
 /// and why a directory was passed over.
-fn running() -> (Vec<Running>, Vec<ControlError>) {
+pub(super) fn running() -> (Vec<Running>, Vec<ControlError>) {
     let (mut running, mut refused) = (Vec::new(), Vec::new());
     for directory in directories() {
         match check(&directory) {
@@ -103,27 +102,6 @@ fn running() -> (Vec<Running>, Vec<ControlError>) {
     }
     running.sort_by(|a, b| a.path.cmp(&b.path));
     (running, refused)
-}
-
-/// The socket to talk to: the one that was named, or the only one there is.
-///
-/// `option` is how the caller's user names one, as in `--control PATH`: errors advise it.
-///
-/// # Errors
-/// If none was named and there is none, or more than one.
-pub fn choose(named: Option<&Path>, option: &'static str) -> Result<PathBuf, ClientError> {
-    if let Some(path) = named {
-        return Ok(path.to_owned());
-    }
-    let (mut running, refused) = running();
-    match (running.pop(), running.is_empty()) {
-        (Some(only), true) => Ok(only.path),
-        (Some(last), false) => {
-            running.push(last);
-            Err(ClientError::Several { running, option })
-        }
-        (None, _) => Err(ClientError::NoEngine { looked: directories(), refused, option }),
-    }
 }
 
 #[cfg(test)]
@@ -149,11 +127,5 @@ mod tests {
         std::os::unix::fs::symlink("/tmp", &directory).unwrap();
         assert!(matches!(prepare(&directory), Err(ControlError::Unsafe { .. })));
         fs::remove_file(&directory).unwrap();
-    }
-
-    #[test]
-    fn the_one_that_was_named_is_taken_unseen() {
-        let named = Path::new("/nowhere/a.sock");
-        assert_eq!(choose(Some(named), "--control PATH").unwrap(), named);
     }
 }

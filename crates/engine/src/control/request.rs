@@ -6,69 +6,13 @@
 use std::fmt;
 
 use napkin_policy::text::quoted;
-use napkin_policy::{Key, Threaded, nearest};
+use napkin_policy::{INSTANCE_KEYS, Key, Takes, nearest};
 use serde_json::{Map, Value};
 
 use super::error::{Code, Refusal};
 use super::message::VERSION;
+use super::verb::{Verb, settings};
 use crate::NapiChange;
-
-/// What can be asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// Devices.
-    DevGet,
-    /// Queues.
-    QueueGet,
-    /// Instances and their settings.
-    NapiGet,
-    /// Change an instance's settings.
-    NapiSet,
-    /// Counters.
-    QstatsGet,
-    /// Change the settings of all instances of a device. Ours: the kernel has sysfs for it.
-    DevSet,
-}
-
-impl Verb {
-    /// All of them.
-    pub const ALL: [Verb; 6] =
-        [Verb::DevGet, Verb::QueueGet, Verb::NapiGet, Verb::NapiSet, Verb::QstatsGet, Verb::DevSet];
-
-    /// Its name on the wire and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verb::DevGet => "dev-get",
-            Verb::QueueGet => "queue-get",
-            Verb::NapiGet => "napi-get",
-            Verb::NapiSet => "napi-set",
-            Verb::QstatsGet => "qstats-get",
-            Verb::DevSet => "dev-set",
-        }
-    }
-
-    fn takes(self) -> Vec<&'static str> {
-        let (select, settings): (&[_], &[_]) = match self {
-            Verb::DevGet => (&["ifindex"], &[]),
-            Verb::QueueGet => (&["ifindex", "type", "id"], &[]),
-            Verb::NapiGet => (&["id", "ifindex"], &[]),
-            Verb::NapiSet => (&["id"], &SETTINGS),
-            Verb::QstatsGet => (&["ifindex", "scope"], &[]),
-            Verb::DevSet => (&["ifindex"], &SETTINGS),
-        };
-        [select, settings].concat()
-    }
-}
-
-const SETTINGS: [&str; 7] = [
-    "threaded",
-    "defer-hard-irqs",
-    "gro-flush-timeout",
-    "irq-suspend-timeout",
-    "hold",
-    "feedback",
-    "weight",
-];
 
 /// A direction of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,15 +139,6 @@ impl Attributes<'_> {
         }
     }
 
-    /// What a policy has, too, within the same limits.
-    fn setting(&self, name: &str) -> Result<Option<u64>, Refusal> {
-        let number = self.number(name, 0, u64::MAX)?;
-        match Key::find(name).zip(number).map(|(key, number)| key.check(number)) {
-            Some(Err(error)) => Err(Refusal::of(Code::RANGE, name, error.to_string())),
-            _ => Ok(number),
-        }
-    }
-
     /// The place of a word among those that are taken.
     fn word(&self, name: &str, words: &[&str]) -> Result<Option<usize>, Refusal> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
@@ -216,40 +151,41 @@ impl Attributes<'_> {
         place.map(Some).ok_or_else(|| Refusal::of(Code::INVAL, name, what()))
     }
 
-    fn threaded(&self) -> Result<Option<Threaded>, Refusal> {
-        // By number, as on the kernel's netlink, or by name.
-        let place = if self.0.get("threaded").is_some_and(Value::is_number) {
-            let last = Threaded::NAMES.len() as u64 - 1;
-            self.number("threaded", 0, last)?
-        } else {
-            self.word("threaded", &Threaded::NAMES)?.map(|it| it as u64)
-        };
-        Ok(place.and_then(Threaded::of))
-    }
-
-    fn switch(&self, name: &str) -> Result<Option<bool>, Refusal> {
+    fn switch(&self, name: &str) -> Result<Option<u64>, Refusal> {
         match self.0.get(name) {
             None => Ok(None),
-            Some(Value::Bool(on)) => Ok(Some(*on)),
+            Some(Value::Bool(on)) => Ok(Some(u64::from(*on))),
             Some(_) => Err(Refusal::of(Code::INVAL, name, format!("{name} is true or false"))),
         }
     }
 
+    fn setting(&self, key: &Key) -> Result<Option<u64>, Refusal> {
+        match key.takes {
+            takes if takes.is_switch() => self.switch(key.name),
+            // By number, as on the kernel's netlink, or by name.
+            Takes::Choice(words) if !self.0.get(key.name).is_some_and(Value::is_number) => {
+                Ok(self.word(key.name, words)?.map(|place| place as u64))
+            }
+            Takes::Choice(_) => self.number(key.name, 0, key.takes.max()),
+            Takes::Count { .. } | Takes::Time => self.number(key.name, 0, u64::MAX),
+        }
+    }
+
     fn change(&self, verb: Verb) -> Result<NapiChange, Refusal> {
-        let change = NapiChange {
-            threaded: self.threaded()?,
-            defer_hard_irqs: self.setting("defer-hard-irqs")?.map(|it| it as u32),
-            gro_flush_timeout: self.setting("gro-flush-timeout")?,
-            irq_suspend_timeout: self.setting("irq-suspend-timeout")?,
-            hold: self.setting("hold")?,
-            // A policy's alone: it is there to repeat what a kernel's clock did.
-            hold_tick: None,
-            feedback: self.switch("feedback")?,
-            weight: self.number("weight", 1, u64::from(u16::MAX))?.map(|it| it as u16),
-        };
+        let range =
+            |name, error: &dyn fmt::Display| Refusal::of(Code::RANGE, name, error.to_string());
+        let mut change = NapiChange::default();
+        for key in INSTANCE_KEYS {
+            if let Some(value) = self.setting(key)? {
+                change = change.with(key.name, value).map_err(|error| range(key.name, &error))?;
+            }
+        }
+        if let Some(weight) = self.number("weight", 1, u64::from(u16::MAX))? {
+            change = change.with_weight(weight as u16).map_err(|error| range("weight", &error))?;
+        }
         if change.is_empty() {
             let what = format!("{} changes nothing: give a setting: ", verb.name());
-            return Err(Refusal::new(Code::INVAL, what + &SETTINGS.join(", ")));
+            return Err(Refusal::new(Code::INVAL, what + &settings().join(", ")));
         }
         Ok(change)
     }
@@ -265,6 +201,12 @@ fn instead(word: &str, known: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use napkin_policy::Threaded;
+
+    fn change(settings: &[(&str, u64)]) -> NapiChange {
+        let with = |change: NapiChange, (name, value): &(&str, u64)| change.with(name, *value);
+        settings.iter().try_fold(NapiChange::default(), with).expect("settings")
+    }
 
     fn refused(verb: &str, attributes: &str) -> (String, String) {
         let line = format!(r#"{{"version":1,"verb":"{verb}","attributes":{attributes}}}"#);
@@ -282,11 +224,7 @@ mod tests {
     #[test]
     fn a_request_is_read() {
         let line = br#"{"version":1,"verb":"napi-set","attributes":{"id":3,"threaded":"busy-poll","hold":5}}"#;
-        let change = NapiChange {
-            threaded: Some(Threaded::BusyPoll),
-            hold: Some(5),
-            ..NapiChange::default()
-        };
+        let change = change(&[("threaded", Threaded::BusyPoll as u64), ("hold", 5)]);
         assert_eq!(read(line), Ok(Asked::SetNapi { id: 3, change }));
         let line = br#"{"version":1,"verb":"napi-get"}"#;
         assert_eq!(read(line), Ok(Asked::Napis { id: None, ifindex: None }));
@@ -301,7 +239,7 @@ mod tests {
             let line = format!(
                 r#"{{"version":1,"verb":"dev-set","attributes":{{"ifindex":1,"threaded":{number}}}}}"#
             );
-            let change = NapiChange { threaded: Some(threaded), ..NapiChange::default() };
+            let change = change(&[("threaded", threaded as u64)]);
             assert_eq!(read(line.as_bytes()), Ok(Asked::SetDevice { ifindex: 1, change }));
         }
     }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use napkin_core::CpuId;
-use napkin_engine::{Blocking, Engine, Epoll};
+use napkin_engine::{ApplicationWait, Engine};
 use napkin_policy::Policy;
 use napkin_stack::UdpSocket;
 
@@ -34,19 +34,8 @@ impl App {
         let seen = Arc::new(Seen::default());
         let socket = engine.stack("syn0").expect("the device").bind_udp(port, 512).expect("a port");
         let theirs = Arc::clone(&seen);
-        let body: Box<dyn FnOnce() -> bool + Send> = if policy.application.socket_busy_polls() {
-            let socket = Blocking::new(engine, CpuId(0), socket, policy.application);
-            let socket = socket.expect("options");
-            Box::new(move || {
-                run(&theirs, socket.socket(), || socket.wait(timeout).map(drop).is_ok())
-            })
-        } else {
-            let mut epoll = Epoll::new(engine, CpuId(0), policy.epoll).expect("parameters");
-            epoll.set_spin(policy.application.spin);
-            epoll.add(&socket, 0).expect("room");
-            let mut events = Vec::new();
-            Box::new(move || run(&theirs, &socket, || epoll.wait(&mut events, 64, timeout).is_ok()))
-        };
+        let mut waits = ApplicationWait::new(engine, CpuId(0), &socket, policy).expect("options");
+        let body = move || run(&theirs, &socket, || waits.wait(timeout).is_ok());
         let thread = std::thread::Builder::new().name("app".into()).spawn(body).expect("a thread");
         App { seen, thread }
     }

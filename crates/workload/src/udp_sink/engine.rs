@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use napkin_core::CpuId;
-use napkin_engine::{Blocking, Epoll, Spin, sched};
+use napkin_engine::{ApplicationWait, Spin, sched};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::MICROSECOND;
@@ -348,7 +348,7 @@ struct Application {
 impl Application {
     /// How long a wait lasts at most, so that the end of the run is noticed.
     const TICK: Duration = Duration::from_millis(50);
-    /// Messages taken before the application waits anew.
+    /// Messages taken before the application waits in its epoll anew; a receive call takes one.
     const BATCH: usize = 64;
 
     fn run(self, engine: &napkin_engine::Engine, socket: UdpSocket) -> Result<(), BenchError> {
@@ -357,26 +357,15 @@ impl Application {
             work.run();
             received.fetch_add(1, Ordering::Relaxed);
         };
-        if waits == Waits::Epoll || policy.epoll.enabled() {
-            let mut epoll = Epoll::new(engine, CpuId(0), policy.epoll)?;
-            epoll.set_spin(policy.application.spin);
-            epoll.add(&socket, 0)?;
-            let mut sink = Sink::new(socket, consume);
-            let mut events = Vec::with_capacity(1);
-            while !stop.load(Ordering::Relaxed) {
-                epoll.wait(&mut events, 1, Some(Self::TICK))?;
-                if !events.is_empty() {
-                    sink.serve_ready(napkin_engine::now(), Self::BATCH);
-                }
-            }
-            return Ok(());
-        }
-        let blocking = Blocking::new(engine, CpuId(0), socket, policy.application)?;
+        let (mut waits, batch) = if waits == Waits::Epoll || policy.epoll.enabled() {
+            (ApplicationWait::epoll(engine, CpuId(0), &socket, &policy)?, Self::BATCH)
+        } else {
+            (ApplicationWait::blocking(engine, CpuId(0), &socket, &policy)?, 1)
+        };
+        let mut sink = Sink::new(socket, consume);
         while !stop.load(Ordering::Relaxed) {
-            if blocking.wait(Some(Self::TICK))?
-                && let Some(message) = blocking.socket().try_recv()
-            {
-                consume(&message);
+            if waits.wait(Some(Self::TICK))? {
+                sink.serve_ready(napkin_engine::now(), batch);
             }
         }
         Ok(())

@@ -10,12 +10,11 @@
 //! the moment its reply is handed to the device, so a late reply is charged in full. Beside the true
 //! percentiles stands the document's own estimator, which is none.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use napkin_core::CpuId;
-use napkin_engine::{Blocking, Epoll, sched};
+use napkin_engine::{ApplicationWait, sched};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::{MICROSECOND, Ns};
@@ -141,7 +140,7 @@ impl Live for XskRr {
         let (figures, seen) = std::thread::scope(|scope| {
             let receiver = std::thread::Builder::new()
                 .name("xsk-rr".into())
-                .spawn_scoped(scope, || application.run(scope, socket))
+                .spawn_scoped(scope, || application.run(scope, &socket))
                 .map_err(BenchError::Proc)?;
             let warm = trial.warm_up(Duration::from_millis(50));
             let window = Window::begin(&serving, &serving_cpus(trial.policy, placement));
@@ -271,19 +270,23 @@ impl<'a> Application<'a> {
     fn run<'s>(
         self,
         scope: &'s std::thread::Scope<'s, 'a>,
-        socket: RawSocket,
+        socket: &RawSocket,
     ) -> Result<Seen, BenchError> {
         sched::pin(None, &[self.placement.other])?;
         let cpu = self.serving.other;
         let engine = &self.serving.engine;
-        if self.policy.epoll.enabled() {
-            return self.with_epoll(engine, cpu, &socket);
-        }
-        let options = self.policy.application;
-        let blocking = Arc::new(Blocking::new(engine, cpu, socket, options)?);
-        let separate = options.socket_poller == SocketPoller::Separate;
-        let poller = separate.then(|| {
-            let poller = blocking.poller(CpuId(0));
+        let epoll = self.policy.epoll.enabled();
+        let (mut waits, tick) = if epoll {
+            (ApplicationWait::epoll(engine, cpu, socket, self.policy)?, Duration::from_millis(50))
+        } else {
+            (ApplicationWait::blocking(engine, cpu, socket, self.policy)?, Duration::ZERO)
+        };
+        let poller = waits.poller(CpuId(0));
+        let others_poll = poller.is_some() || self.policy.instance.threaded == Threaded::BusyPoll;
+        let waits_itself = epoll || !others_poll;
+        // The time of calls that poll is counted by the engine; all other looks are the application's.
+        let spins = !epoll && (others_poll || !self.policy.application.socket_busy_polls());
+        let poller = poller.map(|poller| {
             let (stop, cpu) = (self.stop, self.placement.poller);
             std::thread::Builder::new().name("xsk-rr-poll".into()).spawn_scoped(scope, move || {
                 sched::pin(None, &[cpu])?;
@@ -294,20 +297,17 @@ impl<'a> Application<'a> {
                 Ok::<_, BenchError>(calls)
             })
         });
-        let kicks = !separate && self.policy.instance.threaded != Threaded::BusyPoll;
-        // The time of calls that poll is counted by the engine; all other looks are the application's.
-        let spins = !(kicks && options.socket_busy_polls());
-        // A first call, so that the engine counts this thread whether or not it calls again.
-        blocking.wait(Some(Duration::ZERO))?;
+        if !epoll {
+            // A first call, so that the engine counts this thread whether or not it calls again.
+            waits.wait(Some(tick))?;
+        }
         let (mut seen, mut calls) = (Seen::new(), Pow2::default());
-        let result = self.receive(&mut seen, spins, || {
-            if let Some(frame) = blocking.socket().try_recv() {
-                return Ok(Some((frame, blocking.socket())));
+        let result = self.receive(socket, &mut seen, spins, || {
+            let frame = socket.try_recv();
+            if frame.is_none() && waits_itself {
+                self.timed(&mut calls, || waits.wait(Some(tick)))?;
             }
-            if kicks {
-                self.timed(&mut calls, || blocking.wait(Some(Duration::ZERO)))?;
-            }
-            Ok(None)
+            Ok(frame)
         });
         self.stop.store(true, Ordering::Relaxed);
         if let Some(poller) = poller {
@@ -328,37 +328,14 @@ impl<'a> Application<'a> {
         result
     }
 
-    /// For policies whose application busy polls in its epoll wait.
-    fn with_epoll(
-        self,
-        engine: &napkin_engine::Engine,
-        cpu: CpuId,
-        socket: &RawSocket,
-    ) -> Result<Seen, BenchError> {
-        let mut epoll = Epoll::new(engine, cpu, self.policy.epoll)?;
-        epoll.set_spin(self.policy.application.spin);
-        epoll.add(socket, 0)?;
-        let mut events = Vec::with_capacity(1);
-        let (mut seen, mut calls) = (Seen::new(), Pow2::default());
-        let result = self.receive(&mut seen, false, || {
-            if let Some(frame) = socket.try_recv() {
-                return Ok(Some((frame, socket)));
-            }
-            let tick = Some(Duration::from_millis(50));
-            self.timed(&mut calls, || epoll.wait(&mut events, 1, tick))?;
-            Ok(None)
-        });
-        seen.calls = calls;
-        result.map(|()| seen)
-    }
-
     /// Receives, replies, is busy; until told to stop. With `spins`, looks that find nothing are the
     /// application's own polling.
-    fn receive<'r>(
+    fn receive(
         self,
+        socket: &RawSocket,
         seen: &mut Seen,
         spins: bool,
-        mut next: impl FnMut() -> Result<Option<(napkin_nic::Frame, &'r RawSocket)>, BenchError>,
+        mut next: impl FnMut() -> Result<Option<napkin_nic::Frame>, BenchError>,
     ) -> Result<(), BenchError> {
         let mut busy_until = 0;
         while !self.stop.load(Ordering::Relaxed) {
@@ -367,7 +344,7 @@ impl<'a> Application<'a> {
                 std::hint::spin_loop();
                 continue;
             }
-            let Some((frame, socket)) = next()? else {
+            let Some(frame) = next()? else {
                 std::hint::spin_loop();
                 if spins && self.measure.load(Ordering::Relaxed) {
                     let looked = napkin_engine::now() - called;

@@ -1,0 +1,103 @@
+//! How a thread of the application waits for one socket, as its policy says: in an epoll, or in the
+//! socket itself.
+
+use std::time::Duration;
+
+use napkin_core::CpuId;
+use napkin_policy::{Policy, SocketPoller};
+use napkin_stack::Socket;
+
+use crate::{Blocking, Engine, Epoll, Event, Poller, WaitError};
+
+/// One thread of an application that waits for one socket.
+#[derive(Debug)]
+pub struct ApplicationWait(Waits);
+
+#[derive(Debug)]
+enum Waits {
+    Epoll(Epoll, Vec<Event>),
+    Blocking(Blocking, SocketPoller),
+}
+
+impl ApplicationWait {
+    /// A thread that runs on `cpu` (the engine's own number). It waits in blocking calls if the
+    /// policy has the socket itself busy poll, otherwise in an epoll.
+    ///
+    /// # Errors
+    /// Parameters or options that the kernel would refuse.
+    ///
+    /// # Panics
+    /// If the engine has no such CPU.
+    pub fn new(
+        engine: &Engine,
+        cpu: CpuId,
+        socket: &impl Socket,
+        policy: &Policy,
+    ) -> Result<ApplicationWait, WaitError> {
+        if policy.application.socket_busy_polls() {
+            ApplicationWait::blocking(engine, cpu, socket, policy)
+        } else {
+            ApplicationWait::epoll(engine, cpu, socket, policy)
+        }
+    }
+
+    /// One that waits in an epoll, with the policy's parameters for it.
+    ///
+    /// # Errors
+    /// Parameters that the kernel would refuse.
+    ///
+    /// # Panics
+    /// If the engine has no such CPU.
+    pub fn epoll(
+        engine: &Engine,
+        cpu: CpuId,
+        socket: &impl Socket,
+        policy: &Policy,
+    ) -> Result<ApplicationWait, WaitError> {
+        let mut epoll = Epoll::new(engine, cpu, policy.epoll)?;
+        epoll.set_spin(policy.application.spin);
+        epoll.add(socket, 0)?;
+        Ok(ApplicationWait(Waits::Epoll(epoll, Vec::with_capacity(1))))
+    }
+
+    /// One that waits in blocking receive calls, with the policy's options for the socket.
+    ///
+    /// # Errors
+    /// Options that the kernel would refuse.
+    ///
+    /// # Panics
+    /// If the engine has no such CPU.
+    pub fn blocking(
+        engine: &Engine,
+        cpu: CpuId,
+        socket: &impl Socket,
+        policy: &Policy,
+    ) -> Result<ApplicationWait, WaitError> {
+        let options = policy.application;
+        let blocking = Blocking::new(engine, cpu, socket, options)?;
+        Ok(ApplicationWait(Waits::Blocking(blocking, options.socket_poller)))
+    }
+
+    /// Waits until the socket is readable: `false` after `timeout` (`None`: for ever; zero: looks,
+    /// and busy polls once if the socket itself busy polls).
+    ///
+    /// # Errors
+    /// If the engine was stopped.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, WaitError> {
+        match &mut self.0 {
+            Waits::Epoll(epoll, events) => {
+                epoll.wait(events, 1, timeout)?;
+                Ok(!events.is_empty())
+            }
+            Waits::Blocking(blocking, _) => blocking.wait(timeout),
+        }
+    }
+
+    /// What a thread on `cpu` polls the socket's queue with, if the policy has another thread do so.
+    pub fn poller(&self, cpu: CpuId) -> Option<Poller> {
+        match &self.0 {
+            Waits::Blocking(blocking, SocketPoller::Separate) => Some(blocking.poller(cpu)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! A setting on the wire: a word as a string, `off` and `on` as booleans, counts and nanoseconds as
+//! numbers. Which settings there are is the table of a policy's keys.
+
+use napkin_policy::{Key, Takes};
+use serde_json::Value;
+
+/// A key's value as it stands in a request or an answer.
+pub fn to_json(key: &Key, value: u64) -> Value {
+    match key.takes {
+        takes if takes.is_switch() => (value != 0).into(),
+        Takes::Choice(words) => {
+            usize::try_from(value).ok().and_then(|place| words.get(place)).copied().into()
+        }
+        Takes::Count { .. } | Takes::Time => value.into(),
+    }
+}
+
+/// A key's value from an answer; `None` for what is none of this key's, or absent.
+pub fn from_json(key: &Key, value: Option<&Value>) -> Option<u64> {
+    match (key.takes, value?) {
+        (takes, Value::Bool(on)) if takes.is_switch() => Some(u64::from(*on)),
+        (Takes::Choice(words), Value::String(word)) => {
+            words.iter().position(|it| it == word).map(|place| place as u64)
+        }
+        (_, value) => value.as_u64().filter(|value| key.check(*value).is_ok()),
+    }
+}

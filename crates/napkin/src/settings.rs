@@ -1,0 +1,62 @@
+//! The options of `napi-set` and `dev-set`: a policy's keys of an instance, read from their table, and
+//! the weight, which is in no policy.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use napkin_policy::{INSTANCE_KEYS, Key, Takes};
+
+/// What can be set. Nothing else is changed.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// The keys that were given, each with a value within its limits.
+    pub(crate) given: Vec<(&'static Key, u64)>,
+    pub(crate) weight: Option<u64>,
+}
+
+impl FromArgMatches for Settings {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Settings, clap::Error> {
+        let given = |key: &'static Key| {
+            let text = matches.get_one::<String>(key.name)?;
+            Some(key.read(text).map(|value| (key, value)))
+        };
+        let given: Result<Vec<_>, _> = INSTANCE_KEYS.iter().filter_map(given).collect();
+        let given =
+            given.map_err(|error| clap::Error::raw(clap::error::ErrorKind::InvalidValue, error))?;
+        Ok(Settings { given, weight: matches.get_one("weight").copied() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Settings::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Settings {
+    fn augment_args(command: Command) -> Command {
+        let weight = Arg::new("weight")
+            .value_name("N")
+            .value_parser(clap::value_parser!(u64))
+            .help("frames that a poll outside busy polling may take");
+        command.args(INSTANCE_KEYS.iter().map(option)).arg(weight.long("weight"))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Settings::augment_args(command)
+    }
+}
+
+fn option(key: &'static Key) -> Arg {
+    let arg = Arg::new(key.name).long(key.name).help(key.what);
+    match key.takes {
+        Takes::Choice(words) => {
+            let name = if key.takes.is_switch() { "on|off" } else { "MODE" };
+            arg.value_name(name).value_parser(PossibleValuesParser::new(words))
+        }
+        Takes::Count { .. } => arg.value_name("N").value_parser(read(key)),
+        Takes::Time => arg.value_name("TIME").value_parser(read(key)),
+    }
+}
+
+fn read(key: &'static Key) -> impl Fn(&str) -> Result<String, String> + Clone {
+    |text: &str| key.read(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}

@@ -1,0 +1,168 @@
+//! `napkin serve memcached` on a TAP device, spoken to by the operating system's own TCP.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use common::namespace::needs_rights;
+use common::{Place, Served, within};
+use napkin_os::rights::Right;
+use napkin_testing::{needs, needs_program, test};
+use rustix::process::Signal;
+
+/// A server, and where it is.
+struct Server {
+    served: Served,
+    at: SocketAddr,
+    _place: Place,
+}
+
+/// Starts one; `n` tells those of this process apart.
+fn serve(n: u8, policy: &str, more: &[&str]) -> Server {
+    needs_rights(&[Right::NetAdmin]);
+    needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
+    let (place, id) = (Place::new(&format!("memcached{n}")), std::process::id());
+    let ours = Ipv4Addr::new(198, 19, (id % 250) as u8, 1 + 4 * n);
+    let device = format!("tap:nkm{}x{n}", id % 100_000);
+    let address = format!("{ours}/30");
+    let args = ["memcached", "--device", &device, "--address", &address, "--policy", policy];
+    let args = [&args, more].concat();
+    let served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
+    Server { served, at: (ours, 11_211).into(), _place: place }
+}
+
+/// A client's connection.
+struct Client(BufReader<TcpStream>);
+
+impl Server {
+    fn connect(&self) -> Client {
+        let stream = TcpStream::connect_timeout(&self.at, common::LONG).expect("it answers");
+        stream.set_read_timeout(Some(common::LONG)).expect("a timeout");
+        stream.set_nodelay(true).expect("an option");
+        Client(BufReader::new(stream))
+    }
+}
+
+impl Client {
+    /// Sends lines, separated by `|`, and expects lines in the same form.
+    #[track_caller]
+    fn say(&mut self, lines: &str, heard: &str) {
+        let lines = lines.split('|').map(|line| format!("{line}\r\n")).collect::<String>();
+        self.0.get_mut().write_all(lines.as_bytes()).expect("it takes them");
+        self.hear(heard);
+    }
+
+    /// Expects lines, separated by `|`.
+    #[track_caller]
+    fn hear(&mut self, heard: &str) {
+        for expected in heard.split('|') {
+            let mut line = String::new();
+            self.0.read_line(&mut line).expect("an answer");
+            assert_eq!(line.trim_end_matches("\r\n"), expected);
+        }
+    }
+}
+
+#[test]
+fn the_operating_system_s_tcp_is_served_under_every_kind_of_policy() {
+    for (n, policy) in (0..).zip(["base", "suspend20", "fullbusy", "threaded", "defer20"]) {
+        let mut server = serve(n, policy, &["--queues", "2"]);
+        let mut clients: Vec<Client> = (0..32).map(|_| server.connect()).collect();
+        for (key, client) in clients.iter_mut().enumerate() {
+            client.say(&format!("set k{key} 0 0 2|v{}", key % 10), "STORED");
+        }
+        // Whichever queue its connection is on, each finds what any other has stored.
+        clients.reverse();
+        for (key, client) in clients.iter_mut().enumerate() {
+            client.say(&format!("get k{key}"), &format!("VALUE k{key} 0 2|v{}|END", key % 10));
+        }
+        drop(clients);
+        server.served.signal(Signal::TERM);
+        assert!(server.served.end().success(), "{policy}");
+    }
+}
+
+#[test]
+fn a_large_value_comes_back_whole() {
+    let server = serve(5, "suspend20", &[]);
+    let value: Vec<u8> = (0..1_000_000u32).map(|place| (place % 253) as u8).collect();
+    let mut client = server.connect();
+    let stream = client.0.get_mut();
+    stream.write_all(b"set big 0 0 1000000\r\n").expect("it takes it");
+    stream.write_all(&[&value[..], b"\r\n"].concat()).expect("it takes it");
+    client.hear("STORED");
+    client.say("get big", "VALUE big 0 1000000");
+    let mut back = vec![0; value.len()];
+    client.0.read_exact(&mut back).expect("all of it");
+    assert!(back == value, "it is another");
+    client.hear("|END");
+    client.say(
+        &format!("set big 0 0 1048577|{}", "x".repeat(1_048_577)),
+        "SERVER_ERROR object too large for cache",
+    );
+    client.say("get big", "END");
+}
+
+#[test]
+fn who_reads_nothing_or_goes_away_harms_nobody_else() {
+    let server = serve(6, "base", &[]);
+    let mut other = server.connect();
+    other.say(&format!("set big 0 0 100000|{}", "x".repeat(100_000)), "STORED");
+    // One that asks for ever and never reads: it ends up waiting, and is given up.
+    let mut greedy = server.connect();
+    let stream = greedy.0.get_mut();
+    stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    while stream.write_all(&b"get big\r\n".repeat(1_000)).is_ok() {}
+    // One that goes in the middle of a request, and one that only half closes.
+    let mut gone = server.connect();
+    gone.0.get_mut().write_all(b"set half 0 0 100\r\nxxx").expect("it takes it");
+    drop(gone);
+    let mut half = server.connect();
+    half.0.get_mut().write_all(b"version\r\n").expect("it takes it");
+    half.0.get_mut().shutdown(Shutdown::Write).expect("a half close");
+    let mut rest = String::new();
+    half.0.read_to_string(&mut rest).expect("its answer, and the end");
+    assert!(rest.starts_with("VERSION "), "{rest}");
+    other.say("get half", "END");
+    other.say("mn", "MN");
+}
+
+#[test]
+fn a_port_that_is_not_served_is_refused() {
+    let server = serve(7, "base", &[]);
+    let nobody = SocketAddr::new(server.at.ip(), 7);
+    let refused = within("a refusal", || TcpStream::connect_timeout(&nobody, common::LONG).err());
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    within("its count", || server.served.said().contains("no_listener").then_some(()));
+}
+
+#[test]
+fn libmemcached_s_conformance_test_passes() {
+    needs_program("memccapable");
+    let server = serve(8, "suspend20", &["--queues", "2"]);
+    let (host, port) = (server.at.ip().to_string(), server.at.port().to_string());
+    let output = Command::new("memccapable").args(["-h", &host, "-p", &port, "-a"]).output();
+    let output = output.expect("it is installed");
+    let said = common::text(&output.stdout) + &common::text(&output.stderr);
+    assert!(output.status.success() && said.contains("All tests passed"), "{said}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (args, part) in [
+        (&["--device", "synthetic"][..], "tap:NAME"),
+        (&["--device", "tap:nkz", "--memory", "1"], "give more memory, or smaller items"),
+        (&["--device", "tap:nkz", "--item-size", "0"], "give 1 byte to 128 MiB"),
+    ] {
+        let args = [&["serve", "memcached"], args].concat();
+        let output = common::napkin(args.iter().copied());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let error = common::text(&output.stderr);
+        assert!(error.contains(part), "{args:?}: {error}");
+    }
+}
+
+napkin_testing::main!();
