@@ -1,0 +1,99 @@
+//! HTTP/1.1 on a TAP device: files of a folder, and for `POST` what was posted. Ctrl-C ends it.
+//!
+//! ```text
+//! cargo run --release -p napkin-embed --example http -- . suspend20
+//! wrk -t1 -c100 -d5s http://10.99.0.1/README.md
+//! ```
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use napkin_embed::{
+    Address, ApplicationWait, CpuId, DeviceConfig, Engine, EngineConfig, Ns, Policy, Pool, Pump,
+    Served, StreamService, Tap, TapConfig, TcpLimits, now, sched,
+};
+
+/// Bytes of the longest request.
+const LONGEST: usize = 64 * 1_024;
+
+struct Http(PathBuf);
+
+impl Http {
+    /// The file of a path without steps upwards.
+    fn file(&self, path: &str) -> Option<Vec<u8>> {
+        let path = Path::new(path.trim_start_matches('/'));
+        let below = path.components().all(|part| matches!(part, Component::Normal(_)));
+        below.then(|| std::fs::read(self.0.join(path)).ok()).flatten()
+    }
+}
+
+fn answer(output: &mut Vec<u8>, status: &str, body: &[u8]) {
+    // A vector takes whatever is written to it.
+    let _ = write!(output, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+    output.extend_from_slice(body);
+}
+
+impl StreamService for Http {
+    type Connection = ();
+
+    fn open(&mut self) {}
+
+    fn serve(&mut self, (): &mut (), input: &[u8], output: &mut Vec<u8>, _: Ns) -> Served {
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut request = httparse::Request::new(&mut headers);
+        let head = match request.parse(input) {
+            Ok(httparse::Status::Complete(head)) => head,
+            Ok(httparse::Status::Partial) => return Served::More,
+            Err(_) => {
+                answer(output, "400 Bad Request", b"");
+                return Served::Close;
+            }
+        };
+        let value = |name: &str| {
+            let found = request.headers.iter().find(|it| it.name.eq_ignore_ascii_case(name));
+            found.and_then(|header| std::str::from_utf8(header.value).ok())
+        };
+        let length: usize = value("content-length").and_then(|it| it.parse().ok()).unwrap_or(0);
+        if length > LONGEST - head || value("transfer-encoding").is_some() {
+            answer(output, "413 Content Too Large", b"");
+            return Served::Close;
+        }
+        let Some(body) = input.get(head..head + length) else { return Served::More };
+        match (request.method, self.file(request.path.unwrap_or("/"))) {
+            (Some("POST"), _) => answer(output, "200 OK", body),
+            (Some("GET"), Some(file)) => answer(output, "200 OK", &file),
+            (Some("GET"), None) => answer(output, "404 Not Found", b""),
+            _ => answer(output, "405 Method Not Allowed", b""),
+        }
+        let close = value("connection").is_some_and(|it| it.eq_ignore_ascii_case("close"));
+        if close { Served::Close } else { Served::Took(head + length) }
+    }
+
+    fn longest_request(&self) -> usize {
+        LONGEST
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let folder = args.next().unwrap_or_else(|| ".".into()).into();
+    let policy: Policy = args.next().unwrap_or_else(|| "base".into()).parse()?;
+    let us = Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 };
+    let kernel = Some((Ipv4Addr::new(10, 99, 0, 2), 24));
+    let config = TapConfig { name: "nk0".into(), address: kernel, ..TapConfig::default() };
+    let queue = Tap::open(&config, &Pool::new(4_096))?.queues.remove(0);
+    let device = DeviceConfig::new("nk0", us, vec![(Box::new(queue), 0)], policy.instance);
+    let cpus = sched::usable_cpus().into_iter().take(1).collect();
+    let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
+    let engine = Engine::start(config)?;
+    let mut worker = engine.stack("nk0")?.open_tcp(None, TcpLimits::default())?;
+    worker.listen(80)?;
+    let mut wait = ApplicationWait::new(&engine, CpuId(0), &worker.segments(), &policy)?;
+    let mut pump = Pump::new(Http(folder));
+    loop {
+        wait.wait(Some(Duration::from_nanos(worker.next_deadline().saturating_sub(now()))))?;
+        worker.step(now(), 64, &mut pump);
+    }
+}
