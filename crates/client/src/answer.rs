@@ -16,7 +16,7 @@ pub enum Asked<'a> {
         /// The key of the record.
         key: &'a [u8],
     },
-    /// A set.
+    /// A `set`: `STORED` or a refusal is due.
     Set,
     /// The server's version.
     Version,
@@ -43,7 +43,7 @@ pub enum Answer {
 /// How a server says that it did not do what it was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// `NOT_STORED`.
+    /// The server did not store the item.
     NotStored,
     /// `ERROR`: it does not know the command.
     Error,

@@ -44,11 +44,11 @@ pub enum ClientWait {
 /// A client and its load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The server.
+    /// The server's address and port.
     pub address: SocketAddr,
     /// Connections, dealt out to the threads in turn.
     pub connections: usize,
-    /// Threads.
+    /// Threads, among which the connections are divided.
     pub threads: usize,
     /// Thread `i` is pinned to the `i`-th of these, in turn; with none, none is pinned.
     pub cpus: CpuList,

@@ -34,7 +34,6 @@ pub(super) enum Phase {
     Connecting,
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,

@@ -20,7 +20,7 @@ pub enum ClientError {
          does it allow as many (-c)?"
     )]
     Connect {
-        /// The server.
+        /// The server's address and port, as the caller gave it.
         address: SocketAddr,
         /// Which, from 1.
         number: usize,
@@ -30,7 +30,7 @@ pub enum ClientError {
     /// Not enough file descriptors.
     #[error("{needed} file descriptors are needed and {limit} allowed: raise it with `ulimit -n`")]
     Descriptors {
-        /// How many.
+        /// Descriptors that the connections need.
         needed: u64,
         /// The limit (`RLIMIT_NOFILE`).
         limit: u64,
@@ -41,7 +41,7 @@ pub enum ClientError {
     /// The server closed a connection, and takes no new one.
     #[error("{address} is dead: it closed a connection, and a new one failed: {source}")]
     Dead {
-        /// The server.
+        /// The server's address and port, as the caller gave it.
         address: SocketAddr,
         /// What the new connection met.
         source: io::Error,
@@ -52,7 +52,7 @@ pub enum ClientError {
          stopped, or cut off"
     )]
     Silent {
-        /// The server.
+        /// The server's address and port, as the caller gave it.
         address: SocketAddr,
         /// For how long.
         timeout: Duration,
@@ -65,7 +65,7 @@ pub enum ClientError {
          out of order, or no memcached"
     )]
     Unstable {
-        /// The server.
+        /// The server's address and port, as the caller gave it.
         address: SocketAddr,
         /// How many, of the thread that gave up.
         times: u64,
@@ -75,7 +75,7 @@ pub enum ClientError {
     /// Filling the store was answered with something else than agreement.
     #[error("{address} could not be filled with records: {what}")]
     Populate {
-        /// The server.
+        /// The server's address and port, as the caller gave it.
         address: SocketAddr,
         /// What it said or did.
         what: String,
@@ -86,7 +86,7 @@ pub enum ClientError {
          (-m), larger items (-I), and no other user"
     )]
     NotKept {
-        /// The server.
+        /// The server's address and port, as the caller gave it.
         address: SocketAddr,
         /// How many were found again with their size.
         kept: u64,

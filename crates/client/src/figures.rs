@@ -126,11 +126,11 @@ impl Counts {
 /// part of the latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendDelayNs {
-    /// Median.
+    /// Median, ns.
     pub p50: u64,
-    /// 99th percentile.
+    /// 99th percentile, ns.
     pub p99: u64,
-    /// The longest.
+    /// The longest, ns.
     pub max: u64,
 }
 
@@ -139,13 +139,13 @@ pub struct SendDelayNs {
 /// tenth wider than the last. A published table has these.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PublishedNs {
-    /// Their mean.
+    /// Their mean, ns.
     pub mean: f64,
-    /// Median.
+    /// Median, ns.
     pub p50: f64,
-    /// 95th percentile.
+    /// 95th percentile, ns.
     pub p95: f64,
-    /// 99th percentile.
+    /// 99th percentile, ns.
     pub p99: f64,
 }
 

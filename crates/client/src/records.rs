@@ -51,7 +51,7 @@ impl Records {
         Records { keys, begins, values, filler }
     }
 
-    /// How many.
+    /// Records of the store, as many as were asked for.
     pub fn len(&self) -> usize {
         self.values.len()
     }

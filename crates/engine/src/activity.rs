@@ -26,7 +26,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Every role.
+    /// Every role, in the order of the tables.
     pub const ALL: [Role; 5] =
         [Role::Irq, Role::Ksoftirqd, Role::Napi, Role::Worker, Role::Application];
 }
@@ -34,7 +34,7 @@ impl Role {
 /// What one thread has done.
 #[derive(Debug)]
 pub struct Activity {
-    /// Its role.
+    /// What the thread is there for.
     pub role: Role,
     /// Its name, as the operating system shows it.
     pub name: String,

@@ -78,7 +78,7 @@ impl Default for Contexts {
 pub struct EngineConfig {
     /// The operating system's CPUs that serve traffic, each once. The engine numbers them from 0.
     pub cpus: Vec<usize>,
-    /// The devices.
+    /// The devices that the engine serves; at least one.
     pub devices: Vec<DeviceConfig>,
     /// The rules of each CPU.
     pub cpu_policy: CpuPolicy,
@@ -128,9 +128,9 @@ pub enum EngineError {
     /// A queue on a CPU that the engine has not.
     #[error("queue {queue} of {device} is on CPU {cpu}, but the engine has {cpus}: give 0 to {}", cpus - 1)]
     QueueCpu {
-        /// Which device.
+        /// The device's name.
         device: String,
-        /// Which queue.
+        /// The queue's index among those of its direction, from 0.
         queue: usize,
         /// The CPU it names.
         cpu: u16,
@@ -149,7 +149,7 @@ pub enum EngineError {
     /// The operating system refused a descriptor or a thread.
     #[error("{what}: {source}")]
     Os {
-        /// For what.
+        /// What was to be had from the operating system.
         what: &'static str,
         /// The operating system's answer.
         source: std::io::Error,

@@ -14,7 +14,6 @@ use crate::os::{Alarm, Event};
 use crate::parker::Parker;
 use crate::timer::Timer;
 
-/// One CPU.
 #[derive(Debug)]
 pub(crate) struct EngineCpu {
     /// The operating system's number.

@@ -41,13 +41,13 @@ pub struct Engine {
 /// One instance, as `napi-get` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NapiInfo {
-    /// Its id.
+    /// NAPI ID, unique in the engine.
     pub id: u32,
-    /// Its device.
+    /// Its device's name.
     pub device: String,
     /// Its device's number, from 1.
     pub ifindex: u32,
-    /// Its queue.
+    /// The queue's index among those of its direction, from 0.
     pub queue: usize,
     /// The engine's CPU that serves it.
     pub cpu: u16,
@@ -56,7 +56,7 @@ pub struct NapiInfo {
     /// Its queue's device has gone for good: nothing will come any more unless the queue is
     /// [replaced](Engine::replace_queue).
     pub gone: bool,
-    /// Its settings.
+    /// Its settings as they are now.
     pub settings: InstancePolicy,
     /// Frames that a poll outside busy polling may take.
     pub weight: u16,
@@ -134,7 +134,7 @@ impl Engine {
         self.shared.cpus.iter().map(|cpu| cpu.os).collect()
     }
 
-    /// Every instance.
+    /// Every instance, in the order of devices and queues.
     pub fn napis(&self) -> Vec<NapiInfo> {
         self.shared.host.ids().map(|id| self.info(id)).collect()
     }

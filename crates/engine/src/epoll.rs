@@ -186,7 +186,6 @@ impl Drop for Epoll {
     }
 }
 
-/// Collects events.
 struct Look<'a> {
     ready: &'a Ready,
     events: &'a mut Vec<Event>,

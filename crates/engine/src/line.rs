@@ -30,7 +30,6 @@ impl Line {
         Ok(Line { cpu, token })
     }
 
-    /// Stops interrupts.
     pub(crate) fn mask(&self, fd: BorrowedFd<'_>) {
         self.modify(fd, epoll::EventFlags::ONESHOT);
     }

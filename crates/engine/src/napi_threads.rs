@@ -64,7 +64,6 @@ pub(crate) fn refused(needs: SpawnContext<'_>, napis: &[Id], mode: Threaded) -> 
     })
 }
 
-/// The threads.
 #[derive(Debug, Default)]
 pub(crate) struct NapiThreads {
     napi: Vec<Option<(Arc<Activity>, JoinHandle<()>)>>,

@@ -124,7 +124,6 @@ pub(crate) struct Shared {
     pub(crate) faults: crate::fault_point::Faults,
 }
 
-/// One device.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) name: String,

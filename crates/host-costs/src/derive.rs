@@ -16,7 +16,7 @@ use super::threads::IDLE_US;
 /// A constant of this host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Constant {
-    /// Its key.
+    /// Its key in a profile.
     pub key: String,
     /// Its value in the key's base unit.
     pub value: f64,
@@ -49,7 +49,7 @@ impl Constant {
 /// Keys that were not measured, and why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// The keys.
+    /// The keys that have no value, joined by commas.
     pub keys: String,
     /// The reason, in words.
     pub why: String,

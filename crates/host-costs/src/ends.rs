@@ -16,7 +16,6 @@ use napkin_workload::linux::pair::{Pair, SERVER};
 pub(super) const REQUEST: usize = 40;
 pub(super) const ANSWER: usize = 230;
 
-/// Connections.
 pub(super) const CONNECTIONS: usize = 32;
 
 /// Both sides, with an epoll of the server.

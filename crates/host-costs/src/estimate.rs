@@ -16,9 +16,9 @@ pub fn median(samples: &mut [f64]) -> Option<f64> {
 /// A line: what nothing costs, and what each one more does.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Line {
-    /// At 0.
+    /// The value at 0.
     pub base: f64,
-    /// For each.
+    /// What each unit more adds.
     pub each: f64,
 }
 
@@ -56,9 +56,9 @@ pub struct Estimate {
     pub value: f64,
     /// The least of them.
     pub low: f64,
-    /// The most.
+    /// The largest round.
     pub high: f64,
-    /// How many.
+    /// Rounds that were measured.
     pub rounds: usize,
 }
 

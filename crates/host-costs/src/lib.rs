@@ -70,7 +70,7 @@ pub struct Options {
 pub struct Measured {
     /// The profile's text.
     pub toml: String,
-    /// The profile.
+    /// The profile, with what was measured in it.
     pub profile: Profile,
     /// What it states itself.
     pub constants: Vec<Constant>,

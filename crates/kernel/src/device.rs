@@ -17,7 +17,7 @@ use crate::shell;
 use crate::sysfs::{DeviceFile, Sysfs, SysfsError};
 use napkin_os::procfs::{Interrupts, irq, thread};
 
-/// A device.
+/// A network device of this namespace, as sysfs and netlink know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Device {
@@ -281,7 +281,7 @@ pub enum NoIrq {
     /// There is one for all queues of its device: the host has no more vectors. It belongs to no
     /// instance alone.
     Shared {
-        /// Its number.
+        /// Its number, as in `/proc/interrupts`.
         irq: u32,
     },
     /// The driver does not tell it.

@@ -32,7 +32,7 @@ pub enum NamespaceError {
     /// A file could not be opened or read.
     #[error("cannot read {path}: {errno}", path = .path.display())]
     Read {
-        /// The file.
+        /// The file that stands for the namespace.
         path: PathBuf,
         /// The kernel's errno.
         errno: Errno,
@@ -44,7 +44,7 @@ pub enum NamespaceError {
         path = .path.display()
     )]
     NotOne {
-        /// The file.
+        /// The file that was given as a namespace.
         path: PathBuf,
     },
     /// A right is missing.

@@ -23,7 +23,7 @@ use napkin_os::rights::Right;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Can {
-    /// It can.
+    /// It was tried, and the kernel took it.
     Yes,
     /// It lacks it.
     No,

@@ -26,13 +26,13 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
-    /// [`Settings::threaded`].
+    /// [`Settings::threaded`], set by netlink or sysfs.
     Threaded,
-    /// [`Settings::defer_hard_irqs`].
+    /// [`Settings::defer_hard_irqs`], polls.
     DeferHardIrqs,
-    /// [`Settings::gro_flush_timeout`].
+    /// [`Settings::gro_flush_timeout`], nanoseconds.
     GroFlushTimeout,
-    /// [`Settings::irq_suspend_timeout`].
+    /// [`Settings::irq_suspend_timeout`], nanoseconds.
     IrqSuspendTimeout,
 }
 

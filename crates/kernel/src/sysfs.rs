@@ -38,9 +38,9 @@ pub struct Sysfs {
 pub enum DeviceFile {
     /// `threaded`: 0 or 1; 2 where the kernel has threaded busy poll.
     Threaded,
-    /// `napi_defer_hard_irqs`: polls.
+    /// `napi_defer_hard_irqs`: empty polls before the interrupt is allowed again.
     DeferHardIrqs,
-    /// `gro_flush_timeout`: nanoseconds.
+    /// `gro_flush_timeout`: nanoseconds until the timer polls.
     GroFlushTimeout,
 }
 
@@ -58,7 +58,7 @@ impl DeviceFile {
 /// How a receive queue's packets are handed to other CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steering {
-    /// The queue.
+    /// The receive queue's index.
     pub queue: u32,
     /// RPS: the CPUs that get its packets; none if it is off.
     pub rps_cpus: Vec<usize>,
@@ -97,13 +97,13 @@ pub enum SysfsError {
         Right::NetAdmin
     )]
     Denied {
-        /// Which file.
+        /// The file under `/sys`.
         path: String,
     },
     /// The kernel refused the value.
     #[error("{path} does not take {value}: {source}")]
     Value {
-        /// Which file.
+        /// The file under `/sys`.
         path: String,
         /// What was written.
         value: u64,
@@ -113,7 +113,7 @@ pub enum SysfsError {
     /// The kernel is older, or the device has gone.
     #[error("there is no {path}: this kernel lacks it, or the device has gone")]
     NoFile {
-        /// Which file.
+        /// The file under `/sys`.
         path: String,
     },
 }

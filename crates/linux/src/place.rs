@@ -184,7 +184,7 @@ pub struct Spot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ThreadId {
-    /// Its id.
+    /// Thread ID: a name in `/proc/PID/task`.
     pub tid: i32,
     /// When it was started, in ticks since the boot: ids are used again.
     pub start_ticks: u64,

@@ -19,7 +19,7 @@ pub enum What {
         /// The thread in whose descriptor table it is: the process's id, but for a thread with a
         /// table of its own.
         tid: i32,
-        /// Its descriptor.
+        /// Its number in the program's table, a name in `/proc/PID/fd`.
         fd: i32,
         /// As it was.
         old: Params,
@@ -30,7 +30,7 @@ pub enum What {
     Socket {
         /// The thread in whose descriptor table it is.
         tid: i32,
-        /// Its descriptor.
+        /// Its number in the program's table, a name in `/proc/PID/fd`.
         fd: i32,
         /// Its inode, which no other socket has while it lives.
         inode: u64,
@@ -41,7 +41,7 @@ pub enum What {
     },
     /// The CPUs of a thread.
     Affinity {
-        /// The thread.
+        /// Thread ID: a name in `/proc/PID/task`.
         tid: i32,
         /// When it started, in the kernel's clock ticks since boot.
         thread_start_time: u64,

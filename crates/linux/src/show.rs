@@ -28,7 +28,7 @@ const DESCRIPTORS: usize = 65_536;
 /// Sockets of one process whose options are looked at: enough to know how it sets them.
 const SOCKETS: usize = 256;
 
-/// Everything.
+/// What `napkin show` prints, and its JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
@@ -38,13 +38,13 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-/// A device.
+/// A device with its instances.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceReport {
     /// Its number in this namespace.
     pub ifindex: u32,
-    /// Its name.
+    /// The interface's name, as `ip link` prints it.
     pub ifname: String,
     /// Its driver, or the kind of a virtual device.
     pub driver: Option<String>,
@@ -58,7 +58,7 @@ pub struct DeviceReport {
     pub napis: Vec<NapiReport>,
 }
 
-/// An instance.
+/// An instance with its settings and who polls it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NapiReport {
@@ -71,7 +71,7 @@ pub struct NapiReport {
     pub owners: Vec<Program>,
 }
 
-/// A program.
+/// A program that receives through an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Program {

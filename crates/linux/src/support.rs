@@ -276,7 +276,7 @@ impl fmt::Display for Lacking {
 #[error("{}", said(self))]
 #[serde(rename_all = "kebab-case")]
 pub struct Refusal {
-    /// The policy.
+    /// The policy as text, in the form that `Policy` parses.
     pub policy: String,
     /// What is lacking.
     pub lacking: Lacking,

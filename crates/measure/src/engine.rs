@@ -20,9 +20,9 @@ use napkin_os::usage::ThreadUsage;
 /// What an engine has counted: since its start, or over a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineTotals {
-    /// The instances'.
+    /// Counts of all instances together.
     pub counts: Counts,
-    /// The queues'.
+    /// Counts of all queues together.
     pub queues: QueueCounts,
     /// Every drop by the name of its counter, of devices and stacks; no zeros.
     pub drops: BTreeMap<&'static str, u64>,
@@ -183,7 +183,6 @@ struct Account {
 }
 
 impl Account {
-    /// One thread's.
     fn of(threads: &[Served], used: &ThreadUsage, now: u64) -> Account {
         let (mut wall, mut poll, mut application) = (u64::MAX, 0u64, false);
         // An application's thread that waits in two places has an account for each; for either, a

@@ -16,13 +16,13 @@ use napkin_os::procfs::CpuTimes;
 /// The host block of a report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
-    /// Kernel release.
+    /// Kernel release, as `uname -r` prints it.
     pub kernel: Option<String>,
     /// Instruction set, as Rust calls it.
     pub arch: String,
-    /// Processor model.
+    /// Processor model, as in `/proc/cpuinfo`.
     pub cpu_model: Option<String>,
-    /// CPUs online.
+    /// CPUs online, whoever may use them.
     pub cpus: Option<u32>,
     /// CPUs that this process may use.
     pub cpus_allowed: Option<u32>,
@@ -52,11 +52,11 @@ pub struct TimerOvershoot {
     pub slack_ns: Option<u64>,
     /// Sleeps behind these figures.
     pub sleeps: u64,
-    /// Median overshoot.
+    /// Median time past the deadline, ns.
     pub p50_ns: u64,
-    /// 99th percentile.
+    /// 99th percentile of the time past the deadline, ns.
     pub p99_ns: u64,
-    /// The longest.
+    /// The longest time past the deadline, ns.
     pub max_ns: u64,
 }
 
@@ -69,9 +69,9 @@ pub struct Testbed {
     pub about: String,
     /// Where the profile was read: `built-in`, or the file's path.
     pub source: String,
-    /// Logical CPUs.
+    /// CPUs that the modelled host has.
     pub cpus: u64,
-    /// Receive queues.
+    /// Receive queues that its NIC has.
     pub queues: u64,
     /// The processor's frequency.
     pub frequency_hz: f64,

@@ -66,9 +66,9 @@ impl Plan {
 pub struct Spread {
     /// The middle one, or the mean of the two in the middle.
     pub median: f64,
-    /// The smallest.
+    /// The smallest repetition.
     pub min: f64,
-    /// The largest.
+    /// The largest repetition.
     pub max: f64,
 }
 

@@ -58,7 +58,7 @@ impl Latency {
         self.saturated = 0;
     }
 
-    /// Samples taken.
+    /// Samples taken since the last reset.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
@@ -106,15 +106,15 @@ impl Default for Latency {
 pub struct Percentiles {
     /// Exceeded by 95 % of the samples; the 2025 table starts with it.
     pub p5: Option<u64>,
-    /// Median.
+    /// Median, ns.
     pub p50: Option<u64>,
-    /// 90th percentile.
+    /// 90th percentile, ns.
     pub p90: Option<u64>,
-    /// 95th percentile.
+    /// 95th percentile, ns.
     pub p95: Option<u64>,
-    /// 99th percentile.
+    /// 99th percentile, ns.
     pub p99: Option<u64>,
-    /// 99.9th percentile.
+    /// 99.9th percentile, ns.
     pub p999: Option<u64>,
 }
 

@@ -50,7 +50,7 @@ impl Pow2 {
         }
     }
 
-    /// Samples taken.
+    /// Samples taken, of all sizes.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
     }

@@ -30,7 +30,7 @@ pub struct CpuSplit {
     pub poll: f64,
     /// Runnable but not running, or stolen by the hypervisor.
     pub waiting: f64,
-    /// The rest.
+    /// The rest of the time: nobody used the CPU.
     pub asleep: f64,
 }
 

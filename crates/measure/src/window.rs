@@ -26,7 +26,7 @@ pub struct CpuWindow {
 /// What a window used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WindowUsage {
-    /// Its length.
+    /// Its length, ns on the monotonic clock.
     pub wall_ns: u64,
     /// Where the CPUs' time went; `None` if no CPU was named or the window has no length.
     pub split: Option<CpuSplit>,

@@ -27,7 +27,7 @@ pub struct Faults {
 /// How often which fault has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Happened {
-    /// Frames lost.
+    /// Frames that were lost.
     pub lost: u64,
     /// Frames with a changed byte.
     pub corrupted: u64,

@@ -121,13 +121,13 @@ pub enum TapError {
              another name, or remove it with `ip link delete {name}`"
     )]
     NotTap {
-        /// The interface.
+        /// The interface's name.
         name: String,
     },
     /// Somebody has the interface, or all of its queues.
     #[error("the interface {name} is in use by another process: choose another name, or end it")]
     Busy {
-        /// The interface.
+        /// The interface's name.
         name: String,
     },
     /// The operating system refused for another reason.
@@ -135,7 +135,7 @@ pub enum TapError {
     System {
         /// What was tried.
         action: &'static str,
-        /// The interface.
+        /// The interface's name.
         name: String,
         /// The operating system's answer.
         source: io::Error,

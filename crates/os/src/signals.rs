@@ -13,7 +13,7 @@ use std::time::Duration;
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Came {
-    /// Its number.
+    /// The signal's number, as in `signal(7)`.
     pub signal: i32,
     /// How it was sent: `si_code` of sigaction(2).
     pub code: i32,

@@ -35,7 +35,7 @@ pub enum PolicyError {
     },
     /// A preset that is not the first item; it would undo what stands before it.
     NotFirst {
-        /// The preset.
+        /// The preset that stands in the middle of the text.
         name: String,
     },
     /// `key=value` with a key that does not exist.
@@ -47,19 +47,19 @@ pub enum PolicyError {
     },
     /// A key without a value.
     MissingValue {
-        /// The key.
+        /// The key's name, as `napkin policies` lists it.
         key: &'static str,
         /// What it takes.
         takes: Takes,
     },
     /// A key that was given twice.
     DuplicateKey {
-        /// The key.
+        /// The key's name, as `napkin policies` lists it.
         key: &'static str,
     },
     /// A value that is not of the kind that its key takes.
     BadValue {
-        /// The key.
+        /// The key's name, as `napkin policies` lists it.
         key: &'static str,
         /// What was written.
         value: String,
@@ -70,14 +70,14 @@ pub enum PolicyError {
     },
     /// A time without its unit.
     NoUnit {
-        /// The key.
+        /// The key's name, as `napkin policies` lists it.
         key: &'static str,
         /// What is asked for.
         error: TimeError,
     },
     /// A value above its limit.
     TooLarge {
-        /// The key.
+        /// The key's name, as `napkin policies` lists it.
         key: &'static str,
         /// What was written or held.
         value: String,

@@ -102,7 +102,7 @@ impl core::fmt::Display for Threaded {
 /// What a policy sets on each NAPI instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InstancePolicy {
-    /// Who polls.
+    /// Who polls the instance.
     pub threaded: Threaded,
     /// Empty polls before interrupts are allowed again; at most [`MAX_COUNT`]. 0 switches deferral
     /// off.
@@ -243,7 +243,7 @@ pub struct ApplicationPolicy {
     pub socket_busy_poll_usecs: u32,
     /// `SO_BUSY_POLL_BUDGET`: frames a pass; 0 means the default of 8.
     pub socket_busy_poll_budget: u16,
-    /// `SO_PREFER_BUSY_POLL`.
+    /// `SO_PREFER_BUSY_POLL`: the socket's instance defers its interrupt.
     pub socket_prefer_busy_poll: bool,
     /// Who drives the sockets' busy poll.
     pub socket_poller: SocketPoller,
@@ -277,11 +277,11 @@ impl ApplicationPolicy {
 pub struct Policy {
     /// Each NAPI instance.
     pub instance: InstancePolicy,
-    /// Each CPU.
+    /// What holds for each CPU that polls.
     pub cpu: CpuPolicy,
     /// Each epoll context.
     pub epoll: EpollPolicy,
-    /// The application.
+    /// How the application waits.
     pub application: ApplicationPolicy,
 }
 

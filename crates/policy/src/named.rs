@@ -22,7 +22,7 @@ const LONGEST: usize = 24;
 pub struct NamedPolicy {
     /// What its rows are called: the name that was given, or the policy's text.
     pub name: String,
-    /// The policy.
+    /// The policy that the text names.
     pub policy: Policy,
 }
 

@@ -16,9 +16,9 @@ use crate::{MICROSECOND, Ns, Time};
 pub enum Warning {
     /// A time that only a mistake in the unit explains.
     BelowMicrosecond {
-        /// The key.
+        /// The key's name.
         key: &'static str,
-        /// Its value.
+        /// Its value, below a microsecond.
         time: Ns,
     },
     /// `defer-hard-irqs` without `gro-flush-timeout`.
@@ -31,16 +31,16 @@ pub enum Warning {
     SuspensionWithoutPrefer,
     /// The safety timeout ends before one period of deferral.
     SuspensionShorterThanPeriod {
-        /// `irq-suspend-timeout`.
+        /// `irq-suspend-timeout`, as the policy has it.
         suspension: Ns,
-        /// `gro-flush-timeout`.
+        /// `gro-flush-timeout`, as the policy has it.
         period: Ns,
     },
     /// Preferred busy poll without deferral: interrupts return after each wait.
     PreferWithoutDeferral,
     /// Hold and deferral together; hold comes first.
     HoldBeforeDeferral {
-        /// `hold`.
+        /// `hold`, as the policy has it.
         hold: Ns,
     },
     /// `hold-tick` without `hold`.
@@ -59,7 +59,7 @@ pub enum Warning {
     SpinWithoutBusyPoll,
     /// A park timeout above its bound.
     ParkTimeoutCapped {
-        /// `irq-suspend-timeout`.
+        /// `irq-suspend-timeout`, as the policy has it.
         asked: Ns,
     },
 }

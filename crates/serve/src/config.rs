@@ -16,7 +16,7 @@ pub(super) const MAX_DEVICES: usize = 64;
 /// The most queues a device has: those of a TAP interface.
 pub(super) const MAX_QUEUES: u16 = napkin_nic::tap::MAX_TAP_QUEUES;
 
-/// The service.
+/// The service that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// One on a UDP port.
@@ -100,7 +100,7 @@ impl FromStr for DeviceSpec {
 /// An address and its network: `10.99.0.1/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
-    /// Our address.
+    /// Our IPv4 address on the device.
     pub ipv4: Ipv4Addr,
     /// Bits of it that name the network.
     pub prefix: u8,
@@ -165,9 +165,9 @@ impl FromStr for Network {
 /// All of it.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
-    /// The service.
+    /// The service that answers.
     pub what: What,
-    /// The devices.
+    /// The devices that are served, at least one.
     pub devices: Vec<DeviceSpec>,
     /// The policy of the devices that have none of their own.
     pub policy: Policy,
@@ -181,7 +181,7 @@ pub struct ServeConfig {
     pub cpus: Vec<usize>,
     /// Datagrams a second of each synthetic device; 0 for none.
     pub rate: u32,
-    /// Their flows.
+    /// Flows among which the frames are divided.
     pub flows: u32,
     /// Where the engine is controlled; `None` for the default place.
     pub control: Option<PathBuf>,

@@ -13,9 +13,9 @@ pub enum ServeError {
     /// Two devices' policies disagree about a CPU that they share.
     #[error("{one} and {other} share CPU {cpu}, but {conflict}")]
     Conflict {
-        /// A device.
+        /// The first device's name.
         one: String,
-        /// Another.
+        /// The other device's name.
         other: String,
         /// The operating system's number of the CPU.
         cpu: usize,
@@ -31,9 +31,9 @@ pub enum ServeError {
          tap multi_queue user {uid}"
     )]
     TapRights {
-        /// The device.
+        /// The device's name.
         name: String,
-        /// The user.
+        /// The user who would have to own it.
         uid: u32,
         /// What was refused.
         source: napkin_nic::tap::TapError,
@@ -44,7 +44,7 @@ pub enum ServeError {
          with --address{}", free.map(|free| format!(", such as {free}/{prefix}")).unwrap_or_default()
     )]
     SameNetwork {
-        /// The device.
+        /// The device's name.
         name: String,
         /// The address it was to have.
         ours: std::net::Ipv4Addr,
@@ -52,7 +52,7 @@ pub enum ServeError {
         prefix: u8,
         /// The interface that is there.
         other: String,
-        /// Its address.
+        /// The peer's address.
         theirs: std::net::Ipv4Addr,
         /// One in a network where nobody is.
         free: Option<std::net::Ipv4Addr>,

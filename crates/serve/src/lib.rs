@@ -32,7 +32,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// What happens in a run.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Everything runs.
+    /// Every thread runs, every device is open.
     Started(&'a Server),
     /// A second has passed.
     Status(Status),

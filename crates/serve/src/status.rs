@@ -27,7 +27,7 @@ pub struct Totals {
     pub arps: u64,
     /// Pings (ICMP echo requests) that the stack answered.
     pub pings: u64,
-    /// Interrupts.
+    /// Interrupts taken, of all instances.
     pub interrupts: u64,
     /// Polls, empty ones included.
     pub polls: u64,

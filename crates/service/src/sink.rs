@@ -26,7 +26,7 @@ impl<S: Exchange, W: FnMut(&S::Message)> Sink<S, W> {
         Sink { socket, work, messages: 0, bytes: 0 }
     }
 
-    /// Messages received.
+    /// Messages received so far.
     pub fn messages(&self) -> u64 {
         self.messages
     }

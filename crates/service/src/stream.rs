@@ -49,11 +49,11 @@ const KEPT: usize = 4 * 1_024;
 /// Serves TCP connections by a [`StreamService`].
 #[derive(Debug)]
 pub struct Pump<S> {
-    /// The service.
+    /// The service behind these connections.
     pub service: S,
-    /// Connections opened.
+    /// Connections opened so far.
     pub opened: u64,
-    /// Requests served.
+    /// Requests served so far.
     pub served: u64,
 }
 

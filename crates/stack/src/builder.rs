@@ -11,7 +11,7 @@ use crate::{Address, SendError};
 /// Builds frames from one host to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameBuilder {
-    /// Who sends.
+    /// The sender's addresses.
     pub from: Address,
     /// Who is to receive.
     pub to: Address,

@@ -12,7 +12,6 @@ use napkin_nic::Transmitter;
 use crate::Counters;
 use crate::fate::Tally;
 
-/// One queue.
 pub(crate) struct Entry {
     /// The lowest number that no other queue had when this one came.
     index: u32,

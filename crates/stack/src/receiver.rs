@@ -104,7 +104,7 @@ impl Receiver {
         }
     }
 
-    /// Frames waiting.
+    /// Frames that wait to be received.
     pub fn level(&self) -> usize {
         self.arrivals.len()
     }

@@ -245,13 +245,13 @@ impl Stack {
 /// Sends that failed, by reason, since the stack was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SendCounters {
-    /// [`SendError::NoNeighbour`].
+    /// Refused with [`SendError::NoNeighbour`].
     pub no_neighbour: u64,
-    /// [`SendError::TooLong`].
+    /// Refused with [`SendError::TooLong`].
     pub too_long: u64,
-    /// [`SendError::Unanswerable`].
+    /// Refused with [`SendError::Unanswerable`].
     pub unanswerable: u64,
-    /// [`SendError::NoQueue`].
+    /// Refused with [`SendError::NoQueue`].
     pub no_queue: u64,
     /// [`SendError::Queue`]. Answers of the stack itself are not among them: they are
     /// [`Fate::AnswerFailed`](crate::Fate::AnswerFailed).

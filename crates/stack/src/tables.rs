@@ -27,7 +27,7 @@ pub enum RawFilter {
     UdpPort(u16),
     /// Frames of this EtherType.
     EtherType(u16),
-    /// Every frame.
+    /// Every frame, whatever it carries.
     All,
 }
 

@@ -21,7 +21,7 @@ pub enum Column {
     Rx,
     /// Its interrupt's number.
     Irq,
-    /// Its CPU.
+    /// The CPU that polls it.
     Cpu,
     /// Packets a second.
     Packets,

@@ -22,7 +22,7 @@ pub struct Scene<'a> {
     pub title: &'a str,
     /// From one sample to the next.
     pub interval: Duration,
-    /// What happened.
+    /// The rates of the last interval.
     pub rates: &'a Rates,
     /// Why there is nothing newer.
     pub error: Option<&'a str>,
@@ -47,7 +47,7 @@ struct Parts {
     rows: usize,
 }
 
-/// Draws everything.
+/// Draws the whole screen into the buffer.
 pub fn draw(scene: &Scene<'_>, view: &mut View, area: Rect, buffer: &mut Buffer) {
     let area = area.intersection(*buffer.area());
     if area.is_empty() {
@@ -144,7 +144,6 @@ fn head(scene: &Scene<'_>, view: &View, shown: usize, columns: usize) -> String 
     format!("{left}{}{right}", " ".repeat(space))
 }
 
-/// `1s`, `500ms`.
 pub(crate) fn interval(interval: Duration) -> String {
     let ms = interval.as_millis();
     if ms.is_multiple_of(1_000) { format!("{}s", ms / 1_000) } else { format!("{ms}ms") }

@@ -9,11 +9,11 @@ const LONGEST: usize = 32;
 /// What was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
-    /// A character.
+    /// A printable character.
     Char(char),
-    /// Return.
+    /// Return, or Ctrl-M.
     Enter,
-    /// Escape.
+    /// Escape alone, no sequence after it.
     Escape,
     /// The key that deletes to the left.
     Backspace,
@@ -29,13 +29,13 @@ pub enum Key {
     Home,
     /// To the end.
     End,
-    /// Ctrl-C.
+    /// Ctrl-C, as a key.
     Interrupt,
-    /// Ctrl-Z.
+    /// Ctrl-Z, as a key.
     Suspend,
-    /// Ctrl-L.
+    /// Ctrl-L: draw everything anew.
     Redraw,
-    /// Ctrl-U.
+    /// Ctrl-U: empty the line.
     Erase,
 }
 

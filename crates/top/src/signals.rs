@@ -10,7 +10,6 @@ use std::time::Duration;
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// To end.
     End,
     /// To stop until told to go on.
     Stop,

@@ -12,7 +12,7 @@ const LONGEST_FILTER: usize = 64;
 /// What whoever holds the view has to do after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Draw again.
+    /// The screen is drawn again.
     Draw,
     /// Draw again, whatever the terminal shows.
     Redraw,
@@ -20,7 +20,7 @@ pub enum Action {
     Pause,
     /// Stop until told to go on, as on Ctrl-Z.
     Stop,
-    /// End.
+    /// The program ends.
     Quit,
 }
 

@@ -73,7 +73,7 @@ impl Histogram {
         self.max
     }
 
-    /// Forgets everything.
+    /// Forgets every sample, and keeps the memory.
     pub fn clear(&mut self) {
         self.buckets.fill(0);
         (self.count, self.sum, self.min, self.max) = (0, 0, 0, 0);

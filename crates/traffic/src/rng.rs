@@ -3,7 +3,7 @@
 //! The generator is xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64. Its own few
 //! lines, because a library's may change its stream between versions, and a seed must replay.
 
-/// One stream.
+/// A stream of random numbers that a seed fixes for ever.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: [u64; 4],

@@ -9,7 +9,7 @@ use crate::rng::Rng;
 /// Longest key that memcached takes.
 pub const LONGEST_KEY: u32 = 250;
 
-/// Shortest key.
+/// Bytes of the shortest key.
 const SHORTEST_KEY: f64 = 7.0;
 
 /// Keys: generalised extreme values (location, scale, shape).

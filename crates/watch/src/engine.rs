@@ -21,7 +21,7 @@ use crate::sample::{
 /// User space has no interrupt numbers, and an engine counts neither full polls nor suspensions.
 const NEVER_KNOWN: &str = "irq, full, suspend: an engine does not know them";
 
-/// An engine.
+/// Samples an engine through its control socket.
 #[derive(Debug)]
 pub struct EngineSource {
     path: PathBuf,

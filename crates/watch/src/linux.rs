@@ -13,7 +13,7 @@ const LONGEST_MODE: usize = 128;
 /// The most programs of one instance that are taken over, those with the most sockets.
 const MOST_OWNERS: usize = 32;
 
-/// The kernel.
+/// Samples the kernel of this host.
 #[derive(Debug)]
 pub struct LinuxSource {
     sampler: Sampler,

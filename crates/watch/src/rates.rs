@@ -31,21 +31,21 @@ pub struct Rates {
 /// One instance. Rates are by the second.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct NapiRates {
-    /// Its device.
+    /// Its device's name.
     pub ifname: String,
-    /// Its id.
+    /// NAPI ID, as the kernel or the engine numbers it.
     pub id: u32,
     /// The receive queues that it polls.
     pub rx_queues: Vec<u32>,
     /// Its interrupt's number.
     pub irq: Option<u32>,
-    /// Its CPU.
+    /// The CPU that polls it, where one is known.
     pub cpu: Option<usize>,
-    /// Its mode.
+    /// Who polls it: `softirq`, `threaded`, `busy` ...
     pub mode: String,
-    /// Packets.
+    /// Packets taken, a second.
     pub packets_per_s: Option<f64>,
-    /// Interrupts.
+    /// Interrupts taken, a second.
     pub interrupts_per_s: Option<f64>,
     /// Polls, all of them.
     pub polls_per_s: Option<f64>,
@@ -78,15 +78,15 @@ pub struct NapiRates {
 /// Where one CPU's time went: parts that add up to 1.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct CpuShares {
-    /// Its number.
+    /// The CPU's number.
     pub cpu: usize,
     /// In hard interrupts.
     pub hard_irq: Option<f64>,
-    /// In softirqs.
+    /// Share of the time in softirqs, 0 to 1.
     pub softirq: Option<f64>,
-    /// In threads.
+    /// Share of the time in threads, 0 to 1.
     pub thread: Option<f64>,
-    /// Idle.
+    /// Share of the time without work, 0 to 1.
     pub idle: Option<f64>,
     /// Stolen by a hypervisor.
     pub steal: Option<f64>,

@@ -63,7 +63,7 @@ pub struct Polls {
 /// instances show the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub enum Squeezes {
-    /// Nobody knows.
+    /// Nothing counts them here.
     #[default]
     Unknown,
     /// So many, of the CPU in [`NapiSample::cpu`] as the source runs it.
@@ -72,12 +72,12 @@ pub enum Squeezes {
     OfCpu,
 }
 
-/// One instance.
+/// What was read of one instance.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct NapiSample {
-    /// Its device.
+    /// Its device's name.
     pub ifname: String,
-    /// Its id.
+    /// NAPI ID, as the kernel or the engine numbers it.
     pub id: u32,
     /// The receive queues that it polls.
     pub rx_queues: Vec<u32>,
@@ -89,9 +89,9 @@ pub struct NapiSample {
     pub mode: String,
     /// Packets that polls found.
     pub packets: Option<u64>,
-    /// Its polls.
+    /// Its polls since it came to be, where they are counted.
     pub polls: Option<Polls>,
-    /// Its interrupts.
+    /// Its interrupts since it came to be, where they are counted.
     pub interrupts: Option<u64>,
     /// Polls that used their whole budget.
     pub full_polls: Option<u64>,
@@ -114,15 +114,15 @@ pub struct NapiSample {
 /// One CPU: nanoseconds since some beginning, and counts.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct CpuSample {
-    /// Its number.
+    /// The CPU's number.
     pub cpu: usize,
     /// In hard interrupts.
     pub hard_irq_ns: u64,
-    /// In softirqs.
+    /// Time in softirqs since boot, ns.
     pub softirq_ns: u64,
     /// In threads: user and system time.
     pub thread_ns: u64,
-    /// Idle.
+    /// Time without work since boot, ns.
     pub idle_ns: u64,
     /// Stolen by a hypervisor.
     pub steal_ns: u64,

@@ -68,14 +68,14 @@ pub struct Snapshot {
     pub notes: Vec<String>,
 }
 
-/// One instance.
+/// One instance at one instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NapiSnapshot {
     /// Its device's number.
     pub ifindex: u32,
-    /// Its device.
+    /// Its device's name.
     pub ifname: String,
-    /// Its id.
+    /// NAPI ID, as the kernel or the engine numbers it.
     pub id: u32,
     /// The receive queues that it polls, where the driver says.
     pub rx_queues: Vec<u32>,

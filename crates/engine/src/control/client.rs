@@ -49,13 +49,13 @@ pub enum ClientError {
     /// Nobody listens there.
     #[error("no engine is controlled over {path}: nobody listens there; see `napkin serve --help`")]
     Nobody {
-        /// Its path.
+        /// The control socket that was tried.
         path: PathBuf,
     },
     /// It is another user's.
     #[error("the engine behind {path} is another user's: become that user")]
     Forbidden {
-        /// Its path.
+        /// The control socket that was tried.
         path: PathBuf,
     },
     /// Somebody else listens, whatever the path.
@@ -64,7 +64,7 @@ pub enum ClientError {
          control an engine of that user's, become that user", rustix::process::geteuid().as_raw()
     )]
     Stranger {
-        /// Its path.
+        /// The control socket that was tried.
         path: PathBuf,
         /// The user id.
         uid: u32,
@@ -72,7 +72,7 @@ pub enum ClientError {
     /// The connection broke, or the path is no socket's.
     #[error("cannot talk to an engine over {path}: {source}")]
     Broken {
-        /// Its path.
+        /// The control socket that was tried.
         path: PathBuf,
         /// The operating system's answer.
         source: std::io::Error,
@@ -80,7 +80,7 @@ pub enum ClientError {
     /// Whoever listens there is no engine of this version.
     #[error("whoever listens at {path} is no engine of this version of napkin: {what}")]
     NotAnEngine {
-        /// Its path.
+        /// The control socket that was tried.
         path: PathBuf,
         /// What is wrong with the answer.
         what: String,

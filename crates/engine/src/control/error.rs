@@ -14,7 +14,7 @@ use crate::EngineError;
 pub struct Code {
     /// `EINVAL` and so on.
     pub name: &'static str,
-    /// Its number.
+    /// Its number, positive, as in `errno(3)`.
     pub number: i32,
 }
 
@@ -48,7 +48,7 @@ pub struct Refusal {
     /// The attribute that is to blame, if one is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attribute: Option<String>,
-    /// A sentence.
+    /// What was wrong, with which value, and what to do.
     pub message: String,
 }
 
@@ -87,7 +87,7 @@ pub enum ControlError {
          own with --control PATH", owner(*pid)
     )]
     InUse {
-        /// Its path.
+        /// The control socket's path.
         path: PathBuf,
         /// The process, if the operating system says which.
         pid: Option<i32>,
@@ -95,7 +95,7 @@ pub enum ControlError {
     /// Something else is there.
     #[error("{path} exists and is no stream socket: remove it, or choose another path")]
     NotASocket {
-        /// Its path.
+        /// The control socket's path.
         path: PathBuf,
     },
     /// No socket can have such a path.
@@ -110,17 +110,17 @@ pub enum ControlError {
          can"
     )]
     Unsafe {
-        /// Its path.
+        /// The control socket's path.
         path: PathBuf,
         /// What it is, whose, and with which mode.
         found: String,
-        /// This user.
+        /// The user that this process runs as.
         us: u32,
     },
     /// Another process keeps the directory locked.
     #[error("{path} is locked by another process: choose another directory")]
     Locked {
-        /// Its path.
+        /// The control socket's path.
         path: PathBuf,
     },
     /// The operating system refused.
@@ -128,7 +128,7 @@ pub enum ControlError {
     System {
         /// What was tried, as the end of "cannot".
         action: &'static str,
-        /// On what.
+        /// The socket or the file beside it.
         path: PathBuf,
         /// The operating system's answer.
         source: std::io::Error,

@@ -27,7 +27,7 @@ pub(super) enum Found {
     Nothing,
     /// A socket on which nobody listens.
     Stale,
-    /// Somebody listens.
+    /// Somebody listens: the process, where the socket tells it.
     Live(Option<i32>),
 }
 

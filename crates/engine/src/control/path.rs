@@ -19,7 +19,7 @@ const MAX_ENTRIES: usize = 1_024;
 /// An engine that can be controlled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
-    /// Its socket.
+    /// Its control socket.
     pub path: PathBuf,
     /// Its process, if the operating system says which.
     pub pid: Option<i32>,

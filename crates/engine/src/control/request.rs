@@ -17,9 +17,9 @@ use crate::NapiChange;
 /// A direction of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Receive.
+    /// Receive, as `NETDEV_QUEUE_TYPE_RX`.
     Rx,
-    /// Transmit.
+    /// Transmit, as `NETDEV_QUEUE_TYPE_TX`.
     Tx,
 }
 

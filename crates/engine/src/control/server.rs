@@ -179,7 +179,6 @@ struct Ready {
     clients: Vec<bool>,
 }
 
-/// One connection.
 struct Client {
     socket: OwnedFd,
     /// What was received and not yet answered: at most a line and the byte after it.

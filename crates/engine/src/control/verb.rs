@@ -5,15 +5,15 @@ use napkin_policy::INSTANCE_KEYS;
 /// What can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// Devices.
+    /// `dev-get`: devices and what they can do.
     DevGet,
-    /// Queues.
+    /// `queue-get`: queues and the instance of each.
     QueueGet,
     /// Instances and their settings.
     NapiGet,
     /// Change an instance's settings.
     NapiSet,
-    /// Counters.
+    /// `qstats-get`: counters of queues and instances.
     QstatsGet,
     /// Change the settings of all instances of a device. Ours: the kernel has sysfs for it.
     DevSet,

@@ -27,9 +27,9 @@ pub enum Register {
 /// The width of a load or a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
-    /// 32 bits.
+    /// 4 bytes: `BPF_W`.
     Word,
-    /// 64 bits.
+    /// 8 bytes: `BPF_DW`.
     Double,
 }
 
@@ -47,7 +47,7 @@ impl Width {
 pub enum When {
     /// Both are the same.
     Equal,
-    /// They differ.
+    /// Jumps if the operands differ: `BPF_JNE`.
     NotEqual,
     /// They have a bit in common.
     AnyBit,
@@ -95,13 +95,13 @@ pub enum AssembleError {
     /// A label to which something jumps was never placed.
     #[error("the jump at instruction {at} has no target")]
     NoTarget {
-        /// The jump.
+        /// The jump's index among the instructions.
         at: usize,
     },
     /// More than 32767 instructions lie between a jump and its target.
     #[error("the jump at instruction {at} is too far from its target")]
     TooFar {
-        /// The jump.
+        /// The jump's index among the instructions.
         at: usize,
     },
 }
@@ -236,7 +236,7 @@ impl Assembler {
         }
     }
 
-    /// Jumps.
+    /// Jumps always: `BPF_JA`.
     pub fn jump(&mut self, target: Label) {
         self.jumps.push((self.instructions.len(), target));
         self.push(JUMP, 0, 0, 0, 0);

@@ -38,7 +38,7 @@ pub enum BtfError {
     /// A part of it lies outside of it.
     #[error("damaged BTF: {what} at byte {at} is not within its {len} bytes")]
     Truncated {
-        /// Which part.
+        /// The part of the type information that ends early.
         what: &'static str,
         /// Where it begins.
         at: usize,
@@ -50,7 +50,7 @@ pub enum BtfError {
     UnknownKind {
         /// The type's number.
         id: u32,
-        /// Its kind.
+        /// `BTF_KIND_*` as it was read.
         kind: u32,
     },
 }
@@ -68,7 +68,7 @@ const UNION: u32 = 5;
 const ENUM: u32 = 6;
 const ENUM64: u32 = 19;
 
-/// A description.
+/// Types as the kernel describes them in `/sys/kernel/btf`.
 #[derive(Debug)]
 pub struct Btf {
     bytes: Vec<u8>,

@@ -32,7 +32,7 @@ impl Default for Options {
     }
 }
 
-/// Which instance.
+/// What a count is kept by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Key {
@@ -154,7 +154,7 @@ pub struct ProgramStats {
     pub name: &'static str,
     /// Its length in eBPF instructions; a run takes no jump backwards.
     pub instructions: usize,
-    /// Its runs.
+    /// How often it ran, and for how long.
     pub runs: RunStats,
 }
 
@@ -186,7 +186,7 @@ pub enum CountError {
     /// The kernel's verifier refused a program.
     #[error("the kernel refused the program `{program}` ({error}){}", said(.log))]
     Refused {
-        /// Which program.
+        /// The program, by its name here.
         program: &'static str,
         /// The system's error.
         error: io::Error,
@@ -204,7 +204,7 @@ pub enum CountError {
     /// A program cannot be assembled: a bug here.
     #[error("the program `{program}` cannot be assembled: {error}")]
     Assemble {
-        /// Which program.
+        /// The program, by its name here.
         program: &'static str,
         /// What is wrong with it.
         error: AssembleError,

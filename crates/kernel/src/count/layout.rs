@@ -40,7 +40,6 @@ pub(super) struct Napi {
     pub(super) config: Option<i16>,
 }
 
-/// Of softirqs.
 #[derive(Debug)]
 pub(super) struct Softirq {
     /// The trace point before one.

@@ -99,7 +99,7 @@ impl Point {
     ];
 }
 
-/// One record.
+/// One record of the ring: an event and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.

@@ -64,7 +64,6 @@ impl<'a> Attribute<'a> {
         u32::try_from(self.u64()?).map_err(|_| Malformed("a number is too large"))
     }
 
-    /// A switch.
     pub(crate) fn bool(&self) -> Result<bool, Malformed> {
         Ok(self.u64()? != 0)
     }

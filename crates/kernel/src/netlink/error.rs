@@ -7,7 +7,7 @@ use napkin_os::rights::Right;
 /// Why a request over netlink has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetlinkError {
-    /// No socket.
+    /// No netlink socket can be opened.
     #[error("cannot open a netlink socket ({step}): {errno}")]
     Open {
         /// The step that failed.
@@ -18,7 +18,7 @@ pub enum NetlinkError {
     /// The kernel lacks the whole family.
     #[error("this kernel has no netlink family `{family}`: {since} or later has it")]
     NoFamily {
-        /// Its name.
+        /// The family's name: `netdev`, `ethtool`.
         family: String,
         /// The first version of Linux that has it.
         since: &'static str,

@@ -35,9 +35,9 @@ pub(super) const NETDEV_A_QUEUE_NAPI_ID: u16 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// Lists devices.
+    /// `NETDEV_CMD_DEV_GET`: devices and what they can do.
     DevGet,
-    /// Lists queues.
+    /// `NETDEV_CMD_QUEUE_GET`: queues and the instance of each.
     QueueGet,
     /// Lists NAPI instances.
     NapiGet,
@@ -131,13 +131,13 @@ pub struct DevRecord {
     pub xdp_zc_max_segs: Option<u32>,
 }
 
-/// A direction.
+/// `enum netdev_queue_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueKind {
-    /// Receive.
+    /// Receive: `NETDEV_QUEUE_TYPE_RX`.
     Rx,
-    /// Transmit.
+    /// Transmit: `NETDEV_QUEUE_TYPE_TX`.
     Tx,
 }
 
@@ -145,11 +145,11 @@ pub enum QueueKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct QueueRecord {
-    /// Its device.
+    /// The interface's index, as `ip link` prints it before the name.
     pub ifindex: u32,
     /// Its number among the device's queues of its kind, from 0.
     pub id: u32,
-    /// Its direction.
+    /// Whether it receives or transmits.
     #[serde(rename = "type")]
     pub kind: QueueKind,
     /// The instance that polls it, where the driver says; a veth's does not.
@@ -160,7 +160,7 @@ pub struct QueueRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NapiRecord {
-    /// Its device.
+    /// The interface's index, as `ip link` prints it before the name.
     pub ifindex: u32,
     /// Its id, unique in the whole kernel while it lives.
     pub id: u32,

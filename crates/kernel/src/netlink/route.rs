@@ -33,9 +33,9 @@ pub(super) const IFA_ADDRESS: u16 = 1;
 pub(super) const IFA_LOCAL: u16 = 2;
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFF_UP: u32 = 1;
-/// `struct ifinfomsg`.
+/// `sizeof(struct ifinfomsg)`.
 const IFINFOMSG: usize = 16;
-/// `struct ifaddrmsg`.
+/// `sizeof(struct ifaddrmsg)`.
 const IFADDRMSG: usize = 8;
 
 /// A link, as `RTM_GETLINK` lists it.
@@ -44,7 +44,7 @@ const IFADDRMSG: usize = 8;
 pub struct LinkRecord {
     /// Its number in this namespace.
     pub ifindex: u32,
-    /// Its name.
+    /// `IFLA_IFNAME`: its name, at most 15 bytes.
     #[serde(rename = "ifname")]
     pub name: String,
     /// Its other names (`ip link property add dev eth0 altname ...`).
@@ -72,7 +72,7 @@ impl LinkRecord {
 pub struct AddressRecord {
     /// The link's number in this namespace.
     pub ifindex: u32,
-    /// The address.
+    /// `IFA_ADDRESS`: the address, without its prefix.
     pub ip: IpAddr,
     /// Bits of it that name its network.
     pub prefix: u8,
@@ -101,7 +101,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// Opens it.
+    /// Opens a socket of `NETLINK_ROUTE`, in this thread's network namespace.
     pub fn open() -> Result<Route, NetlinkError> {
         Connection::open(NETLINK_ROUTE).map(|connection| Route { connection })
     }

@@ -34,7 +34,7 @@ pub enum Kind {
 pub struct Descriptor {
     /// The thread in whose table it is: the process's id, unless a thread has a table of its own.
     pub tid: i32,
-    /// Its number.
+    /// Its number in the program's table, a name in `/proc/PID/fd`.
     pub fd: i32,
     /// What it refers to.
     pub kind: Kind,
@@ -63,7 +63,7 @@ pub struct Descriptors {
     pub seen: usize,
     /// Whether there were more than asked for.
     pub cut: bool,
-    /// Its tables.
+    /// The program's tables of descriptors; threads may have their own.
     pub tables: Tables,
 }
 
@@ -73,7 +73,7 @@ impl Descriptors {
         self.list.iter().copied().filter(|descriptor| descriptor.kind == Kind::Epoll)
     }
 
-    /// The sockets.
+    /// Those that are sockets, as `/proc/PID/fd` links them.
     pub fn sockets(&self) -> impl Iterator<Item = Descriptor> + '_ {
         let socket = |descriptor: &Descriptor| matches!(descriptor.kind, Kind::Socket(_));
         self.list.iter().copied().filter(socket)

@@ -13,7 +13,7 @@ pub enum ProcessError {
     /// There is none, or not any more.
     #[error("there is no process {pid}, or not any more")]
     Gone {
-        /// Its id.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
     },
     /// The id is that of one of its threads.
@@ -21,15 +21,15 @@ pub enum ProcessError {
     Thread {
         /// What was given.
         tid: i32,
-        /// The process.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
     },
     /// It is another user's, or protects itself.
     #[error("process {pid} ({comm}): {what} was refused: run as root, or with {right}")]
     Denied {
-        /// Its id.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
-        /// Its name.
+        /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
         comm: String,
         /// What was tried.
         what: &'static str,
@@ -47,7 +47,7 @@ pub enum ProcessError {
     /// A thread cannot have a CPU.
     #[error("process {pid}: {source}")]
     Placement {
-        /// Its id.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
         /// What the scheduler's system call was refused for.
         source: SchedError,
@@ -55,7 +55,7 @@ pub enum ProcessError {
     /// A change could not be written down, so it was not made.
     #[error("process {pid}: nothing more is set, as it cannot be written down: {reason}")]
     Unwritten {
-        /// Its id.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
         /// The reason, in words.
         reason: String,
@@ -63,15 +63,15 @@ pub enum ProcessError {
     /// This process has no descriptor left for it.
     #[error("process {pid}: {what} failed: {}", crate::open_files::advice())]
     NoDescriptor {
-        /// Its id.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
         /// What was tried.
         what: &'static str,
     },
-    /// Anything else.
+    /// A system call failed for another reason.
     #[error("process {pid}: {what} failed: {source}")]
     System {
-        /// Its id.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
         /// What was tried.
         what: &'static str,

@@ -69,7 +69,7 @@ impl Process {
         if process.start_time == start_time { Ok(process) } else { Err(ProcessError::Gone { pid }) }
     }
 
-    /// Its id.
+    /// Process ID. It stays this process's while the handle is held.
     pub const fn pid(&self) -> i32 {
         self.pid
     }

@@ -14,9 +14,9 @@ use super::socket;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Owner {
-    /// Its id.
+    /// Process ID, as this PID namespace has it.
     pub pid: i32,
-    /// Its name.
+    /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
     /// How many of its sockets. One that several processes share counts for each of them.
     pub sockets: usize,
@@ -28,7 +28,7 @@ pub struct Owner {
 pub struct Unseen(pub Vec<(i32, String)>);
 
 impl Unseen {
-    /// How many.
+    /// How many processes these are.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -44,7 +44,6 @@ pub struct Ready {
 }
 
 impl fmt::Display for Ready {
-    /// `7 (EPOLLOUT)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let events = match (self.readable, self.writable) {
             (true, true) => "EPOLLIN, EPOLLOUT",

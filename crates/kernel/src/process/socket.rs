@@ -30,7 +30,7 @@ pub struct Socket {
     pub napi_id: Option<u32>,
     /// The cookie of its network namespace; `None` before Linux 5.14.
     pub netns_cookie: Option<u64>,
-    /// Its options.
+    /// Its options as far as they concern polling.
     pub options: SocketOptions,
 }
 

@@ -45,7 +45,7 @@ pub enum Timeout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Wait {
-    /// The thread.
+    /// Thread ID: a name in `/proc/PID/task`.
     pub tid: i32,
     /// The descriptor of the epoll context, in the thread's table.
     pub epfd: i32,

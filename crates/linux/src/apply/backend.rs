@@ -8,7 +8,7 @@ use napkin_kernel::device::{Device, Napi};
 use napkin_kernel::probe::Kernel;
 use napkin_os::rights::Right;
 
-/// Which device.
+/// Where a device is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target<'a> {
     /// By its name.
@@ -22,7 +22,7 @@ pub enum Target<'a> {
 pub enum Whereabouts {
     /// In this network namespace, with this number.
     Here(u32),
-    /// In another.
+    /// In a namespace that is not this thread's.
     Elsewhere {
         /// As it is called there.
         ifname: String,
@@ -38,7 +38,7 @@ pub enum Whereabouts {
 /// A device as it was found, with the value of every place that it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The device.
+    /// The device as it was found: name, index, inode, driver.
     pub device: Device,
     /// What each place is set to.
     pub values: BTreeMap<Place, Value>,
@@ -85,7 +85,7 @@ impl Snapshot {
     }
 }
 
-/// The kernel.
+/// What `apply` and `restore` ask of a kernel; tests put a modelled one in its place.
 pub trait Backend {
     /// What it can do.
     fn kernel(&self) -> &Kernel;

@@ -16,22 +16,22 @@ use napkin_os::rights::Right;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// The device.
+    /// The device cannot be found or read.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Netlink.
+    /// A netlink request failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// Sysfs.
+    /// A file in sysfs cannot be read or written.
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
-    /// An interrupt.
+    /// An interrupt's CPUs cannot be read or written.
     #[error(transparent)]
     Irq(#[from] IrqError),
-    /// A thread.
+    /// A poll thread's CPUs or scheduling class cannot be set.
     #[error("the NAPI thread of {instance}: {source}")]
     Thread {
-        /// Whose.
+        /// The NAPI instance that the thread polls.
         instance: String,
         /// What the scheduler's system call was refused for.
         source: napkin_os::sched::SchedError,
@@ -54,7 +54,7 @@ pub enum BackendError {
     NoSuchValue {
         /// What was tried, as part of the sentence.
         what: &'static str,
-        /// The value.
+        /// The value as it was given.
         value: String,
     },
 }
@@ -84,9 +84,9 @@ pub enum PlanError {
     /// No such queue.
     #[error("{ifname} has no receive queue {queue} that an instance polls: there is {there}")]
     NoQueue {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
-        /// Which queue.
+        /// The queue's index among those of its direction, from 0.
         queue: u32,
         /// Those that there are.
         there: String,
@@ -97,9 +97,9 @@ pub enum PlanError {
          instance; leave --queue out to set all of {ifname}"
     )]
     QueueAlone {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
-        /// Which setting.
+        /// The setting, which the kernel has for a whole device only.
         setting: Setting,
         /// The running kernel.
         release: String,
@@ -112,7 +112,7 @@ pub enum PlanError {
          Linux 6.8 lists them first"
     )]
     NoInstances {
-        /// Which option.
+        /// The option that needs instances.
         option: &'static str,
         /// The running kernel.
         release: String,
@@ -127,10 +127,10 @@ pub enum PlanError {
     /// Nothing to give a priority to.
     #[error("--rt is for NAPI threads, and {policy} has none; threaded has")]
     NoThread {
-        /// The policy.
+        /// The policy as text.
         policy: String,
     },
-    /// No priority.
+    /// A real-time priority outside of 1 to 99.
     #[error("--rt takes a priority of 1 to 99, not {priority}")]
     Priority {
         /// What was asked for.
@@ -156,7 +156,7 @@ pub enum ApplyError {
     /// The journal. Without it nothing is changed.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The kernel.
+    /// The kernel refused something, or could not be asked.
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// A right is missing.
@@ -165,7 +165,7 @@ pub enum ApplyError {
          `napkin diff` show without it what would be"
     )]
     NoRight {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
         /// What is missing.
         right: Right,
@@ -183,7 +183,7 @@ pub enum ApplyError {
     /// A change failed in the middle.
     #[error("{failed}{}", undone(.left))]
     Stopped {
-        /// What failed.
+        /// Why applying stopped.
         failed: Box<ApplyError>,
         /// What could not be put back.
         left: Vec<String>,

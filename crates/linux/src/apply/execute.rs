@@ -16,7 +16,7 @@ use napkin_kernel::settings::Setting;
 /// What is to be applied, and where.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
-    /// The policy.
+    /// The policy, of which the instance's part is applied.
     pub policy: &'a Policy,
     /// The device's name.
     pub ifname: &'a str,

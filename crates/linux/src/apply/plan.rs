@@ -37,9 +37,9 @@ pub struct Options {
 pub struct Plan {
     /// The device's name.
     pub ifname: String,
-    /// Its number.
+    /// The interface's index, as `ip link` prints it before the name.
     pub ifindex: u32,
-    /// The policy.
+    /// The policy as text, in the form that `Policy` parses.
     pub policy: String,
     /// What to change, in the order in which it is safe.
     pub changes: Vec<Change>,

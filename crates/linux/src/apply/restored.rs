@@ -65,7 +65,7 @@ pub struct Failed {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceRestored {
-    /// Its name.
+    /// The interface's name, as `ip link` prints it.
     pub ifname: String,
     /// Whether it is there; what was changed on one that is not went with it.
     pub gone: bool,
@@ -118,7 +118,7 @@ impl DeviceRestored {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ProcessRestored {
-    /// Its id.
+    /// Process ID, as this PID namespace has it.
     pub pid: i32,
     /// What was put back (or would be), in words.
     pub changes: Vec<String>,
@@ -137,28 +137,28 @@ pub struct ProcessRestored {
 pub enum Also {
     /// Of another boot, whose settings died with it: dropped.
     OtherBoot {
-        /// Of what.
+        /// The device or the process that the journal is about.
         subject: Subject,
     },
     /// Of a network namespace that is gone: dropped.
     NamespaceGone {
-        /// Of what.
+        /// The device or the process that the journal is about.
         subject: Subject,
-        /// Which namespace.
+        /// Its network namespace: `net:[INODE]`, as in `/proc/PID/ns`.
         namespace: String,
     },
     /// Of another network namespace: left alone.
     OtherNamespace {
-        /// Of what.
+        /// The device or the process that the journal is about.
         subject: Subject,
-        /// Which namespace.
+        /// Its network namespace: `net:[INODE]`, as in `/proc/PID/ns`.
         namespace: String,
-        /// The file.
+        /// The journal's file, to be read by whoever enters that namespace.
         path: PathBuf,
     },
     /// It cannot be read.
     Unreadable {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
         /// The reason, in words.
         why: String,
@@ -171,11 +171,11 @@ pub enum Also {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Restoration {
-    /// Devices.
+    /// One for each device that had a journal.
     pub devices: Vec<DeviceRestored>,
-    /// Processes.
+    /// One for each process that had a journal.
     pub processes: Vec<ProcessRestored>,
-    /// Other files.
+    /// Journals that were left as they are, each with its reason.
     pub also: Vec<Also>,
 }
 

@@ -147,12 +147,11 @@ impl<R: Recorder> Attachment<R> {
         failing + self.missed.len() + self.ended_unset
     }
 
-    /// Their ids.
+    /// Process IDs of everything attached to, in the order found.
     pub fn pids(&self) -> Vec<i32> {
         self.tree.keys().copied().collect()
     }
 
-    /// They themselves.
     pub(super) fn attached(&self) -> impl Iterator<Item = &Process> {
         self.tree.values().map(|attached| &attached.process)
     }

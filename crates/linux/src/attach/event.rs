@@ -16,23 +16,23 @@ const FEW: usize = 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Event {
-    /// The process.
+    /// Process ID, as this PID namespace has it.
     pub pid: i32,
-    /// Its name.
+    /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
     /// The place on the device, or the setting of the process.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// What happened.
+/// What happened to the process, or was done to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", tag = "event")]
 #[non_exhaustive]
 pub enum EventKind {
     /// Epoll contexts were set.
     Epolls {
-        /// Their descriptors.
+        /// Their numbers in the program's table, names in `/proc/PID/fd`.
         fds: Vec<i32>,
         /// As they were set.
         params: Params,
@@ -44,35 +44,35 @@ pub enum EventKind {
     },
     /// Epoll contexts had the parameters already.
     Already {
-        /// Their descriptors.
+        /// Their numbers in the program's table, names in `/proc/PID/fd`.
         fds: Vec<i32>,
     },
     /// Sockets were set.
     Sockets {
-        /// How many.
+        /// Sockets whose options were set, by this look alone.
         count: usize,
         /// As they were set.
         options: SocketOptions,
     },
     /// A thread was pinned.
     Pinned {
-        /// The thread.
+        /// Thread ID: a name in `/proc/PID/task`.
         tid: i32,
         /// The instance whose packets it waits for.
         napi_id: u32,
-        /// The CPUs.
+        /// CPUs by the kernel's numbers; the thread or interrupt may use any of them.
         cpus: Vec<usize>,
     },
     /// A thread was not pinned.
     NotPinned {
-        /// The thread.
+        /// Thread ID: a name in `/proc/PID/task`.
         tid: i32,
         /// The reason, in words.
         why: String,
     },
     /// The program set parameters of its own after they were set from here: they are left.
     OwnParams {
-        /// The descriptor.
+        /// Its number in the program's table, a name in `/proc/PID/fd`.
         fd: i32,
         /// As they are now.
         now: Params,
@@ -87,7 +87,7 @@ pub enum EventKind {
         /// Its name before.
         before: String,
     },
-    /// It ended.
+    /// The process is gone; its settings went with it.
     Ended,
 }
 
@@ -150,7 +150,7 @@ pub enum Detail {
     /// What was set for the first time, and what failed.
     #[default]
     News,
-    /// Everything.
+    /// Every event.
     Everything,
 }
 

@@ -14,7 +14,6 @@ use napkin_kernel::process::{Params, Process, ProcessError};
 /// A context that is known at some place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
-    /// Its descriptor.
     pub(super) fd: i32,
     /// As it was; the same as `new` if the program had set it by itself.
     pub(super) old: Params,

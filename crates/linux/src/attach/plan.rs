@@ -26,7 +26,7 @@ pub enum PlanError {
          with socket-poller=inline, as in busypoll"
     )]
     SeparatePoller {
-        /// The policy.
+        /// The policy as text, in the form that `Policy` parses.
         policy: String,
     },
 }

@@ -34,13 +34,13 @@ pub enum RunError {
     /// There is none of this name.
     #[error("there is no program {program}, or not the interpreter that it names")]
     NotFound {
-        /// Its name.
+        /// The program as it was given.
         program: String,
     },
     /// It is there and cannot be executed.
     #[error("{program} cannot be executed: {source}")]
     NotExecutable {
-        /// Its name.
+        /// The program as it was given.
         program: String,
         /// The operating system's answer.
         source: io::Error,

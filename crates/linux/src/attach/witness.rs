@@ -86,7 +86,6 @@ impl Witness {
         Ok(witness)
     }
 
-    /// Its process.
     pub(super) const fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }

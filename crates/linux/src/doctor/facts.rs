@@ -36,7 +36,7 @@ pub struct Facts {
     pub receive: Receive,
     /// What concerns the whole machine.
     pub host: Host,
-    /// The programs.
+    /// The programs that were asked about, or that hold sockets on the device.
     pub programs: Vec<Program>,
     /// Other programs with sockets on the same instances.
     pub others: Known<Vec<Other>>,
@@ -49,9 +49,9 @@ pub struct Facts {
 /// Whether this kernel can do a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Support {
-    /// It can.
+    /// The kernel can do it.
     Yes,
-    /// It cannot.
+    /// The kernel lacks something that the policy needs.
     No {
         /// What it lacks, and which Linux has it.
         lacks: String,
@@ -63,7 +63,7 @@ pub enum Support {
 /// The thread of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollThread {
-    /// Its id.
+    /// Thread ID: a name in `/proc/PID/task`.
     pub tid: i32,
     /// Where it may run.
     pub cpus: Vec<usize>,
@@ -87,7 +87,7 @@ pub struct Receive {
 /// A receive ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ring {
-    /// Its entries.
+    /// Entries that it has now, one frame each.
     pub entries: u32,
     /// How many it could have.
     pub most: u32,
@@ -100,21 +100,21 @@ pub struct Host {
     pub cpus: Vec<usize>,
     /// Whether CPUs share cores.
     pub smt: Known<bool>,
-    /// `kernel.timer_migration`.
+    /// `kernel.timer_migration`: 1 moves timers to busy CPUs.
     pub timer_migration: Known<i64>,
     /// `kernel.sched_rt_runtime_us`; -1 is no limit.
     pub rt_runtime: Known<i64>,
-    /// `net.core.busy_poll`.
+    /// `net.core.busy_poll`: microseconds that `poll` and `select` spin.
     pub busy_poll: Known<i64>,
-    /// `net.core.busy_read`.
+    /// `net.core.busy_read`: microseconds that a blocking read spins.
     pub busy_read: Known<i64>,
-    /// `net.core.netdev_budget`.
+    /// `net.core.netdev_budget`: packets of one round of the network softirq.
     pub netdev_budget: Known<i64>,
-    /// `net.core.netdev_budget_usecs`.
+    /// `net.core.netdev_budget_usecs`: microseconds of one round of the network softirq.
     pub netdev_budget_usecs: Known<i64>,
-    /// `net.core.netdev_max_backlog`.
+    /// `net.core.netdev_max_backlog`: packets in a CPU's backlog queue.
     pub netdev_max_backlog: Known<i64>,
-    /// `net.core.rps_sock_flow_entries`.
+    /// `net.core.rps_sock_flow_entries`: entries of the table of RFS; 0 is off.
     pub rps_sock_flow_entries: Known<i64>,
     /// The CPUs of unbound workqueues.
     pub workqueue_cpus: Known<Vec<usize>>,
@@ -149,7 +149,7 @@ pub struct Polls {
     pub thread: u64,
     /// Polls by applications.
     pub application: u64,
-    /// Packets.
+    /// Packets taken in the window.
     pub packets: u64,
     /// Timers of suspended instances that fired, where it could be told.
     pub suspend_expiries: Option<u64>,
@@ -164,12 +164,12 @@ pub struct Unpolled {
     pub suspensions: u64,
 }
 
-/// A program.
+/// A program under inspection, with what it waits on.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Its id.
+    /// Process ID, as this PID namespace has it.
     pub pid: i32,
-    /// Its name.
+    /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
     /// The words with which it was started; none if they cannot be seen.
     pub command: Vec<String>,
@@ -181,7 +181,7 @@ pub struct Program {
     pub epolls: Known<Vec<Epoll>>,
     /// Its sockets of the internet protocols, in this network namespace.
     pub sockets: Known<Vec<Socket>>,
-    /// Its threads.
+    /// Its threads, with their CPUs and classes.
     pub threads: Vec<Thread>,
     /// Its waits: those in which its threads were seen asleep, and those that were counted.
     pub waits: Known<Vec<Wait>>,
@@ -194,9 +194,9 @@ pub struct Program {
 /// An epoll descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epoll {
-    /// Its number.
+    /// Its number in the program's table, a name in `/proc/PID/fd`.
     pub fd: i32,
-    /// Its parameters.
+    /// Its parameters, as `EPIOCGPARAMS` reads them.
     pub params: Known<EpollPolicy>,
     /// The descriptors in it.
     pub members: Vec<i32>,
@@ -204,16 +204,16 @@ pub struct Epoll {
     pub always_ready: Known<Vec<Ready>>,
 }
 
-/// A socket.
+/// A program's socket, as far as delivery is concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Socket {
-    /// Its number.
+    /// Its number in the program's table, a name in `/proc/PID/fd`.
     pub fd: i32,
     /// What it is for.
     pub kind: SocketKind,
     /// Its own address.
     pub local: Option<IpAddr>,
-    /// `SO_INCOMING_NAPI_ID`.
+    /// `SO_INCOMING_NAPI_ID`: 0 before the first packet.
     pub napi_id: u32,
     /// `SO_BUSY_POLL`, in microseconds.
     pub busy_poll_usecs: u32,
@@ -230,10 +230,10 @@ pub enum SocketKind {
     Listener,
 }
 
-/// A thread.
+/// A program's thread, and where it may run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// Its id.
+    /// Thread ID: a name in `/proc/PID/task`.
     pub tid: i32,
     /// Where it may run.
     pub cpus: Vec<usize>,
@@ -246,7 +246,7 @@ pub struct Thread {
 /// A wait on an epoll descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// The thread.
+    /// Thread ID: a name in `/proc/PID/task`.
     pub tid: i32,
     /// The epoll descriptor.
     pub epoll: i32,
@@ -261,9 +261,9 @@ pub struct Wait {
 /// A program that shares the device's instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Other {
-    /// Its id.
+    /// Process ID, as this PID namespace has it.
     pub pid: i32,
-    /// Its name.
+    /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
     /// The instances by which it receives.
     pub napi_ids: BTreeSet<u32>,
@@ -355,7 +355,6 @@ impl Facts {
 }
 
 impl Program {
-    /// `memcached[812]`.
     pub(super) fn name(&self) -> String {
         format!("{}[{}]", self.comm, self.pid)
     }

@@ -16,7 +16,7 @@ pub enum Status {
     Advice,
     /// It could not be seen.
     Unknown,
-    /// In order.
+    /// As the policy wants it.
     Ok,
 }
 
@@ -56,7 +56,6 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// In order.
     pub(super) fn ok(what: impl Into<String>, seen: impl Into<String>) -> Finding {
         Finding::new(Status::Ok, what, seen, None)
     }
@@ -110,7 +109,7 @@ impl Finding {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
-    /// The device.
+    /// The interface's name, as `ip link` prints it.
     pub ifname: String,
     /// The policy whose conditions were checked.
     pub policy: String,

@@ -43,7 +43,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Longest window.
+    /// The longest window that may be asked for.
     pub const LONGEST: Duration = Duration::from_secs(60);
 }
 
@@ -79,7 +79,7 @@ pub enum DoctorError {
         .there.join(", ")
     )]
     WhichDevice {
-        /// The program.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
         /// What was missing to look at its sockets.
         unseen: Option<String>,

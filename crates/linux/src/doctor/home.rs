@@ -23,7 +23,6 @@ pub(super) struct Pair<'a> {
     pub(super) id: u32,
     /// The thread's name: `memcached[812] thread 813`.
     pub(super) name: String,
-    /// The thread.
     pub(super) thread: &'a Thread,
     /// Whether it waits for no other instance's.
     pub(super) alone: bool,
@@ -41,7 +40,6 @@ pub(super) struct Homes<'a> {
 }
 
 impl<'a> Homes<'a> {
-    /// Finds them.
     pub(super) fn of(facts: &'a Facts) -> Homes<'a> {
         let pairs = pairs(facts);
         let allowed = facts.programs.iter().flat_map(|program| {

@@ -14,120 +14,120 @@ use serde::Serializer;
 use napkin_kernel::shell::{dev, word as quoted};
 use napkin_os::procfs::Sysctl;
 
-/// One change.
+/// A change that would mend a finding; printed as a command, never made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mend {
     /// The device part of a policy, on every instance that receives.
     Apply {
         /// The policy to apply.
         policy: Policy,
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
     },
     /// The instance of one receive queue is set back to `base`.
     Release {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
-        /// The queue.
+        /// The queue's index among those of its direction, from 0.
         queue: u32,
     },
     /// The program part of a policy; with a device, its device part, too.
     Attach {
-        /// The program.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
-        /// The policy.
+        /// The policy that its epoll contexts get.
         policy: Policy,
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: Option<String>,
     },
     /// A program is started under a policy.
     Run {
-        /// The policy.
+        /// The policy under which it is to be started.
         policy: Policy,
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
     },
     /// memcached is started again with a thread for each of so many instances.
     Memcached {
         /// The program as it runs now.
         pid: i32,
-        /// The threads.
+        /// Threads that it should have (`-t`).
         threads: usize,
     },
     /// The device is set up.
     LinkUp {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
     },
     /// GRO is switched on.
     Gro {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
     },
     /// The other end of a veth no longer makes large packets.
     PeerOffloads,
     /// The device gets one receive queue.
     OneChannel {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
         /// Whether its queues are set for each direction alone, as a veth's.
         per_direction: bool,
     },
     /// The receive ring's size.
     Ring {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
-        /// Its entries.
+        /// Entries that the ring should have.
         entries: u32,
     },
     /// The device's own interrupt moderation is switched off.
     FixedModeration {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
     },
     /// RPS is switched off.
     NoRps {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
         /// The receive queue; `None` for all.
         queue: Option<u32>,
     },
     /// RFS is switched off.
     NoRfs {
-        /// The device.
+        /// The interface's name, as `ip link` prints it.
         ifname: String,
         /// The receive queue; `None` for all.
         queue: Option<u32>,
     },
     /// The CPUs to which an interrupt may go.
     IrqCpus {
-        /// Its number.
+        /// Its number, as in `/proc/interrupts`.
         irq: u32,
-        /// The CPUs.
+        /// CPUs by the kernel's numbers; the thread or interrupt may use any of them.
         cpus: Vec<usize>,
     },
     /// The CPUs on which a thread may run.
     ThreadCpus {
-        /// Its id.
+        /// Thread ID: a name in `/proc/PID/task`.
         tid: i32,
-        /// The CPUs.
+        /// CPUs by the kernel's numbers; the thread or interrupt may use any of them.
         cpus: Vec<usize>,
     },
     /// A thread is no longer a real-time one.
     FairThread {
-        /// Its id.
+        /// Thread ID: a name in `/proc/PID/task`.
         tid: i32,
     },
     /// A switch of the kernel's.
     Sysctl {
-        /// The switch.
+        /// The sysctl that is written.
         name: Sysctl,
-        /// Its value.
+        /// The value that is written.
         value: i64,
     },
     /// The CPUs of unbound workqueues.
     WorkqueueCpus {
-        /// The CPUs.
+        /// CPUs by the kernel's numbers; the thread or interrupt may use any of them.
         cpus: Vec<usize>,
     },
     /// One CPU of each core is left on.

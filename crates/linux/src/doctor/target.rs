@@ -32,7 +32,6 @@ pub(super) const PROPORTION: u64 = 10;
 /// From here on a program that hangs makes others wait noticeably (every published set-up: 20 ms).
 pub(super) const LONG_SUSPENSION: Ns = 100 * MILLISECOND;
 
-/// The policy.
 pub(super) fn of(facts: &Facts) -> Policy {
     let mut policy = facts.policy;
     if let Ok(Support::No { nearest: Some(nearest), .. }) = &facts.support {

@@ -30,7 +30,7 @@ const WINDOW: Duration = Duration::from_millis(20);
 pub struct Cause {
     /// The program's id.
     pub pid: i32,
-    /// Its name.
+    /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
     /// Its threads that wait on the context; none if that could not be seen.
     pub threads: Vec<i32>,

@@ -12,13 +12,13 @@ use super::cause::Cause;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Event {
-    /// The device.
+    /// The interface's name, as `ip link` prints it.
     pub ifname: String,
     /// What the instance polls: `queue 0`.
     pub subject: String,
     /// Its NAPI id.
     pub napi_id: u32,
-    /// What happened.
+    /// What the guard saw or did.
     #[serde(flatten)]
     pub kind: EventKind,
 }

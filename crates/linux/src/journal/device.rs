@@ -16,7 +16,6 @@ use super::log::{Header, Log, Subject};
 use super::records::Records;
 use crate::{place::Spot, place::ThreadId, place::Value};
 
-/// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Entry {

@@ -28,7 +28,7 @@ pub enum JournalError {
          NAPKIN_STATE to another directory", path.display()
     )]
     Unsafe {
-        /// The directory.
+        /// The directory of the journals.
         path: PathBuf,
         /// What is wrong with it.
         why: &'static str,
@@ -57,7 +57,7 @@ pub enum JournalError {
          the file up with `napkin restore --forget`", path.display()
     )]
     Corrupt {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
         /// Which line, from 1.
         line: usize,
@@ -70,17 +70,17 @@ pub enum JournalError {
          `napkin restore --forget`", path.display()
     )]
     TooLarge {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
-        /// The limit.
+        /// The limit, bytes.
         limit: u64,
     },
     /// Another line would make it longer than is read again.
     #[error("{} is full: it has no room for more than {limit} bytes", path.display())]
     Full {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
-        /// The limit.
+        /// The limit, bytes.
         limit: u64,
     },
     /// Another napkin is at it.

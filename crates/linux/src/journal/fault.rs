@@ -4,7 +4,6 @@
 //! before and after each line of a journal, each change, and each removal of a journal. Release
 //! builds have none.
 
-/// A point.
 #[inline]
 pub(crate) fn point() {
     #[cfg(debug_assertions)]

@@ -33,7 +33,7 @@ pub struct Header {
     pub boot_id: String,
     /// The network namespace in which the first of them was.
     pub namespace: Identity,
-    /// Of what.
+    /// The device or the process that it is about.
     pub subject: Subject,
 }
 
@@ -41,7 +41,7 @@ pub struct Header {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
-    /// A device.
+    /// A network device, in one namespace after another.
     #[serde(rename_all = "kebab-case")]
     Device {
         /// Its number in the namespace.
@@ -53,10 +53,10 @@ pub enum Subject {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         identity: Option<u64>,
     },
-    /// A process.
+    /// A process, and with it its descriptors and threads.
     #[serde(rename_all = "kebab-case")]
     Process {
-        /// Its id.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
         /// When it started, in the kernel's clock ticks since boot: ids are used again.
         start_time: u64,

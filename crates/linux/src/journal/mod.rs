@@ -53,22 +53,22 @@ pub struct Store {
 pub enum Found {
     /// A device that was first changed in this namespace.
     Device(DeviceJournal),
-    /// A process.
+    /// A process's journal, of this boot and this namespace.
     Process(ProcessJournal),
     /// Of another boot: what it tells of is gone.
     OtherBoot {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
         /// What was changed.
         subject: Subject,
     },
     /// A device that was first changed in another network namespace.
     OtherNamespace {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
         /// What was changed.
         subject: Subject,
-        /// Which namespace.
+        /// The namespace of which it is.
         namespace: Identity,
         /// Whether there is such a namespace; `None` if that cannot be known.
         alive: Option<bool>,
@@ -77,12 +77,12 @@ pub enum Found {
     },
     /// None of its lines was completed: nothing was changed.
     Empty {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
     },
     /// It cannot be read.
     Unreadable {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
         /// What kept the journal from being read.
         error: JournalError,

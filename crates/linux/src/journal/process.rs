@@ -179,7 +179,7 @@ pub struct ProcessJournals {
 }
 
 impl ProcessJournals {
-    /// None yet.
+    /// A recorder without a journal; each process's is opened when something of it changes.
     pub fn new(store: Store) -> ProcessJournals {
         ProcessJournals { store, open: BTreeMap::new(), refused: BTreeMap::new() }
     }

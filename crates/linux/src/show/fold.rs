@@ -17,7 +17,7 @@ pub struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Their ids.
+    /// NAPI IDs of the group, in the device's order.
     pub fn ids(&self) -> Vec<u32> {
         self.napis.iter().map(|it| it.napi.id).collect()
     }

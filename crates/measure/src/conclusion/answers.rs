@@ -8,7 +8,6 @@ use super::{of_its_cpu, times};
 /// A policy that serves less than this share of what it is asked for does not carry the load.
 const CARRIED: f64 = 0.98;
 
-/// The sentence.
 pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     let group = highest(groups)?;
     let rows = Group { load: group.load.clone(), rows: carrying(group) };

@@ -18,7 +18,7 @@ pub enum Unit {
     Plain,
     /// A count; of a map of counts, their sum.
     Count,
-    /// Nanoseconds.
+    /// Nanoseconds, printed in the unit that suits them.
     Time,
     /// A number a second.
     Rate,
@@ -28,7 +28,7 @@ pub enum Unit {
     Ratio,
 }
 
-/// A column.
+/// A table's column: its heading, unit and value of a row.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Column {
     /// What stands over it.

@@ -5,14 +5,14 @@ use napkin_policy::{FAMILIES, PRESETS};
 /// The kernel's documentation of what has become of them.
 pub const KERNEL_DOCUMENTATION: &str = "https://docs.kernel.org/networking/napi.html";
 
-/// A proposal.
+/// A published proposal, as a page names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposal {
     /// Its year, by which policies and experiments name it.
     pub year: &'static str,
-    /// Its subject.
+    /// Its subject line.
     pub title: &'static str,
-    /// Its authors.
+    /// Its authors, as they signed it.
     pub by: &'static str,
     /// Where it can be read: the message with the figures, or a search for its subject in the archive.
     pub url: &'static str,

@@ -60,7 +60,7 @@ pub enum Arrivals {
         /// Requests under way at a time; at least 1.
         outstanding: u16,
     },
-    /// None.
+    /// No frame ever comes.
     Silent,
 }
 

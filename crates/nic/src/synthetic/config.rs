@@ -70,7 +70,7 @@ pub struct SyntheticConfig {
     /// How many frames are scheduled in all, those included that are dropped or fall into a time in
     /// which the source is stopped; `u64::MAX` for no end.
     pub count: u64,
-    /// Their flows.
+    /// Flows among which the frames are divided.
     pub flows: Flows,
     /// Frames the receive ring holds, from 1 to [`MAX_RING`]; what arrives beyond is dropped.
     pub rx_ring: u32,
@@ -214,7 +214,7 @@ pub enum ConfigError {
     /// A ring of an impossible size.
     #[error("a {name} ring of {size} frames is out of range: give 1 to {MAX_RING}")]
     Ring {
-        /// Which ring.
+        /// The ring, receive or transmit.
         name: &'static str,
         /// What was given.
         size: u32,
@@ -225,7 +225,7 @@ pub enum ConfigError {
     /// Moderation waits for more frames than the ring can hold.
     #[error("rx-frames of {frames} is never reached in a ring of {ring}: give at most {ring}")]
     FramesBeyondRing {
-        /// `rx-frames`.
+        /// `rx-frames` as it was given.
         frames: u32,
         /// The ring's size.
         ring: u32,

@@ -13,11 +13,11 @@ const LIMIT: usize = 64 << 20;
 pub struct Interrupts {
     /// The CPUs that are on, in the order of the counts.
     pub cpus: Vec<usize>,
-    /// By number.
+    /// By their number, the first column of the file.
     pub irqs: BTreeMap<u32, Interrupt>,
 }
 
-/// One interrupt.
+/// An interrupt: its counts by CPU and its name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Interrupt {
     /// Times that it came since it was set up, on each of [`Interrupts::cpus`].

@@ -43,7 +43,7 @@ pub enum IrqError {
         /// Those that were asked for.
         cpus: CpuList,
     },
-    /// Something else.
+    /// Reading or writing failed for another reason.
     #[error("interrupt {irq}'s CPUs cannot be had: {source}")]
     Io {
         /// The interrupt's number, as in `/proc/interrupts`.

@@ -22,7 +22,7 @@ pub struct CpuTimes {
     pub nice_ns: u64,
     /// In the kernel on behalf of threads, its own threads included.
     pub system_ns: u64,
-    /// Idle.
+    /// Idle time since boot, ns.
     pub idle_ns: u64,
     /// Idle, with a thread that waits for a disk.
     pub iowait_ns: u64,

@@ -39,7 +39,7 @@ pub enum Sysctl {
 }
 
 impl Sysctl {
-    /// All.
+    /// Every switch that is known here.
     pub const ALL: [Sysctl; 10] = [
         Sysctl::BusyPoll,
         Sysctl::BusyRead,
@@ -107,19 +107,19 @@ pub enum SysctlError {
     /// This kernel was built without it, or is older.
     #[error("this kernel has no {sysctl}")]
     Absent {
-        /// The switch.
+        /// The switch that was asked for.
         sysctl: Sysctl,
     },
     /// There it is, but not to be seen from here.
     #[error("{sysctl} is shown only in the host's own network namespace; look from there")]
     Hidden {
-        /// The switch.
+        /// The switch that was asked for.
         sysctl: Sysctl,
     },
-    /// Something else.
+    /// Reading or writing failed for another reason.
     #[error("{sysctl} cannot be read: {source}")]
     Io {
-        /// The switch.
+        /// The switch that was asked for.
         sysctl: Sysctl,
         /// The operating system's answer.
         source: io::Error,

@@ -15,7 +15,7 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 /// What `/proc/PID/task/TID/stat` says of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadStat {
-    /// Its id.
+    /// Thread ID: a name in `/proc/PID/task`.
     pub tid: i32,
     /// Its name. A kernel thread's is whole since 5.17, and cut after 15 bytes before.
     pub comm: String,
@@ -107,7 +107,7 @@ pub fn comm(pid: i32) -> Option<String> {
 /// A `napi/*` thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NapiThread {
-    /// Its id.
+    /// Process ID, as this PID namespace has it.
     pub pid: i32,
     /// Its device, as it was named when the thread was made; cut before Linux 5.17.
     pub ifname: String,

@@ -28,7 +28,7 @@ pub enum Class {
 pub struct Placement {
     /// The operating system's CPUs; empty for all.
     pub cpus: Vec<usize>,
-    /// The class.
+    /// Scheduling class, and its priority or nice value.
     pub class: Class,
 }
 
@@ -62,7 +62,7 @@ pub enum SchedError {
          RLIMIT_RTPRIO (ulimit -r)"
     )]
     RealTime {
-        /// Which priority.
+        /// The priority that was asked for.
         priority: u8,
         /// The operating system's answer.
         source: io::Errno,

@@ -260,7 +260,6 @@ impl Memcached {
         answer(output, quiet, if hit { "DELETED\r\n" } else { "NOT_FOUND\r\n" })
     }
 
-    /// `incr`, `decr`.
     fn add_to(&self, line: &mut Line<'_>, down: bool, output: &mut Vec<u8>, now: Ns) -> Answered {
         let (Some(key), Some(delta)) = (line.word(), line.word()) else {
             return say(output, ERROR);

@@ -108,7 +108,7 @@ impl Memcached {
         Ok(Memcached { store, stats: Arc::default(), limits, epoch })
     }
 
-    /// The items.
+    /// The items, which all threads share.
     pub fn store(&self) -> &Store {
         &self.store
     }

@@ -61,7 +61,7 @@ impl Stats {
         self.cmd_get.load(Ordering::Relaxed)
     }
 
-    /// Storage commands.
+    /// Commands that store (`cmd_set`).
     pub fn sets(&self) -> u64 {
         self.cmd_set.load(Ordering::Relaxed)
     }

@@ -19,9 +19,9 @@ pub const ITEM_OVERHEAD: usize = 200;
 /// One state of an item.
 #[derive(Debug, Clone)]
 pub struct Value {
-    /// The bytes.
+    /// The client's bytes, without their line end.
     pub data: Box<[u8]>,
-    /// The client's.
+    /// A number that is the client's own affair.
     pub flags: u32,
     /// Unique, and larger than that of any state before it, unless a client gave it.
     pub cas: u64,
@@ -33,7 +33,7 @@ pub struct Value {
     pub stale: bool,
 }
 
-/// An item.
+/// An item with its key's bookkeeping.
 #[derive(Debug)]
 pub struct Entry {
     key: Arc<[u8]>,
@@ -60,7 +60,7 @@ pub enum Change<R> {
     Leave(R),
 }
 
-/// The items.
+/// The items of all threads, within a bound of memory.
 #[derive(Debug)]
 pub struct Store {
     map: HashMap<Arc<[u8]>, Arc<Entry>>,

@@ -10,7 +10,7 @@ use crate::wire::{ETHERNET_HEADER, IPV4_HEADER};
 /// A connection's two ends: what its segments are told apart by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flow {
-    /// Ours.
+    /// Our port, host byte order.
     pub port: u16,
     /// The peer's address and port.
     pub peer: SocketAddrV4,

@@ -71,7 +71,7 @@ impl TcpLimits {
 pub struct TcpCounters {
     /// Segments taken out of the receive buffer.
     pub segments: u64,
-    /// Segments sent.
+    /// Segments sent, repeats included.
     pub sent: u64,
     /// Segments that the queue did not take.
     pub send_failures: u64,

@@ -19,10 +19,10 @@ use std::fmt::Display;
 use super::facts::Facts;
 use super::finding::{Finding, Report};
 
-/// A condition.
+/// A condition that is looked at, and how.
 #[derive(Clone, Copy)]
 pub struct Check {
-    /// Its name.
+    /// Its name, as `napkin doctor` prints it.
     pub name: &'static str,
     /// What has to hold.
     pub what: &'static str,

@@ -82,7 +82,7 @@ pub(super) fn settings(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Who polls.
+/// Whether who polls is who the policy says.
 pub(super) fn threaded(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() {
         return vec![];

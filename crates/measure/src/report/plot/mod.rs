@@ -24,13 +24,13 @@ pub struct Figure {
     pub title: String,
     /// How to read it, and what to look for.
     pub caption: String,
-    /// The plot.
+    /// What is drawn above the caption.
     pub plot: Plot,
     /// What has no figure in it, and why, a sentence each.
     pub gaps: Vec<String>,
 }
 
-/// A plot.
+/// The kinds of plots that a page has.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plot {
     /// Lines with marks.
@@ -71,11 +71,11 @@ pub struct Lines {
     pub named: Vec<String>,
     /// The vertical axis. A logarithmic one does not show values at or below zero.
     pub y: Axis,
-    /// The lines.
+    /// The lines, in the order of the legend.
     pub series: Vec<Series>,
 }
 
-/// A line.
+/// A line, with its name in the legend.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// Whose it is.
@@ -91,7 +91,7 @@ pub struct Series {
 /// A place on a horizontal axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum At {
-    /// A number.
+    /// A place on a scale of numbers.
     Number(f64),
     /// One of the axis's named places.
     Name(usize),
@@ -100,7 +100,7 @@ pub enum At {
 /// A point of a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Across.
+    /// Its place on the horizontal axis.
     pub x: At,
     /// Up; `None` where there is no figure, and the line is interrupted.
     pub y: Option<f64>,
@@ -135,9 +135,9 @@ pub struct Kind {
 pub struct DotRow {
     /// The heading that it stands under; empty without one.
     pub group: String,
-    /// Its name.
+    /// Its name, left of the row.
     pub name: String,
-    /// Its dots.
+    /// Its dots, in any order.
     pub dots: Vec<Dot>,
 }
 

@@ -29,7 +29,6 @@ const LEGEND_LINE: f64 = 20.0;
 
 /// What is drawn of a plot.
 pub(super) struct Drawing {
-    /// Its elements.
     pub(super) body: String,
     /// Its height without the legend.
     pub(super) height: f64,

@@ -5,7 +5,6 @@ use super::Machine;
 use crate::support::tests::linux;
 use napkin_kernel::process::Ready;
 
-/// Breaks something.
 pub(super) type Break = fn(&mut Machine, u32);
 
 /// One of a few.

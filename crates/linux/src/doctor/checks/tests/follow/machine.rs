@@ -23,7 +23,6 @@ pub(super) struct Load {
     pub(super) hangs: bool,
 }
 
-/// A host.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) facts: Facts,
