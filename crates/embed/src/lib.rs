@@ -181,6 +181,7 @@ pub use napkin_engine::{
 };
 pub use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
 pub use napkin_nic::tap::{Tap, TapConfig};
+pub use napkin_nic::{CableQueue, EndConfig, cable};
 pub use napkin_nic::{Frame, PacketQueue, Pool, QueueCounters, SendError, Transmitter};
 pub use napkin_policy::Policy;
 pub use napkin_service::{Echo, Pump, Served, Service, Sink, StreamService};

@@ -7,21 +7,27 @@
 //! - the [`synthetic`] queue: an open-loop source inside the queue itself, with a ring that
 //!   overflows and moderated interrupts, as a NIC has;
 //! - the [`tap`] device: real frames to and from the operating system's network stack;
+//! - a [`cable`](mod@cable): two ends in memory, flows spread over the queues of each by [`Toeplitz`];
 //! - [`faulty`]: a wrapper that loses, corrupts and truncates what another queue receives.
 //!
 //! A device knows Ethernet and nothing above it, and does not know who polls it. (Only the TAP device
-//! can give the kernel's end of its cable an IP address, so that nobody needs another tool for it.)
+//! can give the kernel's end of its cable an IP address, so that nobody needs another tool for it; and the
+//! hash reads addresses and ports, as a card's does.)
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
+pub mod cable;
 pub mod counters;
 pub mod device;
 pub mod faulty;
 pub mod frame;
 pub mod synthetic;
 pub mod tap;
+pub mod toeplitz;
 mod tun_ioctl;
 
+pub use cable::{CableQueue, EndConfig, cable};
 pub use counters::{QueueCounters, QueueCounts};
 pub use device::{ETHERNET_HEADER, PacketQueue, SendError, Transmitter};
 pub use frame::{FRAME_CAPACITY, Frame, Pool};
+pub use toeplitz::Toeplitz;

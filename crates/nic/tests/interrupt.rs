@@ -3,11 +3,12 @@
 //! No times are asserted, only that whoever sleeps is woken: a lost interrupt is a test that fails
 //! after ten seconds.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use napkin_nic::synthetic::{Arrivals, Moderation, SyntheticConfig, SyntheticQueue};
-use napkin_nic::{Frame, PacketQueue, Pool, SendError};
+use napkin_nic::{EndConfig, Frame, PacketQueue, Pool, SendError, cable};
 use napkin_policy::Ns;
 use rustix::event::epoll;
 use rustix::time::{ClockId, clock_gettime};
@@ -18,19 +19,22 @@ fn now() -> Ns {
 }
 
 /// The smallest engine: sleeps, wins, masks, polls, unmasks.
-struct Engine {
-    queue: SyntheticQueue,
+struct Engine<Q> {
+    queue: Q,
     epoll: std::os::fd::OwnedFd,
     frames: Vec<Frame>,
     tx: u64,
     rx: u64,
 }
 
-impl Engine {
-    fn new(config: SyntheticConfig) -> Engine {
-        let template = |_: u32, _: u64, _: &mut [u8]| 60;
-        let queue = SyntheticQueue::new(&config, Box::new(template), Pool::new(64), None);
-        let queue = queue.expect("a valid configuration");
+fn synthetic(config: &SyntheticConfig) -> Engine<SyntheticQueue> {
+    let template = |_: u32, _: u64, _: &mut [u8]| 60;
+    let queue = SyntheticQueue::new(config, Box::new(template), Pool::new(64), None);
+    Engine::new(queue.expect("a valid configuration"))
+}
+
+impl<Q: PacketQueue + Debug> Engine<Q> {
+    fn new(queue: Q) -> Engine<Q> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll descriptor");
         let data = epoll::EventData::new_u64(0);
         epoll::add(&epoll, queue.interrupt(), data, epoll::EventFlags::empty()).expect("added");
@@ -74,7 +78,7 @@ fn every_frame_that_arrives_while_the_engine_sleeps_wakes_it() {
     let arrivals = Arrivals::Poisson { per_second: 20_000.0 };
     let config =
         SyntheticConfig { arrivals, moderation, start: now(), count: 2_000, ..Default::default() };
-    let mut engine = Engine::new(config);
+    let mut engine = synthetic(&config);
     let counters = engine.queue.counters();
     engine.drain();
     while engine.rx + counters.read().rx_dropped_ring < 2_000 {
@@ -89,7 +93,7 @@ fn every_frame_that_arrives_while_the_engine_sleeps_wakes_it() {
 #[test]
 fn every_transmission_of_another_thread_wakes_the_engine_when_it_completes() {
     let config = SyntheticConfig { tx_ring: 8, tx_ns: 2_000, ..Default::default() };
-    let mut engine = Engine::new(config);
+    let mut engine = synthetic(&config);
     let wire = engine.queue.transmitter();
     let sent = Arc::new(AtomicU64::new(0));
     let senders: Vec<_> = (0..3)
@@ -122,7 +126,7 @@ fn every_transmission_of_another_thread_wakes_the_engine_when_it_completes() {
 fn a_flood_goes_on_whether_the_engine_sleeps_or_not() {
     let arrivals = Arrivals::Flood { turnaround: 5_000, outstanding: 2 };
     let config = SyntheticConfig { arrivals, start: now(), count: 1_000, ..Default::default() };
-    let mut engine = Engine::new(config);
+    let mut engine = synthetic(&config);
     let wire = engine.queue.transmitter();
     engine.drain();
     let mut answered = 0;
@@ -137,4 +141,34 @@ fn a_flood_goes_on_whether_the_engine_sleeps_or_not() {
         }
     }
     assert_eq!(engine.queue.counters().read().rx_packets, 1_000);
+}
+
+#[test]
+fn every_frame_of_a_cable_wakes_the_engine_whoever_sends_it() {
+    let end = || EndConfig { queues: 1, ring: 8, pool: Pool::new(64) };
+    let (mut here, mut there) = cable(end(), end()).expect("a cable");
+    let (mut engine, there) = (Engine::new(here.remove(0)), there.remove(0));
+    let wire = there.transmitter();
+    let senders: Vec<_> = (0..3)
+        .map(|_| {
+            let wire = Arc::clone(&wire);
+            std::thread::spawn(move || {
+                for _ in 0..3_000 {
+                    // The engine has to be woken to make room: the ring is small.
+                    while let Err(error) = wire.send(&[0; 60], now()) {
+                        assert_eq!(error, SendError::RingFull);
+                        std::thread::yield_now();
+                    }
+                }
+            })
+        })
+        .collect();
+    engine.drain();
+    while engine.rx < 9_000 {
+        engine.sleep();
+        engine.drain();
+    }
+    senders.into_iter().for_each(|sender| sender.join().expect("ends"));
+    let (sent, received) = (there.counters().read(), engine.queue.counters().read());
+    assert_eq!((sent.tx_packets, received.rx_packets, engine.queue.pending()), (9_000, 9_000, 0));
 }

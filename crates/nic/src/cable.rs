@@ -1,0 +1,575 @@
+//! A cable between two devices in memory: what one end sends, the other receives.
+//!
+//! Both ends are in one process, each with as many queues as it was asked for. A frame goes to the
+//! queue that its flow hashes to ([`Toeplitz`], with a key of each end's own), by one copy into a buffer
+//! of the receiving end's pool. Nothing is lost on the way: a ring that is full refuses the frame
+//! ([`SendError::RingFull`]), as a link with flow control does. A queue interrupts once for each time
+//! that it was unmasked, without moderation; transmissions end within the call that makes them.
+//!
+//! # The ring
+//!
+//! Many may send and one polls, none waits for another: a real-time thread that polls may have preempted
+//! a sender on its own CPU in the middle of a push. A sender takes a place by its number and marks it
+//! when the frame is there. A poll ends at the first place without a mark, and whoever marks one rings
+//! if the queue is unmasked: it marks first and then looks, while the queue unmasks first and then looks
+//! at the place, both sequentially consistent, so one of them sees the other.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use napkin_core::Work;
+use napkin_policy::Ns;
+use rustix::event::{EventfdFlags, eventfd};
+use thiserror::Error;
+
+use crate::counters::add;
+use crate::{
+    ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, SendError, Toeplitz,
+    Transmitter,
+};
+
+/// The most frames that a ring holds.
+pub const MAX_RING: usize = 1 << 16;
+
+/// The most queues of an end.
+pub const MAX_QUEUES: u16 = 1_024;
+
+/// One end of a cable.
+#[derive(Debug)]
+pub struct EndConfig {
+    /// How many queues, from 1 to [`MAX_QUEUES`].
+    pub queues: u16,
+    /// How many frames a queue's receive ring holds, from 1 to [`MAX_RING`].
+    pub ring: usize,
+    /// Where the buffers of received frames come from. Without a free one a frame is dropped, and
+    /// counted by the queue that it was for.
+    pub pool: Pool,
+}
+
+/// Why there is no cable.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CableError {
+    /// The number of queues is out of range.
+    #[error("an end of a cable has 1 to {MAX_QUEUES} queues, not {0}")]
+    Queues(u16),
+    /// The size of the rings is out of range.
+    #[error("a ring of a cable holds 1 to {MAX_RING} frames, not {0}")]
+    Ring(usize),
+    /// The operating system gives no descriptor for an interrupt.
+    #[error("cannot make the descriptor of a queue's interrupt: {0}")]
+    Interrupt(io::Error),
+}
+
+/// The queues of both ends.
+pub type Ends = (Vec<CableQueue>, Vec<CableQueue>);
+
+/// Lays a cable. All queues begin masked.
+///
+/// # Errors
+/// What is out of range, or that there are no more descriptors.
+pub fn cable(one: EndConfig, other: EndConfig) -> Result<Ends, CableError> {
+    let (one, other) = (End::new(one)?, End::new(other)?);
+    let queues = |here: &Arc<End>, there: &Arc<End>| {
+        let queue = |ring: &Arc<Ring>| {
+            let wire = Wire { to: Arc::clone(there), counters: Arc::clone(&ring.counters) };
+            CableQueue { ring: Arc::clone(ring), wire: Arc::new(wire) }
+        };
+        here.rings.iter().map(queue).collect()
+    };
+    Ok((queues(&one, &other), queues(&other, &one)))
+}
+
+/// What senders see of an end.
+#[derive(Debug)]
+struct End {
+    rings: Vec<Arc<Ring>>,
+    hash: Toeplitz,
+    pool: Pool,
+}
+
+impl End {
+    fn new(config: EndConfig) -> Result<Arc<End>, CableError> {
+        let EndConfig { queues, ring, pool } = config;
+        if !(1..=MAX_QUEUES).contains(&queues) {
+            return Err(CableError::Queues(queues));
+        }
+        if !(1..=MAX_RING).contains(&ring) {
+            return Err(CableError::Ring(ring));
+        }
+        let rings = (0..queues).map(|_| Ring::new(ring)).collect::<Result<_, _>>()?;
+        Ok(Arc::new(End { rings, hash: Toeplitz::random(), pool }))
+    }
+
+    /// The ring of a frame's flow.
+    fn ring(&self, frame: &[u8]) -> &Ring {
+        match &self.rings[..] {
+            [one] => one,
+            rings => &rings[self.hash.of_frame(frame) as usize % rings.len()],
+        }
+    }
+}
+
+/// A place for one frame. The lock is never waited for: the mark says whose turn it is.
+#[derive(Debug, Default)]
+struct Place {
+    marked: AtomicBool,
+    frame: Mutex<Option<Frame>>,
+}
+
+/// A receive ring with its interrupt.
+#[derive(Debug)]
+struct Ring {
+    places: Box<[Place]>,
+    /// Numbers of the next place to be sent to and to be received from, without an end: they wrap with
+    /// the integer, of which the number of places is a power-of-two part.
+    tail: AtomicUsize,
+    head: AtomicUsize,
+    /// Frames that it holds at most.
+    size: usize,
+    open: AtomicBool,
+    unmasked: AtomicBool,
+    /// The descriptor was written to, or is about to be, since it was read last.
+    rung: AtomicBool,
+    interrupt: OwnedFd,
+    counters: Arc<QueueCounters>,
+}
+
+impl Ring {
+    fn new(size: usize) -> Result<Arc<Ring>, CableError> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let interrupt = eventfd(0, flags).map_err(|errno| CableError::Interrupt(errno.into()))?;
+        Ok(Arc::new(Ring {
+            places: (0..size.next_power_of_two()).map(|_| Place::default()).collect(),
+            tail: AtomicUsize::new(0),
+            head: AtomicUsize::new(0),
+            size,
+            open: AtomicBool::new(true),
+            unmasked: AtomicBool::new(false),
+            rung: AtomicBool::new(false),
+            interrupt,
+            counters: Arc::default(),
+        }))
+    }
+
+    fn place(&self, number: usize) -> &Place {
+        &self.places[number & (self.places.len() - 1)]
+    }
+
+    /// The number of the next place to be sent to, unless the ring is full.
+    fn room(&self) -> Option<usize> {
+        loop {
+            let tail = self.tail.load(Acquire);
+            if tail.wrapping_sub(self.head.load(Acquire)) < self.size {
+                return Some(tail);
+            }
+            // With a tail that others have moved meanwhile the head says nothing.
+            if self.tail.load(Acquire) == tail {
+                return None;
+            }
+        }
+    }
+
+    /// Puts a frame in, for any thread; `false` if there is no room.
+    fn push(&self, frame: Frame) -> bool {
+        let tail = loop {
+            let Some(tail) = self.room() else { return false };
+            let next = tail.wrapping_add(1);
+            if self.tail.compare_exchange_weak(tail, next, AcqRel, Relaxed).is_ok() {
+                break tail;
+            }
+        };
+        let place = self.place(tail);
+        *place.frame.lock().unwrap_or_else(PoisonError::into_inner) = Some(frame);
+        place.marked.store(true, SeqCst);
+        fence(SeqCst);
+        if self.unmasked.load(SeqCst) && self.unmasked.swap(false, SeqCst) {
+            self.rung.store(true, SeqCst);
+            // It can only refuse for a count near the largest integer.
+            let _ = rustix::io::write(&self.interrupt, &1u64.to_ne_bytes());
+        }
+        true
+    }
+
+    /// Takes the oldest frame out, for the queue's owner.
+    fn pop(&self) -> Option<Frame> {
+        let head = self.head.load(Relaxed);
+        let place = self.place(head);
+        if !place.marked.load(Acquire) {
+            return None;
+        }
+        let frame = place.frame.lock().unwrap_or_else(PoisonError::into_inner).take();
+        place.marked.store(false, Release);
+        self.head.store(head.wrapping_add(1), Release);
+        frame
+    }
+
+    /// Whether a poll would find a frame.
+    fn ready(&self) -> bool {
+        self.place(self.head.load(Relaxed)).marked.load(SeqCst)
+    }
+
+    /// Makes the descriptor unreadable; whether it was readable.
+    fn quiet(&self) -> bool {
+        self.rung.store(false, SeqCst);
+        rustix::io::read(&self.interrupt, &mut [0; 8]).is_ok()
+    }
+}
+
+/// One queue of an end.
+#[derive(Debug)]
+pub struct CableQueue {
+    ring: Arc<Ring>,
+    wire: Arc<Wire>,
+}
+
+impl CableQueue {
+    /// Frames that wait to be polled, those that are being put in included.
+    pub fn pending(&self) -> usize {
+        self.ring.tail.load(Acquire).wrapping_sub(self.ring.head.load(Acquire))
+    }
+}
+
+impl PacketQueue for CableQueue {
+    fn poll(&mut self, budget: u16, _now: Ns, into: &mut Vec<Frame>) -> Work {
+        let (mut taken, mut bytes) = (0, 0);
+        while taken < budget
+            && let Some(frame) = self.ring.pop()
+        {
+            taken += 1;
+            bytes += frame.len() as u64;
+            into.push(frame);
+        }
+        add(&self.ring.counters.rx_packets, taken.into());
+        add(&self.ring.counters.rx_bytes, bytes);
+        Work { rx: taken, tx: 0 }
+    }
+
+    fn mask(&mut self) {
+        self.ring.unmasked.store(false, SeqCst);
+    }
+
+    fn unmask(&mut self, _now: Ns) -> bool {
+        // Of an interrupt that a poll was faster than.
+        if self.ring.rung.load(SeqCst) {
+            self.ring.quiet();
+        }
+        self.ring.unmasked.store(true, SeqCst);
+        fence(SeqCst);
+        let ready = self.ring.ready();
+        if ready {
+            self.mask();
+        }
+        ready
+    }
+
+    fn interrupt(&self) -> BorrowedFd<'_> {
+        self.ring.interrupt.as_fd()
+    }
+
+    fn acknowledge(&mut self) {
+        add(&self.ring.counters.interrupts_rx, self.ring.quiet().into());
+    }
+
+    fn transmitter(&self) -> Arc<dyn Transmitter> {
+        Arc::clone(&self.wire) as Arc<dyn Transmitter>
+    }
+
+    fn counters(&self) -> Arc<QueueCounters> {
+        Arc::clone(&self.ring.counters)
+    }
+}
+
+impl Drop for CableQueue {
+    fn drop(&mut self) {
+        self.ring.open.store(false, Release);
+    }
+}
+
+/// The way out of a queue.
+#[derive(Debug)]
+struct Wire {
+    to: Arc<End>,
+    counters: Arc<QueueCounters>,
+}
+
+impl Wire {
+    fn carry(&self, bytes: &[u8], now: Ns) -> Result<(), SendError> {
+        if bytes.len() > FRAME_CAPACITY {
+            return Err(SendError::TooLong);
+        }
+        if bytes.len() < ETHERNET_HEADER {
+            return Err(SendError::TooShort);
+        }
+        let ring = self.to.ring(bytes);
+        if !ring.open.load(Acquire) {
+            return Err(SendError::Down);
+        }
+        if ring.room().is_none() {
+            return Err(SendError::RingFull);
+        }
+        let Some(mut frame) = self.to.pool.take() else {
+            // It has left, and nobody could take it.
+            add(&ring.counters.rx_no_buffer, 1);
+            return Ok(());
+        };
+        frame.buffer()[..bytes.len()].copy_from_slice(bytes);
+        frame.set_len(bytes.len());
+        frame.set_arrived(now);
+        if ring.push(frame) { Ok(()) } else { Err(SendError::RingFull) }
+    }
+}
+
+impl Transmitter for Wire {
+    /// A frame arrives when it is sent: the cable has no length.
+    fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
+        self.carry(frame, now).inspect_err(|_| add(&self.counters.tx_dropped, 1))?;
+        add(&self.counters.tx_packets, 1);
+        add(&self.counters.tx_bytes, frame.len() as u64);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn end(queues: u16, ring: usize, buffers: usize) -> EndConfig {
+        EndConfig { queues, ring, pool: Pool::new(buffers) }
+    }
+
+    /// A cable with one queue at each end.
+    fn pair(ring: usize, buffers: usize) -> (CableQueue, CableQueue) {
+        let (mut one, mut other) =
+            cable(end(1, ring, buffers), end(1, ring, buffers)).expect("a cable");
+        (one.remove(0), other.remove(0))
+    }
+
+    fn frame(number: u8) -> [u8; 60] {
+        [number; 60]
+    }
+
+    /// UDP from a port.
+    fn datagram(port: u16) -> [u8; 60] {
+        let mut frame = [0; 60];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        (frame[14], frame[23]) = (0x45, 17);
+        frame[34..36].copy_from_slice(&port.to_be_bytes());
+        frame
+    }
+
+    fn polled(queue: &mut CableQueue, budget: u16) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        assert_eq!(usize::from(queue.poll(budget, 0, &mut frames).rx), frames.len());
+        frames
+    }
+
+    fn readable(queue: &CableQueue) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let interrupt = queue.interrupt();
+        let mut watched = [PollFd::new(&interrupt, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut watched, Some(&at_once)).expect("it can be asked") == 1
+    }
+
+    #[test]
+    fn what_one_end_sends_the_other_polls_in_order_and_both_count_it() {
+        let (here, mut there) = pair(4, 8);
+        let wire = here.transmitter();
+        for number in 0..3 {
+            wire.send(&frame(number), 100 + Ns::from(number)).expect("room");
+        }
+        let frames = polled(&mut there, 2);
+        assert_eq!((frames[0][..] == frame(0), frames[1].arrived()), (true, 101));
+        assert_eq!(there.pending(), 1);
+        let frames = polled(&mut there, 64);
+        assert!(frames.len() == 1 && frames[0][..] == frame(2));
+        assert!(polled(&mut there, 64).is_empty());
+        let (sent, received) = (here.counters().read(), there.counters().read());
+        assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (3, 180, 0));
+        assert_eq!((received.rx_packets, received.rx_bytes, received.tx_packets), (3, 180, 0));
+    }
+
+    #[test]
+    fn a_full_ring_refuses_and_has_room_after_a_poll() {
+        // A size that is no power of two is kept.
+        let (here, mut there) = pair(3, 8);
+        let wire = here.transmitter();
+        (0..3).for_each(|number| wire.send(&frame(number), 0).expect("room"));
+        assert_eq!(wire.send(&frame(3), 0), Err(SendError::RingFull));
+        assert_eq!(polled(&mut there, 1).len(), 1);
+        wire.send(&frame(4), 0).expect("room again");
+        assert_eq!(wire.send(&frame(5), 0), Err(SendError::RingFull));
+        let counts = here.counters().read();
+        assert_eq!((counts.tx_packets, counts.tx_dropped), (4, 2));
+        let last = polled(&mut there, 64).pop().expect("three frames");
+        assert_eq!(last[..], frame(4));
+    }
+
+    #[test]
+    fn who_keeps_all_buffers_gets_no_more_frames_and_that_is_counted_once() {
+        let (here, mut there) = pair(8, 2);
+        let wire = here.transmitter();
+        (0..3).for_each(|number| wire.send(&frame(number), 0).expect("it leaves"));
+        let kept = polled(&mut there, 64);
+        assert_eq!((kept.len(), there.counters().read().rx_no_buffer), (2, 1));
+        assert_eq!(here.counters().read().tx_packets, 3);
+        drop(kept);
+        wire.send(&frame(3), 0).expect("it leaves");
+        assert_eq!(polled(&mut there, 64).len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_frame_and_what_has_nowhere_to_go_is_refused_by_name() {
+        let (here, there) = pair(8, 8);
+        let wire = here.transmitter();
+        assert_eq!(wire.send(&[0; 13], 0), Err(SendError::TooShort));
+        assert_eq!(wire.send(&[0; FRAME_CAPACITY + 1], 0), Err(SendError::TooLong));
+        wire.send(&[0; FRAME_CAPACITY], 0).expect("it just fits");
+        drop(there);
+        assert_eq!(wire.send(&frame(0), 0), Err(SendError::Down));
+        assert_eq!(here.counters().read().tx_dropped, 3);
+    }
+
+    #[test]
+    fn it_interrupts_once_for_each_time_that_it_is_unmasked() {
+        let (here, mut there) = pair(8, 16);
+        let wire = here.transmitter();
+        wire.send(&frame(0), 0).expect("room");
+        assert!(!readable(&there), "masked");
+        assert!(there.unmask(0), "a frame waits already");
+        assert_eq!(polled(&mut there, 64).len(), 1);
+        assert!(!there.unmask(0));
+        (1..3).for_each(|number| wire.send(&frame(number), 0).expect("room"));
+        assert!(readable(&there));
+        there.acknowledge();
+        assert!(!readable(&there) && there.counters().read().interrupts_rx == 1);
+        there.acknowledge();
+        assert_eq!(there.counters().read().interrupts_rx, 1, "there was none");
+        assert_eq!(polled(&mut there, 64).len(), 2);
+        assert!(!there.unmask(0));
+        there.mask();
+        wire.send(&frame(3), 0).expect("room");
+        assert!(!readable(&there), "masked again");
+    }
+
+    #[test]
+    fn an_interrupt_that_a_poll_was_faster_than_is_taken_back() {
+        let (here, mut there) = pair(8, 16);
+        assert!(!there.unmask(0));
+        here.transmitter().send(&frame(0), 0).expect("room");
+        assert!(readable(&there));
+        assert_eq!(polled(&mut there, 64).len(), 1);
+        assert!(!there.unmask(0));
+        assert!(!readable(&there));
+    }
+
+    #[test]
+    fn a_flow_keeps_its_queue_and_flows_are_spread() {
+        let (mut many, one) = cable(end(4, 512, 2_048), end(1, 8, 8)).expect("a cable");
+        let wire = one[0].transmitter();
+        for port in 0..400 {
+            wire.send(&datagram(port), 0).expect("room");
+        }
+        let counts: Vec<usize> = many.iter().map(CableQueue::pending).collect();
+        // A hundred each on average, with a deviation of nine.
+        assert!(counts.iter().all(|count| (40..160).contains(count)), "{counts:?}");
+        let ports = |queue: &mut CableQueue| -> Vec<Vec<u8>> {
+            polled(queue, 512).iter().map(|frame| frame[34..36].to_vec()).collect()
+        };
+        let first: Vec<_> = many.iter_mut().map(ports).collect();
+        for port in 0..400 {
+            wire.send(&datagram(port), 0).expect("room");
+        }
+        let again: Vec<_> = many.iter_mut().map(ports).collect();
+        assert_eq!(first, again);
+    }
+
+    #[test]
+    fn sizes_that_make_no_sense_are_refused() {
+        let refused = |queues, ring| cable(end(queues, ring, 1), end(1, 1, 1)).unwrap_err();
+        assert!(matches!(refused(0, 1), CableError::Queues(0)));
+        assert!(matches!(refused(1, 0), CableError::Ring(0)));
+        let error = refused(1, MAX_RING + 1).to_string();
+        assert_eq!(error, "a ring of a cable holds 1 to 65536 frames, not 65537");
+    }
+
+    /// What somebody does to a cable.
+    #[derive(Debug, Clone)]
+    enum Act {
+        Send { from: usize, port: u16 },
+        Poll { queue: usize, budget: u16, keep: bool },
+        LetGo,
+        Unmask(usize),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            4 => (0..2usize, 0..50u16).prop_map(|(from, port)| Act::Send { from, port }),
+            2 => (0..3usize, 0..6u16, any::<bool>())
+                .prop_map(|(queue, budget, keep)| Act::Poll { queue, budget, keep }),
+            1 => Just(Act::LetGo),
+            1 => (0..3usize).prop_map(Act::Unmask),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order: each frame ends in one counter or waits, none comes
+        /// twice or out of its flow's order, and an unmasked queue with a frame has interrupted.
+        #[test]
+        fn every_frame_is_accounted_for(acts in proptest::collection::vec(act(), 0..200)) {
+            let (mut to, from) = cable(end(3, 5, 12), end(2, 1, 1)).expect("a cable");
+            let (mut sent, mut refused, mut kept) = (0u64, 0u64, Vec::new());
+            let mut numbers = [0u8; 50];
+            let mut seen = [0u8; 50];
+            for act in acts {
+                match act {
+                    Act::Send { from: queue, port } => {
+                        let mut bytes = datagram(port);
+                        let number = &mut numbers[usize::from(port)];
+                        bytes[59] = *number + 1;
+                        match from[queue].transmitter().send(&bytes, 0) {
+                            Ok(()) => { sent += 1; *number += 1; }
+                            Err(error) => {
+                                prop_assert_eq!(error, SendError::RingFull);
+                                refused += 1;
+                            }
+                        }
+                    }
+                    Act::Poll { queue, budget, keep } => {
+                        for frame in polled(&mut to[queue], budget) {
+                            let port = usize::from(u16::from_be_bytes([frame[34], frame[35]]));
+                            // One without a buffer is missing, none comes back.
+                            prop_assert!(frame[59] > seen[port]);
+                            seen[port] = frame[59];
+                            if keep { kept.push(frame); }
+                        }
+                    }
+                    Act::LetGo => kept.clear(),
+                    Act::Unmask(queue) => {
+                        let waits = to[queue].pending() > 0;
+                        prop_assert_eq!(to[queue].unmask(0), waits);
+                    }
+                }
+                for queue in &to {
+                    let lost = queue.pending() > 0
+                        && queue.ring.unmasked.load(SeqCst)
+                        && !readable(queue);
+                    prop_assert!(!lost, "a frame waits and nobody is told");
+                }
+                let mut there = crate::QueueCounts::default();
+                to.iter().for_each(|queue| there.add(&queue.counters().read()));
+                let mut here = crate::QueueCounts::default();
+                from.iter().for_each(|queue| here.add(&queue.counters().read()));
+                let waiting: usize = to.iter().map(CableQueue::pending).sum();
+                prop_assert_eq!((here.tx_packets, here.tx_dropped), (sent, refused));
+                prop_assert_eq!(there.rx_packets + there.rx_no_buffer + waiting as u64, sent);
+            }
+        }
+    }
+}
