@@ -11,8 +11,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use napkin_embed::{
-    Address, ApplicationWait, CpuId, DeviceConfig, Engine, EngineConfig, Ns, Policy, Pool, Pump,
-    Served, StreamService, Tap, TapConfig, TcpLimits, now, sched,
+    Address, ApplicationWait, CpuId, DeviceConfig, Engine, EngineConfig, Flow, Ns, Policy, Pool,
+    Pump, Served, StreamService, Tap, TapConfig, TcpLimits, now, sched,
 };
 
 /// Bytes of the longest request.
@@ -38,7 +38,7 @@ fn answer(output: &mut Vec<u8>, status: &str, body: &[u8]) {
 impl StreamService for Http {
     type Connection = ();
 
-    fn open(&mut self) {}
+    fn open(&mut self, _: Flow) {}
 
     fn serve(&mut self, (): &mut (), input: &[u8], output: &mut Vec<u8>, _: Ns) -> Served {
         let mut headers = [httparse::EMPTY_HEADER; 64];

@@ -185,4 +185,6 @@ pub use napkin_nic::{CableQueue, EndConfig, cable};
 pub use napkin_nic::{Frame, PacketQueue, Pool, QueueCounters, SendError, Transmitter};
 pub use napkin_policy::Policy;
 pub use napkin_service::{Echo, Pump, Served, Service, Sink, StreamService};
-pub use napkin_stack::{Address, FrameBuilder, Socket, Stack, TcpLimits, TcpWorker, UdpSocket};
+pub use napkin_stack::{
+    Address, Flow, FrameBuilder, Socket, Stack, TcpLimits, TcpWorker, UdpSocket,
+};

@@ -8,6 +8,7 @@
 
 pub mod echo;
 pub mod memcached;
+pub mod nbd;
 pub mod sink;
 pub mod stream;
 
@@ -15,6 +16,7 @@ use napkin_policy::Ns;
 
 pub use echo::Echo;
 pub use memcached::Memcached;
+pub use nbd::Nbd;
 pub use sink::{Sink, discard};
 pub use stream::{EchoStream, Pump, Served, SinkStream, StreamService};
 

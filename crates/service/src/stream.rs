@@ -12,8 +12,13 @@ use napkin_stack::{Flow, TcpApplication, TcpStream};
 pub enum Served {
     /// So many bytes were taken, at least one; there may be another request behind them.
     Took(usize),
+    /// So many bytes were taken, at least one, of a request that was taken before.
+    Part(usize),
     /// These bytes are the beginning of a request, and the rest has not come.
     More,
+    /// Nothing is taken before something has ended that was begun; whoever runs the thread then has the
+    /// connection looked at.
+    Wait,
     /// The connection is to end once what was answered so far has been sent.
     Close,
 }
@@ -24,7 +29,14 @@ pub trait StreamService {
     type Connection;
 
     /// A connection was opened.
-    fn open(&mut self) -> Self::Connection;
+    fn open(&mut self, flow: Flow) -> Self::Connection;
+
+    /// Appends to `output` what the connection is sent without a request: a greeting, or answers that
+    /// are ready only now. Called whenever the connection is looked at; says whether answers to what
+    /// was taken are still to come.
+    fn proceed(&mut self, _: &mut Self::Connection, _output: &mut Vec<u8>, _now: Ns) -> bool {
+        false
+    }
 
     /// Serves the request at the beginning of `input`, which is not empty, and appends its answer to
     /// `output`.
@@ -82,6 +94,12 @@ impl<C> Pumped<C> {
     fn flush(&mut self, stream: &mut TcpStream<'_>) -> bool {
         self.sent += stream.send(&self.output[self.sent..]);
         if self.sent < self.output.len() {
+            // What was sent goes, too, if the rest never does: the peer may read more slowly than he
+            // asks, and for ever.
+            if self.sent >= self.output.len() / 2 {
+                self.output.drain(..self.sent);
+                self.sent = 0;
+            }
             return false;
         }
         self.sent = 0;
@@ -105,10 +123,10 @@ impl<C> Pumped<C> {
 impl<S: StreamService> TcpApplication for Pump<S> {
     type State = Pumped<S::Connection>;
 
-    fn opened(&mut self, _: Flow) -> Self::State {
+    fn opened(&mut self, flow: Flow) -> Self::State {
         self.opened += 1;
         Pumped {
-            connection: self.service.open(),
+            connection: self.service.open(flow),
             input: Vec::new(),
             taken: 0,
             output: Vec::new(),
@@ -120,6 +138,8 @@ impl<S: StreamService> TcpApplication for Pump<S> {
     fn ready(&mut self, state: &mut Self::State, stream: &mut TcpStream<'_>, now: Ns) {
         let most = self.service.longest_request();
         loop {
+            let owes = !state.closing
+                && self.service.proceed(&mut state.connection, &mut state.output, now);
             let flushed = state.flush(stream);
             if state.closing || !stream.writable() {
                 break;
@@ -138,11 +158,17 @@ impl<S: StreamService> TcpApplication for Pump<S> {
                     state.taken += bytes.min(waiting.len());
                     self.served += 1;
                 }
+                Served::Part(bytes) => {
+                    debug_assert!(bytes > 0, "nothing was taken");
+                    state.taken += bytes.min(waiting.len());
+                }
+                Served::Wait => return,
                 Served::Close => state.closing = true,
                 Served::More if state.receive(stream, most) => {}
                 Served::More => {
                     // Nothing came: because nothing did, because nothing will, or for want of room.
-                    state.closing = stream.ended() || state.input.len() >= most;
+                    let ended = stream.ended() && !owes;
+                    state.closing = ended || state.input.len() >= most;
                     if !state.closing {
                         return;
                     }
@@ -162,7 +188,7 @@ pub struct EchoStream;
 impl StreamService for EchoStream {
     type Connection = ();
 
-    fn open(&mut self) {}
+    fn open(&mut self, _: Flow) {}
 
     fn serve(&mut self, (): &mut (), input: &[u8], output: &mut Vec<u8>, _: Ns) -> Served {
         output.extend_from_slice(input);
@@ -181,7 +207,7 @@ pub struct SinkStream;
 impl StreamService for SinkStream {
     type Connection = ();
 
-    fn open(&mut self) {}
+    fn open(&mut self, _: Flow) {}
 
     fn serve(&mut self, (): &mut (), input: &[u8], _: &mut Vec<u8>, _: Ns) -> Served {
         Served::Took(input.len())

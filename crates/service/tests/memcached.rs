@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 
 use napkin_service::memcached::{LimitError, Limits, Memcached};
 use napkin_service::{Served, StreamService};
+use napkin_stack::Flow;
 use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000_000;
 /// A Unix time at which the clock showed 0.
 const EPOCH: i64 = 1_700_000_000;
+
+const FLOW: Flow = Flow::new(11_211, std::net::Ipv4Addr::LOCALHOST, 40_000);
 
 /// A client's connection, and the clock.
 struct Client {
@@ -30,7 +33,7 @@ impl Client {
 
     /// Sends bytes in pieces of these sizes, and returns what is answered.
     fn send(&mut self, bytes: &[u8], pieces: &[usize]) -> Vec<u8> {
-        let (mut state, mut output) = (self.memcached.open(), Vec::new());
+        let (mut state, mut output) = (self.memcached.open(FLOW), Vec::new());
         let (mut input, mut rest) = (Vec::new(), bytes);
         let mut sizes = pieces.iter().copied().cycle();
         while !rest.is_empty() && !self.closed {
@@ -39,7 +42,7 @@ impl Client {
             rest = &rest[piece..];
             while !input.is_empty() {
                 match self.memcached.serve(&mut state, &input, &mut output, self.now) {
-                    Served::Took(taken) => {
+                    Served::Took(taken) | Served::Part(taken) => {
                         assert!((1..=input.len()).contains(&taken), "{taken} of {}", input.len());
                         input.drain(..taken);
                     }
@@ -47,6 +50,7 @@ impl Client {
                         assert!(input.len() < self.memcached.longest_request(), "waits for ever");
                         break;
                     }
+                    Served::Wait => panic!("nothing of memcached's is under way"),
                     Served::Close => {
                         self.closed = true;
                         break;

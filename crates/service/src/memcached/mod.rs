@@ -13,6 +13,7 @@ pub mod store;
 use std::sync::Arc;
 
 use napkin_policy::{NEVER, Ns};
+use napkin_stack::Flow;
 
 pub use stats::Stats;
 pub use store::Store;
@@ -135,7 +136,7 @@ impl Memcached {
 impl StreamService for Memcached {
     type Connection = Client;
 
-    fn open(&mut self) -> Client {
+    fn open(&mut self, _: Flow) -> Client {
         Client::default()
     }
 
@@ -149,7 +150,7 @@ impl StreamService for Memcached {
         if client.swallow > 0 {
             let bytes = client.swallow.min(input.len());
             client.swallow -= bytes;
-            return Served::Took(bytes);
+            return Served::Part(bytes);
         }
         let Some(end) = input.iter().take(LINE_LIMIT).position(|byte| *byte == b'\n') else {
             if input.len() >= LINE_LIMIT {

@@ -1,0 +1,163 @@
+//! The fixed newstyle handshake: which export, and with which replies.
+
+use super::wire::{self, info, option, reply};
+use super::{Export, PAYLOAD_LIMIT, PREFERRED_BLOCK};
+
+/// Bytes of the longest option that is read: a name of 4096 bytes, which is the longest there may be,
+/// and every information there is, several times. Those of one that is longer are thrown away.
+pub(super) const OPTION_LIMIT: usize = 8 * 1_024;
+
+/// How far a connection is.
+#[derive(Debug, Default)]
+pub(super) struct Handshake {
+    greeted: bool,
+    /// Once the client has said its flags: whether it wants no zeroes behind `EXPORT_NAME`'s answer.
+    no_zeroes: Option<bool>,
+    structured: bool,
+    /// Bytes of a refused option that are still to come.
+    swallow: u32,
+}
+
+/// What became of what a client said.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// So many bytes were taken, and answered.
+    Took(usize),
+    /// So many were thrown away.
+    Threw(usize),
+    More,
+    Close,
+    /// So many bytes were taken, and requests follow.
+    Ready(usize),
+}
+
+impl Handshake {
+    /// The server speaks first.
+    pub(super) fn greet(&mut self, output: &mut Vec<u8>) {
+        if !std::mem::replace(&mut self.greeted, true) {
+            output.extend_from_slice(&wire::GREETING.to_be_bytes());
+            output.extend_from_slice(&wire::OPTION.to_be_bytes());
+            let flags = wire::FIXED_NEWSTYLE | wire::NO_ZEROES;
+            output.extend_from_slice(&flags.to_be_bytes());
+        }
+    }
+
+    /// Whether reads are answered by structured replies.
+    pub(super) fn structured(&self) -> bool {
+        self.structured
+    }
+
+    pub(super) fn serve(&mut self, export: &Export, input: &[u8], output: &mut Vec<u8>) -> Step {
+        if self.swallow > 0 {
+            let bytes = self.swallow.min(u32::try_from(input.len()).unwrap_or(u32::MAX));
+            self.swallow -= bytes;
+            return Step::Threw(bytes as usize);
+        }
+        let Some(no_zeroes) = self.no_zeroes else { return self.flags(input) };
+        let Some((magic, rest)) = wire::u64_of(input) else { return Step::More };
+        if magic != wire::OPTION {
+            return Step::Close;
+        }
+        let Some((option, rest)) = wire::u32_of(rest) else { return Step::More };
+        let Some((length, rest)) = wire::u32_of(rest) else { return Step::More };
+        let known = matches!(
+            option,
+            option::EXPORT_NAME
+                | option::ABORT
+                | option::LIST
+                | option::INFO
+                | option::GO
+                | option::STRUCTURED_REPLY
+        );
+        let long = length as usize > OPTION_LIMIT;
+        if !known || long {
+            let kind = if known { reply::TOO_BIG } else { reply::UNSUPPORTED };
+            return match option {
+                // The only one that cannot be refused in words.
+                option::EXPORT_NAME => Step::Close,
+                _ => {
+                    wire::option_reply(output, option, kind, &[]);
+                    self.swallow = length;
+                    Step::Took(wire::OPTION_HEADER)
+                }
+            };
+        }
+        let Some(data) = rest.get(..length as usize) else { return Step::More };
+        let took = wire::OPTION_HEADER + data.len();
+        let mut answer = |kind, data: &[&[u8]]| wire::option_reply(output, option, kind, data);
+        match option {
+            option::EXPORT_NAME => {
+                if !export.is_called(data) {
+                    return Step::Close;
+                }
+                output.extend_from_slice(&export.size.to_be_bytes());
+                output.extend_from_slice(&export.flags().to_be_bytes());
+                if !no_zeroes {
+                    output.extend_from_slice(&[0; 124]);
+                }
+                return Step::Ready(took);
+            }
+            option::ABORT => {
+                answer(reply::ACK, &[]);
+                return Step::Close;
+            }
+            option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
+                answer(reply::INVALID, &[b"this option has no data"]);
+            }
+            option::LIST => {
+                let name = export.name.as_bytes();
+                answer(reply::SERVER, &[&(name.len() as u32).to_be_bytes(), name]);
+                answer(reply::ACK, &[]);
+            }
+            option::STRUCTURED_REPLY => {
+                self.structured = true;
+                answer(reply::ACK, &[]);
+            }
+            _ => match asked_for(data) {
+                None => answer(reply::INVALID, &[b"the lengths in this option disagree"]),
+                Some((name, _)) if !export.is_called(name) => {
+                    answer(reply::UNKNOWN, &[b"there is no export of this name"]);
+                }
+                Some((_, asked)) => {
+                    let information = |kind: u16| kind.to_be_bytes();
+                    let (size, flags) = (export.size.to_be_bytes(), export.flags().to_be_bytes());
+                    answer(reply::INFO, &[&information(info::EXPORT), &size, &flags]);
+                    if asked.contains(&info::NAME) {
+                        answer(reply::INFO, &[&information(info::NAME), export.name.as_bytes()]);
+                    }
+                    if asked.contains(&info::BLOCK_SIZE) {
+                        let [least, preferred, most] =
+                            [1, PREFERRED_BLOCK, PAYLOAD_LIMIT].map(u32::to_be_bytes);
+                        let kind = information(info::BLOCK_SIZE);
+                        answer(reply::INFO, &[&kind, &least, &preferred, &most]);
+                    }
+                    answer(reply::ACK, &[]);
+                    if option == option::GO {
+                        return Step::Ready(took);
+                    }
+                }
+            },
+        }
+        Step::Took(took)
+    }
+
+    /// The client's flags: nothing that was not offered.
+    fn flags(&mut self, input: &[u8]) -> Step {
+        let Some((flags, _)) = wire::u32_of(input) else { return Step::More };
+        if flags & !u32::from(wire::FIXED_NEWSTYLE | wire::NO_ZEROES) != 0 {
+            return Step::Close;
+        }
+        self.no_zeroes = Some(flags & u32::from(wire::NO_ZEROES) != 0);
+        Step::Took(4)
+    }
+}
+
+/// What `INFO` and `GO` ask for: the export's name, and which information. `None` if the data is not of
+/// the length that it says.
+fn asked_for(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
+    let (name, rest) = wire::string_of(data)?;
+    let (count, rest) = wire::u16_of(rest)?;
+    let (pairs, odd) = rest.as_chunks::<2>();
+    let asked = pairs.iter().map(|pair| u16::from_be_bytes(*pair)).collect();
+    (pairs.len() == usize::from(count) && odd.is_empty()).then_some((name, asked))
+}

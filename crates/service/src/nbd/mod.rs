@@ -1,0 +1,175 @@
+//! A remote disk: the server's side of NBD, as doc/proto.md of NetworkBlockDevice/nbd has it.
+//!
+//! The fixed newstyle handshake with one export; read, write, flush, trim, write-zeroes and disconnect;
+//! force unit access; simple and structured replies; several connections to the export at a time. What
+//! is not here, and not offered: TLS, block status, cache, resize, fast zeroes, unfragmented reads.
+//!
+//! One [`Nbd`] a thread, each with a handle of the same [store](BlockStore). Operations that do not end
+//! at once are answered when they have ended, in any order, as the protocol allows: whoever runs the
+//! thread calls [`Nbd::collect`] before and [`Nbd::submit`] after its connections are served, and has
+//! itself woken by the store between.
+
+mod handshake;
+pub mod memory;
+pub mod store;
+mod transmission;
+mod wire;
+
+use std::collections::HashMap;
+
+use napkin_policy::Ns;
+use napkin_stack::Flow;
+
+pub use memory::MemoryStore;
+pub use store::{Action, BlockStore, Ended, Operation, StoreError};
+
+use crate::{Served, StreamService};
+use handshake::{Handshake, Step};
+use transmission::{Operations, Transmission};
+
+/// Bytes that one request reads or writes at most: what the protocol asks of every server.
+pub const PAYLOAD_LIMIT: u32 = 32 << 20;
+/// Bytes of the longest name of an export.
+pub const NAME_LIMIT: usize = 4_096;
+/// Bytes that are best read and written at a time, and at multiples of: a page.
+const PREFERRED_BLOCK: u32 = 4_096;
+
+/// What is offered to clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Export {
+    name: String,
+    /// Bytes of it.
+    size: u64,
+    read_only: bool,
+}
+
+/// A name that no export can have: longer than [`NAME_LIMIT`], or with a NUL in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the name of an export has at most {NAME_LIMIT} bytes, and no NUL")]
+pub struct NameError;
+
+impl Export {
+    fn flags(&self) -> u16 {
+        use wire::can;
+        let always = can::HAS_FLAGS | can::FLUSH | can::FUA | can::MULTI_CONN;
+        match self.read_only {
+            true => always | can::READ_ONLY,
+            false => always | can::TRIM | can::WRITE_ZEROES,
+        }
+    }
+
+    /// The empty name is that of the default export, which this one is.
+    fn is_called(&self, name: &[u8]) -> bool {
+        name.is_empty() || name == self.name.as_bytes()
+    }
+}
+
+/// One thread's NBD server.
+#[derive(Debug)]
+pub struct Nbd<S> {
+    export: Export,
+    operations: Operations<S>,
+}
+
+/// What is kept of a connection.
+#[derive(Debug)]
+pub struct Session {
+    flow: Flow,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Handshake(Handshake),
+    Transmission(Box<Transmission>),
+}
+
+impl<S: BlockStore> Nbd<S> {
+    /// A server of one export on a store, whose size it has.
+    ///
+    /// # Errors
+    /// A name that no export can have.
+    pub fn new(name: &str, read_only: bool, store: S) -> Result<Nbd<S>, NameError> {
+        if name.len() > NAME_LIMIT || name.contains('\0') {
+            return Err(NameError);
+        }
+        let export = Export { name: name.to_owned(), size: store.size(), read_only };
+        Ok(Nbd { export, operations: Operations { store, owners: HashMap::new(), tag: 0 } })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.operations.store
+    }
+
+    /// The store, to be asked for what it has to do.
+    pub fn store_mut(&mut self) -> &mut S {
+        &mut self.operations.store
+    }
+
+    /// Takes the operations that have ended, and tells of each whose connection is to be looked at.
+    pub fn collect(&mut self, mut look_at: impl FnMut(Flow)) {
+        while let Some(ended) = self.operations.store.ended() {
+            if let Some(owner) = self.operations.owners.remove(&ended.0.tag) {
+                look_at(owner.take(ended));
+            }
+        }
+    }
+
+    /// Hands over the operations that have begun.
+    pub fn submit(&mut self) {
+        self.operations.store.submit();
+    }
+}
+
+impl<S: BlockStore> StreamService for Nbd<S> {
+    type Connection = Session;
+
+    fn open(&mut self, flow: Flow) -> Session {
+        Session { flow, stage: Stage::Handshake(Handshake::default()) }
+    }
+
+    fn proceed(&mut self, session: &mut Session, output: &mut Vec<u8>, _: Ns) -> bool {
+        match &mut session.stage {
+            Stage::Handshake(handshake) => {
+                handshake.greet(output);
+                false
+            }
+            Stage::Transmission(transmission) => {
+                transmission.proceed(&mut self.operations, output);
+                transmission.owes()
+            }
+        }
+    }
+
+    fn serve(
+        &mut self,
+        session: &mut Session,
+        input: &[u8],
+        output: &mut Vec<u8>,
+        _: Ns,
+    ) -> Served {
+        let handshake = match &mut session.stage {
+            Stage::Handshake(handshake) => handshake,
+            Stage::Transmission(transmission) => {
+                return transmission.serve(&self.export, input, &mut self.operations, output);
+            }
+        };
+        match handshake.serve(&self.export, input, output) {
+            Step::Took(bytes) => Served::Took(bytes),
+            Step::Threw(bytes) => Served::Part(bytes),
+            Step::More => Served::More,
+            Step::Close => Served::Close,
+            Step::Ready(bytes) => {
+                let transmission = Transmission::new(session.flow, handshake.structured());
+                session.stage = Stage::Transmission(Box::new(transmission));
+                Served::Took(bytes)
+            }
+        }
+    }
+
+    fn longest_request(&self) -> usize {
+        // An option that is read in whole; the payload of a write is taken as it comes.
+        64 * 1_024
+    }
+}

@@ -1,0 +1,461 @@
+//! The requests of a connection: what is under way, and what it is answered with.
+//!
+//! A request becomes operations of at most [`PIECE`] bytes, as many at a time as [`WINDOW`] has room
+//! for, so that a connection holds no more however large its requests are.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use napkin_stack::Flow;
+
+use super::store::{Action, BlockStore, Ended, Operation, StoreError};
+use super::wire::{self, Header, chunk, command};
+use super::{Export, PAYLOAD_LIMIT};
+use crate::Served;
+
+/// Bytes of an operation that reads or writes.
+pub(super) const PIECE: usize = 256 * 1_024;
+/// Bytes of a connection's operations that are under way, and of its answers that wait to be sent.
+pub(super) const WINDOW: usize = 1_024 * 1_024;
+/// Requests of a connection that are under way.
+pub(super) const REQUESTS: usize = 128;
+
+/// Operations that have ended, for the connection that began them.
+pub(super) type Inbox = Arc<Mutex<Vec<(u64, Ended)>>>;
+
+/// Who began an operation.
+#[derive(Debug)]
+pub(super) struct Owner {
+    pub(super) flow: Flow,
+    inbox: Inbox,
+    request: u64,
+}
+
+impl Owner {
+    /// Leaves it for its connection, which may be gone.
+    pub(super) fn take(self, ended: Ended) -> Flow {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push((self.request, ended));
+        self.flow
+    }
+}
+
+/// A store, and who waits for which of its operations.
+#[derive(Debug)]
+pub(super) struct Operations<S> {
+    pub(super) store: S,
+    pub(super) owners: HashMap<u64, Owner>,
+    pub(super) tag: u64,
+}
+
+/// An error of the protocol, and why, for a person.
+type Refusal = (u32, &'static str);
+
+const NOT_PERMITTED: u32 = 1;
+const INPUT_OUTPUT: u32 = 5;
+const INVALID: u32 = 22;
+const NO_SPACE: u32 = 28;
+const OVERFLOW: u32 = 75;
+
+fn refusal(error: StoreError) -> Refusal {
+    match error {
+        StoreError::Io => (INPUT_OUTPUT, "the device could not do it"),
+        StoreError::NoSpace => (NO_SPACE, "no room is left on the device"),
+        StoreError::NotPermitted => (NOT_PERMITTED, "the device does not permit it"),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    Flush,
+    Trim,
+    Zero { hole: bool },
+}
+
+/// A request that has not been answered.
+#[derive(Debug)]
+struct Request {
+    cookie: u64,
+    kind: Kind,
+    /// A flush comes before its answer.
+    durable: bool,
+    /// What of its range has not begun: where, and how many bytes.
+    offset: u64,
+    left: u64,
+    /// Operations under way.
+    under_way: u32,
+    failed: Option<StoreError>,
+    /// Read, and more than one piece, which simple replies cannot mix with others.
+    alone: bool,
+    /// Some of what it read was sent. After the head of a simple reply nothing can be said of an error.
+    begun: bool,
+}
+
+/// A connection that has entered transmission.
+#[derive(Debug)]
+pub(super) struct Transmission {
+    flow: Flow,
+    structured: bool,
+    inbox: Inbox,
+    requests: HashMap<u64, Request>,
+    next: u64,
+    /// The one that has not begun in whole; those after it wait.
+    current: Option<u64>,
+    /// A write's payload, up to a piece of it.
+    payload: Vec<u8>,
+    /// Bytes of a refused write's payload that are still to come, and its answer.
+    swallow: Option<(u32, u64, Refusal)>,
+    /// Bytes of operations that are under way.
+    held: usize,
+    /// An error that no reply can tell of.
+    broken: bool,
+}
+
+impl Transmission {
+    pub(super) fn new(flow: Flow, structured: bool) -> Transmission {
+        Transmission {
+            flow,
+            structured,
+            inbox: Inbox::default(),
+            requests: HashMap::new(),
+            next: 0,
+            current: None,
+            payload: Vec::new(),
+            swallow: None,
+            held: 0,
+            broken: false,
+        }
+    }
+
+    /// Whether a request is under way in whole, so that its answer is to come.
+    pub(super) fn owes(&self) -> bool {
+        !self.broken && self.requests.iter().any(|(key, _)| !self.is_incoming(*key))
+    }
+
+    /// Whether it is a write whose payload has not come in whole.
+    fn is_incoming(&self, key: u64) -> bool {
+        self.current == Some(key)
+            && self.requests.get(&key).is_some_and(|request| request.kind == Kind::Write)
+    }
+
+    /// Answers what has ended, and begins what there is room for.
+    pub(super) fn proceed<S: BlockStore>(
+        &mut self,
+        operations: &mut Operations<S>,
+        output: &mut Vec<u8>,
+    ) {
+        let ended = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        for (key, ended) in ended {
+            self.settle(key, ended, operations, output);
+        }
+        self.advance(operations, output);
+    }
+
+    /// Serves what is at the beginning of `input`.
+    pub(super) fn serve<S: BlockStore>(
+        &mut self,
+        export: &Export,
+        input: &[u8],
+        operations: &mut Operations<S>,
+        output: &mut Vec<u8>,
+    ) -> Served {
+        if self.broken {
+            return Served::Close;
+        }
+        if let Some((left, cookie, refusal)) = self.swallow {
+            let bytes = left.min(u32::try_from(input.len()).unwrap_or(u32::MAX));
+            self.swallow = Some((left - bytes, cookie, refusal)).filter(|_| bytes < left);
+            if self.swallow.is_none() {
+                self.refuse(cookie, refusal, output);
+            }
+            return Served::Part(bytes as usize);
+        }
+        match self.current {
+            Some(key) if self.is_incoming(key) => {
+                return self.take_payload(key, input, operations, output);
+            }
+            Some(_) => return Served::Wait,
+            None => {}
+        }
+        if wire::u32_of(input).is_some_and(|(magic, _)| magic != wire::REQUEST) {
+            return Served::Close;
+        }
+        let Some(header) = Header::of(input) else { return Served::More };
+        if header.command == command::DISCONNECT {
+            // What is under way is answered first.
+            return if self.requests.is_empty() { Served::Close } else { Served::Wait };
+        }
+        if header.command == command::WRITE && header.length > PAYLOAD_LIMIT {
+            return Served::Close;
+        }
+        // Nothing may come between the pieces of a large simple read, the last one included.
+        let alone = self.requests.len() == 1 && self.requests.values().any(|it| it.alone);
+        if alone || self.requests.len() >= REQUESTS {
+            return Served::Wait;
+        }
+        match self.check(export, &header) {
+            Ok(kind) => self.begin(kind, &header, operations, output),
+            Err(refusal) if header.command == command::WRITE && header.length > 0 => {
+                self.swallow = Some((header.length, header.cookie, refusal));
+            }
+            Err(refusal) => self.refuse(header.cookie, refusal, output),
+        }
+        Served::Took(wire::REQUEST_HEADER)
+    }
+
+    /// What a request asks for, or why it is refused.
+    fn check(&self, export: &Export, header: &Header) -> Result<Kind, Refusal> {
+        let (kind, flags) = match header.command {
+            command::READ => (Kind::Read, 0),
+            command::WRITE => (Kind::Write, 0),
+            command::FLUSH => (Kind::Flush, 0),
+            command::TRIM => (Kind::Trim, 0),
+            command::WRITE_ZEROES => {
+                let hole = header.flags & command::NO_HOLE == 0;
+                (Kind::Zero { hole }, command::NO_HOLE)
+            }
+            _ => return Err((INVALID, "this command is not known")),
+        };
+        // Force unit access is taken of any request, and means something of those that write.
+        if header.flags & !(flags | command::FUA) != 0 {
+            return Err((INVALID, "this command has no such flag"));
+        }
+        if kind == Kind::Flush {
+            return match (header.offset, header.length) {
+                (0, 0) => Ok(kind),
+                _ => Err((INVALID, "a flush has neither offset nor length")),
+            };
+        }
+        if export.read_only && kind != Kind::Read {
+            return Err((NOT_PERMITTED, "the export is read-only"));
+        }
+        let end = header.offset.checked_add(u64::from(header.length));
+        if end.is_none_or(|end| end > export.size) {
+            let error = match kind {
+                Kind::Write | Kind::Zero { .. } => NO_SPACE,
+                _ => INVALID,
+            };
+            return Err((error, "the range ends beyond the export"));
+        }
+        if kind == Kind::Read && header.length > PAYLOAD_LIMIT {
+            let error = if self.structured { OVERFLOW } else { INVALID };
+            return Err((error, "more than 32 MiB are read at a time"));
+        }
+        Ok(kind)
+    }
+
+    /// Begins a request as far as there is room.
+    fn begin<S: BlockStore>(
+        &mut self,
+        kind: Kind,
+        header: &Header,
+        operations: &mut Operations<S>,
+        output: &mut Vec<u8>,
+    ) {
+        let key = self.next;
+        self.next += 1;
+        let request = Request {
+            cookie: header.cookie,
+            kind,
+            durable: header.flags & command::FUA != 0 && kind != Kind::Read && kind != Kind::Flush,
+            offset: header.offset,
+            left: u64::from(header.length),
+            under_way: 0,
+            failed: None,
+            alone: kind == Kind::Read && !self.structured && header.length as usize > PIECE,
+            begun: false,
+        };
+        let empty = request.left == 0;
+        self.requests.insert(key, request);
+        match kind {
+            Kind::Flush => self.operate(key, 0, Action::Flush, operations, output),
+            _ if empty => self.conclude(key, operations, output),
+            _ => {
+                self.current = Some(key);
+                self.advance(operations, output);
+            }
+        }
+    }
+
+    /// Begins as much of the present request as there is room for. A write's payload is not here yet.
+    fn advance<S: BlockStore>(&mut self, operations: &mut Operations<S>, output: &mut Vec<u8>) {
+        while let Some(key) = self.current
+            && !self.broken
+        {
+            let Some(request) = self.requests.get_mut(&key) else { return };
+            let (offset, left) = (request.offset, request.left);
+            let action = match request.kind {
+                Kind::Read => {
+                    let piece = left.min(PIECE as u64) as usize;
+                    let others = request.under_way > 0 || self.requests.len() > 1;
+                    let alone = self.requests.get(&key).is_some_and(|request| request.alone);
+                    let full = self.held + output.len() + piece > WINDOW;
+                    if (alone && others) || (full && self.held + output.len() > 0) {
+                        return;
+                    }
+                    Action::Read(vec![0; piece])
+                }
+                Kind::Trim => Action::Trim(left),
+                Kind::Zero { hole } => Action::Zero { length: left, hole },
+                Kind::Write | Kind::Flush => return,
+            };
+            let bytes = match &action {
+                Action::Read(bytes) => bytes.len() as u64,
+                _ => left,
+            };
+            if self.began(key, bytes) {
+                self.current = None;
+            }
+            self.operate(key, offset, action, operations, output);
+        }
+    }
+
+    /// So many bytes of a request have begun; whether these were the last.
+    fn began(&mut self, key: u64, bytes: u64) -> bool {
+        let Some(request) = self.requests.get_mut(&key) else { return true };
+        request.offset += bytes;
+        request.left -= bytes;
+        request.left == 0
+    }
+
+    /// Takes what has come of a write's payload, and begins a piece that is complete.
+    fn take_payload<S: BlockStore>(
+        &mut self,
+        key: u64,
+        input: &[u8],
+        operations: &mut Operations<S>,
+        output: &mut Vec<u8>,
+    ) -> Served {
+        let Some(request) = self.requests.get(&key) else { return Served::Close };
+        let (offset, piece) = (request.offset, request.left.min(PIECE as u64) as usize);
+        if self.payload.is_empty() {
+            if self.held > 0 && self.held + piece > WINDOW {
+                return Served::Wait;
+            }
+            self.payload.reserve_exact(piece);
+        }
+        let taken = input.len().min(piece - self.payload.len());
+        self.payload.extend_from_slice(&input[..taken]);
+        if self.payload.len() == piece {
+            let payload = std::mem::take(&mut self.payload);
+            if self.began(key, piece as u64) {
+                self.current = None;
+            }
+            // One that has failed takes the rest, and writes no more of it.
+            match self.requests.get(&key).is_some_and(|request| request.failed.is_some()) {
+                true => self.conclude(key, operations, output),
+                false => self.operate(key, offset, Action::Write(payload), operations, output),
+            }
+        }
+        Served::Part(taken)
+    }
+
+    /// Begins an operation of a request.
+    fn operate<S: BlockStore>(
+        &mut self,
+        key: u64,
+        offset: u64,
+        action: Action,
+        operations: &mut Operations<S>,
+        output: &mut Vec<u8>,
+    ) {
+        let Some(request) = self.requests.get_mut(&key) else { return };
+        request.under_way += 1;
+        self.held += bytes_of(&action);
+        let tag = operations.tag;
+        operations.tag += 1;
+        match operations.store.begin(Operation { tag, offset, action }) {
+            Some(ended) => self.settle(key, ended, operations, output),
+            None => {
+                let inbox = Arc::clone(&self.inbox);
+                operations.owners.insert(tag, Owner { flow: self.flow, inbox, request: key });
+            }
+        }
+    }
+
+    /// An operation has ended: sends what was read, and the answer after the last one.
+    fn settle<S: BlockStore>(
+        &mut self,
+        key: u64,
+        (operation, result): Ended,
+        operations: &mut Operations<S>,
+        output: &mut Vec<u8>,
+    ) {
+        self.held -= bytes_of(&operation.action);
+        let Some(request) = self.requests.get_mut(&key) else { return };
+        request.under_way -= 1;
+        if let Err(error) = result {
+            request.failed.get_or_insert(error);
+            self.broken |= request.begun && !self.structured;
+            if request.kind == Kind::Read {
+                // No more of it is needed.
+                request.left = 0;
+                self.current = self.current.filter(|current| *current != key);
+            }
+        }
+        if let Action::Read(bytes) = &operation.action
+            && request.failed.is_none()
+        {
+            let (cookie, begun) = (request.cookie, std::mem::replace(&mut request.begun, true));
+            if self.structured {
+                let last = request.left == 0 && request.under_way == 0;
+                let flags = if last { chunk::DONE } else { 0 };
+                let offset = operation.offset.to_be_bytes();
+                wire::chunk(output, (flags, chunk::OFFSET_DATA), cookie, &[&offset, bytes]);
+            } else {
+                if !begun {
+                    wire::simple_reply(output, cookie, 0);
+                }
+                output.extend_from_slice(bytes);
+            }
+        }
+        self.conclude(key, operations, output);
+    }
+
+    /// Answers a request if nothing of it is left to do.
+    fn conclude<S: BlockStore>(
+        &mut self,
+        key: u64,
+        operations: &mut Operations<S>,
+        output: &mut Vec<u8>,
+    ) {
+        let Some(request) = self.requests.get_mut(&key) else { return };
+        if request.left > 0 || request.under_way > 0 {
+            return;
+        }
+        if request.failed.is_none() && std::mem::take(&mut request.durable) {
+            return self.operate(key, 0, Action::Flush, operations, output);
+        }
+        let Some(request) = self.requests.remove(&key) else { return };
+        let Request { cookie, kind, failed, begun, .. } = request;
+        match (failed, kind) {
+            // Nothing more may be sent.
+            (Some(_), _) if begun && !self.structured => {}
+            (Some(error), _) => self.refuse(cookie, refusal(error), output),
+            (None, Kind::Read) if begun => {}
+            (None, _) if self.structured => {
+                wire::chunk(output, (chunk::DONE, chunk::NONE), cookie, &[]);
+            }
+            (None, _) => wire::simple_reply(output, cookie, 0),
+        }
+    }
+
+    fn refuse(&self, cookie: u64, (error, why): Refusal, output: &mut Vec<u8>) {
+        if self.structured {
+            let (error, length) = (error.to_be_bytes(), (why.len() as u16).to_be_bytes());
+            let payload: [&[u8]; 3] = [&error, &length, why.as_bytes()];
+            wire::chunk(output, (chunk::DONE, chunk::ERROR), cookie, &payload);
+        } else {
+            wire::simple_reply(output, cookie, error);
+        }
+    }
+}
+
+/// Bytes that an operation holds.
+fn bytes_of(action: &Action) -> usize {
+    match action {
+        Action::Read(bytes) | Action::Write(bytes) => bytes.len(),
+        Action::Flush | Action::Trim(_) | Action::Zero { .. } => 0,
+    }
+}
