@@ -1,19 +1,25 @@
-//! A queue that mistreats what another one receives, for tests.
+//! A queue that mistreats what another one receives and sends, for tests.
 //!
-//! Faults are drawn from a seed, so that a test that fails fails again. Transmission, interrupts and
-//! counters are those of the queue inside; what happened to the frames is counted here.
+//! Faults are drawn from a seed, so that a test that fails fails again. Interrupts and counters are
+//! those of the queue inside ([`late`](crate::late) mistreats interrupts); what happened to the frames
+//! is counted here.
 
-use std::os::fd::BorrowedFd;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use napkin_core::Work;
 use napkin_policy::Ns;
-
-use crate::{Frame, PacketQueue, QueueCounters, Transmitter};
 use napkin_traffic::SplitMix;
+use napkin_traffic::splitmix::at;
 
-/// How often which fault happens to a received frame: parts per 10,000, at most one fault a frame,
-/// tried in this order.
+use crate::forward::forward;
+use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, SendError, Transmitter};
+
+/// How often which fault happens to a frame: parts per 10,000, at most one fault a frame.
+///
+/// As text: `loss=1%,reordering=0.5%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults {
     /// The frame is lost.
@@ -22,9 +28,107 @@ pub struct Faults {
     pub corruption: u16,
     /// The frame ends early, possibly before its first byte.
     pub truncation: u16,
+    /// The frame comes twice, if a buffer is free for its copy.
+    pub duplication: u16,
+    /// The frame is kept back, and comes behind those of the next poll. On the receive side only.
+    pub reordering: u16,
 }
 
-/// How often which fault has happened.
+/// What befalls a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Loss,
+    Corruption,
+    Truncation,
+    Duplication,
+    Reordering,
+}
+
+impl Faults {
+    fn shares(self) -> [(Fault, u16); 5] {
+        [
+            (Fault::Loss, self.loss),
+            (Fault::Corruption, self.corruption),
+            (Fault::Truncation, self.truncation),
+            (Fault::Duplication, self.duplication),
+            (Fault::Reordering, self.reordering),
+        ]
+    }
+
+    /// What befalls the frame for which `drawn`, below 10,000, was drawn.
+    fn befalls(self, drawn: u64) -> Option<Fault> {
+        let mut below = 0;
+        self.shares().into_iter().find_map(|(fault, share)| {
+            below += u64::from(share);
+            (drawn < below).then_some(fault)
+        })
+    }
+}
+
+impl FromStr for Faults {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Faults, String> {
+        let mut faults = Faults::default();
+        for part in text.split(',') {
+            let (name, share) = part.split_once('=').ok_or_else(|| {
+                format!("'{part}' is no fault: give FAULT=SHARE%, as in loss=1%,reordering=0.5%")
+            })?;
+            let place = match name {
+                "loss" => &mut faults.loss,
+                "corruption" => &mut faults.corruption,
+                "truncation" => &mut faults.truncation,
+                "duplication" => &mut faults.duplication,
+                "reordering" => &mut faults.reordering,
+                _ => {
+                    return Err(format!(
+                        "no fault is called '{name}': there are loss, corruption, truncation, \
+                         duplication and reordering"
+                    ));
+                }
+            };
+            let share: Option<f64> = share.strip_suffix('%').and_then(|share| share.parse().ok());
+            let share = share.filter(|share| (0.0..=100.0).contains(share)).ok_or_else(|| {
+                format!("'{part}': a share is 0% to 100% of the frames, as in {name}=1%")
+            })?;
+            *place = (share * 100.0).round() as u16;
+        }
+        let sum: u32 = faults.shares().iter().map(|&(_, share)| u32::from(share)).sum();
+        if sum > 10_000 {
+            return Err(format!("a frame has one fault at most, and these are {}%", sum / 100));
+        }
+        Ok(faults)
+    }
+}
+
+/// How often which fault has happened, received and sent frames together.
+#[derive(Debug, Default)]
+pub struct FaultCounters {
+    happened: [AtomicU64; 5],
+}
+
+impl FaultCounters {
+    fn count(&self, fault: Fault) {
+        self.happened[fault as usize].fetch_add(1, Relaxed);
+    }
+
+    fn of(&self, fault: Fault) -> u64 {
+        self.happened[fault as usize].load(Relaxed)
+    }
+
+    /// What has happened so far.
+    pub fn read(&self) -> Happened {
+        Happened {
+            lost: self.of(Fault::Loss),
+            corrupted: self.of(Fault::Corruption),
+            truncated: self.of(Fault::Truncation),
+            duplicated: self.of(Fault::Duplication),
+            reordered: self.of(Fault::Reordering),
+        }
+    }
+}
+
+/// A reading of [`FaultCounters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Happened {
     /// Frames that were lost.
@@ -33,148 +137,313 @@ pub struct Happened {
     pub corrupted: u64,
     /// Frames that ended early.
     pub truncated: u64,
+    /// Frames that came twice.
+    pub duplicated: u64,
+    /// Frames that were kept back; where none came before the next poll, to no effect.
+    pub reordered: u64,
 }
 
-/// A queue with seeded faults on its receive side.
+/// A queue with seeded faults on its receive side, and on its transmit side if asked.
 ///
-/// Lost frames were taken off the ring and count in [`Work::rx`].
-#[derive(Debug)]
-pub struct FaultyQueue<Q> {
-    inner: Q,
+/// Lost frames were taken off the ring and count in [`Work::rx`]. A copy, and a frame that was kept
+/// back, counts in that of the poll which hands it out: until then the ring does not look empty.
+pub struct FaultyQueue {
+    inner: Box<dyn PacketQueue>,
     faults: Faults,
-    happened: Happened,
+    transmit: Faults,
+    seed: u64,
     rng: SplitMix,
+    counters: Arc<FaultCounters>,
+    pool: Pool,
+    /// Copies and frames that come behind those of the next poll.
+    kept: Vec<Frame>,
+    /// Room for what a poll takes; empty between polls.
+    taken: Vec<Frame>,
 }
 
-impl<Q: PacketQueue> FaultyQueue<Q> {
-    /// Puts `faults` in the way of what `inner` receives.
-    pub fn new(inner: Q, faults: Faults, seed: u64) -> FaultyQueue<Q> {
-        FaultyQueue { inner, faults, happened: Happened::default(), rng: SplitMix::new(seed) }
-    }
-
-    /// What has happened so far.
-    pub fn happened(&self) -> Happened {
-        self.happened
-    }
-
-    /// The queue inside.
-    pub fn into_inner(self) -> Q {
-        self.inner
-    }
-
-    /// Mistreats one frame, or not; returns whether it survives.
-    fn pass(&mut self, frame: &mut Frame) -> bool {
-        let Faults { loss, corruption, truncation } = self.faults;
-        let lost = u64::from(loss);
-        let corrupted = lost + u64::from(corruption);
-        let truncated = corrupted + u64::from(truncation);
-        let drawn = self.rng.below(10_000);
-        if drawn < lost {
-            self.happened.lost += 1;
-            return false;
+impl FaultyQueue {
+    /// Puts `faults` in the way of what `inner` receives; copies of frames are taken from `pool`.
+    pub fn new(inner: Box<dyn PacketQueue>, faults: Faults, seed: u64, pool: Pool) -> FaultyQueue {
+        FaultyQueue {
+            inner,
+            faults,
+            transmit: Faults::default(),
+            seed,
+            rng: SplitMix::new(seed),
+            counters: Arc::default(),
+            pool,
+            kept: Vec::new(),
+            taken: Vec::new(),
         }
-        if drawn < corrupted {
-            let place = self.rng.below(frame.len() as u64) as usize;
-            // Of 255 other values, one.
-            let change = 1 + self.rng.below(255) as u8;
-            if let Some(byte) = frame.get_mut(place) {
-                *byte ^= change;
-                self.happened.corrupted += 1;
+    }
+
+    /// Puts `faults` in the way of what is sent as well, whoever sends it. Reordering is left out.
+    pub fn with_transmit(self, faults: Faults) -> FaultyQueue {
+        FaultyQueue { transmit: Faults { reordering: 0, ..faults }, ..self }
+    }
+
+    /// What has happened so far, for any thread.
+    pub fn fault_counters(&self) -> Arc<FaultCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Mistreats one frame, or not; `None` where it does not come now.
+    fn pass(&mut self, mut frame: Frame) -> Option<Frame> {
+        let Some(fault) = self.faults.befalls(self.rng.below(10_000)) else { return Some(frame) };
+        match fault {
+            Fault::Loss => {
+                self.counters.count(fault);
+                return None;
             }
-        } else if drawn < truncated {
-            let len = self.rng.below(frame.len() as u64) as usize;
-            frame.set_len(len);
-            self.happened.truncated += 1;
+            Fault::Corruption => {
+                let place = self.rng.below(frame.len() as u64) as usize;
+                // Of 255 other values, one.
+                let change = 1 + self.rng.below(255) as u8;
+                if let Some(byte) = frame.get_mut(place) {
+                    *byte ^= change;
+                    self.counters.count(fault);
+                }
+            }
+            Fault::Truncation => {
+                let len = self.rng.below(frame.len() as u64) as usize;
+                frame.set_len(len);
+                self.counters.count(fault);
+            }
+            Fault::Duplication => {
+                if let Some(mut copy) = self.pool.take() {
+                    copy.buffer()[..frame.len()].copy_from_slice(&frame);
+                    copy.set_len(frame.len());
+                    copy.set_arrived(frame.arrived());
+                    self.kept.push(copy);
+                    self.counters.count(fault);
+                }
+            }
+            Fault::Reordering => {
+                self.kept.push(frame);
+                self.counters.count(fault);
+                return None;
+            }
         }
-        true
+        Some(frame)
     }
 }
 
-impl<Q: PacketQueue> PacketQueue for FaultyQueue<Q> {
+impl fmt::Debug for FaultyQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultyQueue")
+            .field("faults", &self.faults)
+            .field("transmit", &self.transmit)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PacketQueue for FaultyQueue {
+    forward!(mask, interrupt, acknowledge, gone, counters);
+
     fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
-        let before = into.len();
-        let work = self.inner.poll(budget, now, into);
-        let mut place = 0;
-        into.retain_mut(|frame| {
-            place += 1;
-            place <= before || self.pass(frame)
-        });
+        if budget == 0 {
+            return self.inner.poll(0, now, into);
+        }
+        let due = self.kept.len().min(budget.into());
+        let mut taken = std::mem::take(&mut self.taken);
+        let mut work = self.inner.poll(budget - due as u16, now, &mut taken);
+        let before = self.counters.of(Fault::Reordering);
+        into.extend(taken.drain(..).filter_map(|frame| self.pass(frame)));
+        let back = (self.counters.of(Fault::Reordering) - before) as u16;
+        self.taken = taken;
+        // Who sees fewer than the budget unmasks, and is told that these wait.
+        work.rx = work.rx + due as u16 - back;
+        into.extend(self.kept.drain(..due));
         work
     }
 
-    fn mask(&mut self) {
-        self.inner.mask();
-    }
-
     fn unmask(&mut self, now: Ns) -> bool {
-        self.inner.unmask(now)
-    }
-
-    fn interrupt(&self) -> BorrowedFd<'_> {
-        self.inner.interrupt()
-    }
-
-    fn acknowledge(&mut self) {
-        self.inner.acknowledge();
-    }
-
-    fn gone(&self) -> bool {
-        self.inner.gone()
+        if self.kept.is_empty() {
+            return self.inner.unmask(now);
+        }
+        // The queue inside stays masked, as it is after a `true` of its own.
+        true
     }
 
     fn transmitter(&self) -> Arc<dyn Transmitter> {
-        self.inner.transmitter()
+        if self.transmit == Faults::default() {
+            return self.inner.transmitter();
+        }
+        Arc::new(FaultyTransmitter {
+            inner: self.inner.transmitter(),
+            faults: self.transmit,
+            seed: !self.seed,
+            drawn: AtomicU64::new(0),
+            counters: Arc::clone(&self.counters),
+        })
     }
+}
 
-    fn counters(&self) -> Arc<QueueCounters> {
-        self.inner.counters()
+/// Mistreats what is sent, before the device sees it: what is lost here is in none of its counters.
+struct FaultyTransmitter {
+    inner: Arc<dyn Transmitter>,
+    faults: Faults,
+    seed: u64,
+    drawn: AtomicU64,
+    counters: Arc<FaultCounters>,
+}
+
+impl Transmitter for FaultyTransmitter {
+    fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
+        // One number a frame serves for all that is drawn of it.
+        let bits = at(self.seed, self.drawn.fetch_add(1, Relaxed));
+        let Some(fault) = self.faults.befalls(bits % 10_000) else {
+            return self.inner.send(frame, now);
+        };
+        let place = (bits >> 32) as usize % frame.len().max(1);
+        self.counters.count(fault);
+        match fault {
+            Fault::Loss => Ok(()),
+            Fault::Truncation if place < ETHERNET_HEADER => Ok(()),
+            Fault::Truncation => self.inner.send(&frame[..place], now),
+            Fault::Corruption => {
+                let mut changed = [0; FRAME_CAPACITY];
+                let changed = changed.get_mut(..frame.len()).ok_or(SendError::TooLong)?;
+                changed.copy_from_slice(frame);
+                changed.get_mut(place).into_iter().for_each(|byte| *byte ^= 1 << (bits >> 29 & 7));
+                self.inner.send(changed, now)
+            }
+            Fault::Duplication | Fault::Reordering => {
+                self.inner.send(frame, now)?;
+                // The second one may find the ring full; the first has gone.
+                let _ = self.inner.send(frame, now);
+                Ok(())
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Pool;
     use crate::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
+    use proptest::prelude::*;
 
-    /// A thousand frames of sixty ones, mistreated.
-    fn faulty(faults: Faults, seed: u64) -> (Happened, Vec<Vec<u8>>) {
+    /// A thousand frames of their number and ones, mistreated, and polled until the ring is empty.
+    fn faulty(faults: Faults, seed: u64, budget: u16) -> (Happened, Vec<Vec<u8>>) {
         let arrivals = Arrivals::Fixed { per_second: 1e9 };
-        let config = SyntheticConfig { arrivals, rx_ring: 1000, ..SyntheticConfig::default() };
-        let template = |_: u32, _: u64, buf: &mut [u8]| {
+        let config =
+            SyntheticConfig { arrivals, rx_ring: 1000, count: 1000, ..SyntheticConfig::default() };
+        let template = |_: u32, seq: u64, buf: &mut [u8]| {
             buf[..60].fill(1);
+            buf[..8].copy_from_slice(&seq.to_be_bytes());
             60
         };
-        let queue = SyntheticQueue::new(&config, Box::new(template), Pool::new(1000), None);
-        let mut queue = FaultyQueue::new(queue.expect("valid"), faults, seed);
-        let mut frames = Vec::with_capacity(1000);
-        assert_eq!(queue.poll(1000, 999, &mut frames), Work { rx: 1000, tx: 0 });
-        (queue.happened(), frames.iter().map(|frame| frame.to_vec()).collect())
+        let pool = Pool::new(3000);
+        let queue = SyntheticQueue::new(&config, Box::new(template), pool.clone(), None);
+        let mut queue = FaultyQueue::new(Box::new(queue.expect("valid")), faults, seed, pool);
+        let happened = queue.fault_counters();
+        let mut frames = Vec::with_capacity(3000);
+        let mut polled = 0;
+        loop {
+            let work = queue.poll(budget, 999, &mut frames);
+            assert!(work.rx <= budget);
+            polled += u64::from(work.rx);
+            if work.rx < budget && !queue.unmask(999) {
+                break;
+            }
+        }
+        let happened = happened.read();
+        assert_eq!(polled, 1000 + happened.duplicated);
+        (happened, frames.iter().map(|frame| frame.to_vec()).collect())
+    }
+
+    fn seq(frame: &[u8]) -> u64 {
+        frame.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
     #[test]
     fn without_faults_nothing_happens() {
-        let (happened, frames) = faulty(Faults::default(), 1);
+        let (happened, frames) = faulty(Faults::default(), 1, 64);
         assert_eq!(happened, Happened::default());
-        assert!(frames.iter().all(|frame| *frame == [1; 60]));
+        assert!(frames.iter().map(|frame| seq(frame)).eq(0..1000));
     }
 
     #[test]
     fn each_fault_does_what_it_says_and_is_counted() {
-        let faults = Faults { loss: 1_000, corruption: 2_000, truncation: 3_000 };
-        let (happened, frames) = faulty(faults, 1);
+        let faults =
+            Faults { loss: 1_000, corruption: 2_000, truncation: 3_000, ..Faults::default() };
+        let (happened, frames) = faulty(faults, 1, 64);
         assert_eq!(frames.len() as u64, 1000 - happened.lost);
         let short = frames.iter().filter(|frame| frame.len() < 60).count() as u64;
         assert_eq!(short, happened.truncated);
-        let changed = |frame: &&Vec<u8>| frame.iter().filter(|&&byte| byte != 1).count() == 1;
-        assert_eq!(frames.iter().filter(changed).count() as u64, happened.corrupted);
         assert!(happened.lost > 50 && happened.corrupted > 100 && happened.truncated > 200);
-        assert_eq!(faulty(faults, 1), (happened, frames), "the same seed, the same faults");
+        assert_eq!(faulty(faults, 1, 64), (happened, frames), "the same seed, the same faults");
+    }
+
+    #[test]
+    fn a_copy_follows_and_a_frame_that_was_kept_is_overtaken() {
+        let twice = Faults { duplication: 10_000, ..Faults::default() };
+        let (happened, frames) = faulty(twice, 1, 64);
+        assert_eq!((happened.duplicated, frames.len()), (1000, 2000));
+        let behind = Faults { reordering: 2_000, ..Faults::default() };
+        let (happened, frames) = faulty(behind, 1, 64);
+        let order: Vec<u64> = frames.iter().map(|frame| seq(frame)).collect();
+        assert!(happened.reordered > 100 && !order.is_sorted());
+        let mut sorted = order;
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..1000), "each of them once");
     }
 
     #[test]
     fn everything_can_be_lost() {
-        let (happened, frames) = faulty(Faults { loss: 10_000, ..Faults::default() }, 3);
+        let (happened, frames) = faulty(Faults { loss: 10_000, ..Faults::default() }, 3, 64);
         assert_eq!((happened.lost, frames.len()), (1000, 0));
+    }
+
+    #[test]
+    fn what_is_sent_is_mistreated_before_the_device_sees_it() {
+        let config = SyntheticConfig { tx_ring: 4_096, ..SyntheticConfig::default() };
+        let template = |_: u32, _: u64, _: &mut [u8]| 60;
+        let queue = SyntheticQueue::new(&config, Box::new(template), Pool::new(1), None);
+        let faults: Faults = "loss=20%,duplication=30%,truncation=10%".parse().unwrap();
+        let queue =
+            FaultyQueue::new(Box::new(queue.expect("valid")), Faults::default(), 5, Pool::new(1))
+                .with_transmit(faults);
+        let transmitter = queue.transmitter();
+        (0..1000).for_each(|_| transmitter.send(&[1; 60], 0).expect("room"));
+        let happened = queue.fault_counters().read();
+        assert!(happened.lost > 100 && happened.duplicated > 200 && happened.truncated > 50);
+        let sent = queue.counters().read().tx_packets;
+        let gone = 1000 + happened.duplicated - happened.lost - sent;
+        assert!(gone <= happened.truncated, "{gone} ended within the Ethernet header");
+    }
+
+    #[test]
+    fn faults_are_read_from_text() {
+        let faults: Faults = "loss=1%,reordering=0.5%".parse().unwrap();
+        assert_eq!(faults, Faults { loss: 100, reordering: 50, ..Faults::default() });
+        for wrong in [
+            "",
+            "loss",
+            "loss=1",
+            "loss=-1%",
+            "loss=101%",
+            "lost=1%",
+            "loss=NaN%",
+            "loss=60%,corruption=60%",
+        ] {
+            assert!(wrong.parse::<Faults>().is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_frame_is_accounted_for(
+            seed: u64,
+            budget in 1u16..100,
+            shares in prop::array::uniform5(0u16..2_000),
+        ) {
+            let [loss, corruption, truncation, duplication, reordering] = shares;
+            let faults = Faults { loss, corruption, truncation, duplication, reordering };
+            let (happened, frames) = faulty(faults, seed, budget);
+            prop_assert_eq!(frames.len() as u64, 1000 - happened.lost + happened.duplicated);
+        }
     }
 }

@@ -8,7 +8,8 @@
 //!   overflows and moderated interrupts, as a NIC has;
 //! - the [`tap`] device: real frames to and from the operating system's network stack;
 //! - a [`cable`](mod@cable): two ends in memory, flows spread over the queues of each by [`Toeplitz`];
-//! - [`faulty`]: a wrapper that loses, corrupts and truncates what another queue receives.
+//! - around any of them: [`faulty`] loses, changes, repeats and reorders frames, [`late`] keeps interrupts
+//!   back, [`capture`] writes what passes to a pcap file.
 //!
 //! A device knows Ethernet and nothing above it, and does not know who polls it. (Only the TAP device
 //! can give the kernel's end of its cable an IP address, so that nobody needs another tool for it; and the
@@ -17,10 +18,13 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 pub mod cable;
+pub mod capture;
 pub mod counters;
 pub mod device;
 pub mod faulty;
+mod forward;
 pub mod frame;
+pub mod late;
 pub mod synthetic;
 pub mod tap;
 pub mod toeplitz;

@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use napkin_nic::late::{LateQueue, Lateness};
 use napkin_nic::synthetic::{Arrivals, Moderation, SyntheticConfig, SyntheticQueue};
 use napkin_nic::{EndConfig, Frame, PacketQueue, Pool, SendError, cable};
 use napkin_policy::Ns;
@@ -171,4 +172,27 @@ fn every_frame_of_a_cable_wakes_the_engine_whoever_sends_it() {
     senders.into_iter().for_each(|sender| sender.join().expect("ends"));
     let (sent, received) = (there.counters().read(), engine.queue.counters().read());
     assert_eq!((sent.tx_packets, received.rx_packets, engine.queue.pending()), (9_000, 9_000, 0));
+}
+
+#[test]
+fn a_late_interrupt_comes_and_a_lost_one_leaves_its_frames_to_the_watchdog() {
+    // Each comes after an unmask of its own, so that every interrupt is drawn for.
+    let arrivals = Arrivals::AfterUnmask { gap: 5_000 };
+    let config = SyntheticConfig { arrivals, start: now(), count: 500, ..Default::default() };
+    let template = |_: u32, _: u64, _: &mut [u8]| 60;
+    let queue = SyntheticQueue::new(&config, Box::new(template), Pool::new(64), None);
+    let queue = queue.expect("a valid configuration");
+    let (control, counters) = (queue.control(), queue.counters());
+    let (delay, watchdog) = (50_000, 2_000_000);
+    let lateness = Lateness { delayed: 2_000, lost: 1_000, delay, watchdog };
+    let late = LateQueue::new(Box::new(queue), lateness, 1).expect("descriptors");
+    let happened = late.late();
+    let mut engine = Engine::new(late);
+    engine.drain();
+    while engine.rx + counters.read().rx_dropped_ring < 500 {
+        engine.sleep();
+        engine.drain();
+    }
+    assert_eq!(control.offered(), 500);
+    assert!(happened.load(SeqCst) > 0, "{:?}", counters.read());
 }
