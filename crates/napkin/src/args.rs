@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
-use napkin_serve::{DeviceSpec, Network};
+use napkin_serve::{DeviceSpec, Faults, Network};
 
 use crate::settings::Settings;
 use crate::units;
@@ -166,6 +166,13 @@ pub(crate) struct Serve {
     /// /tmp/napkin-UID.
     #[arg(long, env = "NAPKIN_CONTROL", value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+    /// Write every frame, received and sent, to this pcap file (Wireshark, tcpdump -r). It costs time.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) capture: Option<PathBuf>,
+    /// What befalls frames on their way in and out, to try clients with, as in loss=1%,reordering=0.5%:
+    /// shares of loss, corruption, truncation, duplication and, on the way in, reordering.
+    #[arg(long, value_name = "FAULT=SHARE%,...")]
+    pub(crate) faults: Option<Faults>,
     /// End by itself after this time, as in 10s or 5m.
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     pub(crate) limit: Option<Duration>,

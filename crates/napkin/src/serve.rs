@@ -28,6 +28,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         rate: args.rate,
         flows: args.flows,
         control: args.control.clone(),
+        capture: args.capture.clone(),
+        faults: args.faults.unwrap_or_default(),
     };
     let policies = config.devices.iter().map(|device| device.policy.unwrap_or(config.policy));
     warn(&policies.collect::<Vec<_>>());

@@ -85,20 +85,43 @@ fn the_operating_system_s_tcp_is_served_under_every_kind_of_policy() {
     }
 }
 
-#[test]
-fn a_large_value_comes_back_whole() {
-    let server = serve(5, "suspend20", &[]);
-    let value: Vec<u8> = (0..1_000_000u32).map(|place| (place % 253) as u8).collect();
-    let mut client = server.connect();
+/// Stores a value of so many bytes and reads it back.
+fn there_and_back(client: &mut Client, len: u32) {
+    let value: Vec<u8> = (0..len).map(|place| (place % 253) as u8).collect();
     let stream = client.0.get_mut();
-    stream.write_all(b"set big 0 0 1000000\r\n").expect("it takes it");
+    stream.write_all(format!("set big 0 0 {len}\r\n").as_bytes()).expect("it takes it");
     stream.write_all(&[&value[..], b"\r\n"].concat()).expect("it takes it");
     client.hear("STORED");
-    client.say("get big", "VALUE big 0 1000000");
+    client.say("get big", &format!("VALUE big 0 {len}"));
     let mut back = vec![0; value.len()];
     client.0.read_exact(&mut back).expect("all of it");
     assert!(back == value, "it is another");
     client.hear("|END");
+}
+
+#[test]
+fn a_wire_that_loses_repeats_and_changes_frames_loses_no_byte_and_the_capture_shows_it() {
+    let file = std::env::temp_dir().join(format!("napkin-lossy-{}.pcap", std::process::id()));
+    let path = file.to_str().expect("plain text");
+    let faults = "loss=3%,corruption=1%,duplication=2%,reordering=2%,truncation=1%";
+    let mut server = serve(9, "suspend20", &["--faults", faults, "--capture", path]);
+    let mut client = server.connect();
+    there_and_back(&mut client, 200_000);
+    server.served.signal(Signal::TERM);
+    assert!(server.served.end().success());
+    assert!(server.served.said().contains("fault_lost"), "{}", server.served.said());
+    let capture = std::fs::read(&file).expect("the capture");
+    std::fs::remove_file(&file).expect("it is ours");
+    // At least the value, both ways.
+    assert!(capture.len() > 400_000, "{}", capture.len());
+    assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
+}
+
+#[test]
+fn a_large_value_comes_back_whole() {
+    let server = serve(5, "suspend20", &[]);
+    let mut client = server.connect();
+    there_and_back(&mut client, 1_000_000);
     client.say(
         &format!("set big 0 0 1048577|{}", "x".repeat(1_048_577)),
         "SERVER_ERROR object too large for cache",

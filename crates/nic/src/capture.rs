@@ -32,8 +32,7 @@ const ETHERNET: u32 = 1;
 
 /// A file that several queues write to.
 ///
-/// It is complete once this and every queue and transmitter made with it are gone: then the thread
-/// writes what it has and ends. [`finish`](Self::finish) waits for that.
+/// Whole frames stand in it at any time; all of them once [`finish`](Self::finish) has returned.
 #[derive(Debug)]
 pub struct Capture {
     tap: Tapped,
@@ -43,7 +42,8 @@ pub struct Capture {
 /// What queues and transmitters hold of a capture.
 #[derive(Debug, Clone)]
 struct Tapped {
-    frames: SyncSender<Frame>,
+    /// `None` after the last one.
+    frames: SyncSender<Option<Frame>>,
     pool: Pool,
     missed: Arc<AtomicU64>,
 }
@@ -54,7 +54,7 @@ impl Tapped {
             copy.buffer().get_mut(..bytes.len())?.copy_from_slice(bytes);
             copy.set_len(bytes.len());
             copy.set_arrived(at);
-            self.frames.try_send(copy).ok()
+            self.frames.try_send(Some(copy)).ok()
         });
         if copy.is_none() {
             self.missed.fetch_add(1, Relaxed);
@@ -92,27 +92,28 @@ impl Capture {
         self.tap.missed.load(Relaxed)
     }
 
-    /// Waits until everything is written; says how many frames that were. The queues and their
-    /// transmitters must be gone, or it waits for them.
+    /// Waits until everything so far is written; says how many frames that were. What queues and
+    /// transmitters still see is missed.
     ///
     /// # Errors
     ///
     /// The file could not be written: a full disk.
     pub fn finish(self) -> io::Result<u64> {
-        drop(self.tap);
+        // A thread that could not write has ended, and says why below.
+        let _ = self.tap.frames.send(None);
         self.writer.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
     }
 }
 
-/// Writes frames until nobody can send any more.
-fn write(mut file: BufWriter<File>, frames: &Receiver<Frame>) -> io::Result<u64> {
+/// Writes frames until there is no other.
+fn write(mut file: BufWriter<File>, frames: &Receiver<Option<Frame>>) -> io::Result<u64> {
     let ns = |clock| {
         let now = clock_gettime(clock);
         i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
     };
     let since_1970 = ns(ClockId::Realtime) - ns(ClockId::Monotonic);
     let mut written = 0;
-    while let Ok(mut frame) = frames.recv() {
+    while let Ok(Some(mut frame)) = frames.recv() {
         loop {
             let at = u64::try_from(since_1970 + i128::from(frame.arrived())).unwrap_or(0);
             let (seconds, ns) = ((at / 1_000_000_000) as u32, (at % 1_000_000_000) as u32);
@@ -123,7 +124,8 @@ fn write(mut file: BufWriter<File>, frames: &Receiver<Frame>) -> io::Result<u64>
             file.write_all(&frame)?;
             written += 1;
             match frames.try_recv() {
-                Ok(next) => frame = next,
+                Ok(Some(next)) => frame = next,
+                Ok(None) => return file.flush().map(|()| written),
                 Err(_) => break,
             }
         }

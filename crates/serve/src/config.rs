@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use napkin_nic::faulty::Faults;
 use napkin_policy::{Policy, SocketPoller};
 use napkin_service::memcached::Limits;
 
@@ -185,6 +186,10 @@ pub struct ServeConfig {
     pub flows: u32,
     /// Where the engine is controlled; `None` for the default place.
     pub control: Option<PathBuf>,
+    /// The pcap file that every device's frames are written to.
+    pub capture: Option<PathBuf>,
+    /// What befalls frames on each device, received and sent.
+    pub faults: Faults,
 }
 
 impl Default for ServeConfig {
@@ -200,6 +205,8 @@ impl Default for ServeConfig {
             rate: 10_000,
             flows: 16,
             control: None,
+            capture: None,
+            faults: Faults::default(),
         }
     }
 }

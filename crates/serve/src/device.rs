@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use napkin_kernel::netlink::{NetlinkError, Route};
+use napkin_nic::capture::Capture;
+use napkin_nic::faulty::{FaultCounters, Faults, FaultyQueue};
 use napkin_nic::synthetic::{Arrivals, Flows, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::tap::{Tap, TapConfig, TapError};
 use napkin_nic::{PacketQueue, Pool};
@@ -25,14 +28,17 @@ pub(super) struct Made {
     pub(super) address: Address,
     pub(super) queues: Vec<Box<dyn PacketQueue>>,
     pub(super) note: String,
+    pub(super) faults: Vec<Arc<FaultCounters>>,
 }
 
-/// Makes one device; `place` is its number, from 0.
+/// Makes one device; `place` is its number, from 0. Faults come between it and the capture, so that the
+/// file has what the stack receives.
 pub(super) fn make(
     config: &ServeConfig,
     kind: &DeviceKind,
     network: Network,
     place: usize,
+    capture: Option<&Capture>,
 ) -> Result<Made, ServeError> {
     let address = Address {
         mac: [2, b'n', b'k', 0, 0, place as u8],
@@ -40,10 +46,25 @@ pub(super) fn make(
         prefix: network.prefix,
     };
     let pool = Pool::new(FRAMES);
-    match kind {
-        DeviceKind::Tap(name) => tap(config, name, network, address, &pool),
-        DeviceKind::Synthetic => synthetic(config, network, address, &pool, place),
-    }
+    let made = match kind {
+        DeviceKind::Tap(name) => tap(config, name, network, address, &pool)?,
+        DeviceKind::Synthetic => synthetic(config, network, address, &pool, place)?,
+    };
+    let mut faults = Vec::new();
+    let around = |(seed, mut queue): (u64, Box<dyn PacketQueue>)| {
+        if config.faults != Faults::default() {
+            let faulty = FaultyQueue::new(queue, config.faults, seed, pool.clone());
+            faults.push(faulty.fault_counters());
+            queue = Box::new(faulty.with_transmit(config.faults));
+        }
+        match capture {
+            Some(capture) => Box::new(capture.around(queue)),
+            None => queue,
+        }
+    };
+    let seeds = (place as u64) << 32..;
+    let queues = seeds.zip(made.queues).map(around).collect();
+    Ok(Made { queues, faults, ..made })
 }
 
 fn tap(
@@ -86,7 +107,7 @@ fn tap(
         )
     };
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
-    Ok(Made { name, address, queues: queues.collect(), note })
+    Ok(Made { name, address, queues: queues.collect(), note, faults: Vec::new() })
 }
 
 /// Whether another process has a queue of a TAP interface. The kernel would give this one another,
@@ -163,7 +184,7 @@ fn synthetic(
         })
         .collect::<Result<_, ServeError>>()?;
     let note = format!("{} datagrams a second of {} flows", config.rate, config.flows);
-    Ok(Made { name: DeviceKind::Synthetic.name(place), address, queues, note })
+    Ok(Made { name: DeviceKind::Synthetic.name(place), address, queues, note, faults: Vec::new() })
 }
 
 /// Writes datagrams to the service's port, each flow from a port of its own.

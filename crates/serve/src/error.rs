@@ -81,6 +81,14 @@ pub enum ServeError {
     /// Signals could not be blocked.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
+    /// The pcap file could not be made or written.
+    #[error("cannot write {path}: {error}", path = .path.display())]
+    Capture {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
     /// No thread was to be had.
     #[error("cannot start a thread of the application: {0}")]
     Thread(std::io::Error),

@@ -3,8 +3,9 @@
 //!
 //! One application thread a device receives as the device's policy says: through an `Epoll` with the
 //! policy's parameters, or with blocking receive calls that busy poll where the policy sets the
-//! sockets' options; memcached has a thread a queue. Everything of one run, threads that poll included, stays on the CPUs that were
-//! given, so that the parts of their time add up. What is printed, and where to, is the caller's.
+//! sockets' options; memcached has a thread a queue. Everything of one run, threads that poll
+//! included, stays on the CPUs that were given, so that the parts of their time add up. What is
+//! printed, and where to, is the caller's.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
@@ -22,6 +23,7 @@ use napkin_os::signals::Signals;
 
 pub use config::{Datagrams, DeviceKind, DeviceSpec, Network, ServeConfig, What};
 pub use error::ServeError;
+pub use napkin_nic::faulty::Faults;
 pub use napkin_service::memcached::Limits;
 pub use server::Server;
 pub use status::{Status, Totals};
@@ -43,7 +45,8 @@ pub enum Event<'a> {
 /// Serves until a signal comes, or for `limit`; returns the totals.
 ///
 /// # Errors
-/// If it cannot start, a thread of the application ends before its time, or the last device goes.
+/// If it cannot start, a thread of the application ends before its time, the last device goes, or the
+/// capture cannot be written.
 pub fn run(
     config: &ServeConfig,
     limit: Option<Duration>,
@@ -75,5 +78,5 @@ pub fn run(
     }
     // From here on a second signal kills, should anything hang.
     drop(signals);
-    Ok(server.stop())
+    server.stop()
 }

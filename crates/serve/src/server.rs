@@ -1,13 +1,14 @@
 //! A running server: devices, engine, applications and control, in the order in which they start and
 //! the reverse of it in which they stop.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use napkin_core::CpuId;
 use napkin_engine::control::{Control, default_path};
 use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement, sched};
+use napkin_nic::capture::Capture;
 use napkin_policy::Policy;
 
 use super::application::{self, Progress};
@@ -25,6 +26,7 @@ pub struct Server {
     engine: Option<Arc<Engine>>,
     threads: Vec<(String, JoinHandle<()>)>,
     meter: Meter,
+    capture: Option<(PathBuf, Capture)>,
     notes: Vec<String>,
     /// Devices that have gone, each told once.
     gone: Vec<String>,
@@ -57,12 +59,20 @@ impl Server {
         let placed: Vec<Placed> = placed.collect();
         agree(&placed, &cpus)?;
 
+        let capture = config.capture.as_ref().map(|path| match Capture::create(path) {
+            Ok(capture) => Ok((path.clone(), capture)),
+            Err(error) => Err(ServeError::Capture { path: path.clone(), error }),
+        });
+        let capture = capture.transpose()?;
         let mut devices = Vec::new();
         for (place, device) in config.devices.iter().enumerate() {
             // Checked: there is one for every device.
             let network = config.network.later(place).unwrap_or(config.network);
-            devices.push(device::make(config, &device.kind, network, place)?);
+            let capture = capture.as_ref().map(|(_, capture)| capture);
+            devices.push(device::make(config, &device.kind, network, place, capture)?);
         }
+        let faults: Vec<_> =
+            devices.iter_mut().flat_map(|it| std::mem::take(&mut it.faults)).collect();
         let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
         let mut notes: Vec<String> = devices.iter().map(note).collect();
 
@@ -80,6 +90,7 @@ impl Server {
             engine: Some(engine),
             threads: Vec::new(),
             meter: Meter::default(),
+            capture,
             notes: Vec::new(),
             gone: Vec::new(),
         };
@@ -117,7 +128,7 @@ impl Server {
         server.control = Some(Control::start(Arc::clone(engine), &path)?);
         notes.push(format!("control: {}", path.display()));
         server.notes = notes;
-        server.meter = Meter::new(engine, progress);
+        server.meter = Meter::new(engine, progress, faults);
         Ok(server)
     }
 
@@ -167,14 +178,21 @@ impl Server {
     }
 
     /// Stops: no thread, no device and no socket is left. Returns what has happened in all.
-    pub fn stop(mut self) -> Totals {
+    ///
+    /// # Errors
+    /// The capture could not be written.
+    pub fn stop(mut self) -> Result<Totals, ServeError> {
         let engine = self.engine.as_deref();
-        let totals = engine.map(|engine| self.meter.totals(engine)).unwrap_or_default();
-        self.shut_down();
-        totals
+        let mut totals = engine.map(|engine| self.meter.totals(engine)).unwrap_or_default();
+        let missed = self.shut_down()?;
+        if missed > 0 {
+            totals.drops.insert("capture_missed", missed);
+        }
+        Ok(totals)
     }
 
-    fn shut_down(&mut self) {
+    /// Returns the frames that the capture misses.
+    fn shut_down(&mut self) -> Result<u64, ServeError> {
         self.control = None;
         // The last one: every wait of the application returns.
         self.engine = None;
@@ -182,12 +200,17 @@ impl Server {
             // One that panicked has said so.
             let _ = thread.join();
         }
+        let Some((path, capture)) = self.capture.take() else { return Ok(0) };
+        let missed = capture.missed();
+        capture.finish().map_err(|error| ServeError::Capture { path, error })?;
+        Ok(missed)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shut_down();
+        // Whoever wants to know has called `stop`.
+        let _ = self.shut_down();
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use napkin_engine::Engine;
+use napkin_nic::faulty::FaultCounters;
 use napkin_stack::Fate;
 
 use super::application::Progress;
@@ -38,7 +39,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    fn read(engine: &Engine, progress: &[Arc<Progress>]) -> Totals {
+    fn read(engine: &Engine, sources: &Sources) -> Totals {
         let EngineTotals { counts, queues, drops, .. } = EngineTotals::read(engine);
         let mut totals = Totals {
             packets: queues.rx_packets,
@@ -53,7 +54,7 @@ impl Totals {
             totals.arps += counters.of(Fate::AnsweredArp);
             totals.pings += counters.of(Fate::AnsweredPing);
         }
-        for progress in progress {
+        for progress in &sources.progress {
             totals.received += progress.received.load(Ordering::Relaxed);
             totals.replies += progress.replied.load(Ordering::Relaxed);
             for (name, count) in [
@@ -67,6 +68,10 @@ impl Totals {
                     *totals.drops.entry(name).or_default() += count;
                 }
             }
+        }
+        let lost = sources.faults.iter().map(|faults| faults.read().lost).sum();
+        if lost != 0 {
+            totals.drops.insert("fault_lost", lost);
         }
         totals
     }
@@ -150,11 +155,18 @@ impl fmt::Display for Status {
     }
 }
 
+/// What is read beside the engine.
+#[derive(Debug, Default)]
+struct Sources {
+    progress: Vec<Arc<Progress>>,
+    faults: Vec<Arc<FaultCounters>>,
+}
+
 /// Takes one window after the other.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     start: Option<Instant>,
-    progress: Vec<Arc<Progress>>,
+    sources: Sources,
     window: Option<Window>,
 }
 
@@ -166,18 +178,23 @@ struct Window {
 }
 
 impl Meter {
-    pub(super) fn new(engine: &Engine, progress: Vec<Arc<Progress>>) -> Meter {
-        let window = Some(Window::begin(engine, &progress));
-        Meter { start: Some(Instant::now()), progress, window }
+    pub(super) fn new(
+        engine: &Engine,
+        progress: Vec<Arc<Progress>>,
+        faults: Vec<Arc<FaultCounters>>,
+    ) -> Meter {
+        let sources = Sources { progress, faults };
+        let window = Some(Window::begin(engine, &sources));
+        Meter { start: Some(Instant::now()), sources, window }
     }
 
     pub(super) fn totals(&self, engine: &Engine) -> Totals {
-        Totals::read(engine, &self.progress)
+        Totals::read(engine, &self.sources)
     }
 
     pub(super) fn status(&mut self, engine: &Engine) -> Status {
         // Threads come and go with the settings, so every window has its own.
-        let next = Window::begin(engine, &self.progress);
+        let next = Window::begin(engine, &self.sources);
         let window = self.window.replace(next);
         let (Some(window), Some(next)) = (window, &self.window) else { return Status::default() };
         Status {
@@ -190,10 +207,10 @@ impl Meter {
 }
 
 impl Window {
-    fn begin(engine: &Engine, progress: &[Arc<Progress>]) -> Window {
+    fn begin(engine: &Engine, sources: &Sources) -> Window {
         Window {
             begun: Instant::now(),
-            before: Totals::read(engine, progress),
+            before: Totals::read(engine, sources),
             cpu: EngineWindow::begin(engine, engine.cpus()).ok(),
         }
     }
