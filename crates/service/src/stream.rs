@@ -5,7 +5,7 @@
 //! more from a peer who does not read his answers: what a connection holds is bounded.
 
 use napkin_policy::Ns;
-use napkin_stack::{Flow, TcpApplication, TcpStream};
+use napkin_stack::{ByteStream, Flow, TcpApplication};
 
 /// What became of a look at a stream's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub struct Pumped<C> {
 
 impl<C> Pumped<C> {
     /// Sends what waits; whether all of it was taken.
-    fn flush(&mut self, stream: &mut TcpStream<'_>) -> bool {
+    fn flush(&mut self, stream: &mut impl ByteStream) -> bool {
         self.sent += stream.send(&self.output[self.sent..]);
         if self.sent < self.output.len() {
             // What was sent goes, too, if the rest never does: the peer may read more slowly than he
@@ -109,7 +109,7 @@ impl<C> Pumped<C> {
     }
 
     /// Receives more, up to `most` bytes that were not taken; whether any came.
-    fn receive(&mut self, stream: &mut TcpStream<'_>, most: usize) -> bool {
+    fn receive(&mut self, stream: &mut impl ByteStream, most: usize) -> bool {
         self.input.drain(..self.taken);
         self.taken = 0;
         if self.input.is_empty() {
@@ -135,7 +135,7 @@ impl<S: StreamService> TcpApplication for Pump<S> {
         }
     }
 
-    fn ready(&mut self, state: &mut Self::State, stream: &mut TcpStream<'_>, now: Ns) {
+    fn ready(&mut self, state: &mut Self::State, stream: &mut impl ByteStream, now: Ns) {
         let most = self.service.longest_request();
         loop {
             let owes = !state.closing

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use napkin_nic::{Frame, Pool, SendError, Transmitter};
 use napkin_policy::Ns;
-use napkin_stack::{Address, Flow, Input, Stack, TcpApplication, TcpLimits, TcpStream, TcpWorker};
+use napkin_stack::{Address, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl,
@@ -47,7 +47,7 @@ impl TcpApplication for Echo {
 
     fn opened(&mut self, _: Flow) {}
 
-    fn ready(&mut self, (): &mut (), stream: &mut TcpStream<'_>, _: Ns) {
+    fn ready(&mut self, (): &mut (), stream: &mut impl ByteStream, _: Ns) {
         self.0.clear();
         stream.receive(&mut self.0, 4_096);
         stream.send(&self.0);

@@ -68,5 +68,5 @@ pub use receiver::{Listener, Receiver};
 pub use socket::{Exchange, Message, Socket};
 pub use stack::{SendCounters, Stack};
 pub use tables::RawFilter;
-pub use tcp::{Flow, TcpApplication, TcpLimits, TcpStream, TcpWorker};
+pub use tcp::{ByteStream, Flow, TcpApplication, TcpLimits, TcpStream, TcpWorker};
 pub use udp::{Datagram, PAYLOAD_LIMIT, UdpSocket};

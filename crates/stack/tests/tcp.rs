@@ -8,7 +8,7 @@ use napkin_nic::{Frame, Pool, SendError, Transmitter};
 use napkin_policy::{MILLISECOND, NEVER, Ns};
 use napkin_stack::tcp::{ListenError, TcpCounters};
 use napkin_stack::{
-    Address, Fate, Flow, Input, Socket, Stack, TcpApplication, TcpLimits, TcpStream, TcpWorker,
+    Address, ByteStream, Fate, Flow, Input, Socket, Stack, TcpApplication, TcpLimits, TcpWorker,
 };
 use proptest::prelude::*;
 
@@ -164,7 +164,7 @@ impl TcpApplication for Echo {
         Vec::new()
     }
 
-    fn ready(&mut self, waiting: &mut Vec<u8>, stream: &mut TcpStream<'_>, _: Ns) {
+    fn ready(&mut self, waiting: &mut Vec<u8>, stream: &mut impl ByteStream, _: Ns) {
         loop {
             let sent = stream.send(waiting);
             waiting.drain(..sent);
@@ -213,7 +213,7 @@ impl TcpApplication for Sender {
         Sent::default()
     }
 
-    fn ready(&mut self, state: &mut Sent, stream: &mut TcpStream<'_>, _: Ns) {
+    fn ready(&mut self, state: &mut Sent, stream: &mut impl ByteStream, _: Ns) {
         self.closed += usize::from(stream.is_closed());
         if self.silent {
             return;

@@ -22,7 +22,7 @@ mod stream;
 mod worker;
 
 pub use flow::Flow;
-pub use stream::TcpStream;
+pub use stream::{ByteStream, TcpStream};
 pub use worker::{ListenError, Segments, TcpApplication, TcpCounters, TcpLimits, TcpWorker};
 
 pub(crate) use flow::flow_hash;

@@ -16,7 +16,7 @@ use super::connection::{Connection, Phase};
 use super::deadlines::Deadlines;
 use super::flow::Segment;
 use super::link::Link;
-use super::{Flow, TcpStream};
+use super::{ByteStream, Flow};
 use crate::receiver::Arrival;
 use crate::wire::ETHERNET_HEADER;
 use crate::{Receiver, Socket, Stack};
@@ -96,8 +96,8 @@ pub trait TcpApplication {
     fn opened(&mut self, flow: Flow) -> Self::State;
 
     /// Something has changed: bytes came, there is room to send, the peer has ended its side, or the
-    /// connection is closed ([`TcpStream::is_closed`]), which is the last call for it.
-    fn ready(&mut self, state: &mut Self::State, stream: &mut TcpStream<'_>, now: Ns);
+    /// connection is closed ([`ByteStream::is_closed`]), which is the last call for it.
+    fn ready(&mut self, state: &mut Self::State, stream: &mut impl ByteStream, now: Ns);
 }
 
 /// Why a port is not listened to, or a connection not begun.
