@@ -14,8 +14,10 @@ pub(super) struct Connection<T> {
     pub(super) serial: u64,
     pub(super) sockets: SocketSet<'static>,
     handle: SocketHandle,
-    /// Where its segments came from last.
+    /// Where its segments go: the Ethernet address that they came from.
     pub(super) mac: [u8; 6],
+    /// Another one that the last segment to move the connection on came from.
+    moved: Option<[u8; 6]>,
     /// The queue that they came from; 0 before the first.
     pub(super) napi_id: u32,
     /// Its deadline, as [`Deadlines`](super::deadlines::Deadlines) has it.
@@ -53,6 +55,7 @@ impl<T> Connection<T> {
             sockets,
             handle,
             mac: [0; 6],
+            moved: None,
             napi_id: 0,
             armed: NEVER,
             listed: false,
@@ -63,6 +66,22 @@ impl<T> Connection<T> {
 
     pub(super) fn socket(&mut self) -> &mut Socket<'static> {
         self.sockets.get_mut(self.handle)
+    }
+
+    /// Bytes that the peer has yet to acknowledge, and bytes of his that wait.
+    pub(super) fn progress(&mut self) -> (usize, usize) {
+        let socket = self.socket();
+        (socket.send_queue(), socket.recv_queue())
+    }
+
+    /// A segment came from another Ethernet address than the ones before: a router took over for
+    /// another, somebody pretends to be the peer, or the frame was damaged. It is followed once two
+    /// segments came from there that only the peer can have sent: they moved the connection on from
+    /// where it was `before`.
+    pub(super) fn came_from(&mut self, mac: [u8; 6], before: (usize, usize)) {
+        if self.progress() != before && self.moved.replace(mac) == Some(mac) {
+            self.mac = mac;
+        }
     }
 
     /// The handshake has ended: from now on the peer is asked now and then whether it is there.

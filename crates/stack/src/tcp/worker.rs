@@ -302,10 +302,17 @@ impl<T> TcpWorker<T> {
                 let Some(Some(connection)) = self.connections.get_mut(place as usize) else {
                     return;
                 };
-                connection.mac = segment.mac;
+                if segment.opens && connection.phase == Phase::HalfOpen {
+                    connection.mac = segment.mac;
+                }
                 connection.napi_id = self.link.napi_id;
+                self.link.mac = connection.mac;
+                let before = (segment.mac != connection.mac).then(|| connection.progress());
                 let sockets = &mut connection.sockets;
                 self.interface.poll_ingress_single(at, &mut self.link.with(packet), sockets);
+                if let Some(before) = before {
+                    connection.came_from(segment.mac, before);
+                }
                 self.mark(place);
             }
             // There was no place for it, and no RST either: the peer asks again.
