@@ -1,0 +1,246 @@
+//! One thread's share of a port: accepts, waits, and tells the application what has changed.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddrV4;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use napkin_policy::{MILLISECOND, Ns};
+use napkin_stack::{Flow, TcpApplication};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen,
+    socket_with, sockopt,
+};
+use slab::Slab;
+
+use crate::Waker;
+use crate::connection::{Connection, Directions};
+
+/// Events of one wait.
+const EVENTS: usize = 256;
+/// Connections that are accepted before others have their turn.
+const ACCEPTED: usize = 64;
+/// Connections that wait to be accepted; the kernel allows `net.core.somaxconn` at most.
+const BACKLOG: i32 = 4_096;
+/// Bytes of one receive.
+const SCRATCH: usize = 64 * 1_024;
+/// How long a peer may take to end his side after we ended ours.
+const LINGER: Ns = 10_000 * MILLISECOND;
+/// How long a peer may say nothing before it is asked whether it is there, and then leave that or sent
+/// bytes unanswered: as the stack's own TCP.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+const PEER_TIMEOUT_MS: u32 = 120_000;
+
+/// What epoll says of the listener and of the waker, in the place of a connection's number.
+const LISTENER: u64 = u64::MAX;
+const WAKER: u64 = u64::MAX - 1;
+
+/// What has happened since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OsTcpCounters {
+    /// Connections accepted.
+    pub opened: u64,
+    /// Connections closed at once because there was no place for another, or no descriptor.
+    pub refused: u64,
+}
+
+/// One thread's TCP on the operating system's sockets.
+pub struct OsTcp<T> {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    waker: Waker,
+    /// Closed to accept, and so to refuse, one more where descriptors have run out.
+    spare: Option<OwnedFd>,
+    connections: Slab<Connection<T>>,
+    most: usize,
+    /// What the last wait has found.
+    events: Vec<u64>,
+    /// Those whose turn was over before their bytes were.
+    again: Vec<usize>,
+    /// Those that we ended, and until when the peer may take to do so; with who they are, for their
+    /// places are given to others.
+    lingering: VecDeque<(Ns, usize, Flow)>,
+    scratch: Box<[u8]>,
+    counters: OsTcpCounters,
+}
+
+impl<T> OsTcp<T> {
+    /// Listens on an address, which others may listen on, too; holds `connections` at most.
+    ///
+    /// # Errors
+    /// The address is not this host's (`EADDRNOTAVAIL`) or in use by a program without `SO_REUSEPORT`
+    /// or of another user (`EADDRINUSE`), the port needs a right (`EACCES`), or descriptors have run out.
+    pub fn listen(address: SocketAddrV4, connections: usize) -> io::Result<OsTcp<T>> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        sockopt::set_socket_reuseport(&listener, true)?;
+        sockopt::set_socket_reuseaddr(&listener, true)?;
+        bind(&listener, &address)?;
+        listen(&listener, BACKLOG)?;
+        let (epoll, waker) = (epoll::create(CreateFlags::CLOEXEC)?, Waker::new()?);
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
+        Ok(OsTcp {
+            epoll,
+            listener,
+            spare: Some(waker.as_fd().try_clone_to_owned()?),
+            waker,
+            connections: Slab::new(),
+            most: connections,
+            events: Vec::with_capacity(EVENTS),
+            again: Vec::new(),
+            lingering: VecDeque::new(),
+            scratch: vec![0; SCRATCH].into_boxed_slice(),
+            counters: OsTcpCounters::default(),
+        })
+    }
+
+    /// Where it listens: with the port that the kernel chose, if 0 was given.
+    ///
+    /// # Errors
+    /// None that a listening socket has.
+    pub fn address(&self) -> io::Result<SocketAddrV4> {
+        Ok(getsockname(&self.listener)?.try_into()?)
+    }
+
+    /// Ends its wait, from any thread.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// What has happened since it began.
+    pub fn counters(&self) -> OsTcpCounters {
+        self.counters
+    }
+
+    /// Waits until something has happened, somebody has [woken](Waker::wake) it, or `timeout` is over.
+    ///
+    /// # Errors
+    /// The kernel is older than 5.11 (`ENOSYS`).
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = if self.again.is_empty() { timeout } else { Some(Duration::ZERO) };
+        let linger = (!self.lingering.is_empty()).then_some(Duration::from_secs(1));
+        let timeout = [timeout, linger].into_iter().flatten().min();
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        self.events.clear();
+        let mut room = [MaybeUninit::uninit(); EVENTS];
+        match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
+            Ok((events, _)) => self.events.extend(events.iter().map(|event| event.data.u64())),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Tells the application what the last wait has found. `now` is any clock that does not go back.
+    pub fn step<A: TcpApplication<State = T>>(&mut self, now: Ns, application: &mut A) {
+        let (mut accepts, events) = (false, std::mem::take(&mut self.events));
+        for place in std::mem::take(&mut self.again) {
+            self.look(place, now, application);
+        }
+        for event in &events {
+            match *event {
+                LISTENER => accepts = true,
+                WAKER => self.waker.clear(),
+                place => self.look(place as usize, now, application),
+            }
+        }
+        self.events = events;
+        self.events.clear();
+        while let Some(&(until, place, flow)) = self.lingering.front()
+            && until <= now
+        {
+            self.lingering.pop_front();
+            if self.connections.get(place).is_some_and(|it| it.flow == flow && it.directions.shut) {
+                self.connections[place].abort(application, now);
+                self.connections.remove(place);
+            }
+        }
+        // Last: places of connections that have ended would be given away while there are events of theirs.
+        if accepts {
+            self.accept(application);
+        }
+    }
+
+    fn look<A: TcpApplication<State = T>>(&mut self, place: usize, now: Ns, application: &mut A) {
+        let Some(connection) = self.connections.get_mut(place) else { return };
+        let shut = connection.directions.shut;
+        if connection.ready(application, &mut self.scratch, now) {
+            // Its descriptor is closed, and so is no longer watched.
+            self.connections.remove(place);
+            return;
+        }
+        if connection.directions.shut && !shut {
+            self.lingering.push_back((now.saturating_add(LINGER), place, connection.flow));
+        }
+        if connection.directions.more {
+            self.again.push(place);
+        }
+    }
+
+    fn accept<A: TcpApplication<State = T>>(&mut self, application: &mut A) {
+        for _ in 0..ACCEPTED {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let (socket, peer) = match acceptfrom_with(&self.listener, flags) {
+                Ok(accepted) => accepted,
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    // Left in the backlog it would be told of without end.
+                    self.spare = None;
+                    drop(acceptfrom_with(&self.listener, flags));
+                    self.spare = self.waker.as_fd().try_clone_to_owned().ok();
+                    self.counters.refused += 1;
+                    return;
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(_) => return,
+            };
+            let peer = peer.and_then(|peer| SocketAddrV4::try_from(peer).ok());
+            let local = getsockname(&socket).ok().and_then(|it| SocketAddrV4::try_from(it).ok());
+            let (Some(peer), Some(local)) = (peer, local) else { continue };
+            if self.connections.len() >= self.most {
+                self.counters.refused += 1;
+                continue;
+            }
+            // A service says itself what belongs together. Of the rest nothing breaks without it.
+            let _ = sockopt::set_tcp_nodelay(&socket, true);
+            let _ = sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE);
+            let _ = sockopt::set_socket_keepalive(&socket, true);
+            let _ = sockopt::set_tcp_user_timeout(&socket, PEER_TIMEOUT_MS);
+            let place = self.connections.vacant_key();
+            let data = EventData::new_u64(place as u64);
+            let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+            if epoll::add(&self.epoll, &socket, data, flags).is_err() {
+                self.counters.refused += 1;
+                continue;
+            }
+            self.counters.opened += 1;
+            let flow = Flow { port: local.port(), peer };
+            let state = application.opened(flow);
+            let directions = Directions::default();
+            self.connections.insert(Connection { socket, flow, state, directions });
+        }
+    }
+}
+
+impl<T> fmt::Debug for OsTcp<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OsTcp")
+            .field("connections", &self.connections.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,149 @@
+//! A service on the operating system's TCP, over loopback. No times are asserted: what does not come
+//! within a minute is a failure.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use napkin_service::{EchoStream, Pump};
+use napkin_sockets::{OsTcp, OsTcpCounters, Waker};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// An echo service on a thread of its own.
+struct Server {
+    at: SocketAddrV4,
+    ends: Arc<AtomicBool>,
+    open: Arc<AtomicUsize>,
+    waker: Waker,
+    thread: Option<JoinHandle<OsTcpCounters>>,
+}
+
+impl Server {
+    fn start(most: usize) -> Server {
+        Server::at(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), most)
+    }
+
+    fn at(address: SocketAddrV4, most: usize) -> Server {
+        let mut tcp = OsTcp::listen(address, most).expect("it listens");
+        let (at, waker) = (tcp.address().expect("its address"), tcp.waker());
+        let (ends, open) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let (own, count) = (Arc::clone(&ends), Arc::clone(&open));
+        let thread = thread::spawn(move || {
+            let (mut echo, begun) = (Pump::new(EchoStream), Instant::now());
+            while !own.load(SeqCst) {
+                tcp.wait(None).expect("it waits");
+                tcp.step(begun.elapsed().as_nanos() as u64, &mut echo);
+                count.store(tcp.connections(), SeqCst);
+            }
+            tcp.counters()
+        });
+        Server { at, ends, open, waker, thread: Some(thread) }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect_timeout(&self.at.into(), MINUTE).expect("it answers");
+        stream.set_read_timeout(Some(MINUTE)).expect("a timeout");
+        stream
+    }
+
+    /// Waits until so many connections are open.
+    fn open(&self, expected: usize) {
+        let begun = Instant::now();
+        while self.open.load(SeqCst) != expected {
+            assert!(begun.elapsed() < MINUTE, "{} are open", self.open.load(SeqCst));
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn end(mut self) -> OsTcpCounters {
+        self.ends.store(true, SeqCst);
+        self.waker.wake();
+        self.thread.take().expect("it runs").join().expect("it ends")
+    }
+}
+
+fn say(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).expect("it takes them");
+    let mut back = vec![0; bytes.len()];
+    stream.read_exact(&mut back).expect("all of it");
+    assert!(back == bytes, "other bytes came back");
+}
+
+#[test]
+fn connections_are_told_apart_and_end_when_their_peers_do() {
+    let server = Server::start(1_000);
+    let mut clients: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
+    for (place, client) in clients.iter_mut().enumerate() {
+        say(client, format!("hello {place}").as_bytes());
+    }
+    server.open(100);
+    drop(clients);
+    server.open(0);
+    assert_eq!(server.end(), OsTcpCounters { opened: 100, refused: 0 });
+}
+
+#[test]
+fn more_than_one_turn_s_bytes_come_back_whole_while_nobody_reads_and_after_a_half_close() {
+    let server = Server::start(10);
+    let stream = server.connect();
+    let bytes: Vec<u8> = (0..8_000_000u32).map(|place| (place % 251) as u8).collect();
+    let mut other = server.connect();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            (&stream).write_all(&bytes).expect("it takes them");
+            stream.shutdown(Shutdown::Write).expect("a half close");
+        });
+        // Its buffers are full by now or soon; another is served all the same.
+        say(&mut other, b"still there");
+        let mut back = Vec::new();
+        (&stream).read_to_end(&mut back).expect("all of it, and its end");
+        assert!(back == bytes, "{} bytes", back.len());
+    });
+    drop(other);
+    server.open(0);
+    server.end();
+}
+
+#[test]
+fn a_peer_that_breaks_off_leaves_nothing_behind() {
+    let server = Server::start(10);
+    for _ in 0..5 {
+        let mut stream = server.connect();
+        // Answers that are never read make a RST of the close.
+        stream.write_all(&[1; 100_000]).expect("it takes them");
+        stream.read_exact(&mut [0; 1]).expect("the first of them");
+    }
+    server.open(0);
+    assert_eq!(server.end().opened, 5);
+}
+
+#[test]
+fn beyond_the_limit_a_connection_is_closed_at_once_and_the_others_stay() {
+    let server = Server::start(2);
+    let mut two = [server.connect(), server.connect()];
+    two.iter_mut().for_each(|stream| say(stream, b"in"));
+    let mut third = server.connect();
+    assert!(!matches!(third.read(&mut [0; 1]), Ok(1..)), "it is closed");
+    two.iter_mut().for_each(|stream| say(stream, b"still in"));
+    assert_eq!(server.end(), OsTcpCounters { opened: 2, refused: 1 });
+}
+
+#[test]
+fn threads_share_a_port_and_another_program_s_is_refused() {
+    let first = Server::start(100);
+    let second = Server::at(first.at, 100);
+    let mut clients: Vec<TcpStream> = (0..64).map(|_| first.connect()).collect();
+    clients.iter_mut().for_each(|client| say(client, b"whoever"));
+    let opened = [first.end().opened, second.end().opened];
+    assert_eq!(opened.iter().sum::<u64>(), 64);
+    assert!(opened.iter().all(|opened| *opened > 0), "the kernel's hash spreads them: {opened:?}");
+    // One that shares with nobody.
+    let alone = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let std::net::SocketAddr::V4(taken) = alone.local_addr().expect("its address") else { return };
+    let error = OsTcp::<()>::listen(taken, 1).expect_err("it is taken");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+}
