@@ -5,6 +5,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use common::namespace::needs_rights;
@@ -151,6 +152,68 @@ fn who_reads_nothing_or_goes_away_harms_nobody_else() {
     assert!(rest.starts_with("VERSION "), "{rest}");
     other.say("get half", "END");
     other.say("mn", "MN");
+}
+
+#[test]
+fn modes_change_under_tcp_and_every_answer_comes() {
+    let server = serve(10, "base", &[]);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let (mut own, ends) = (server.connect(), &ends);
+            scope.spawn(move || {
+                for round in 0.. {
+                    let value = format!("{client}-{round}");
+                    own.say(&format!("set k{client} 0 0 {}|{value}", value.len()), "STORED");
+                    let heard = format!("VALUE k{client} 0 {}|{value}|END", value.len());
+                    own.say(&format!("get k{client}"), &heard);
+                    if ends.load(Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        for _ in 0..5 {
+            for setting in [
+                &["--threaded", "enabled"][..],
+                &["--threaded", "busy-poll"],
+                &["--threaded", "workqueue"],
+                &["--threaded", "disabled"],
+                &["--defer-hard-irqs", "100", "--gro-flush-timeout", "20us"],
+                &["--irq-suspend-timeout", "20ms"],
+                &[
+                    "--defer-hard-irqs",
+                    "0",
+                    "--gro-flush-timeout",
+                    "0",
+                    "--irq-suspend-timeout",
+                    "0",
+                ],
+                &["--hold", "1ms"],
+                &["--hold", "0"],
+            ] {
+                server.served.set(setting);
+            }
+        }
+        ends.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn a_server_that_is_killed_leaves_nothing_and_another_takes_its_place() {
+    let mut server = serve(11, "suspend20", &[]);
+    let mut clients: Vec<Client> = (0..8).map(|_| server.connect()).collect();
+    clients[0].say("set k 0 0 1|v", "STORED");
+    server.served.signal(Signal::KILL);
+    assert!(!server.served.end().success());
+    drop(server);
+    // The same device, address and control socket.
+    let server = serve(11, "suspend20", &[]);
+    server.connect().say("get k", "END");
+    // A connection of the one before is unknown to this one, and told so.
+    clients[1].0.get_mut().write_all(b"get k\r\n").expect("the kernel takes it");
+    assert!(!matches!(clients[1].0.read(&mut [0; 1]), Ok(1..)), "a RST");
+    server.connect().say("mn", "MN");
 }
 
 #[test]
