@@ -20,6 +20,8 @@ pub enum Asked<'a> {
     Set,
     /// The server's version.
     Version,
+    /// So many bytes, at least one, of an echo server.
+    Bytes(u32),
 }
 
 /// An answer in good form.
@@ -36,6 +38,8 @@ pub enum Answer {
     Stored,
     /// The server told its version.
     Version,
+    /// The bytes were there, whatever they are.
+    Bytes,
     /// The server did not do what it was asked.
     Refused(Refusal),
 }
@@ -117,10 +121,14 @@ impl Parser {
         Ok((bytes.len(), None))
     }
 
-    /// Takes one byte at least.
+    /// Takes one byte at least, or gets on without one.
     fn step(&mut self, asked: Asked<'_>, rest: &[u8]) -> Result<(usize, Option<Answer>), Fault> {
         match self.place {
             Place::Line { value } => {
+                if let Asked::Bytes(bytes) = asked {
+                    self.place = Place::Value { bytes, left: bytes };
+                    return Ok((0, None));
+                }
                 let end = rest.iter().position(|byte| *byte == b'\n');
                 let part = &rest[..end.map_or(rest.len(), |end| end + 1)];
                 let room = self.line.get_mut(self.len..self.len + part.len());
@@ -144,8 +152,10 @@ impl Parser {
             Place::Value { bytes, left } if left != 0 => {
                 let taken = rest.len().min(left as usize);
                 // At most `left`, which is 32 bits.
-                self.place = Place::Value { bytes, left: left - taken as u32 };
-                Ok((taken, None))
+                let left = left - taken as u32;
+                self.place = Place::Value { bytes, left };
+                let whole = left == 0 && matches!(asked, Asked::Bytes(_));
+                Ok((taken, whole.then_some(Answer::Bytes)))
             }
             Place::Value { bytes, .. } => {
                 self.place = Place::LineEnd { bytes, seen: 0 };
@@ -260,6 +270,8 @@ mod tests {
         assert_eq!(one(KEY, b"VALUE 0000042 7 0\r\n\r\nEND\r\n"), hit(0));
         assert_eq!(one(Asked::Set, b"STORED\r\n"), Ok(Answer::Stored));
         assert_eq!(one(Asked::Version, b"VERSION 1.6.18\r\n"), Ok(Answer::Version));
+        let (echoed, fault) = read(Asked::Bytes(3), &[b"\r\nE", b"N", b"D\r\n"]);
+        assert_eq!((echoed, fault), (vec![Answer::Bytes; 2], None), "whatever they are");
         for (text, refusal) in [
             (&b"NOT_STORED\r\n"[..], Refusal::NotStored),
             (b"ERROR\r\n", Refusal::Error),
@@ -350,7 +362,7 @@ mod tests {
     fn garbage_never_panics_and_is_never_kept() {
         let mut rng = Rng::new(22);
         for round in 0..20_000 {
-            let asked = [KEY, Asked::Set, Asked::Version][round % 3];
+            let asked = [KEY, Asked::Set, Asked::Version, Asked::Bytes(7)][round % 4];
             let text: Vec<_> = (0..rng.below(80)).map(|_| rng.bits() as u8).collect();
             let _ = read(asked, &[&text]);
             let words: [&[u8]; 6] = [b"VALUE ", b"0000042 ", b"0 ", b"3", b"\r\n", b"END"];

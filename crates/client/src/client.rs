@@ -9,13 +9,14 @@ use napkin_os::sched::pin;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
 
+use super::asking::{Common, Streams};
 use super::backlog;
 use super::config::Config;
-use super::connection::Streams;
+use super::embedded::{EmbeddedWorker, Host};
 use super::error::ClientError;
 use super::figures::ClientFigures;
 use super::records::Records;
-use super::worker::{Command, Common, Worker};
+use super::worker::{Command, Worker};
 use napkin_os::clock;
 
 /// Descriptors of a thread beside its sockets.
@@ -47,9 +48,7 @@ impl Client {
     pub fn start(config: &Config) -> Result<Client, ClientError> {
         config.check()?;
         check_descriptors(config)?;
-        let records = Records::new(config.records, config.seed);
-        let common = Arc::new(Common { config: config.clone(), records });
-        let mut client = Client { common, threads: Vec::with_capacity(config.threads) };
+        let mut client = Client::new(config);
         let mut streams: Vec<Vec<_>> = vec![Vec::new(); config.threads];
         for (number, stream) in Streams::of(config.seed, config.connections).into_iter().enumerate()
         {
@@ -57,24 +56,63 @@ impl Client {
         }
         let (ready, connected) = channel();
         for (number, streams) in streams.into_iter().enumerate() {
-            client.spawn(number, streams, ready.clone())?;
+            client.spawn(number, ready.clone(), move |common, commands, wake| {
+                let worker = Worker::connect(common, streams, commands, wake)?;
+                Ok(move || worker.run())
+            })?;
         }
         drop(ready);
-        // All of them, so that none is left half way when the first error is told.
-        let told: Vec<bool> = connected.iter().collect();
-        if told.len() != config.threads || told.contains(&false) {
-            return Err(client.end().err().unwrap_or(ClientError::Panicked));
-        }
-        let start = clock::now();
-        client.tell_all(|| Command::Go(start));
-        Ok(client)
+        client.go(&connected)
     }
 
-    fn spawn(
+    /// The same over a network of its own, in place of the operating system's sockets. It has one thread.
+    ///
+    /// # Errors
+    /// As [`Client::start`]; an address of IPv6, and more than one thread.
+    pub fn embedded(config: &Config, host: Host) -> Result<Client, ClientError> {
+        config.check()?;
+        if config.threads != 1 {
+            return Err(ClientError::Config(format!(
+                "a client on a queue of its own has one thread, not {}",
+                config.threads
+            )));
+        }
+        let mut client = Client::new(config);
+        let streams = Streams::of(config.seed, config.connections);
+        let (ready, connected) = channel();
+        client.spawn(0, ready, move |common, commands, wake| {
+            let worker = EmbeddedWorker::connect(host, common, streams, commands, wake)?;
+            Ok(move || worker.run())
+        })?;
+        client.go(&connected)
+    }
+
+    fn new(config: &Config) -> Client {
+        let records = Records::new(config.records, config.seed);
+        let common = Arc::new(Common { config: config.clone(), records });
+        Client { common, threads: Vec::with_capacity(config.threads) }
+    }
+
+    /// Has the threads begin once all are connected.
+    fn go(mut self, connected: &Receiver<bool>) -> Result<Client, ClientError> {
+        // All of them, so that none is left half way when the first error is told.
+        let told: Vec<bool> = connected.iter().collect();
+        if told.len() != self.threads.len() || told.contains(&false) {
+            return Err(self.end().err().unwrap_or(ClientError::Panicked));
+        }
+        let start = clock::now();
+        self.tell_all(|| Command::Go(start));
+        Ok(self)
+    }
+
+    /// Starts a thread that connects, says whether that went well, and runs.
+    fn spawn<R: FnOnce() -> Result<(), ClientError>>(
         &mut self,
         number: usize,
-        streams: Vec<(usize, Streams)>,
         ready: Sender<bool>,
+        connect: impl FnOnce(Arc<Common>, Receiver<Command>, Arc<OwnedFd>) -> Result<R, ClientError>
+        + Send
+        + 'static,
     ) -> Result<(), ClientError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(ClientError::os("eventfd"))?;
@@ -84,13 +122,13 @@ impl Client {
         let run = move || {
             let cpus = &common.config.cpus.0;
             let cpu = cpus.get(number % cpus.len().max(1)).copied();
-            let worker = pin(None, cpu.as_slice())
+            let connected = pin(None, cpu.as_slice())
                 .map_err(ClientError::from)
-                .and_then(|()| Worker::connect(common, streams, receiver, wakes));
+                .and_then(|()| connect(common, receiver, wakes));
             // Whoever started it has given up if nobody listens, and has dropped the commands.
-            let _ = ready.send(worker.is_ok());
+            let _ = ready.send(connected.is_ok());
             drop(ready);
-            worker?.run()
+            connected?()
         };
         let thread = std::thread::Builder::new()
             .name(format!("client/{number}"))

@@ -13,6 +13,8 @@ const MOST_CONNECTIONS: usize = 28_000;
 const MOST_THREADS: usize = 256;
 /// Most records of a store.
 const MOST_RECORDS: usize = 10_000_000;
+/// Most bytes of an echo server's request.
+const MOST_BYTES: u32 = 16 << 20;
 /// The highest rate that can be asked for, per second.
 const HIGHEST_RATE: f64 = 1e8;
 
@@ -58,6 +60,9 @@ pub struct Config {
     pub records: usize,
     /// Share of requests that set their record (0 to 1).
     pub update: f64,
+    /// The server is an echo server: each request, and its answer, has so many bytes. Records are not
+    /// asked for then.
+    pub echo: Option<u32>,
     /// The records, the schedules and what each request asks for are drawn from this.
     pub seed: u64,
     /// What idle threads do.
@@ -78,6 +83,7 @@ impl Config {
             load: Load::Closed,
             records: 10_000,
             update: 0.03,
+            echo: None,
             seed: 1,
             wait: ClientWait::default(),
             answer_timeout: Duration::from_secs(10),
@@ -114,6 +120,13 @@ impl Config {
         within("connections", self.connections, MOST_CONNECTIONS)?;
         within("threads", self.threads, MOST_THREADS)?;
         within("records", self.records, MOST_RECORDS)?;
+        if let Some(bytes) = self.echo
+            && !(1..=MOST_BYTES).contains(&bytes)
+        {
+            return Err(ClientError::Config(format!(
+                "bytes of a request: 1 to {MOST_BYTES}, not {bytes}"
+            )));
+        }
         if self.threads > self.connections {
             return Err(ClientError::Config(format!(
                 "{} threads for {} connections: give each thread one at least",
@@ -151,6 +164,7 @@ mod tests {
             (Config { connections: 0, ..good.clone() }, "connections"),
             (Config { threads: 17, ..good.clone() }, "17 threads for 16"),
             (Config { records: 0, ..good.clone() }, "records"),
+            (Config { echo: Some(0), ..good.clone() }, "bytes of a request"),
             (Config { update: f64::NAN, ..good.clone() }, "NaN"),
             (Config { load: open(0.0), ..good.clone() }, "requests a second"),
             (Config { load: open(f64::INFINITY), ..good.clone() }, "inf"),

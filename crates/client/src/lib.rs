@@ -21,10 +21,12 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod answer;
+mod asking;
 mod backlog;
 mod client;
 mod config;
 mod connection;
+mod embedded;
 mod error;
 mod figures;
 mod populate;
@@ -34,6 +36,7 @@ mod worker;
 pub use answer::{Answer, Asked, Fault, LONGEST_LINE, LONGEST_VALUE, Parser, Refusal};
 pub use client::Client;
 pub use config::{ClientWait, Config, Load};
+pub use embedded::Host;
 pub use error::ClientError;
 pub use figures::{ClientFigures, SendDelayNs};
 pub use populate::{Populated, populate, populate_telling};

@@ -25,7 +25,7 @@ use crate::{Address, BindError, Counters, RawFilter, RawSocket, Receiver, SendEr
 use crate::{FrameBuilder, builder};
 
 /// The first port that is given to a socket which does not care (RFC 6335).
-const FIRST_EPHEMERAL_PORT: u16 = 49152;
+pub(crate) const FIRST_EPHEMERAL_PORT: u16 = 49152;
 
 /// One network address with its sockets, neighbours and counters.
 #[derive(Debug)]

@@ -18,6 +18,7 @@ use super::flow::Segment;
 use super::link::Link;
 use super::{ByteStream, Flow};
 use crate::receiver::Arrival;
+use crate::stack::FIRST_EPHEMERAL_PORT;
 use crate::wire::ETHERNET_HEADER;
 use crate::{Receiver, Socket, Stack};
 
@@ -130,6 +131,8 @@ pub struct TcpWorker<T> {
     /// Nobody's segments are presented with this, so that smoltcp answers them with a RST.
     nobody: SocketSet<'static>,
     ports: Vec<u16>,
+    /// From where on a free port is looked for.
+    next_port: u16,
     connections: Vec<Option<Connection<T>>>,
     free: Vec<u32>,
     places: HashMap<Flow, u32, RandomState>,
@@ -164,6 +167,7 @@ impl<T> TcpWorker<T> {
             link,
             nobody: SocketSet::new(Vec::new()),
             ports: Vec::new(),
+            next_port: FIRST_EPHEMERAL_PORT,
             connections: Vec::new(),
             free: Vec::new(),
             places: HashMap::default(),
@@ -199,7 +203,8 @@ impl<T> TcpWorker<T> {
     pub fn connect(&mut self, peer: SocketAddrV4, napi_id: u32) -> Result<Flow, ListenError> {
         let mac = self.stack.neighbour(*peer.ip()).ok_or(ListenError::NoNeighbour(*peer.ip()))?;
         let free = |port: &u16| !self.places.contains_key(&Flow { port: *port, peer });
-        let port = (49_152..=u16::MAX).find(free).ok_or(ListenError::NoPortLeft(peer))?;
+        let ports = (self.next_port..=u16::MAX).chain(FIRST_EPHEMERAL_PORT..self.next_port);
+        let port = { ports }.find(free).ok_or(ListenError::NoPortLeft(peer))?;
         let flow = Flow { port, peer };
         let place = self.admit(flow).ok_or(ListenError::TooMany(self.limits.connections))?;
         if let Some(connection) = self.connections[place as usize].as_mut() {
@@ -212,8 +217,17 @@ impl<T> TcpWorker<T> {
                 local,
             );
         }
+        self.next_port = port.checked_add(1).unwrap_or(FIRST_EPHEMERAL_PORT);
         self.mark(place);
         Ok(flow)
+    }
+
+    /// Has the application called for a connection in the next [`step`](TcpWorker::step), whether or not
+    /// anything has come: there is something to send. Of one that is gone nothing happens.
+    pub fn wake(&mut self, flow: Flow) {
+        if let Some(place) = self.places.get(&flow) {
+            self.mark(*place);
+        }
     }
 
     /// Takes up to `budget` segments, carries out what is due, and tells the application of every

@@ -1,0 +1,453 @@
+//! What one thread of a client asks, on which connection and when, and what it makes of the answers: no
+//! sockets here.
+//!
+//! Each connection has one request outstanding at most. Whoever has the sockets asks what is due
+//! ([`Asking::take_due`]), sends what is to be sent ([`Asking::put`]) and hands over what has come
+//! ([`Asking::read`]).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use napkin_os::clock;
+use napkin_traffic::{Rng, Schedule};
+
+use super::answer::{Answer, Asked, Parser};
+use super::backlog::Backlog;
+use super::config::Config;
+use super::error::ClientError;
+use super::figures::{Tally, Trouble};
+use super::records::Records;
+
+/// Requests that may fall due where a window begins or ends: what was due before belongs to the
+/// window before, however late this thread is, but nobody shall wait for ever.
+const CATCH_UP: usize = 1 << 20;
+
+/// What all threads of a client share.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) config: Config,
+    pub(super) records: Records,
+}
+
+/// The random numbers of one connection.
+#[derive(Debug, Clone)]
+pub(super) struct Streams {
+    /// Of its schedule.
+    pub(super) schedule: Rng,
+    /// Of what it asks.
+    pub(super) choice: Rng,
+}
+
+impl Streams {
+    /// One for each connection of a client. Connection `i` asks the same at the same times whatever
+    /// thread it is on, and whatever the server does.
+    pub(super) fn of(seed: u64, connections: usize) -> Vec<Streams> {
+        // Not the stream of the records, which comes from the seed itself.
+        let mut rng = Rng::new(seed).split();
+        let mut streams = || Streams { schedule: rng.split(), choice: rng.split() };
+        (0..connections).map(|_| streams()).collect()
+    }
+}
+
+/// A request that was made up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Request {
+    record: usize,
+    set: bool,
+    /// The time that its latency counts from.
+    intended: u64,
+    /// When its first byte was given to the socket.
+    sent: u64,
+}
+
+/// What a connection is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It can send.
+    Free,
+    /// The socket has taken so many bytes of the request and is full.
+    Sending(usize),
+    /// The request is sent.
+    Waiting,
+    /// It was lost, and is being made again.
+    Connecting,
+}
+
+/// What is asked on one connection.
+#[derive(Debug)]
+struct Talk {
+    parser: Parser,
+    phase: Phase,
+    /// The request outstanding, in the phases that have one.
+    request: Request,
+    /// Draws what to ask.
+    choice: Rng,
+}
+
+/// What became of a look at the schedules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Nothing more is due.
+    Nothing,
+    /// A request is to be sent on this connection.
+    Send(usize),
+    /// One waits behind another, or was given up.
+    Late,
+}
+
+/// One thread's questions and answers.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) common: Arc<Common>,
+    talks: Vec<Talk>,
+    /// From which the schedules are drawn once the start is known.
+    streams: Vec<Rng>,
+    /// When requests are due on each connection; none in the closed loop.
+    schedules: Vec<Schedule>,
+    /// The next request of each schedule.
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    backlog: Backlog,
+    pub(super) tally: Tally,
+    /// Connections that are not free.
+    busy: usize,
+    /// The last answer, or when a connection stopped being free while all were.
+    quiet_since: u64,
+}
+
+impl Asking {
+    /// On connections that are made already, one for each of the streams.
+    pub(super) fn new(common: Arc<Common>, streams: Vec<Streams>) -> Asking {
+        let here = streams.len();
+        let request = Request { record: 0, set: false, intended: 0, sent: 0 };
+        let (mut talks, mut schedules) = (Vec::with_capacity(here), Vec::with_capacity(here));
+        for Streams { schedule, choice } in streams {
+            talks.push(Talk { parser: Parser::default(), phase: Phase::Free, request, choice });
+            schedules.push(schedule);
+        }
+        Asking {
+            backlog: Backlog::new(here, common.config.connections),
+            common,
+            talks,
+            streams: schedules,
+            schedules: Vec::with_capacity(here),
+            due: BinaryHeap::with_capacity(here),
+            tally: Tally::default(),
+            busy: 0,
+            quiet_since: 0,
+        }
+    }
+
+    /// What a connection is at.
+    pub(super) fn phase(&self, place: usize) -> Phase {
+        self.talks[place].phase
+    }
+
+    /// Schedules begin at this time. Without any, one request is to be sent on each connection now.
+    pub(super) fn begin(&mut self, start: u64) {
+        self.tally.begin(start);
+        self.quiet_since = start;
+        let Some(mean) = self.common.config.mean_gap() else {
+            (0..self.talks.len()).for_each(|place| self.ask(place, clock::now()));
+            return;
+        };
+        for (place, stream) in self.streams.drain(..).enumerate() {
+            let schedule = Schedule::new(stream, mean, start);
+            self.due.push(Reverse((schedule.due(), place)));
+            self.schedules.push(schedule);
+        }
+    }
+
+    /// When the next request is due; `u64::MAX` without any.
+    pub(super) fn next_due(&self) -> u64 {
+        self.due.peek().map_or(u64::MAX, |Reverse((due, _))| *due)
+    }
+
+    /// Takes the next request that was due at a time: it goes out on its connection, or waits there.
+    pub(super) fn take_due(&mut self, time: u64) -> Due {
+        let Some(mut next) = self.due.peek_mut() else { return Due::Nothing };
+        let Reverse((due, place)) = *next;
+        if due > time {
+            return Due::Nothing;
+        }
+        let schedule = &mut self.schedules[place];
+        schedule.advance();
+        *next = Reverse((schedule.due(), place));
+        drop(next);
+        self.tally.counts.due += 1;
+        if self.talks[place].phase == Phase::Free {
+            self.tally.send_delay.record(clock::now().saturating_sub(due));
+            self.ask(place, due);
+            return Due::Send(place);
+        }
+        self.tally.counts.late += 1;
+        let room = self.backlog.push(place, due);
+        self.tally.counts.abandoned += u64::from(!room);
+        Due::Late
+    }
+
+    /// Makes up a request on a free connection: it is to be sent.
+    fn ask(&mut self, place: usize, intended: u64) {
+        let Config { update, .. } = self.common.config;
+        let talk = &mut self.talks[place];
+        let set = talk.choice.unit() < update;
+        let record = talk.choice.below(self.common.records.len() as u64) as usize;
+        talk.request = Request { record, set, intended, sent: clock::now() };
+        talk.phase = Phase::Sending(0);
+        self.take_up();
+    }
+
+    /// A connection is free no longer.
+    fn take_up(&mut self) {
+        if self.busy == 0 {
+            self.quiet_since = clock::now();
+        }
+        self.busy += 1;
+    }
+
+    /// Appends the request of a connection.
+    pub(super) fn put(&self, place: usize, to: &mut Vec<u8>) {
+        let Common { config, records } = &*self.common;
+        let request = self.talks[place].request;
+        match config.echo {
+            Some(bytes) => to.resize(to.len() + bytes as usize, b'.'),
+            None if request.set => records.put_set(request.record, true, to),
+            None => records.put_get(request.record, to),
+        }
+    }
+
+    /// So many bytes of a request were taken, or all.
+    pub(super) fn sent(&mut self, place: usize, bytes: usize, all: bool) {
+        self.talks[place].phase = if all { Phase::Waiting } else { Phase::Sending(bytes) };
+    }
+
+    /// Takes what has come on a connection. Says whether the next request is to be sent on it.
+    ///
+    /// # Errors
+    /// What makes the connection useless.
+    pub(super) fn read(&mut self, place: usize, bytes: &[u8]) -> Result<bool, Trouble> {
+        let now = clock::now();
+        let talk = &mut self.talks[place];
+        if !matches!(talk.phase, Phase::Sending(_) | Phase::Waiting) {
+            return Err(Trouble::NotAsked);
+        }
+        let Common { config, records } = &*self.common;
+        let asked = match config.echo {
+            Some(bytes) => Asked::Bytes(bytes),
+            None => records.asked(talk.request.record, talk.request.set),
+        };
+        match talk.parser.feed(asked, bytes) {
+            Ok((_, None)) => Ok(false),
+            Ok((taken, Some(answer))) if taken == bytes.len() && talk.phase == Phase::Waiting => {
+                self.answered(place, answer, now);
+                Ok(self.go_on(place, now))
+            }
+            // There is more, or it is the answer to a request that is not all sent.
+            Ok(_) => Err(Trouble::NotAsked),
+            Err(fault) => Err(Trouble::Fault(fault)),
+        }
+    }
+
+    fn answered(&mut self, place: usize, answer: Answer, now: u64) {
+        let talk = &mut self.talks[place];
+        let request = talk.request;
+        talk.phase = Phase::Free;
+        self.busy -= 1;
+        self.quiet_since = now;
+        self.tally.latency.record(now.saturating_sub(request.intended));
+        self.tally.from_sending.record(now.saturating_sub(request.sent));
+        let counts = &mut self.tally.counts;
+        match answer {
+            Answer::Hit { bytes } => {
+                counts.hits += 1;
+                if bytes != self.common.records.value_size(request.record) {
+                    counts.count(Trouble::WrongSize);
+                }
+            }
+            Answer::Miss => counts.misses += 1,
+            Answer::Refused(refusal) => counts.count(Trouble::Refused(refusal)),
+            Answer::Bytes => return,
+            Answer::Stored | Answer::Version => {}
+        }
+        *(if request.set { &mut counts.sets } else { &mut counts.gets }) += 1;
+    }
+
+    /// What a connection that has become free does next: whether there is something to send.
+    fn go_on(&mut self, place: usize, now: u64) -> bool {
+        let intended = match self.schedules.is_empty() {
+            true => Some(now),
+            false => self.backlog.pop(place),
+        };
+        if let Some(intended) = intended {
+            self.ask(place, intended);
+        }
+        intended.is_some()
+    }
+
+    /// A connection is of no use, and begun anew. A request outstanding is lost: it has no latency, and
+    /// is in the counts by what ended it.
+    pub(super) fn lost(&mut self, place: usize, trouble: Trouble) {
+        self.tally.counts.count(trouble);
+        if self.talks[place].phase == Phase::Free {
+            self.take_up();
+        }
+        let talk = &mut self.talks[place];
+        talk.phase = Phase::Connecting;
+        talk.parser = Parser::default();
+    }
+
+    /// A connection that was lost is made again. Says whether there is something to send.
+    pub(super) fn made_again(&mut self, place: usize) -> bool {
+        self.talks[place].phase = Phase::Free;
+        self.busy -= 1;
+        self.tally.counts.reconnects += 1;
+        self.go_on(place, clock::now())
+    }
+
+    /// When the server counts as dead; `u64::MAX` while nothing is outstanding.
+    pub(super) fn patience(&self) -> u64 {
+        match self.busy {
+            0 => u64::MAX,
+            _ => self.quiet_since.saturating_add(self.common.config.answer_timeout_ns()),
+        }
+    }
+
+    /// # Errors
+    /// If the server has been silent for too long.
+    pub(super) fn check_silence(&self) -> Result<(), ClientError> {
+        if clock::now() < self.patience() {
+            return Ok(());
+        }
+        let Config { address, answer_timeout: timeout, .. } = self.common.config;
+        Err(ClientError::Silent { address, timeout, outstanding: self.busy })
+    }
+
+    /// A window begins. What was due until now belongs to the one before: `send` is told of each
+    /// connection on which something is to be sent.
+    pub(super) fn begin_window(&mut self, send: impl FnMut(usize)) {
+        let now = clock::now();
+        self.catch_up(now, send);
+        self.tally.begin(now);
+    }
+
+    /// A window ends: its counts.
+    pub(super) fn end_window(&mut self, send: impl FnMut(usize)) -> Box<Tally> {
+        let now = clock::now();
+        self.tally.counts.behind = !self.catch_up(now, send);
+        let counts = &mut self.tally.counts;
+        counts.ended = now;
+        counts.backlog = self.backlog.len();
+        counts.outstanding = 0;
+        let mut oldest = now;
+        for (place, talk) in self.talks.iter().enumerate() {
+            if matches!(talk.phase, Phase::Sending(_) | Phase::Waiting) {
+                counts.outstanding += 1;
+                oldest = oldest.min(talk.request.intended);
+            }
+            oldest = oldest.min(self.backlog.first(place).unwrap_or(now));
+        }
+        counts.longest_wait = now.saturating_sub(oldest);
+        Box::new(self.tally.clone())
+    }
+
+    /// Whether all that was due at a time was taken.
+    fn catch_up(&mut self, time: u64, mut send: impl FnMut(usize)) -> bool {
+        for _ in 0..CATCH_UP {
+            match self.take_due(time) {
+                Due::Nothing => return true,
+                Due::Send(place) => send(place),
+                Due::Late => {}
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Load, Records};
+
+    fn asking(config: Config) -> Asking {
+        let records = Records::new(config.records, config.seed);
+        let streams = Streams::of(config.seed, config.connections);
+        Asking::new(Arc::new(Common { config, records }), streams)
+    }
+
+    fn config() -> Config {
+        Config { connections: 3, records: 1_000, ..Config::new(([127, 0, 0, 1], 1).into()) }
+    }
+
+    #[test]
+    fn a_connection_s_requests_are_its_own_and_the_seed_s() {
+        let asked = |seed, number: usize| {
+            let mut asking = asking(Config { seed, ..config() });
+            let mut ask = || {
+                asking.ask(number, 5);
+                let Request { record, set, intended, .. } = asking.talks[number].request;
+                (record, set, intended)
+            };
+            (0..20_000).map(|_| ask()).collect::<Vec<_>>()
+        };
+        let first = asked(1, 0);
+        assert_eq!(first, asked(1, 0));
+        assert!(first != asked(1, 1) && first != asked(2, 0));
+        let sets = first.iter().filter(|(_, set, _)| *set).count();
+        assert!((500..700).contains(&sets), "3 % of 20000: {sets}");
+        assert!(first.iter().all(|(record, _, intended)| *record < 1_000 && *intended == 5));
+    }
+
+    #[test]
+    fn without_a_schedule_an_answer_is_followed_by_the_next_request() {
+        let mut asking = asking(Config { echo: Some(3), ..config() });
+        asking.begin(0);
+        let mut request = Vec::new();
+        asking.put(1, &mut request);
+        assert_eq!((request.len(), asking.phase(1)), (3, Phase::Sending(0)));
+        assert_eq!(asking.read(1, b"abc"), Err(Trouble::NotAsked), "it is not sent yet");
+        asking.sent(1, 2, false);
+        assert_eq!(asking.phase(1), Phase::Sending(2));
+        asking.sent(1, 3, true);
+        assert_eq!(asking.read(1, b"ab"), Ok(false), "it comes in two pieces");
+        assert_eq!(asking.read(1, b"c"), Ok(true));
+        assert_eq!((asking.tally.latency.count(), asking.phase(1)), (1, Phase::Sending(0)));
+        asking.sent(1, 3, true);
+        assert_eq!(asking.read(1, b"abcd"), Err(Trouble::NotAsked), "more than was asked for");
+    }
+
+    #[test]
+    fn what_falls_due_on_a_busy_connection_waits_there_and_is_charged() {
+        let load = Load::Open { per_second: 1e6 };
+        let mut asking = asking(Config { echo: Some(1), connections: 1, load, ..config() });
+        asking.begin(0);
+        // Some microseconds' worth.
+        let time = 20_000;
+        assert_eq!(asking.take_due(time), Due::Send(0));
+        while asking.take_due(time) == Due::Late {}
+        assert!(asking.next_due() > time);
+        let late = asking.tally.counts.late;
+        assert!(late > 0 && asking.tally.counts.due == late + 1);
+        for left in (0..late).rev() {
+            asking.sent(0, 1, true);
+            assert_eq!(asking.read(0, b"."), Ok(true));
+            assert_eq!(asking.backlog.len(), left);
+        }
+        asking.sent(0, 1, true);
+        assert_eq!(asking.read(0, b"."), Ok(false), "nothing is owed any more");
+        assert_eq!(asking.tally.latency.count(), late + 1);
+    }
+
+    #[test]
+    fn a_lost_connection_takes_its_request_along_and_goes_on_when_it_is_made_again() {
+        let mut asking = asking(Config { echo: Some(1), connections: 1, ..config() });
+        asking.begin(0);
+        asking.sent(0, 1, true);
+        asking.lost(0, Trouble::Closed);
+        assert_eq!(asking.phase(0), Phase::Connecting);
+        assert_eq!(asking.read(0, b"."), Err(Trouble::NotAsked));
+        assert!(asking.made_again(0), "it asks again");
+        let tally = asking.end_window(|_| {});
+        assert_eq!((tally.counts.reconnects, tally.counts.outstanding), (1, 1));
+        assert_eq!(tally.latency.count(), 0);
+    }
+}

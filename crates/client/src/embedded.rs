@@ -1,0 +1,293 @@
+//! One thread of a client that brings its own network: a packet queue, and a stack above it.
+//!
+//! No interrupt thread and no engine: the thread polls its queue itself, without end where it has a CPU
+//! of its own ([`ClientWait::Spin`]), or else sleeps until the queue interrupts. What it costs is its own
+//! CPU's, and none of the server's. A connection that is lost ends the client: nothing is lost on a cable.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use napkin_nic::{Frame, PacketQueue};
+use napkin_os::clock;
+use napkin_stack::{Address, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::asking::{Asking, Common, Due, Phase, Streams};
+use super::config::ClientWait;
+use super::error::ClientError;
+use super::figures::Trouble;
+use super::worker::Command;
+
+/// Frames that are polled, and segments that are looked at, before what is due.
+const BATCH: usize = 64;
+/// Requests that may fall due between two looks at the queue.
+const DUE_AT_ONCE: usize = 64;
+/// Handshakes under way at a time.
+const HANDSHAKES: usize = 64;
+/// Bytes read at once.
+const READ: usize = 64 * 1_024;
+/// What the stack calls the only queue.
+const NAPI_ID: u32 = 1;
+
+/// A network for a client of its own.
+pub struct Host {
+    /// A queue on the server's network, by which all of its frames come and go.
+    pub queue: Box<dyn PacketQueue>,
+    /// Who the client is there.
+    pub address: Address,
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// What the connections are served by.
+struct Lines {
+    asking: Asking,
+    /// The place of each connection, by its port.
+    places: HashMap<u16, usize>,
+    opened: usize,
+    /// Why a connection was lost.
+    lost: Option<Trouble>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl TcpApplication for Lines {
+    type State = usize;
+
+    fn opened(&mut self, flow: Flow) -> usize {
+        self.opened += 1;
+        // Each was begun here.
+        self.places.get(&flow.port).copied().unwrap_or(0)
+    }
+
+    fn ready(&mut self, place: &mut usize, stream: &mut impl ByteStream, _: u64) {
+        self.input.clear();
+        while stream.receive(&mut self.input, READ) > 0 {
+            if let Err(trouble) = self.asking.read(*place, &self.input) {
+                self.lost = Some(trouble);
+            }
+            self.input.clear();
+        }
+        if stream.ended() || stream.is_closed() {
+            self.lost = Some(Trouble::Closed);
+        }
+        let Phase::Sending(sent) = self.asking.phase(*place) else { return };
+        self.output.clear();
+        self.asking.put(*place, &mut self.output);
+        let sent = sent + stream.send(&self.output[sent..]);
+        self.asking.sent(*place, sent, sent == self.output.len());
+    }
+}
+
+/// A thread's state.
+pub(super) struct EmbeddedWorker {
+    commands: Receiver<Command>,
+    wake: Arc<OwnedFd>,
+    queue: Box<dyn PacketQueue>,
+    input: Input,
+    tcp: TcpWorker<usize>,
+    lines: Lines,
+    /// By place.
+    flows: Vec<Flow>,
+    frames: Vec<Frame>,
+}
+
+impl EmbeddedWorker {
+    /// Connects.
+    pub(super) fn connect(
+        host: Host,
+        common: Arc<Common>,
+        streams: Vec<Streams>,
+        commands: Receiver<Command>,
+        wake: Arc<OwnedFd>,
+    ) -> Result<EmbeddedWorker, ClientError> {
+        let SocketAddr::V4(server) = common.config.address else {
+            return Err(ClientError::Config("a client's own stack has no IPv6".to_owned()));
+        };
+        let Host { queue, address } = host;
+        let here = streams.len();
+        let stack = Stack::new(address);
+        let input = Input::new(Arc::clone(&stack), NAPI_ID, queue.transmitter());
+        let limits = TcpLimits { connections: here, half_open: here, ..TcpLimits::default() };
+        // A new stack has no other worker.
+        let tcp = stack.open_tcp(None, limits).map_err(io::Error::other);
+        let tcp = tcp.map_err(|source| ClientError::Os { what: "opening TCP", source })?;
+        let output = Vec::with_capacity(common.records.longest_request());
+        let lines = Lines {
+            asking: Asking::new(common, streams),
+            places: HashMap::with_capacity(here),
+            opened: 0,
+            lost: None,
+            input: Vec::with_capacity(READ),
+            output,
+        };
+        let frames = Vec::with_capacity(BATCH);
+        let flows = Vec::with_capacity(here);
+        let mut worker = EmbeddedWorker { commands, wake, queue, input, tcp, lines, flows, frames };
+        worker.reach(&stack, server)?;
+        worker.open(here, server)?;
+        Ok(worker)
+    }
+
+    /// Learns the server's Ethernet address.
+    fn reach(&mut self, stack: &Stack, server: SocketAddrV4) -> Result<(), ClientError> {
+        /// How long an answer is waited for before it is asked again.
+        const AGAIN: u64 = 100_000_000;
+        let (deadline, mut again) = (self.deadline(), 0);
+        while stack.neighbour(*server.ip()).is_none() {
+            let now = clock::now();
+            if now >= again {
+                // A queue that does not take it now may do so the next time.
+                let _ = stack.resolve(*server.ip(), now);
+                again = now + AGAIN;
+            }
+            self.step(now);
+            self.patient(deadline, 0)?;
+            self.rest(again);
+        }
+        Ok(())
+    }
+
+    /// Opens the connections.
+    fn open(&mut self, connections: usize, server: SocketAddrV4) -> Result<(), ClientError> {
+        let deadline = self.deadline();
+        while self.lines.opened < connections {
+            while self.flows.len() < connections && self.tcp.half_open() < HANDSHAKES {
+                let number = self.flows.len() + 1;
+                let flow = self.tcp.connect(server, NAPI_ID).map_err(io::Error::other);
+                let flow = flow.map_err(|source| self.not_made(number, source))?;
+                self.lines.places.insert(flow.port, self.flows.len());
+                self.flows.push(flow);
+            }
+            self.step(clock::now());
+            if self.tcp.connections() < self.flows.len() {
+                let number = self.lines.opened + 1;
+                return Err(self.not_made(number, io::ErrorKind::ConnectionRefused.into()));
+            }
+            self.patient(deadline, self.lines.opened)?;
+            self.rest(deadline);
+        }
+        Ok(())
+    }
+
+    fn deadline(&self) -> u64 {
+        clock::now().saturating_add(self.lines.asking.common.config.answer_timeout_ns())
+    }
+
+    fn not_made(&self, number: usize, source: io::Error) -> ClientError {
+        ClientError::Connect { address: self.lines.asking.common.config.address, number, source }
+    }
+
+    /// # Errors
+    /// Once the deadline of the set-up has passed, or its user has given up.
+    fn patient(&self, deadline: u64, opened: usize) -> Result<(), ClientError> {
+        match self.commands.try_recv() {
+            Ok(_) | Err(TryRecvError::Disconnected) => Err(ClientError::Ended),
+            Err(TryRecvError::Empty) if clock::now() < deadline => Ok(()),
+            Err(TryRecvError::Empty) => {
+                Err(self.not_made(opened + 1, io::ErrorKind::TimedOut.into()))
+            }
+        }
+    }
+
+    /// Polls, delivers, and looks at what came and at what is to be sent. Whether there was anything.
+    fn step(&mut self, now: u64) -> bool {
+        self.queue.poll(BATCH as u16, now, &mut self.frames);
+        let came = !self.frames.is_empty();
+        self.input.deliver(&mut self.frames, now);
+        self.tcp.step(now, BATCH, &mut self.lines) > 0 || came
+    }
+
+    /// Waits for the word to go, and runs until it is told to stop.
+    pub(super) fn run(mut self) -> Result<(), ClientError> {
+        let start = loop {
+            match self.commands.recv() {
+                Ok(Command::Go(start)) => break start,
+                Ok(Command::Begin(_) | Command::End(_)) => {}
+                Ok(Command::Stop) | Err(_) => return Ok(()),
+            }
+        };
+        self.lines.asking.begin(start);
+        let asks = |place: &usize| self.lines.asking.phase(*place) == Phase::Sending(0);
+        (0..self.flows.len()).filter(asks).for_each(|place| self.tcp.wake(self.flows[place]));
+        while self.obey() {
+            let now = clock::now();
+            for _ in 0..DUE_AT_ONCE {
+                match self.lines.asking.take_due(now) {
+                    Due::Nothing => break,
+                    Due::Send(place) => self.tcp.wake(self.flows[place]),
+                    Due::Late => {}
+                }
+            }
+            let came = self.step(now);
+            if let Some(trouble) = self.lines.lost {
+                let address = self.lines.asking.common.config.address;
+                return Err(ClientError::Unstable { address, times: 1, last: trouble.name() });
+            }
+            if !came {
+                // Only now: answers may have waited while this thread was kept from its CPU.
+                self.lines.asking.check_silence()?;
+                self.rest(self.lines.asking.next_due().min(self.lines.asking.patience()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a frame comes, a deadline, or a word of the handle; or does not, if it spins.
+    fn rest(&mut self, deadline: u64) {
+        if self.lines.asking.common.config.wait == ClientWait::Spin {
+            return std::hint::spin_loop();
+        }
+        let now = clock::now();
+        let deadline = deadline.min(self.tcp.next_deadline());
+        if deadline <= now || self.queue.unmask(now) {
+            return;
+        }
+        let timeout = deadline - now;
+        let timeout = Timespec {
+            tv_sec: (timeout / 1_000_000_000).try_into().unwrap_or(i64::MAX),
+            // Less than a second.
+            tv_nsec: (timeout % 1_000_000_000) as _,
+        };
+        let interrupt = self.queue.interrupt();
+        let mut watched =
+            [PollFd::new(&interrupt, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
+        // An error is as good as an early wake-up.
+        let _ = poll(&mut watched, Some(&timeout));
+        let interrupted = !watched[0].revents().is_empty();
+        if interrupted {
+            self.queue.acknowledge();
+        }
+        self.queue.mask();
+    }
+
+    /// Does what the handle asks; says whether to go on.
+    fn obey(&mut self) -> bool {
+        loop {
+            let send = |place: usize| self.tcp.wake(self.flows[place]);
+            match self.commands.try_recv() {
+                // Nobody may be waiting any more for an answer, which is no concern of this thread.
+                Ok(Command::Begin(told)) => {
+                    self.lines.asking.begin_window(send);
+                    let _ = told.send(());
+                }
+                Ok(Command::End(told)) => {
+                    let _ = told.send(self.lines.asking.end_window(send));
+                }
+                Ok(Command::Go(_)) => {}
+                Err(TryRecvError::Empty) => return true,
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+            }
+            // It only wakes: what is asked is in the channel.
+            let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A client on a network of its own, at the other end of a cable from a server of a few lines.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use napkin_client::{Client, ClientError, ClientFigures, ClientWait, Config, Host, Load};
+use napkin_nic::{CableQueue, EndConfig, PacketQueue, Pool, cable};
+use napkin_os::clock;
+use napkin_stack::{Address, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker};
+
+const SERVER: Address =
+    Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+const CLIENT: Address =
+    Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+const PORT: u16 = 7;
+
+/// What the server does with what it receives.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Manner {
+    Echoes,
+    SaysNothing,
+    Closes,
+}
+
+impl TcpApplication for Manner {
+    type State = ();
+
+    fn opened(&mut self, _: Flow) {}
+
+    fn ready(&mut self, (): &mut (), stream: &mut impl ByteStream, _: u64) {
+        let mut bytes = Vec::new();
+        while stream.receive(&mut bytes, 65_536) > 0 {}
+        match self {
+            Manner::Echoes => assert_eq!(stream.send(&bytes), bytes.len()),
+            Manner::SaysNothing => {}
+            Manner::Closes if !bytes.is_empty() => stream.close(),
+            Manner::Closes => {}
+        }
+    }
+}
+
+/// A server's thread. Dropping it ends it.
+struct Server {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<usize>>,
+}
+
+impl Server {
+    /// A server, and a network for its client.
+    fn start(manner: Manner) -> (Server, Host) {
+        let end = || EndConfig { queues: 1, ring: 512, pool: Pool::new(2_048) };
+        let (mut here, mut there) = cable(end(), end()).expect("a cable");
+        let stop = Arc::<AtomicBool>::default();
+        let (queue, stopped) = (here.remove(0), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || serve(queue, manner, &stopped));
+        let host = Host { queue: Box::new(there.remove(0)), address: CLIENT };
+        (Server { stop, thread: Some(thread) }, host)
+    }
+
+    /// How many connections it has in the end.
+    fn stop(mut self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().expect("it runs").join().expect("it does not panic")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn serve(mut queue: CableQueue, mut manner: Manner, stop: &AtomicBool) -> usize {
+    let stack = Stack::new(SERVER);
+    let mut input = Input::new(Arc::clone(&stack), 1, queue.transmitter());
+    let mut tcp: TcpWorker<()> = stack.open_tcp(None, TcpLimits::default()).expect("a worker");
+    tcp.listen(PORT).expect("a port");
+    let mut frames = Vec::with_capacity(64);
+    while !stop.load(Ordering::Relaxed) {
+        let now = clock::now();
+        queue.poll(64, now, &mut frames);
+        input.deliver(&mut frames, now);
+        if tcp.step(now, 64, &mut manner) == 0 {
+            std::thread::yield_now();
+        }
+    }
+    tcp.connections()
+}
+
+fn config(port: u16) -> Config {
+    Config { connections: 50, echo: Some(5), records: 1, ..Config::new((SERVER.ipv4, port).into()) }
+}
+
+/// What a window shows in which something was answered.
+fn window(client: &mut Client) -> ClientFigures {
+    loop {
+        client.begin_window().expect("it runs");
+        std::thread::sleep(Duration::from_millis(50));
+        let figures = client.end_window().expect("it runs");
+        if figures.requests > 0 {
+            return figures;
+        }
+    }
+}
+
+#[test]
+fn all_connections_ask_in_a_closed_loop_whether_it_sleeps_or_spins() {
+    for wait in [ClientWait::Sleep, ClientWait::Spin] {
+        let (server, host) = Server::start(Manner::Echoes);
+        let config = Config { wait, ..config(PORT) };
+        let mut client = Client::embedded(&config, host).expect("it connects");
+        let figures = window(&mut client);
+        assert_eq!((figures.due, figures.offered_per_s), (0, None));
+        assert_eq!((figures.outstanding, figures.reconnects), (50, 0));
+        assert!(figures.errors.is_empty() && figures.gets == 0, "{figures:?}");
+        client.stop().expect("it ends well");
+        assert_eq!(server.stop(), 50);
+    }
+}
+
+#[test]
+fn with_a_schedule_what_is_due_is_asked_and_nothing_else() {
+    for wait in [ClientWait::Sleep, ClientWait::Spin] {
+        let (server, host) = Server::start(Manner::Echoes);
+        let load = Load::Open { per_second: 2_000.0 };
+        let mut client =
+            Client::embedded(&Config { wait, load, ..config(PORT) }, host).expect("it connects");
+        let figures = window(&mut client);
+        assert_eq!(figures.asked_per_s, Some(2_000.0));
+        assert!(figures.due > 0 && figures.abandoned == 0, "{figures:?}");
+        client.stop().expect("it ends well");
+        server.stop();
+    }
+}
+
+#[test]
+fn a_request_of_many_segments_is_echoed_whole() {
+    let (server, host) = Server::start(Manner::Echoes);
+    let config = Config { connections: 2, echo: Some(16_000), ..config(PORT) };
+    let mut client = Client::embedded(&config, host).expect("it connects");
+    assert!(window(&mut client).errors.is_empty());
+    client.stop().expect("it ends well");
+    server.stop();
+}
+
+#[test]
+fn a_port_without_a_server_a_server_without_words_and_one_that_closes_have_their_errors() {
+    let (server, host) = Server::start(Manner::Echoes);
+    let error = Client::embedded(&config(PORT + 1), host).expect_err("nobody listens");
+    assert!(matches!(error, ClientError::Connect { number: 1, .. }), "{error}");
+    server.stop();
+
+    let (_server, host) = Server::start(Manner::SaysNothing);
+    let short = Duration::from_millis(300);
+    let mut client = Client::embedded(&Config { answer_timeout: short, ..config(PORT) }, host)
+        .expect("it connects");
+    while client.is_running() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let error = client.end_window().expect_err("it has ended");
+    assert!(matches!(error, ClientError::Silent { outstanding: 50, .. }), "{error}");
+
+    let (_server, host) = Server::start(Manner::Closes);
+    let mut client = Client::embedded(&config(PORT), host).expect("it connects");
+    while client.is_running() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let error = client.end_window().expect_err("it has ended");
+    assert!(matches!(error, ClientError::Unstable { last: "closed", .. }), "{error}");
+}
+
+#[test]
+fn a_server_that_is_not_there_and_two_threads_are_refused() {
+    let end = || EndConfig { queues: 1, ring: 8, pool: Pool::new(8) };
+    let host = || {
+        let (mut queues, _) = cable(end(), end()).expect("a cable");
+        Host { queue: Box::new(queues.remove(0)), address: CLIENT }
+    };
+    let short = Duration::from_millis(100);
+    let error = Client::embedded(&Config { answer_timeout: short, ..config(PORT) }, host())
+        .expect_err("nobody is there");
+    assert!(matches!(error, ClientError::Connect { .. }), "{error}");
+    let error = Client::embedded(&Config { threads: 2, ..config(PORT) }, host()).unwrap_err();
+    assert!(error.to_string().contains("one thread, not 2"), "{error}");
+}
