@@ -4,10 +4,14 @@
 use std::time::Duration;
 
 use napkin_core::CpuId;
-use napkin_policy::{Policy, SocketPoller};
-use napkin_stack::Socket;
+use napkin_os::clock;
+use napkin_policy::{NEVER, Policy, SocketPoller};
+use napkin_stack::{Socket, TcpApplication, TcpWorker};
 
 use crate::{Blocking, Engine, Epoll, Event, Poller, WaitError};
+
+/// Segments that are taken before the next wait.
+const SEGMENTS: usize = 64;
 
 /// One thread of an application that waits for one socket.
 #[derive(Debug)]
@@ -90,6 +94,32 @@ impl ApplicationWait {
                 Ok(!events.is_empty())
             }
             Waits::Blocking(blocking, _) => blocking.wait(timeout),
+        }
+    }
+
+    /// Serves TCP connections, waiting for the worker's segments, until `after` says that it is enough;
+    /// it is called after each wait that something came of.
+    ///
+    /// # Errors
+    /// If the engine was stopped, which is the usual end.
+    pub fn serve<A: TcpApplication>(
+        &mut self,
+        worker: &mut TcpWorker<A::State>,
+        application: &mut A,
+        mut after: impl FnMut(&TcpWorker<A::State>, &A) -> bool,
+    ) -> Result<(), WaitError> {
+        loop {
+            let deadline = worker.next_deadline();
+            let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
+            let ready = self.wait((deadline != NEVER).then_some(left))?;
+            let now = clock::now();
+            // One that spins returns with nothing.
+            if ready || worker.next_deadline() <= now {
+                worker.step(now, SEGMENTS, application);
+                if !after(worker, application) {
+                    return Ok(());
+                }
+            }
         }
     }
 

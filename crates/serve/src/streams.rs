@@ -10,16 +10,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use napkin_core::CpuId;
 use napkin_engine::{ApplicationWait, Engine};
-use napkin_policy::{NEVER, Policy};
+use napkin_policy::Policy;
 use napkin_service::memcached::{Limits, Memcached};
 use napkin_service::{Pump, StreamService};
 use napkin_stack::TcpLimits;
 
 use super::application::{Progress, spawn};
 use super::error::ServeError;
-
-/// Segments that are taken before the next wait.
-const BATCH: usize = 64;
 
 /// A thread, and what it counts.
 type Started = (JoinHandle<()>, Arc<Progress>);
@@ -68,24 +65,15 @@ where
     let progress = Arc::clone(progress);
     let own = engine.cpus().get(usize::from(cpu.0)).copied();
     spawn(format!("app/{device}-{napi_id}"), own.into_iter().collect(), move || {
-        loop {
-            let timeout = match worker.next_deadline() {
-                NEVER => None,
-                deadline => {
-                    Some(Duration::from_nanos(deadline.saturating_sub(napkin_engine::now())))
-                }
-            };
-            // An error is the engine's end.
-            if waits.wait(timeout).is_err() {
-                return;
-            }
-            worker.step(napkin_engine::now(), BATCH, &mut pump);
+        // An error is the engine's end.
+        let _ = waits.serve(&mut worker, &mut pump, |worker, pump| {
             let counters = worker.counters();
             progress.received.store(pump.served, Ordering::Relaxed);
             progress.replied.store(pump.served, Ordering::Relaxed);
             progress.failed.store(counters.send_failures, Ordering::Relaxed);
             progress.no_listener.store(counters.unknown, Ordering::Relaxed);
             progress.no_place.store(counters.refused + counters.pushed_out, Ordering::Relaxed);
-        }
+            true
+        });
     })
 }
