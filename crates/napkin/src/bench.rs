@@ -18,7 +18,7 @@ use crate::outputs::Outputs;
 use crate::policies::warn_named;
 use crate::units;
 use crate::workload::Chosen;
-use crate::world::world;
+use crate::world::worlds;
 
 /// What follows the options in its help.
 const HELP: &str = "\
@@ -31,8 +31,10 @@ A policy that asks for a right which this user has not gets a row without figure
 Worlds: the engine runs real threads on real packets on this machine; the machine is a model in virtual
 time, of hosts that you need not have (napkin profile list); linux is this kernel's own NAPI under the
 real ping, a UDP sink or Debian's memcached, over a veth between two network namespaces that the run
-makes and removes (needs root). A workload that several have runs in the engine unless --world says
-otherwise. In the machine a window is virtual time, repetitions are seeds,
+makes and removes (needs root). flood-ping, udp-sink and xsk-rr run in the engine unless --world says
+otherwise, tcp-rr, ssd and memcached in the machine. --world engine,machine runs the same in one after
+the other, with the same policies and loads, and sets the rows beside each other; FILE of --json is then
+FILE.engine.json and so on. In the machine a window is virtual time, repetitions are seeds,
 runs use all cores, and the same seed gives the same bytes.
 
 First it says how many measurements there are and how long they take. Ctrl-C (or SIGTERM) prints what was
@@ -65,6 +67,8 @@ Examples:
   napkin bench memcached --load 200k,600k,1M --report memcached.html
   napkin bench memcached --cpus 16 --queues 4 --set cost.poll=400ns --trace timeline.json
   napkin bench udp-sink --world machine --load 5000,13000,21000 --seeds 5
+  napkin bench tcp-rr --world engine --policy base,threaded
+  napkin bench memcached --world engine,machine --policy base,suspend20 --load 20k,max
   sudo napkin bench memcached --world linux --policy base,defer20,suspend20 --load 20k,max";
 
 /// What to run, and how.
@@ -80,9 +84,16 @@ pub(crate) struct Bench {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
     /// Where to run: napkin's engine on this machine, a model in virtual time, or the kernel's own NAPI.
-    /// [default: engine where it has the workload, else machine]
-    #[arg(long, value_parser = crate::world::parser(), value_name = "WORLD", global = true)]
-    pub(crate) world: Option<World>,
+    /// Of several, with commas, the tables come one after the other, and then side by side.
+    /// [default: engine; of tcp-rr, ssd and memcached machine]
+    #[arg(
+        long,
+        value_parser = crate::world::parser(),
+        value_name = "WORLD",
+        value_delimiter = ',',
+        global = true
+    )]
+    pub(crate) world: Vec<World>,
     #[command(flatten)]
     pub(crate) modelled: Modelled,
     /// A policy to compare, or a list of names with commas; may be given several times. A value with
@@ -127,53 +138,99 @@ pub(crate) struct Common {
 
 /// Runs it.
 pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
-    let world = world(args)?;
+    let worlds = worlds(args)?;
     let interrupt = attempt::watch()?;
     let common = &args.common;
     let mut outputs = Outputs::new(common.json.as_deref(), common.report.as_deref());
-    let result = match (world, &args.workload) {
-        (World::Machine, Some(chosen)) => {
-            machine::bench(chosen.workload, common, interrupt, &mut outputs)
+    let mut result = Ok(());
+    for world in &worlds {
+        let several = worlds.len() > 1;
+        result = one(args, *world, several, interrupt.clone(), &mut outputs);
+        if result.is_err() {
+            break;
         }
-        // `world` has asked for a workload where it is not the engine.
-        _ => live(args, world, interrupt, &mut outputs),
-    };
+    }
+    if result.is_ok() && worlds.len() > 1 {
+        result = outputs.side_by_side();
+    }
     // Of what there is, also where something has ended it early.
     let written = outputs.finish();
     result.and(written)
 }
 
-/// Runs one workload, or the short round, on the engine or in the kernel.
-fn live(
+/// What a run in one world has of its own.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    /// The policies.
+    pub(crate) policies: Vec<NamedPolicy>,
+    /// The loads; without any, the world's own.
+    pub(crate) loads: Vec<String>,
+    /// The file of its figures.
+    pub(crate) json: Option<PathBuf>,
+    /// The world, where it is one of several.
+    pub(crate) of_several: Option<World>,
+}
+
+/// Runs in one world.
+fn one(
     args: &Bench,
     world: World,
+    several: bool,
     interrupt: Interrupt,
     outputs: &mut Outputs<'_>,
 ) -> Result<(), Failure> {
-    let mut options = options(&args.common)?;
-    let json = args.common.json.as_deref();
+    let common = &args.common;
     let Some(Chosen { workload, given, .. }) = &args.workload else {
-        let mut round = short::round(&options, args.common.window);
-        for (_, of_its_own) in &mut round {
-            if !options.policies.is_empty() {
-                of_its_own.policies.clone_from(&options.policies);
-            }
-        }
-        let of_each = |workload: &str| json.map(|path| json_of(path, workload));
-        return all(&round, &args.common, interrupt, outputs, of_each);
+        return short_round(common, interrupt, outputs);
     };
+    let mut setup = Setup {
+        policies: policies(common)?,
+        loads: common.modelled.loads().to_vec(),
+        json: common.json.clone(),
+        of_several: several.then_some(world),
+    };
+    if setup.policies.is_empty() {
+        // In several worlds the same.
+        let worlds = workload.worlds();
+        let tell = if several && worlds.contains(&World::Engine) { World::Engine } else { world };
+        setup.policies = NamedPolicy::all(workload.policies(tell));
+    }
+    if several {
+        if setup.loads.is_empty() {
+            setup.loads = workload.shared_loads().iter().map(|it| (*it).to_owned()).collect();
+        }
+        setup.json = setup.json.map(|path| json_of(&path, world.name()));
+    }
     let live = match world {
-        World::Linux => workload.linux(args.common.modelled.loads(), given),
-        _ => workload.engine(given),
+        World::Machine => return machine::bench(*workload, common, setup, interrupt, outputs),
+        World::Linux => workload.linux(&setup.loads, given),
+        World::Engine => workload.engine(&setup.loads, given),
     };
     let live = live.map_err(|error| Failure::Usage(error.to_string()))?;
-    if options.policies.is_empty() {
-        options.policies = NamedPolicy::all(workload.policies(world));
-    }
-    all(&[(live, options)], &args.common, interrupt, outputs, |_| args.common.json.clone())
+    let options = Options { policies: setup.policies, ..options(common) };
+    let json = |_: &str| setup.json.clone();
+    all(&[(live, options)], common, setup.of_several, interrupt, outputs, json)
 }
 
-/// The file of one workload of the short round.
+/// Runs the short round, on the engine.
+fn short_round(
+    common: &Common,
+    interrupt: Interrupt,
+    outputs: &mut Outputs<'_>,
+) -> Result<(), Failure> {
+    let policies = policies(common)?;
+    let mut round = short::round(&options(common), common.window);
+    for (_, of_its_own) in &mut round {
+        if !policies.is_empty() {
+            of_its_own.policies.clone_from(&policies);
+        }
+    }
+    let json = common.json.as_deref();
+    let of_each = |workload: &str| json.map(|path| json_of(path, workload));
+    all(&round, common, None, interrupt, outputs, of_each)
+}
+
+/// The file of one workload of the short round, or of one of several worlds.
 fn json_of(path: &Path, workload: &str) -> PathBuf {
     if file::is_stdout(path) {
         return path.to_owned();
@@ -193,18 +250,16 @@ pub(crate) fn policies(common: &Common) -> Result<Vec<NamedPolicy>, Failure> {
     Ok(policies)
 }
 
-fn options(common: &Common) -> Result<Options, Failure> {
-    let policies = policies(common)?;
+fn options(common: &Common) -> Options {
     let default = Options::default();
-    Ok(Options {
-        policies,
+    Options {
         repetitions: common.repetitions,
         window: common.window.unwrap_or(default.window),
         seed: common.seed,
         cpus: common.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
         progress: !common.quiet,
         ..default
-    })
+    }
 }
 
 /// Runs workloads one after the other, each with a file for its figures if there is one. What goes on
@@ -212,6 +267,7 @@ fn options(common: &Common) -> Result<Options, Failure> {
 fn all(
     runs: &[(Box<dyn Live>, Options)],
     common: &Common,
+    of_several: Option<World>,
     interrupt: Interrupt,
     outputs: &mut Outputs<'_>,
     json: impl Fn(&str) -> Option<PathBuf>,
@@ -228,7 +284,8 @@ fn all(
         plans.insert(workload.name().to_owned(), run::plan(&**workload, options));
     }
     let resume = common.resume.as_deref();
-    let mut attempt = Attempt::new(interrupt, resume, "bench", plans.into(), steps)?;
+    let attempt = Attempt::new(interrupt, resume, "bench", plans.into(), steps)?;
+    let mut attempt = attempt.in_world(of_several.map(World::name));
     if !common.quiet {
         say(&attempt.size(time));
     }
@@ -236,9 +293,13 @@ fn all(
         let (workload, whole) = (&**workload, runs.len() == 1);
         let json = json(workload.name());
         let name = workload.name();
-        outputs.announce(name, name)?;
+        let heading = match of_several {
+            Some(world) => format!("{name} in {world}"),
+            None => name.to_owned(),
+        };
+        outputs.announce(&heading, name)?;
         let mut show = |report: &Report| {
-            outputs.show(name, &workload.columns(), report, json.as_deref(), whole)
+            outputs.show(&heading, &workload.columns(), report, json.as_deref(), whole)
         };
         match resumable(workload, options, &attempt.interrupt, &mut attempt.partial) {
             Ok(report) => show(&report)?,

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use napkin_machine::profile::Profile;
 use napkin_measure::report::{Progress, Report, file};
-use napkin_policy::NamedPolicy;
 use napkin_workload::Interrupt;
 use napkin_workload::machine::perfetto;
 use napkin_workload::machine::{Plan, PlanError, Scenario};
@@ -13,7 +12,7 @@ use napkin_workload::{WORKLOADS, Workload, World};
 use serde_json::json;
 
 use crate::attempt::Attempt;
-use crate::bench::{Common, policies};
+use crate::bench::{Common, Setup};
 use crate::failure::{Failure, say};
 use crate::outputs::Outputs;
 use crate::units;
@@ -139,13 +138,17 @@ fn failure(error: PlanError, attempt: Option<&Attempt>) -> Failure {
 pub(crate) fn bench(
     workload: &dyn Workload,
     common: &Common,
+    setup: Setup,
     interrupt: Interrupt,
     outputs: &mut Outputs<'_>,
 ) -> Result<(), Failure> {
     let modelled = &common.modelled;
+    let Setup { policies, loads, json, of_several } = setup;
     let name = workload.name();
     let (_, scenario) = scenario(name)?;
     let cpus = match common.cpus.as_ref().map(|list| list.0.as_slice()) {
+        // Beside another world they are this machine's.
+        _ if of_several.is_some() => None,
         None => None,
         Some([number]) => Some(*number as u64),
         Some(_) => {
@@ -155,17 +158,13 @@ pub(crate) fn bench(
     };
     let chosen = modelled.profile.as_deref().unwrap_or(scenario.profile());
     let (profile, source) = host(chosen, &modelled.set, cpus, modelled.queues)?;
-    let mut chosen = policies(common)?;
-    if chosen.is_empty() {
-        chosen = NamedPolicy::all(workload.policies(World::Machine));
-    }
-    let loads = if modelled.load.is_empty() { scenario.loads() } else { modelled.load.clone() };
+    let loads = if loads.is_empty() { scenario.loads() } else { loads };
     let window = common.window.map(|window| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX));
     let plan = Plan {
         scenario,
         profile,
         source,
-        policies: chosen,
+        policies,
         loads,
         repetitions: modelled.uncertainty.unwrap_or(common.repetitions as u64),
         drawn: modelled.uncertainty.is_some(),
@@ -178,8 +177,9 @@ pub(crate) fn bench(
     let runs = plan.size();
     let resume = common.resume.as_deref();
     let identity = json!({ name: plan.identity() });
-    let mut attempt = Attempt::new(interrupt, resume, "bench", identity, runs)?;
-    outputs.check(common.json.as_deref().into_iter().chain(modelled.trace.as_deref()))?;
+    let attempt = Attempt::new(interrupt, resume, "bench", identity, runs)?;
+    let mut attempt = attempt.in_world(of_several.map(World::name));
+    outputs.check(json.as_deref().into_iter().chain(modelled.trace.as_deref()))?;
     // One that cannot be written costs no table.
     let mut traced = Ok(());
     if let Some(path) = &modelled.trace {
@@ -196,9 +196,8 @@ pub(crate) fn bench(
     let host = &plan.profile;
     let heading = format!("{name}, modelled on {}: {}", host.name(), host.about());
     outputs.announce(&heading, name)?;
-    let mut show = |report: &Report| {
-        outputs.show(&heading, &plan.columns(), report, common.json.as_deref(), true)
-    };
+    let mut show =
+        |report: &Report| outputs.show(&heading, &plan.columns(), report, json.as_deref(), true);
     let Attempt { interrupt, partial, .. } = &mut attempt;
     let report = match plan.resumable(progress, interrupt, partial) {
         Ok(report) => report,

@@ -18,6 +18,8 @@ pub(crate) struct Outputs<'a> {
     /// The page's file.
     path: Option<&'a Path>,
     page: Page,
+    /// What was shown.
+    reports: Vec<Report>,
     /// Figures or the page go to standard output, so that words go to standard error.
     stream: bool,
     /// Characters of a line of words.
@@ -32,7 +34,7 @@ impl<'a> Outputs<'a> {
             true => text::line_width(std::io::stderr()),
             false => text::line_width(std::io::stdout()),
         };
-        Outputs { path: page, page: Page::default(), stream, width }
+        Outputs { path: page, page: Page::default(), reports: Vec::new(), stream, width }
     }
 
     /// The same of these files and the page.
@@ -61,6 +63,7 @@ impl<'a> Outputs<'a> {
         whole: bool,
     ) -> Result<(), Failure> {
         self.page.add(heading, columns, report);
+        self.reports.push(report.clone());
         let mut out = table::render(&report.rows, columns, self.width);
         let notes = report.notes.iter().map(|note| format!("note: {note}"));
         let conclusion = report.conclusion.iter().map(|it| format!("conclusion: {it}"));
@@ -77,6 +80,25 @@ impl<'a> Outputs<'a> {
         let written = json.map_or(Ok(()), |path| report.write(path).map_err(Failure::of));
         self.tell(&out)?;
         written
+    }
+
+    /// Prints the reports of several worlds beside each other, and in what the worlds disagree.
+    pub(crate) fn side_by_side(&self) -> Result<(), Failure> {
+        if self.reports.len() < 2 {
+            return Ok(());
+        }
+        let worlds: Vec<&str> = self.reports.iter().map(|it| it.world.as_str()).collect();
+        let rows = conclusion::side_by_side(&self.reports);
+        let mut out = format!("{}, side by side\n", worlds.join(", "));
+        out.push_str(&table::render(&rows, &conclusion::WORLDS, self.width));
+        let told = conclusion::disagreements(&self.reports);
+        let none = "of what can be told, the worlds have every two policies in the same order";
+        let told = if told.is_empty() { vec![none.to_owned()] } else { told };
+        for line in told {
+            out.push_str(&text::wrap(&format!("conclusion: {line}"), self.width));
+            out.push('\n');
+        }
+        self.tell(&out)
     }
 
     /// Writes the page, of all that was shown, if one was asked for.

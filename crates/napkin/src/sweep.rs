@@ -237,7 +237,7 @@ fn points(args: &Run) -> Result<(), Failure> {
         let far = format!("{} of {} points done", totals.points - totals.left, totals.points);
         let how = match file::is_stdout(&args.out) {
             true => String::new(),
-            false => format!("; go on with: {}", attempt::again(None)),
+            false => format!("; go on with: {}", attempt::again(None, None)),
         };
         say(&format!("interrupted: {far}{how}"));
         return Err(Failure::Exit(interrupted.exit_code()));

@@ -3,7 +3,7 @@
 //! An option of another world is refused rather than ignored. What a world is, is in the crates.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use napkin_workload::World;
+use napkin_workload::{Setting, World};
 
 use crate::bench::Bench;
 use crate::failure::Failure;
@@ -18,11 +18,20 @@ pub(crate) fn parser() -> impl TypedValueParser<Value = World> {
     PossibleValuesParser::new(World::ALL.iter().map(name)).try_map(read)
 }
 
-/// The world that a call means; options of the other ones are refused.
-pub(crate) fn world(args: &Bench) -> Result<World, Failure> {
+/// The worlds that a call means; options that none of them has are refused.
+pub(crate) fn worlds(args: &Bench) -> Result<Vec<World>, Failure> {
     let has = args.workload.as_ref().map_or(&[World::Engine][..], |it| it.workload.worlds());
-    let world = args.common.world.unwrap_or(has[0]);
-    if !has.contains(&world) {
+    let worlds = match &args.common.world[..] {
+        [] => vec![has[0]],
+        given => given.to_vec(),
+    };
+    for (place, world) in worlds.iter().enumerate() {
+        if worlds[..place].contains(world) {
+            return Err(Failure::Usage(format!("--world has {world} twice")));
+        }
+        if has.contains(world) {
+            continue;
+        }
         let Some(chosen) = &args.workload else {
             let text = format!("name a workload: napkin bench flood-ping --world {world}");
             return Err(Failure::Usage(text));
@@ -36,30 +45,42 @@ pub(crate) fn world(args: &Bench) -> Result<World, Failure> {
         );
         return Err(Failure::Usage(text));
     }
+    if worlds.len() > 1 && args.common.resume.is_some() {
+        let text = "--resume goes on in one world: give --world the one that was interrupted";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    foreign(args, &worlds)?;
+    Ok(worlds)
+}
+
+/// Refuses an option that none of the worlds has.
+fn foreign(args: &Bench, worlds: &[World]) -> Result<(), Failure> {
     let modelled = &args.common.modelled;
-    let foreign = match world {
-        World::Engine => modelled.given(),
-        World::Machine => None,
-        World::Linux => modelled.given_beside_load(),
+    let option = match args.workload {
+        _ if worlds.contains(&World::Machine) => None,
+        Some(_) => modelled.given_beside_load(),
+        // The short round has loads of its own.
+        None => modelled.given(),
     };
-    if let Some(option) = foreign {
+    if let Some(option) = option {
         return Err(Failure::Usage(format!(
             "--{option} is for a modelled host: add --world machine"
         )));
     }
     let explicit = args.workload.iter().flat_map(|it| &it.explicit);
-    let Some(setting) = explicit.into_iter().find(|it| it.world != world) else {
-        return Ok(world);
-    };
-    Err(Failure::Usage(match (setting.world, world) {
-        (World::Engine, World::Machine) => format!(
-            "--{} is for the engine; a modelled workload takes --load and --set (see napkin bench --help)",
-            setting.name
+    let none_has = |it: &&&Setting| !it.worlds.iter().any(|world| worlds.contains(world));
+    let Some(setting) = { explicit }.find(none_has) else { return Ok(()) };
+    let (engine, name) = (setting.worlds == [World::Engine], setting.name);
+    Err(Failure::Usage(match worlds[0] {
+        World::Machine if engine => format!(
+            "--{name} is for the engine; a modelled workload takes --load and --set (see napkin bench --help)"
         ),
-        (World::Engine, _) => format!(
-            "--{} is for the engine; in linux a workload takes --load (see napkin bench --help)",
-            setting.name
+        _ if engine => format!(
+            "--{name} is for the engine; in linux a workload takes --load (see napkin bench --help)"
         ),
-        (other, _) => format!("--{} is for {other}: add --world {other}", setting.name),
+        _ => {
+            let worlds: Vec<&str> = setting.worlds.iter().map(|it| it.name()).collect();
+            format!("--{name} is for {}: add --world {}", worlds.join(" and "), worlds[0])
+        }
     }))
 }

@@ -304,9 +304,9 @@ fn options_of_one_world_are_refused_in_the_other() {
         let said = refused(args);
         assert!(said.contains(part), "{args:?}: {said}");
     };
-    says(&["bench", "memcached", "--world", "engine"], "runs in machine and linux only");
+    says(&["bench", "ssd", "--world", "engine"], "runs in machine only");
     says(&["bench", "xsk-rr", "--world", "linux"], "runs in engine and machine only");
-    says(&["bench", "memcached", "--connections", "4"], "--connections is for linux");
+    says(&["bench", "memcached", "--connections", "4"], "--connections is for engine and linux");
     says(&["bench", "memcached", "--world", "linux", "--queues", "2"], "is for a modelled host");
     says(&["bench", "udp-sink", "--world", "linux", "--corner"], "--corner is for the engine");
     says(&["bench", "memcached", "--world", "linux", "--load", "0"], "a load of '0' is none");
@@ -315,6 +315,57 @@ fn options_of_one_world_are_refused_in_the_other() {
     says(&["bench", "xsk-rr", "--world", "machine", "--rate", "9"], "--rate is for the engine");
     says(&["bench", "--world", "machine"], "name a workload");
     says(&["bench", "memcached", "--cpus", "0-3"], "how many it has");
+    says(&["bench", "tcp-rr", "--world", "engine", "--set", "a=1"], "is for a modelled host");
+    says(&["bench", "tcp-rr", "--world", "engine", "--load", "0"], "a load of 0 sends nothing");
+    says(&["bench", "tcp-rr", "--world", "engine,engine"], "--world has engine twice");
+    says(&["bench", "tcp-rr", "--world", "engine,linux"], "runs in machine and engine only");
+    says(&["bench", "--world", "engine,machine"], "name a workload");
+    let again = ["bench", "tcp-rr", "--world", "engine,machine", "--resume", "x.partial"];
+    says(&again, "--resume goes on in one world");
+}
+
+#[test]
+fn one_command_sets_the_same_experiment_in_two_worlds_side_by_side() {
+    let place = Place::new("side-by-side");
+    let file = place.0.join("rr.json");
+    let ran = napkin([
+        "bench",
+        "tcp-rr",
+        "--world",
+        "engine,machine",
+        "--policy",
+        "base,threaded",
+        "--repetitions",
+        "1",
+        "--window",
+        "50ms",
+        "--flows",
+        "50",
+        "--warm-up",
+        "10ms",
+        "--quiet",
+        "--json",
+        file.to_str().expect("a plain path"),
+    ]);
+    let told = text(&ran.stdout);
+    assert!(ran.status.success(), "{told}{}", text(&ran.stderr));
+    let (_, both) = told.split_once("engine, machine, side by side\n").expect("a third table");
+    let rows: Vec<_> = both.lines().skip(2).take(4).collect();
+    let names = rows.iter().map(|row| row.split_whitespace().take(2).collect::<Vec<_>>());
+    let wanted =
+        [["engine", "base"], ["machine", "base"], ["engine", "threaded"], ["machine", "threaded"]];
+    assert_eq!(names.collect::<Vec<_>>(), wanted, "{told}");
+    assert!(both.contains("conclusion: "), "{told}");
+    let read = |world: &str| {
+        let path = format!("{}.{world}.json", file.display());
+        let json: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(path).expect("written")).expect("JSON");
+        let loads = json["rows"].as_array().expect("rows").iter().map(|row| row["load"].clone());
+        (json["workload"].clone(), json["world"].clone(), loads.collect::<Vec<_>>())
+    };
+    let (engine, machine) = (read("engine"), read("machine"));
+    assert_eq!((engine.1, machine.1), ("engine".into(), "machine".into()));
+    assert_eq!((engine.0, engine.2), (machine.0, machine.2), "the same experiment");
 }
 
 #[test]

@@ -25,6 +25,12 @@ pub enum BenchError {
     /// The TAP device could not be had.
     #[error("{0}; or flood without a TAP device: --device synthetic")]
     Tap(#[from] napkin_nic::tap::TapError),
+    /// There is no cable.
+    #[error(transparent)]
+    Cable(#[from] napkin_nic::cable::CableError),
+    /// The client could not start, or had to end.
+    #[error(transparent)]
+    Client(#[from] napkin_client::ClientError),
     /// A placement was refused.
     #[error(transparent)]
     Placement(#[from] napkin_engine::sched::SchedError),

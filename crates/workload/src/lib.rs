@@ -10,6 +10,7 @@
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
+mod embedded;
 pub mod error;
 pub mod flood_ping;
 pub mod interrupt;
@@ -28,7 +29,7 @@ pub mod setting;
 pub mod short;
 mod ssd;
 pub mod sweep;
-mod tcp_rr;
+pub mod tcp_rr;
 pub mod udp_sink;
 pub mod workload;
 mod world;

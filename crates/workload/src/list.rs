@@ -42,7 +42,7 @@ mod tests {
                     .collect(),
             );
             let live = [
-                (World::Engine, workload.engine(&given)),
+                (World::Engine, workload.engine(&[], &given)),
                 (World::Linux, workload.linux(&[], &given)),
             ];
             for (world, live) in live {
@@ -53,7 +53,7 @@ mod tests {
                 assert_eq!(!workload.policies(world).is_empty(), has(world), "{name} {world}");
             }
             for setting in workload.settings() {
-                assert!(has(setting.world), "{name} {}", setting.name);
+                assert!(setting.worlds.iter().copied().all(has), "{name} {}", setting.name);
                 for value in setting.default.iter().flat_map(|it| it.split(',')) {
                     assert_eq!((setting.check)(value), Ok(()), "{name} {}", setting.name);
                 }

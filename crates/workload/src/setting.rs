@@ -22,8 +22,8 @@ pub struct Setting {
     pub choices: &'static [(&'static str, &'static str)],
     /// Whether several values may be given, between commas.
     pub list: bool,
-    /// The only world that has it.
-    pub world: World,
+    /// The worlds that have it.
+    pub worlds: &'static [World],
     /// Another that cannot be given beside it.
     pub conflicts: Option<&'static str>,
     /// Another that has to be given with it.
@@ -42,7 +42,7 @@ impl Setting {
             default: None,
             choices: &[],
             list: false,
-            world: World::Engine,
+            worlds: &[World::Engine],
             conflicts: None,
             requires: None,
             check: |_| Ok(()),
@@ -89,6 +89,17 @@ impl Given {
             Ok(Time(ns)) => Ok(Some(ns)),
             Err(error) => Err(BenchError::Option(format!("--{name} {text}: {error}"))),
         }
+    }
+}
+
+/// Refuses `--load` where an engine's workload has settings in its place.
+///
+/// # Errors
+/// [`BenchError::Option`] with any load.
+pub(crate) fn no_loads(loads: &[String]) -> Result<(), BenchError> {
+    match loads {
+        [] => Ok(()),
+        _ => Err(BenchError::Option("--load is for a modelled host: add --world machine".into())),
     }
 }
 

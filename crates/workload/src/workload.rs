@@ -24,16 +24,22 @@ pub trait Workload: Sync {
     /// The policies that tell its story in a world that has it.
     fn policies(&self, world: World) -> Vec<Policy>;
 
+    /// Loads that make sense in all of its worlds: what it runs under in several of them at once, unless
+    /// others are given. Without any, each world has its own.
+    fn shared_loads(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// What can be set beside its loads.
     fn settings(&self) -> &'static [Setting] {
         &[]
     }
 
-    /// Sets it up on the engine.
+    /// Sets it up on the engine, under these loads; without any, under some of its own.
     ///
     /// # Errors
     /// [`BenchError::Option`] for values that make no sense, and where the engine does not have it.
-    fn engine(&self, _given: &Given) -> Result<Box<dyn Live>, BenchError> {
+    fn engine(&self, _loads: &[String], _given: &Given) -> Result<Box<dyn Live>, BenchError> {
         Err(BenchError::Option(format!("the engine has no {}", self.name())))
     }
 

@@ -3,12 +3,15 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use napkin_client::Load;
 use napkin_measure::Pow2;
 use napkin_measure::report::{Column, Report, Row};
 use napkin_os::rights::Right;
 use napkin_policy::NamedPolicy;
 use napkin_testing::{needs, needs_program, test};
 use napkin_workload::flood_ping::engine::{Client, FloodPing};
+use napkin_workload::memcached::engine::Memcached;
+use napkin_workload::tcp_rr::engine::TcpRr;
 use napkin_workload::udp_sink::engine::{Offered, UdpSink, Waits};
 use napkin_workload::xsk_rr::engine::{PACES, XskRr};
 use napkin_workload::{Live, Options, run};
@@ -161,3 +164,41 @@ fn the_real_ping_is_answered_over_a_tap_device() {
 }
 
 napkin_testing::main!();
+
+#[test]
+fn a_thousand_connections_are_answered_under_every_owner_of_a_poll() {
+    let workload = TcpRr { bytes: vec![1, 5_000], flows: 1_000, threads: 2 };
+    let policies = ["base", "threaded", "workqueue", "threaded-busy-poll", "suspend20"];
+    let report = briefly(&workload, &policies);
+    assert_eq!(report.rows.len(), 10);
+    for row in &report.rows {
+        assert!(row.figures.packets.expect("counted") > 0, "{row:?}");
+        assert_eq!((row.figures.due, extra(row, "client_tx_dropped")), (None, 0), "a closed loop");
+        assert_eq!(row.figures.dropped(), 0, "nothing is lost on a cable: {row:?}");
+        assert!(row.figures.polled_packets >= row.figures.packets, "{row:?}");
+    }
+    let polls = |row: usize, of: &str| extra(&report.rows[row], of);
+    assert!(polls(0, "polls_softirq") > 0 && polls(0, "polls_thread") == 0);
+    assert!(polls(1, "polls_thread") > 0 && polls(1, "polls_softirq") == 0);
+    assert!(polls(2, "polls_worker") > 0, "{:?}", report.rows[2]);
+}
+
+#[test]
+fn a_memcached_finds_every_record_and_answers_what_is_due() {
+    let open = Load::Open { per_second: 2_000.0 };
+    let workload = Memcached { loads: vec![open, Load::Closed], connections: 20 };
+    let report = briefly(&workload, &["base", "fullbusy", "suspend20"]);
+    let columns = workload.columns();
+    assert!(columns.iter().any(|it| it.name == "p90"));
+    for row in &report.rows {
+        assert!(extra(row, "gets") > 0 && extra(row, "misses") == 0, "{row:?}");
+        assert_eq!(row.figures.extra["client_errors"], serde_json::json!({}), "{row:?}");
+        assert_eq!(row.figures.due.is_some(), row.load["requests_per_s"] != "max", "{row:?}");
+    }
+    for row in &report.rows {
+        match row.name.as_str() {
+            "base" => assert_eq!(extra(row, "polls_application"), 0, "{row:?}"),
+            _ => assert!(extra(row, "polls_application") > 0, "{row:?}"),
+        }
+    }
+}

@@ -2,19 +2,22 @@
 //!
 //! The sentence is drawn from the table's own figures, by a rule for each kind of workload: `answers`
 //! (latency, and the CPU that it takes), `overload` (what a receiver gets of too much), `interrupts`
-//! (how many a packet takes). It compares medians and gives ratios. `evidence` says when figures may be
+//! (how many a packet takes). `worlds` sets several worlds' tables beside each other. It compares medians and gives ratios. `evidence` says when figures may be
 //! compared at all; where they may not, the sentence is *cannot tell*, and why.
 
 mod answers;
 mod evidence;
 mod interrupts;
 mod overload;
+mod worlds;
 
 #[cfg(test)]
 pub(crate) use evidence::fixed;
 
 use crate::report::Report;
 use crate::report::text::{percent, rate, time};
+pub use worlds::{COLUMNS as WORLDS, disagreements, side_by_side};
+
 use evidence::{CPU, Figure, Group, P50, P99, RATE, interrupted};
 
 /// What a workload does and shows, by its name; empty for one that is not known.

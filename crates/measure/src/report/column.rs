@@ -56,6 +56,7 @@ macro_rules! columns {
 }
 
 columns! {
+    WORLD: "world", "world", Plain, "where it ran, of several worlds";
     POLICY: "policy", "name", Plain, "the policy, or the name that was given to it";
     // The load, in the workload's own terms.
     CLIENT: "client", "load.client", Plain, "who sends; flood and ping -f wait for each reply, extreme does not";
@@ -89,6 +90,12 @@ columns! {
     POLLED_PER_RECEIVED: "polled/rcvd", "polled_ratio", Ratio, "packets polled for each datagram received";
     RING_SHARE: "ring share", "ring_share", Share, "of the drops: those in the ring, which cost no CPU";
     P999: "p99.9", "latency_ns.p999", Time, "latency that 99.9 % do not exceed";
+    P90: "p90", "latency_ns.p90", Time, "latency that 90 % do not exceed";
+    RATE_OF_REFERENCE: "rate x", "achieved_of_reference", Ratio, "achieved, as a multiple of base's in the same world";
+    P50_OF_REFERENCE: "p50 x", "p50_of_reference", Ratio, "median latency, likewise";
+    P99_OF_REFERENCE: "p99 x", "p99_of_reference", Ratio, "p99, likewise";
+    P999_OF_REFERENCE: "p99.9 x", "p999_of_reference", Ratio, "p99.9, likewise";
+    CPU_OF_REFERENCE: "cpu x", "cpu_of_reference", Ratio, "work and poll, likewise";
     P95: "p95", "latency_ns.p95", Time, "latency that 95 % do not exceed";
     SWITCHES_PER_PACKET: "switches/pkt", "context_switches_per_packet", Ratio, "context switches for each packet served";
     POLLS: "polls", "polls", Count, "polls, those that found nothing among them";

@@ -10,6 +10,7 @@ use crate::error::BenchError;
 use crate::linux::not_a_load;
 use crate::live::Live;
 use crate::machine::Scenario;
+use crate::setting::no_loads;
 use crate::setting::{Given, Setting};
 use crate::workload::Workload;
 use crate::world::World;
@@ -54,7 +55,8 @@ impl Workload for FloodPing {
         &[DEVICE]
     }
 
-    fn engine(&self, given: &Given) -> Result<Box<dyn Live>, BenchError> {
+    fn engine(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
+        no_loads(loads)?;
         Ok(Box::new(match given.one("device") {
             Some("tap") => engine::FloodPing::tap(),
             _ => engine::FloodPing::synthetic(),

@@ -16,6 +16,7 @@ use napkin_os::sched::{self as sched, CpuList};
 use napkin_policy::Policy;
 use serde_json::{Map, Value, json};
 
+use super::told;
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::linux::bed::Bed;
@@ -24,8 +25,8 @@ use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
 use crate::{live::Trial, options::Options, options::Placement};
-use napkin_client::{Client, ClientFigures, ClientWait, Config, Load, populate};
-use napkin_measure::report::{Column, Figures, Repetition, Report, Row, column};
+use napkin_client::{Client, ClientWait, Config, Load, populate};
+use napkin_measure::report::{Column, Figures, Report, column};
 
 const PORT: u16 = 11_211;
 
@@ -114,12 +115,12 @@ impl Live for Memcached {
         // With memcached goes whatever was set in it.
         attachment.leave();
         server.still_there()?;
-        merge(&mut figures, &served);
+        told::merge(&mut figures, &served);
         Ok(figures)
     }
 
     fn conclude(&self, report: &mut Report) {
-        report.rows.iter_mut().for_each(|row| row.notes.extend(of_the_client(row)));
+        report.rows.iter_mut().for_each(|row| row.notes.extend(told::of_the_client(row)));
         crate::linux::conclude(report);
     }
 
@@ -156,11 +157,7 @@ impl Live for Memcached {
     fn notes(&self, options: &Options) -> Vec<String> {
         let mut notes = notes();
         if self.loads.contains(&Load::Closed) {
-            notes.push(
-                "max is a closed loop: its percentiles leave out what a held-back request would \
-                 have waited"
-                    .into(),
-            );
+            notes.push(told::CLOSED.to_owned());
         }
         let spinning: Vec<_> = options
             .policies
@@ -176,68 +173,6 @@ impl Live for Memcached {
             ));
         }
         notes
-    }
-}
-
-/// What of the client's own trouble makes a row's figures untrue.
-fn of_the_client(row: &Row) -> Vec<String> {
-    let count = |name: &str| row.figures.extra.get(name).and_then(Value::as_u64).unwrap_or(0);
-    let behind =
-        |it: &Repetition| it.figures.extra.get("client_behind").is_some_and(|it| *it == true);
-    let mut notes = Vec::new();
-    if count("abandoned") != 0 {
-        notes.push(format!(
-            "{} requests were never sent, as too many waited on their connection already",
-            count("abandoned")
-        ));
-    }
-    if row.repetitions.iter().any(behind) {
-        notes.push(
-            "the client could not keep up with its own schedule, and offered less than it was asked to"
-                .to_owned(),
-        );
-    }
-    if count("misses") != 0 {
-        notes.push(format!("{} gets found nothing", count("misses")));
-    }
-    notes
-}
-
-/// What the client saw, beside what the kernel counted.
-fn merge(figures: &mut Figures, served: &ClientFigures) {
-    if let (Some(asked), Some(offered)) = (served.asked_per_s, served.offered_per_s) {
-        figures.set_due(served.due, served.requests);
-        // By each thread's own window.
-        figures.offered_per_s = Some(offered);
-        figures.extra.insert("asked_per_s".to_owned(), asked.into());
-    }
-    figures.achieved_per_s = Some(served.achieved_per_s);
-    figures.latency_ns = served.latency_ns;
-    figures.packets = Some(served.requests);
-    let polls = figures.polls.unwrap_or(0);
-    let packets = figures.polled_packets.unwrap_or(0);
-    crate::serving::set_ratio(&mut figures.extra, "packets_per_poll", packets, polls);
-    let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);
-    put("late", served.late.into());
-    put("abandoned", served.abandoned.into());
-    put("outstanding", served.outstanding.into());
-    put("client_behind", served.behind.into());
-    put("backlog", served.backlog.into());
-    put("gets", served.gets.into());
-    put("sets", served.sets.into());
-    put("misses", served.misses.into());
-    put("reconnects", served.reconnects.into());
-    put("client_errors", json!(served.errors));
-    put("client_notes", json!(served.notes));
-    if let Some(published) = served.published_ns {
-        put("published_mean_ns", published.mean.into());
-        put("published_p50_ns", published.p50.into());
-        put("published_p95_ns", published.p95.into());
-        put("published_p99_ns", published.p99.into());
-    }
-    if let Some(delay) = served.send_delay_ns {
-        put("client_send_delay_p50_ns", delay.p50.into());
-        put("client_send_delay_p99_ns", delay.p99.into());
     }
 }
 

@@ -1,7 +1,9 @@
 //! `memcached` (2024): memcached under mutilate.
 
+pub mod engine;
 pub mod linux;
 mod machine;
+mod told;
 
 use napkin_client::Load;
 use napkin_policy::{MICROSECOND, Policy};
@@ -18,10 +20,10 @@ use crate::world::World;
 pub(crate) struct Memcached;
 
 const CONNECTIONS: Setting = Setting {
-    world: World::Linux,
+    worlds: &[World::Engine, World::Linux],
     default: Some("32"),
     check: |text| up_to(text, 20_000),
-    ..Setting::engine("connections", "N", "Connections of the client, in linux.")
+    ..Setting::engine("connections", "N", "Connections of the client, on the engine and in linux.")
 };
 
 impl Workload for Memcached {
@@ -30,19 +32,18 @@ impl Workload for Memcached {
     }
 
     fn about(&self) -> &'static str {
-        "2024: memcached under mutilate, in the machine or in linux. Who serves most at the least latency?"
+        "2024: memcached under mutilate, in the machine, on the engine or in linux. Who serves most at the least latency?"
     }
 
     fn worlds(&self) -> &'static [World] {
-        &[World::Machine, World::Linux]
+        &[World::Machine, World::Engine, World::Linux]
     }
 
     fn policies(&self, world: World) -> Vec<Policy> {
         let (short, long) = (20 * MICROSECOND, 200 * MICROSECOND);
         let (defer, suspend) = (Policy::defer(short), Policy::suspend(short));
         match world {
-            World::Engine => Vec::new(),
-            World::Machine => {
+            World::Engine | World::Machine => {
                 vec![Policy::BASE, defer, Policy::NAPIBUSY, Policy::FULLBUSY, suspend]
             }
             World::Linux => vec![
@@ -57,6 +58,10 @@ impl Workload for Memcached {
         }
     }
 
+    fn shared_loads(&self) -> &'static [&'static str] {
+        &["20k", "max"]
+    }
+
     fn settings(&self) -> &'static [Setting] {
         &[CONNECTIONS]
     }
@@ -65,16 +70,33 @@ impl Workload for Memcached {
         Some(&machine::Memcached)
     }
 
-    fn linux(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
-        let mut memcached = linux::Memcached::default();
-        if !loads.is_empty() {
-            let open = |rate: u64| Load::Open { per_second: rate as f64 };
-            let load = |rate: Option<u64>| rate.map_or(Load::Closed, open);
-            memcached.loads = rates(loads)?.into_iter().map(load).collect();
+    fn engine(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
+        let mut memcached = engine::Memcached::default();
+        if let Some(loads) = read(loads)? {
+            memcached.loads = loads;
         }
         if let Some(connections) = given.number("connections")? {
             memcached.connections = connections;
         }
         Ok(Box::new(memcached))
     }
+
+    fn linux(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
+        let mut memcached = linux::Memcached::default();
+        if let Some(loads) = read(loads)? {
+            memcached.loads = loads;
+        }
+        if let Some(connections) = given.number("connections")? {
+            memcached.connections = connections;
+        }
+        Ok(Box::new(memcached))
+    }
+}
+
+/// Loads as they are given; `None` without any.
+fn read(loads: &[String]) -> Result<Option<Vec<Load>>, BenchError> {
+    let open = |rate: u64| Load::Open { per_second: rate as f64 };
+    let load = |rate: Option<u64>| rate.map_or(Load::Closed, open);
+    let all = rates(loads)?;
+    Ok((!all.is_empty()).then(|| all.into_iter().map(load).collect()))
 }

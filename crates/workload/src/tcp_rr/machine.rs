@@ -4,14 +4,12 @@ use napkin_machine::profile::Profile;
 use napkin_machine::scenario::{self, Outcome, Run};
 use serde_json::{Map, Value};
 
+use super::SIZE;
 use crate::machine::scenario::{LoadError, Scenario, field, size};
 
 /// 2020: request and response over a thousand connections.
 #[derive(Debug)]
 pub(crate) struct TcpRr;
-
-/// The form of a size.
-const SIZE: &str = "bytes of a request and of its response, from 1 to 16M, as in 1, 5K or 1M";
 
 impl Scenario for TcpRr {
     fn name(&self) -> &'static str {

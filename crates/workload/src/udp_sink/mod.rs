@@ -10,6 +10,7 @@ use crate::error::BenchError;
 use crate::linux::rates;
 use crate::live::Live;
 use crate::machine::Scenario;
+use crate::setting::no_loads;
 use crate::setting::{Given, Setting, cost};
 use crate::workload::Workload;
 use crate::world::World;
@@ -103,7 +104,8 @@ impl Workload for UdpSink {
         &SETTINGS
     }
 
-    fn engine(&self, given: &Given) -> Result<Box<dyn Live>, BenchError> {
+    fn engine(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
+        no_loads(loads)?;
         let default = engine::UdpSink::default();
         let times = given.all("offered").iter().filter_map(|it| it.parse().ok());
         let times: Vec<Offered> = times.map(Offered::TimesPeak).collect();

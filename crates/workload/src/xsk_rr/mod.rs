@@ -8,6 +8,7 @@ use napkin_policy::Policy;
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::machine::Scenario;
+use crate::setting::no_loads;
 use crate::setting::{Given, Setting, cost, up_to};
 use crate::workload::Workload;
 use crate::world::World;
@@ -66,7 +67,8 @@ impl Workload for XskRr {
         &SETTINGS
     }
 
-    fn engine(&self, given: &Given) -> Result<Box<dyn Live>, BenchError> {
+    fn engine(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
+        no_loads(loads)?;
         let Some(name) = given.number("rate")? else {
             return Ok(Box::new(engine::XskRr::default()));
         };

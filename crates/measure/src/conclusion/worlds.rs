@@ -1,0 +1,216 @@
+//! The same experiment in several worlds: rows beside each other, and in what the worlds disagree.
+//!
+//! Absolute figures are each world's own. What can be compared is how policies stand to each other: to
+//! the row of the same world and load that is the reference, and in which order two of them are.
+
+use serde_json::{Map, Value};
+
+use super::evidence::{CPU, Figure, Group, Order, P50, P99, P999, RATE, Witness};
+use crate::report::{Column, Report, Row, column};
+
+/// The figures that are set beside each other, each with the name of its quotient.
+const FIGURES: [(Figure, &str); 5] = [
+    (RATE, "achieved_of_reference"),
+    (P50, "p50_of_reference"),
+    (P99, "p99_of_reference"),
+    (P999, "p999_of_reference"),
+    (CPU, "cpu_of_reference"),
+];
+
+/// The columns of the table.
+pub const COLUMNS: [&Column; 16] = [
+    column::WORLD,
+    column::POLICY,
+    column::REQUESTS_PER_S,
+    column::BYTES,
+    column::ACHIEVED,
+    column::P50,
+    column::P99,
+    column::P999,
+    column::WORK,
+    column::POLL,
+    column::BUSY,
+    column::RATE_OF_REFERENCE,
+    column::P50_OF_REFERENCE,
+    column::P99_OF_REFERENCE,
+    column::P999_OF_REFERENCE,
+    column::CPU_OF_REFERENCE,
+];
+
+/// The rows of several reports, those of one policy under one load together, with the quotients to the
+/// reference of their own world. A load is what the reports' loads have in common.
+pub fn side_by_side(reports: &[Report]) -> Vec<Row> {
+    let shared = shared_keys(reports);
+    let mut rows: Vec<Row> = Vec::new();
+    for report in reports {
+        let groups = Group::all(report);
+        for row in &report.rows {
+            let mut row = row.clone();
+            let of = |group: &&Group<'_>| group.rows.iter().any(|it| it.load() == &row.load);
+            if let Some(group) = groups.iter().find(of) {
+                row.figures.extra.extend(quotients(group, &row));
+            }
+            row.figures.extra.insert("world".to_owned(), report.world.as_str().into());
+            row.load = common(&row.load, &shared);
+            let alike = |it: &Row| it.load == row.load && it.name == row.name;
+            match rows.iter().rposition(alike) {
+                Some(place) => rows.insert(place + 1, row),
+                None => rows.push(row),
+            }
+        }
+    }
+    rows
+}
+
+/// In which pairs of policies two worlds have a figure in opposite order, each in a sentence. Pairs of
+/// which one world cannot tell are no disagreement.
+pub fn disagreements(reports: &[Report]) -> Vec<String> {
+    let shared = shared_keys(reports);
+    let load = |it: &Witness<'_>| common(it.load(), &shared);
+    let mut told = Vec::new();
+    for (number, one) in reports.iter().enumerate() {
+        for other in &reports[number + 1..] {
+            let (ours, theirs) = (Group::all(one), Group::all(other));
+            for group in &ours {
+                let same =
+                    |it: &&Group<'_>| it.rows.first().map(load) == group.rows.first().map(load);
+                let Some(twin) = theirs.iter().find(same) else { continue };
+                for (figure, _) in FIGURES {
+                    let pairs = opposites(group, twin, figure);
+                    told.extend(pairs.into_iter().map(|(a, b)| {
+                        format!(
+                            "{} and {} disagree about {}{}: {a} in {} is {}, in {} it is {}",
+                            one.world,
+                            other.world,
+                            figure.name,
+                            group.at(),
+                            one.world,
+                            against(group, figure, &a, &b),
+                            other.world,
+                            against(twin, figure, &a, &b)
+                        )
+                    }));
+                }
+            }
+        }
+    }
+    told
+}
+
+/// `80 % of base's`.
+fn against(group: &Group<'_>, figure: Figure, name: &str, other: &str) -> String {
+    let of = |name: &str| group.rows.iter().find(|it| it.name() == name)?.median(figure);
+    let ratio = of(name).zip(of(other)).map_or(f64::NAN, |(a, b)| a / b);
+    format!("{} of {other}'s", super::times(ratio))
+}
+
+/// Pairs that stand in one order here and in the opposite one there.
+fn opposites(here: &Group<'_>, there: &Group<'_>, figure: Figure) -> Vec<(String, String)> {
+    let order = |group: &Group<'_>, a: &str, b: &str| -> Option<Order> {
+        let of = |name: &str| group.rows.iter().find(|it| it.name() == name);
+        Some(of(a)?.compare(figure, of(b)?)?.ok()?.0)
+    };
+    let mut pairs = Vec::new();
+    for (number, a) in here.rows.iter().enumerate() {
+        for b in &here.rows[number + 1..] {
+            let (a, b) = (a.name(), b.name());
+            if let (Some(Order::Less), Some(Order::More)) | (Some(Order::More), Some(Order::Less)) =
+                (order(here, a, b), order(there, a, b))
+            {
+                pairs.push((a.to_owned(), b.to_owned()));
+            }
+        }
+    }
+    pairs
+}
+
+/// A row's figures as parts of its reference's.
+fn quotients(group: &Group<'_>, row: &Row) -> Map<String, Value> {
+    let Some(reference) = group.reference() else { return Map::new() };
+    let Some(own) = group.rows.iter().find(|it| it.name() == row.name) else { return Map::new() };
+    let quotient = |(figure, name): (Figure, &str)| {
+        let ratio = own.median(figure)? / reference.median(figure)?;
+        // Of nothing there is no quotient.
+        ratio.is_finite().then(|| (name.to_owned(), ((ratio * 1e4).round() / 1e4).into()))
+    };
+    FIGURES.into_iter().filter_map(quotient).collect()
+}
+
+/// The name of a load's part in all worlds: memcached in linux has a rate where the others have requests.
+fn name(key: &str) -> &str {
+    if key == "rate" { "requests_per_s" } else { key }
+}
+
+/// The part of a load that all reports have.
+fn common(load: &Map<String, Value>, shared: &[String]) -> Map<String, Value> {
+    let named = load.iter().map(|(key, value)| (name(key).to_owned(), value.clone()));
+    named.filter(|(key, _)| shared.contains(key)).collect()
+}
+
+/// What the loads of all reports are told apart by.
+fn shared_keys(reports: &[Report]) -> Vec<String> {
+    let keys = |report: &Report| -> Vec<String> {
+        let load = report.rows.first().map(|row| &row.load);
+        load.into_iter().flat_map(Map::keys).map(|key| name(key).to_owned()).collect()
+    };
+    let all: Vec<_> = reports.iter().map(keys).collect();
+    let (first, others) = all.split_first().map_or((Vec::new(), &[][..]), |(a, b)| (a.clone(), b));
+    first.into_iter().filter(|key| others.iter().all(|keys| keys.contains(key))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::evidence::fixed::{Fixed, report};
+    use super::*;
+
+    fn row(name: &str, p99: f64, cpu: f64) -> Fixed {
+        let all = [p99, p99 * 1.01, p99 * 1.02];
+        let row = Fixed::new(name).load("requests_per_s", 5.into());
+        row.served(&[1e4; 3]).p50(&[1e3; 3]).p99(&all).cpu(&[cpu; 3])
+    }
+
+    fn of(world: &str, rows: [Fixed; 2]) -> Report {
+        report("memcached", world, rows.map(Fixed::row).to_vec())
+    }
+
+    #[test]
+    fn rows_of_one_policy_stand_together_with_what_they_are_to_their_own_reference() {
+        let mut engine = of("engine", [row("base", 1e4, 0.5), row("fullbusy", 5e3, 1.0)]);
+        // What only one world has tells no load apart.
+        engine.rows.iter_mut().for_each(|row| {
+            row.load.insert("connections".to_owned(), 32.into());
+        });
+        let mut machine = of("machine", [row("base", 4e4, 0.25), row("fullbusy", 1e4, 1.0)]);
+        machine.rows.iter_mut().for_each(|row| {
+            row.load = Map::from_iter([("rate".to_owned(), 5.into())]);
+        });
+        let rows = side_by_side(&[engine, machine]);
+        let told = rows.iter().map(|row| {
+            let extra = |name: &str| row.figures.extra[name].clone();
+            let of = |name: &str| extra(name).as_f64();
+            (row.name.as_str(), extra("world"), of("p99_of_reference"), of("cpu_of_reference"))
+        });
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            [
+                ("base", "engine".into(), Some(1.0), Some(1.0)),
+                ("base", "machine".into(), Some(1.0), Some(1.0)),
+                ("fullbusy", "engine".into(), Some(0.5), Some(2.0)),
+                ("fullbusy", "machine".into(), Some(0.25), Some(4.0)),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_opposite_order_is_said_and_a_doubtful_one_is_not() {
+        let engine = |fullbusy: Fixed| of("engine", [row("base", 1e4, 0.5), fullbusy]);
+        let machine = of("machine", [row("base", 1e4, 0.5), row("fullbusy", 2e4, 1.0)]);
+        let told = |fullbusy: Fixed| disagreements(&[engine(fullbusy), machine.clone()]);
+        let want = "engine and machine disagree about p99: base in engine is 2.0x of fullbusy's, in \
+                    machine it is 50 % of fullbusy's";
+        assert_eq!(told(row("fullbusy", 5e3, 1.0)), [want]);
+        assert_eq!(told(row("fullbusy", 3e4, 1.0)), [] as [&str; 0]);
+        assert_eq!(told(row("fullbusy", 1e4, 1.0)), [] as [&str; 0], "alike is no order");
+        assert_eq!(told(row("fullbusy", 5e3, 1.0).interrupted(0.3)), [] as [&str; 0]);
+    }
+}

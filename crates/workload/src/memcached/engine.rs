@@ -1,0 +1,154 @@
+//! `memcached` (2024) on the engine: napkin's own memcached, and a client that asks as mutilate does.
+//!
+//! One worker on the CPU of its queue, as each has in the document. The store is filled before the first
+//! connection is made.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use napkin_client::{Config, Load, Records};
+use napkin_service::memcached::{Limits, Memcached as Service};
+use napkin_service::{Served, StreamService};
+use napkin_stack::Flow;
+use serde_json::{Map, Value, json};
+
+use super::told;
+use crate::embedded::{self, OVERHEAD};
+use crate::error::BenchError;
+use crate::live::{Live, Trial};
+use crate::options::Options;
+use napkin_measure::report::{Column, Figures, Report, column};
+
+/// The workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Memcached {
+    /// What is asked of it, each a load.
+    pub loads: Vec<Load>,
+    /// The client's connections.
+    pub connections: usize,
+}
+
+impl Default for Memcached {
+    fn default() -> Self {
+        let open = |per_second| Load::Open { per_second };
+        Memcached { loads: vec![open(20_000.0), open(60_000.0), Load::Closed], connections: 32 }
+    }
+}
+
+/// A service with all records in its store.
+///
+/// # Errors
+/// If it does not take one.
+fn filled(config: &Config) -> Result<Service, BenchError> {
+    // Nothing expires.
+    let mut service = Service::new(Limits::default(), 0)
+        .map_err(|error| BenchError::Option(error.to_string()))?;
+    let records = Records::new(config.records, config.seed);
+    // Of no connection that there is.
+    let mut connection = service.open(Flow::new(1, Ipv4Addr::UNSPECIFIED, 1));
+    let (mut set, mut said) = (Vec::new(), Vec::new());
+    for record in 0..records.len() {
+        set.clear();
+        records.put_set(record, false, &mut set);
+        let served = service.serve(&mut connection, &set, &mut said, napkin_engine::now());
+        if served != Served::Took(set.len()) || !said.is_empty() {
+            let said = String::from_utf8_lossy(&said).into_owned();
+            return Err(BenchError::Option(format!("the store refuses a record: {said}")));
+        }
+    }
+    Ok(service)
+}
+
+impl Live for Memcached {
+    fn name(&self) -> &'static str {
+        "memcached"
+    }
+
+    fn loads(&self) -> usize {
+        self.loads.len()
+    }
+
+    fn load(&self, index: usize) -> Map<String, Value> {
+        let rate = match self.loads[index] {
+            Load::Open { per_second } => json!(per_second as u64),
+            Load::Closed => json!("max"),
+        };
+        let connections = json!(self.connections);
+        Map::from_iter([
+            ("requests_per_s".to_owned(), rate),
+            ("connections".to_owned(), connections),
+        ])
+    }
+
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let load = self.loads[index];
+        let config = embedded::client(self.connections, load, trial.options, trial.seed);
+        let (mut figures, told) = embedded::run(trial, vec![filled(&config)?], &config)?;
+        told::merge(&mut figures, &told);
+        Ok(figures)
+    }
+
+    fn conclude(&self, report: &mut Report) {
+        report.rows.iter_mut().for_each(|row| row.notes.extend(told::of_the_client(row)));
+    }
+
+    fn overhead(&self) -> Duration {
+        OVERHEAD
+    }
+
+    fn columns(&self) -> Vec<&'static Column> {
+        vec![
+            column::POLICY,
+            column::REQUESTS_PER_S,
+            column::OFFERED,
+            column::ACHIEVED,
+            column::P50,
+            column::P90,
+            column::P95,
+            column::P99,
+            column::P999,
+            column::WORK,
+            column::POLL,
+            column::WAITING,
+            column::INTERRUPTED,
+            column::UNANSWERED,
+            column::LATE,
+            column::INTERRUPTS_PER_PACKET,
+            column::PACKETS_PER_POLL,
+            column::SWITCHES_PER_PACKET,
+            column::SOFTIRQ_POLLS,
+            column::THREAD_POLLS,
+            column::APPLICATION_POLLS,
+            column::EMPTY_POLLS,
+            column::DEFERRALS,
+            column::ASLEEP,
+        ]
+    }
+
+    fn notes(&self, _: &Options) -> Vec<String> {
+        let mut notes = embedded::notes();
+        if self.loads.contains(&Load::Closed) {
+            notes.push(told::CLOSED.to_owned());
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_record_that_will_be_asked_for_is_in_the_store() {
+        let config = Config { records: 500, ..Config::new(([127, 0, 0, 1], 1).into()) };
+        let mut service = filled(&config).expect("it is filled");
+        let records = Records::new(500, config.seed);
+        let mut connection = service.open(Flow::new(1, Ipv4Addr::UNSPECIFIED, 1));
+        for record in 0..500 {
+            let (mut get, mut said) = (Vec::new(), Vec::new());
+            records.put_get(record, &mut get);
+            service.serve(&mut connection, &get, &mut said, napkin_engine::now());
+            assert!(said.starts_with(b"VALUE "), "{}", String::from_utf8_lossy(&get));
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `tcp-rr` (2020) on the engine: an echo service over a thousand connections, each with one request
+//! outstanding.
+//!
+//! The document's hosts have as many CPUs as queues, and nothing is pinned. Here the server has one CPU,
+//! which the queue, whoever polls it and the program's threads share, so that a thread of the queue's
+//! competes with the program as it does there.
+
+use std::time::Duration;
+
+use napkin_client::{Config, Load};
+use napkin_service::EchoStream;
+use serde_json::{Map, Value};
+
+use crate::embedded::{self, OVERHEAD};
+use crate::error::BenchError;
+use crate::live::{Live, Trial};
+use crate::machine::scenario::{field, size};
+use crate::options::Options;
+use napkin_measure::report::{Column, Figures, column};
+
+/// The workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TcpRr {
+    /// Bytes of a request and of its response, each a load.
+    pub bytes: Vec<u32>,
+    /// Connections.
+    pub flows: usize,
+    /// Threads of the program.
+    pub threads: usize,
+}
+
+impl Default for TcpRr {
+    fn default() -> Self {
+        TcpRr { bytes: vec![1], flows: 1_000, threads: 1 }
+    }
+}
+
+impl TcpRr {
+    /// Loads as the machine reads them.
+    ///
+    /// # Errors
+    /// One that is no size.
+    pub(super) fn read(loads: &[String]) -> Result<Vec<u32>, BenchError> {
+        let read = |text: &String| size(text, super::SIZE);
+        let bytes: Result<_, _> = loads.iter().map(read).collect();
+        bytes.map_err(|error| BenchError::Option(error.to_string()))
+    }
+}
+
+impl Live for TcpRr {
+    fn name(&self) -> &'static str {
+        "tcp-rr"
+    }
+
+    fn loads(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn load(&self, index: usize) -> Map<String, Value> {
+        field("bytes", self.bytes[index])
+    }
+
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let client = embedded::client(self.flows, Load::Closed, trial.options, trial.seed);
+        let config = Config { echo: Some(self.bytes[index]), records: 1, ..client };
+        let services = vec![EchoStream; self.threads];
+        let (mut figures, _) = embedded::run(trial, services, &config)?;
+        figures.extra.insert("flows".to_owned(), self.flows.into());
+        figures.extra.insert("threads".to_owned(), self.threads.into());
+        Ok(figures)
+    }
+
+    fn overhead(&self) -> Duration {
+        OVERHEAD
+    }
+
+    fn columns(&self) -> Vec<&'static Column> {
+        vec![
+            column::BYTES,
+            column::POLICY,
+            column::ACHIEVED,
+            column::P50,
+            column::P95,
+            column::P99,
+            column::P999,
+            column::WORK,
+            column::POLL,
+            column::WAITING,
+            column::INTERRUPTED,
+            column::INTERRUPTS_PER_PACKET,
+            column::PACKETS_PER_POLL,
+            column::SWITCHES_PER_PACKET,
+            column::SOFTIRQ_POLLS,
+            column::THREAD_POLLS,
+            column::APPLICATION_POLLS,
+            column::ASLEEP,
+        ]
+    }
+
+    fn notes(&self, _: &Options) -> Vec<String> {
+        embedded::notes()
+    }
+}
