@@ -198,7 +198,10 @@ impl Cpu {
     pub(crate) fn raise(&self, vectors: u32) -> Raised {
         let mut old = self.word.load(Ordering::Relaxed);
         loop {
-            let add = if old & IN_NET_RX != 0 { vectors & !Vector::NetRx.bit() } else { vectors };
+            let mut add = vectors;
+            if old & IN_NET_RX != 0 {
+                add &= !Vector::NetRx.bit();
+            }
             match self.word.compare_exchange(old, old | add, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if old & RUNNING != 0 => return Raised::Seen,
                 Ok(_) => return Raised::Idle,
@@ -221,20 +224,20 @@ impl Cpu {
     }
 
     /// Becomes this CPU's runner and takes the pending vectors that `allowed` picks from the word;
-    /// `None` if somebody runs already or nothing is left to run.
+    /// 0 if somebody runs already or nothing is left to run.
     #[inline]
-    pub(crate) fn begin(&self, allowed: u32) -> Option<u32> {
+    pub(crate) fn begin(&self, allowed: u32) -> u32 {
         let mut old = self.word.load(Ordering::Acquire);
         loop {
             let take = old & VECTORS & allowed;
             if old & RUNNING != 0 || take == 0 {
-                return None;
+                return 0;
             }
             let new = old & !take | RUNNING;
             match self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     self.dispatches.add(1);
-                    return Some(take);
+                    return take;
                 }
                 Err(now) => old = now,
             }

@@ -12,7 +12,7 @@ use crate::race::{self, Race};
 use crate::raised_from::RaisedFrom;
 use crate::rules::{KernelRules, Rules};
 use crate::settings::{self, SettingError};
-use crate::state::{IN_BUSY_POLL, Prep, SCHED_THREADED, State};
+use crate::state::{IN_BUSY_POLL, MODE, Prep, SCHED_THREADED, State};
 use crate::step::{Op, Task};
 use crate::sync::ArrayQueue;
 use crate::vector::Vector;
@@ -231,6 +231,11 @@ impl<Q> Host<Q> {
         let instance = claim.instance();
         loop {
             let state = instance.state.load();
+            // Only the owner sets the last two, so that its look is as good as a write.
+            if !state.has(MODE | SCHED_THREADED | IN_BUSY_POLL) {
+                cpu.list.push(claim.into_token());
+                return cpu.raise_from(Vector::NetRx.bit(), from);
+            }
             match state.mode() {
                 Threaded::Enabled | Threaded::BusyPoll => {
                     // Fails only if the mode has changed since: look again.
@@ -243,10 +248,7 @@ impl<Q> Host<Q> {
                     return self.queue_work(claim).then_some(Op::Wake(Task::Worker));
                 }
                 Threaded::Disabled => {
-                    // Only the owner sets these, so that its look is as good as a write.
-                    if state.has(SCHED_THREADED | IN_BUSY_POLL) {
-                        instance.state.take_from_thread();
-                    }
+                    instance.state.take_from_thread();
                     cpu.list.push(claim.into_token());
                     return cpu.raise_from(Vector::NetRx.bit(), from);
                 }

@@ -37,19 +37,29 @@ impl PollList {
         self.0.load(Ordering::Acquire) == END
     }
 
-    /// Takes everything, oldest first, in at most as many steps as there are instances.
+    /// Takes everything, in at most as many steps as there are instances: the oldest, and the others
+    /// in the order in which they came. Mostly there is one, and then nothing is linked.
     #[inline]
-    pub(crate) fn take<Q>(&self, instances: &[Instance<Q>]) -> Chain {
-        let mut newest = self.0.swap(END, Ordering::Acquire);
-        let mut oldest_first = Chain { head: END, tail: newest };
-        while newest != END {
-            let next = &instances[newest as usize].next;
-            let older = next.load(Ordering::Relaxed);
-            next.store(oldest_first.head, Ordering::Relaxed);
-            oldest_first.head = newest;
-            newest = older;
+    pub(crate) fn take<'a, Q>(
+        &self,
+        instances: &'a [Instance<Q>],
+    ) -> Option<(&'a Instance<Q>, Chain)> {
+        let newest = self.0.swap(END, Ordering::Acquire);
+        let mut others = Chain { head: END, tail: newest };
+        let mut place = newest;
+        if place == END {
+            return None;
         }
-        oldest_first
+        loop {
+            let instance = &instances[place as usize];
+            let older = instance.next.load(Ordering::Relaxed);
+            if older == END {
+                return Some((instance, others));
+            }
+            instance.next.store(others.head, Ordering::Relaxed);
+            others.head = place;
+            place = older;
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::claim::Claim;
 use crate::counters::Owner;
 use crate::cpu::{Context, Cpu};
 use crate::host::Host;
+use crate::instance::Instance;
 use crate::list::Chain;
 use crate::race::{self, Race};
 use crate::step::{Did, Op};
@@ -31,6 +32,9 @@ pub(crate) enum Round {
 #[derive(Debug)]
 pub(crate) struct NetRx<'a, Q> {
     host: &'a Host<Q>,
+    /// Whose list it is, and in which context it is worked off.
+    pub(crate) cpu: &'a Cpu,
+    pub(crate) context: Context,
     list: Chain,
     repoll: Chain,
     /// Has a claim while an instance is being polled.
@@ -45,12 +49,14 @@ pub(crate) struct NetRx<'a, Q> {
 
 impl<'a, Q> NetRx<'a, Q> {
     #[inline]
-    pub(crate) fn new(host: &'a Host<Q>, owner: Owner) -> Self {
+    pub(crate) fn new(host: &'a Host<Q>, cpu: &'a Cpu, context: Context) -> Self {
         NetRx {
             host,
+            cpu,
+            context,
             list: Chain::new(),
             repoll: Chain::new(),
-            turn: Turn::idle(owner),
+            turn: Turn::idle(context.owner()),
             budget: 0,
             until: 0,
             busy: false,
@@ -59,51 +65,69 @@ impl<'a, Q> NetRx<'a, Q> {
 
     /// Begins a round.
     #[inline]
-    pub(crate) fn begin(&mut self, cpu: &Cpu, now: Ns) -> Result<Op, Round> {
-        cpu.enter_net_rx();
-        let (budget, time) = cpu.net_rx_limits();
+    pub(crate) fn begin(&mut self, now: Ns) -> Result<Op, Round> {
+        self.cpu.enter_net_rx();
+        let (budget, time) = self.cpu.net_rx_limits();
         self.budget = budget;
         self.until = now.saturating_add(time);
         self.busy = false;
-        self.list = cpu.list.take(self.host.instances());
-        self.pick(cpu)
+        match self.cpu.list.take(self.host.instances()) {
+            Some((instance, others)) => {
+                self.list = others;
+                Ok(self.poll(instance))
+            }
+            None => {
+                self.list = Chain::new();
+                self.pick()
+            }
+        }
     }
 
     /// The next step of the poll under way, or of what follows from it; `None` where the round goes on.
     #[inline(always)]
-    pub(crate) fn next(&mut self, cpu: &Cpu, context: Context, now: Ns, did: Did) -> Option<Op> {
-        let end = match self.turn.next(now, did, Owner::Softirq) {
-            Next::Op(op) => return Some(op),
-            Next::End(end) => end,
-        };
+    pub(crate) fn next(&mut self, now: Ns, did: Did) -> Option<Op> {
+        match self.turn.next(now, did, Owner::Softirq) {
+            Next::Op(op) => Some(op),
+            Next::End(End::Released) => {
+                self.spend();
+                None
+            }
+            Next::End(end) => {
+                self.spend();
+                self.keep(end)
+            }
+        }
+    }
+
+    /// Takes what a poll found off the round's budget.
+    #[inline(always)]
+    fn spend(&mut self) {
         let work = self.turn.work();
         self.busy |= work.any();
         self.budget -= i32::from(work.rx);
-        if end == End::Released {
-            return None;
-        }
-        self.turn.take_claim().and_then(|claim| self.keep(cpu, context, claim, end))
     }
 
     /// Goes on with the round, within its limits.
     #[inline]
-    pub(crate) fn go_on(&mut self, cpu: &Cpu, now: Ns) -> Result<Op, Round> {
+    pub(crate) fn go_on(&mut self, now: Ns) -> Result<Op, Round> {
         if self.budget <= 0 || now >= self.until {
-            cpu.squeezed();
-            return Err(self.leave(cpu));
+            self.cpu.squeezed();
+            return Err(self.leave());
         }
-        self.pick(cpu)
+        self.pick()
     }
 
     /// After a turn that did not release.
-    fn keep(&mut self, cpu: &Cpu, context: Context, claim: Claim<'a, Q>, end: End) -> Option<Op> {
+    #[inline(always)]
+    fn keep(&mut self, end: End) -> Option<Op> {
+        let claim = self.turn.take_claim()?;
         if end == End::HandOver {
             claim.instance().counters.handovers.add(1);
-            return self.host.route(claim, context.from());
+            return self.host.route(claim, self.context.from());
         }
         if end == End::Scheduled {
             // This round looks at the CPU's list again before it ends.
-            cpu.list.push(claim.into_token());
+            self.cpu.list.push(claim.into_token());
             return None;
         }
         self.busy |= end != End::Held;
@@ -113,53 +137,64 @@ impl<'a, Q> NetRx<'a, Q> {
 
     /// Polls the next instance, if there is one.
     #[inline(always)]
-    fn pick(&mut self, cpu: &Cpu) -> Result<Op, Round> {
+    fn pick(&mut self) -> Result<Op, Round> {
         loop {
             if let Some(instance) = self.list.pop(self.host.instances()) {
-                let claim = Claim::from_token(self.host, instance);
-                return Ok(self.turn.begin(claim, instance.settings.weight()));
+                return Ok(self.poll(instance));
             }
             if !self.repoll.is_empty() {
-                return Err(self.leave(cpu));
+                return Err(self.leave());
             }
-            cpu.leave_net_rx();
+            self.cpu.leave_net_rx();
             // A schedule that saw us at the list did not raise: look again (race R12).
-            if cpu.list.is_empty() || race::on(Race::ListNotRechecked) {
+            if self.cpu.list.is_empty() || race::on(Race::ListNotRechecked) {
                 return Err(Round::Drained);
             }
-            cpu.reenter_net_rx();
-            self.list = cpu.list.take(self.host.instances());
+            self.cpu.reenter_net_rx();
+            if let Some((instance, others)) = self.cpu.list.take(self.host.instances()) {
+                self.list = others;
+                return Ok(self.poll(instance));
+            }
         }
+    }
+
+    /// Polls an instance that has just been taken off a list.
+    #[inline(always)]
+    fn poll(&mut self, instance: &'a Instance<Q>) -> Op {
+        self.turn.begin(Claim::from_token(self.host, instance), instance.settings.weight())
     }
 
     /// Puts everything that is left back: what was not reached, what came meanwhile, what wants
     /// more.
-    fn leave(&mut self, cpu: &Cpu) -> Round {
+    fn leave(&mut self) -> Round {
         let instances = self.host.instances();
         let mut all = core::mem::replace(&mut self.list, Chain::new());
-        all.append(instances, cpu.list.take(instances));
+        if let Some((instance, others)) = self.cpu.list.take(instances) {
+            all.push(instances, instance);
+            all.append(instances, others);
+        }
         let holding = all.is_empty() && !self.busy;
         all.append(instances, core::mem::replace(&mut self.repoll, Chain::new()));
         let mut left = false;
         while let Some(instance) = all.pop(instances) {
-            cpu.list.push(instance);
+            self.cpu.list.push(instance);
             left = true;
         }
-        cpu.leave_net_rx();
+        self.cpu.leave_net_rx();
         // The look after the leave is for a schedule that saw us at the list (race R12).
-        if !left && (cpu.list.is_empty() || race::on(Race::ListNotRechecked)) {
+        if !left && (self.cpu.list.is_empty() || race::on(Race::ListNotRechecked)) {
             return Round::Drained;
         }
-        cpu.raise(Vector::NetRx.bit());
+        self.cpu.raise(Vector::NetRx.bit());
         if holding { Round::Holding } else { Round::Left }
     }
 
     /// Puts back what a context that unwound had taken.
-    pub(crate) fn abandon(&mut self, cpu: &Cpu) {
+    pub(crate) fn abandon(&mut self) {
         let instances = self.host.instances();
         for chain in [&mut self.list, &mut self.repoll] {
             while let Some(instance) = chain.pop(instances) {
-                cpu.list.push(instance);
+                self.cpu.list.push(instance);
             }
         }
         drop(self.turn.take_claim());

@@ -7,7 +7,7 @@
 //! thread wants the CPU).
 
 use crate::contract::Owed;
-use crate::cpu::{Context, Cpu, NET, NET_AS_POSTED, VECTORS};
+use crate::cpu::{Context, NET, NET_AS_POSTED, VECTORS};
 use crate::host::Host;
 use crate::instance::CpuId;
 use crate::net_rx::{NetRx, Round};
@@ -37,8 +37,6 @@ enum At {
 /// ([`Did::Resched`]); then ksoftirqd goes on.
 #[derive(Debug)]
 pub struct Softirq<'a, Q> {
-    cpu: &'a Cpu,
-    context: Context,
     at: At,
     /// Vectors this dispatch may run.
     allowed: u32,
@@ -61,14 +59,11 @@ impl<'a, Q> Softirq<'a, Q> {
     #[inline]
     pub fn new(host: &'a Host<Q>, cpu: CpuId, context: Context) -> Self {
         host.contract.softirq(cpu, context);
-        let cpu = host.cpu(cpu);
         Softirq {
-            cpu,
-            context,
             at: At::Start,
             allowed: VECTORS,
             vectors: 0,
-            net: NetRx::new(host, context.owner()),
+            net: NetRx::new(host, host.cpu(cpu), context),
             started: 0,
             passes: 0,
             held: false,
@@ -79,7 +74,7 @@ impl<'a, Q> Softirq<'a, Q> {
 
     /// The CPU whose softirqs these are; another may run them.
     pub fn cpu(&self) -> CpuId {
-        self.cpu.id
+        self.net.cpu.id
     }
 
     /// Tells ksoftirqd's loop to end: with [`Op::Done`] in place of its next sleep.
@@ -97,24 +92,24 @@ impl<'a, Q> Softirq<'a, Q> {
     #[inline]
     fn rules(&self) -> u32 {
         // Nearly always, and then nothing else need be asked.
-        if self.cpu.runs_all_inline() {
+        if self.net.cpu.runs_all_inline() {
             return VECTORS;
         }
-        let competition = match self.context {
+        let competition = match self.net.context {
             Context::Ksoftirqd => return VECTORS,
             Context::Interrupt { competition } => competition,
             // An application that runs softirqs itself is asking for its own packets.
             Context::Application => false,
         };
-        let policy = self.cpu.policy();
-        let runnable = self.cpu.ksoftirqd_runnable();
+        let policy = self.net.cpu.policy();
+        let runnable = self.net.cpu.ksoftirqd_runnable();
         if runnable && !policy.inline_while_ksoftirqd {
             return 0;
         }
         match policy.net_softirq {
             NetSoftirq::Ksoftirqd if competition || runnable => VECTORS & !NET,
             NetSoftirq::KsoftirqdAsPosted
-                if runnable || self.cpu.pending() & NET_AS_POSTED != 0 =>
+                if runnable || self.net.cpu.pending() & NET_AS_POSTED != 0 =>
             {
                 0
             }
@@ -122,62 +117,66 @@ impl<'a, Q> Softirq<'a, Q> {
         }
     }
 
-    /// Begins a dispatch, and wakes ksoftirqd for what it may not run.
-    #[inline]
-    fn start(&mut self, now: Ns) -> Option<Op> {
-        self.allowed = self.rules();
+    /// Begins a dispatch: the vectors of its first pass; 0 if there is none. Wakes ksoftirqd first for
+    /// what may not run here.
+    #[inline(always)]
+    fn start(&mut self, now: Ns) -> Result<u32, Op> {
+        let allowed = self.rules();
+        self.allowed = allowed;
         self.started = now;
         self.net.turn.set_resched(false);
-        self.at = At::Ended;
-        if let Some(vectors) = self.cpu.begin(self.allowed) {
+        let vectors = self.net.cpu.begin(allowed);
+        if allowed != VECTORS
+            && self.net.cpu.pending() & !allowed != 0
+            && self.net.cpu.wake_ksoftirqd()
+        {
             self.vectors = vectors;
-            self.at = At::Vectors;
+            self.at = if vectors == 0 { At::Ended } else { At::Vectors };
+            return Err(Op::Wake(Task::Ksoftirqd(self.net.cpu.id)));
         }
-        let rest = self.allowed != VECTORS && self.cpu.pending() & !self.allowed != 0;
-        (rest && self.cpu.wake_ksoftirqd()).then_some(Op::Wake(Task::Ksoftirqd(self.cpu.id)))
+        Ok(vectors)
     }
 
     /// Whether this dispatch may go on.
     fn within_limits(&self, now: Ns) -> bool {
-        let limits = self.cpu.limits();
+        let limits = self.net.cpu.limits();
         now.saturating_sub(self.started) < limits.dispatch_time
             && self.passes < limits.dispatch_passes
     }
 
-    /// Runs vectors, and restarts or leaves after the last one of a pass.
-    #[inline]
-    fn run(&mut self, now: Ns) -> Op {
-        self.at = At::Vectors;
+    /// Runs vectors, and restarts or leaves after the last one of a pass; `None` where it has left.
+    #[inline(always)]
+    fn run(&mut self, now: Ns, mut vectors: u32) -> Option<Op> {
         loop {
-            while self.vectors != 0 {
-                let vector = self.vectors.trailing_zeros();
-                self.vectors &= self.vectors - 1;
+            while vectors != 0 {
+                let vector = vectors.trailing_zeros();
+                vectors &= vectors - 1;
+                self.vectors = vectors;
                 if vector != Vector::NetRx as u32 {
-                    return Op::Vector(self.cpu.id, Vector::ALL[vector as usize]);
+                    self.at = At::Vectors;
+                    return Some(Op::Vector(self.net.cpu.id, Vector::ALL[vector as usize]));
                 }
-                match self.net.begin(self.cpu, now) {
-                    Ok(op) => {
-                        self.at = At::NetRx;
-                        return op;
-                    }
+                self.at = At::NetRx;
+                match self.net.begin(now) {
+                    Ok(op) => return Some(op),
                     Err(round) => self.held = round == Round::Holding,
                 }
             }
             self.passes += 1;
-            let wake = match self.cpu.end(self.allowed) {
+            let wake = match self.net.cpu.end(self.allowed) {
                 Err(pending) if self.restarts(pending, now) => {
-                    self.vectors = self.cpu.take_pending(self.allowed);
+                    vectors = self.net.cpu.take_pending(self.allowed);
                     continue;
                 }
-                Err(_) => self.cpu.end_to_ksoftirqd(),
-                Ok(left) => left != 0 && self.cpu.wake_ksoftirqd(),
+                Err(_) => self.net.cpu.end_to_ksoftirqd(),
+                Ok(left) => left != 0 && self.net.cpu.wake_ksoftirqd(),
             };
             self.at = At::Ended;
             // ksoftirqd need not wake itself.
-            if wake && self.context != Context::Ksoftirqd {
-                return Op::Wake(Task::Ksoftirqd(self.cpu.id));
+            if wake && self.net.context != Context::Ksoftirqd {
+                return Some(Op::Wake(Task::Ksoftirqd(self.net.cpu.id)));
             }
-            return self.ended();
+            return None;
         }
     }
 
@@ -188,14 +187,16 @@ impl<'a, Q> Softirq<'a, Q> {
     }
 
     /// After a dispatch: inline ones end, ksoftirqd yields or sleeps.
+    #[inline(always)]
     fn ended(&mut self) -> Op {
-        if self.context != Context::Ksoftirqd {
+        if self.net.context != Context::Ksoftirqd {
+            self.at = At::Ended;
             return Op::Done;
         }
         self.at = At::Start;
         self.passes = 0;
         let held = core::mem::take(&mut self.held);
-        match (self.cpu.ksoftirqd_sleeps(), held) {
+        match (self.net.cpu.ksoftirqd_sleeps(), held) {
             (true, _) if self.stopping => Op::Done,
             (true, _) => Op::Sleep(NEVER),
             (false, true) => Op::Yield,
@@ -203,29 +204,26 @@ impl<'a, Q> Softirq<'a, Q> {
         }
     }
 
-    /// The steps outside the poll of an instance.
-    #[inline]
-    fn between_polls(&mut self, now: Ns, did: Did) -> Op {
-        if did == Did::Resched {
-            self.net.turn.set_resched(true);
-        }
-        match self.at {
-            At::Start => {
-                if let Some(wake) = self.start(now) {
-                    return wake;
+    /// The steps outside the poll of an instance; `None` where the dispatch is over.
+    #[inline(always)]
+    fn between_polls(&mut self, now: Ns, at: At) -> Option<Op> {
+        let vectors = match at {
+            At::NetRx => match self.net.go_on(now) {
+                Ok(op) => return Some(op),
+                Err(round) => {
+                    self.held = round == Round::Holding;
+                    self.vectors
                 }
-                if self.at == At::Ended {
-                    return self.ended();
-                }
-            }
-            At::NetRx => match self.net.go_on(self.cpu, now) {
-                Ok(op) => return op,
-                Err(round) => self.held = round == Round::Holding,
             },
-            At::Vectors => {}
-            At::Ended => return self.ended(),
-        }
-        self.run(now)
+            At::Start => match self.start(now) {
+                Ok(0) => return None,
+                Ok(vectors) => vectors,
+                Err(wake) => return Some(wake),
+            },
+            At::Vectors => self.vectors,
+            At::Ended => return None,
+        };
+        self.run(now, vectors)
     }
 }
 
@@ -233,12 +231,21 @@ impl<Q> Pass<Q> for Softirq<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
         self.owed.answered();
-        if self.net.turn.has_claim()
-            && let Some(op) = self.net.next(self.cpu, self.context, now, did)
-        {
-            return self.owed.gives(op);
-        }
-        let op = self.between_polls(now, did);
+        let at = if self.net.turn.has_claim() {
+            if let Some(op) = self.net.next(now, did) {
+                return self.owed.gives(op);
+            }
+            At::NetRx
+        } else {
+            if did == Did::Resched {
+                self.net.turn.set_resched(true);
+            }
+            self.at
+        };
+        let op = match self.between_polls(now, at) {
+            Some(op) => op,
+            None => self.ended(),
+        };
         self.owed.gives(op)
     }
 
@@ -252,9 +259,9 @@ impl<Q> Drop for Softirq<'_, Q> {
     #[inline]
     fn drop(&mut self) {
         if matches!(self.at, At::Vectors | At::NetRx) {
-            self.net.abandon(self.cpu);
+            self.net.abandon();
             // The vectors of this pass that were still to run are pending again.
-            self.cpu.abandon(self.vectors);
+            self.net.cpu.abandon(self.vectors);
         }
     }
 }

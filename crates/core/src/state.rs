@@ -33,7 +33,8 @@ pub const THREADED_BUSY_POLL: u32 = 1 << 11;
 /// The shared pool polls it; the kernel has no such mode.
 pub const WORKQUEUE: u32 = 1 << 16;
 
-const MODE: u32 = THREADED | THREADED_BUSY_POLL | WORKQUEUE;
+/// Who polls, if it is not the softirq.
+pub(crate) const MODE: u32 = THREADED | THREADED_BUSY_POLL | WORKQUEUE;
 /// What a release clears: an instance that nobody owns has no marks. (A kernel's session that leaves
 /// to the timer keeps `PREFER_BUSY_POLL`, and the timer clears it.)
 const HELD: u32 = SCHED | SCHED_THREADED | PREFER_BUSY_POLL | IN_BUSY_POLL | MISSED;
@@ -188,16 +189,25 @@ impl StateWord {
     /// given back in any case: nobody may poll it again.
     #[inline]
     pub(crate) fn release(&self) -> Release {
-        let old = self.step(|old| {
+        let free = self.step(|old| {
             debug_assert!(old & SCHED != 0, "released without owning: {old:#x}");
-            if old & MISSED != 0 && old & DISABLE == 0 {
-                Some(old & !(MISSED | PREFER_BUSY_POLL))
-            } else {
-                Some(old & !HELD)
-            }
+            (old & (MISSED | DISABLE) != MISSED).then_some(old & !HELD)
+        });
+        match free {
+            Ok(_) => Release::Free,
+            Err(_) => self.release_marked(),
+        }
+    }
+
+    /// The same where somebody has left a mark, which only a disable can make void again.
+    #[cold]
+    fn release_marked(&self) -> Release {
+        let old = self.step(|old| match old & (MISSED | DISABLE) {
+            MISSED => Some(old & !(MISSED | PREFER_BUSY_POLL)),
+            _ => Some(old & !HELD),
         });
         match old {
-            Ok(old) if old & MISSED != 0 && old & DISABLE == 0 => Release::Missed,
+            Ok(old) if old & (MISSED | DISABLE) == MISSED => Release::Missed,
             _ => Release::Free,
         }
     }

@@ -400,11 +400,10 @@ impl<'a, Q> Turn<'a, Q> {
             // It has ended, and stays so until there is work: a deferred poll does not hold again.
         }
 
-        let timeout = settings.gro_flush_timeout();
         // A smaller count, set meanwhile, counts from now on.
-        let count = owned.defer_count.min(defer_hard_irqs);
-        if count > 0 {
-            owned.defer_count = count - 1;
+        if defer_hard_irqs > 0 && owned.defer_count > 0 {
+            owned.defer_count = owned.defer_count.min(defer_hard_irqs) - 1;
+            let timeout = settings.gro_flush_timeout();
             if timeout != 0 {
                 return self.defer(instance, now, timeout, state);
             }
