@@ -121,7 +121,8 @@ impl Events {
     #[inline]
     pub(crate) fn pop_near(&mut self) -> Option<(Ns, u64, u16)> {
         let (time, order) = self.near.next();
-        if (time, order) >= self.wheel_next {
+        let (first, asked) = self.wheel_next;
+        if time > first || time == first && order >= asked {
             return None;
         }
         let cpu = self.near.pop();

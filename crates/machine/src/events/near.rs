@@ -1,20 +1,25 @@
 //! The ends of what the CPUs are at, as far as they are near: most of the events, and few at a time.
 
+use std::cell::Cell;
+
 use napkin_core::{NEVER, Ns};
 
-/// Places; one of them is always free.
-const PLACES: usize = 64;
+/// Places, of which ends take all but two at most.
+const PLACES: usize = 256;
 
 /// Bits of a CPU's number, below the order in which an end was asked for.
 const CPU_BITS: u32 = 16;
 
-/// After all others.
-const NONE: (Ns, u64) = (NEVER, u64::MAX);
+/// Before all others, and after them.
+const FIRST: (Ns, u64) = (0, 0);
+const NEVER_ENDS: (Ns, u64) = (NEVER, u64::MAX);
 
 /// A short queue in order of time and, at one time, of asking.
 #[derive(Debug)]
 pub(crate) struct Near {
-    /// A ring; after the last end stands one that never comes.
+    /// In rising order from `first` to before `last`; one that never ends stands after them, and one
+    /// that is before all others before them. They move along, and back to the beginning once in a
+    /// while.
     ends: [(Ns, u64); PLACES],
     first: usize,
     last: usize,
@@ -23,31 +28,46 @@ pub(crate) struct Near {
 impl Near {
     /// Nothing ends.
     pub(crate) fn new() -> Self {
-        Near { ends: [NONE; PLACES], first: 0, last: 0 }
+        let mut ends = [FIRST; PLACES];
+        ends[1] = NEVER_ENDS;
+        Near { ends, first: 1, last: 1 }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.last.wrapping_sub(self.first)
+        self.last - self.first
     }
 
     /// Puts an end in, unless there is no room: `false`. `order` rises from one to the next.
     #[inline]
     pub(crate) fn push(&mut self, time: Ns, order: u64, cpu: u16) -> bool {
-        if self.len() == PLACES - 1 {
+        if self.last == PLACES - 1 && !self.move_back() {
             return false;
         }
-        let mut place = self.last;
-        self.last = self.last.wrapping_add(1);
-        self.ends[self.last % PLACES] = NONE;
-        while place != self.first {
-            let before = self.ends[place.wrapping_sub(1) % PLACES];
-            if before.0 <= time {
+        self.last += 1;
+        self.ends[self.last % PLACES] = NEVER_ENDS;
+        // The later ones make room; the one before all others ends the search.
+        let ends = Cell::from_mut(&mut self.ends[self.first - 1..self.last]);
+        for pair in ends.as_slice_of_cells().windows(2).rev() {
+            let [before, place] = pair else { continue };
+            if before.get().0 <= time {
+                place.set((time, order << CPU_BITS | u64::from(cpu)));
                 break;
             }
-            self.ends[place % PLACES] = before;
-            place = place.wrapping_sub(1);
+            place.set(before.get());
         }
-        self.ends[place % PLACES] = (time, order << CPU_BITS | u64::from(cpu));
+        true
+    }
+
+    /// Moves all to the beginning; `false` if they are there.
+    #[cold]
+    #[inline(never)]
+    fn move_back(&mut self) -> bool {
+        if self.first == 1 {
+            return false;
+        }
+        self.ends.copy_within(self.first..=self.last, 1);
+        self.last -= self.first - 1;
+        self.first = 1;
         true
     }
 
@@ -61,9 +81,9 @@ impl Near {
     /// Takes the next end out, which is there: the CPU.
     #[inline]
     pub(crate) fn pop(&mut self) -> u16 {
-        let (_, which) = self.ends[self.first % PLACES];
         debug_assert_ne!(self.first, self.last, "nothing ends");
-        self.first = self.first.wrapping_add(1);
+        let (_, which) = std::mem::replace(&mut self.ends[self.first % PLACES], FIRST);
+        self.first += 1;
         which as u16
     }
 }
@@ -85,7 +105,7 @@ mod tests {
                 sorted.push((time, order, cpu));
                 sorted.sort_unstable();
             } else {
-                assert_eq!(sorted.len(), PLACES - 1);
+                assert_eq!(sorted.len(), PLACES - 2);
             }
             for _ in 0..rng.below(3).min(sorted.len() as u64) {
                 let (time, order, cpu) = sorted.remove(0);

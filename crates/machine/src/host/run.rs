@@ -87,14 +87,6 @@ impl Machine<'_> {
         };
     }
 
-    /// The piece of work has ended.
-    pub(crate) fn segment_ended(&mut self, cpu: usize) {
-        self.account(cpu);
-        let this = &mut self.cpus[cpu];
-        this.segment = None;
-        this.ends_by = 0;
-    }
-
     /// A piece of work that nothing comes into is over at once: `true`. Otherwise it has begun.
     pub(crate) fn spend(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         self.spend_here(cpu, left, class, preemptible)
@@ -105,8 +97,11 @@ impl Machine<'_> {
         if left == 0 {
             return true;
         }
-        self.set_busy(cpu, true);
-        self.account(cpu);
+        let this = &self.cpus[cpu];
+        if !this.busy || this.started != self.now {
+            self.set_busy(cpu, true);
+            self.account(cpu);
+        }
         let this = &mut self.cpus[cpu];
         let end = self.now.saturating_add(this.wall(left));
         if end > self.end || end >= self.events.next_time() {
@@ -126,14 +121,18 @@ impl Machine<'_> {
     /// The piece of work that a CPU is at may have ended: not if it has gone on to another meanwhile.
     #[inline]
     pub(crate) fn segment_due(&mut self, cpu: usize, order: u64) {
-        let this = &self.cpus[cpu];
+        let this = &mut self.cpus[cpu];
         if this.ends_by != order {
             return;
         }
         if this.spin.is_some() {
             self.catch_up(cpu);
         } else {
-            self.segment_ended(cpu);
+            this.ends_by = 0;
+            let class = this.segment.take().map_or(Use::Idle, |segment| segment.class);
+            if this.started != self.now {
+                self.use_time(cpu, class);
+            }
         }
         self.go(cpu);
     }
