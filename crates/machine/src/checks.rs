@@ -7,6 +7,8 @@ use napkin_core::Ns;
 pub(crate) struct Checks {
     /// Every queue and CPU after every event.
     pub(crate) all: bool,
+    /// When those queues are checked next that were touched.
+    pub(crate) next_touched: Ns,
     /// When all queues are checked next, touched or not.
     pub(crate) next: Ns,
     /// The longest timeout that was in force before the present settings.

@@ -2,10 +2,10 @@
 //!
 //! One owner at a time (1) is the core's type system and its own assertions; that a mode change
 //! takes effect within two polls (4) and that contexts which go away end their suspension (6) are
-//! checked where those happen (`fault/`). The rest is here. A run of an experiment looks after each
-//! event, but the end of a piece of work, at the queues that were touched since it last looked
-//! (`net/queues.rs`), and at all of them once a while, since time alone breaks some; a swarm looks at
-//! all of them after every event.
+//! checked where those happen (`fault/`). The rest is here. A run of an experiment looks every 10 us,
+//! after an event other than the end of a piece of work, at the queues that were touched since it last
+//! looked (`net/queues.rs`), and at all of them once a while, since time alone breaks some; a swarm
+//! looks at all of them after every event.
 
 use napkin_core::state::SCHED;
 use napkin_core::{CpuId, Id, MICROSECOND, NEVER, Ns, Owner};
@@ -20,8 +20,10 @@ use crate::sched::id::State;
 /// under way, a CPU in deep idleness, ticks.
 const SLACK: Ns = 30 * napkin_core::MILLISECOND;
 
-/// How often all queues are looked at.
+/// How often all queues are looked at, and how often those that were touched: a queue that several
+/// events touch meanwhile is looked at once.
 const ALL_EVERY: Ns = 100 * MICROSECOND;
+const TOUCHED_EVERY: Ns = 10 * MICROSECOND;
 
 impl Machine<'_> {
     /// Checks after an event; the first thing that is broken stops the run.
@@ -33,6 +35,15 @@ impl Machine<'_> {
             let broken = queue.or_else(|| cpus.into_iter().find_map(|cpu| self.check_cpu(cpu)));
             return broken.into_iter().for_each(|what| self.breaks(&what));
         }
+        if self.now >= self.checks.next_touched {
+            self.check_touched();
+        }
+    }
+
+    /// Checks the queues that were touched since the last look, or all of them once in a while.
+    #[inline(never)]
+    pub(crate) fn check_touched(&mut self) {
+        self.checks.next_touched = self.now + TOUCHED_EVERY;
         let mut touched = self.queues.take_touched();
         if self.now >= self.checks.next {
             self.checks.next = self.now + ALL_EVERY;

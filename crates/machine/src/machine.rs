@@ -315,6 +315,7 @@ impl<'a> Machine<'a> {
             self.abandon.check();
         }
         self.now = self.now.max(end);
+        self.check_touched();
         self.events.all_over();
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
