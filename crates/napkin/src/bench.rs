@@ -6,6 +6,7 @@ use std::time::Duration;
 use napkin_measure::report::{Report, column, file};
 use napkin_os::sched::CpuList;
 use napkin_policy::NamedPolicy;
+use napkin_workload::machine::Plan;
 use napkin_workload::options::REPETITIONS;
 use napkin_workload::{
     BenchError, Interrupt, Live, Options, Stopped, World, resumable, run, short,
@@ -142,15 +143,32 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
     let interrupt = attempt::watch()?;
     let common = &args.common;
     let mut outputs = Outputs::new(common.json.as_deref(), common.report.as_deref());
+    let policies = policies(common)?;
+    let Some(chosen) = &args.workload else {
+        let result = short_round(common, &policies, interrupt, &mut outputs);
+        let written = outputs.finish();
+        return result.and(written);
+    };
+    let several = worlds.len() > 1;
+    // All of them first: what one of them refuses costs no run of another.
+    let ready = worlds.iter().map(|world| prepare(chosen, common, &policies, *world, several));
+    let ready: Vec<_> = ready.collect::<Result<_, _>>()?;
     let mut result = Ok(());
-    for world in &worlds {
-        let several = worlds.len() > 1;
-        result = one(args, *world, several, interrupt.clone(), &mut outputs);
+    for (setup, run) in ready {
+        result = match run {
+            Ready::Modelled(plan) => {
+                machine::bench(&plan, common, &setup, interrupt.clone(), &mut outputs)
+            }
+            Ready::Live(run) => {
+                let json = |_: &str| setup.json.clone();
+                all(&[*run], common, setup.of_several, interrupt.clone(), &mut outputs, json)
+            }
+        };
         if result.is_err() {
             break;
         }
     }
-    if result.is_ok() && worlds.len() > 1 {
+    if result.is_ok() && several {
         result = outputs.side_by_side();
     }
     // Of what there is, also where something has ended it early.
@@ -171,20 +189,23 @@ pub(crate) struct Setup {
     pub(crate) of_several: Option<World>,
 }
 
-/// Runs in one world.
-fn one(
-    args: &Bench,
+/// What runs in a world, checked.
+enum Ready {
+    Modelled(Box<Plan<'static>>),
+    Live(Box<(Box<dyn Live>, Options)>),
+}
+
+/// Prepares a run in a world.
+fn prepare(
+    chosen: &Chosen,
+    common: &Common,
+    policies: &[NamedPolicy],
     world: World,
     several: bool,
-    interrupt: Interrupt,
-    outputs: &mut Outputs<'_>,
-) -> Result<(), Failure> {
-    let common = &args.common;
-    let Some(Chosen { workload, given, .. }) = &args.workload else {
-        return short_round(common, interrupt, outputs);
-    };
+) -> Result<(Setup, Ready), Failure> {
+    let Chosen { workload, given, .. } = chosen;
     let mut setup = Setup {
-        policies: policies(common)?,
+        policies: policies.to_vec(),
         loads: common.modelled.loads().to_vec(),
         json: common.json.clone(),
         of_several: several.then_some(world),
@@ -202,27 +223,31 @@ fn one(
         setup.json = setup.json.map(|path| json_of(&path, world.name()));
     }
     let live = match world {
-        World::Machine => return machine::bench(*workload, common, setup, interrupt, outputs),
+        World::Machine => {
+            let plan = machine::plan(*workload, common, &setup)?;
+            return Ok((setup, Ready::Modelled(Box::new(plan))));
+        }
         World::Linux => workload.linux(&setup.loads, given),
         World::Engine => workload.engine(&setup.loads, given),
     };
-    let live = live.map_err(|error| Failure::Usage(error.to_string()))?;
-    let options = Options { policies: setup.policies, ..options(common) };
-    let json = |_: &str| setup.json.clone();
-    all(&[(live, options)], common, setup.of_several, interrupt, outputs, json)
+    let usage = |error: BenchError| Failure::Usage(error.to_string());
+    let live = live.map_err(usage)?;
+    let options = Options { policies: setup.policies.clone(), ..options(common) };
+    options.check().map_err(usage)?;
+    Ok((setup, Ready::Live(Box::new((live, options)))))
 }
 
 /// Runs the short round, on the engine.
 fn short_round(
     common: &Common,
+    policies: &[NamedPolicy],
     interrupt: Interrupt,
     outputs: &mut Outputs<'_>,
 ) -> Result<(), Failure> {
-    let policies = policies(common)?;
     let mut round = short::round(&options(common), common.window);
     for (_, of_its_own) in &mut round {
         if !policies.is_empty() {
-            of_its_own.policies.clone_from(&policies);
+            of_its_own.policies = policies.to_vec();
         }
     }
     let json = common.json.as_deref();

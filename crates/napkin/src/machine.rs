@@ -9,7 +9,6 @@ use napkin_workload::Interrupt;
 use napkin_workload::machine::perfetto;
 use napkin_workload::machine::{Plan, PlanError, Scenario};
 use napkin_workload::{WORKLOADS, Workload, World};
-use serde_json::json;
 
 use crate::attempt::Attempt;
 use crate::bench::{Common, Setup};
@@ -134,18 +133,15 @@ fn failure(error: PlanError, attempt: Option<&Attempt>) -> Failure {
     }
 }
 
-/// Runs one workload.
-pub(crate) fn bench(
+/// What is to run, checked.
+pub(crate) fn plan(
     workload: &dyn Workload,
     common: &Common,
-    setup: Setup,
-    interrupt: Interrupt,
-    outputs: &mut Outputs<'_>,
-) -> Result<(), Failure> {
+    setup: &Setup,
+) -> Result<Plan<'static>, Failure> {
     let modelled = &common.modelled;
-    let Setup { policies, loads, json, of_several } = setup;
-    let name = workload.name();
-    let (_, scenario) = scenario(name)?;
+    let Setup { policies, loads, of_several, .. } = setup;
+    let (_, scenario) = scenario(workload.name())?;
     let cpus = match common.cpus.as_ref().map(|list| list.0.as_slice()) {
         // Beside another world they are this machine's.
         _ if of_several.is_some() => None,
@@ -158,13 +154,13 @@ pub(crate) fn bench(
     };
     let chosen = modelled.profile.as_deref().unwrap_or(scenario.profile());
     let (profile, source) = host(chosen, &modelled.set, cpus, modelled.queues)?;
-    let loads = if loads.is_empty() { scenario.loads() } else { loads };
+    let loads = if loads.is_empty() { scenario.loads() } else { loads.clone() };
     let window = common.window.map(|window| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX));
     let plan = Plan {
         scenario,
         profile,
         source,
-        policies,
+        policies: policies.clone(),
         loads,
         repetitions: modelled.uncertainty.unwrap_or(common.repetitions as u64),
         drawn: modelled.uncertainty.is_some(),
@@ -174,12 +170,25 @@ pub(crate) fn bench(
         jobs: modelled.jobs,
     };
     plan.check().map_err(|error| failure(error, None))?;
+    Ok(plan)
+}
+
+/// Runs one workload.
+pub(crate) fn bench(
+    plan: &Plan<'_>,
+    common: &Common,
+    setup: &Setup,
+    interrupt: Interrupt,
+    outputs: &mut Outputs<'_>,
+) -> Result<(), Failure> {
+    let (modelled, json) = (&common.modelled, setup.json.as_deref());
+    let name = plan.scenario.name();
     let runs = plan.size();
     let resume = common.resume.as_deref();
-    let identity = json!({ name: plan.identity() });
+    let identity = serde_json::json!({ name: plan.identity() });
     let attempt = Attempt::new(interrupt, resume, "bench", identity, runs)?;
-    let mut attempt = attempt.in_world(of_several.map(World::name));
-    outputs.check(json.as_deref().into_iter().chain(modelled.trace.as_deref()))?;
+    let mut attempt = attempt.in_world(setup.of_several.map(World::name));
+    outputs.check(json.into_iter().chain(modelled.trace.as_deref()))?;
     // One that cannot be written costs no table.
     let mut traced = Ok(());
     if let Some(path) = &modelled.trace {
@@ -196,8 +205,7 @@ pub(crate) fn bench(
     let host = &plan.profile;
     let heading = format!("{name}, modelled on {}: {}", host.name(), host.about());
     outputs.announce(&heading, name)?;
-    let mut show =
-        |report: &Report| outputs.show(&heading, &plan.columns(), report, json.as_deref(), true);
+    let mut show = |report: &Report| outputs.show(&heading, &plan.columns(), report, json, true);
     let Attempt { interrupt, partial, .. } = &mut attempt;
     let report = match plan.resumable(progress, interrupt, partial) {
         Ok(report) => report,

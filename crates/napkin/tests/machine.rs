@@ -320,6 +320,9 @@ fn options_of_one_world_are_refused_in_the_other() {
     says(&["bench", "tcp-rr", "--world", "engine,engine"], "--world has engine twice");
     says(&["bench", "tcp-rr", "--world", "engine,linux"], "runs in machine and engine only");
     says(&["bench", "--world", "engine,machine"], "name a workload");
+    // Nothing runs in the engine for it.
+    let range = ["bench", "tcp-rr", "--world", "engine,machine", "--set", "tcp-rr.threads=1"];
+    says(&range, "outside of its range");
     let again = ["bench", "tcp-rr", "--world", "engine,machine", "--resume", "x.partial"];
     says(&again, "--resume goes on in one world");
 }
