@@ -253,8 +253,8 @@ impl Cpu {
         self.word.fetch_and(!(allowed & VECTORS), Ordering::AcqRel) & allowed & VECTORS
     }
 
-    /// Stops being the runner, if nothing that `allowed` picks is pending, and returns what is
-    /// pending all the same and is ksoftirqd's to run.
+    /// Stops being the runner, if nothing that `allowed`, which are vectors, picks is pending, and
+    /// returns what is pending all the same and is ksoftirqd's to run.
     ///
     /// # Errors
     /// What `allowed` picks; the caller stays the runner.
@@ -262,7 +262,7 @@ impl Cpu {
     pub(crate) fn end(&self, allowed: u32) -> Result<u32, u32> {
         let mut old = self.word.load(Ordering::Acquire);
         loop {
-            let picked = old & VECTORS & allowed;
+            let picked = old & allowed;
             if picked != 0 {
                 return Err(picked);
             }

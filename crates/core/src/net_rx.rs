@@ -66,12 +66,13 @@ impl<'a, Q> NetRx<'a, Q> {
     /// Begins a round.
     #[inline]
     pub(crate) fn begin(&mut self, now: Ns) -> Result<Op, Round> {
-        self.cpu.enter_net_rx();
-        let (budget, time) = self.cpu.net_rx_limits();
+        let cpu = self.cpu;
+        cpu.enter_net_rx();
+        let (budget, time) = cpu.net_rx_limits();
         self.budget = budget;
         self.until = now.saturating_add(time);
         self.busy = false;
-        match self.cpu.list.take(self.host.instances()) {
+        match cpu.list.take(self.host.instances()) {
             Some((instance, others)) => {
                 self.list = others;
                 Ok(self.poll(instance))
@@ -145,9 +146,10 @@ impl<'a, Q> NetRx<'a, Q> {
             if !self.repoll.is_empty() {
                 return Err(self.leave());
             }
-            self.cpu.leave_net_rx();
+            let cpu = self.cpu;
+            cpu.leave_net_rx();
             // A schedule that saw us at the list did not raise: look again (race R12).
-            if self.cpu.list.is_empty() || race::on(Race::ListNotRechecked) {
+            if cpu.list.is_empty() || race::on(Race::ListNotRechecked) {
                 return Err(Round::Drained);
             }
             self.cpu.reenter_net_rx();

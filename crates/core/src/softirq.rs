@@ -89,12 +89,7 @@ impl<'a, Q> Softirq<'a, Q> {
     }
 
     /// What may run here, by the rules of the CPU. The rest is ksoftirqd's.
-    #[inline]
     fn rules(&self) -> u32 {
-        // Nearly always, and then nothing else need be asked.
-        if self.net.cpu.runs_all_inline() {
-            return VECTORS;
-        }
         let competition = match self.net.context {
             Context::Ksoftirqd => return VECTORS,
             Context::Interrupt { competition } => competition,
@@ -121,10 +116,15 @@ impl<'a, Q> Softirq<'a, Q> {
     /// what may not run here.
     #[inline(always)]
     fn start(&mut self, now: Ns) -> Result<u32, Op> {
-        let allowed = self.rules();
-        self.allowed = allowed;
         self.started = now;
         self.net.turn.set_resched(false);
+        // Nearly always, and then nothing else need be asked.
+        if self.net.cpu.runs_all_inline() {
+            self.allowed = VECTORS;
+            return Ok(self.net.cpu.begin(VECTORS));
+        }
+        let allowed = self.rules();
+        self.allowed = allowed;
         let vectors = self.net.cpu.begin(allowed);
         if allowed != VECTORS
             && self.net.cpu.pending() & !allowed != 0

@@ -105,10 +105,25 @@ impl Did {
     }
 }
 
-/// A world's mistake. Out of line, so that the answer need not be in memory for its sake.
-#[cold]
+/// A world's mistake. Out of line, and told the answer's kind alone, so that an answer need be neither
+/// in memory nor put together for its sake.
+#[inline(always)]
 pub(crate) fn unexpected(step: &str, did: Did) -> ! {
-    unreachable!("{step} answered by {did:?}")
+    #[cold]
+    #[inline(never)]
+    fn answered(step: &str, by: &str) -> ! {
+        unreachable!("{step} answered by {by}")
+    }
+    match did {
+        Did::Start => answered(step, "Start"),
+        Did::Ok => answered(step, "Ok"),
+        Did::Polled(_) => answered(step, "Polled"),
+        Did::Delivered(_) => answered(step, "Delivered"),
+        Did::Unmasked(_) => answered(step, "Unmasked"),
+        Did::Events(_) => answered(step, "Events"),
+        Did::Resched => answered(step, "Resched"),
+        Did::Interrupted => answered(step, "Interrupted"),
+    }
 }
 
 /// A task that the core wakes.
