@@ -104,11 +104,17 @@ impl Events {
     #[inline]
     pub(crate) fn segment_ends(&mut self, time: Ns, cpu: u16) -> u64 {
         if time > self.time + NEAR || !self.near.push(time, self.asked + 1, cpu) {
-            return self.at(time, Event::Segment { cpu });
+            return self.segment_ends_late(time, cpu);
         }
         self.asked += 1;
         self.next = self.next.min(time);
         self.asked
+    }
+
+    /// The same, where that is not near.
+    #[inline(never)]
+    fn segment_ends_late(&mut self, time: Ns, cpu: u16) -> u64 {
+        self.at(time, Event::Segment { cpu })
     }
 
     /// When the next thing happens; [`NEVER`] if nothing will.

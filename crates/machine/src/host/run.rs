@@ -46,14 +46,22 @@ impl Machine<'_> {
         let from = std::mem::replace(&mut this.started, self.now);
         let elapsed = self.now - from;
         this.used[class as usize] += elapsed;
-        this.waited += elapsed * this.run_queue.waiting() as Ns;
+        let waiting = this.run_queue.waiting() as Ns;
+        if waiting > 0 {
+            this.waited += elapsed * waiting;
+        }
         self.charge_thread(cpu, elapsed);
-        if self.trace.is_some() && class != Use::Idle {
+        if self.trace.is_some() {
             self.trace_ran(cpu, class, from);
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn trace_ran(&mut self, cpu: usize, class: Use, from: Ns) {
+        if class == Use::Idle {
+            return;
+        }
         let this = &self.cpus[cpu];
         let what = match (this.frames.last(), this.run_queue.curr()) {
             (Some(Frame { body: Body::Hard(_), .. }), _) => "irq",
