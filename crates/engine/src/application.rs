@@ -8,7 +8,7 @@ use napkin_os::clock;
 use napkin_policy::{NEVER, Policy, SocketPoller};
 use napkin_stack::{Socket, TcpApplication, TcpWorker};
 
-use crate::{Blocking, Engine, Epoll, Event, Poller, WaitError};
+use crate::{Blocking, Engine, Epoll, Event, Poller, WaitError, Waker};
 
 /// Segments that are taken before the next wait.
 const SEGMENTS: usize = 64;
@@ -82,16 +82,16 @@ impl ApplicationWait {
         Ok(ApplicationWait(Waits::Blocking(blocking, options.socket_poller)))
     }
 
-    /// Waits until the socket is readable: `false` after `timeout` (`None`: for ever; zero: looks,
-    /// and busy polls once if the socket itself busy polls).
+    /// Waits until the socket is readable or a [`Waker`] ends it: `false` after `timeout` (`None`: for
+    /// ever; zero: looks, and busy polls once if the socket itself busy polls).
     ///
     /// # Errors
     /// If the engine was stopped.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, WaitError> {
         match &mut self.0 {
             Waits::Epoll(epoll, events) => {
-                epoll.wait(events, 1, timeout)?;
-                Ok(!events.is_empty())
+                let called = epoll.wait_called(events, 1, timeout)?;
+                Ok(called || !events.is_empty())
             }
             Waits::Blocking(blocking, _) => blocking.wait(timeout),
         }
@@ -120,6 +120,14 @@ impl ApplicationWait {
                     return Ok(());
                 }
             }
+        }
+    }
+
+    /// Ends its waits from another thread: something has happened that is not the engine's.
+    pub fn waker(&self) -> Waker {
+        match &self.0 {
+            Waits::Epoll(epoll, _) => epoll.waker(),
+            Waits::Blocking(blocking, _) => blocking.waker(),
         }
     }
 

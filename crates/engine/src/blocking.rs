@@ -1,5 +1,6 @@
 //! One socket with blocking receive calls that may busy poll (`SO_BUSY_POLL` and its kin).
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use napkin_stack::{Listener, Receiver, Socket};
 use crate::Engine;
 use crate::drive::Hooks;
 use crate::wait_error::{WaitError, check_socket};
-use crate::waiter::Waiter;
+use crate::waiter::{Waiter, Waker};
 
 /// One socket's blocking receive calls, for one waiting thread at a time.
 ///
@@ -65,8 +66,8 @@ impl Blocking {
         Ok(Blocking { receiver, listener, poller })
     }
 
-    /// Waits until the socket is readable: `false` after `timeout` (`None`: for ever; zero: looks,
-    /// and busy polls once if the socket has busy polling).
+    /// Waits until the socket is readable or a [`Waker`] ends it: `false` after `timeout` (`None`: for
+    /// ever; zero: looks, and busy polls once if the socket has busy polling).
     ///
     /// # Errors
     /// If another thread waits here, or the engine was stopped.
@@ -74,8 +75,17 @@ impl Blocking {
         if self.receiver.readable() {
             return Ok(true);
         }
-        let look = Look(&|| u32::from(self.receiver.readable()));
+        let called = Cell::new(false);
+        let look = Look(&|| {
+            called.set(called.get() || self.poller.waiter.take_call());
+            u32::from(called.get() || self.receiver.readable())
+        });
         self.poller.wait(self.poller.policy, timeout, look)
+    }
+
+    /// Ends a wait from another thread, as a signal would.
+    pub fn waker(&self) -> Waker {
+        Waker::of(&self.poller.waiter)
     }
 
     /// Another thread's way to poll the queue that feeds this socket: it receives nothing itself,

@@ -16,7 +16,7 @@ use crate::Engine;
 use crate::drive::{self, Hooks};
 use crate::ready::{Event, ReadyList, Source, Watch};
 use crate::wait_error::{WATCHES, WaitError, check_epoll};
-use crate::waiter::Waiter;
+use crate::waiter::{Waiter, Waker};
 
 /// What the sockets' listeners share with the one who waits.
 #[derive(Debug)]
@@ -146,8 +146,13 @@ impl Epoll {
         });
     }
 
+    /// Ends a wait from another thread.
+    pub fn waker(&self) -> Waker {
+        Waker::of(&self.ready.waiter)
+    }
+
     /// Waits until a socket is readable and fills `events` with at most `max` of them; nothing
-    /// after `timeout` (`None`: for ever; zero: looks, and never busy polls).
+    /// if a [`Waker`] ended it, or after `timeout` (`None`: for ever; zero: looks, and never busy polls).
     ///
     /// # Errors
     /// If another thread waits here, or the engine was stopped.
@@ -157,13 +162,24 @@ impl Epoll {
         max: usize,
         timeout: Option<Duration>,
     ) -> Result<(), WaitError> {
+        self.wait_called(events, max, timeout).map(drop)
+    }
+
+    /// The same; whether a waker ended it.
+    pub(crate) fn wait_called(
+        &self,
+        events: &mut Vec<Event>,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<bool, WaitError> {
         events.clear();
         let waiter = &self.ready.waiter;
         let timeout = timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         let number = self.ready.waits.fetch_add(1, Ordering::Relaxed) + 1;
         let pass = EpollWait::new(&waiter.shared().host, &self.ready.context, timeout, self.spin);
-        let mut look = Look { ready: &self.ready, events, max: max.max(1), number };
-        waiter.drive(pass, &mut look).map(drop)
+        let mut look = Look { ready: &self.ready, events, max: max.max(1), number, called: false };
+        waiter.drive(pass, &mut look)?;
+        Ok(look.called)
     }
 }
 
@@ -192,11 +208,14 @@ struct Look<'a> {
     max: usize,
     /// The wait's number, from 1.
     number: u64,
+    /// A waker has ended it.
+    called: bool,
 }
 
 impl Hooks for Look<'_> {
     fn look(&mut self) -> u32 {
         self.ready.list.look(self.number, self.events, self.max);
-        self.events.len() as u32
+        self.called |= self.ready.waiter.take_call();
+        self.events.len() as u32 + u32::from(self.called)
     }
 }

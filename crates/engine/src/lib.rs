@@ -66,3 +66,4 @@ pub use napkin_os::sched::{self as sched, Class, Placement};
 pub use ready::Event;
 pub use spin::Spin;
 pub use wait_error::{WATCHES, WaitError};
+pub use waiter::Waker;

@@ -43,6 +43,7 @@ impl Waiters {
             parker: Parker::default(),
             cpu,
             asleep: AtomicBool::new(false),
+            called: AtomicBool::new(false),
             meter: Mutex::default(),
         });
         let mut all = self.all();
@@ -65,6 +66,8 @@ pub(crate) struct Waiter {
     /// The CPU on which the application says it runs.
     cpu: CpuId,
     asleep: AtomicBool,
+    /// A [`Waker`] has ended the present wait, or the next.
+    called: AtomicBool,
     meter: Mutex<Option<(i32, Meter)>>,
 }
 
@@ -136,6 +139,17 @@ impl Waiter {
         }
     }
 
+    /// Ends the present wait, or the next.
+    fn call(&self) {
+        self.called.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether a [`Waker`] ends this wait; asked when it looks whether there is anything to do.
+    pub(crate) fn take_call(&self) -> bool {
+        self.called.load(Ordering::Relaxed) && self.called.swap(false, Ordering::Acquire)
+    }
+
     fn awake(&self) {
         if self.asleep.load(Ordering::Acquire) && self.asleep.swap(false, Ordering::AcqRel) {
             self.shared().cpu(self.cpu).want(1);
@@ -171,6 +185,24 @@ impl Waiter {
         let result = call(meter);
         meter.left(clock::now());
         Some(result)
+    }
+}
+
+/// Ends the wait of one thread of the application from any other thread, as an event descriptor in its
+/// epoll would: the present wait, or the next one if it is not waiting. Several calls may end one wait.
+#[derive(Debug, Clone)]
+pub struct Waker(Weak<Waiter>);
+
+impl Waker {
+    pub(crate) fn of(waiter: &Arc<Waiter>) -> Waker {
+        Waker(Arc::downgrade(waiter))
+    }
+
+    /// Ends it. Nothing if nobody can wait any more.
+    pub fn wake(&self) {
+        if let Some(waiter) = self.0.upgrade() {
+            waiter.call();
+        }
     }
 }
 

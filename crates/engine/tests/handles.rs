@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
-use napkin_engine::{Blocking, Epoll, WaitError};
+use napkin_engine::{ApplicationWait, Blocking, Epoll, WaitError};
 use napkin_policy::EpollPolicy;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -175,4 +177,35 @@ fn a_socket_s_budget_takes_the_right_that_the_kernel_asks_for() {
     };
     std::thread::scope(|scope| scope.spawn(unprivileged).join().expect("no panic"));
     engine.stop();
+}
+
+#[test]
+fn a_waker_ends_one_wait_whether_it_has_begun_or_not() {
+    let _alone = alone();
+    for name in ["base", "suspend20", "napibusy", "busypoll"] {
+        let mut policy = policy(name);
+        policy.application.socket_prefer_busy_poll = false;
+        let (engine, _source) = start(&policy, &Setup::default());
+        // Nobody sends there.
+        let socket = engine.stack("syn0").expect("the device").bind_udp(9, 64).expect("a port");
+        let mut waits = ApplicationWait::new(&engine, CpuId(0), &socket, &policy).expect("options");
+        let (waker, ended) = (waits.waker(), Arc::<AtomicU64>::default());
+        waker.wake();
+        let count = Arc::clone(&ended);
+        let thread = std::thread::spawn(move || {
+            while waits.wait(None).is_ok() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for wakes in 1..=200 {
+            eventually("the end of a wait", || ended.load(Ordering::Relaxed) >= wakes);
+            assert_eq!(ended.load(Ordering::Relaxed), wakes, "{name}: a wait ended for nothing");
+            if wakes < 200 {
+                waker.wake();
+            }
+        }
+        engine.stop();
+        thread.join().expect("no panic");
+        waker.wake();
+    }
 }

@@ -45,7 +45,7 @@ pub(crate) enum Command {
     Bench(crate::bench::Bench),
     /// Explain the delivery policies: what each does, what it costs, whose proposal it is.
     Policies(Policies),
-    /// Serve echo, sink or memcached on devices until interrupted, under a delivery policy.
+    /// Serve echo, sink, memcached or a remote disk (NBD) on devices until interrupted, under a delivery policy.
     Serve(Serve),
     /// List the devices of a running engine.
     DevGet(DevGet),
@@ -112,12 +112,14 @@ pub(crate) enum Service {
     Sink,
     /// memcached over TCP: the text protocol and its meta commands.
     Memcached,
+    /// A remote disk over TCP (NBD), in memory, in a file or on a block device.
+    Nbd,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each device has a network of its own: the first the one given, the next the one after it. Its
-application thread (of memcached, one a queue) waits as the policy says; ARP and ping are answered by the engine.
+application thread (of memcached and nbd, one a queue) waits as the policy says; ARP and ping are answered by the engine.
 Ctrl-C, or SIGTERM, ends it; nothing is left behind.
 
 Examples:
@@ -126,8 +128,19 @@ Examples:
       then, from the same machine: ping 10.99.0.1, or: echo hi | nc -u -w1 10.99.0.1 7
   sudo napkin serve memcached --device tap:nk0 --queues 2 --policy suspend20
       then: printf 'set a 0 0 2\\r\\nhi\\r\\nget a\\r\\nquit\\r\\n' | nc 10.99.0.1 11211
+  sudo napkin serve nbd --device tap:nk0 --file disk.img
+      before, make it: truncate -s 1G disk.img; then: nbdinfo nbd://10.99.0.1,
+      nbdcopy disk2.img nbd://10.99.0.1, fio --ioengine=nbd --uri=nbd://10.99.0.1 ...,
+      or a disk of this machine: modprobe nbd; nbd-client 10.99.0.1 /dev/nbd0
+  sudo napkin serve nbd --device tap:nk0 --size 4G --export scratch
+      nbd://10.99.0.1/scratch, in memory: gone with the server
   sudo napkin serve sink --device tap:a=hold --device tap:b=defer20 --cpus 0,1
-Control it while it runs: napkin napi-get, napkin napi-set --help")]
+Control it while it runs: napkin napi-get, napkin napi-set --help
+
+What nbd answers to a flush, or to a write with force unit access, is on the disk (fdatasync); what it
+answers to another write is in the operating system's cache, and survives the server, not a loss of
+power. Several connections, also on several queues, see one disk. There is no TLS and no password:
+whoever reaches the address reads and writes it.")]
 pub(crate) struct Serve {
     /// What is served.
     pub(crate) what: Service,
@@ -141,7 +154,8 @@ pub(crate) struct Serve {
     /// the next one (10.99.0.2).
     #[arg(long, value_name = "ADDRESS/PREFIX", default_value = "10.99.0.1/24")]
     pub(crate) address: Network,
-    /// The port of the service; without, 7 for echo and sink (UDP), 11211 for memcached (TCP).
+    /// The port of the service; without, 7 for echo and sink (UDP), 11211 for memcached, 10809 for nbd
+    /// (TCP).
     #[arg(long)]
     pub(crate) port: Option<u16>,
     /// MiB that memcached's items may take.
@@ -150,6 +164,18 @@ pub(crate) struct Serve {
     /// Bytes of memcached's largest item.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     pub(crate) item_size: usize,
+    /// The file or block device that nbd serves; it is locked for as long.
+    #[arg(long, value_name = "PATH", conflicts_with = "size")]
+    pub(crate) file: Option<PathBuf>,
+    /// Bytes that nbd serves out of memory, as in 512M or 4G: taken as they are written, lost at the end.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = units::size)]
+    pub(crate) size: u64,
+    /// The name that nbd's clients may give: nbd://10.99.0.1/NAME. The empty one is always good.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub(crate) export: String,
+    /// Refuse every write to nbd's disk.
+    #[arg(long)]
+    pub(crate) read_only: bool,
     /// Queues of each device, and so NAPI instances.
     #[arg(long, default_value_t = 1)]
     pub(crate) queues: u16,

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use napkin_serve::{Datagrams, Event, Limits, ServeConfig, What, run as serve};
+use napkin_serve::{Datagrams, Event, Export, Limits, ServeConfig, Store, What, run as serve};
 
 use crate::args::{Serve, Service};
 use crate::failure::{Failure, say};
@@ -16,13 +16,21 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             memory: args.memory.saturating_mul(1 << 20),
             item: args.item_size,
         }),
+        Service::Nbd => What::Disk(Export {
+            name: args.export.clone(),
+            read_only: args.read_only,
+            store: match &args.file {
+                Some(path) => Store::File(path.clone()),
+                None => Store::Memory(args.size),
+            },
+        }),
     };
     let config = ServeConfig {
+        port: args.port.unwrap_or(what.usual_port()),
         what,
         devices: args.devices.clone(),
         policy: args.policy,
         network: args.address,
-        port: args.port.unwrap_or(what.usual_port()),
         queues: args.queues,
         cpus: args.cpus.clone().unwrap_or_default().0,
         rate: args.rate,

@@ -1,4 +1,4 @@
-//! Times on the command line, in the types that options have.
+//! Times and sizes on the command line, in the types that options have.
 
 use std::time::Duration;
 
@@ -19,4 +19,38 @@ pub(crate) fn virtual_time(text: &str) -> Result<u64, String> {
 /// The same, where the operating system's clock is meant.
 pub(crate) fn duration(text: &str) -> Result<Duration, TimeError> {
     nanoseconds(text).map(Duration::from_nanos)
+}
+
+/// A number of bytes, with K, M, G or T behind it for powers of 1024.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let form = || "give bytes, with K, M, G or T for powers of 1024, as in 512M".to_owned();
+    let unit = text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit);
+    let shift = match unit {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(form()),
+    };
+    let number: u64 = number.parse().map_err(|_| form())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "more than 16 EiB are no size".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_has_one_unit() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("512M"), Ok(512 << 20));
+        assert_eq!(size("16777215T"), Ok(16_777_215 << 40));
+        for wrong in
+            ["", "M", "1m", "-1", "1.5G", "1GiB", "1 G", "16777216T", "99999999999999999999"]
+        {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -18,12 +18,34 @@ pub(super) const MAX_DEVICES: usize = 64;
 pub(super) const MAX_QUEUES: u16 = napkin_nic::tap::MAX_TAP_QUEUES;
 
 /// The service that answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// One on a UDP port.
     Datagrams(Datagrams),
     /// memcached, on a TCP port.
     Memcached(Limits),
+    /// A remote disk (NBD), on a TCP port.
+    Disk(Export),
+}
+
+/// A remote disk, as its clients see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Export {
+    /// What it is called; clients may leave it empty, whatever it is.
+    pub name: String,
+    /// Whether nobody writes to it.
+    pub read_only: bool,
+    /// Where its bytes are.
+    pub store: Store,
+}
+
+/// Where a remote disk's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Store {
+    /// In memory, so many of them, all zero at the start.
+    Memory(u64),
+    /// In a file, or on a block device.
+    File(PathBuf),
 }
 
 /// What is done with a datagram.
@@ -36,11 +58,12 @@ pub enum Datagrams {
 }
 
 impl What {
-    /// The port that its clients expect: that of echo (RFC 862), and memcached's own.
-    pub const fn usual_port(self) -> u16 {
+    /// The port that its clients expect: that of echo (RFC 862), memcached's own, and NBD's (IANA).
+    pub const fn usual_port(&self) -> u16 {
         match self {
             What::Datagrams(_) => 7,
             What::Memcached(_) => 11_211,
+            What::Disk(_) => 10_809,
         }
     }
 }
@@ -223,12 +246,19 @@ impl ServeConfig {
         if self.port == 0 || self.flows == 0 {
             return wrong("the port and the number of flows are at least 1".into());
         }
-        if let What::Memcached(limits) = self.what {
-            limits.check().map_err(|error| ServeError::Option(error.to_string()))?;
+        let service = match &self.what {
+            What::Datagrams(_) => None,
+            What::Memcached(limits) => {
+                limits.check().map_err(|error| ServeError::Option(error.to_string()))?;
+                Some("memcached")
+            }
+            What::Disk(_) => Some("nbd"),
+        };
+        if let Some(service) = service {
             if self.devices.iter().any(|device| device.kind == DeviceKind::Synthetic) {
-                return wrong(
-                    "a synthetic device sends datagrams: give memcached a tap:NAME".into(),
-                );
+                return wrong(format!(
+                    "a synthetic device sends datagrams: give {service} a tap:NAME"
+                ));
             }
             let separate = |device: &DeviceSpec| {
                 let application = self.policy_of(device).application;
@@ -236,10 +266,9 @@ impl ServeConfig {
                     && application.socket_poller == SocketPoller::Separate
             };
             if self.devices.iter().any(separate) {
-                return wrong(
-                    "socket-poller=separate is for one UDP socket: give memcached another policy"
-                        .into(),
-                );
+                return wrong(format!(
+                    "socket-poller=separate is for one UDP socket: give {service} another policy"
+                ));
             }
         }
         if self.network.later(self.devices.len() - 1).is_none() {

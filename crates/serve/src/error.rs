@@ -72,6 +72,15 @@ pub enum ServeError {
     /// The service's limits contradict each other.
     #[error(transparent)]
     Limits(#[from] napkin_service::memcached::LimitError),
+    /// The file cannot be served as a disk.
+    #[error(transparent)]
+    Disk(#[from] crate::disk::DiskError),
+    /// Memory of that size cannot be.
+    #[error(transparent)]
+    Size(#[from] napkin_service::nbd::memory::SizeError),
+    /// An export cannot have this name.
+    #[error(transparent)]
+    Name(#[from] napkin_service::nbd::NameError),
     /// The policy's epoll parameters, or its socket options, were refused.
     #[error(transparent)]
     Wait(#[from] napkin_engine::WaitError),
@@ -103,6 +112,12 @@ pub enum ServeError {
 impl ServeError {
     /// Whether the caller asked for what cannot be, as opposed to what this machine has not.
     pub fn is_usage(&self) -> bool {
-        matches!(self, ServeError::Option(_) | ServeError::Conflict { .. })
+        matches!(
+            self,
+            ServeError::Option(_)
+                | ServeError::Conflict { .. }
+                | ServeError::Size(_)
+                | ServeError::Name(_)
+        )
     }
 }

@@ -3,15 +3,16 @@
 //!
 //! One application thread a device receives as the device's policy says: through an `Epoll` with the
 //! policy's parameters, or with blocking receive calls that busy poll where the policy sets the
-//! sockets' options; memcached has a thread a queue. Everything of one run, threads that poll
-//! included, stays on the CPUs that were given, so that the parts of their time add up. What is
-//! printed, and where to, is the caller's.
+//! sockets' options; memcached and the remote disk have a thread a queue. Everything of one run, threads
+//! that poll included, stays on the CPUs that were given, so that the parts of their time add up. What
+//! is printed, and where to, is the caller's.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod application;
 mod config;
 mod device;
+pub mod disk;
 mod error;
 mod server;
 mod status;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use napkin_os::signals::Signals;
 
-pub use config::{Datagrams, DeviceKind, DeviceSpec, Network, ServeConfig, What};
+pub use config::{Datagrams, DeviceKind, DeviceSpec, Export, Network, ServeConfig, Store, What};
 pub use error::ServeError;
 pub use napkin_nic::faulty::Faults;
 pub use napkin_service::memcached::Limits;

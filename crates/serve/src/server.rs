@@ -16,7 +16,7 @@ use super::config::{ServeConfig, What};
 use super::device::{self, Made};
 use super::error::ServeError;
 use super::status::{Meter, Status, Totals};
-use super::streams;
+use super::streams::Streams;
 
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
@@ -64,6 +64,11 @@ impl Server {
             Err(error) => Err(ServeError::Capture { path: path.clone(), error }),
         });
         let capture = capture.transpose()?;
+        let streams = match &config.what {
+            What::Datagrams(_) => None,
+            What::Memcached(limits) => Some(Streams::memcached(*limits)?),
+            What::Disk(export) => Some(Streams::disk(export)?),
+        };
         let mut devices = Vec::new();
         for (place, device) in config.devices.iter().enumerate() {
             // Checked: there is one for every device.
@@ -99,25 +104,20 @@ impl Server {
         for (device, name) in placed.iter().zip(&names) {
             // Beside its queues, if there are other CPUs.
             let beside = |place| CpuId(device.on(device.queues + place, cpus.len()) as u16);
-            match config.what {
-                What::Datagrams(what) => {
-                    let own = Arc::new(Progress::default());
-                    let service = (what, config.port);
-                    let policy = &device.policy;
-                    let threads =
-                        application::start(engine, name, service, policy, beside(0), &own)?;
-                    server.threads.extend(threads.into_iter().map(|it| (name.clone(), it)));
+            if let What::Datagrams(what) = config.what {
+                let own = Arc::new(Progress::default());
+                let service = (what, config.port);
+                let policy = &device.policy;
+                let threads = application::start(engine, name, service, policy, beside(0), &own)?;
+                server.threads.extend(threads.into_iter().map(|it| (name.clone(), it)));
+                progress.push(own);
+            }
+            if let Some(streams) = &streams {
+                let beside: Vec<CpuId> = (0..device.queues).map(beside).collect();
+                let started = streams.start(engine, name, config.port, &device.policy, &beside)?;
+                for (thread, own) in started {
+                    server.threads.push((name.clone(), thread));
                     progress.push(own);
-                }
-                What::Memcached(limits) => {
-                    let beside: Vec<CpuId> = (0..device.queues).map(beside).collect();
-                    let service = (limits, config.port);
-                    for (thread, own) in
-                        streams::memcached(engine, name, service, &device.policy, &beside)?
-                    {
-                        server.threads.push((name.clone(), thread));
-                        progress.push(own);
-                    }
                 }
             }
         }

@@ -3,6 +3,7 @@
 //! As with `SO_REUSEPORT` and one socket a queue, a connection stays with the thread of the queue that
 //! its flow falls to, and nothing of TCP is shared.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -12,68 +13,146 @@ use napkin_core::CpuId;
 use napkin_engine::{ApplicationWait, Engine};
 use napkin_policy::Policy;
 use napkin_service::memcached::{Limits, Memcached};
-use napkin_service::{Pump, StreamService};
+use napkin_service::nbd::MemoryStore;
+use napkin_service::{Nbd, Pump, StreamService};
 use napkin_stack::TcpLimits;
 
 use super::application::{Progress, spawn};
+use super::config::{Export, Store};
+use super::disk::{Disk, Relay};
 use super::error::ServeError;
+
+/// Of a remote disk: few connections, each of which may hold a megabyte or two, and much to move.
+const DISK_LIMITS: TcpLimits = TcpLimits {
+    connections: 256,
+    half_open: 128,
+    receive_buffer: 64 * 1_024,
+    send_buffer: 256 * 1_024,
+    ..TcpLimits::DEFAULT
+};
 
 /// A thread, and what it counts.
 type Started = (JoinHandle<()>, Arc<Progress>);
 
-/// Starts the threads that serve memcached on `port` of `device`: one for each of its queues, on the
-/// CPUs given (the engine's own numbers). They share the items, and end when the engine stops.
-pub(super) fn memcached(
-    engine: &Engine,
-    device: &str,
-    (limits, port): (Limits, u16),
-    policy: &Policy,
-    cpus: &[CpuId],
-) -> Result<Vec<Started>, ServeError> {
-    let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, seconds);
-    let epoch = unix - seconds(Duration::from_nanos(napkin_engine::now()));
-    let service = Memcached::new(limits, epoch)?;
-    let napis = engine.napis().into_iter().filter(|napi| napi.device == device);
-    let mut started = Vec::new();
-    for (napi, cpu) in napis.zip(cpus) {
-        let progress = Arc::<Progress>::default();
-        let thread =
-            start(engine, device, (service.clone(), port), policy, (napi.id, *cpu), &progress)?;
-        started.push((thread, progress));
-    }
-    Ok(started)
+/// What the threads of all devices serve together.
+pub(super) enum Streams {
+    Memcached(Memcached),
+    Memory(Export, MemoryStore),
+    Disk(Export, Disk),
 }
 
-/// Starts the thread of one queue.
-fn start<S>(
-    engine: &Engine,
-    device: &str,
-    (service, port): (S, u16),
-    policy: &Policy,
-    (napi_id, cpu): (u32, CpuId),
-    progress: &Arc<Progress>,
-) -> Result<JoinHandle<()>, ServeError>
-where
-    S: StreamService + Send + 'static,
-    S::Connection: Send,
-{
-    let mut worker = engine.stack(device)?.open_tcp(Some(napi_id), TcpLimits::default())?;
-    worker.listen(port)?;
-    let mut waits = ApplicationWait::new(engine, cpu, &worker.segments(), policy)?;
-    let mut pump = Pump::new(service);
-    let progress = Arc::clone(progress);
-    let own = engine.cpus().get(usize::from(cpu.0)).copied();
-    spawn(format!("app/{device}-{napi_id}"), own.into_iter().collect(), move || {
-        // An error is the engine's end.
-        let _ = waits.serve(&mut worker, &mut pump, |worker, pump| {
-            let counters = worker.counters();
-            progress.received.store(pump.served, Ordering::Relaxed);
-            progress.replied.store(pump.served, Ordering::Relaxed);
-            progress.failed.store(counters.send_failures, Ordering::Relaxed);
-            progress.no_listener.store(counters.unknown, Ordering::Relaxed);
-            progress.no_place.store(counters.refused + counters.pushed_out, Ordering::Relaxed);
-            true
-        });
-    })
+impl Streams {
+    /// An empty memcached.
+    ///
+    /// # Errors
+    /// Limits that contradict each other.
+    pub(super) fn memcached(limits: Limits) -> Result<Streams, ServeError> {
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, seconds);
+        let epoch = unix - seconds(Duration::from_nanos(napkin_engine::now()));
+        Ok(Streams::Memcached(Memcached::new(limits, epoch)?))
+    }
+
+    /// A remote disk.
+    ///
+    /// # Errors
+    /// Why the file, or memory of that size, cannot be served.
+    pub(super) fn disk(export: &Export) -> Result<Streams, ServeError> {
+        let streams = match &export.store {
+            Store::Memory(size) => Streams::Memory(export.clone(), MemoryStore::new(*size)?),
+            Store::File(path) => {
+                let disk = Disk::open(path, export.read_only)?;
+                // That it can be had at all is known before any device is made.
+                drop(disk.handle()?);
+                Streams::Disk(export.clone(), disk)
+            }
+        };
+        Ok(streams)
+    }
+
+    /// Starts the threads that serve `port` of `device`: one for each of its queues, on the CPUs given
+    /// (the engine's own numbers). They end when the engine stops.
+    pub(super) fn start(
+        &self,
+        engine: &Engine,
+        device: &str,
+        port: u16,
+        policy: &Policy,
+        cpus: &[CpuId],
+    ) -> Result<Vec<Started>, ServeError> {
+        let napis = engine.napis().into_iter().filter(|napi| napi.device == device);
+        let mut started = Vec::new();
+        for (napi, cpu) in napis.zip(cpus) {
+            let place = Place { engine, device, port, policy, napi_id: napi.id, cpu: *cpu };
+            started.push(match self {
+                Streams::Memcached(service) => {
+                    place.start(service.clone(), TcpLimits::DEFAULT, None)?
+                }
+                Streams::Memory(export, store) => {
+                    let service = Nbd::new(&export.name, export.read_only, store.clone())?;
+                    place.start(service, DISK_LIMITS, None)?
+                }
+                Streams::Disk(export, disk) => {
+                    let store = disk.handle()?;
+                    let event = Arc::clone(store.event());
+                    let service = Nbd::new(&export.name, export.read_only, store)?;
+                    place.start(service, DISK_LIMITS, Some(event))?
+                }
+            });
+        }
+        Ok(started)
+    }
+}
+
+/// Where one thread serves.
+struct Place<'a> {
+    engine: &'a Engine,
+    device: &'a str,
+    port: u16,
+    policy: &'a Policy,
+    napi_id: u32,
+    cpu: CpuId,
+}
+
+impl Place<'_> {
+    /// Starts the thread of one queue; `event` is signalled when something has ended that the service
+    /// had begun.
+    fn start<S>(
+        &self,
+        service: S,
+        limits: TcpLimits,
+        event: Option<Arc<OwnedFd>>,
+    ) -> Result<Started, ServeError>
+    where
+        S: StreamService + Send + 'static,
+        S::Connection: Send,
+    {
+        let Place { engine, device, port, policy, napi_id, cpu } = *self;
+        let mut worker = engine.stack(device)?.open_tcp(Some(napi_id), limits)?;
+        worker.listen(port)?;
+        let mut waits = ApplicationWait::new(engine, cpu, &worker.segments(), policy)?;
+        let relay = |event| {
+            Relay::start(format!("io/{device}-{napi_id}"), engine.cpus(), event, waits.waker())
+        };
+        let relay = event.map(relay).transpose()?;
+        let mut pump = Pump::new(service);
+        let progress = Arc::<Progress>::default();
+        let counted = Arc::clone(&progress);
+        let own = engine.cpus().get(usize::from(cpu.0)).copied();
+        let body = move || {
+            let _relay = relay;
+            // An error is the engine's end.
+            let _ = waits.serve(&mut worker, &mut pump, |worker, pump| {
+                let counters = worker.counters();
+                counted.received.store(pump.served, Ordering::Relaxed);
+                counted.replied.store(pump.served, Ordering::Relaxed);
+                counted.failed.store(counters.send_failures, Ordering::Relaxed);
+                counted.no_listener.store(counters.unknown, Ordering::Relaxed);
+                counted.no_place.store(counters.refused + counters.pushed_out, Ordering::Relaxed);
+                true
+            });
+        };
+        let thread = spawn(format!("app/{device}-{napi_id}"), own.into_iter().collect(), body)?;
+        Ok((thread, progress))
+    }
 }

@@ -48,6 +48,13 @@ pub trait StreamService {
         now: Ns,
     ) -> Served;
 
+    /// Takes what has ended that was begun for connections, and says whose these are: each is to be
+    /// looked at. Called by whoever runs the thread, before its connections are served.
+    fn collect(&mut self, _look_at: &mut dyn FnMut(Flow)) {}
+
+    /// Hands over what was begun since the last call; called after they were served.
+    fn submit(&mut self) {}
+
     /// Bytes of the longest request: a connection that has sent as many, and still wants to send more,
     /// is closed.
     fn longest_request(&self) -> usize;
@@ -122,6 +129,14 @@ impl<C> Pumped<C> {
 
 impl<S: StreamService> TcpApplication for Pump<S> {
     type State = Pumped<S::Connection>;
+
+    fn collect(&mut self, look_at: &mut dyn FnMut(Flow)) {
+        self.service.collect(look_at);
+    }
+
+    fn submit(&mut self) {
+        self.service.submit();
+    }
 
     fn opened(&mut self, flow: Flow) -> Self::State {
         self.opened += 1;

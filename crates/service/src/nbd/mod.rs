@@ -5,9 +5,8 @@
 //! is not here, and not offered: TLS, block status, cache, resize, fast zeroes, unfragmented reads.
 //!
 //! One [`Nbd`] a thread, each with a handle of the same [store](BlockStore). Operations that do not end
-//! at once are answered when they have ended, in any order, as the protocol allows: whoever runs the
-//! thread calls [`Nbd::collect`] before and [`Nbd::submit`] after its connections are served, and has
-//! itself woken by the store between.
+//! at once are answered when they have ended, in any order, as the protocol allows: the store wakes
+//! whoever runs the thread, and he [collects](StreamService::collect) them.
 
 mod handshake;
 pub mod memory;
@@ -106,20 +105,6 @@ impl<S: BlockStore> Nbd<S> {
     pub fn store_mut(&mut self) -> &mut S {
         &mut self.operations.store
     }
-
-    /// Takes the operations that have ended, and tells of each whose connection is to be looked at.
-    pub fn collect(&mut self, mut look_at: impl FnMut(Flow)) {
-        while let Some(ended) = self.operations.store.ended() {
-            if let Some(owner) = self.operations.owners.remove(&ended.0.tag) {
-                look_at(owner.take(ended));
-            }
-        }
-    }
-
-    /// Hands over the operations that have begun.
-    pub fn submit(&mut self) {
-        self.operations.store.submit();
-    }
 }
 
 impl<S: BlockStore> StreamService for Nbd<S> {
@@ -166,6 +151,18 @@ impl<S: BlockStore> StreamService for Nbd<S> {
                 Served::Took(bytes)
             }
         }
+    }
+
+    fn collect(&mut self, look_at: &mut dyn FnMut(Flow)) {
+        while let Some(ended) = self.operations.store.ended() {
+            if let Some(owner) = self.operations.owners.remove(&ended.0.tag) {
+                look_at(owner.take(ended));
+            }
+        }
+    }
+
+    fn submit(&mut self) {
+        self.operations.store.submit();
     }
 
     fn longest_request(&self) -> usize {

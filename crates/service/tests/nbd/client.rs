@@ -151,7 +151,7 @@ impl<S: BlockStore> Client<S> {
     pub(crate) fn look(&mut self) {
         loop {
             let mut happened = false;
-            self.nbd.collect(|_| happened = true);
+            self.nbd.collect(&mut |_| happened = true);
             if !self.closed {
                 self.nbd.proceed(&mut self.session, &mut self.output, 0);
             }
@@ -184,7 +184,7 @@ impl<S: BlockStore> Client<S> {
             self.nbd.submit();
             // What has ended by now is the next round's.
             let mut ended = false;
-            self.nbd.collect(|_| ended = true);
+            self.nbd.collect(&mut |_| ended = true);
             if !happened && !ended {
                 return;
             }

@@ -48,20 +48,23 @@ pub struct TcpLimits {
 
 impl Default for TcpLimits {
     fn default() -> TcpLimits {
-        TcpLimits {
-            connections: 16_384,
-            half_open: 1_024,
-            receive_buffer: 16 * 1_024,
-            send_buffer: 32 * 1_024,
-            handshake: 10_000 * MILLISECOND,
-            keep_alive: 60_000 * MILLISECOND,
-            peer_timeout: 120_000 * MILLISECOND,
-            segments: 4_096,
-        }
+        TcpLimits::DEFAULT
     }
 }
 
 impl TcpLimits {
+    /// Those of a server of many small requests.
+    pub const DEFAULT: TcpLimits = TcpLimits {
+        connections: 16_384,
+        half_open: 1_024,
+        receive_buffer: 16 * 1_024,
+        send_buffer: 32 * 1_024,
+        handshake: 10_000 * MILLISECOND,
+        keep_alive: 60_000 * MILLISECOND,
+        peer_timeout: 120_000 * MILLISECOND,
+        segments: 4_096,
+    };
+
     pub(super) fn handshake_timeout(&self) -> Duration {
         Duration::from_micros(self.handshake / 1_000)
     }
@@ -99,6 +102,13 @@ pub trait TcpApplication {
     /// Something has changed: bytes came, there is room to send, the peer has ended its side, or the
     /// connection is closed ([`ByteStream::is_closed`]), which is the last call for it.
     fn ready(&mut self, state: &mut Self::State, stream: &mut impl ByteStream, now: Ns);
+
+    /// Names the connections for which something has ended that was begun earlier: they are ready.
+    /// Called before connections are looked at.
+    fn collect(&mut self, _look_at: &mut dyn FnMut(Flow)) {}
+
+    /// Hands over what was begun since the last call. Called after connections were looked at.
+    fn submit(&mut self) {}
 }
 
 /// Why a port is not listened to, or a connection not begun.
@@ -254,12 +264,29 @@ impl<T> TcpWorker<T> {
             }
             self.mark(place);
         }
-        let mut changed = std::mem::take(&mut self.changed);
-        for place in changed.drain(..) {
-            self.look(place, now, application);
+        self.collect(application);
+        loop {
+            let mut changed = std::mem::take(&mut self.changed);
+            for place in changed.drain(..) {
+                self.look(place, now, application);
+            }
+            self.changed = changed;
+            application.submit();
+            // What was done at once, such as a read of what is in memory, is answered at once.
+            self.collect(application);
+            if self.changed.is_empty() {
+                return taken;
+            }
         }
-        self.changed = changed;
-        taken
+    }
+
+    /// Notes the connections for which something has ended.
+    fn collect<A: TcpApplication<State = T>>(&mut self, application: &mut A) {
+        application.collect(&mut |flow| {
+            if let Some(place) = self.places.get(&flow).copied() {
+                self.mark(place);
+            }
+        });
     }
 
     /// When [`step`](TcpWorker::step) is to be called even if no segment comes; [`NEVER`] if at no time.

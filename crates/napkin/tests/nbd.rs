@@ -1,0 +1,316 @@
+//! `napkin serve nbd` on a TAP device, spoken to by clients that know nothing of napkin.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use common::namespace::needs_rights;
+use common::{LONG, Place, Served, text};
+use napkin_os::rights::Right;
+use napkin_testing::{needs, needs_program, test};
+use rustix::process::Signal;
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
+const FUA: u16 = 1;
+
+/// A server, and where it is.
+struct Server {
+    served: Served,
+    at: SocketAddr,
+    place: Place,
+}
+
+/// Starts one on a file of 64 MiB, or with `--size` in memory; `n` tells those of this process apart.
+fn serve(n: u8, policy: &str, more: &[&str]) -> Server {
+    needs_rights(&[Right::NetAdmin]);
+    needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
+    let place = Place::new(&format!("nbd{n}"));
+    let disk = std::fs::File::create(place.socket("disk")).expect("a file");
+    disk.set_len(64 << 20).expect("a size");
+    let (served, at) = start(n, policy, more, &place);
+    Server { served, at, place }
+}
+
+fn start(n: u8, policy: &str, more: &[&str], place: &Place) -> (Served, SocketAddr) {
+    let id = std::process::id();
+    let ours = Ipv4Addr::new(198, 18, (id % 250) as u8, 1 + 4 * n);
+    let (device, address) = (format!("tap:nkn{}x{n}", id % 100_000), format!("{ours}/30"));
+    let disk = place.socket("disk");
+    let file = ["--file", disk.to_str().expect("a plain path")];
+    let file = if more.contains(&"--size") { &[][..] } else { &file };
+    let args = ["nbd", "--device", &device, "--address", &address, "--policy", policy];
+    let served = Served::start(&place.socket("a.sock"), &[&args, file, more].concat());
+    if let Err(said) = &served {
+        needs(!said.contains("io_uring"), "io_uring");
+    }
+    (served.expect("it starts"), (ours, 10_809).into())
+}
+
+impl Server {
+    fn uri(&self) -> String {
+        format!("nbd://{}", self.at)
+    }
+
+    /// Connects, and is past the handshake.
+    fn connect(&self) -> Client {
+        let stream = TcpStream::connect_timeout(&self.at, LONG).expect("it answers");
+        stream.set_read_timeout(Some(LONG)).expect("a timeout");
+        stream.set_nodelay(true).expect("an option");
+        let mut client = Client(stream);
+        assert_eq!(client.take(18), *b"NBDMAGICIHAVEOPT\x00\x03");
+        // No zeroes; the default export.
+        client.send(&[&3u32.to_be_bytes()[..], b"IHAVEOPT", &[0, 0, 0, 1, 0, 0, 0, 0]].concat());
+        client.take(10);
+        client
+    }
+}
+
+/// A client's connection, with simple replies.
+struct Client(TcpStream);
+
+impl Client {
+    #[track_caller]
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).expect("it takes it");
+    }
+
+    #[track_caller]
+    fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let mut taken = vec![0; bytes];
+        self.0.read_exact(&mut taken).expect("an answer");
+        taken
+    }
+
+    /// A request's reply, without an error.
+    #[track_caller]
+    fn ask(&mut self, command: u16, flags: u16, at: u64, length: usize, payload: &[u8]) -> Vec<u8> {
+        self.send(&[&request(command, flags, at, length)[..], payload].concat());
+        let head = self.take(16);
+        assert_eq!(head[..8], *b"\x67\x44\x66\x98\0\0\0\0", "the reply's head");
+        self.take(if command == READ { length } else { 0 })
+    }
+
+    #[track_caller]
+    fn write(&mut self, flags: u16, at: u64, bytes: &[u8]) {
+        self.ask(WRITE, flags, at, bytes.len(), bytes);
+    }
+
+    #[track_caller]
+    fn read(&mut self, at: u64, length: usize) -> Vec<u8> {
+        self.ask(READ, 0, at, length, b"")
+    }
+}
+
+fn request(command: u16, flags: u16, at: u64, length: usize) -> Vec<u8> {
+    let (flags, command) = (flags.to_be_bytes(), command.to_be_bytes());
+    let head = [&0x2560_9513u32.to_be_bytes()[..], &flags, &command, &[7; 8]].concat();
+    [&head[..], &at.to_be_bytes(), &(length as u32).to_be_bytes()].concat()
+}
+
+/// Bytes that differ from place to place.
+fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mix = |place: u64| (place ^ seed.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x2545_f491_4f6c);
+    (0..length as u64).map(|place| (mix(place) >> 24) as u8).collect()
+}
+
+/// Runs a program, and returns what it says.
+#[track_caller]
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().expect("it is installed");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {said}");
+    said
+}
+
+#[test]
+fn nbdinfo_is_told_what_the_export_can() {
+    needs_program("nbdinfo");
+    let server = serve(0, "base", &["--export", "scratch"]);
+    let uri = format!("{}/scratch", server.uri());
+    for said in [run("nbdinfo", &[&uri]), run("nbdinfo", &["--list", &server.uri()])] {
+        for line in [
+            "newstyle-fixed without TLS, using structured packets",
+            "export=\"scratch\"",
+            "export-size: 67108864 (64M)",
+            "is_read_only: false",
+            "can_flush: true",
+            "can_fua: true",
+            "can_multi_conn: true",
+            "can_trim: true",
+            "can_zero: true",
+            "block_size_maximum: 33554432",
+        ] {
+            assert!(said.contains(line), "{line} in {said}");
+        }
+    }
+    let output = Command::new("nbdinfo").arg(format!("{}/other", server.uri())).output();
+    assert!(!output.expect("it runs").status.success(), "there is no such export");
+}
+
+#[test]
+fn nbdcopy_copies_both_ways_under_every_kind_of_policy() {
+    needs_program("nbdcopy");
+    let bytes = pattern(1, 20_000_001);
+    for (n, (policy, memory)) in (1..).zip([
+        ("base", false),
+        ("suspend20", false),
+        ("fullbusy", false),
+        ("threaded", false),
+        ("defer20", true),
+    ]) {
+        let more: &[&str] = if memory { &["--size", "64M"] } else { &[] };
+        let mut server = serve(n, policy, &[&["--queues", "2"], more].concat());
+        let path = |name: &str| server.place.socket(name).to_str().expect("plain").to_owned();
+        let (there, back) = (path("there"), path("back"));
+        std::fs::write(&there, &bytes).expect("a file");
+        run("nbdcopy", &["--flush", &there, &server.uri()]);
+        // Of the requests' sizes that differ from the pieces'.
+        for size in ["32768", "1048576", "33554432"] {
+            let uri = server.uri();
+            run("nbdcopy", &["--request-size", size, "--no-extents", &uri, &back]);
+            let copied = std::fs::read(&back).expect("a file");
+            assert!(copied.len() == 64 << 20 && copied.starts_with(&bytes), "{policy} {size}");
+        }
+        server.served.signal(Signal::TERM);
+        assert!(server.served.end().success(), "{policy}");
+        if !memory {
+            let disk = std::fs::read(server.place.socket("disk")).expect("the file");
+            assert!(disk.starts_with(&bytes), "{policy}: the file itself");
+        }
+    }
+}
+
+#[test]
+fn fio_verifies_what_it_has_written() {
+    needs_program("fio");
+    for (n, (policy, sizes)) in (6..).zip([("base", "512-64k"), ("suspend20", "4k-1m")]) {
+        let server = serve(n, policy, &["--queues", "2"]);
+        let (uri, sizes) = (format!("--uri={}", server.uri()), format!("--bsrange={sizes}"));
+        let said = run(
+            "fio",
+            &[
+                "--name=verify",
+                "--ioengine=nbd",
+                &uri,
+                "--rw=randrw",
+                &sizes,
+                "--size=16M",
+                "--iodepth=16",
+                "--verify=crc32c",
+                "--verify_fatal=1",
+                "--fsync=50",
+            ],
+        );
+        assert!(said.contains("err= 0"), "{said}");
+    }
+}
+
+#[test]
+fn what_was_flushed_survives_a_kill() {
+    let mut server = serve(8, "suspend20", &["--queues", "2"]);
+    for round in 0..3u64 {
+        let (flushed, forced) = (pattern(round, 3_000_000), pattern(round + 100, 300_000));
+        let mut client = server.connect();
+        client.write(0, 1_001, &flushed);
+        client.ask(FLUSH, 0, 0, 0, b"");
+        client.write(FUA, 40_000_000, &forced);
+        // And in the middle of another write.
+        client.send(&request(WRITE, 0, 50_000_000, 1_000_000));
+        client.send(&[1; 500_000]);
+        server.served.signal(Signal::KILL);
+        assert!(!server.served.end().success());
+        (server.served, server.at) = start(8, "suspend20", &["--queues", "2"], &server.place);
+        let mut client = server.connect();
+        assert!(client.read(1_001, flushed.len()) == flushed, "what was flushed");
+        assert!(client.read(40_000_000, forced.len()) == forced, "what was forced");
+    }
+}
+
+#[test]
+fn connections_on_all_queues_see_one_disk() {
+    for (n, more) in (9..).zip([&["--queues", "4"][..], &["--queues", "4", "--size", "1M"]]) {
+        let server = serve(n, "base", more);
+        let mut clients: Vec<Client> = (0..16).map(|_| server.connect()).collect();
+        for (turn, client) in clients.iter_mut().enumerate() {
+            client.write(0, turn as u64 * 1_000, &[turn as u8; 1_000]);
+        }
+        clients.reverse();
+        let all: Vec<u8> = (0..16_000).map(|place| (place / 1_000) as u8).collect();
+        for client in &mut clients {
+            assert!(client.read(0, 16_000) == all);
+        }
+    }
+}
+
+#[test]
+fn who_reads_nothing_dribbles_or_dies_harms_nobody_else() {
+    let mut server = serve(11, "base", &[]);
+    let mut other = server.connect();
+    other.write(0, 0, &pattern(5, 100_000));
+    // One that asks for ever and never reads: it ends up waiting.
+    let mut greedy = server.connect();
+    greedy.0.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    let ask = request(READ, 0, 0, 32 << 20).repeat(1_000);
+    while greedy.0.write_all(&ask).is_ok() {}
+    // One whose every byte is a segment.
+    let mut slow = server.connect();
+    for byte in [&request(WRITE, FUA, 200_000, 50)[..], &[9; 50]].concat() {
+        slow.send(&[byte]);
+    }
+    assert_eq!(slow.take(16)[..8], *b"\x67\x44\x66\x98\0\0\0\0");
+    // Ones that go in the middle of a header, of a payload, and of an answer.
+    server.connect().send(&request(WRITE, 0, 0, 10)[..20]);
+    let mut gone = server.connect();
+    gone.send(&[&request(WRITE, 0, 300_000, 10_000_000)[..], &[1; 5_000]].concat());
+    drop(gone);
+    let mut deaf = server.connect();
+    deaf.send(&request(READ, 0, 0, 32 << 20));
+    deaf.take(1_000);
+    drop(deaf);
+    // One that is no client.
+    let mut stranger = server.connect();
+    stranger.send(b"GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(stranger.0.read(&mut [0; 9]).expect("its end"), 0);
+    assert!(other.read(0, 100_000) == pattern(5, 100_000));
+    assert_eq!(other.read(200_000, 50), [9; 50]);
+    let memory = std::fs::read_to_string(format!("/proc/{}/status", server.served.pid()));
+    let memory = memory.expect("it runs");
+    let held = memory.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
+    let held: u64 = held.trim().trim_end_matches(" kB").parse().expect("kilobytes");
+    assert!(held < 200_000, "{held} kB for a few connections");
+    drop(greedy);
+    server.served.signal(Signal::TERM);
+    assert!(server.served.end().success());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let place = Place::new("nbd-refused");
+    let nothing = place.socket("nothing");
+    let nothing = nothing.to_str().expect("plain");
+    for (args, code, part) in [
+        (&["--device", "synthetic"][..], 2, "give nbd a tap:NAME"),
+        (&["--device", "tap:nkz", "--size", "0"], 2, "1 byte to 64 GiB, not 0 bytes"),
+        (&["--device", "tap:nkz", "--size", "65G"], 2, "64 GiB"),
+        (&["--device", "tap:nkz", "--size", "1 GB"], 2, "as in 512M"),
+        (&["--device", "tap:nkz", "--size", "1M", "--file", nothing], 2, "cannot be used with"),
+        (&["--device", "tap:nkz", "--file", nothing], 1, "make one: truncate -s 1G"),
+        (&["--device", "tap:nkz", "--file", "/dev/null"], 1, "neither a file nor a block device"),
+        (&["--device", "tap:nkz", "--export", &"n".repeat(5_000)], 2, "at most 4096 bytes"),
+    ] {
+        let args = [&["serve", "nbd"], args].concat();
+        let output = common::napkin(args.iter().copied());
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+        assert!(error.contains(part), "{args:?}: {error}");
+    }
+    assert!(!Path::new(nothing).exists());
+}
+
+napkin_testing::main!();

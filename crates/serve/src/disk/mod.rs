@@ -1,0 +1,104 @@
+//! A file or block device as an NBD export's store: io_uring, so that no thread of the application
+//! waits for a disk.
+
+mod relay;
+mod ring;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use thiserror::Error;
+
+pub(super) use relay::Relay;
+pub use ring::FileStore;
+
+/// Why a file or device cannot be served.
+#[derive(Debug, Error)]
+pub enum DiskError {
+    /// It could not be opened.
+    #[error(
+        "cannot open {}: {source}{}", path.display(),
+        if source.kind() == io::ErrorKind::NotFound {
+            format!("; make one: truncate -s 1G {}", path.display())
+        } else { String::new() }
+    )]
+    Open {
+        /// Where.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// A directory, a pipe, a terminal.
+    #[error("{} is neither a file nor a block device", .0.display())]
+    Kind(PathBuf),
+    /// There is nothing to serve.
+    #[error("{path} is empty: give it a size: truncate -s 1G {path}", path = .0.display())]
+    Empty(PathBuf),
+    /// Another server has it.
+    #[error("{} is in use: another program has locked it (lsof shows which)", .0.display())]
+    Locked(PathBuf),
+    /// No ring is to be had.
+    #[error(
+        "cannot use io_uring, which --file needs: {0}; allow it (sysctl kernel.io_uring_disabled=0, or \
+         io_uring_setup in the container's seccomp profile), or serve memory with --size"
+    )]
+    Ring(io::Error),
+}
+
+/// A file or block device that is served, locked for as long: against writers, and if it is written,
+/// against everybody.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    file: Arc<File>,
+    size: u64,
+}
+
+impl Disk {
+    /// Opens it. Its size is the export's from then on.
+    ///
+    /// # Errors
+    /// What it is, or who has it.
+    pub fn open(path: &Path, read_only: bool) -> Result<Disk, DiskError> {
+        let failed = |source| DiskError::Open { path: path.to_owned(), source };
+        // Before it is opened, for that may wait (a pipe) or do something (a terminal).
+        let kind = path.metadata().map_err(failed)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(DiskError::Kind(path.to_owned()));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(!read_only);
+        if kind.is_block_device() && !read_only {
+            // Refused while it is mounted, or part of another device.
+            options.custom_flags(libc::O_EXCL);
+        }
+        let mut file = options.open(path).map_err(failed)?;
+        let lock = match read_only {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        flock(&file, lock).map_err(|error| match error {
+            Errno::WOULDBLOCK => DiskError::Locked(path.to_owned()),
+            error => failed(error.into()),
+        })?;
+        // Of a block device, too.
+        let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        match size {
+            0 => Err(DiskError::Empty(path.to_owned())),
+            _ => Ok(Disk { file: Arc::new(file), size }),
+        }
+    }
+
+    /// A handle for one thread. All see one file: the operating system's cache is theirs together, and
+    /// a flush of one covers what any has written.
+    ///
+    /// # Errors
+    /// If this kernel, or whoever confines this process, does not permit io_uring.
+    pub fn handle(&self) -> Result<FileStore, DiskError> {
+        FileStore::new(Arc::clone(&self.file), self.size).map_err(DiskError::Ring)
+    }
+}

@@ -1,0 +1,233 @@
+//! One thread's operations on a file, by io_uring.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use io_uring::types::{Fd, FsyncFlags};
+use io_uring::{IoUring, opcode, squeue};
+use napkin_service::nbd::{Action, BlockStore, Ended, Operation, StoreError};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+/// Operations that the kernel has at a time; the others wait here. The completion queue has room for
+/// twice as many.
+const ENTRIES: u32 = 128;
+/// Written where a range cannot be made zero otherwise.
+static ZEROES: [u8; 64 * 1_024] = [0; 64 * 1_024];
+
+/// One thread's handle of a file.
+pub struct FileStore {
+    ring: IoUring,
+    file: Arc<File>,
+    size: u64,
+    /// Signalled when operations have ended.
+    event: Arc<OwnedFd>,
+    /// By number, which is what the kernel tells of them.
+    jobs: Vec<Option<Job>>,
+    free: Vec<usize>,
+    /// Not handed over yet.
+    waiting: VecDeque<usize>,
+    /// With the kernel.
+    handed: u32,
+}
+
+/// An operation, and how much of it is done.
+#[derive(Debug)]
+struct Job {
+    operation: Operation,
+    /// Bytes.
+    done: u64,
+    /// It writes zeroes, for want of another way.
+    by_hand: bool,
+}
+
+impl FileStore {
+    pub(super) fn new(file: Arc<File>, size: u64) -> io::Result<FileStore> {
+        let ring = IoUring::new(ENTRIES)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC)?;
+        ring.submitter().register_eventfd(event.as_raw_fd())?;
+        Ok(FileStore {
+            ring,
+            file,
+            size,
+            event: Arc::new(event),
+            jobs: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            handed: 0,
+        })
+    }
+
+    /// Signalled whenever operations have ended that [`ended`](BlockStore::ended) will tell of.
+    pub(crate) fn event(&self) -> &Arc<OwnedFd> {
+        &self.event
+    }
+
+    /// What the kernel is asked to do next for a job.
+    fn entry(&mut self, number: usize) -> Option<squeue::Entry> {
+        let job = self.jobs.get_mut(number)?.as_mut()?;
+        let fd = Fd(self.file.as_raw_fd());
+        let at = job.operation.offset + job.done;
+        let done = job.done as usize;
+        let (punch, zero) = (libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE);
+        let allocate = |length, mode| {
+            let entry = opcode::Fallocate::new(fd, length).offset(at);
+            entry.mode(mode | libc::FALLOC_FL_KEEP_SIZE).build()
+        };
+        let entry = match &mut job.operation.action {
+            Action::Read(bytes) => {
+                let rest = &mut bytes[done..];
+                // A piece of a request: it is far below 4 GiB.
+                opcode::Read::new(fd, rest.as_mut_ptr(), rest.len() as u32).offset(at).build()
+            }
+            Action::Write(bytes) => {
+                let rest = &bytes[done..];
+                opcode::Write::new(fd, rest.as_ptr(), rest.len() as u32).offset(at).build()
+            }
+            Action::Zero { length, .. } if job.by_hand => {
+                let bytes = (*length - job.done).min(ZEROES.len() as u64) as u32;
+                opcode::Write::new(fd, ZEROES.as_ptr(), bytes).offset(at).build()
+            }
+            Action::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+            Action::Trim(length) | Action::Zero { length, hole: true } => allocate(*length, punch),
+            Action::Zero { length, hole: false } => allocate(*length, zero),
+        };
+        Some(entry.user_data(number as u64))
+    }
+
+    /// The kernel has done something of a job. What ended; `None` if more of it is to be done.
+    fn settle(&mut self, number: usize, result: i32) -> Option<Ended> {
+        let job = self.jobs.get_mut(number)?.as_mut()?;
+        let length = match &job.operation.action {
+            Action::Read(bytes) | Action::Write(bytes) => Some(bytes.len() as u64),
+            Action::Zero { length, .. } if job.by_hand => Some(*length),
+            _ => None,
+        };
+        let errno = (result < 0).then(|| Errno::from_raw_os_error(result.wrapping_neg()));
+        let ended = match (errno, length) {
+            (Some(Errno::INTR | Errno::AGAIN), _) => None,
+            // Of this kind of file, or not so aligned; a trim need not do anything.
+            (Some(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS), None) => {
+                match &job.operation.action {
+                    Action::Trim(_) => Some(Ok(())),
+                    Action::Zero { .. } => {
+                        job.by_hand = true;
+                        None
+                    }
+                    _ => Some(Err(StoreError::Io)),
+                }
+            }
+            (Some(errno), _) => Some(Err(meaning(errno))),
+            // The file has become shorter, or the device takes nothing.
+            (None, Some(_)) if result == 0 => Some(Err(StoreError::Io)),
+            (None, Some(length)) => {
+                job.done += u64::from(result.unsigned_abs());
+                (job.done >= length).then_some(Ok(()))
+            }
+            (None, None) => Some(Ok(())),
+        };
+        match ended {
+            Some(result) => {
+                self.free.push(number);
+                self.jobs[number].take().map(|job| (job.operation, result))
+            }
+            None => {
+                self.waiting.push_back(number);
+                None
+            }
+        }
+    }
+
+    /// Takes a completion from the kernel.
+    fn completed(&mut self) -> Option<(usize, i32)> {
+        let completion = self.ring.completion().next()?;
+        self.handed -= 1;
+        Some((completion.user_data() as usize, completion.result()))
+    }
+}
+
+/// An error of the kernel's, as the protocol has words for it.
+fn meaning(errno: Errno) -> StoreError {
+    match errno {
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => StoreError::NoSpace,
+        Errno::PERM | Errno::ACCESS | Errno::ROFS => StoreError::NotPermitted,
+        _ => StoreError::Io,
+    }
+}
+
+impl BlockStore for FileStore {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn begin(&mut self, operation: Operation) -> Option<Ended> {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.jobs.push(None);
+            self.jobs.len() - 1
+        });
+        self.jobs[number] = Some(Job { operation, done: 0, by_hand: false });
+        self.waiting.push_back(number);
+        None
+    }
+
+    fn ended(&mut self) -> Option<Ended> {
+        loop {
+            let (number, result) = self.completed()?;
+            if let Some(ended) = self.settle(number, result) {
+                return Some(ended);
+            }
+        }
+    }
+
+    fn submit(&mut self) {
+        while self.handed < ENTRIES
+            && let Some(number) = self.waiting.pop_front()
+        {
+            let Some(entry) = self.entry(number) else { continue };
+            // SAFETY: its buffer, if it has one, is the job's, which stays in `jobs`, untouched, until
+            // its completion was taken; dropping the store waits for that, too. The file stays open.
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            if pushed.is_err() {
+                self.waiting.push_front(number);
+                break;
+            }
+            self.handed += 1;
+        }
+        if self.ring.submission().is_empty() {
+            return;
+        }
+        while let Err(error) = self.ring.submit() {
+            if error.kind() != io::ErrorKind::Interrupted {
+                // For want of memory, or because completions wait: the thread comes again.
+                let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        // The kernel reads and writes the jobs' buffers.
+        while self.handed > 0 {
+            let waited = self.ring.submit_and_wait(1);
+            while self.completed().is_some() {}
+            if waited.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for FileStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileStore")
+            .field("size", &self.size)
+            .field("handed", &self.handed)
+            .field("waiting", &self.waiting.len())
+            .finish_non_exhaustive()
+    }
+}
