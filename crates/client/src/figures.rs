@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use napkin_machine::load::LogBins;
+use napkin_traffic::LogBins;
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Fault, Refusal};

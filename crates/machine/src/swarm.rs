@@ -16,8 +16,8 @@ use crate::fault::Fault;
 use crate::machine::{Machine, Placement};
 use crate::net::packet::{Kind, Packet};
 use crate::profile::Profile;
-use crate::program::UdpSink;
 use crate::sched::id::{Affinity, Class, ThreadId};
+use crate::sink::UdpSink;
 use napkin_traffic::Rng;
 
 /// Virtual time of traffic and faults in one run.

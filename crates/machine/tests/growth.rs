@@ -2,7 +2,6 @@
 
 use napkin_core::{EpollContext, MILLISECOND};
 use napkin_machine::profile::Profile;
-use napkin_machine::program::UdpSink;
 use napkin_machine::*;
 use napkin_policy::Policy;
 

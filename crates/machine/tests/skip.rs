@@ -1,10 +1,7 @@
 //! Skipping what a spinning thread repeats equals stepping it: the same counts, times and latencies.
 
 use napkin_core::{EpollContext, MILLISECOND, Ns};
-use napkin_machine::load::Rate;
 use napkin_machine::profile::Profile;
-use napkin_machine::program::UdpSink;
-use napkin_machine::scenario::{Outcome, Run, memcached};
 use napkin_machine::*;
 use napkin_policy::Policy;
 use napkin_traffic::Rng;
@@ -73,24 +70,6 @@ fn a_sink_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
                     assert!(fewer * 2 < steps, "{policy} on {profile}: {fewer} of {steps} steps");
                 }
             }
-        }
-    }
-}
-
-fn served(policy: &str, rate: Rate, skip: bool) -> Outcome {
-    let profile = Profile::named("epyc-7662").unwrap_or_else(|error| panic!("{error}"));
-    let mut run = Run::new(&profile, policy.parse().expect("a policy"));
-    (run.warm_up, run.window, run.skip) = (5 * MILLISECOND, 10 * MILLISECOND, skip);
-    let outcome = memcached::run(run, memcached::Setup::published(rate)).expect("a run");
-    Outcome { steps: 0, ..outcome }
-}
-
-#[test]
-fn memcached_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
-    for policy in ["fullbusy", "napibusy"] {
-        for rate in [Rate::PerS(100e3), Rate::PerS(900e3), Rate::Max] {
-            let (stepped, skipped) = (served(policy, rate, false), served(policy, rate, true));
-            assert_eq!(stepped, skipped, "{policy} at {rate:?}");
         }
     }
 }

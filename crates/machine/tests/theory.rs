@@ -9,7 +9,6 @@ use std::rc::Rc;
 
 use napkin_core::{EpollContext, MICROSECOND, MILLISECOND, Ns};
 use napkin_machine::profile::Profile;
-use napkin_machine::program::UdpSink;
 use napkin_machine::*;
 use napkin_policy::Policy;
 

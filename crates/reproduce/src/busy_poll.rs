@@ -4,9 +4,10 @@
 //! tool's own estimate of the modelled round trips, and the true percentile beside it.
 
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, xsk_rr};
 use napkin_policy::Ns;
 use napkin_policy::Policy;
+use napkin_workload::machine::run;
+use napkin_workload::xsk_rr::machine as xsk_rr;
 
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
@@ -111,18 +112,18 @@ fn outcome(point: &Point, seed: u64) -> Result<Figures, String> {
         .find(|pace| f64::from(pace.name) == point.rate_per_s && pace.delay == delay)
         .ok_or_else(|| format!("no pace of the document is {}", load(point.rate_per_s, delay)))?;
     let ns = |s: f64| (s * 1e9) as Ns;
-    let run = scenario::Run {
+    let run = run::Run {
         seed,
         warm_up: ns(WARM_UP_S),
         window: ns(point.window_s),
-        ..scenario::Run::new(&point.profile, *policy)
+        ..run::Run::new(&point.profile, *policy)
     };
     let pace = xsk_rr::Pace { period: pace.period, delay: pace.delay };
     Ok(of(&xsk_rr::run(run, pace)?))
 }
 
 /// All figures of a run: those of every scenario, the tool's estimate and the receive calls.
-pub fn of(run: &xsk_rr::XskRr) -> Figures {
+pub fn of(run: &xsk_rr::RoundTrips) -> Figures {
     let mut estimator = PublishedEstimator::new();
     for (bucket, &count) in (0..).zip(&run.round_trips) {
         estimator.record_n(bucket * napkin_measure::estimator::BUCKET_NS, count);

@@ -6,9 +6,10 @@
 //! published. The paced pings, whose gaps a hold may or may not outlast, are a prediction.
 
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, flood_ping};
 use napkin_policy::InstancePolicy;
 use napkin_policy::Policy;
+use napkin_workload::flood_ping::machine as flood_ping;
+use napkin_workload::machine::run::{self, Outcome};
 
 use super::cell::{Cell, Modelled, Unit, number};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
@@ -116,15 +117,15 @@ pub struct Hold;
 ///
 /// # Errors
 /// If the profile has no ping, or refuses the HZ.
-fn outcome(point: &Point, seed: u64) -> Result<scenario::Outcome, String> {
+fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
     let ns = |s: f64| (s * 1e9) as napkin_policy::Ns;
     let mut profile = point.profile.clone();
     profile.set("kernel.hz", f64::from(point.hz)).map_err(|error| error.to_string())?;
-    let run = scenario::Run {
+    let run = run::Run {
         seed,
         warm_up: ns(WARM_UP_S),
         window: ns(point.window_s),
-        ..scenario::Run::new(&profile, point.mode.policy(point.hz))
+        ..run::Run::new(&profile, point.mode.policy(point.hz))
     };
     flood_ping::run(run, point.paced.then_some(PACE))
 }

@@ -6,9 +6,8 @@
 //! ([`change`]), never of a list.
 
 use napkin_machine::profile::Profile;
-use napkin_machine::program::Arrivals;
-use napkin_machine::scenario::oracle::{self, Scenario};
 use napkin_policy::{EpollPolicy, InstancePolicy};
+use napkin_workload::oracle::{self, Arrivals, Scenario};
 
 use self::change::{CHANGES, Change};
 pub use self::counts::Counted;

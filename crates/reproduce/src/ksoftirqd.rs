@@ -5,8 +5,9 @@
 //! was meant, which nobody has published.
 
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, udp_sink};
 use napkin_policy::Policy;
+use napkin_workload::machine::run::{self, Outcome};
+use napkin_workload::udp_sink::machine as udp_sink;
 
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
@@ -90,13 +91,13 @@ pub struct Ksoftirqd;
 ///
 /// # Errors
 /// If the profile has no sink, or its link cannot carry the rate.
-fn outcome(point: &Point, seed: u64) -> Result<scenario::Outcome, String> {
+fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
     let ns = |s: f64| (s * 1e9) as napkin_policy::Ns;
-    let run = scenario::Run {
+    let run = run::Run {
         seed,
         warm_up: ns(WARM_UP_S),
         window: ns(point.window_s),
-        ..scenario::Run::new(&point.profile, point.curve.policy())
+        ..run::Run::new(&point.profile, point.curve.policy())
     };
     udp_sink::run(run, point.offered_per_s)
 }

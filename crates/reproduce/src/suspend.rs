@@ -7,10 +7,10 @@
 
 mod regime;
 
-use napkin_machine::load::Rate;
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, Outcome, memcached};
 use napkin_policy::Policy;
+use napkin_workload::machine::run::{self, Outcome};
+use napkin_workload::memcached::machine::{self as memcached, Rate};
 use serde_json::Value;
 
 use self::regime::{Regime, by_construction, by_timer};
@@ -172,11 +172,11 @@ fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
         TargetQps::PerS(rate) => Rate::PerS(rate),
         TargetQps::Max => Rate::Max,
     };
-    let run = scenario::Run {
+    let run = run::Run {
         seed,
         warm_up: ns(point.warm_up_s),
         window: ns(point.window_s),
-        ..scenario::Run::new(&point.profile, policy)
+        ..run::Run::new(&point.profile, policy)
     };
     memcached::run(run, memcached::Setup::published(rate))
 }

@@ -6,9 +6,11 @@
 //! ([`FITTED`]); the rows of threads and of the workqueue are prediction.
 
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, Outcome, ssd, tcp_rr};
 use napkin_policy::Policy;
 use napkin_policy::{MILLISECOND, Ns};
+use napkin_workload::machine::run::{self, Outcome};
+use napkin_workload::ssd::machine as ssd;
+use napkin_workload::tcp_rr::machine as tcp_rr;
 
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
@@ -129,7 +131,7 @@ fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
         return Err(format!("no such row: {} {} {}", row.table, row.mode, row.size));
     };
     let window = (window as f64 * point.scale) as Ns;
-    let run = scenario::Run { seed, warm_up, window, ..scenario::Run::new(&point.profile, policy) };
+    let run = run::Run { seed, warm_up, window, ..run::Run::new(&point.profile, policy) };
     if row.table == TCP_RR {
         tcp_rr::run(run, tcp_rr::Setup::published(bytes))
     } else {

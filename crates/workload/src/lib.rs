@@ -2,7 +2,7 @@
 //!
 //! - [`Workload`]: what one is, in the worlds that have it. [`flood_ping`] (2007), [`udp_sink`] (2018),
 //!   [`xsk_rr`] (2025), [`memcached`] (2024), and two of 2020 have a folder each, with a file a world;
-//!   [`WORKLOADS`] lists them.
+//!   [`WORKLOADS`] lists them. [`oracle`] is what a real kernel's counts are compared with.
 //! - [`live`]: one that is set up on the engine ([`serving`]) or in the kernel ([`linux`]); [`mod@run`]: the
 //!   interleaved run of it; [`short`]: the short round.
 //! - [`machine`]: one on modelled hosts, planned, swarmed, fitted; [`sweep`]: many points of it.
@@ -20,6 +20,7 @@ pub mod live;
 pub mod machine;
 pub mod memcached;
 pub mod options;
+pub mod oracle;
 pub mod partial;
 mod ping;
 mod rate;
@@ -27,7 +28,7 @@ pub mod run;
 pub mod serving;
 pub mod setting;
 pub mod short;
-mod ssd;
+pub mod ssd;
 pub mod sweep;
 pub mod tcp_rr;
 pub mod udp_sink;

@@ -51,4 +51,4 @@ impl Packet {
 const SEGMENT: u32 = 1_538;
 
 /// Bytes of a full segment that are the stream's: headers of IP and of TCP with time stamps go off.
-pub(crate) const PAYLOAD: u32 = 1_448;
+pub const PAYLOAD: u32 = 1_448;

@@ -4,8 +4,8 @@
 //! Each is one thing, drawn from a range that something measured gives. None was made for a row.
 
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::oracle::Disturbance;
 use napkin_policy::{MICROSECOND, MILLISECOND};
+use napkin_workload::oracle::Disturbance;
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use napkin_machine::Who;
-use napkin_machine::scenario::oracle::Observed;
+use napkin_workload::oracle::Observed;
 use serde::{Deserialize, Serialize};
 
 use super::WITHIN;

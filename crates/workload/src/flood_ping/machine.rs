@@ -1,10 +1,16 @@
 //! The flood ping of 2007, modelled: the loads that it takes, and the published host's profile.
 
+mod load;
+mod program;
+mod scenario;
+
+use crate::machine::run::{Outcome, Run};
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, Outcome, Run};
 use serde_json::{Map, Value};
 
 use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, rate_of, whole};
+
+pub use scenario::run;
 
 /// 2007: a flood ping.
 #[derive(Debug)]
@@ -48,6 +54,6 @@ impl Scenario for FloodPing {
 
     fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
         let pace = Self::pace(load, run.profile).map_err(|error| error.to_string())?;
-        scenario::flood_ping::run(run, pace)
+        scenario::run(run, pace)
     }
 }

@@ -2,7 +2,7 @@
 
 pub mod engine;
 pub mod linux;
-mod machine;
+pub mod machine;
 
 use napkin_policy::{MICROSECOND, MILLISECOND, Policy};
 

@@ -13,8 +13,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::machine::run::Outcome;
 use napkin_core::{Counts, Owner};
-use napkin_machine::scenario::Outcome;
 use napkin_machine::{CpuUse, EpollUse, QueueUse, Use};
 use napkin_policy::NEVER;
 use napkin_traffic::Histogram;

@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 
+use crate::machine::run::{Outcome, Run};
 use napkin_machine::Trace;
 use napkin_machine::profile::{Profile, ProfileError};
-use napkin_machine::scenario::{Outcome, Run};
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_policy::{Policy, Time};
 use serde_json::{Map, Value, json};

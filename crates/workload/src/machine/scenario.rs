@@ -1,12 +1,12 @@
 //! The bench workloads as the machine has them: their loads, policies and published testbeds.
 //!
-//! A scenario itself (host, programs, client) is `napkin-machine`'s. Here is only what the command
+//! How one is built (host, program, clients) is in the workload's own folder. Here is only what the command
 //! line needs to run any of them: names, defaults, and the form of a load, which is one word.
 
 use std::fmt;
 
+use crate::machine::run::{Outcome, Run};
 use napkin_machine::profile::{Profile, Takes};
-use napkin_machine::scenario::{Outcome, Run};
 use napkin_policy::text::quoted;
 use serde_json::{Map, Value};
 

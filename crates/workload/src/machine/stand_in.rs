@@ -1,9 +1,9 @@
 //! A scenario for tests: one sink behind one queue, frames at a fixed rate.
 
+use crate::machine::run::{Outcome, Run, measure};
 use napkin_core::EpollContext;
+use napkin_machine::UdpSink;
 use napkin_machine::profile::Profile;
-use napkin_machine::program::UdpSink;
-use napkin_machine::scenario::{Outcome, Run, measure};
 use napkin_machine::{Affinity, Class, Client, Config, Kind, Machine, Packet, Placement};
 use napkin_policy::Ns;
 use serde_json::{Map, Value};

@@ -1,13 +1,19 @@
 //! memcached under mutilate (2024), modelled.
 
-use napkin_machine::load::Rate;
+mod load;
+mod program;
+mod scenario;
+
+use crate::machine::run::{Outcome, Run};
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, Outcome, Run};
 use serde_json::{Map, Value};
 
 use crate::machine::scenario::{
     LEAST_FRAME, LoadError, RATE_OR_MAX, Scenario, field, rate_of, whole,
 };
+
+pub use load::Rate;
+pub use scenario::{Setup, run};
 
 /// 2024: memcached under mutilate.
 #[derive(Debug)]
@@ -48,7 +54,7 @@ impl Scenario for Memcached {
 
     fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
         let rate = Self::rate(load, run.profile).map_err(|error| error.to_string())?;
-        let setup = scenario::memcached::Setup::of(run.profile, rate);
-        scenario::memcached::run(run, setup)
+        let setup = Setup::of(run.profile, rate);
+        scenario::run(run, setup)
     }
 }

@@ -2,7 +2,7 @@
 
 pub mod engine;
 pub mod linux;
-mod machine;
+pub mod machine;
 mod told;
 
 use napkin_client::Load;

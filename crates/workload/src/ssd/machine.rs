@@ -1,11 +1,17 @@
 //! Remote disk operations at a fixed rate (2020), modelled.
 
+mod load;
+mod program;
+mod scenario;
+
+use crate::machine::run::{Outcome, Run};
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, Outcome, Run};
 use napkin_policy::text::quoted;
 use serde_json::{Map, Value};
 
 use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, rate_of, size, whole};
+
+pub use scenario::{Setup, run};
 
 /// 2020: remote disk operations at a fixed rate.
 #[derive(Debug)]
@@ -15,13 +21,13 @@ pub(crate) struct Ssd;
 const OPERATIONS: &str = "bytes of an operation, a colon and operations a second, as in 4K:50000";
 
 impl Ssd {
-    fn setup(text: &str, profile: &Profile) -> Result<scenario::ssd::Setup, LoadError> {
+    fn setup(text: &str, profile: &Profile) -> Result<Setup, LoadError> {
         let form = OPERATIONS;
         let none = || LoadError::Form { given: quoted(text), form };
         let (bytes, rate) = text.split_once(':').ok_or_else(none)?;
         let bytes = size(bytes, form)?;
         let rate = rate_of(rate, profile, bytes.max(LEAST_FRAME), form)?;
-        Ok(scenario::ssd::Setup::published(bytes, rate))
+        Ok(Setup::published(bytes, rate))
     }
 }
 
@@ -51,7 +57,7 @@ impl Scenario for Ssd {
 
     fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
         let setup = Self::setup(load, run.profile).map_err(|error| error.to_string())?;
-        scenario::ssd::run(run, setup)
+        scenario::run(run, setup)
     }
 }
 

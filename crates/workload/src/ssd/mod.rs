@@ -1,6 +1,6 @@
 //! `ssd` (2020): remote disk operations at a fixed rate.
 
-mod machine;
+pub mod machine;
 
 use napkin_policy::Policy;
 

@@ -1,11 +1,17 @@
 //! Request and response over a thousand connections (2020), modelled.
 
+mod load;
+mod program;
+mod scenario;
+
+use crate::machine::run::{Outcome, Run};
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, Outcome, Run};
 use serde_json::{Map, Value};
 
 use super::SIZE;
 use crate::machine::scenario::{LoadError, Scenario, field, size};
+
+pub use scenario::{Setup, run};
 
 /// 2020: request and response over a thousand connections.
 #[derive(Debug)]
@@ -34,6 +40,6 @@ impl Scenario for TcpRr {
 
     fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
         let bytes = size(load, SIZE).map_err(|error| error.to_string())?;
-        scenario::tcp_rr::run(run, scenario::tcp_rr::Setup::published(bytes))
+        scenario::run(run, Setup::published(bytes))
     }
 }

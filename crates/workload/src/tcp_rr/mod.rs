@@ -1,7 +1,7 @@
 //! `tcp-rr` (2020): request and response over a thousand connections.
 
 pub mod engine;
-mod machine;
+pub mod machine;
 
 use napkin_policy::Policy;
 

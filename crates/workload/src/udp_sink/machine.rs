@@ -1,10 +1,16 @@
 //! The datagram sink of 2018, modelled.
 
+mod load;
+mod scenario;
+
+use crate::machine::run::{Outcome, Run};
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, Outcome, Run};
 use serde_json::{Map, Value};
 
 use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, per_second, whole};
+
+pub use load::Pktgen;
+pub use scenario::run;
 
 /// 2018: a datagram sink under a generator that does not care.
 #[derive(Debug)]
@@ -33,6 +39,6 @@ impl Scenario for UdpSink {
 
     fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
         let rate = per_second(load, run.profile, LEAST_FRAME).map_err(|error| error.to_string())?;
-        scenario::udp_sink::run(run, rate)
+        scenario::run(run, rate)
     }
 }

@@ -1,12 +1,18 @@
 //! xsk_rr over AF_XDP (2025), modelled.
 
+mod load;
+mod program;
+mod scenario;
+
+use crate::machine::run::{Outcome, Run};
 use napkin_machine::profile::Profile;
-use napkin_machine::scenario::{self, Outcome, Run};
 use napkin_policy::text::quoted;
 use napkin_policy::{MILLISECOND, Ns, Time};
 use serde_json::{Map, Value};
 
 use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, rate_of, whole};
+
+pub use scenario::{Pace, RoundTrips, run};
 
 /// 2025: xsk_rr over AF_XDP.
 #[derive(Debug)]
@@ -20,12 +26,12 @@ const PACE: &str = "frames a second, and after a colon for how long the applicat
 const LONGEST_DELAY: Ns = 1_000 * MILLISECOND;
 
 impl XskRr {
-    fn pace(text: &str, profile: &Profile) -> Result<scenario::xsk_rr::Pace, LoadError> {
+    fn pace(text: &str, profile: &Profile) -> Result<Pace, LoadError> {
         let (rate, delay) = text.split_once(':').unwrap_or((text, "0ns"));
         let rate = rate_of(rate, profile, LEAST_FRAME, PACE)?;
         let delay = delay.parse().ok().map(|Time(delay)| delay).filter(|it| *it <= LONGEST_DELAY);
         let delay = delay.ok_or_else(|| LoadError::Form { given: quoted(text), form: PACE })?;
-        Ok(scenario::xsk_rr::Pace { period: (1e9 / rate) as Ns, delay })
+        Ok(Pace { period: (1e9 / rate) as Ns, delay })
     }
 }
 
@@ -56,7 +62,7 @@ impl Scenario for XskRr {
 
     fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
         let pace = Self::pace(load, run.profile).map_err(|error| error.to_string())?;
-        scenario::xsk_rr::run(run, pace).map(|ran| ran.outcome)
+        scenario::run(run, pace).map(|ran| ran.outcome)
     }
 }
 
@@ -67,7 +73,7 @@ mod tests {
     #[test]
     fn a_pace_may_have_a_delay() {
         let pace = |text| XskRr::pace(text, &Profile::named("emulator-7.2").unwrap());
-        assert_eq!(pace("12000").unwrap(), scenario::xsk_rr::Pace { period: 83_333, delay: 0 });
+        assert_eq!(pace("12000").unwrap(), Pace { period: 83_333, delay: 0 });
         assert_eq!(pace("125000:6us").unwrap().delay, 6_000);
         for wrong in ["12000:", "12000:6", "12000:6m", "12000:2000ms", ":6us"] {
             assert!(pace(wrong).is_err(), "{wrong}");

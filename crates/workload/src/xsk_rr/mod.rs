@@ -1,7 +1,7 @@
 //! `xsk-rr` (2025): packets at a fixed rate, answered inline by a busy application.
 
 pub mod engine;
-mod machine;
+pub mod machine;
 
 use napkin_policy::Policy;
 

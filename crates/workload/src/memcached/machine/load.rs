@@ -1,0 +1,318 @@
+//! mutilate: several client machines that load a memcached server, one of which measures.
+//!
+//! Each connection has one request outstanding at most. It draws the times of its requests from a
+//! generalised Pareto distribution whatever the server does, but sends one that is due only when the
+//! answer to the last has been read, and stamps it then: what a late request has waited is not
+//! charged (coordinated omission). The true figure, from the time that was drawn, is kept beside it.
+//! Without a rate a connection sends its next request as soon as it has read an answer.
+//!
+//! A client's own network card interrupts at most once in a while, and for some of its queues at that
+//! period only, so that answers wait on the client, too. Its threads spin, and its network stack
+//! acknowledges every answer at once, unless the profile says otherwise.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use napkin_core::{MILLISECOND, Ns};
+use napkin_machine::{Client, Kind, Machine, Packet};
+
+use napkin_machine::profile::Profile;
+use napkin_traffic::sizes::{key_size, value_size};
+use napkin_traffic::{Histogram, LogBins, Rng, Schedule};
+
+/// Largest value that is drawn: what an answer of one frame holds. A larger one would be several.
+const LARGEST_VALUE: u32 = 1_400;
+/// Share of requests that write.
+const SETS: f64 = 0.03;
+/// Records of the store.
+const RECORDS: usize = 10_000;
+/// Bytes of a frame that are no payload: preamble, headers with time stamps, gap.
+const FRAME: u32 = 90;
+/// Bytes of a request and of an answer beside the key and the value.
+const REQUEST: u32 = 6;
+const STORED: u32 = 38;
+const ANSWER: u32 = 28;
+
+/// How much is asked of the server.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rate {
+    /// So many requests a second, of all connections together.
+    PerS(f64),
+    /// As many as it answers.
+    Max,
+}
+
+/// Where the connections are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Clients {
+    /// Connections, dealt out to the machines in turn.
+    pub connections: u32,
+    /// The server's queues.
+    pub queues: u16,
+    /// Client machines; the first measures.
+    pub machines: u32,
+}
+
+impl Clients {
+    /// The server's queue of each connection. The first queue has `hottest` more of them than the
+    /// mean, the last as much less, those between them evenly spaced shares: how a card's hash spreads
+    /// the addresses and ports of a few clients is a property of the testbed, not of a run.
+    pub(super) fn spread(&self, hottest: f64) -> Vec<u16> {
+        let last = f64::from(self.queues.saturating_sub(1).max(1));
+        let share = |queue: u16| {
+            let skew =
+                if self.queues > 1 { hottest * (1.0 - 2.0 * f64::from(queue) / last) } else { 0.0 };
+            (1.0 + skew) / f64::from(self.queues)
+        };
+        // Each client machine's connections are dealt alike: the one that measures is no exception.
+        let machines = self.machines.max(1);
+        let mut dealt = vec![0u32; usize::from(self.queues) * machines as usize];
+        (0..self.connections)
+            .map(|i| {
+                let dealt = &mut dealt[(i % machines) as usize * usize::from(self.queues)..];
+                // The one that is furthest behind its share.
+                let behind = |queue: &u16| {
+                    share(*queue) * f64::from(i / machines + 1)
+                        - f64::from(dealt[usize::from(*queue)])
+                };
+                let most =
+                    (0..self.queues).reduce(|a, b| if behind(&b) > behind(&a) { b } else { a });
+                let queue = most.unwrap_or(0);
+                dealt[usize::from(queue)] += 1;
+                queue
+            })
+            .collect()
+    }
+}
+
+/// What the clients have measured.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Measured {
+    /// Answers that were read, on all machines.
+    pub answers: u64,
+    /// Requests that were meant to be sent in the window, on all machines, sent or not; 0 without a
+    /// rate.
+    pub due: u64,
+    /// The first machine's latencies as it stamps them.
+    pub stamped: Histogram,
+    /// The same in its own bins.
+    pub bins: LogBins,
+    /// The first machine's latencies from the time when a request was meant to be sent.
+    pub intended: Histogram,
+}
+
+/// The percentiles of a window are those of the samples whose answers were read in it.
+#[derive(Debug, Clone)]
+struct Connection {
+    flow: u32,
+    /// Its queue on its client machine.
+    rx: u32,
+    measures: bool,
+    /// When the request outstanding was meant to be sent.
+    meant: Ns,
+    /// When the next ones are; none without a rate.
+    schedule: Option<Schedule>,
+}
+
+/// A receive queue of a client.
+#[derive(Debug, Clone, Copy)]
+struct Receive {
+    /// When it interrupts next, or last did.
+    interrupt: Ns,
+    /// Where in the period it interrupts, if it does so at that period only.
+    phase: Option<Ns>,
+}
+
+impl Receive {
+    /// When a frame that has come now is handed up.
+    fn handed_up(&mut self, now: Ns, moderation: Ns) -> Ns {
+        if let Some(phase) = self.phase {
+            return now + moderation - (now + phase) % moderation;
+        }
+        if self.interrupt <= now {
+            self.interrupt = now.max(self.interrupt + moderation);
+        }
+        self.interrupt
+    }
+}
+
+/// The clients.
+#[derive(Debug)]
+pub(super) struct Mutilate {
+    connections: Vec<Connection>,
+    /// The receive queues of all machines.
+    interrupts: Vec<Receive>,
+    moderation: Ns,
+    /// One way through a client, without waiting.
+    delay: Ns,
+    /// Whether it acknowledges each answer by a frame of its own.
+    acks: bool,
+    records: Vec<(u32, u32)>,
+    rng: Rng,
+    /// From when on it counts.
+    from: Ns,
+    measured: Rc<RefCell<Measured>>,
+}
+
+impl Mutilate {
+    /// Clients whose connection `i` is flow `i` of the machine. Answers read before `from` are not
+    /// counted.
+    pub(super) fn new(
+        profile: &Profile,
+        clients: Clients,
+        rate: Rate,
+        from: Ns,
+        seed: u64,
+    ) -> (Self, Rc<RefCell<Measured>>) {
+        let mut rng = Rng::new(seed);
+        let rx_queues = profile.count("memcached.client-queues").max(1) as u32;
+        let machines = clients.machines.max(1);
+        let mean = match rate {
+            Rate::PerS(rate) => Some(f64::from(clients.connections) * 1e9 / rate),
+            Rate::Max => None,
+        };
+        let connections: Vec<_> = (0..clients.connections)
+            .map(|i| {
+                let machine = i % machines;
+                let place = rng.below(u64::from(rx_queues)) as u32;
+                Connection {
+                    flow: i,
+                    rx: machine * rx_queues + place,
+                    measures: machine == 0,
+                    meant: 0,
+                    schedule: mean.map(|mean| Schedule::new(rng.split(), mean, 0)),
+                }
+            })
+            .collect();
+        let records: Vec<_> = (0..RECORDS)
+            .map(|_| (key_size(&mut rng), value_size(&mut rng, LARGEST_VALUE)))
+            .collect();
+        let moderation = profile.time("memcached.client-moderation");
+        let slow = profile.ratio("memcached.client-slow") * f64::from(rx_queues);
+        let receive: Vec<_> = (0..machines * rx_queues)
+            .map(|queue| {
+                let slow = f64::from(queue % rx_queues) < slow && moderation > 0;
+                Receive { interrupt: 0, phase: slow.then(|| rng.below(moderation)) }
+            })
+            .collect();
+        let measured = Rc::new(RefCell::new(Measured::default()));
+        let client = Mutilate {
+            connections,
+            interrupts: receive,
+            moderation,
+            delay: profile.time("memcached.client-delay") / 2,
+            acks: profile.on("memcached.client-acks"),
+            records,
+            rng: rng.split(),
+            from,
+            measured: Rc::clone(&measured),
+        };
+        (client, measured)
+    }
+
+    /// Sends a connection's next request when it is due, but not before `free`.
+    fn issue(&mut self, machine: &mut Machine<'_>, index: usize, free: Ns) {
+        let sets = self.rng.unit() < SETS;
+        let (key, value) = self.records[self.rng.below(RECORDS as u64) as usize];
+        let bytes = FRAME + REQUEST + key + if sets { STORED + value } else { 0 };
+        let answer = FRAME + if sets { REQUEST } else { ANSWER + key + value };
+        let connection = &mut self.connections[index];
+        let meant = match &mut connection.schedule {
+            Some(schedule) => {
+                let due = schedule.due();
+                schedule.advance();
+                due
+            }
+            None => free,
+        };
+        connection.meant = meant;
+        let at = meant.max(free);
+        let tag = index as u64 | u64::from(answer) << 32;
+        let packet = Packet::new(connection.flow, Kind::Data, bytes, tag, at);
+        machine.send_to_host_later(at + self.delay, packet);
+    }
+}
+
+/// How many bytes the answer to a request has.
+pub(super) fn answer_bytes(tag: u64) -> u32 {
+    (tag >> 32) as u32
+}
+
+impl Client for Mutilate {
+    fn start(&mut self, machine: &mut Machine<'_>) {
+        for index in 0..self.connections.len() {
+            // Without a rate they do not all begin at once.
+            let free = match self.connections[index].schedule {
+                Some(_) => 0,
+                None => self.rng.below(MILLISECOND),
+            };
+            self.issue(machine, index, free);
+        }
+    }
+
+    fn timer(&mut self, _: &mut Machine<'_>, _: u64) {}
+
+    fn receive(&mut self, machine: &mut Machine<'_>, packet: Packet) {
+        let now = machine.now();
+        let index = (packet.tag & u64::from(u32::MAX)) as usize;
+        let connection = &self.connections[index];
+        let queue = &mut self.interrupts[connection.rx as usize];
+        let interrupt = queue.handed_up(now, self.moderation);
+        if self.acks {
+            let ack = Packet::new(connection.flow, Kind::Ack, FRAME, 0, interrupt);
+            machine.send_to_host_later(interrupt, ack);
+        }
+        let read = interrupt + self.delay;
+        if now >= self.from {
+            let mut measured = self.measured.borrow_mut();
+            measured.answers += 1;
+            measured.due +=
+                u64::from(connection.schedule.is_some() && connection.meant >= self.from);
+            if connection.measures {
+                let latency = read.saturating_sub(packet.stamp);
+                measured.stamped.add(latency);
+                measured.bins.add(latency);
+                measured.intended.add(read.saturating_sub(connection.meant));
+            }
+        }
+        self.issue(machine, index, read);
+    }
+
+    /// Counts the requests that each connection owes: the one outstanding, and those behind it.
+    fn end(&mut self, end: Ns) {
+        let mut measured = self.measured.borrow_mut();
+        for connection in &mut self.connections {
+            let Some(schedule) = &mut connection.schedule else { continue };
+            let mut meant = connection.meant;
+            while meant < end {
+                measured.due += u64::from(meant >= self.from);
+                meant = schedule.due();
+                schedule.advance();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fullest_queue_has_its_share_of_every_client() {
+        let clients = Clients { connections: 4480, queues: 8, machines: 7 };
+        let spread = clients.spread(0.1);
+        let on = |queue: u16| spread.iter().filter(|&&it| it == queue).count();
+        assert_eq!([on(0), on(7)], [616, 504]);
+        assert!((1..8).all(|queue| on(queue) < on(queue - 1)));
+        let driver = spread.iter().step_by(7).filter(|&&it| it == 0).count();
+        assert!((82..=94).contains(&driver), "{driver} of 640");
+        let even = clients.spread(0.0);
+        assert!((0..8).all(|queue| even.iter().filter(|&&it| it == queue).count() == 560));
+    }
+
+    #[test]
+    fn one_queue_has_them_all() {
+        let clients = Clients { connections: 3, queues: 1, machines: 1 };
+        assert_eq!(clients.spread(0.1), [0, 0, 0]);
+    }
+}

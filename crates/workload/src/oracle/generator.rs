@@ -1,0 +1,216 @@
+//! A sender of datagrams on a CPU of the modelled machine: it sleeps to absolute times and sends
+//! bursts.
+//!
+//! On an emulator whose CPUs share one clock the generator's own work slows the receiver down, so it
+//! is a thread like any other and not a client outside of time. What it sends reaches the receiving
+//! queue directly: the other side of its own card is not modelled. The card takes a moment more than the
+//! call that sends: within a burst the next frame's stamp lies before this one's arrival.
+
+use napkin_core::Ns;
+use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
+
+use napkin_traffic::Rng;
+
+/// Bytes of a frame on the wire: 60 and its checksum.
+const FRAME: u32 = 64;
+
+/// When frames are sent: bursts at equal distances, perhaps in trains with silence in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Frames back to back; at least 1.
+    pub burst: u64,
+    /// From the begin of a burst to that of the next.
+    pub gap: Ns,
+    /// Bursts in a train; 0: the train does not end.
+    pub train_bursts: u64,
+    /// What a train is followed by, on top of the last gap.
+    pub off: Ns,
+}
+
+impl Arrivals {
+    /// When a frame is due, counted from the first one.
+    pub fn due(&self, frame: u64) -> Ns {
+        let burst = frame / self.burst.max(1);
+        let trains = burst.checked_div(self.train_bursts).unwrap_or(0);
+        burst * self.gap + trains * self.off
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum At {
+    Due,
+    Bed,
+    Slept,
+    Sending { stamp: Ns },
+}
+
+/// The program. It sends a few frames ahead (the receiver's warm-up), then what was asked for.
+#[derive(Debug)]
+pub(super) struct Generator {
+    flow: u32,
+    /// Another flow, which has the last of the frames that go ahead and every so many-th of the others;
+    /// 0: none of these.
+    pub second: Option<(u32, u64)>,
+    /// From a frame's stamp to its arrival.
+    send: Ns,
+    /// From there to the arrival of the next frame of a burst; at most `send`.
+    next: Ns,
+    /// Going to sleep.
+    sleep: Ns,
+    /// From its waking to its first stamp.
+    wake: Ns,
+    /// When the frames that go ahead are sent.
+    ahead: Vec<Ns>,
+    /// When the first of the others is.
+    start: Ns,
+    arrivals: Arrivals,
+    /// Each burst is due later by a time drawn up to this, and the seed of the draws.
+    pub late: (Ns, u64),
+    /// Each send takes longer by a time drawn up to this, and where the draws come from.
+    pub slower: (Ns, Rng),
+    total: u64,
+    sent: u64,
+    at: At,
+}
+
+impl Generator {
+    /// Sends to a flow: a frame at each of the times in `ahead`, and `total` frames from `start` on.
+    pub(super) fn new(
+        flow: u32,
+        [send, next, sleep, wake]: [Ns; 4],
+        ahead: Vec<Ns>,
+        start: Ns,
+        arrivals: Arrivals,
+        total: u64,
+    ) -> Self {
+        let total = total + ahead.len() as u64;
+        Generator {
+            flow,
+            second: None,
+            send,
+            next: next.min(send),
+            sleep,
+            wake,
+            ahead,
+            start,
+            arrivals,
+            late: (0, 0),
+            slower: (0, Rng::new(0)),
+            total,
+            sent: 0,
+            at: At::Due,
+        }
+    }
+
+    /// Where the next frame goes.
+    fn flow(&self) -> u32 {
+        let Some((second, every)) = self.second else { return self.flow };
+        let ahead = self.ahead.len() as u64;
+        let its = match (self.sent + 1).checked_sub(ahead + 1) {
+            None => self.sent + 1 == ahead,
+            Some(frame) => (frame + 1).checked_rem(every) == Some(0),
+        };
+        if its { second } else { self.flow }
+    }
+
+    /// When the next frame is due.
+    fn due(&self) -> Ns {
+        match self.ahead.get(self.sent as usize) {
+            Some(time) => *time,
+            None => {
+                let frame = self.sent - self.ahead.len() as u64;
+                self.start + self.arrivals.due(frame) + self.late(frame)
+            }
+        }
+    }
+}
+
+impl Generator {
+    /// How much later than it should a frame is due: as the rest of its burst.
+    fn late(&self, frame: u64) -> Ns {
+        let (most, seed) = self.late;
+        if most == 0 {
+            return 0;
+        }
+        Rng::new(seed.wrapping_add(frame / self.arrivals.burst.max(1))).below(most + 1)
+    }
+
+    /// How much longer than it should the next send takes.
+    fn slower(&mut self) -> Ns {
+        let (most, rng) = &mut self.slower;
+        if *most == 0 { 0 } else { rng.below(*most + 1) }
+    }
+}
+
+impl Program for Generator {
+    fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
+        let now = machine.now();
+        match self.at {
+            At::Due if self.sent == self.total => Act::Exit,
+            At::Due if now < self.due() => {
+                self.at = At::Bed;
+                Act::Kernel(self.sleep)
+            }
+            // Whoever waits may be woken early.
+            At::Bed | At::Slept if now < self.due() => {
+                self.at = At::Slept;
+                Act::Sleep(self.due())
+            }
+            At::Slept => {
+                self.at = At::Due;
+                Act::Kernel(self.wake)
+            }
+            At::Due | At::Bed => {
+                self.at = At::Sending { stamp: now };
+                Act::Kernel(self.send + self.slower())
+            }
+            At::Sending { stamp } => {
+                let frame = Packet::new(self.flow(), Kind::Data, FRAME, self.sent, stamp);
+                machine.send_from(me, frame);
+                self.sent += 1;
+                if self.sent < self.total && now >= self.due() {
+                    self.at = At::Sending { stamp: now - (self.send - self.next) };
+                    return Act::Kernel(self.next + self.slower());
+                }
+                self.at = At::Due;
+                Act::Kernel(0)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_flow_has_the_last_frame_ahead_and_every_fiftieth_of_the_others() {
+        let arrivals = Arrivals { burst: 1, gap: 1, train_bursts: 0, off: 0 };
+        let flows = |every: u64| {
+            let mut generator = Generator::new(7, [1; 4], vec![1, 2, 3], 10, arrivals, 100);
+            generator.second = Some((8, every));
+            let flow = |sent: u64| {
+                generator.sent = sent;
+                generator.flow()
+            };
+            let second = (0..103).map(flow).enumerate().filter(|(_, flow)| *flow == 8);
+            second.map(|(sent, _)| sent).collect::<Vec<_>>()
+        };
+        assert_eq!(flows(50), [2, 52, 102]);
+        assert_eq!(flows(0), [2]);
+    }
+
+    #[test]
+    fn bursts_stand_a_gap_apart() {
+        let arrivals = Arrivals { burst: 16, gap: 1_000_000, train_bursts: 0, off: 0 };
+        let due: Vec<Ns> = [0, 15, 16, 47].map(|frame| arrivals.due(frame)).into();
+        assert_eq!(due, [0, 0, 1_000_000, 2_000_000]);
+    }
+
+    #[test]
+    fn a_train_is_followed_by_silence_after_its_last_gap() {
+        let arrivals = Arrivals { burst: 1, gap: 50_000, train_bursts: 100, off: 19_950_000 };
+        assert_eq!(arrivals.due(99), 4_950_000);
+        assert_eq!(arrivals.due(100), 24_950_000, "20 ms after the last one");
+    }
+}

@@ -1,0 +1,172 @@
+//! A block service: threads that wait in an epoll of their own each, read requests, hand them to a
+//! storage device and answer when the device has finished.
+
+use napkin_core::Ns;
+use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
+
+use crate::machine::stream::{BURST, acknowledge, copying, packets};
+use napkin_machine::profile::Profile;
+use napkin_traffic::Rng;
+
+/// Most events that one wait returns.
+const MAX_EVENTS: u32 = 64;
+
+/// Bytes of a request or an answer that carries no data.
+pub(super) const HEADER: u32 = 64;
+
+/// A tag's bit that says: this request writes, its data come along.
+pub(super) const WRITES: u64 = 1 << 63;
+
+/// Where a tag counts the packets of a message that are still to come.
+pub(super) const MORE: u32 = 40;
+
+/// Packets still to come, by a packet's tag.
+pub(super) fn more(tag: u64) -> u64 {
+    (tag & !WRITES) >> MORE
+}
+
+/// A flash device behind a queue that is never full: how long it takes for a request.
+#[derive(Debug, Clone, Copy)]
+struct Device {
+    /// Median time for a request of the experiment's size.
+    median: f64,
+    spread: f64,
+    slow_share: f64,
+    slow: f64,
+}
+
+impl Device {
+    /// A profile's, for requests of so many bytes.
+    fn new(profile: &Profile, bytes: u32) -> Self {
+        let root = libm::sqrt(f64::from(bytes) / 1024.0);
+        Device {
+            median: profile.get("ssd.device") + profile.get("ssd.device-root") * root,
+            spread: profile.ratio("ssd.device-spread"),
+            slow_share: profile.ratio("ssd.slow-share"),
+            slow: profile.get("ssd.slow"),
+        }
+    }
+
+    /// One request's time.
+    fn time(&self, rng: &mut Rng) -> Ns {
+        let body = self.median * libm::exp(self.spread * rng.normal());
+        let slow = rng.unit() < self.slow_share;
+        (body + if slow { rng.exponential(self.slow) } else { 0.0 }) as Ns
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum At {
+    Waiting,
+    Ready,
+    Read {
+        packet: Packet,
+    },
+    /// The request is with the device.
+    Submitted {
+        packet: Packet,
+    },
+    /// The device has finished.
+    Finished {
+        packet: Packet,
+    },
+    Answered {
+        packet: Packet,
+    },
+}
+
+/// One thread of the service.
+#[derive(Debug)]
+pub(super) struct Ssd {
+    /// Half of the work on a request: before the device and after it.
+    half: Ns,
+    /// Bytes of an operation's data.
+    bytes: u32,
+    device: Device,
+    rng: Rng,
+    socket: u32,
+    at: At,
+}
+
+impl Ssd {
+    /// A thread that serves operations of so many bytes.
+    pub(super) fn new(profile: &Profile, bytes: u32, rng: Rng) -> Self {
+        let work = profile.time("ssd.work") + copying(profile.time("ssd.work-kib"), bytes);
+        let device = Device::new(profile, bytes);
+        Ssd { half: work / 2, bytes, device, rng, socket: 0, at: At::Waiting }
+    }
+
+    fn read(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
+        let cost = machine.config().cost;
+        match machine.receive(me, self.socket) {
+            Some((packet, _)) if packet.bytes == 0 => {
+                self.at = At::Finished { packet };
+                Act::User(self.half)
+            }
+            Some((packet, extra)) => {
+                self.at = At::Read { packet };
+                Act::Kernel(cost.recv + extra + copying(cost.copy, packet.bytes))
+            }
+            None => {
+                self.at = At::Ready;
+                Act::Kernel(0)
+            }
+        }
+    }
+
+    /// Bytes of the answer to a request.
+    fn answer(&self, packet: &Packet) -> u32 {
+        if packet.tag & WRITES == 0 { self.bytes } else { HEADER }
+    }
+}
+
+impl Program for Ssd {
+    fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
+        let cost = machine.config().cost;
+        match self.at {
+            At::Waiting => {
+                self.at = At::Ready;
+                Act::Epoll { timeout: None, max_events: MAX_EVENTS }
+            }
+            At::Ready => match machine.next_ready(me) {
+                Some(socket) => {
+                    self.socket = socket;
+                    self.read(machine, me)
+                }
+                None => {
+                    self.at = At::Waiting;
+                    Act::Kernel(0)
+                }
+            },
+            At::Read { packet } => {
+                acknowledge(machine, &packet);
+                if more(packet.tag) > 0 {
+                    return self.read(machine, me);
+                }
+                self.at = At::Submitted { packet };
+                Act::User(self.half)
+            }
+            At::Submitted { packet } => {
+                let at = machine.now() + self.device.time(&mut self.rng);
+                machine.client_timer(at, packet.tag & !WRITES);
+                self.read(machine, me)
+            }
+            At::Finished { packet } => {
+                self.at = At::Answered { packet };
+                let bytes = self.answer(&packet);
+                let frames = Ns::from(bytes.div_ceil(BURST));
+                // The device's pages go out as they are: nothing is copied.
+                Act::Kernel(cost.send + frames * cost.send_frame)
+            }
+            At::Answered { packet } => {
+                let queue = machine.queue_of(packet.flow);
+                packets(self.answer(&packet), |bytes, more| {
+                    let tag = (packet.tag & !WRITES) | more << MORE;
+                    let answer = Packet::new(packet.flow, Kind::Data, bytes, tag, packet.stamp);
+                    machine.transmit(queue, answer);
+                });
+                self.read(machine, me)
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A remote SSD at a fixed rate, as in the kthread polling experiment of 2020.
+//!
+//! A block service whose threads are much busier than those of `tcp_rr`, and which run wherever the
+//! scheduler puts them. Threads that poll, instances' own or the pool's, are pinned to a few CPUs;
+//! interrupts have a CPU each. Latency is that of the device above all, and it is the profile's.
+
+use napkin_core::EpollContext;
+use napkin_machine::{Affinity, Class, Config, Machine};
+
+use super::load::Ssd as Load;
+use super::program::Ssd;
+use crate::machine::flows::{deal_out, unpinned};
+use crate::machine::run::{Outcome, Run, measure};
+use napkin_traffic::Rng;
+
+/// Packets that a receive buffer holds.
+const SOCKET: u32 = 65_536;
+
+/// The set-up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Setup {
+    /// Connections; the document does not say how many there were.
+    pub connections: u32,
+    /// Bytes of an operation's data.
+    pub bytes: u32,
+    /// Operations a second.
+    pub per_second: f64,
+}
+
+impl Setup {
+    /// A published one, with as many connections as `tcp_rr` has flows.
+    pub fn published(bytes: u32, per_second: f64) -> Self {
+        Setup { connections: 1000, bytes, per_second }
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// If the profile has no `ssd` section, or the set-up has no connection, no data or no load.
+pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
+    run.profile.require("ssd").map_err(|error| error.to_string())?;
+    let loaded = setup.per_second.is_finite() && setup.per_second > 0.0;
+    if setup.connections == 0 || setup.bytes == 0 || !loaded {
+        return Err(format!(
+            "{setup:?}: connections, bytes and operations a second must be above 0"
+        ));
+    }
+    let config = Config::of(run.profile);
+    let cpus = config.processor.cpus;
+    let everywhere = Affinity { first: 0, last: cpus - 1 };
+    let polling = (run.profile.count("ssd.polling-cpus") as u16).min(cpus);
+    let placement = unpinned(config.nic.queues, Affinity { first: 0, last: polling - 1 });
+    let host = placement.host(cpus);
+    let threads = (run.profile.count("ssd.threads") as u32).min(setup.connections);
+    let contexts: Vec<_> = (0..threads).map(|_| EpollContext::new(run.policy.epoll, 0)).collect();
+    let mut rng = Rng::new(run.seed);
+    // Sockets are numbered as they are added: one for each thread's completions, then the flows'.
+    let completions = (0..setup.connections).map(|flow| flow % threads).collect();
+    let load = Load::new(run.profile, completions, setup.bytes, setup.per_second, rng.bits());
+    let seed = rng.bits();
+    let client = Box::new(load);
+    let mut machine = Machine::new(config, run.policy, &placement, &host, &contexts, client, seed);
+    let threads: Vec<_> = (0..threads)
+        .map(|epoll| {
+            let program = Box::new(Ssd::new(run.profile, setup.bytes, rng.split()));
+            let thread = machine.add_thread("ssd", everywhere, Class::Fair, program);
+            let socket = machine.add_socket(SOCKET);
+            machine.watch(thread, epoll, socket);
+            thread
+        })
+        .collect();
+    let flows = (setup.connections, SOCKET);
+    deal_out(&mut machine, &threads, flows, config.nic.queues, &mut rng);
+    let counts = measure(&mut machine, &mut run)?;
+    let latency = machine.latency().clone();
+    let answered = latency.count();
+    let outcome = Outcome {
+        window: run.window,
+        achieved_per_s: latency.count() as f64 * 1e9 / run.window as f64,
+        latency,
+        counts,
+        serving: (0..cpus).collect(),
+        steps: machine.steps(),
+        ..Outcome::default()
+    };
+    Ok(outcome.offered(machine.due(), answered))
+}

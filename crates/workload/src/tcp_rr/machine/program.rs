@@ -1,0 +1,100 @@
+//! The answering side of neper's `tcp_rr`: threads that wait in an epoll of their own each, read
+//! requests and answer each one that is complete.
+
+use napkin_core::Ns;
+use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
+
+use crate::machine::stream::{BURST, acknowledge, copying, packets};
+
+/// Most events that one wait returns.
+const MAX_EVENTS: u32 = 64;
+
+#[derive(Debug, Clone, Copy)]
+enum At {
+    Waiting,
+    Ready,
+    Read { packet: Packet },
+    Worked { packet: Packet },
+    Sent { packet: Packet },
+}
+
+/// One thread of the program. A request may arrive in several packets: the tag counts those that
+/// are still to come after one.
+#[derive(Debug)]
+pub(super) struct TcpRr {
+    /// The program's own work on a request.
+    work: Ns,
+    /// Bytes of an answer.
+    answer: u32,
+    /// The socket that it is reading.
+    socket: u32,
+    at: At,
+}
+
+impl TcpRr {
+    /// A thread that answers each request with so many bytes.
+    pub(super) fn new(work: Ns, answer: u32) -> Self {
+        TcpRr { work, answer, socket: 0, at: At::Waiting }
+    }
+
+    fn read(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
+        let cost = machine.config().cost;
+        match machine.receive(me, self.socket) {
+            Some((packet, extra)) => {
+                self.at = At::Read { packet };
+                Act::Kernel(cost.recv + extra + copying(cost.copy, packet.bytes))
+            }
+            None => {
+                self.at = At::Ready;
+                Act::Kernel(0)
+            }
+        }
+    }
+
+    fn answer(&mut self, machine: &mut Machine<'_>, packet: Packet) {
+        let queue = machine.queue_of(packet.flow);
+        packets(self.answer, |bytes, more| {
+            let answer = Packet::new(packet.flow, Kind::Data, bytes, more, packet.stamp);
+            machine.transmit(queue, answer);
+        });
+    }
+}
+
+impl Program for TcpRr {
+    fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
+        let cost = machine.config().cost;
+        match self.at {
+            At::Waiting => {
+                self.at = At::Ready;
+                Act::Epoll { timeout: None, max_events: MAX_EVENTS }
+            }
+            At::Ready => match machine.next_ready(me) {
+                Some(socket) => {
+                    self.socket = socket;
+                    self.read(machine, me)
+                }
+                None => {
+                    self.at = At::Waiting;
+                    Act::Kernel(0)
+                }
+            },
+            At::Read { packet } => {
+                acknowledge(machine, &packet);
+                if packet.tag > 0 {
+                    return self.read(machine, me);
+                }
+                self.at = At::Worked { packet };
+                Act::User(self.work)
+            }
+            At::Worked { packet } => {
+                self.at = At::Sent { packet };
+                let frames = Ns::from(self.answer.div_ceil(BURST));
+                Act::Kernel(cost.send + frames * cost.send_frame + copying(cost.copy, self.answer))
+            }
+            At::Sent { packet } => {
+                self.answer(machine, packet);
+                self.read(machine, me)
+            }
+        }
+    }
+}
