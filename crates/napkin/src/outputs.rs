@@ -26,6 +26,11 @@ pub(crate) struct Outputs<'a> {
     width: usize,
 }
 
+/// What a workload shows, by its name.
+fn shows(workload: &str) -> &'static str {
+    napkin_workload::find(workload).map_or("", |it| it.shows())
+}
+
 impl<'a> Outputs<'a> {
     /// For files of figures and of a page, as they were asked for.
     pub(crate) fn new(json: Option<&Path>, page: Option<&'a Path>) -> Outputs<'a> {
@@ -47,8 +52,7 @@ impl<'a> Outputs<'a> {
 
     /// Says what a workload shows, before it runs.
     pub(crate) fn announce(&self, heading: &str, workload: &str) -> Result<(), Failure> {
-        let shows = conclusion::shows(workload);
-        let lines = [heading, shows].map(|line| text::wrap(line, self.width) + "\n");
+        let lines = [heading, shows(workload)].map(|line| text::wrap(line, self.width) + "\n");
         self.tell(&lines.concat())
     }
 
@@ -62,7 +66,7 @@ impl<'a> Outputs<'a> {
         json: Option<&Path>,
         whole: bool,
     ) -> Result<(), Failure> {
-        self.page.add(heading, columns, report);
+        self.page.add(heading, shows(&report.workload), columns, report);
         self.reports.push(report.clone());
         let mut out = table::render(&report.rows, columns, self.width);
         let notes = report.notes.iter().map(|note| format!("note: {note}"));

@@ -1,5 +1,7 @@
 //! Which workloads there are.
 
+use napkin_measure::conclusion::Rule;
+
 use crate::workload::Workload;
 
 /// Every workload, in the order of their years.
@@ -11,6 +13,11 @@ pub const WORKLOADS: &[&dyn Workload] = &[
     &crate::memcached::Memcached,
     &crate::xsk_rr::XskRr,
 ];
+
+/// The rule of the workload of that name; of any other the default.
+pub(crate) fn rule(name: &str) -> Rule {
+    find(name).map_or_else(Rule::default, |it| it.rule())
+}
 
 /// The workload of that name.
 pub fn find(name: &str) -> Option<&'static dyn Workload> {
@@ -28,7 +35,7 @@ mod tests {
         for workload in WORKLOADS {
             let name = workload.name();
             assert_eq!(find(name).map(|it| it.name()), Some(name));
-            assert!(napkin_measure::conclusion::shows(name).contains("Shows "), "{name}");
+            assert!(workload.shows().contains("Shows "), "{name}");
             let has = |world| workload.worlds().contains(&world);
             assert_eq!(workload.machine().is_some(), has(World::Machine), "{name}");
             if let Some(scenario) = workload.machine() {

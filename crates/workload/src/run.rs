@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{BenchError, Stopped};
 use crate::interrupt::Interrupt;
+use crate::list::rule;
 use crate::live::{Live, Trial};
 use crate::options::{Options, Placement};
 use crate::partial::Partial;
@@ -176,7 +177,7 @@ pub fn resumable(
     };
     workload.conclude(&mut report);
     ties::mark(&mut report.rows);
-    report.conclusion = conclusion::conclude(&report);
+    report.conclusion = conclusion::conclude(&report, rule(&report.workload));
     match failed {
         None => Ok(report),
         Some(error) => {

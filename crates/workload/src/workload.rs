@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use napkin_measure::conclusion::Rule;
 use napkin_policy::Policy;
 
 use crate::error::BenchError;
@@ -17,6 +18,14 @@ pub trait Workload: Sync {
 
     /// A line of what it is and what it asks, with its year.
     fn about(&self) -> &'static str;
+
+    /// What it does, and what its table shows, in two or three sentences: said before it runs and on pages.
+    fn shows(&self) -> &'static str;
+
+    /// By which figures the rows of its table are compared.
+    fn rule(&self) -> Rule {
+        Rule::default()
+    }
 
     /// The worlds that have it, the first by default.
     fn worlds(&self) -> &'static [World];

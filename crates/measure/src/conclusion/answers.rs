@@ -144,8 +144,8 @@ fn serves_most(group: &Group<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::conclude;
     use super::super::evidence::fixed::{Fixed, report};
+    use super::super::{Rule, conclude};
     use crate::report::Row;
 
     const US: f64 = 1e3;
@@ -158,7 +158,7 @@ mod tests {
 
     fn told(world: &str, rows: impl IntoIterator<Item = Fixed>) -> String {
         let rows: Vec<Row> = rows.into_iter().map(Fixed::row).collect();
-        conclude(&report("xsk-rr", world, rows)).expect("a sentence")
+        conclude(&report("xsk-rr", world, rows), Rule::Answers).expect("a sentence")
     }
 
     #[test]
@@ -270,6 +270,9 @@ mod tests {
         let rows = rows.map(Fixed::row).to_vec();
         let want = "suspend20 answers faster than base (p99 10.0 us against 40.0 us) for 50 % of its CPU \
                     at requests/s 600000; suspend20 serves 1.3x as many as base at requests/s max";
-        assert_eq!(conclude(&report("memcached", "machine", rows)).as_deref(), Some(want));
+        assert_eq!(
+            conclude(&report("memcached", "machine", rows), Rule::Answers).as_deref(),
+            Some(want)
+        );
     }
 }

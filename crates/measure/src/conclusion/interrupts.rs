@@ -64,8 +64,8 @@ fn answers_most(group: &Group<'_>) -> Option<Result<String, Doubt>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::conclude;
     use super::super::evidence::fixed::{Fixed, report};
+    use super::super::{Rule, conclude};
 
     fn row(name: &str, interrupts: f64, cpu: f64) -> Fixed {
         let row = Fixed::new(name).load("client", "flood".into()).served(&[6e3; 3]);
@@ -73,7 +73,10 @@ mod tests {
     }
 
     fn told(rows: impl IntoIterator<Item = Fixed>) -> Option<String> {
-        conclude(&report("flood-ping", "engine", rows.into_iter().map(Fixed::row).collect()))
+        conclude(
+            &report("flood-ping", "engine", rows.into_iter().map(Fixed::row).collect()),
+            Rule::Interrupts,
+        )
     }
 
     #[test]

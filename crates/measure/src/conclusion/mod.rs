@@ -1,4 +1,4 @@
-//! What a workload shows, in words before it runs; and what to learn from its table, in a sentence after.
+//! What to learn from a workload's table, in a sentence.
 //!
 //! The sentence is drawn from the table's own figures, by a rule for each kind of workload: `answers`
 //! (latency, and the CPU that it takes), `overload` (what a receiver gets of too much), `interrupts`
@@ -20,48 +20,28 @@ pub use worlds::{COLUMNS as WORLDS, disagreements, side_by_side};
 
 use evidence::{CPU, Figure, Group, P50, P99, RATE, interrupted};
 
-/// What a workload does and shows, by its name; empty for one that is not known.
-pub fn shows(workload: &str) -> &'static str {
-    match workload {
-        "flood-ping" => {
-            "A client sends the next echo request when it has the reply, and the host answers by itself. \
-             Shows what an interrupt for every packet costs, and what is saved by holding it back."
-        }
-        "udp-sink" => {
-            "A program receives datagrams on the CPU that also delivers them, up to several times more \
-             than that CPU can take. Shows under which policies it goes on receiving, and which starve it."
-        }
-        "xsk-rr" => {
-            "Frames come at a fixed rate, and a program answers each at once. Shows how soon and how \
-             steadily each policy lets it answer, and how much CPU goes into looking for frames."
-        }
-        "memcached" => {
-            "A memcached answers requests at several rates. Shows which policies answer soonest, which \
-             answer most, and what CPU they take for it."
-        }
-        "tcp-rr" => {
-            "A thousand connections send a request each and wait for its response. Shows whether a \
-             thread for each queue answers more, and sooner, than softirqs do."
-        }
-        "ssd" => {
-            "Clients read from and write to a remote disk at a fixed rate. Shows which policies keep up, \
-             and what CPU they take for it."
-        }
-        _ => "",
-    }
+/// By which figures the rows of a workload's table are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rule {
+    /// Latency, and the CPU that it takes.
+    #[default]
+    Answers,
+    /// What a receiver gets of too much.
+    Overload,
+    /// How many interrupts a packet takes.
+    Interrupts,
 }
 
-/// What to learn from a report; `None` where nothing was measured, or of a workload that is not known.
-pub fn conclude(report: &Report) -> Option<String> {
+/// What to learn from a report, by its workload's rule; `None` where nothing was measured.
+pub fn conclude(report: &Report, rule: Rule) -> Option<String> {
     let groups = Group::all(report);
     if groups.iter().all(|group| group.rows.len() == 1) {
         return groups.last().and_then(alone);
     }
-    match report.workload.as_str() {
-        "flood-ping" => interrupts::conclude(&groups),
-        "udp-sink" => overload::conclude(&groups),
-        "xsk-rr" | "memcached" | "tcp-rr" | "ssd" => answers::conclude(&groups),
-        _ => None,
+    match rule {
+        Rule::Answers => answers::conclude(&groups),
+        Rule::Overload => overload::conclude(&groups),
+        Rule::Interrupts => interrupts::conclude(&groups),
     }
 }
 
@@ -105,21 +85,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workload_says_what_it_shows() {
-        for name in ["flood-ping", "udp-sink", "xsk-rr"] {
-            assert!(shows(name).contains("Shows "), "{name}");
-        }
-        assert_eq!(shows("weather"), "");
-    }
-
-    #[test]
     fn a_single_row_is_told_in_its_own_figures() {
         let row = Fixed::new("base").served(&[1e4]).p50(&[1e4]).p99(&[4e4]).cpu(&[0.35]);
-        let told = conclude(&report("xsk-rr", "engine", vec![row.clone().row()]));
+        let told = conclude(&report("xsk-rr", "engine", vec![row.clone().row()]), Rule::Answers);
         let want = "base serves 10.0 k/s, half within 10.0 us and 99 % within 40.0 us, for 35.0 % of its \
                     CPUs";
         assert_eq!(told.as_deref(), Some(want));
-        let told = conclude(&report("xsk-rr", "engine", vec![row.interrupted(0.34).row()]));
+        let told =
+            conclude(&report("xsk-rr", "engine", vec![row.interrupted(0.34).row()]), Rule::Answers);
         assert!(
             told.is_some_and(|it| it.ends_with("; this host interrupted it for 34 % of the time"))
         );
@@ -129,17 +102,18 @@ mod tests {
     fn of_one_policy_the_last_load_is_told() {
         let row = |load: u64| Fixed::new("base").load("requests_per_s", load.into());
         let rows = [10, 20].map(|load| row(load).served(&[load as f64]).row());
-        let told = conclude(&report("memcached", "machine", rows.to_vec()));
+        let told = conclude(&report("memcached", "machine", rows.to_vec()), Rule::Answers);
         assert_eq!(told.as_deref(), Some("base serves 20.0/s at requests/s 20"));
     }
 
     #[test]
     fn nothing_measured_is_nothing_to_learn() {
-        assert_eq!(conclude(&report("memcached", "machine", Vec::new())), None);
         let empty = || Fixed::new("base").row();
-        assert_eq!(conclude(&report("memcached", "machine", vec![empty()])), None);
-        assert_eq!(conclude(&report("memcached", "machine", vec![empty(), empty()])), None);
-        assert_eq!(conclude(&report("weather", "engine", vec![empty(), empty()])), None);
+        for rule in [Rule::Answers, Rule::Overload, Rule::Interrupts] {
+            for rows in [Vec::new(), vec![empty()], vec![empty(), empty()]] {
+                assert_eq!(conclude(&report("memcached", "machine", rows), rule), None, "{rule:?}");
+            }
+        }
     }
 
     #[test]

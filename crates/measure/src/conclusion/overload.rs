@@ -55,15 +55,18 @@ fn compare(
 
 #[cfg(test)]
 mod tests {
-    use super::super::conclude;
     use super::super::evidence::fixed::{Fixed, report};
+    use super::super::{Rule, conclude};
 
     fn row(name: &str, times: f64, served: [f64; 3]) -> Fixed {
         Fixed::new(name).load("times_peak", times.into()).offered(times * 25e3).served(&served)
     }
 
     fn told(rows: impl IntoIterator<Item = Fixed>) -> Option<String> {
-        conclude(&report("udp-sink", "engine", rows.into_iter().map(Fixed::row).collect()))
+        conclude(
+            &report("udp-sink", "engine", rows.into_iter().map(Fixed::row).collect()),
+            Rule::Overload,
+        )
     }
 
     #[test]

@@ -16,7 +16,6 @@ use super::proposal::Proposal;
 use super::text::{percent, plain, time};
 use super::{Column, Figures, Provenance, Report, Row};
 use crate::Spread;
-use crate::conclusion;
 
 /// A page in the making.
 #[derive(Debug, Default)]
@@ -26,9 +25,10 @@ pub struct Page {
 }
 
 impl Page {
-    /// Adds a run, with what is said over its table and the table's columns.
-    pub fn add(&mut self, heading: &str, columns: &[&Column], report: &Report) {
-        self.sections.push_str(&section(heading, columns, report));
+    /// Adds a run, with what is said over its table (a heading, and what the workload shows) and the table's
+    /// columns.
+    pub fn add(&mut self, heading: &str, shows: &str, columns: &[&Column], report: &Report) {
+        self.sections.push_str(&section(heading, shows, columns, report));
         self.names.push(report.workload.clone());
     }
 
@@ -48,12 +48,12 @@ const INTRODUCTION: &str = "<p>Each workload ran under each policy in turn, and 
     is the median of its repetitions; the thin line through it runs from the least to the most of them. On a \
     shared machine trust ratios within one run, not microseconds.</p>\n";
 
-fn section(heading: &str, columns: &[&Column], report: &Report) -> String {
+fn section(heading: &str, shows: &str, columns: &[&Column], report: &Report) -> String {
     let mut out = format!(
         "<h2>{}</h2>\n<p>{}</p>\n",
         // What the modelled host is stands below, among the facts.
         escape(heading.split_once(": ").map_or(heading, |(name, _)| name)),
-        escape(conclusion::shows(&report.workload))
+        escape(shows)
     );
     if let Some(conclusion) = &report.conclusion {
         out.push_str(&format!("<p><b>Conclusion:</b> {}.</p>\n", escape(conclusion)));
@@ -445,7 +445,7 @@ mod tests {
 
     fn render(report: &Report) -> String {
         let mut page = Page::default();
-        page.add("the heading", &[column::POLICY, column::P99], report);
+        page.add("the heading", "What it shows.", &[column::POLICY, column::P99], report);
         let provenance = Provenance {
             date: "2030-01-02T03:04:05Z".to_owned(),
             version: "napkin 1, commit 0123abc".to_owned(),
@@ -478,7 +478,7 @@ mod tests {
             "commit 0123abc",
             "<td>napkin bench --report page.html</td>",
             "<h2>the heading</h2>",
-            "A memcached answers requests",
+            "<p>What it shows.</p>",
             "<b>Conclusion:</b> a &lt; b.",
             "<th scope=\"row\">seed</th><td>7</td>",
             "<td>3 of 1.00 s</td>",
@@ -587,7 +587,12 @@ mod tests {
     #[test]
     fn a_host_s_description_is_no_part_of_the_heading() {
         let mut page = Page::default();
-        page.add("ssd, modelled on a-host: of many words", &[], &report("ssd", "machine", vec![]));
+        page.add(
+            "ssd, modelled on a-host: of many words",
+            "",
+            &[],
+            &report("ssd", "machine", vec![]),
+        );
         assert!(page.sections.contains("<h2>ssd, modelled on a-host</h2>"), "{}", page.sections);
     }
 

@@ -4,6 +4,7 @@ pub mod engine;
 pub mod linux;
 pub mod machine;
 
+use napkin_measure::conclusion::Rule;
 use napkin_policy::{MICROSECOND, MILLISECOND, Policy};
 
 use crate::error::BenchError;
@@ -38,6 +39,15 @@ impl Workload for FloodPing {
 
     fn about(&self) -> &'static str {
         "2007: echo requests as fast as replies come. What do interrupts cost, and what does hold save?"
+    }
+
+    fn shows(&self) -> &'static str {
+        "A client sends the next echo request when it has the reply, and the host answers by itself. \
+         Shows what an interrupt for every packet costs, and what is saved by holding it back."
+    }
+
+    fn rule(&self) -> Rule {
+        Rule::Interrupts
     }
 
     fn worlds(&self) -> &'static [World] {

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 
+use crate::list::rule;
 use crate::machine::run::{Outcome, Run};
 use napkin_machine::Trace;
 use napkin_machine::profile::{Profile, ProfileError};
@@ -332,7 +333,7 @@ impl Plan<'_> {
             let json = serde_json::to_value(uncertainty).unwrap_or_default();
             report.extra.insert("uncertainty".to_owned(), json);
         }
-        report.conclusion = conclusion::conclude(&report);
+        report.conclusion = conclusion::conclude(&report, rule(&report.workload));
         match interrupted {
             None => Ok(report),
             Some(interrupted) => {

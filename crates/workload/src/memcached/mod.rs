@@ -35,6 +35,11 @@ impl Workload for Memcached {
         "2024: memcached under mutilate, in the machine, on the engine or in linux. Who serves most at the least latency?"
     }
 
+    fn shows(&self) -> &'static str {
+        "A memcached answers requests at several rates. Shows which policies answer soonest, which \
+         answer most, and what CPU they take for it."
+    }
+
     fn worlds(&self) -> &'static [World] {
         &[World::Machine, World::Engine, World::Linux]
     }

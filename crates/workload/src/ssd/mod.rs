@@ -20,6 +20,11 @@ impl Workload for Ssd {
         "2020: remote disk operations at a fixed rate, in the machine only"
     }
 
+    fn shows(&self) -> &'static str {
+        "Clients read from and write to a remote disk at a fixed rate. Shows which policies keep up, \
+         and what CPU they take for it."
+    }
+
     fn worlds(&self) -> &'static [World] {
         &[World::Machine]
     }

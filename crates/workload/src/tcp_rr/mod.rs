@@ -40,6 +40,11 @@ impl Workload for TcpRr {
         "2020: request and response over a thousand connections, in the machine or on the engine. Does a thread answer more?"
     }
 
+    fn shows(&self) -> &'static str {
+        "A thousand connections send a request each and wait for its response. Shows whether a \
+         thread for each queue answers more, and sooner, than softirqs do."
+    }
+
     fn worlds(&self) -> &'static [World] {
         &[World::Machine, World::Engine]
     }

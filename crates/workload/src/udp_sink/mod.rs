@@ -4,6 +4,7 @@ pub mod engine;
 pub mod linux;
 pub mod machine;
 
+use napkin_measure::conclusion::Rule;
 use napkin_policy::{MICROSECOND, Policy};
 
 use crate::error::BenchError;
@@ -78,6 +79,15 @@ impl Workload for UdpSink {
 
     fn about(&self) -> &'static str {
         "2018: a receiver on its queue's CPU, offered more than it can take. Who survives overload?"
+    }
+
+    fn shows(&self) -> &'static str {
+        "A program receives datagrams on the CPU that also delivers them, up to several times more \
+         than that CPU can take. Shows under which policies it goes on receiving, and which starve it."
+    }
+
+    fn rule(&self) -> Rule {
+        Rule::Overload
     }
 
     fn worlds(&self) -> &'static [World] {

@@ -47,6 +47,11 @@ impl Workload for XskRr {
         "2025: packets at a fixed rate, answered inline by a busy application. How low, how steady?"
     }
 
+    fn shows(&self) -> &'static str {
+        "Frames come at a fixed rate, and a program answers each at once. Shows how soon and how \
+         steadily each policy lets it answer, and how much CPU goes into looking for frames."
+    }
+
     fn worlds(&self) -> &'static [World] {
         &[World::Engine, World::Machine]
     }
