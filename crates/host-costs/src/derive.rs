@@ -318,12 +318,11 @@ pub fn distance(profile: &Profile, constants: &[Constant]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use napkin_machine::profile::Key;
 
     use super::*;
 
     fn base() -> Profile {
-        Profile::named("epyc-7662").expect("built in")
+        Profile::named(napkin_workload::schema(), "epyc-7662").expect("built in")
     }
 
     /// A host whose steps cost what is known, timed as the rounds time them; `slow` is how much more
@@ -429,7 +428,7 @@ mod tests {
     #[test]
     fn every_rule_is_of_a_key() {
         for (key, ..) in RULES {
-            assert!(Key::find(key).is_some(), "{key}");
+            assert!(napkin_workload::schema().key(key).is_some(), "{key}");
         }
     }
 
@@ -444,7 +443,7 @@ mod tests {
             })
             .collect();
         assert_eq!(distance(&base, &own), 1.0);
-        let other = Profile::named("emulator-7.2").expect("built in");
+        let other = Profile::named(napkin_workload::schema(), "emulator-7.2").expect("built in");
         assert!(distance(&other, &own) > 1.5);
     }
 }

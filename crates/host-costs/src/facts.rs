@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use napkin_kernel::netlink::{Ethtool, Netdev, Route};
-use napkin_machine::profile::{Key, Takes};
+use napkin_machine::profile::Takes;
 use napkin_os::procfs::read_text;
 
 use super::derive::{Constant, Missing};
@@ -44,7 +44,7 @@ impl Facts {
 
 /// The place of a word among a key's choices.
 pub(super) fn word_of(key: &str, word: &str) -> Option<f64> {
-    match Key::find(key)?.takes {
+    match napkin_workload::schema().key(key)?.takes {
         Takes::Choice(words) => words.iter().position(|it| *it == word).map(|place| place as f64),
         _ => None,
     }
@@ -340,7 +340,7 @@ mod tests {
     fn all_that_is_said_of_a_veth_and_of_this_host_are_keys() {
         let (veth, host) = (veth(), host(Some(4e6)));
         for constant in veth.constants.iter().chain(&host.constants) {
-            assert!(Key::find(&constant.key).is_some(), "{}", constant.key);
+            assert!(napkin_workload::schema().key(&constant.key).is_some(), "{}", constant.key);
         }
         assert!(veth.missing.is_empty());
     }

@@ -27,7 +27,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use napkin_kernel::count::stopwatch::Watchmaker;
-use napkin_machine::profile::{Draft, Profile, ProfileError, SECTIONS};
+use napkin_machine::profile::{Draft, Profile, ProfileError};
 use napkin_os::rights::Right;
 use napkin_os::sched;
 
@@ -103,7 +103,7 @@ pub fn measure(
         )));
     }
     if let Some(base) = &options.based_on {
-        Profile::named(base).map_err(|error| option(&error))?;
+        Profile::named(napkin_workload::schema(), base).map_err(|error| option(&error))?;
     }
     let of_device = options.device.as_deref().map(facts::device).transpose()?;
     let cpus = Placed { cpus: options.cpus.clone(), ..Placed::default() };
@@ -293,18 +293,26 @@ fn finish(
     of_device: Option<facts::Facts>,
 ) -> Result<Measured, BenchError> {
     let Bed { rounds, mut missing, veth, .. } = bed;
-    let reference = Profile::named("epyc-7662").map_err(failed)?;
+    let reference = Profile::named(napkin_workload::schema(), "epyc-7662").map_err(failed)?;
     let ofs = derive::constants(&rounds, &reference);
     let mut nearest: Vec<(&'static str, f64)> = Profile::names()
-        .filter_map(|name| Some((name, derive::distance(&Profile::named(name).ok()?, &ofs))))
+        .filter_map(|name| {
+            Some((
+                name,
+                derive::distance(&Profile::named(napkin_workload::schema(), name).ok()?, &ofs),
+            ))
+        })
         .collect();
     nearest.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let runs = |name: &&str| Profile::named(name).is_ok_and(|it| it.has("memcached"));
+    let runs = |name: &&str| {
+        Profile::named(napkin_workload::schema(), name).is_ok_and(|it| it.has("memcached"))
+    };
     let based_on = match &options.based_on {
         Some(name) => name.clone(),
         None => nearest.iter().map(|it| it.0).find(runs).unwrap_or("epyc-7662").to_owned(),
     };
-    let base = Profile::named(&based_on).map_err(|error| option(&error))?;
+    let base =
+        Profile::named(napkin_workload::schema(), &based_on).map_err(|error| option(&error))?;
     let periods: Vec<f64> = rounds.iter().filter_map(|it| it.get("trace.tick-period")).collect();
     let host = facts::host(estimate::Estimate::of(&periods).map(|it| it.value));
     let host_name = Host::known();
@@ -338,7 +346,7 @@ fn finish(
     // A section that the profile below does not have cannot be stated in part.
     constants.retain(|it| {
         it.key.split_once('.').is_some_and(|(section, _)| {
-            base.has(section) || SECTIONS.iter().any(|it| it.name == section && it.required)
+            base.has(section) || base.schema().section(section).is_some_and(|it| it.required)
         })
     });
     let comments = comments(&on, &rounds, &missing);
@@ -357,8 +365,10 @@ fn finish(
         comments,
         constants: constants.iter().map(Constant::written).collect(),
     };
-    let toml = draft.to_toml().map_err(failed)?;
-    let profile = Profile::parse(&toml, &format!("{}.toml", options.name)).map_err(failed)?;
+    let toml = draft.to_toml(napkin_workload::schema()).map_err(failed)?;
+    let profile =
+        Profile::parse(napkin_workload::schema(), &toml, &format!("{}.toml", options.name))
+            .map_err(failed)?;
     let idle = derive::idle_table(&rounds);
     Ok(Measured { toml, profile, constants, missing, nearest, idle, rounds: rounds.len() })
 }

@@ -60,7 +60,8 @@ fn root_measures_the_polls_of_a_veth_and_the_profile_is_one() {
         assert!(low <= constant.value && constant.value <= high, "{constant:?}");
         assert!(constant.how.contains("measured on"), "{constant:?}");
     }
-    let profile = Profile::parse(&measured.toml, "here.toml").expect("what was written is read");
+    let profile = Profile::parse(napkin_workload::schema(), &measured.toml, "here.toml")
+        .expect("what was written is read");
     assert_eq!(profile, measured.profile);
     assert_eq!(profile.choice("nic.interrupt-cpu"), "sender");
     assert_eq!(profile.count("nic.queues"), 1);

@@ -15,7 +15,7 @@ use crate::config::{Config, Fair, Preemption};
 use crate::fault::Fault;
 use crate::machine::{Machine, Placement};
 use crate::net::packet::{Kind, Packet};
-use crate::profile::Profile;
+use crate::profile::{Profile, Schema};
 use crate::sched::id::{Affinity, Class, ThreadId};
 use crate::sink::UdpSink;
 use napkin_traffic::Rng;
@@ -138,7 +138,8 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
 }
 
 fn config(rng: &mut Rng) -> Result<Config, String> {
-    let profile = Profile::named("emulator-7.2").map_err(|error| error.to_string())?;
+    let profile =
+        Profile::named(Schema::host(), "emulator-7.2").map_err(|error| error.to_string())?;
     let mut config = Config::of(&profile);
     // What the core promises, not what a kernel does.
     config.kernel.rules = KernelRules::default();

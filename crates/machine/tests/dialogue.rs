@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use napkin_core::{EpollContext, MILLISECOND, Ns, Order, Owner};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
@@ -96,7 +96,8 @@ impl Program for Reader {
 
 /// One CPU, of which every step costs something else, and no tick.
 fn config() -> Config {
-    let profile = Profile::named("emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
+    let profile =
+        Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
     let mut config = Config::of(&profile);
     config.cost = Costs {
         interrupt_entry: 100,

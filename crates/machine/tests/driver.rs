@@ -1,7 +1,7 @@
 //! What drivers differ in: how many transmissions a poll reaps, and where it ends.
 
 use napkin_core::{MILLISECOND, Owner};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
@@ -33,7 +33,8 @@ impl Client for Burst {
 
 /// virtio_net's one queue, on the first of two CPUs, without its second look.
 fn config() -> Config {
-    let profile = Profile::named("emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
+    let profile =
+        Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
     let mut config = Config::of(&profile);
     config.processor.cpus = 2;
     config.processor.shared_clock = false;

@@ -1,7 +1,7 @@
 //! What a machine keeps does not grow with what has happened.
 
 use napkin_core::{EpollContext, MILLISECOND};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
@@ -30,7 +30,8 @@ impl Client for InTurn {
 
 /// What a machine keeps after half a second and after a whole one.
 fn kept(shared_clock: bool) -> (usize, usize) {
-    let profile = Profile::named("emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
+    let profile =
+        Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
     let mut config = Config::of(&profile);
     config.nic.queues = 2;
     config.processor.shared_clock = shared_clock;

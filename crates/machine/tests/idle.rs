@@ -1,7 +1,7 @@
 //! Waking a CPU takes time, which is accounted as idle.
 
 use napkin_core::{MICROSECOND, MILLISECOND, Ns};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
@@ -30,7 +30,8 @@ impl Client for Nobody {
 
 /// What CPU 0's time goes into in 20 ms, where each exit from idleness takes so long.
 fn used(exit: Ns) -> CpuUse {
-    let profile = Profile::named("emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
+    let profile =
+        Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
     let mut config = Config::of(&profile);
     config.processor.shared_clock = false;
     config.processor.idle_exit = exit;

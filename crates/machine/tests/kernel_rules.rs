@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use napkin_machine::profile::{Origin, Profile};
+use napkin_machine::profile::{Origin, Profile, Schema};
 
 /// A release of Linux: 6.11 is `(6, 11)`, and 2.6.23 is `(2, 6)`.
 type Version = (u32, u32);
@@ -36,7 +36,8 @@ const RULES: [Rule; 8] = [
 ];
 
 fn built_in() -> impl Iterator<Item = Profile> {
-    Profile::names().map(|name| Profile::named(name).unwrap_or_else(|error| panic!("{error}")))
+    Profile::names()
+        .map(|name| Profile::named(Schema::host(), name).unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// The version that a profile names: "Linux 6.11" somewhere in what it is about.

@@ -1,7 +1,7 @@
 //! Skipping what a spinning thread repeats equals stepping it: the same counts, times and latencies.
 
 use napkin_core::{EpollContext, MILLISECOND, Ns};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 use napkin_traffic::Rng;
@@ -29,7 +29,8 @@ impl Client for Random {
 }
 
 fn sink(profile: &str, policy: &str, cpu: u16, mean: f64, skip: bool) -> (String, u64) {
-    let mut profile = Profile::named(profile).unwrap_or_else(|error| panic!("{error}"));
+    let mut profile =
+        Profile::named(Schema::host(), profile).unwrap_or_else(|error| panic!("{error}"));
     profile.set_text("processor.shared-clock=off").expect("a choice");
     let config = Config::of(&profile);
     let policy: Policy = policy.parse().expect("a policy");
@@ -76,7 +77,8 @@ fn a_sink_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
 
 #[test]
 fn a_reader_at_any_moment_of_a_round_leaves_the_poller_at_work() {
-    let mut profile = Profile::named("emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
+    let mut profile =
+        Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
     profile.set_text("processor.shared-clock=off").expect("a choice");
     let config = Config::of(&profile);
     let policy: Policy = "threaded-busy-poll".parse().expect("a policy");

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use napkin_core::{MILLISECOND, Ns};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
@@ -42,7 +42,8 @@ impl Client for Waker {
 
 /// In which millisecond each act was asked for.
 fn asked(acts: Vec<Act>, wakes: Vec<Ns>) -> Vec<Ns> {
-    let profile = Profile::named("emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
+    let profile =
+        Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
     let mut config = Config::of(&profile);
     config.processor.shared_clock = false;
     let placement = Placement::aligned(1, config.processor.cpus);

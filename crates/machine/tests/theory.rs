@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use napkin_core::{EpollContext, MICROSECOND, MILLISECOND, Ns};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
@@ -83,7 +83,8 @@ fn free() -> Config {
 }
 
 fn costly() -> Config {
-    let profile = Profile::named("emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
+    let profile =
+        Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
     let mut config = Config::of(&profile);
     config.processor.shared_clock = false;
     config

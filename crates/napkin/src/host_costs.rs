@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use napkin_host_costs::{self, Measured, Options, SECONDS};
-use napkin_machine::profile::Key;
 use napkin_measure::report::file;
 use napkin_os::sched::CpuList;
 use napkin_workload::{BenchError, Interrupt};
@@ -121,7 +120,7 @@ fn name(out: Option<&Path>) -> String {
 fn summary(measured: &Measured) -> String {
     let rows = measured.constants.iter().filter_map(|it| {
         let (low, high) = it.range?;
-        let takes = Key::find(&it.key)?.takes;
+        let takes = napkin_workload::schema().key(&it.key)?.takes;
         let show = |value: f64| takes.show((value * 1e4).round() / 1e4);
         let tenth = |value: f64| if value >= 10.0 { value.round() } else { value };
         let spread = format!("{} to {}", show(tenth(low)), show(tenth(high)));

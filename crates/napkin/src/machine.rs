@@ -101,7 +101,7 @@ pub(crate) fn host(
     queues: Option<u16>,
 ) -> Result<(Profile, String), Failure> {
     let usage = |error: napkin_machine::profile::ProfileError| Failure::Usage(error.to_string());
-    let mut profile = Profile::load(name).map_err(usage)?;
+    let mut profile = Profile::load(napkin_workload::schema(), name).map_err(usage)?;
     let mut changes = set.to_vec();
     changes.extend(cpus.map(|cpus| format!("processor.cpus={cpus}")));
     changes.extend(queues.map(|queues| format!("nic.queues={queues}")));

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use napkin_machine::profile::{Key, Origin, Profile, SECTIONS, Stated};
+use napkin_machine::profile::{Key, Origin, Profile, Stated};
 use napkin_measure::report::file;
 use napkin_reproduce::all::{ALL, find};
 use napkin_workload::machine::fit::{Options, fit};
@@ -98,13 +98,14 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
 }
 
 fn load(name: &str) -> Result<Profile, Failure> {
-    Profile::load(name).map_err(|error| Failure::Usage(error.to_string()))
+    Profile::load(napkin_workload::schema(), name)
+        .map_err(|error| Failure::Usage(error.to_string()))
 }
 
 fn list() -> Result<(), Failure> {
     let mut rows = Vec::new();
     for name in Profile::names() {
-        let profile = Profile::named(name).map_err(Failure::of)?;
+        let profile = Profile::named(napkin_workload::schema(), name).map_err(Failure::of)?;
         let used: Vec<&str> =
             ALL.iter().filter(|known| known.profile == name).map(|known| known.name).collect();
         rows.push(vec![
@@ -174,7 +175,7 @@ fn show(profile: &Profile, json: bool) -> Result<(), Failure> {
 }
 
 fn check_one(name: &str) -> Result<(), Failure> {
-    let profile = Profile::load(name).map_err(Failure::of)?;
+    let profile = Profile::load(napkin_workload::schema(), name).map_err(Failure::of)?;
     let (all, fitted) = (profile.constants().count(), profile.fitted().count());
     let assumed = profile.constants().filter(|it| matches!(it.origin, Origin::Assumed { .. }));
     let mut text = format!(
@@ -195,7 +196,7 @@ fn check_one(name: &str) -> Result<(), Failure> {
             all - inherited.len(),
             inherited.len()
         );
-        for section in SECTIONS {
+        for section in profile.schema().sections() {
             let names = inherited.iter().filter(|key| key.section == section.name);
             let names: Vec<&str> = names.map(|key| key.name).collect();
             if !names.is_empty() {

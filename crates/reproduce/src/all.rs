@@ -76,7 +76,8 @@ mod tests {
     fn every_experiment_bears_its_name_and_has_a_profile() {
         for known in ALL {
             assert_eq!((known.make)().name(), known.name);
-            Profile::named(known.profile).unwrap_or_else(|error| panic!("{error}"));
+            Profile::named(napkin_workload::schema(), known.profile)
+                .unwrap_or_else(|error| panic!("{error}"));
             let of_that_name = ALL.iter().filter(|other| other.name == known.name);
             assert_eq!(of_that_name.count(), 1, "{}", known.name);
         }

@@ -379,7 +379,7 @@ mod tests {
         let row = rows.iter().find(|row| {
             (row.config.as_str(), row.rate_pkt_per_s, row.app_delay_us) == (config, rate, delay)
         });
-        let profile = Profile::named(PROFILE).unwrap();
+        let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();
         let figures = outcome(&Point::of(row.unwrap(), &profile, QUICK_S), 1).unwrap();
         figures.published_estimator_ns.unwrap()
     }
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_profile_without_the_tool_costs_its_cells_and_says_why() {
-        let profile = Profile::named("emulator-7.2").unwrap();
+        let profile = Profile::named(napkin_workload::schema(), "emulator-7.2").unwrap();
         let rows = published::busy_poll().unwrap();
         let point = Point::of(&rows[0], &profile, QUICK_S);
         assert!(outcome(&point, 1).unwrap_err().contains("xsk-rr"));

@@ -88,8 +88,8 @@ impl Options {
     /// If the profile cannot be read, or cannot be drawn.
     pub fn host(&self, own: &str) -> Result<Profile, ReproduceError> {
         let profile = match &self.profile {
-            Some(path) => Profile::load(&path.to_string_lossy()),
-            None => Profile::named(own),
+            Some(path) => Profile::load(napkin_workload::schema(), &path.to_string_lossy()),
+            None => Profile::named(napkin_workload::schema(), own),
         };
         let profile = match self.draw {
             Some(draw) => profile.and_then(|profile| profile.drawn(draw)),
@@ -116,7 +116,7 @@ impl Options {
         let profile = match &self.profile {
             None => None,
             Some(path) => {
-                let profile = Profile::load(&path.to_string_lossy())
+                let profile = Profile::load(napkin_workload::schema(), &path.to_string_lossy())
                     .map_err(|error| ReproduceError::Setup(error.to_string()))?;
                 let constants = profile.constants().map(|it| (it.key.path(), it.value.into()));
                 Some(constants.collect::<Map<String, Value>>())

@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_flood_under_a_hold_has_no_interrupts_and_all_of_the_cpu_at_any_hz() {
-        let profile = Profile::named(PROFILE).unwrap();
+        let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();
         for hz in HZ {
             for mode in [Mode::Jiffies, Mode::Time] {
                 let point =

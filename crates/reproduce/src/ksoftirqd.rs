@@ -260,7 +260,7 @@ mod tests {
     use napkin_measure::report::Progress;
 
     fn delivered(curve: Curve, offered_per_s: f64) -> f64 {
-        let profile = Profile::named(PROFILE).unwrap();
+        let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();
         let point = Point { curve, offered_per_s, profile, window_s: 0.5 };
         outcome(&point, 1).unwrap().achieved_per_s
     }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_profile_without_a_sink_costs_its_cells_and_says_why() {
-        let profile = Profile::named("emulator-7.2").unwrap();
+        let profile = Profile::named(napkin_workload::schema(), "emulator-7.2").unwrap();
         let point = Point { curve: Curve::Master, offered_per_s: 1.0, profile, window_s: 0.1 };
         assert!(outcome(&point, 1).unwrap_err().contains("udp-sink"));
     }

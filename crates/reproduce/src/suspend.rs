@@ -435,7 +435,7 @@ mod tests {
     use napkin_measure::report::Progress;
 
     fn taken(config: &str, target: TargetQps) -> PublishedFigures {
-        let profile = Profile::named(PROFILE).unwrap();
+        let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();
         let config = config.to_owned();
         let point = Point { config, target, profile, warm_up_s: 0.05, window_s: 0.1 };
         PublishedFigures::of(&outcome(&point, 1).unwrap())
@@ -476,7 +476,7 @@ mod tests {
 
     #[test]
     fn where_a_queue_grows_there_is_no_true_latency_and_the_published_one_stays() {
-        let profile = Profile::named(PROFILE).unwrap();
+        let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();
         let what = Point {
             config: "base".to_owned(),
             target: TargetQps::PerS(1e6),

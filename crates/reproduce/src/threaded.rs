@@ -327,7 +327,11 @@ mod tests {
             .unwrap()
             .into_iter()
             .find(|row| (row.table, row.mode.as_str(), row.size.as_str()) == (table, mode, size));
-        Point { row: row.unwrap(), profile: Profile::named(PROFILE).unwrap(), scale: 0.2 }
+        Point {
+            row: row.unwrap(),
+            profile: Profile::named(napkin_workload::schema(), PROFILE).unwrap(),
+            scale: 0.2,
+        }
     }
 
     fn run(table: &str, mode: &str, size: &str) -> Outcome {

@@ -18,7 +18,8 @@ const LOADS: [f64; 2] = [200_000.0, 1_000_000.0];
 
 /// Runs one cell for so many virtual milliseconds: packets and steps.
 fn run(policy: &str, load: f64, window: u64) -> Result<(u64, u64), String> {
-    let profile = Profile::named("epyc-7662").map_err(|error| error.to_string())?;
+    let profile = Profile::named(napkin_workload::schema(), "epyc-7662")
+        .map_err(|error| error.to_string())?;
     let policy = policy.parse().map_err(|error| format!("{policy}: {error}"))?;
     let run = Run { warm_up: 0, window: window * MILLISECOND, ..Run::new(&profile, policy) };
     let outcome = run_memcached(run, Setup::published(Rate::PerS(load)))?;

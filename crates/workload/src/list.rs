@@ -1,4 +1,8 @@
-//! Which workloads there are.
+//! Which workloads there are, and what their profiles state.
+
+use std::sync::LazyLock;
+
+use napkin_machine::profile::Schema;
 
 use napkin_measure::conclusion::Rule;
 
@@ -17,6 +21,16 @@ pub const WORKLOADS: &[&dyn Workload] = &[
 /// The rule of the workload of that name; of any other the default.
 pub(crate) fn rule(name: &str) -> Rule {
     find(name).map_or_else(Rule::default, |it| it.rule())
+}
+
+/// What a profile may state: the host's constants, those of every workload here, and the oracle's.
+pub fn schema() -> &'static Schema {
+    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
+        let scenarios = WORKLOADS.iter().filter_map(|it| it.machine());
+        let workloads = scenarios.filter_map(|it| it.constants());
+        Schema::with(workloads.chain([crate::oracle::CONSTANTS]))
+    });
+    &SCHEMA
 }
 
 /// The workload of that name.

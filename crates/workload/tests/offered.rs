@@ -8,7 +8,8 @@ use napkin_workload::memcached::machine::{self as memcached, Rate};
 
 #[test]
 fn thousands_of_connections_offer_few_requests_a_second_if_so_asked() {
-    let profile = Profile::named("epyc-7662").unwrap_or_else(|error| panic!("{error}"));
+    let profile = Profile::named(napkin_workload::schema(), "epyc-7662")
+        .unwrap_or_else(|error| panic!("{error}"));
     for asked in [1e3, 5e3] {
         let mut run = Run::new(&profile, "base".parse().expect("a policy"));
         // A part of the 4.5 s between two requests of a connection: no rate that comes to itself later.

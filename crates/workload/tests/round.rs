@@ -8,7 +8,8 @@ use napkin_workload::memcached::machine::{self as memcached, Rate};
 
 /// Shares of the serving CPUs' time: busy, and of it in rounds that found nothing.
 fn shares(policy: &str, per_s: f64) -> (f64, f64) {
-    let profile = Profile::named("epyc-7662").unwrap_or_else(|error| panic!("{error}"));
+    let profile = Profile::named(napkin_workload::schema(), "epyc-7662")
+        .unwrap_or_else(|error| panic!("{error}"));
     let mut run = Run::new(&profile, policy.parse().expect("a policy"));
     (run.warm_up, run.window) = (50 * MILLISECOND, 200 * MILLISECOND);
     let setup =

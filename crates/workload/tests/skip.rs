@@ -7,7 +7,8 @@ use napkin_workload::machine::run::{Outcome, Run};
 use napkin_workload::memcached::machine::{self as memcached, Rate};
 
 fn served(policy: &str, rate: Rate, skip: bool) -> Outcome {
-    let profile = Profile::named("epyc-7662").unwrap_or_else(|error| panic!("{error}"));
+    let profile = Profile::named(napkin_workload::schema(), "epyc-7662")
+        .unwrap_or_else(|error| panic!("{error}"));
     let mut run = Run::new(&profile, policy.parse().expect("a policy"));
     (run.warm_up, run.window, run.skip) = (5 * MILLISECOND, 10 * MILLISECOND, skip);
     let outcome = memcached::run(run, memcached::Setup::published(rate)).expect("a run");

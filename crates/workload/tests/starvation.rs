@@ -22,7 +22,8 @@ struct Served {
 }
 
 fn profile(settings: &[&str]) -> Profile {
-    let mut profile = Profile::named("epyc-7662").unwrap_or_else(|error| panic!("{error}"));
+    let mut profile = Profile::named(napkin_workload::schema(), "epyc-7662")
+        .unwrap_or_else(|error| panic!("{error}"));
     for setting in settings {
         profile.set_text(setting).unwrap_or_else(|error| panic!("{error}"));
     }

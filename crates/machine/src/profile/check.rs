@@ -4,7 +4,8 @@
 //! key, the ranges of fitted constants, and what two keys must not say together.
 
 use super::error::Problem;
-use super::key::{KEYS, Key, Takes};
+use super::key::Takes;
+use super::schema::Schema;
 use super::unit::Amount;
 use super::{Basis, Constant};
 
@@ -15,12 +16,15 @@ pub(super) enum Part {
     Range,
 }
 
-/// Everything that is wrong with these constants, which stand in the order of [`KEYS`]: the place of
+/// Everything that is wrong with these constants, which stand in the order of the schema's keys: the place of
 /// the key, the part and the problem.
-pub(super) fn problems(constants: &[Option<Constant>]) -> Vec<(usize, Part, Problem)> {
-    let frequency = frequency(constants);
+pub(super) fn problems(
+    schema: &Schema,
+    constants: &[Option<Constant>],
+) -> Vec<(usize, Part, Problem)> {
+    let frequency = frequency(schema, constants);
     let mut found = Vec::new();
-    for (place, (key, constant)) in KEYS.iter().zip(constants).enumerate() {
+    for (place, (key, constant)) in schema.keys().iter().zip(constants).enumerate() {
         let Some(constant) = constant else { continue };
         if let Err(problem) = limits(key.takes, &constant.amount, frequency) {
             found.push((place, Part::Value, problem));
@@ -28,19 +32,23 @@ pub(super) fn problems(constants: &[Option<Constant>]) -> Vec<(usize, Part, Prob
             found.push((place, part, problem));
         }
     }
-    found.extend(queues_beyond_cpus(constants));
+    found.extend(queues_beyond_cpus(schema, constants));
     found
 }
 
 /// The processor's frequency in hertz, if there is a valid one: what cycles are worth.
-pub(super) fn frequency(constants: &[Option<Constant>]) -> Option<f64> {
-    let amount = &constant(constants, "processor.frequency")?.amount;
+pub(super) fn frequency(schema: &Schema, constants: &[Option<Constant>]) -> Option<f64> {
+    let amount = &constant(schema, constants, "processor.frequency")?.amount;
     limits(Takes::Frequency, amount, None).ok()?;
     amount.value(None)
 }
 
-fn constant<'a>(constants: &'a [Option<Constant>], path: &str) -> Option<&'a Constant> {
-    constants.get(Key::place(path)?)?.as_ref()
+fn constant<'a>(
+    schema: &Schema,
+    constants: &'a [Option<Constant>],
+    path: &str,
+) -> Option<&'a Constant> {
+    constants.get(schema.place(path)?)?.as_ref()
 }
 
 /// Holds a value to the limits of its kind. Cycles of an unknown frequency are only held to being a
@@ -102,9 +110,12 @@ fn range(takes: Takes, constant: &Constant, frequency: Option<f64>) -> Result<()
 }
 
 /// A queue that no CPU of its own could poll is a mistake in every published setup.
-fn queues_beyond_cpus(constants: &[Option<Constant>]) -> Option<(usize, Part, Problem)> {
-    let queues = constant(constants, "nic.queues")?.amount.value(None)?;
-    let cpus = constant(constants, "processor.cpus")?.amount.value(None)?;
-    let place = Key::place("nic.queues")?;
+fn queues_beyond_cpus(
+    schema: &Schema,
+    constants: &[Option<Constant>],
+) -> Option<(usize, Part, Problem)> {
+    let queues = constant(schema, constants, "nic.queues")?.amount.value(None)?;
+    let cpus = constant(schema, constants, "processor.cpus")?.amount.value(None)?;
+    let place = schema.place("nic.queues")?;
     (queues > cpus).then_some((place, Part::Value, Problem::QueuesBeyondCpus { queues, cpus }))
 }

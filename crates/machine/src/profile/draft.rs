@@ -3,7 +3,8 @@
 use napkin_policy::text::quoted;
 use thiserror::Error;
 
-use super::key::{KEYS, Key, SECTIONS, Takes};
+use super::key::{Key, Takes};
+use super::schema::Schema;
 use super::show::text;
 use super::{Profile, ProfileError};
 
@@ -53,15 +54,15 @@ pub enum DraftError {
 }
 
 impl Draft {
-    /// The text of the file, which [`Profile::parse`] accepts. Values are rounded to a tenth of a
+    /// The text of the file, which [`Profile::parse`] accepts by the same schema. Values are rounded to a tenth of a
     /// nanosecond, ratios to four digits; a range is made to hold its value.
     ///
     /// # Errors
     /// If a key does not exist or is stated twice, or if the profile would be refused.
-    pub fn to_toml(&self) -> Result<String, DraftError> {
+    pub fn to_toml(&self, schema: &'static Schema) -> Result<String, DraftError> {
         let mut placed = Vec::new();
         for constant in &self.constants {
-            let place = Key::place(&constant.key);
+            let place = schema.place(&constant.key);
             let place = place.ok_or_else(|| DraftError::Key(quoted(&constant.key)))?;
             if placed.iter().any(|(other, _)| *other == place) {
                 return Err(DraftError::Twice(constant.key.clone()));
@@ -79,8 +80,9 @@ impl Draft {
             text(&self.about),
             text(&self.based_on)
         ));
-        for section in SECTIONS {
-            let of_section = placed.iter().filter_map(|(place, it)| Some((KEYS.get(*place)?, *it)));
+        for section in schema.sections() {
+            let of_section =
+                placed.iter().filter_map(|(place, it)| Some((schema.keys().get(*place)?, *it)));
             let mut lines = of_section.filter(|(key, _)| key.section == section.name).peekable();
             if lines.peek().is_none() {
                 continue;
@@ -90,7 +92,7 @@ impl Draft {
                 out.push_str(&line(key, constant));
             }
         }
-        Profile::parse(&out, &format!("{}.toml", self.name))?;
+        Profile::parse(schema, &out, &format!("{}.toml", self.name))?;
         Ok(out)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::key::{SECTIONS, Takes};
+use super::key::Takes;
 
 /// Faults that an error prints; a file with more of them is no profile. The rest is counted.
 const PRINTED: usize = 100;
@@ -64,6 +64,8 @@ pub enum Problem {
     UnknownSection {
         /// The nearest that exists.
         nearest: Option<&'static str>,
+        /// The sections that there are.
+        known: Vec<&'static str>,
     },
     /// A key that its section does not have.
     UnknownKey {
@@ -276,12 +278,11 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Problem::Syntax(message) => write!(f, "this is not TOML: {message}"),
-            Problem::UnknownSection { nearest } => {
+            Problem::UnknownSection { nearest, known } => {
                 f.write_str("a profile has no such section")?;
                 meant(f, *nearest)?;
                 if nearest.is_none() {
-                    let names: Vec<&str> = SECTIONS.iter().map(|section| section.name).collect();
-                    write!(f, "; it has name, about, {}", names.join(", "))?;
+                    write!(f, "; it has name, about, {}", known.join(", "))?;
                 }
                 Ok(())
             }

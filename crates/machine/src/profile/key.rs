@@ -1,6 +1,7 @@
-//! The keys of a host profile: one line for each constant that the machine knows.
+//! The keys of a host profile: one line for each constant that the machine itself uses.
 //!
-//! Parser, checks, sweeps and `docs/profiles.md` all read this one table. Every value is carried as
+//! Parser, checks, sweeps and `docs/profiles.md` all read this one table, and those that workloads declare
+//! ([`Constants`]) behind it (`schema.rs`). Every value is carried as
 //! an `f64` in the base unit of its kind: nanoseconds, hertz, bits a second, bytes, a plain number,
 //! or the place of a word among the key's choices. A key describes a host. None belongs to one
 //! policy, one load or one row of a published table, or the machine would give back what it was
@@ -19,7 +20,7 @@ pub const MAX_TIME: f64 = 3_600e9;
 const MANY: u32 = 1_000_000;
 
 /// A section of a profile.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Section {
     /// Its name.
     pub name: &'static str,
@@ -29,28 +30,25 @@ pub struct Section {
     pub what: &'static str,
 }
 
-impl Section {
-    /// Looks a section up by its exact name.
-    pub fn find(name: &str) -> Option<&'static Section> {
-        SECTIONS.iter().find(|section| section.name == name)
-    }
+/// A workload's section and its keys, as the workload declares them.
+#[derive(Debug, Clone, Copy)]
+pub struct Constants {
+    /// The section's name.
+    pub section: &'static str,
+    /// What it holds: the program of the workload, its clients.
+    pub what: &'static str,
+    /// Its keys ([`Key::new`]), in the order in which a profile shows them.
+    pub keys: &'static [Key],
 }
 
-/// Every section, in the order in which a profile is usually written.
-pub const SECTIONS: &[Section] = &[
+/// The host's sections, in the order in which a profile is usually written.
+pub(super) const HOST_SECTIONS: &[Section] = &[
     always("processor", "the CPUs, their threads and idle states"),
     always("kernel", "how the kernel was built and how its scheduler is tuned"),
     always("cost", "CPU time of each step of delivery"),
     always("locality", "what it costs to touch state that has gone cold"),
     always("nic", "the network card and its driver"),
     always("link", "the wire between the hosts"),
-    workload("memcached", "the memcached workers and their clients"),
-    workload("tcp-rr", "the request-response program and its peers"),
-    workload("ssd", "the block service and its clients"),
-    workload("udp-sink", "the datagram sink and its sender"),
-    workload("flood-ping", "the pinging program and the host that answers it"),
-    workload("xsk-rr", "the AF_XDP program and its sender"),
-    workload("oracle", "the sink and the generator of the emulated machine"),
 ];
 
 /// What a key takes.
@@ -87,6 +85,12 @@ pub enum Takes {
 }
 
 impl Takes {
+    /// A time that may be 0: the step is free, or does not exist on this host.
+    pub const TIME: Takes = Takes::Time { min: 0.0 };
+
+    /// A switch.
+    pub const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
+
     /// The units that fit, the base unit first; one without a name where a plain number is meant.
     pub fn units(self) -> &'static [Unit] {
         match self {
@@ -162,15 +166,9 @@ pub struct Key {
 }
 
 impl Key {
-    /// Looks a key up by its full name, such as `cost.poll`.
-    pub fn find(path: &str) -> Option<&'static Key> {
-        Key::place(path).and_then(|place| KEYS.get(place))
-    }
-
-    /// The place of a key in [`KEYS`].
-    pub(super) fn place(path: &str) -> Option<usize> {
-        let (section, name) = path.split_once('.')?;
-        KEYS.iter().position(|key| key.section == section && key.name == name)
+    /// One of a workload's ([`Constants::keys`]), without a default. Its section is that of its table.
+    pub const fn new(name: &'static str, takes: Takes, what: &'static str) -> Key {
+        key("", name, takes, what)
     }
 
     /// Its full name.
@@ -179,17 +177,14 @@ impl Key {
     }
 
     /// Gives the key a default, in the base unit.
-    const fn or(self, default: f64) -> Key {
+    #[must_use]
+    pub const fn or(self, default: f64) -> Key {
         Key { default: Some(default), ..self }
     }
 }
 
 const fn always(name: &'static str, what: &'static str) -> Section {
     Section { name, required: true, what }
-}
-
-const fn workload(name: &'static str, what: &'static str) -> Section {
-    Section { name, required: false, what }
 }
 
 const fn key(section: &'static str, name: &'static str, takes: Takes, what: &'static str) -> Key {
@@ -204,13 +199,12 @@ const fn ratio(min: f64, max: f64) -> Takes {
     Takes::Ratio { min, max }
 }
 
-/// A time that may be 0: the step is free, or does not exist on this host.
-const TIME: Takes = Takes::Time { min: 0.0 };
+const TIME: Takes = Takes::TIME;
 
 /// A time that something repeats after, which therefore cannot be 0.
 const PERIOD: Takes = Takes::Time { min: 1.0 };
 
-const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
+const OFF_ON: Takes = Takes::OFF_ON;
 const PREEMPTION: Takes = Takes::Choice(&["none", "voluntary", "lazy", "full"]);
 const SCHEDULER: Takes = Takes::Choice(&["cfs", "eevdf"]);
 const GOVERNOR: Takes = Takes::Choice(&["timer", "menu"]);
@@ -218,9 +212,9 @@ const INTERRUPT_CPU: Takes = Takes::Choice(&["own", "sender"]);
 const ORDER: Takes = Takes::Choice(&["deliver-first", "unmask-first"]);
 const LATE: Takes = Takes::Choice(&["poll", "interrupt"]);
 
-/// Every key. A line is all that a new one takes, and its row in `docs/profiles.md`.
+/// The host's keys. A line is all that a new one takes, and its row in `docs/profiles.md`.
 #[rustfmt::skip] // One key, one line.
-pub const KEYS: &[Key] = &[
+pub(super) const HOST_KEYS: &[Key] = &[
     key("processor", "cpus", count(1, 1024), "CPUs that the kernel sees: cores times threads a core"),
     key("processor", "frequency", Takes::Frequency, "clock of every CPU; turns `cycles` into time"),
     key("processor", "smt", count(1, 8), "threads a core"),
@@ -314,47 +308,4 @@ pub const KEYS: &[Key] = &[
 
     key("link", "rate", Takes::Rate, "bits a second in each direction"),
     key("link", "latency", TIME, "one way, switches and cables included"),
-
-    key("memcached", "work", TIME, "the program's own work on one request, without system calls"),
-    key("memcached", "client-delay", TIME, "a request's time outside of the server and the link"),
-    key("memcached", "client-moderation", TIME, "least time between two interrupts of a client's receive queue").or(0.0),
-    key("memcached", "client-queues", count(1, 1024), "receive queues of a client machine").or(1.0),
-    key("memcached", "client-slow", ratio(0.0, 1.0), "share of a client's receive queues that interrupt at that period only, busy or not").or(0.0),
-    key("memcached", "hottest-queue", ratio(0.0, 0.5), "how much more connections than the mean the fullest queue has; the others have evenly spaced shares, down to as much less").or(0.0),
-    key("memcached", "always-ready", OFF_ON, "each worker's epoll context also has a descriptor that is always ready, such as a writable pipe (race R18)").or(0.0),
-    key("memcached", "connections", count(1, MANY), "connections of all clients together").or(4480.0),
-    key("memcached", "client-machines", count(1, 1024), "client machines, of which the first measures").or(7.0),
-    key("memcached", "client-acks", OFF_ON, "a client acknowledges each answer by a frame of its own, at once, instead of with its next request").or(1.0),
-    key("tcp-rr", "work", TIME, "the program's own work on one request, without system calls"),
-    key("tcp-rr", "client-delay", TIME, "a request's time outside of the server and the link"),
-    key("tcp-rr", "client-frame", TIME, "the client host's time for a request on the CPU of its receive queue").or(0.0),
-    key("tcp-rr", "threads", count(1, 1024), "threads of the program, each with an epoll of its own").or(1.0),
-    key("tcp-rr", "share-spread", ratio(0.0, 10.0), "deviation of the logarithm of the wire's share that one long transfer gets").or(0.0),
-    key("ssd", "work", TIME, "the program's own work on one request, without system calls"),
-    key("ssd", "work-kib", TIME, "the program's own work on each kibibyte of a request").or(0.0),
-    key("ssd", "threads", count(1, 1024), "threads of the program, each with an epoll of its own").or(1.0),
-    key("ssd", "polling-cpus", count(1, 1024), "CPUs to which whatever threads poll the queues are pinned").or(1.0),
-    key("ssd", "client-delay", TIME, "a request's time outside of the server and the link").or(0.0),
-    key("ssd", "device", TIME, "the storage device's time for one request"),
-    key("ssd", "device-root", TIME, "its further time for one kibibyte; larger requests use more dies at once, and take the square root of their kibibytes times that").or(0.0),
-    key("ssd", "device-spread", ratio(0.0, 10.0), "deviation of the logarithm of its time").or(0.0),
-    key("ssd", "slow-share", ratio(0.0, 1.0), "share of requests that meet the device at a program or an erase").or(0.0),
-    key("ssd", "slow", TIME, "mean further time of those").or(0.0),
-    key("udp-sink", "work", TIME, "the program's own work on one datagram, without system calls"),
-    key("udp-sink", "buffer", count(1, MANY), "datagrams that the socket's receive buffer holds"),
-    key("udp-sink", "jitter", TIME, "mean of the random delay of each frame on the sender's side").or(0.0),
-    key("flood-ping", "work", TIME, "the pinging program's own work on one round, without system calls"),
-    key("flood-ping", "client-delay", TIME, "a round's time outside of the pinging host and the link"),
-    key("xsk-rr", "work", TIME, "the program's own work on one descriptor, without system calls"),
-    key("xsk-rr", "kick", TIME, "one receive call that only makes the kernel poll"),
-    key("xsk-rr", "look", TIME, "one look at an empty ring and at the clock"),
-    key("xsk-rr", "send", TIME, "from a frame's stamp to its descriptor in the ring"),
-    key("xsk-rr", "jitter", ratio(0.0, 1.0), "how much each of the program's steps varies, either way").or(0.0),
-    key("oracle", "work", TIME, "the sink's own work on one datagram beside the scenario's"),
-    key("oracle", "send", TIME, "the generator's time from a frame's stamp to its arrival at the receiver's card"),
-    key("oracle", "send-next", TIME, "the generator's time from there to the arrival of the next frame of a burst"),
-    key("oracle", "sleep", TIME, "the generator going to sleep after its last frame, without the switch"),
-    key("oracle", "wake", TIME, "the generator's time from its waking to its frame's stamp, without the switch"),
-    key("oracle", "exit", TIME, "the sink's exit until its descriptors are closed; half as long again after it"),
-    key("oracle", "truesize", count(1, 65_536), "bytes of a receive buffer that one frame takes"),
 ];

@@ -13,6 +13,7 @@ mod error;
 mod key;
 mod parse;
 mod range;
+mod schema;
 mod show;
 mod unit;
 mod write;
@@ -27,8 +28,9 @@ use napkin_policy::text::quoted;
 
 pub use draft::{Draft, DraftError, Written};
 pub use error::{Fault, Problem, ProfileError};
-pub use key::{KEYS, Key, MAX_TIME, SECTIONS, Section, Takes};
+pub use key::{Constants, Key, MAX_TIME, Section, Takes};
 pub use range::Range;
+pub use schema::Schema;
 pub use unit::{Scale, Unit};
 
 use unit::Amount;
@@ -36,12 +38,13 @@ use unit::Amount;
 /// A testbed's constants, all checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
+    schema: &'static Schema,
     name: String,
     about: String,
     origin: String,
     /// The built-in profile that it adds to.
     based_on: Option<String>,
-    /// In the order of [`KEYS`]; `None` only in sections that the profile does not have.
+    /// In the order of the schema's keys; `None` only in sections that the profile does not have.
     constants: Vec<Option<Constant>>,
 }
 
@@ -110,14 +113,14 @@ pub enum Origin<'a> {
 }
 
 impl Profile {
-    /// The built-in profile of this name.
+    /// The built-in profile of this name, read by the sections and keys of `schema`.
     ///
     /// # Errors
     ///
     /// [`ProfileError::UnknownName`], which lists those that exist.
-    pub fn named(name: &str) -> Result<Profile, ProfileError> {
+    pub fn named(schema: &'static Schema, name: &str) -> Result<Profile, ProfileError> {
         match Profile::built_in_text(name) {
-            Some(text) => Profile::parse(text, &format!("{name}.toml")),
+            Some(text) => Profile::parse(schema, text, &format!("{name}.toml")),
             None => Err(ProfileError::UnknownName {
                 name: quoted(name),
                 nearest: nearest(name, Profile::names()),
@@ -133,12 +136,12 @@ impl Profile {
     ///
     /// Those of [`Profile::named`] and [`Profile::parse`], and [`ProfileError::Unreadable`] for a
     /// file that cannot be read, is none, is longer than 1 MiB or is not UTF-8.
-    pub fn load(name_or_path: &str) -> Result<Profile, ProfileError> {
+    pub fn load(schema: &'static Schema, name_or_path: &str) -> Result<Profile, ProfileError> {
         let path = Path::new(name_or_path);
         let named = Profile::built_in_text(name_or_path).is_some();
         let like_a_path = name_or_path.contains('/') || name_or_path.ends_with(".toml");
         if named || !(like_a_path || path.is_file()) {
-            return Profile::named(name_or_path);
+            return Profile::named(schema, name_or_path);
         }
         let unreadable =
             |reason: String| ProfileError::Unreadable { path: path.display().to_string(), reason };
@@ -152,7 +155,12 @@ impl Profile {
         file.take(parse::LONGEST as u64 + 1)
             .read_to_string(&mut text)
             .map_err(|error| unreadable(error.to_string()))?;
-        Profile::parse(&text, name_or_path)
+        Profile::parse(schema, &text, name_or_path)
+    }
+
+    /// The sections and keys by which it was read.
+    pub fn schema(&self) -> &'static Schema {
+        self.schema
     }
 
     /// Its name.
@@ -172,7 +180,7 @@ impl Profile {
 
     /// Whether the profile has this section.
     pub fn has(&self, section: &str) -> bool {
-        let mut keys = KEYS.iter().zip(&self.constants);
+        let mut keys = self.schema.keys().iter().zip(&self.constants);
         keys.any(|(key, constant)| key.section == section && constant.is_some())
     }
 
@@ -193,10 +201,10 @@ impl Profile {
     ///
     /// # Panics
     ///
-    /// If [`KEYS`] has no such key, or the profile lacks its section ([`Profile::require`] asks
+    /// If the schema has no such key, or the profile lacks its section ([`Profile::require`] asks
     /// first): errors of the program, not of the profile.
     pub fn get(&self, path: &str) -> f64 {
-        let place = Key::place(path).unwrap_or_else(|| panic!("no key is called '{path}'"));
+        let place = self.schema.place(path).unwrap_or_else(|| panic!("no key is called '{path}'"));
         self.value(place).unwrap_or_else(|| panic!("'{}' has no '{path}'", self.name))
     }
 
@@ -246,14 +254,15 @@ impl Profile {
     ///
     /// As [`Profile::get`], and if the key takes no word.
     pub fn choice(&self, path: &str) -> &'static str {
-        match Key::find(path).map(|key| key.takes) {
+        match self.schema.key(path).map(|key| key.takes) {
             Some(Takes::Choice(words)) => words[self.get(path) as usize],
             _ => panic!("no choice is called '{path}'"),
         }
     }
 
     fn expect(&self, path: &str, kind: &str, fits: fn(Takes) -> bool) {
-        assert!(Key::find(path).is_some_and(|key| fits(key.takes)), "no {kind} is called '{path}'");
+        let fitting = self.schema.key(path).is_some_and(|key| fits(key.takes));
+        assert!(fitting, "no {kind} is called '{path}'");
     }
 
     /// Changes one value, given in the base unit, under the rules of a file: the limits of its key,
@@ -316,10 +325,10 @@ impl Profile {
         self.fitted().filter(|(key, _)| self.constants().any(|it| it.key == *key && !it.inherited))
     }
 
-    /// Every constant of the profile in the order of [`KEYS`].
+    /// Every constant of the profile in the order of the schema's keys.
     pub fn constants(&self) -> impl Iterator<Item = Stated<'_>> {
         let frequency = self.frequency();
-        KEYS.iter().zip(&self.constants).filter_map(move |(key, constant)| {
+        self.schema.keys().iter().zip(&self.constants).filter_map(move |(key, constant)| {
             let Constant { amount, basis, note, set, inherited } = constant.as_ref()?;
             let origin = match basis {
                 Basis::Source { what, range } => Origin::Source {
@@ -349,7 +358,7 @@ impl Profile {
 
     /// What cycles are worth, in hertz.
     fn frequency(&self) -> Option<f64> {
-        check::frequency(&self.constants)
+        check::frequency(self.schema, &self.constants)
     }
 
     fn value(&self, place: usize) -> Option<f64> {
@@ -358,9 +367,11 @@ impl Profile {
 
     /// A key that a caller named, if the profile has it.
     fn known(&self, path: &str) -> Result<(usize, &'static Key), ProfileError> {
-        let place = Key::place(path);
-        let Some((place, key)) = place.and_then(|place| Some((place, KEYS.get(place)?))) else {
-            let problem = Problem::UnknownKey { nearest: parse::similar(path) };
+        let place = self.schema.place(path);
+        let Some((place, key)) =
+            place.and_then(|place| Some((place, self.schema.keys().get(place)?)))
+        else {
+            let problem = Problem::UnknownKey { nearest: parse::similar(self.schema, path) };
             return Err(ProfileError::setting(&self.origin, quoted(path), problem));
         };
         self.require(key.section)?;
@@ -376,10 +387,10 @@ impl Profile {
                 constant.set = true;
             }
         }
-        let faults: Vec<Fault> = check::problems(&constants)
+        let faults: Vec<Fault> = check::problems(self.schema, &constants)
             .into_iter()
             .filter_map(|(place, _, problem)| {
-                Some(Fault { line: None, key: KEYS.get(place)?.path(), problem })
+                Some(Fault { line: None, key: self.schema.keys().get(place)?.path(), problem })
             })
             .collect();
         if !faults.is_empty() {

@@ -12,7 +12,8 @@ use toml_edit::{Document, Item, TableLike, Value};
 
 use super::check::{self, Part};
 use super::error::{Fault, Problem, ProfileError};
-use super::key::{KEYS, Key, SECTIONS, Section, Takes};
+use super::key::{Key, Section, Takes};
+use super::schema::Schema;
 use super::unit::Amount;
 use super::{Basis, Constant, Profile};
 
@@ -23,7 +24,7 @@ const FIELDS: [&str; 6] = ["value", "source", "fitted", "assumed", "range", "not
 pub(super) const LONGEST: usize = 1 << 20;
 
 impl Profile {
-    /// Reads a profile. `origin` is what errors call the text: a file's name, or a built-in's.
+    /// Reads a profile by the sections and keys of `schema`. `origin` is what errors call the text: a file's name, or a built-in's.
     ///
     /// # Errors
     ///
@@ -32,8 +33,12 @@ impl Profile {
     /// unit, with one of another kind or beyond their limits, a constant without exactly one of
     /// `source`, `fitted` and `assumed`, more queues than CPUs, and a profile to be based on that is no
     /// built-in one.
-    pub fn parse(text: &str, origin: &str) -> Result<Profile, ProfileError> {
-        let mut reader = Reader::new(text);
+    pub fn parse(
+        schema: &'static Schema,
+        text: &str,
+        origin: &str,
+    ) -> Result<Profile, ProfileError> {
+        let mut reader = Reader::new(schema, text);
         let (name, about) = match document(text) {
             Ok(document) => reader.root(document.as_table()),
             Err(fault) => {
@@ -42,8 +47,9 @@ impl Profile {
             }
         };
         let Reader { base, constants, places, mut faults, .. } = reader;
-        for (place, part, problem) in check::problems(&constants) {
-            let (Some(key), Some((value, range))) = (KEYS.get(place), places.get(place)) else {
+        for (place, part, problem) in check::problems(schema, &constants) {
+            let (Some(key), Some((value, range))) = (schema.keys().get(place), places.get(place))
+            else {
                 continue;
             };
             let (line, field) = match part {
@@ -54,7 +60,8 @@ impl Profile {
         }
         if faults.is_empty() {
             let based_on = base.map(|base| base.name);
-            return Ok(Profile { name, about, origin: origin.to_string(), based_on, constants });
+            let origin = origin.to_string();
+            return Ok(Profile { schema, name, about, origin, based_on, constants });
         }
         faults.sort_by_key(|fault| fault.line);
         Err(ProfileError::Invalid { origin: origin.to_string(), faults })
@@ -82,12 +89,13 @@ fn line(text: &str, at: usize) -> usize {
 
 /// A text being read, and what was found so far.
 struct Reader<'a> {
+    schema: &'static Schema,
     text: &'a str,
     /// Where each line starts, but the first.
     starts: Vec<usize>,
     /// The profile that has whatever this text does not state.
     base: Option<Profile>,
-    /// In the order of `KEYS`.
+    /// In the order of the schema's keys.
     constants: Vec<Option<Constant>>,
     /// The lines of each constant's value and range, in the same order.
     places: Vec<(usize, usize)>,
@@ -95,14 +103,15 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(text: &'a str) -> Reader<'a> {
+    fn new(schema: &'static Schema, text: &'a str) -> Reader<'a> {
         let bytes = text.bytes().enumerate();
         Reader {
+            schema,
             text,
             starts: bytes.filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1).collect(),
             base: None,
-            constants: vec![None; KEYS.len()],
-            places: vec![(1, 1); KEYS.len()],
+            constants: vec![None; schema.keys().len()],
+            places: vec![(1, 1); schema.keys().len()],
             faults: Vec::new(),
         }
     }
@@ -133,11 +142,13 @@ impl<'a> Reader<'a> {
             if matches!(name, "name" | "about" | "based-on") {
                 continue;
             }
-            let Some(section) = Section::find(name) else {
-                let known = SECTIONS.iter().map(|section| section.name);
-                let problem = Problem::UnknownSection {
-                    nearest: nearest(name, known.chain(["name", "about", "based-on"])),
-                };
+            let Some(section) = self.schema.section(name) else {
+                if self.schema.leaves_out() {
+                    continue;
+                }
+                let known: Vec<_> = self.schema.sections().iter().map(|it| it.name).collect();
+                let names = known.iter().copied().chain(["name", "about", "based-on"]);
+                let problem = Problem::UnknownSection { nearest: nearest(name, names), known };
                 self.fault(line, quoted(name), problem);
                 continue;
             };
@@ -146,7 +157,7 @@ impl<'a> Reader<'a> {
                 None => self.fault(line, section.name, Problem::NotASection),
             }
         }
-        for section in SECTIONS.iter().filter(|section| section.required) {
+        for section in self.schema.sections().iter().filter(|section| section.required) {
             // What an unknown profile would have had is nobody's fault.
             if !root.contains_key(section.name) && self.base.is_none() && !no_base {
                 self.fault(1, section.name, Problem::MissingSection);
@@ -160,7 +171,7 @@ impl<'a> Reader<'a> {
         let Some(item) = root.get("based-on") else { return };
         let line = self.line_of(root, "based-on");
         let Some(name) = self.words(root, "based-on", "based-on", item) else { return };
-        let Ok(base) = Profile::named(&name) else {
+        let Ok(base) = Profile::named(self.schema, &name) else {
             let problem = Problem::UnknownBase {
                 given: quoted(&name),
                 nearest: nearest(&name, Profile::names()),
@@ -206,12 +217,17 @@ impl<'a> Reader<'a> {
     fn section(&mut self, section: &Section, table: &dyn TableLike, line: usize) {
         for (name, _) in table.iter() {
             let path = format!("{}.{name}", section.name);
-            if Key::find(&path).is_none() {
+            if self.schema.key(&path).is_none() {
                 let line = self.line_of(table, name);
-                self.fault(line, quoted(&path), Problem::UnknownKey { nearest: similar(&path) });
+                self.fault(
+                    line,
+                    quoted(&path),
+                    Problem::UnknownKey { nearest: similar(self.schema, &path) },
+                );
             }
         }
-        for (place, key) in KEYS.iter().enumerate().filter(|(_, key)| key.section == section.name) {
+        let keys = self.schema.keys().iter().enumerate();
+        for (place, key) in keys.filter(|(_, key)| key.section == section.name) {
             let constant = match (table.get(key.name), key.default) {
                 (Some(item), _) => {
                     let line = self.line_of(table, key.name);
@@ -376,11 +392,11 @@ fn not_a_value(takes: Takes, given: String) -> Problem {
 
 /// The full name of the key that was probably meant: the same name in another section, or the
 /// nearest.
-pub(super) fn similar(path: &str) -> Option<String> {
+pub(super) fn similar(schema: &Schema, path: &str) -> Option<String> {
     let name = path.split_once('.').map_or(path, |(_, name)| name);
-    if let Some(key) = KEYS.iter().find(|key| key.name == name) {
+    if let Some(key) = schema.keys().iter().find(|key| key.name == name) {
         return Some(key.path());
     }
-    let paths: Vec<String> = KEYS.iter().map(Key::path).collect();
+    let paths: Vec<String> = schema.keys().iter().map(Key::path).collect();
     nearest(path, paths.iter().map(String::as_str)).map(str::to_string)
 }

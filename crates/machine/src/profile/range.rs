@@ -121,7 +121,7 @@ impl Profile {
             let changes: Vec<_> = ranges
                 .iter()
                 .filter_map(|range| {
-                    let place = Key::place(&range.key.path())?;
+                    let place = self.schema.place(&range.key.path())?;
                     Some((place, super::Amount::base(range.key.takes, range.value(rng.unit()))))
                 })
                 .collect();
@@ -136,6 +136,7 @@ impl Profile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Schema;
     use super::*;
 
     #[test]
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_wide_range_is_walked_in_ratios() {
-        let key = Key::find("cost.ipi").unwrap();
+        let key = Schema::host().key("cost.ipi").unwrap();
         let range = Range { key, low: 10.0, high: 1_000.0 };
         assert_eq!([0.0, 0.5, 1.0].map(|place| range.value(place)), [10.0, 100.0, 1_000.0]);
         assert!((range.place(100.0) - 0.5).abs() < 1e-12);

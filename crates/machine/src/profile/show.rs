@@ -2,7 +2,7 @@
 
 use toml_edit::Value;
 
-use super::key::{KEYS, SECTIONS, Takes};
+use super::key::Takes;
 use super::unit::Amount;
 use super::{Basis, Profile};
 
@@ -12,9 +12,9 @@ impl Profile {
     /// the key's default is left out unless it was changed.
     pub fn to_toml(&self) -> String {
         let mut out = format!("name = {}\nabout = {}\n", text(&self.name), text(&self.about));
-        for section in SECTIONS.iter().filter(|section| self.has(section.name)) {
+        for section in self.schema.sections().iter().filter(|section| self.has(section.name)) {
             out.push_str(&format!("\n# {}\n[{}]\n", section.what, section.name));
-            for (key, constant) in KEYS.iter().zip(&self.constants) {
+            for (key, constant) in self.schema.keys().iter().zip(&self.constants) {
                 let Some(constant) = constant.as_ref().filter(|_| key.section == section.name)
                 else {
                     continue;

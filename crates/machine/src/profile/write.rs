@@ -5,7 +5,7 @@
 use toml_edit::{Item, TableLike, Value};
 
 use super::error::{Fault, Problem, ProfileError};
-use super::key::{KEYS, Takes};
+use super::key::Takes;
 use super::parse::document;
 use super::unit::Amount;
 use super::{Basis, Profile};
@@ -26,7 +26,7 @@ impl Profile {
         })?;
         let root = document.as_table();
         let (mut places, mut faults) = (Vec::new(), Vec::new());
-        for (key, constant) in KEYS.iter().zip(&self.constants) {
+        for (key, constant) in self.schema.keys().iter().zip(&self.constants) {
             let Some(constant) = constant else { continue };
             // What is inherited and as it was has no place in this text.
             let inherited = constant.inherited && !constant.set;

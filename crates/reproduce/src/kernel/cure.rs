@@ -160,7 +160,7 @@ mod tests {
     fn run(id: &str, interrupts: u64, change: Option<Change>) -> RowRun {
         let row = row(id);
         let outcome = Ok(counted(&row, interrupts));
-        let profile = Profile::named(super::super::PROFILE).unwrap();
+        let profile = Profile::named(napkin_workload::schema(), super::super::PROFILE).unwrap();
         let task = Task { label: id.to_owned(), seed: 1, what: Point { row, profile, change } };
         Run { task, outcome }
     }

@@ -7,7 +7,7 @@ fn row(id: &str) -> OracleRow {
 }
 
 fn run(id: &str) -> Counted {
-    let profile = Profile::named(PROFILE).unwrap();
+    let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();
     outcome(&Point { row: row(id), profile, change: None }, 1).unwrap()
 }
 
@@ -34,7 +34,7 @@ fn a_row_that_is_not_modelled_says_which_column_it_is() {
 
 #[test]
 fn second_processes_cycles_of_modes_and_blocking_receivers_are_rows_as_well() {
-    let profile = Profile::named(PROFILE).unwrap();
+    let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();
     for (event, wait) in [
         (Event::TwoIdle, "epoll"),
         (Event::Second, "epoll"),
@@ -81,7 +81,7 @@ fn all_rows_stand_side_by_side_and_a_second_run_is_the_same() {
 
 #[test]
 fn a_change_without_width_is_no_change() {
-    let profile = Profile::named(PROFILE).unwrap();
+    let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();
     let none =
         Change { name: "none", what: "nothing", disturbance: Default::default(), costs: false };
     for id in ["A015", "A026", "C098"] {
@@ -92,7 +92,7 @@ fn a_change_without_width_is_no_change() {
 
 #[test]
 fn a_draw_of_a_change_is_its_seed_s() {
-    let profile = Profile::named(PROFILE).unwrap();
+    let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();
     for change in CHANGES {
         let run = |id, seed| {
             let point = Point { row: row(id), profile: profile.clone(), change: Some(change) };

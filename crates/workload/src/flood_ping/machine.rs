@@ -1,11 +1,12 @@
 //! The flood ping of 2007, modelled: the loads that it takes, and the published host's profile.
 
+mod constants;
 mod load;
 mod program;
 mod scenario;
 
 use crate::machine::run::{Outcome, Run};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Constants, Profile};
 use serde_json::{Map, Value};
 
 use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, rate_of, whole};
@@ -37,8 +38,8 @@ impl Scenario for FloodPing {
         "desktop-2007"
     }
 
-    fn section(&self) -> &'static str {
-        "flood-ping"
+    fn constants(&self) -> Option<Constants> {
+        Some(constants::CONSTANTS)
     }
 
     fn loads(&self) -> Vec<String> {

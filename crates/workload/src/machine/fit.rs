@@ -214,7 +214,8 @@ mod tests {
                 _ => line.to_owned(),
             });
         }
-        Profile::parse(&lines.join("\n"), "sample").unwrap_or_else(|error| panic!("{error}"))
+        Profile::parse(crate::schema(), &lines.join("\n"), "sample")
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// How far a profile is from the one that is wanted, with a valley that is not along an axis.

@@ -141,7 +141,7 @@ impl Plan<'_> {
     /// # Errors
     /// What is wrong first.
     pub fn check(&self) -> Result<(), PlanError> {
-        self.profile.require(self.scenario.section())?;
+        self.scenario.require(&self.profile)?;
         for (none, what) in [
             (self.policies.is_empty(), "policy"),
             (self.loads.is_empty(), "load"),

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::machine::run::{Outcome, Run};
-use napkin_machine::profile::{Profile, Takes};
+use napkin_machine::profile::{Constants, Profile, ProfileError, Takes};
 use napkin_policy::text::quoted;
 use serde_json::{Map, Value};
 
@@ -20,8 +20,18 @@ pub trait Scenario: fmt::Debug + Sync {
     /// The profile of the published testbed.
     fn profile(&self) -> &'static str;
 
-    /// The section that a profile needs for it.
-    fn section(&self) -> &'static str;
+    /// The constants of its own, which a profile needs for it; `None` where the host's are enough.
+    fn constants(&self) -> Option<Constants> {
+        None
+    }
+
+    /// Demands its section of a profile.
+    ///
+    /// # Errors
+    /// [`ProfileError::Invalid`] naming the section if the profile does not have it.
+    fn require(&self, profile: &Profile) -> Result<(), ProfileError> {
+        self.constants().map_or(Ok(()), |it| profile.require(it.section))
+    }
 
     /// The loads of the publication, or some of them.
     fn loads(&self) -> Vec<String>;

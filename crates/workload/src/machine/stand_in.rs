@@ -3,7 +3,7 @@
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_core::EpollContext;
 use napkin_machine::UdpSink;
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Constants, Profile};
 use napkin_machine::{Affinity, Class, Client, Config, Kind, Machine, Packet, Placement};
 use napkin_policy::Ns;
 use serde_json::{Map, Value};
@@ -47,8 +47,8 @@ impl Scenario for StandIn {
         "emulator-7.2"
     }
 
-    fn section(&self) -> &'static str {
-        "oracle"
+    fn constants(&self) -> Option<Constants> {
+        Some(crate::oracle::CONSTANTS)
     }
 
     fn loads(&self) -> Vec<String> {
@@ -108,7 +108,7 @@ pub(crate) fn text() -> String {
 
 /// That profile.
 pub(crate) fn profile() -> Profile {
-    Profile::parse(&text(), "stand-in").unwrap_or_else(|error| panic!("{error}"))
+    Profile::parse(crate::schema(), &text(), "stand-in").unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A tenth of a virtual second of it.

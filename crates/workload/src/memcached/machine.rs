@@ -1,11 +1,12 @@
 //! memcached under mutilate (2024), modelled.
 
+mod constants;
 mod load;
 mod program;
 mod scenario;
 
 use crate::machine::run::{Outcome, Run};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Constants, Profile};
 use serde_json::{Map, Value};
 
 use crate::machine::scenario::{
@@ -37,8 +38,8 @@ impl Scenario for Memcached {
         "epyc-7662"
     }
 
-    fn section(&self) -> &'static str {
-        "memcached"
+    fn constants(&self) -> Option<Constants> {
+        Some(constants::CONSTANTS)
     }
 
     fn loads(&self) -> Vec<String> {

@@ -346,7 +346,7 @@ mod tests {
 
     /// 400 frames, one every millisecond.
     fn observed(event: Event, wait: Wait, policy: &str) -> Observed {
-        let profile = Profile::named("emulator-7.2").expect("built in");
+        let profile = Profile::named(crate::schema(), "emulator-7.2").expect("built in");
         let policy: Policy = policy.parse().expect(policy);
         let arrivals = Arrivals { burst: 1, gap: MILLISECOND, train_bursts: 0, off: 0 };
         let scenario = Scenario {
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_disturbance_of_no_width_changes_nothing_and_each_other_is_its_seed_s() {
-        let profile = Profile::named("emulator-7.2").expect("built in");
+        let profile = Profile::named(crate::schema(), "emulator-7.2").expect("built in");
         let arrivals = Arrivals { burst: 16, gap: MILLISECOND, train_bursts: 0, off: 0 };
         let policy: Policy = "defer20".parse().expect("a policy");
         let scenario = Scenario {
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_cpu_that_is_held_polls_nothing_until_it_is_let_go() {
-        let profile = Profile::named("emulator-7.2").expect("built in");
+        let profile = Profile::named(crate::schema(), "emulator-7.2").expect("built in");
         let arrivals = Arrivals { burst: 1, gap: 50 * MICROSECOND, train_bursts: 0, off: 0 };
         let policy = Policy::default();
         let scenario = Scenario {

@@ -1,11 +1,12 @@
 //! Remote disk operations at a fixed rate (2020), modelled.
 
+mod constants;
 mod load;
 mod program;
 mod scenario;
 
 use crate::machine::run::{Outcome, Run};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Constants, Profile};
 use napkin_policy::text::quoted;
 use serde_json::{Map, Value};
 
@@ -40,8 +41,8 @@ impl Scenario for Ssd {
         "xeon-56"
     }
 
-    fn section(&self) -> &'static str {
-        "ssd"
+    fn constants(&self) -> Option<Constants> {
+        Some(constants::CONSTANTS)
     }
 
     fn loads(&self) -> Vec<String> {
@@ -67,7 +68,7 @@ mod tests {
 
     #[test]
     fn operations_beyond_the_link_are_refused() {
-        let mut profile = Profile::named("xeon-56").unwrap();
+        let mut profile = Profile::named(crate::schema(), "xeon-56").unwrap();
         profile.set_text("link.rate=1 Gbit/s").unwrap();
         let beyond = Ssd::setup("1M:200", &profile).unwrap_err().to_string();
         assert!(beyond.contains("link.rate"), "{beyond}");

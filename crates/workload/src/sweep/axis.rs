@@ -6,7 +6,6 @@
 
 use std::fmt;
 
-use napkin_machine::profile::KEYS as CONSTANTS;
 use napkin_policy::text::quoted;
 use napkin_policy::{KEYS as POLICY_KEYS, nearest};
 use thiserror::Error;
@@ -48,10 +47,10 @@ impl Parameter {
         if let Some(key) = POLICY_KEYS.iter().find(|key| key.name == name) {
             return Ok(Parameter::PolicyKey(key.name));
         }
-        if let Some(key) = CONSTANTS.iter().find(|key| key.path() == name) {
+        if let Some(key) = crate::schema().keys().iter().find(|key| key.path() == name) {
             return Ok(Parameter::Constant(key.section, key.name));
         }
-        let constants: Vec<String> = CONSTANTS.iter().map(|key| key.path()).collect();
+        let constants: Vec<String> = crate::schema().keys().iter().map(|key| key.path()).collect();
         let names = NAMES.iter().map(|(name, _)| *name);
         let policy_keys = POLICY_KEYS.iter().map(|key| key.name);
         let all = names.chain(policy_keys).chain(constants.iter().map(String::as_str));

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use csv::StringRecord;
-use napkin_machine::profile::{Key, Scale, Takes};
+use napkin_machine::profile::{Scale, Takes};
 use napkin_policy::nearest;
 use napkin_policy::text::quoted;
 use thiserror::Error;
@@ -393,7 +393,7 @@ fn quantity(parameter: &str, text: &str) -> Option<(f64, &'static str)> {
     {
         return Some((rate as f64, ""));
     }
-    let key = Key::find(parameter);
+    let key = crate::schema().key(parameter);
     // Of what is no constant, only times have a unit.
     let units = key.map_or(Takes::Time { min: 0.0 }, |key| key.takes).units();
     let text = text.trim();

@@ -179,7 +179,7 @@ impl Sweep<'_> {
     /// # Errors
     /// What is wrong first.
     pub fn check(&self) -> Result<(), SweepError> {
-        self.profile.require(self.scenario.section())?;
+        self.scenario.require(&self.profile)?;
         if self.axes.is_empty() || self.axes.iter().any(Axis::is_empty) {
             return Err(SweepError::Nothing);
         }

@@ -1,11 +1,12 @@
 //! Request and response over a thousand connections (2020), modelled.
 
+mod constants;
 mod load;
 mod program;
 mod scenario;
 
 use crate::machine::run::{Outcome, Run};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Constants, Profile};
 use serde_json::{Map, Value};
 
 use super::SIZE;
@@ -26,8 +27,8 @@ impl Scenario for TcpRr {
         "xeon-56"
     }
 
-    fn section(&self) -> &'static str {
-        "tcp-rr"
+    fn constants(&self) -> Option<Constants> {
+        Some(constants::CONSTANTS)
     }
 
     fn loads(&self) -> Vec<String> {

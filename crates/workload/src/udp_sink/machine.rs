@@ -1,10 +1,11 @@
 //! The datagram sink of 2018, modelled.
 
+mod constants;
 mod load;
 mod scenario;
 
 use crate::machine::run::{Outcome, Run};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Constants, Profile};
 use serde_json::{Map, Value};
 
 use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, per_second, whole};
@@ -25,8 +26,8 @@ impl Scenario for UdpSink {
         "qemu-2018"
     }
 
-    fn section(&self) -> &'static str {
-        "udp-sink"
+    fn constants(&self) -> Option<Constants> {
+        Some(constants::CONSTANTS)
     }
 
     fn loads(&self) -> Vec<String> {

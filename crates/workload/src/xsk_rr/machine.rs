@@ -1,11 +1,12 @@
 //! xsk_rr over AF_XDP (2025), modelled.
 
+mod constants;
 mod load;
 mod program;
 mod scenario;
 
 use crate::machine::run::{Outcome, Run};
-use napkin_machine::profile::Profile;
+use napkin_machine::profile::{Constants, Profile};
 use napkin_policy::text::quoted;
 use napkin_policy::{MILLISECOND, Ns, Time};
 use serde_json::{Map, Value};
@@ -44,8 +45,8 @@ impl Scenario for XskRr {
         "xsk-2025"
     }
 
-    fn section(&self) -> &'static str {
-        "xsk-rr"
+    fn constants(&self) -> Option<Constants> {
+        Some(constants::CONSTANTS)
     }
 
     fn loads(&self) -> Vec<String> {
@@ -72,7 +73,8 @@ mod tests {
 
     #[test]
     fn a_pace_may_have_a_delay() {
-        let pace = |text| XskRr::pace(text, &Profile::named("emulator-7.2").unwrap());
+        let pace =
+            |text| XskRr::pace(text, &Profile::named(crate::schema(), "emulator-7.2").unwrap());
         assert_eq!(pace("12000").unwrap(), Pace { period: 83_333, delay: 0 });
         assert_eq!(pace("125000:6us").unwrap().delay, 6_000);
         for wrong in ["12000:", "12000:6", "12000:6m", "12000:2000ms", ":6us"] {

@@ -72,7 +72,7 @@ mod tests {
     use napkin_policy::Policy;
 
     fn run_with(policy: Policy, paced_per_s: Option<f64>) -> Outcome {
-        let profile = Profile::named("desktop-2007").expect("built in");
+        let profile = Profile::named(crate::schema(), "desktop-2007").expect("built in");
         let run = Run { window: 300_000_000, ..Run::new(&profile, policy) };
         super::run(run, paced_per_s).expect("it runs")
     }

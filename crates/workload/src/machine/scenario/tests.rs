@@ -3,7 +3,7 @@ use crate::list::WORKLOADS;
 use napkin_measure::report::Column;
 
 fn emulator() -> Profile {
-    Profile::named("emulator-7.2").unwrap()
+    Profile::named(crate::schema(), "emulator-7.2").unwrap()
 }
 
 #[test]
@@ -33,8 +33,9 @@ fn a_load_of_zero_or_beyond_the_wire_is_refused_and_the_key_is_named() {
 fn every_scenario_s_defaults_are_loads_of_its_own_profile() {
     for scenario in WORKLOADS.iter().filter_map(|it| it.machine()) {
         let name = scenario.name();
-        let profile = Profile::named(scenario.profile()).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(profile.has(scenario.section()), "{name}");
+        let profile = Profile::named(crate::schema(), scenario.profile())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(scenario.require(&profile), Ok(()), "{name}");
         assert!(!scenario.loads().is_empty(), "{name}");
         for load in scenario.loads() {
             let load = scenario.load(&load, &profile).unwrap_or_else(|e| panic!("{name}: {e}"));

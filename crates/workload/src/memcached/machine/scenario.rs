@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn at(per_s: f64) -> Outcome {
-        let profile = Profile::named("epyc-7662").expect("built in");
+        let profile = Profile::named(crate::schema(), "epyc-7662").expect("built in");
         let run = Run { window: 100 * MILLISECOND, ..Run::new(&profile, Policy::BASE) };
         let setup = Setup { queues: 1, connections: 64, machines: 1, rate: Rate::PerS(per_s) };
         super::run(run, setup).expect("runs")
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(unanswered, due - answered);
         assert!(unanswered > due / 10, "{unanswered} of {due}");
         let max = Setup { queues: 1, connections: 64, machines: 1, rate: Rate::Max };
-        let profile = Profile::named("epyc-7662").expect("built in");
+        let profile = Profile::named(crate::schema(), "epyc-7662").expect("built in");
         let run = Run { window: 10 * MILLISECOND, ..Run::new(&profile, Policy::BASE) };
         let closed = super::run(run, max).expect("runs");
         assert_eq!((closed.due, closed.unanswered, closed.offered_per_s), (None, None, None));

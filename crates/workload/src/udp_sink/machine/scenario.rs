@@ -67,7 +67,7 @@ mod tests {
     use napkin_policy::Policy;
 
     fn run_at(policy: Policy, offered_per_s: f64, seed: u64) -> Result<Outcome, String> {
-        let profile = Profile::named("qemu-2018").expect("built in");
+        let profile = Profile::named(crate::schema(), "qemu-2018").expect("built in");
         let run = Run { seed, window: 300_000_000, ..Run::new(&profile, policy) };
         super::run(run, offered_per_s)
     }

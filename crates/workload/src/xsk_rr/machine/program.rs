@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_due_by_the_sender_s_clock_and_not_once_it_is_sent() {
-        let steps = Steps::of(&Profile::named("xsk-2025").expect("built in"));
+        let steps = Steps::of(&Profile::named(crate::schema(), "xsk-2025").expect("built in"));
         let due = |start: Ns| {
             let tally = Tally::new(100, 200);
             let end = End { ring: 0, queue: 0, to: 0, steps, tally: Some(Rc::clone(&tally)) };

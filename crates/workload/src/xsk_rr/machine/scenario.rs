@@ -177,7 +177,7 @@ mod tests {
     use napkin_machine::profile::Profile;
 
     fn ran(policy: &str, pace: Pace) -> RoundTrips {
-        let profile = Profile::named("xsk-2025").unwrap();
+        let profile = Profile::named(crate::schema(), "xsk-2025").unwrap();
         let policy = policy.parse().unwrap();
         // Longer than any timer of a policy: what begins masked has found its rhythm.
         let (warm_up, window) = (12 * MILLISECOND, 8 * MILLISECOND);
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_frame_takes_at_least_the_wire_both_ways() {
-        let wire = Profile::named("xsk-2025").unwrap().time("link.latency");
+        let wire = Profile::named(crate::schema(), "xsk-2025").unwrap().time("link.latency");
         for policy in ["interrupts", "threaded-busy-poll"] {
             assert!(ran(policy, IDLE).outcome.latency.min() > 2 * wire, "{policy}");
         }
@@ -248,10 +248,10 @@ mod tests {
 
     #[test]
     fn a_profile_without_the_tool_and_a_period_of_nothing_are_refused() {
-        let profile = Profile::named("emulator-7.2").unwrap();
+        let profile = Profile::named(crate::schema(), "emulator-7.2").unwrap();
         let error = run(Run::new(&profile, Policy::BASE), IDLE).unwrap_err();
         assert!(error.contains("xsk-rr"), "{error}");
-        let profile = Profile::named("xsk-2025").unwrap();
+        let profile = Profile::named(crate::schema(), "xsk-2025").unwrap();
         let none = Pace { period: 0, ..IDLE };
         assert!(run(Run::new(&profile, Policy::BASE), none).unwrap_err().contains("period"));
     }

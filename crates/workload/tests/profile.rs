@@ -1,9 +1,8 @@
 //! Host profiles as their authors meet them: what is read, and what every mistake gets to hear.
 
-use napkin_machine::profile::{
-    Draft, KEYS, Key, Origin, Problem, Profile, ProfileError, SECTIONS, Section, Takes, Written,
-};
+use napkin_machine::profile::{Draft, Key, Origin, Problem, Profile, ProfileError, Takes, Written};
 use napkin_policy::{FAMILIES, PRESETS};
+use napkin_workload::schema;
 use proptest::prelude::*;
 
 /// Keys that carry a preset's name, and why they may: each word was the kernel's before it was a
@@ -32,9 +31,9 @@ fn valid(key: &Key) -> String {
 /// A valid profile with every section and key, built from the table. Line 1 is the name's.
 fn sample() -> String {
     let mut text = "name = \"sample\"\nabout = \"for tests\"\n".to_string();
-    for section in SECTIONS {
+    for section in schema().sections() {
         text += &format!("\n[{}]\n", section.name);
-        for key in KEYS.iter().filter(|key| key.section == section.name) {
+        for key in schema().keys().iter().filter(|key| key.section == section.name) {
             text += &format!("{} = {{ value = {}, source = \"test\" }}\n", key.name, valid(key));
         }
     }
@@ -54,12 +53,12 @@ fn with(path: &str, constant: &str) -> (String, usize) {
 }
 
 fn read(text: &str) -> Profile {
-    Profile::parse(text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
+    Profile::parse(schema(), text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// What a text gets to hear.
 fn says(text: &str) -> String {
-    Profile::parse(text, "test.toml").expect_err("a mistake").to_string()
+    Profile::parse(schema(), text, "test.toml").expect_err("a mistake").to_string()
 }
 
 /// What one constant of the sample gets to hear; its line is checked, and left out.
@@ -83,7 +82,7 @@ fn a_valid_profile_says_what_was_written() {
     assert_eq!(profile.ratio("processor.smt-speed"), 1.0);
     assert_eq!(profile.choice("kernel.preemption"), "none");
     assert!(!profile.on("nic.adaptive"));
-    assert_eq!(profile.constants().count(), KEYS.len());
+    assert_eq!(profile.constants().count(), schema().keys().len());
     assert!(
         profile
             .constants()
@@ -122,7 +121,8 @@ fn cycles_follow_the_frequency() {
 
 #[test]
 fn a_default_stands_in_for_a_key_that_is_left_out() {
-    let key = KEYS.iter().find(|key| key.default.is_some()).expect("some key has a default");
+    let key =
+        schema().keys().iter().find(|key| key.default.is_some()).expect("some key has a default");
     let line = format!("{} = {{ value = {}, source = \"test\" }}\n", key.name, valid(key));
     let profile = read(&sample().replacen(&line, "", 1));
     assert_eq!(Some(profile.get(&key.path())), key.default);
@@ -172,7 +172,7 @@ fn a_missing_key_is_named_with_the_line_of_its_section() {
 #[test]
 fn every_required_section_and_both_headlines_are_missed() {
     let error = says("");
-    for section in SECTIONS {
+    for section in schema().sections() {
         let line = format!("{}: the section is missing; every profile has it", section.name);
         assert_eq!(error.contains(&line), section.required, "{}", section.name);
     }
@@ -249,7 +249,7 @@ fn a_value_beyond_its_limits_is_shown_with_them() {
 #[test]
 fn zero_is_refused_where_it_cannot_be() {
     let zero = |path: &str| {
-        let value = match Key::find(path).expect(path).takes {
+        let value = match schema().key(path).expect(path).takes {
             Takes::Frequency => "\"0 Hz\"",
             Takes::Rate => "\"0 bit/s\"",
             Takes::Time { .. } => "\"0 ns\"",
@@ -320,7 +320,7 @@ fn an_assumed_constant_says_why_and_may_have_a_range() {
 #[test]
 fn a_draw_changes_what_is_uncertain_within_its_range_and_nothing_else() {
     for name in Profile::names() {
-        let profile = Profile::named(name).unwrap();
+        let profile = Profile::named(schema(), name).unwrap();
         let (one, again, other) = (profile.drawn(7), profile.drawn(7), profile.drawn(8));
         let (one, other) = (one.unwrap(), other.unwrap());
         assert_eq!(one, again.unwrap(), "{name}: a seed draws the same");
@@ -401,7 +401,7 @@ fn all_mistakes_are_said_in_the_order_of_their_lines() {
         .replace("[nic]\n", "[nic]\ncolour = 1\n")
         .replace("poll-frame = { value = \"350 ns\"", "poll-frame = { value = \"350\"")
         .replace("hz = { value = 1,", "hz = { value = 0,");
-    let error = Profile::parse(&text, "test.toml").expect_err("three mistakes");
+    let error = Profile::parse(schema(), &text, "test.toml").expect_err("three mistakes");
     let keys: Vec<&str> = error.faults().iter().map(|fault| fault.key.as_str()).collect();
     assert_eq!(keys, ["kernel.hz", "cost.poll-frame", "nic.colour"]);
     assert_eq!(error.to_string().lines().count(), 3, "{error}");
@@ -489,23 +489,27 @@ fn a_look_up_of_the_wrong_kind_is_a_mistake_of_the_program() {
 #[test]
 fn the_table_is_in_order() {
     let kebab = |name: &str| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
-    for (place, key) in KEYS.iter().enumerate() {
+    for (place, key) in schema().keys().iter().enumerate() {
         let path = key.path();
-        assert!(Section::find(key.section).is_some(), "{path} stands in no known section");
+        assert!(schema().section(key.section).is_some(), "{path} stands in no known section");
         assert!(
             kebab(key.name),
             "{path}: lower-case letters and hyphens; a number would be a row's"
         );
         assert!(
-            KEYS[place + 1..].iter().all(|other| other.path() != path),
+            schema().keys()[place + 1..].iter().all(|other| other.path() != path),
             "{path} is there twice"
         );
         assert!(!key.what.is_empty() && !key.what.ends_with('.'), "{path}");
         let (least, most) = key.takes.limits();
         assert!(key.default.is_none_or(|value| (least..=most).contains(&value)), "{path}");
     }
-    for section in SECTIONS {
-        assert!(KEYS.iter().any(|key| key.section == section.name), "[{}] is empty", section.name);
+    for section in schema().sections() {
+        assert!(
+            schema().keys().iter().any(|key| key.section == section.name),
+            "[{}] is empty",
+            section.name
+        );
     }
 }
 
@@ -513,13 +517,13 @@ fn the_table_is_in_order() {
 fn no_key_belongs_to_a_policy() {
     let policies = PRESETS.iter().map(|p| p.name).chain(FAMILIES.iter().map(|f| f.prefix));
     for policy in policies {
-        for path in KEYS.iter().map(Key::path).filter(|path| path.contains(policy)) {
+        for path in schema().keys().iter().map(Key::path).filter(|path| path.contains(policy)) {
             let excused = SHARED_WORDS.iter().any(|(shared, _)| *shared == path);
             assert!(excused, "{path} carries the name of the policy '{policy}'");
         }
     }
     for (shared, why) in SHARED_WORDS {
-        assert!(Key::find(shared).is_some(), "{shared} ({why}) is gone; take it off the list");
+        assert!(schema().key(shared).is_some(), "{shared} ({why}) is gone; take it off the list");
     }
 }
 
@@ -531,21 +535,25 @@ fn every_key_has_its_row_in_the_manual() {
         let default = key.default.map_or("-".to_string(), |value| key.takes.show(value));
         format!("| `{}` | {} | {default} | {} |", key.path(), key.takes, key.what)
     };
-    let missing: Vec<String> =
-        KEYS.iter().map(row).filter(|row| !manual.lines().any(|line| line == row)).collect();
+    let missing: Vec<String> = schema()
+        .keys()
+        .iter()
+        .map(row)
+        .filter(|row| !manual.lines().any(|line| line == row))
+        .collect();
     assert!(missing.is_empty(), "docs/profiles.md lacks:\n{}", missing.join("\n"));
     let rows = manual.lines().filter(|line| line.starts_with("| `")).count();
-    assert_eq!(rows, KEYS.len(), "docs/profiles.md has rows of keys that do not exist");
+    assert_eq!(rows, schema().keys().len(), "docs/profiles.md has rows of keys that do not exist");
 }
 
 #[test]
 fn every_built_in_profile_is_valid_and_none_is_forgotten() {
     for name in Profile::names() {
-        let profile = Profile::named(name).unwrap_or_else(|error| panic!("{error}"));
+        let profile = Profile::named(schema(), name).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(profile.name(), name);
-        assert_eq!(Profile::load(name), Ok(profile));
+        assert_eq!(Profile::load(schema(), name), Ok(profile));
     }
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/profiles");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../machine/profiles");
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for file in files.map(|file| file.file_name().to_string_lossy().into_owned()) {
         let stem = file.strip_suffix(".toml").unwrap_or_else(|| panic!("profiles/{file}"));
@@ -555,14 +563,14 @@ fn every_built_in_profile_is_valid_and_none_is_forgotten() {
 
 #[test]
 fn a_profile_that_is_not_there_is_said_to_be_so() {
-    let error = Profile::named("no such\u{1b}[2J").expect_err("unknown").to_string();
+    let error = Profile::named(schema(), "no such\u{1b}[2J").expect_err("unknown").to_string();
     assert!(error.starts_with("no profile is called 'no such\\u{1b}[2J'; "), "{error}");
     assert!(error.ends_with("write the path of a TOML file"), "{error}");
     for name in Profile::names() {
-        let error = Profile::load(&format!("{name}x")).expect_err("misspelt").to_string();
+        let error = Profile::load(schema(), &format!("{name}x")).expect_err("misspelt").to_string();
         assert!(error.contains(&format!("did you mean '{name}'?")), "{error}");
     }
-    let unreadable = |path: &str| match Profile::load(path) {
+    let unreadable = |path: &str| match Profile::load(schema(), path) {
         Err(ProfileError::Unreadable { path: named, reason }) => (named, reason),
         other => panic!("{other:?}"),
     };
@@ -575,9 +583,9 @@ fn a_file_is_read_and_named_in_its_errors() {
     let path = std::env::temp_dir().join(format!("napkin-profile-{}.toml", std::process::id()));
     let name = path.to_str().expect("a path in UTF-8");
     std::fs::write(&path, sample()).expect("a file");
-    let good = Profile::load(name);
+    let good = Profile::load(schema(), name);
     std::fs::write(&path, sample().replace("hz = { value = 1,", "hz = { value = 0,")).expect("it");
-    let bad = Profile::load(name);
+    let bad = Profile::load(schema(), name);
     std::fs::remove_file(&path).expect("it");
     assert_eq!(good.expect("valid").count("processor.cpus"), 64);
     assert!(bad.expect_err("0 Hz").to_string().starts_with(&format!("{name}:")));
@@ -585,7 +593,7 @@ fn a_file_is_read_and_named_in_its_errors() {
 
 /// Whatever the text was: errors say something and point into it, and what was read can be used.
 fn holds(text: &str) -> Result<(), TestCaseError> {
-    match Profile::parse(text, "x") {
+    match Profile::parse(schema(), text, "x") {
         Err(error) => {
             prop_assert!(!error.to_string().is_empty() && !error.faults().is_empty());
             let lines = 1 + text.matches('\n').count();
@@ -645,7 +653,7 @@ proptest! {
 
     #[test]
     fn no_value_panics(
-        place in 0..KEYS.len(),
+        place in 0..schema().keys().len(),
         value in prop_oneof![
             any::<f64>().prop_map(|number| number.to_string()),
             any::<i64>().prop_map(|number| number.to_string()),
@@ -660,15 +668,15 @@ proptest! {
             false => "source = \"x\"".to_string(),
         };
         let constant = format!("{{ value = {value}, {basis} }}");
-        holds(&with(&KEYS[place].path(), &constant).0)?;
+        holds(&with(&schema().keys()[place].path(), &constant).0)?;
     }
 
     #[test]
     fn no_setting_panics_and_what_is_refused_changes_nothing(
-        place in 0..KEYS.len(), number in any::<f64>(), text in any::<String>(),
+        place in 0..schema().keys().len(), number in any::<f64>(), text in any::<String>(),
     ) {
         let mut profile = read(&sample());
-        let path = KEYS[place].path();
+        let path = schema().keys()[place].path();
         for setting in [text.clone(), format!("{path}={text}"), format!("{path}={number} ns")] {
             let before = profile.clone();
             if profile.set_text(&setting).is_err() {
@@ -696,10 +704,12 @@ proptest! {
 
 #[test]
 fn problems_can_be_told_apart_by_a_program() {
-    let error = Profile::parse(&sample().replace("[link]", "[lnk]"), "x").expect_err("a slip");
+    let error =
+        Profile::parse(schema(), &sample().replace("[link]", "[lnk]"), "x").expect_err("a slip");
     let problems: Vec<&Problem> = error.faults().iter().map(|fault| &fault.problem).collect();
     assert!(problems.contains(&&Problem::MissingSection));
-    assert!(problems.contains(&&Problem::UnknownSection { nearest: Some("link") }));
+    let known = schema().sections().iter().map(|section| section.name).collect();
+    assert!(problems.contains(&&Problem::UnknownSection { nearest: Some("link"), known }));
 }
 
 const BASED: &str = r#"
@@ -714,8 +724,8 @@ ring = { value = 512, source = "ethtool -g" }
 
 #[test]
 fn a_profile_that_is_based_on_another_states_only_what_differs() {
-    let base = Profile::named("epyc-7662").expect("built in");
-    let mine = Profile::parse(BASED, "mine.toml").expect("nothing is wrong");
+    let base = Profile::named(schema(), "epyc-7662").expect("built in");
+    let mine = Profile::parse(schema(), BASED, "mine.toml").expect("nothing is wrong");
     assert_eq!((mine.name(), mine.based_on(), base.based_on()), ("mine", Some("epyc-7662"), None));
     assert_eq!(mine.constants().count(), base.constants().count());
     let own = mine.constants().filter(|it| !it.inherited).map(|it| it.key.path());
@@ -735,7 +745,7 @@ fn a_profile_that_is_based_on_another_states_only_what_differs() {
 fn what_is_wrong_with_a_base_or_beside_it_is_said_with_its_line() {
     let says = |from: &str, to: &str| {
         assert!(BASED.contains(from));
-        Profile::parse(&BASED.replace(from, to), "mine.toml").unwrap_err().to_string()
+        Profile::parse(schema(), &BASED.replace(from, to), "mine.toml").unwrap_err().to_string()
     };
     let unknown = says("epyc-7662", "epyc-7661");
     assert!(
@@ -758,8 +768,8 @@ fn a_whole_profile_is_written_as_a_file_that_needs_no_other() {
         profile.constants().map(|it| (it.key.path(), it.value)).collect()
     };
     for name in Profile::names() {
-        let profile = Profile::named(name).expect("built in");
-        let again = Profile::parse(&profile.to_toml(), name).expect("its own text");
+        let profile = Profile::named(schema(), name).expect("built in");
+        let again = Profile::parse(schema(), &profile.to_toml(), name).expect("its own text");
         assert_eq!((again.name(), again.about()), (profile.name(), profile.about()));
         assert_eq!(values(&again), values(&profile), "{name}");
         let origins = |profile: &Profile| -> Vec<String> {
@@ -767,13 +777,16 @@ fn a_whole_profile_is_written_as_a_file_that_needs_no_other() {
         };
         assert_eq!(origins(&again), origins(&profile), "{name}");
     }
-    let mut mine = Profile::parse(BASED, "mine.toml").expect("nothing is wrong");
+    let mut mine = Profile::parse(schema(), BASED, "mine.toml").expect("nothing is wrong");
     let text = mine.to_toml();
     assert!(text.contains("# inherited from epyc-7662") && !text.contains("based-on"), "{text}");
-    let again = Profile::parse(&text, "all.toml").expect("its own text");
+    let again = Profile::parse(schema(), &text, "all.toml").expect("its own text");
     assert_eq!((values(&again), again.based_on()), (values(&mine), None));
     mine.set_text("cost.poll=555ns").expect("in its range");
-    assert_eq!(Profile::parse(&mine.to_toml(), "").expect("its own text").time("cost.poll"), 555);
+    assert_eq!(
+        Profile::parse(schema(), &mine.to_toml(), "").expect("its own text").time("cost.poll"),
+        555
+    );
 }
 
 #[test]
@@ -798,9 +811,9 @@ fn what_was_measured_is_written_on_top_of_a_built_in_profile_and_read_back() {
         written("memcached.client-slow", 0.123_456, Some((-1.0, 3.0))),
         written("processor.cpus", 8.0, None),
     ];
-    let text = draft(all).to_toml().expect("a profile");
-    let profile =
-        Profile::parse(&text, "mine.toml").unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let text = draft(all).to_toml(schema()).expect("a profile");
+    let profile = Profile::parse(schema(), &text, "mine.toml")
+        .unwrap_or_else(|error| panic!("{error}\n{text}"));
     let own: Vec<_> =
         profile.constants().filter(|it| !it.inherited).map(|it| it.key.path()).collect();
     assert_eq!(own, ["processor.cpus", "cost.poll", "nic.interrupt-cpu", "memcached.client-slow"]);
@@ -813,7 +826,7 @@ fn what_was_measured_is_written_on_top_of_a_built_in_profile_and_read_back() {
     assert_eq!(range("cost.poll"), Some((123.5, 140.0)), "a range holds its value");
     assert_eq!(range("memcached.client-slow"), Some((0.0, 1.0)), "and keeps to the key's limits");
 
-    let said = |constants| draft(constants).to_toml().expect_err("refused").to_string();
+    let said = |constants| draft(constants).to_toml(schema()).expect_err("refused").to_string();
     let one = || written("cost.poll", 1.0, None);
     assert!(said(vec![one(), one()]).contains("twice"));
     assert!(said(vec![written("cost.polls", 1.0, None)]).contains("cost.polls"));

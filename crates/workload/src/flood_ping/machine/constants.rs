@@ -1,0 +1,14 @@
+//! The constants of a profile that are flood-ping's own.
+
+use napkin_machine::profile::{Constants, Key, Takes};
+
+/// Its section.
+#[rustfmt::skip] // One key, one line.
+pub(crate) const CONSTANTS: Constants = Constants {
+    section: "flood-ping",
+    what: "the pinging program and the host that answers it",
+    keys: &[
+        Key::new("work", Takes::TIME, "the pinging program's own work on one round, without system calls"),
+        Key::new("client-delay", Takes::TIME, "a round's time outside of the pinging host and the link"),
+    ],
+};

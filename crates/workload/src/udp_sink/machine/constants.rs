@@ -1,0 +1,15 @@
+//! The constants of a profile that are udp-sink's own.
+
+use napkin_machine::profile::{Constants, Key, Takes};
+
+/// Its section.
+#[rustfmt::skip] // One key, one line.
+pub(crate) const CONSTANTS: Constants = Constants {
+    section: "udp-sink",
+    what: "the datagram sink and its sender",
+    keys: &[
+        Key::new("work", Takes::TIME, "the program's own work on one datagram, without system calls"),
+        Key::new("buffer", Takes::Count { min: 1, max: 1_000_000 }, "datagrams that the socket's receive buffer holds"),
+        Key::new("jitter", Takes::TIME, "mean of the random delay of each frame on the sender's side").or(0.0),
+    ],
+};

@@ -1,0 +1,17 @@
+//! The constants of a profile that are xsk-rr's own.
+
+use napkin_machine::profile::{Constants, Key, Takes};
+
+/// Its section.
+#[rustfmt::skip] // One key, one line.
+pub(crate) const CONSTANTS: Constants = Constants {
+    section: "xsk-rr",
+    what: "the AF_XDP program and its sender",
+    keys: &[
+        Key::new("work", Takes::TIME, "the program's own work on one descriptor, without system calls"),
+        Key::new("kick", Takes::TIME, "one receive call that only makes the kernel poll"),
+        Key::new("look", Takes::TIME, "one look at an empty ring and at the clock"),
+        Key::new("send", Takes::TIME, "from a frame's stamp to its descriptor in the ring"),
+        Key::new("jitter", Takes::Ratio { min: 0.0, max: 1.0 }, "how much each of the program's steps varies, either way").or(0.0),
+    ],
+};
