@@ -4,6 +4,11 @@
 //! that all cores can run them. Results are put back into the order of the plan: the output does not depend
 //! on which thread ran what, or on how many there were. A task that fails, or panics, costs its own
 //! figures only, and its cells say why.
+//!
+//! It is no [`Workload`](napkin_workload::Workload) and not joined with one. A workload's load is a word that a
+//! user may give; a task is a published row, with settings of a profile and of the set-up that no word has. One
+//! experiment runs two workloads (2020), one runs none that has a name (the kernel's counts). And a workload must
+//! not know what was published. What they share is a function: a task calls a workload's `run` with a set-up.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
