@@ -234,7 +234,7 @@ impl Stack {
     }
 
     /// Counts a failed send and passes it on.
-    pub(crate) fn counted(&self, sent: Result<(), SendError>) -> Result<(), SendError> {
+    pub(crate) fn counted<T>(&self, sent: Result<T, SendError>) -> Result<T, SendError> {
         if let Err(error) = &sent {
             self.sends.count(error);
         }

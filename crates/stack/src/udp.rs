@@ -130,14 +130,30 @@ impl UdpSocket {
     /// # Errors
     /// If it came from port 0, the payload is too long, or the queue does not take it.
     pub fn reply(&self, datagram: Datagram, payload: &[u8], now: Ns) -> Result<(), SendError> {
+        self.reply_each(datagram, [payload], now)
+    }
+
+    /// Answers a datagram with several, as [`reply`](Self::reply) does with one.
+    ///
+    /// # Errors
+    /// The first one that cannot be sent, for a reason that `reply` has; those behind it are not sent.
+    pub fn reply_each(
+        &self,
+        datagram: Datagram,
+        payloads: impl IntoIterator<Item = impl AsRef<[u8]>>,
+        now: Ns,
+    ) -> Result<(), SendError> {
         let Datagram { mut frame, .. } = datagram;
-        let sent = self.way_back(&frame).and_then(|way| {
-            crate::builder::put(frame.buffer(), payload)?;
-            let length = emit::write_udp(frame.buffer(), &way, payload.len())?;
-            frame.set_len(length);
-            self.stack.transmit(self.receiver.incoming_napi_id(), &frame, now)
-        });
-        self.stack.counted(sent)
+        let way = self.stack.counted(self.way_back(&frame))?;
+        payloads.into_iter().try_for_each(|payload| {
+            let payload = payload.as_ref();
+            let sent = crate::builder::put(frame.buffer(), payload).and_then(|()| {
+                let length = emit::write_udp(frame.buffer(), &way, payload.len())?;
+                frame.set_len(length);
+                self.stack.transmit(self.receiver.incoming_napi_id(), &frame, now)
+            });
+            self.stack.counted(sent)
+        })
     }
 
     fn way_back(&self, frame: &[u8]) -> Result<Way, SendError> {

@@ -5,6 +5,7 @@
 //! tunes them, watchers.
 
 mod classic;
+pub mod datagrams;
 mod line;
 mod meta;
 mod stats;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use napkin_policy::{NEVER, Ns};
 use napkin_stack::Flow;
 
+pub use datagrams::MemcachedUdp;
 pub use stats::Stats;
 pub use store::Store;
 

@@ -1,0 +1,219 @@
+//! memcached over UDP, as protocol.txt has it: a header of eight bytes before each datagram, and answers
+//! in as many datagrams as they take.
+//!
+//! Whoever forges his address has answers sent to somebody else, and a `get` of a large value is a
+//! thousand times as long as its request: this is for networks that let no foreign address in, and no
+//! answer is longer than [`ANSWER_LIMIT`].
+
+use napkin_policy::Ns;
+use napkin_stack::UdpSocket;
+
+use super::{Client, Memcached};
+use crate::{Served, Service, StreamService};
+
+/// Bytes before each datagram's own: request id, number of the datagram, how many there are, 0.
+const HEADER: usize = 8;
+/// Bytes of a datagram at most, header included, as memcached sends them.
+const DATAGRAM: usize = 1_400;
+/// Bytes of the longest answer; a longer one is an error in its place, as memcached does.
+pub const ANSWER_LIMIT: usize = 64 * 1_024;
+
+/// memcached on a UDP socket.
+#[derive(Debug)]
+pub struct MemcachedUdp {
+    socket: UdpSocket,
+    memcached: Memcached,
+    output: Vec<u8>,
+    served: u64,
+    failed: u64,
+    refused: u64,
+}
+
+impl MemcachedUdp {
+    /// Serves this socket from now on.
+    pub fn new(socket: UdpSocket, memcached: Memcached) -> MemcachedUdp {
+        MemcachedUdp { socket, memcached, output: Vec::new(), served: 0, failed: 0, refused: 0 }
+    }
+
+    /// Requests that were served, those that want no answer included.
+    pub fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Answers that could not be sent, or not in whole; the socket's stack counts the reasons.
+    pub fn failed(&self) -> u64 {
+        self.failed
+    }
+
+    /// Datagrams without a header, or of a request in several: they are dropped, as memcached does.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Serves the request of one datagram into `output`.
+    fn answer(&mut self, request: &[u8], now: Ns) {
+        self.output.clear();
+        let (mut client, mut rest) = (Client::default(), request);
+        while !rest.is_empty() && self.output.len() <= ANSWER_LIMIT {
+            match self.memcached.serve(&mut client, rest, &mut self.output, now) {
+                Served::Took(bytes) | Served::Part(bytes) => {
+                    rest = rest.get(bytes..).unwrap_or_default();
+                }
+                // The rest of a value would have been in here.
+                Served::More => {
+                    self.output.extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
+                    break;
+                }
+                Served::Wait | Served::Close => break,
+            }
+        }
+        if self.output.len() > ANSWER_LIMIT {
+            self.output.clear();
+            self.output.extend_from_slice(b"SERVER_ERROR multi-packet response too large\r\n");
+        }
+    }
+}
+
+impl Service for MemcachedUdp {
+    type Socket = UdpSocket;
+
+    fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    fn serve_ready(&mut self, now: Ns, limit: usize) -> usize {
+        for served in 0..limit {
+            let Some(datagram) = self.socket.try_recv() else { return served };
+            let Some((header, request)) = datagram.payload().split_first_chunk::<HEADER>() else {
+                self.refused += 1;
+                continue;
+            };
+            if header[4..6] != [0, 1] {
+                self.refused += 1;
+                continue;
+            }
+            self.answer(request, now);
+            self.served += 1;
+            let id = [header[0], header[1]];
+            let parts = self.output.chunks(DATAGRAM - HEADER);
+            let count = (parts.len() as u16).to_be_bytes();
+            let parts = (0u16..).zip(parts).map(|(number, part)| {
+                let number = number.to_be_bytes();
+                [&id, &number, &count, &[0, 0], part].concat()
+            });
+            if self.socket.reply_each(datagram, parts, now).is_err() {
+                self.failed += 1;
+            }
+        }
+        limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::{Arc, Mutex};
+
+    use napkin_nic::{Pool, SendError, Transmitter};
+    use napkin_stack::{Address, FrameBuilder, Input, Stack};
+
+    use super::*;
+    use crate::memcached::Limits;
+
+    const US: Address =
+        Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+    const PEER: Address =
+        Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+
+    #[derive(Default)]
+    struct Wire(Mutex<Vec<Vec<u8>>>);
+
+    impl Transmitter for Wire {
+        fn send(&self, frame: &[u8], _: Ns) -> Result<(), SendError> {
+            self.0.lock().unwrap().push(frame[42..].to_vec());
+            Ok(())
+        }
+    }
+
+    struct Server {
+        service: MemcachedUdp,
+        input: Input,
+        wire: Arc<Wire>,
+        pool: Pool,
+    }
+
+    impl Server {
+        fn new() -> Server {
+            let (stack, wire) = (Stack::new(US), Arc::<Wire>::default());
+            let input = Input::new(Arc::clone(&stack), 1, wire.clone());
+            let socket = stack.bind_udp(11_211, 8).unwrap();
+            let memcached = Memcached::new(Limits::default(), 0).unwrap();
+            let service = MemcachedUdp::new(socket, memcached);
+            Server { service, input, wire, pool: Pool::new(8) }
+        }
+
+        /// Sends a datagram; what came back, each with its header.
+        fn send(&mut self, payload: &[u8]) -> Vec<Vec<u8>> {
+            let mut frame = self.pool.take().unwrap();
+            let build = FrameBuilder::new(PEER, US);
+            let length = build.udp(frame.buffer(), 4_000, 11_211, payload).unwrap();
+            frame.set_len(length);
+            self.input.deliver(&mut vec![frame], 0);
+            assert_eq!(self.service.serve_ready(1, 8), 1);
+            std::mem::take(&mut *self.wire.0.lock().unwrap())
+        }
+
+        /// Sends a request with this id; its answer, put together.
+        fn say(&mut self, id: u16, request: &str) -> String {
+            let [high, low] = id.to_be_bytes();
+            let header = [high, low, 0, 0, 0, 1, 0, 0];
+            let answer = self.send(&[&header[..], request.as_bytes()].concat());
+            let count = answer.len() as u16;
+            let mut text = Vec::new();
+            for (number, datagram) in (0u16..).zip(&answer) {
+                let [a, b] = number.to_be_bytes();
+                let [c, d] = count.to_be_bytes();
+                assert_eq!(datagram[..8], [high, low, a, b, c, d, 0, 0]);
+                text.extend_from_slice(&datagram[8..]);
+            }
+            String::from_utf8(text).unwrap()
+        }
+    }
+
+    #[test]
+    fn a_request_is_answered_under_its_id() {
+        let mut server = Server::new();
+        assert_eq!(server.say(7, "set k 5 0 2\r\nhi\r\n"), "STORED\r\n");
+        assert_eq!(server.say(0xfffe, "get k\r\n"), "VALUE k 5 2\r\nhi\r\nEND\r\n");
+        assert_eq!(server.say(9, "mg k v\r\nmn\r\n"), "VA 2\r\nhi\r\nMN\r\n");
+        assert_eq!(server.say(1, "set q 0 0 1 noreply\r\nx\r\n"), "");
+        assert_eq!(server.say(2, "get q"), "CLIENT_ERROR bad data chunk\r\n");
+        assert_eq!(server.service.served(), 5);
+    }
+
+    #[test]
+    fn a_long_answer_takes_several_datagrams_and_one_that_is_too_long_is_refused() {
+        let mut server = Server::new();
+        let value = "x".repeat(1_300);
+        for key in 0..100 {
+            let stored = server.say(key, &format!("set k{key} 0 0 1300\r\n{value}\r\n"));
+            assert_eq!(stored, "STORED\r\n");
+        }
+        let keys = |most: u16| (0..most).map(|key| format!(" k{key}")).collect::<String>();
+        let answer = server.say(300, &format!("get{}\r\n", keys(10)));
+        assert_eq!(answer.matches("VALUE k").count(), 10);
+        assert!(answer.ends_with("END\r\n"));
+        let answer = server.say(301, &format!("get{}\r\n", keys(100)));
+        assert!(answer.starts_with("SERVER_ERROR"), "{}", answer.len());
+    }
+
+    #[test]
+    fn what_has_no_header_or_comes_in_several_datagrams_is_dropped() {
+        let mut server = Server::new();
+        for payload in [&b""[..], b"get k\r\n", &[0, 1, 0, 0, 0, 2, 0, 0, b'm', b'n', b'\r', b'\n']]
+        {
+            assert!(server.send(payload).is_empty());
+        }
+        assert_eq!((server.service.served(), server.service.refused()), (0, 3));
+    }
+}
