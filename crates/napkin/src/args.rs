@@ -161,6 +161,10 @@ pub(crate) struct Serve {
     /// MiB that memcached's items may take.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub(crate) memory: usize,
+    /// Serve memcached over UDP as well, as its clients for UDP expect; for networks that let no forged
+    /// address in, for answers may be a hundred times as long as what asked for them.
+    #[arg(long)]
+    pub(crate) udp: bool,
     /// Bytes of memcached's largest item.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     pub(crate) item_size: usize,

@@ -31,6 +31,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         devices: args.devices.clone(),
         policy: args.policy,
         network: args.address,
+        udp: args.udp,
         queues: args.queues,
         cpus: args.cpus.clone().unwrap_or_default().0,
         rate: args.rate,

@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -223,6 +223,23 @@ fn a_port_that_is_not_served_is_refused() {
     let refused = within("a refusal", || TcpStream::connect_timeout(&nobody, common::LONG).err());
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     within("its count", || server.served.said().contains("no_listener").then_some(()));
+}
+
+#[test]
+fn what_is_stored_over_tcp_is_read_over_udp() {
+    let server = serve(12, "suspend20", &["--udp"]);
+    server.connect().say("set k 0 0 5|value", "STORED");
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+    let answer = within("an answer", || {
+        socket.send_to(b"\0\x07\0\0\0\x01\0\0get k\r\n", server.at).ok()?;
+        let mut answer = [0; 1_500];
+        let length = socket.recv(&mut answer).ok()?;
+        Some(answer[..length].to_vec())
+    });
+    assert_eq!(answer, b"\0\x07\0\0\0\x01\0\0VALUE k 0 5\r\nvalue\r\nEND\r\n");
+    let output = common::napkin(["serve", "echo", "--device", "synthetic", "--udp"]);
+    assert!(common::text(&output.stderr).contains("leave --udp out"));
 }
 
 #[test]

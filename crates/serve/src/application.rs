@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use napkin_core::CpuId;
 use napkin_engine::{ApplicationWait, Engine, Poller, sched};
 use napkin_policy::Policy;
+use napkin_service::memcached::MemcachedUdp;
 use napkin_service::{Echo, Service, Sink, discard};
 use napkin_stack::{Datagram, UdpSocket};
 
@@ -25,7 +26,7 @@ pub(super) struct Progress {
     pub(super) received: AtomicU64,
     pub(super) replied: AtomicU64,
     pub(super) failed: AtomicU64,
-    /// From the port of a service, and so not answered.
+    /// Not answered: from the port of a service, or no request.
     pub(super) refused: AtomicU64,
     /// Segments of no connection, to a TCP port that is not served.
     pub(super) no_listener: AtomicU64,
@@ -39,20 +40,23 @@ struct Serving {
     progress: Arc<Progress>,
 }
 
-enum Kind {
+/// A service on one UDP socket.
+pub(super) enum Kind {
     Echo(Echo<UdpSocket>),
     Sink(Sink<UdpSocket, fn(&Datagram)>),
+    Memcached(MemcachedUdp),
+}
+
+impl Kind {
+    pub(super) fn of(what: Datagrams, socket: UdpSocket) -> Kind {
+        match what {
+            Datagrams::Echo => Kind::Echo(Echo::new(socket)),
+            Datagrams::Sink => Kind::Sink(Sink::new(socket, discard)),
+        }
+    }
 }
 
 impl Serving {
-    fn new(what: Datagrams, socket: UdpSocket, progress: Arc<Progress>) -> Serving {
-        let service = match what {
-            Datagrams::Echo => Kind::Echo(Echo::new(socket)),
-            Datagrams::Sink => Kind::Sink(Sink::new(socket, discard)),
-        };
-        Serving { service, progress }
-    }
-
     fn serve(&mut self) {
         let now = napkin_engine::now();
         // One writer: a store will do.
@@ -70,6 +74,14 @@ impl Serving {
                 sink.serve_ready(now, BATCH);
                 progress.received.store(sink.messages(), Ordering::Relaxed);
             }
+            Kind::Memcached(memcached) => {
+                memcached.serve_ready(now, BATCH);
+                let (served, failed) = (memcached.served(), memcached.failed());
+                progress.received.store(served, Ordering::Relaxed);
+                progress.replied.store(served - failed, Ordering::Relaxed);
+                progress.failed.store(failed, Ordering::Relaxed);
+                progress.refused.store(memcached.refused(), Ordering::Relaxed);
+            }
         }
     }
 }
@@ -79,7 +91,7 @@ impl Serving {
 pub(super) fn start(
     engine: &Engine,
     device: &str,
-    (what, port): (Datagrams, u16),
+    (service, port): (impl FnOnce(UdpSocket) -> Kind, u16),
     policy: &Policy,
     cpu: CpuId,
     progress: &Arc<Progress>,
@@ -87,7 +99,7 @@ pub(super) fn start(
     let socket = engine.stack(device)?.bind_udp(port, RECEIVE_BUFFER)?;
     let mut waits = ApplicationWait::new(engine, cpu, &socket, policy)?;
     let poller = waits.poller(cpu);
-    let mut serving = Serving::new(what, socket, Arc::clone(progress));
+    let mut serving = Serving { service: service(socket), progress: Arc::clone(progress) };
     let cpus = engine.cpus();
     let own = cpus.get(usize::from(cpu.0)).copied();
     let mut threads = vec![spawn(format!("app/{device}"), own.into_iter().collect(), move || {

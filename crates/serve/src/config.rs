@@ -199,6 +199,8 @@ pub struct ServeConfig {
     pub network: Network,
     /// The port, of UDP or of TCP as the service has it.
     pub port: u16,
+    /// Whether memcached is served over UDP as well, on the port of the same number.
+    pub udp: bool,
     /// Queues of each device.
     pub queues: u16,
     /// The operating system's CPUs to use; empty for all that are usable.
@@ -223,6 +225,7 @@ impl Default for ServeConfig {
             policy: Policy::BASE,
             network: Network { ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 },
             port: 7,
+            udp: false,
             queues: 1,
             cpus: Vec::new(),
             rate: 10_000,
@@ -245,6 +248,9 @@ impl ServeConfig {
         }
         if self.port == 0 || self.flows == 0 {
             return wrong("the port and the number of flows are at least 1".into());
+        }
+        if self.udp && !matches!(self.what, What::Memcached(_)) {
+            return wrong("UDP beside TCP is memcached's: leave --udp out".into());
         }
         let service = match &self.what {
             What::Datagrams(_) => None,

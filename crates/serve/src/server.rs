@@ -10,8 +10,10 @@ use napkin_engine::control::{Control, default_path};
 use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement, sched};
 use napkin_nic::capture::Capture;
 use napkin_policy::Policy;
+use napkin_service::memcached::MemcachedUdp;
+use napkin_stack::UdpSocket;
 
-use super::application::{self, Progress};
+use super::application::{self, Kind, Progress};
 use super::config::{ServeConfig, What};
 use super::device::{self, Made};
 use super::error::ServeError;
@@ -104,9 +106,18 @@ impl Server {
         for (device, name) in placed.iter().zip(&names) {
             // Beside its queues, if there are other CPUs.
             let beside = |place| CpuId(device.on(device.queues + place, cpus.len()) as u16);
-            if let What::Datagrams(what) = config.what {
+            let datagrams: Option<Box<dyn FnOnce(UdpSocket) -> Kind>> =
+                match (&config.what, &streams) {
+                    (What::Datagrams(what), _) => Some(Box::new(|socket| Kind::of(*what, socket))),
+                    (_, Some(Streams::Memcached(service))) if config.udp => {
+                        let service = service.clone();
+                        Some(Box::new(|socket| Kind::Memcached(MemcachedUdp::new(socket, service))))
+                    }
+                    _ => None,
+                };
+            if let Some(service) = datagrams {
                 let own = Arc::new(Progress::default());
-                let service = (what, config.port);
+                let service = (service, config.port);
                 let policy = &device.policy;
                 let threads = application::start(engine, name, service, policy, beside(0), &own)?;
                 server.threads.extend(threads.into_iter().map(|it| (name.clone(), it)));
