@@ -1,6 +1,6 @@
 //! One thread's share of a port: accepts, waits, and tells the application what has changed.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -58,10 +58,11 @@ pub struct OsTcp<T> {
     /// Closed to accept, and so to refuse, one more where descriptors have run out.
     spare: Option<OwnedFd>,
     connections: Slab<Connection<T>>,
+    places: HashMap<Flow, usize>,
     most: usize,
     /// What the last wait has found.
     events: Vec<u64>,
-    /// Those whose turn was over before their bytes were.
+    /// Those whose turn was over before their bytes were, or for which something has ended.
     again: Vec<usize>,
     /// Those that we ended, and until when the peer may take to do so; with who they are, for their
     /// places are given to others.
@@ -92,6 +93,7 @@ impl<T> OsTcp<T> {
             spare: Some(waker.as_fd().try_clone_to_owned()?),
             waker,
             connections: Slab::new(),
+            places: HashMap::new(),
             most: connections,
             events: Vec::with_capacity(EVENTS),
             again: Vec::new(),
@@ -148,6 +150,7 @@ impl<T> OsTcp<T> {
 
     /// Tells the application what the last wait has found. `now` is any clock that does not go back.
     pub fn step<A: TcpApplication<State = T>>(&mut self, now: Ns, application: &mut A) {
+        self.collect(application);
         let (mut accepts, events) = (false, std::mem::take(&mut self.events));
         for place in std::mem::take(&mut self.again) {
             self.look(place, now, application);
@@ -167,21 +170,33 @@ impl<T> OsTcp<T> {
             self.lingering.pop_front();
             if self.connections.get(place).is_some_and(|it| it.flow == flow && it.directions.shut) {
                 self.connections[place].abort(application, now);
-                self.connections.remove(place);
+                self.remove(place);
             }
         }
         // Last: places of connections that have ended would be given away while there are events of theirs.
         if accepts {
             self.accept(application);
         }
+        application.submit();
+        self.collect(application);
+    }
+
+    /// Notes the connections for which something has ended that the application had begun.
+    fn collect<A: TcpApplication<State = T>>(&mut self, application: &mut A) {
+        application.collect(&mut |flow| self.again.extend(self.places.get(&flow)));
+    }
+
+    /// Its descriptor is closed, and so is no longer watched.
+    fn remove(&mut self, place: usize) {
+        let gone = self.connections.remove(place);
+        self.places.remove(&gone.flow);
     }
 
     fn look<A: TcpApplication<State = T>>(&mut self, place: usize, now: Ns, application: &mut A) {
         let Some(connection) = self.connections.get_mut(place) else { return };
         let shut = connection.directions.shut;
         if connection.ready(application, &mut self.scratch, now) {
-            // Its descriptor is closed, and so is no longer watched.
-            self.connections.remove(place);
+            self.remove(place);
             return;
         }
         if connection.directions.shut && !shut {
@@ -231,6 +246,7 @@ impl<T> OsTcp<T> {
             let flow = Flow { port: local.port(), peer };
             let state = application.opened(flow);
             let directions = Directions::default();
+            self.places.insert(flow, place);
             self.connections.insert(Connection { socket, flow, state, directions });
         }
     }

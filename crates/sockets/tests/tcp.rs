@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use napkin_service::{EchoStream, Pump};
 use napkin_sockets::{OsTcp, OsTcpCounters, Waker};
+use napkin_stack::{ByteStream, Flow, TcpApplication};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -130,6 +131,55 @@ fn beyond_the_limit_a_connection_is_closed_at_once_and_the_others_stay() {
     assert!(!matches!(third.read(&mut [0; 1]), Ok(1..)), "it is closed");
     two.iter_mut().for_each(|stream| say(stream, b"still in"));
     assert_eq!(server.end(), OsTcpCounters { opened: 2, refused: 1 });
+}
+
+/// An echo whose answers are ready only after the look that took the request.
+#[derive(Default)]
+struct Later {
+    begun: Vec<Flow>,
+    ended: Vec<Flow>,
+}
+
+impl TcpApplication for Later {
+    type State = Vec<u8>;
+
+    fn opened(&mut self, _: Flow) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn ready(&mut self, waiting: &mut Vec<u8>, stream: &mut impl ByteStream, _: u64) {
+        let sent = stream.send(waiting);
+        waiting.drain(..sent);
+        if stream.receive(waiting, 1_000) > 0 {
+            self.begun.push(stream.flow());
+        }
+        if stream.ended() {
+            stream.close();
+        }
+    }
+
+    fn collect(&mut self, look_at: &mut dyn FnMut(Flow)) {
+        self.ended.drain(..).for_each(look_at);
+    }
+
+    fn submit(&mut self) {
+        self.ended.append(&mut self.begun);
+    }
+}
+
+#[test]
+fn an_answer_that_is_ready_later_is_sent_then() {
+    let mut tcp = OsTcp::listen(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), 4).expect("it listens");
+    let mut client = TcpStream::connect(tcp.address().expect("its address")).expect("it answers");
+    client.set_nonblocking(true).expect("an option");
+    let (mut later, mut back, begun) = (Later::default(), [0; 5], Instant::now());
+    client.write_all(b"later").expect("it takes them");
+    while client.read_exact(&mut back).is_err() {
+        assert!(begun.elapsed() < MINUTE);
+        tcp.wait(Some(Duration::from_millis(1))).expect("it waits");
+        tcp.step(begun.elapsed().as_nanos() as u64, &mut later);
+    }
+    assert_eq!(&back, b"later");
 }
 
 #[test]
