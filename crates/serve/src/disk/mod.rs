@@ -9,6 +9,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -50,6 +52,11 @@ pub enum DiskError {
     Ring(io::Error),
 }
 
+/// How long somebody may take to let a file go: the kernel gives back what a ring of a killed server held
+/// some time after the process has ended.
+const LET_GO: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 /// A file or block device that is served, locked for as long: against writers, and if it is written,
 /// against everybody.
 #[derive(Debug, Clone)]
@@ -81,10 +88,14 @@ impl Disk {
             true => FlockOperation::NonBlockingLockShared,
             false => FlockOperation::NonBlockingLockExclusive,
         };
-        flock(&file, lock).map_err(|error| match error {
-            Errno::WOULDBLOCK => DiskError::Locked(path.to_owned()),
-            error => failed(error.into()),
-        })?;
+        let begun = Instant::now();
+        while let Err(error) = flock(&file, lock) {
+            match error {
+                Errno::WOULDBLOCK if begun.elapsed() < LET_GO => thread::sleep(LOOK_AGAIN),
+                Errno::WOULDBLOCK => return Err(DiskError::Locked(path.to_owned())),
+                error => return Err(failed(error.into())),
+            }
+        }
         // Of a block device, too.
         let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
         match size {
