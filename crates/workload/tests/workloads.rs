@@ -175,7 +175,9 @@ fn a_thousand_connections_are_answered_under_every_owner_of_a_poll() {
         assert!(row.figures.packets.expect("counted") > 0, "{row:?}");
         assert_eq!((row.figures.due, extra(row, "client_tx_dropped")), (None, 0), "a closed loop");
         assert_eq!(row.figures.dropped(), 0, "nothing is lost on a cable: {row:?}");
-        assert!(row.figures.polled_packets >= row.figures.packets, "{row:?}");
+        // Of each connection one may have been polled before the window, and taken within it.
+        let polled = row.figures.polled_packets.expect("counted") + 1_000;
+        assert!(polled >= row.figures.packets.expect("counted"), "{row:?}");
     }
     let polls = |row: usize, of: &str| extra(&report.rows[row], of);
     assert!(polls(0, "polls_softirq") > 0 && polls(0, "polls_thread") == 0);
