@@ -59,11 +59,15 @@ impl Streams {
     /// Why the file, or memory of that size, cannot be served.
     pub(super) fn disk(export: &Export) -> Result<Streams, ServeError> {
         let streams = match &export.store {
-            Store::Memory(size) => Streams::Memory(export.clone(), MemoryStore::new(*size)?),
+            Store::Memory(size) => {
+                let store = MemoryStore::new(*size)?;
+                // That it can be had under this name is known before any device is made.
+                Nbd::new(&export.name, export.read_only, store.clone())?;
+                Streams::Memory(export.clone(), store)
+            }
             Store::File(path) => {
                 let disk = Disk::open(path, export.read_only)?;
-                // That it can be had at all is known before any device is made.
-                drop(disk.handle()?);
+                Nbd::new(&export.name, export.read_only, disk.handle()?)?;
                 Streams::Disk(export.clone(), disk)
             }
         };
