@@ -95,7 +95,7 @@ pub(super) struct EmbeddedWorker {
     input: Input,
     tcp: TcpWorker<usize>,
     lines: Lines,
-    /// By place.
+    /// Each connection's flow, by its place.
     flows: Vec<Flow>,
     frames: Vec<Frame>,
 }

@@ -93,7 +93,7 @@ pub enum ServeError {
     /// The pcap file could not be made or written.
     #[error("cannot write {path}: {error}", path = .path.display())]
     Capture {
-        /// The file.
+        /// The file as it was given.
         path: std::path::PathBuf,
         /// What the operating system says.
         error: std::io::Error,

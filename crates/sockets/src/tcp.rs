@@ -44,7 +44,7 @@ const WAKER: u64 = u64::MAX - 1;
 /// What has happened since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OsTcpCounters {
-    /// Connections accepted.
+    /// Connections accepted, those that have ended included.
     pub opened: u64,
     /// Connections closed at once because there was no place for another, or no descriptor.
     pub refused: u64,

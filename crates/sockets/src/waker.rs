@@ -15,7 +15,7 @@ impl Waker {
         Ok(Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
-    /// Wakes it.
+    /// Ends the wait: of the one that goes on, or of the next.
     pub fn wake(&self) {
         // The only failure is a count that is full: then it is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());

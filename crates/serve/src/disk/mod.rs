@@ -30,7 +30,7 @@ pub enum DiskError {
         } else { String::new() }
     )]
     Open {
-        /// Where.
+        /// The file or device as it was given.
         path: PathBuf,
         /// What the operating system says.
         source: io::Error,

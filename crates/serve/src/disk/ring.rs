@@ -38,7 +38,7 @@ pub struct FileStore {
 #[derive(Debug)]
 struct Job {
     operation: Operation,
-    /// Bytes.
+    /// Bytes of it that are done.
     done: u64,
     /// It writes zeroes, for want of another way.
     by_hand: bool,

@@ -96,7 +96,7 @@ impl<S: BlockStore> Nbd<S> {
         Ok(Nbd { export, operations: Operations { store, owners: HashMap::new(), tag: 0 } })
     }
 
-    /// The store.
+    /// The store that the export is of.
     pub fn store(&self) -> &S {
         &self.operations.store
     }

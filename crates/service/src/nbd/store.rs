@@ -13,7 +13,7 @@ pub enum Action {
     Trim(u64),
     /// Make so many bytes read as zeroes.
     Zero {
-        /// How many.
+        /// Bytes, from the offset on.
         length: u64,
         /// Whether the room that they take may be given back.
         hole: bool,

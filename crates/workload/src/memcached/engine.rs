@@ -19,7 +19,7 @@ use crate::live::{Live, Trial};
 use crate::options::Options;
 use napkin_measure::report::{Column, Figures, Report, column};
 
-/// The workload.
+/// memcached on the engine, asked over a cable.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Memcached {
     /// What is asked of it, each a load.

@@ -18,12 +18,12 @@ use crate::machine::scenario::{field, size};
 use crate::options::Options;
 use napkin_measure::report::{Column, Figures, column};
 
-/// The workload.
+/// tcp-rr on the engine, asked over a cable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpRr {
     /// Bytes of a request and of its response, each a load.
     pub bytes: Vec<u32>,
-    /// Connections.
+    /// Connections, each with one request at a time.
     pub flows: usize,
     /// Threads of the program.
     pub threads: usize,

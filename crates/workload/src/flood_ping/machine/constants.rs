@@ -2,7 +2,7 @@
 
 use napkin_machine::profile::{Constants, Key, Takes};
 
-/// Its section.
+/// Its section of a profile: each key's name, limits and meaning.
 #[rustfmt::skip] // One key, one line.
 pub(crate) const CONSTANTS: Constants = Constants {
     section: "flood-ping",
