@@ -1,173 +1,159 @@
 //! A whole world on std threads: a NIC, the contexts of one CPU, and an application. What each does
-//! next is the core's decision, by whatever policy.
+//! next is the core's decision, by whatever policy. The world itself is `World` (70 lines); around it
+//! stand the queue of a driver, what happens (`arrivals`, `application`), and its start and end.
 //!
 //! ```text
 //! cargo run --release -p napkin-core --example std_world [POLICY ...]      # or every preset
 //! ```
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, mpsc};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use napkin_core::*;
-use napkin_policy::{ApplicationPolicy, PRESETS, Policy, SocketPoller, Threaded};
+use napkin_policy::{ApplicationPolicy, PRESETS, Policy, SocketPoller};
 
 const ID: Id = Id(0);
 const CPU: CpuId = CpuId(0);
-const FRAMES: u32 = 2_000;
 const SECOND: Ns = 1_000 * MILLISECOND;
+pub(crate) const FRAMES: u32 = 2_000;
 
-/// What the NIC, its driver and the application's socket show each other.
+/// What the NIC, its driver and the application share. A frame is a number.
 #[derive(Default)]
-struct Registers {
+struct Shared {
+    ring: Mutex<VecDeque<u32>>,
     masked: AtomicBool,
-    interrupt: AtomicBool,
-    in_ring: AtomicU32,
-    in_socket: AtomicU32,
+    socket: Mutex<VecDeque<u32>>,
+    epoll: EpollContext,
+    threads: Mutex<HashMap<&'static str, Thread>>,
+    done: AtomicBool,
 }
 
-struct Ring {
-    wire: mpsc::Receiver<u32>,
-    polled: Vec<u32>,
-    socket: mpsc::Sender<u32>,
-    registers: Arc<Registers>,
+fn now() -> Ns {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_nanos() as Ns
 }
 
-impl Queue for Ring {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic in it")
+}
+
+impl Shared {
+    /// Gives the calling thread a name by which it is woken.
+    fn enter(&self, name: &'static str) {
+        lock(&self.threads).insert(name, thread::current());
+    }
+
+    fn wake(&self, name: &str) {
+        lock(&self.threads).get(name).into_iter().for_each(Thread::unpark);
+    }
+}
+
+/// The queue, and what the last poll took from it.
+struct Driver(Arc<Shared>, Vec<u32>);
+
+impl Queue for Driver {
     fn poll(&mut self, budget: u16, _: Ns) -> Work {
-        self.polled.extend(self.wire.try_iter().take(budget.into()));
-        self.registers.in_ring.fetch_sub(self.polled.len() as u32, SeqCst);
-        Work { rx: self.polled.len() as u16, tx: 0 }
+        let mut ring = lock(&self.0.ring);
+        let rx = ring.len().min(budget.into());
+        self.1.extend(ring.drain(..rx));
+        Work { rx: rx as u16, tx: 0 }
     }
 
     fn deliver(&mut self, _: Ns) -> Pressure {
-        self.registers.in_socket.fetch_add(self.polled.len() as u32, SeqCst);
-        self.polled.drain(..).for_each(|frame| self.socket.send(frame).expect("a reader"));
+        self.0.epoll.follow(ID);
+        let mut socket = lock(&self.0.socket);
+        socket.extend(self.1.drain(..));
+        self.0.wake("app");
         // 75 % of a buffer of 64.
-        let full = self.registers.in_socket.load(SeqCst) >= 48;
-        if full { Pressure::Full } else { Pressure::Room }
+        if socket.len() >= 48 { Pressure::Full } else { Pressure::Room }
     }
 
     fn mask(&mut self) {
-        self.registers.masked.store(true, SeqCst);
+        self.0.masked.store(true, SeqCst);
     }
 
     fn unmask(&mut self, _: Ns) -> bool {
-        self.registers.masked.store(false, SeqCst);
-        self.registers.in_ring.load(SeqCst) > 0
+        self.0.masked.store(false, SeqCst);
+        !lock(&self.0.ring).is_empty()
     }
 }
 
 struct World {
-    host: Host<Ring>,
-    epoll: EpollContext,
-    registers: Arc<Registers>,
-    threads: Mutex<Vec<(&'static str, Thread)>>,
-    app_wants_cpu: AtomicBool,
-    done: AtomicBool,
-    start: Instant,
+    host: Host<Driver>,
+    shared: Arc<Shared>,
 }
 
 impl World {
-    fn now(&self) -> Ns {
-        self.start.elapsed().as_nanos() as Ns
-    }
-
-    /// Gives the calling thread a name by which it is woken.
-    fn enter(&self, name: &'static str) {
-        self.threads.lock().expect("no panic in it").push((name, thread::current()));
-    }
-
-    fn wake(&self, name: &str) {
-        let threads = self.threads.lock().expect("no panic in it");
-        threads.iter().filter(|(is, _)| *is == name).for_each(|(_, thread)| thread.unpark());
-    }
-
-    /// A thread that takes the steps of one pass.
-    fn thread(&self, name: &'static str, pass: &mut impl Pass<Ring>) {
-        self.enter(name);
-        self.run(pass);
-    }
-
-    fn run(&self, pass: &mut impl Pass<Ring>) {
-        self.run_for(&self.registers.in_socket, pass);
-    }
-
-    /// Takes a pass's steps to its end, and after that runs the softirq that it has raised. `events`:
-    /// how many wait for whoever runs it.
-    fn run_for(&self, events: &AtomicU32, pass: &mut impl Pass<Ring>) {
+    /// Takes a pass's steps to its end, and then runs the softirq that it has raised. `events`: how
+    /// many wait for whoever runs it.
+    fn run(&self, mut pass: impl Pass<Driver>, events: impl Fn() -> u32) {
         let (mut did, mut raised) = (Did::Start, None);
         loop {
-            let now = self.now();
-            let op = pass.next(now, did);
-            did = match op {
-                Op::Poll { budget, .. } => Did::Polled(pass.queue().poll(budget, now)),
-                Op::Deliver(id) => {
-                    self.epoll.follow(id);
-                    let pressure = pass.queue().deliver(now);
-                    self.wake("app");
-                    Did::Delivered(pressure)
-                }
-                Op::Unmask(_) => Did::Unmasked(pass.queue().unmask(now)),
-                Op::Look => Did::Events(events.load(SeqCst)),
-                Op::Done => break,
-                Op::Sleep(_) if self.done.load(SeqCst) => break,
-                _ => {
-                    match op {
-                        Op::Mask(_) => pass.queue().mask(),
-                        Op::Sleep(until) => park(until.saturating_sub(now)),
-                        Op::Yield | Op::Pause | Op::Resched => thread::yield_now(),
-                        Op::Raise(_) => raised = Some(op),
-                        _ => self.carry_out(op),
-                    }
+            let now = now();
+            did = match pass.next(now, did) {
+                Op::Look => Did::Events(events()),
+                op @ Op::Raise(_) => {
+                    raised = Some(op);
                     Did::Ok
                 }
+                Op::Sleep(until) if !self.shared.done.load(SeqCst) => park(until, now),
+                Op::Sleep(_) | Op::Done => break,
+                op => pass.on_queue(op, now).unwrap_or_else(|| self.carry_out(op)),
             };
         }
-        raised.into_iter().for_each(|op| self.carry_out(op));
+        raised.map(|op| self.carry_out(op));
     }
 
     /// A step that touches no queue.
-    fn carry_out(&self, op: Op) {
-        let competition = self.app_wants_cpu.load(SeqCst);
+    fn carry_out(&self, op: Op) -> Did {
         match op {
-            Op::Raise(_) => self.softirq(Context::Interrupt { competition }),
+            // The application has frames to work on, and competes for the CPU.
+            Op::Raise(_) => self.softirq(Context::Interrupt { competition: self.events() > 0 }),
             Op::RunHere(_) => self.softirq(Context::Application),
-            Op::Wake(Task::Ksoftirqd(_)) => self.wake("ksoftirqd"),
-            Op::Wake(Task::Napi(_)) => self.wake("napi"),
-            Op::Wake(Task::Worker) => self.wake("kworker"),
+            Op::Wake(Task::Ksoftirqd(_)) => self.shared.wake("ksoftirqd"),
+            Op::Wake(Task::Napi(_)) => self.shared.wake("napi"),
+            Op::Wake(Task::Worker) => self.shared.wake("kworker"),
             // The core has stored the deadline; who sleeps until the next one looks again.
-            Op::Arm { .. } => self.wake("irq"),
-            _ => unreachable!("{op:?} is no step of its own"),
+            Op::Arm { .. } => self.shared.wake("irq"),
+            _ => thread::yield_now(),
         }
+        Did::Ok
     }
 
     fn softirq(&self, context: Context) {
-        self.run(&mut Softirq::new(&self.host, CPU, context));
+        self.run(Softirq::new(&self.host, CPU, context), || 0);
+    }
+
+    fn events(&self) -> u32 {
+        lock(&self.shared.socket).len() as u32
+    }
+
+    /// A thread that takes the steps of one pass.
+    fn thread(&self, name: &'static str, pass: impl Pass<Driver>) {
+        self.shared.enter(name);
+        self.run(pass, || 0);
     }
 
     /// Takes the CPU's interrupts and keeps its timer.
     fn interrupts(&self) {
-        self.enter("irq");
-        while !self.done.load(SeqCst) {
-            park(self.host.next_deadline(CPU).saturating_sub(self.now()));
-            if self.registers.interrupt.swap(false, SeqCst) {
-                self.run(&mut Interrupt::new(&self.host, ID));
+        self.shared.enter("irq");
+        while !self.shared.done.load(SeqCst) {
+            park(self.host.next_deadline(CPU), now());
+            if !self.shared.masked.load(SeqCst) && !lock(&self.shared.ring).is_empty() {
+                self.run(Interrupt::new(&self.host, ID), || 0);
             }
-            self.host.timer(ID, CPU, self.now()).into_iter().for_each(|op| self.carry_out(op));
+            self.host.timer(ID, CPU, now()).map(|op| self.carry_out(op));
         }
     }
 
-    /// The NIC: bursts of eight, and interrupts while they are not masked.
-    fn arrivals(&self, wire: &mpsc::Sender<u32>) {
+    /// The NIC receives bursts of eight, and interrupts while it may.
+    fn arrivals(&self) {
         for frame in 0..FRAMES {
-            self.registers.in_ring.fetch_add(1, SeqCst);
-            wire.send(frame).expect("a ring");
-            if !self.registers.masked.load(SeqCst) {
-                self.registers.interrupt.store(true, SeqCst);
-                self.wake("irq");
-            }
+            lock(&self.shared.ring).push_back(frame);
+            self.shared.wake("irq");
             // The application is still busy after every second gap, and waits in the others.
             match frame % 16 {
                 7 => thread::sleep(Duration::from_micros(50)),
@@ -177,94 +163,75 @@ impl World {
         }
     }
 
-    /// The application: it waits as the policy says, takes a few frames, and waits again. Returns how
-    /// many have come in their order, each of them once, with no more than 20 s between two.
-    fn application(&self, policy: ApplicationPolicy, socket: &mpsc::Receiver<u32>) -> u32 {
-        self.enter("app");
-        let (mut received, mut last) = (0, self.now());
-        while received < FRAMES && self.now() - last < 20 * SECOND {
-            self.app_wants_cpu.store(false, SeqCst);
-            let timeout = Some(SECOND);
+    /// The application waits as the policy says, takes a few frames, works on each for 15 us, and
+    /// waits again. Returns how many have come, in their order, with no more than 20 s between two.
+    fn application(&self, policy: ApplicationPolicy) -> u32 {
+        self.shared.enter("app");
+        let (mut received, mut last) = (0, now());
+        while received < FRAMES && now() - last < 20 * SECOND {
             if policy.socket_busy_polls() {
-                self.run(&mut SocketWait::new(&self.host, policy, Some(ID), timeout));
+                let call = SocketWait::new(&self.host, policy, Some(ID), Some(SECOND));
+                self.run(call, || self.events());
             } else {
-                self.run(&mut EpollWait::new(&self.host, &self.epoll, timeout, policy.spin));
+                let epoll = &self.shared.epoll;
+                let wait = EpollWait::new(&self.host, epoll, Some(SECOND), policy.spin);
+                self.run(wait, || self.events());
             }
-            self.app_wants_cpu.store(true, SeqCst);
-            let before = received;
-            for frame in socket.try_iter().take(16) {
-                if frame != received {
+            let had = self.events();
+            for _ in 0..had.min(16) {
+                if lock(&self.shared.socket).pop_front() != Some(received) {
                     return received;
                 }
-                (received, last) = (received + 1, self.now());
-                // What it does with one.
-                while self.now() < last + 15 * MICROSECOND {}
+                (received, last) = (received + 1, now());
+                while now() < last + 15 * MICROSECOND {}
             }
             // Drained to 25 %: a queue that feedback has parked is polled again.
-            let was = self.registers.in_socket.fetch_sub(received - before, SeqCst);
-            if was > 16 && was - (received - before) <= 16 {
-                let step = self.host.schedule(ID, RaisedFrom::Application);
-                step.into_iter().for_each(|op| self.carry_out(op));
+            if had > 16 && had <= 32 {
+                self.host.schedule(ID, RaisedFrom::Application).map(|op| self.carry_out(op));
             }
         }
         received
     }
 }
 
-fn park(at_most: Ns) {
-    thread::park_timeout(Duration::from_nanos(at_most.min(SECOND)));
+fn park(until: Ns, now: Ns) -> Did {
+    thread::park_timeout(Duration::from_nanos(until.saturating_sub(now).min(SECOND)));
+    Did::Ok
 }
 
 /// Runs a policy until all frames have arrived; says how many have, and who has polled.
-fn deliver(policy: &Policy) -> (u32, Counts) {
-    let ((nic, wire), (socket, frames)) = (mpsc::channel(), mpsc::channel());
-    let registers = Arc::<Registers>::default();
-    let ring = Ring { wire, polled: vec![], socket, registers: Arc::clone(&registers) };
-    let world = &World {
-        host: Host::new(1, [(ring, CPU)]),
-        epoll: EpollContext::new(policy.epoll, 0),
-        registers,
-        threads: Mutex::default(),
-        app_wants_cpu: AtomicBool::default(),
-        done: AtomicBool::default(),
-        start: Instant::now(),
-    };
-    let (host, instance, mut application) = (&world.host, policy.instance, policy.application);
-    host.set(ID, &instance).expect("a preset is within the limits");
+pub(crate) fn deliver(policy: &Policy) -> (u32, Counts) {
+    let shared = Arc::<Shared>::default();
+    shared.epoll.set(policy.epoll);
+    let driver = Driver(Arc::clone(&shared), vec![]);
+    let world = &World { host: Host::new(1, [(driver, CPU)]), shared };
+    let (host, mut application) = (&world.host, policy.application);
+    host.set(ID, &policy.instance).expect("a preset is within the limits");
     host.cpu(CPU).set_policy(policy.cpu);
-    let mut received = 0;
-    thread::scope(|scope| {
+    let received = thread::scope(|scope| {
         scope.spawn(|| world.interrupts());
-        scope.spawn(|| world.thread("ksoftirqd", &mut Softirq::new(host, CPU, Context::Ksoftirqd)));
-        match instance.threaded {
-            Threaded::Disabled => {}
-            Threaded::Workqueue => {
-                scope.spawn(|| world.thread("kworker", &mut Worker::new(host)));
-            }
-            Threaded::Enabled | Threaded::BusyPoll => {
-                scope.spawn(|| world.thread("napi", &mut Kthread::new(host, ID)));
-            }
-        }
+        scope.spawn(|| world.thread("ksoftirqd", Softirq::new(host, CPU, Context::Ksoftirqd)));
+        scope.spawn(|| world.thread("kworker", Worker::new(host)));
+        // In a mode that is not its own this thread ends at once.
+        scope.spawn(|| world.thread("napi", Kthread::new(host, ID)));
         if application.socket_poller == SocketPoller::Separate {
             // A thread of calls that only poll, and an application that sleeps.
             let policy = std::mem::take(&mut application);
             scope.spawn(move || {
-                while !world.done.load(SeqCst) {
-                    let mut call = SocketWait::new(host, policy, Some(ID), Some(0));
-                    world.run_for(&AtomicU32::new(0), &mut call);
+                while !world.shared.done.load(SeqCst) {
+                    world.run(SocketWait::new(host, policy, Some(ID), Some(0)), || 0);
                 }
             });
         }
-        world.run(&mut Enable::new(host, ID).expect("it is disabled"));
-        scope.spawn(|| world.arrivals(&nic));
-        let app = scope.spawn(move || world.application(application, &frames));
-        received = app.join().unwrap_or(0);
-        // In a mode that is not its own the instance's thread ends.
+        world.run(Enable::new(host, ID).expect("it is disabled"), || 0);
+        scope.spawn(|| world.arrivals());
+        let received = world.application(application);
         host.set(ID, &Policy::BASE.instance).expect("base is within the limits");
-        world.wake("napi");
-        world.run(&mut Disable::new(host, ID).expect("it is enabled"));
-        world.done.store(true, SeqCst);
-        ["irq", "ksoftirqd", "kworker"].iter().for_each(|name| world.wake(name));
+        world.shared.wake("napi");
+        world.run(Disable::new(host, ID).expect("it is enabled"), || 0);
+        world.shared.done.store(true, SeqCst);
+        ["irq", "ksoftirqd", "kworker"].iter().for_each(|name| world.shared.wake(name));
+        received
     });
     (received, host.instance(ID).counts())
 }
@@ -275,29 +242,9 @@ fn main() {
     if policies.is_empty() {
         policies = PRESETS.iter().map(|preset| preset.policy).collect();
     }
-    policies.iter().for_each(check);
-}
-
-/// Every frame arrives, and who is to poll by this policy does. Where that is the application, a host
-/// with other work may keep it too busy to wait even once: one run of ten has to show it.
-fn check(policy: &Policy) {
-    let owner = match policy.instance.threaded {
-        Threaded::Enabled | Threaded::BusyPoll => Owner::Thread,
-        Threaded::Workqueue => Owner::Worker,
-        _ if policy.epoll.enabled() || policy.application.socket_busy_polls() => Owner::Application,
-        _ => Owner::Softirq,
-    };
-    let polled = (0..10).any(|_| {
-        let (received, counts) = deliver(policy);
+    for policy in policies {
+        let (received, counts) = deliver(&policy);
         let polls = Owner::ALL.map(|owner| (owner.name(), counts.polls[owner as usize]));
         println!("{policy}: {received} frames, {} interrupts; polls {polls:?}", counts.interrupts);
-        assert_eq!(received, FRAMES, "{policy}");
-        counts.polls[owner as usize] > 0
-    });
-    assert!(polled, "{policy}: no poll by the {}", owner.name());
-}
-
-#[test]
-fn every_preset_delivers_every_frame() {
-    PRESETS.iter().for_each(|preset| check(&preset.policy));
+    }
 }

@@ -40,6 +40,13 @@ pub struct EpollContext {
     contract: Follow,
 }
 
+/// One that never busy polls.
+impl Default for EpollContext {
+    fn default() -> Self {
+        EpollContext::new(EpollPolicy::default(), 0)
+    }
+}
+
 impl EpollContext {
     /// A context that follows no instance yet. `default_usecs` is what the sysctl
     /// `net.core.busy_poll` would hold; 0 switches the default off.

@@ -28,18 +28,15 @@
 //!     fn unmask(&mut self, _: Ns) -> bool { self.masked = false; self.frames > 0 }
 //! }
 //!
-//! // What every world does with the steps that touch a queue.
+//! // Takes a pass's steps to its end.
 //! fn run(pass: &mut impl Pass<Ring>) -> Vec<Op> {
 //!     let (mut did, mut steps) = (Did::Start, vec![]);
 //!     loop {
 //!         let op = pass.next(0, did);
 //!         did = match op {
-//!             Op::Poll { budget, .. } => Did::Polled(pass.queue().poll(budget, 0)),
-//!             Op::Deliver(_) => Did::Delivered(pass.queue().deliver(0)),
-//!             Op::Mask(_) => { pass.queue().mask(); Did::Ok }
-//!             Op::Unmask(_) => Did::Unmasked(pass.queue().unmask(0)),
 //!             Op::Done => return steps,
-//!             _ => Did::Ok,
+//!             // Poll, deliver, mask, unmask; what else there is needs threads and a timer.
+//!             _ => pass.on_queue(op, 0).unwrap_or(Did::Ok),
 //!         };
 //!         steps.push(op);
 //!     }

@@ -1,7 +1,7 @@
 //! What the core asks of a packet queue: the driver's side of the NAPI contract.
 //!
 //! A queue is touched only through a claim, so an implementation needs no locks
-//! of its own for anything these five calls use.
+//! of its own for anything these four calls use.
 
 use crate::Ns;
 

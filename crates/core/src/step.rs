@@ -6,7 +6,7 @@
 
 use crate::instance::{CpuId, Id};
 use crate::vector::Vector;
-use crate::{Ns, Pressure, Work};
+use crate::{Ns, Pressure, Queue, Work};
 
 /// The next single thing for a world to do. The first four touch the queue that
 /// [`Pass::queue`] gives.
@@ -154,4 +154,23 @@ pub trait Pass<Q> {
     /// # Panics
     /// After any other step: nothing is owned then.
     fn queue(&mut self) -> &mut Q;
+
+    /// Takes the step that `next` has just returned, if it is one of those four, by the queue's method
+    /// of that name. `None` for any other step, which is the world's.
+    #[inline]
+    fn on_queue(&mut self, op: Op, now: Ns) -> Option<Did>
+    where
+        Q: Queue,
+    {
+        Some(match op {
+            Op::Poll { budget, .. } => Did::Polled(self.queue().poll(budget, now)),
+            Op::Deliver(_) => Did::Delivered(self.queue().deliver(now)),
+            Op::Mask(_) => {
+                self.queue().mask();
+                Did::Ok
+            }
+            Op::Unmask(_) => Did::Unmasked(self.queue().unmask(now)),
+            _ => return None,
+        })
+    }
 }

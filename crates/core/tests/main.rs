@@ -15,6 +15,7 @@ mod ownership;
 mod property;
 mod reference;
 mod session;
+mod std_world;
 mod suspension;
 mod wait;
 mod world;

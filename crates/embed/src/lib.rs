@@ -131,13 +131,9 @@
 //!     let (mut did, mut raised) = (Did::Start, None);
 //!     loop {
 //!         did = match pass.next(0, did) {
-//!             Op::Poll { budget, .. } => Did::Polled(pass.queue().poll(budget, 0)),
-//!             Op::Deliver(_) => Did::Delivered(pass.queue().deliver(0)),
-//!             Op::Mask(_) => { pass.queue().mask(); Did::Ok }
-//!             Op::Unmask(_) => Did::Unmasked(pass.queue().unmask(0)),
 //!             Op::Raise(cpu) => { raised = Some(cpu); Did::Ok }
 //!             Op::Done => break,
-//!             step => panic!("base has no threads and no timer: {step:?}"),
+//!             op => pass.on_queue(op, 0).expect("base has no threads and no timer"),
 //!         };
 //!     }
 //!     if let Some(cpu) = raised {
@@ -156,9 +152,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A world with threads, a timer and an application that runs every preset is a hundred lines:
-//! `crates/core/examples/std_world.rs`. What it owes the core is said at
-//! [`core::Op`] and [`core::Pass`].
+//! A world with threads, a timer and an application that runs every preset is
+//! `crates/core/examples/std_world.rs`, 250 lines with its NIC and its application. What it owes the
+//! core is said at [`core::Op`] and [`core::Pass`].
 //!
 //! # A device of your own
 //!

@@ -226,13 +226,6 @@ impl Actor {
             self.bounded();
             let now = self.world.pass(1);
             did = match pass.next(now, did) {
-                Op::Poll { budget, .. } => Did::Polled(pass.queue().poll(budget, now)),
-                Op::Deliver(_) => Did::Delivered(pass.queue().deliver(now)),
-                Op::Mask(_) => {
-                    pass.queue().mask();
-                    Did::Ok
-                }
-                Op::Unmask(_) => Did::Unmasked(pass.queue().unmask(now)),
                 Op::Look => {
                     self.world.pass(LOOK);
                     Did::Events(match &mut self.events {
@@ -242,10 +235,10 @@ impl Actor {
                 }
                 Op::Sleep(_) => return Stop::Slept,
                 Op::Done => return Stop::Done,
-                op => {
+                op => pass.on_queue(op, now).unwrap_or_else(|| {
                     self.act(op);
                     Did::Ok
-                }
+                }),
             };
         }
     }
