@@ -27,6 +27,8 @@ pub enum Register {
 /// The width of a load or a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
+    /// 2 bytes: `BPF_H`.
+    Half,
     /// 4 bytes: `BPF_W`.
     Word,
     /// 8 bytes: `BPF_DW`.
@@ -36,13 +38,14 @@ pub enum Width {
 impl Width {
     const fn bits(self) -> u8 {
         match self {
+            Width::Half => 0x08,
             Width::Word => 0x00,
             Width::Double => 0x18,
         }
     }
 }
 
-/// When a jump is taken. Comparisons are of 64 bits, signed.
+/// When a jump is taken. Comparisons are of 64 bits, signed but for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// Both are the same.
@@ -51,6 +54,8 @@ pub enum When {
     NotEqual,
     /// They have a bit in common.
     AnyBit,
+    /// The first is greater, both taken without a sign: `BPF_JGT`.
+    Above,
     /// The first is greater.
     Greater,
     /// The first is greater or the same.
@@ -63,6 +68,7 @@ impl When {
     const fn bits(self) -> u8 {
         match self {
             When::Equal => 0x10,
+            When::Above => 0x20,
             When::AnyBit => 0x40,
             When::NotEqual => 0x50,
             When::Greater => 0x60,
@@ -81,6 +87,8 @@ pub enum Helper {
     MapUpdateElem = 2,
     KtimeGetNs = 5,
     GetSmpProcessorId = 8,
+    GetCurrentPidTgid = 14,
+    SkcToTcpSock = 137,
     GetCurrentTaskBtf = 158,
 }
 
@@ -138,6 +146,10 @@ const LOAD_64: u8 = 0x18;
 const ADD_CONSTANT: u8 = 0x07;
 const ADD: u8 = 0x0f;
 const SHIFT_LEFT: u8 = 0x67;
+const SHIFT_RIGHT: u8 = 0x77;
+const AND_CONSTANT: u8 = 0x57;
+const AND: u8 = 0x5f;
+const MULTIPLY: u8 = 0x27;
 /// In an atomic addition's constant: the old value is wanted.
 const FETCH: i32 = 0x01;
 const SUBTRACT: u8 = 0x1f;
@@ -148,6 +160,7 @@ const MOVE_WORD: u8 = 0xbc;
 
 /// What a 64-bit constant stands for.
 const MAP_DESCRIPTOR: u8 = 1;
+const MAP_VALUE: u8 = 2;
 const BTF_ID: u8 = 3;
 /// What a call calls.
 const KERNEL_FUNCTION: u8 = 2;
@@ -222,6 +235,26 @@ impl Assembler {
         self.push(SHIFT_LEFT, to as u8, 0, 0, bits);
     }
 
+    /// `to >>= bits`; zeros come in from above.
+    pub fn shift_right(&mut self, to: Register, bits: i32) {
+        self.push(SHIFT_RIGHT, to as u8, 0, 0, bits);
+    }
+
+    /// `to &= constant`, which is extended with its sign.
+    pub fn and(&mut self, to: Register, constant: i32) {
+        self.push(AND_CONSTANT, to as u8, 0, 0, constant);
+    }
+
+    /// `to &= from`
+    pub fn and_register(&mut self, to: Register, from: Register) {
+        self.push(AND, to as u8, from as u8, 0, 0);
+    }
+
+    /// `to *= constant`, the lower 64 bits.
+    pub fn multiply(&mut self, to: Register, constant: i32) {
+        self.push(MULTIPLY, to as u8, 0, 0, constant);
+    }
+
     /// A label, not placed yet.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
@@ -273,6 +306,12 @@ impl Assembler {
     /// `to = ` the map of that descriptor.
     pub fn set_map(&mut self, to: Register, descriptor: i32) {
         self.push(LOAD_64, to as u8, MAP_DESCRIPTOR, 0, descriptor);
+        self.push(0, 0, 0, 0, 0);
+    }
+
+    /// `to = ` the address of the first byte in the only value of the array of that descriptor.
+    pub fn set_map_value(&mut self, to: Register, descriptor: i32) {
+        self.push(LOAD_64, to as u8, MAP_VALUE, 0, descriptor);
         self.push(0, 0, 0, 0, 0);
     }
 
@@ -349,6 +388,11 @@ mod tests {
         program.atomic_add(R9, 16, R1); // lock *(u64 *)(r9 + 16) += r1
         program.atomic_fetch_add(R9, 16, R1); // r1 = atomic_fetch_add((u64 *)(r9 + 16), r1)
         program.shift_left(R1, 4); // r1 <<= 4
+        program.shift_right(R1, 6); // r1 >>= 6
+        program.and(R1, 255); // r1 &= 255
+        program.and_register(R5, R4); // r5 &= r4
+        program.multiply(R1, 3); // r1 *= 3
+        program.load(Width::Half, R1, R6, 14); // r1 = *(u16 *)(r6 + 14)
         program.call(Helper::GetCurrentTaskBtf); // call 158
         program.exit(); // exit
         assert_eq!(
@@ -366,6 +410,11 @@ mod tests {
                 "db19100000000000",
                 "db19100001000000",
                 "6701000004000000",
+                "7701000006000000",
+                "57010000ff000000",
+                "5f45000000000000",
+                "2701000003000000",
+                "69610e0000000000",
                 "850000009e000000",
                 "9500000000000000",
             ]
@@ -377,12 +426,15 @@ mod tests {
     fn constants_of_64_bits_take_two_instructions_and_say_what_they_stand_for() {
         let mut program = Assembler::new();
         program.set_map(R1, 5);
+        program.set_map_value(R1, 5);
         program.set_address(R2, 0x1_2345);
         program.call_kernel(77);
         assert_eq!(
             listing(program),
             [
                 "1811000005000000",
+                "0000000000000000",
+                "1821000005000000",
                 "0000000000000000",
                 "1832000045230100",
                 "0000000000000000",
@@ -405,6 +457,7 @@ mod tests {
         program.place(end);
         program.jump_if(R8, When::LessOrEqual, 0, start); // if r8 s<= 0 goto -6
         program.jump_if_registers(R7, When::GreaterOrEqual, R8, start); // if r7 s>= r8 goto -7
+        program.jump_if(R2, When::Above, 527, start); // if r2 > 527 goto -8
         assert_eq!(
             listing(program),
             [
@@ -415,6 +468,7 @@ mod tests {
                 "0500fbff00000000",
                 "d508faff00000000",
                 "7d87f9ff00000000",
+                "2502f8ff0f020000",
             ]
         );
     }

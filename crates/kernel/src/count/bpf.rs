@@ -36,8 +36,18 @@ pub(super) enum MapKind {
 const NO_PREALLOC: u32 = 1;
 /// `BPF_PROG_TYPE_TRACING`.
 const TRACING: u32 = 26;
-/// `BPF_TRACE_RAW_TP`: for a trace point, with the types of its arguments known.
-const RAW_TRACEPOINT: u32 = 23;
+/// What a program is attached to; the types of its arguments are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Hook {
+    /// `BPF_TRACE_RAW_TP`: a trace point.
+    TracePoint = 23,
+    /// `BPF_TRACE_FENTRY`: a function, before it runs.
+    Entry = 24,
+    /// `BPF_TRACE_FEXIT`: a function, after it has run; its answer follows its arguments.
+    Exit = 25,
+}
+
 /// Which helpers a program may use depends on its licence; this says that it is also under the GPL.
 const LICENSE: &CStr = c"Dual MIT/GPL";
 /// `BPF_LOG_LEVEL1`.
@@ -282,8 +292,13 @@ fn found(answer: io::Result<i32>) -> io::Result<bool> {
 pub(super) struct Program(OwnedFd);
 
 impl Program {
-    /// Loads a program for one trace point, by its number in the kernel's BTF.
-    pub(super) fn load(named: &str, instructions: &[u8], to: u32) -> Result<Program, Refused> {
+    /// Loads a program for one trace point or function, by its number in the kernel's BTF.
+    pub(super) fn load(
+        named: &str,
+        instructions: &[u8],
+        hook: Hook,
+        to: u32,
+    ) -> Result<Program, Refused> {
         let load = |log: &mut [u8]| {
             let mut attributes = ProgLoad {
                 prog_type: TRACING,
@@ -294,7 +309,7 @@ impl Program {
                 log_size: u32::try_from(log.len()).unwrap_or(0),
                 log_buf: if log.is_empty() { 0 } else { address_mut(log) },
                 prog_name: name(named),
-                expected_attach_type: RAW_TRACEPOINT,
+                expected_attach_type: hook as u32,
                 attach_btf_id: to,
                 ..ProgLoad::default()
             };

@@ -67,6 +67,8 @@ pub enum Kind {
 const UNION: u32 = 5;
 const ENUM: u32 = 6;
 const ENUM64: u32 = 19;
+/// A function's parameters and what it answers.
+const FUNCTION_FORM: u32 = 13;
 
 /// Types as the kernel describes them in `/sys/kernel/btf`.
 #[derive(Debug)]
@@ -188,6 +190,17 @@ impl Btf {
                 Member { offset: here.offset.checked_add(found.offset)?, type_id: found.type_id };
         }
         Some(here)
+    }
+
+    /// Which of a function's parameters has that name, from 0, and how many it has.
+    pub fn parameter(&self, function: u32, name: &str) -> Option<(usize, usize)> {
+        let head = self.by_id(function).filter(|head| head.kind == Kind::Func as u32)?;
+        let form = self.by_id(head.size_or_type).filter(|head| head.kind == FUNCTION_FORM)?;
+        let count = index(form.count);
+        let named = |which: &usize| {
+            self.word(form.rest + which * 8).is_some_and(|word| self.is_named(word, name))
+        };
+        Some(((0..count).find(named)?, count))
     }
 
     /// The value of the first enumerator of that name.

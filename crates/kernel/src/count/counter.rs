@@ -8,7 +8,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::assemble::AssembleError;
-use super::bpf::{Map, MapKind, Program, Refused, RunStats};
+use super::bpf::{Hook, Map, MapKind, Program, Refused, RunStats};
 use super::btf::{Btf, BtfError};
 use super::layout::{Absent, Layout, Timer};
 use super::program::{self, Maps, key, polled, row};
@@ -251,15 +251,25 @@ impl Attached {
         instructions: Result<Vec<u8>, AssembleError>,
         to: u32,
     ) -> Result<Attached, CountError> {
+        Attached::at(name, instructions, Hook::TracePoint, to)
+    }
+
+    pub(super) fn at(
+        name: &'static str,
+        instructions: Result<Vec<u8>, AssembleError>,
+        hook: Hook,
+        to: u32,
+    ) -> Result<Attached, CountError> {
         let instructions =
             instructions.map_err(|error| CountError::Assemble { program: name, error })?;
-        let program = Program::load(name, &instructions, to).map_err(
-            |Refused { error, log }| match denied(&error, "loading a tracing program") {
-                // If the verifier spoke, the program is to blame.
-                Some(denied) if log.is_empty() => denied,
-                _ => CountError::Refused { program: name, error, log },
-            },
-        )?;
+        let program =
+            Program::load(name, &instructions, hook, to).map_err(|Refused { error, log }| {
+                match denied(&error, "loading a tracing program") {
+                    // If the verifier spoke, the program is to blame.
+                    Some(denied) if log.is_empty() => denied,
+                    _ => CountError::Refused { program: name, error, log },
+                }
+            })?;
         let link = program.attach().map_err(|error| {
             denied(&error, "attaching a tracing program").unwrap_or(CountError::Refused {
                 program: name,
@@ -268,6 +278,11 @@ impl Attached {
             })
         })?;
         Ok(Attached { name, instructions: instructions.len() / 8, _link: link, program })
+    }
+
+    pub(super) fn stats(&self) -> Result<ProgramStats, CountError> {
+        let runs = self.program.stats().map_err(not_read)?;
+        Ok(ProgramStats { name: self.name, instructions: self.instructions, runs })
     }
 }
 
@@ -412,16 +427,7 @@ impl Counter {
     /// # Errors
     /// If the kernel does not answer as it should.
     pub fn programs(&self) -> Result<Vec<ProgramStats>, CountError> {
-        self.programs
-            .iter()
-            .map(|attached| {
-                Ok(ProgramStats {
-                    name: attached.name,
-                    instructions: attached.instructions,
-                    runs: attached.program.stats().map_err(not_read)?,
-                })
-            })
-            .collect()
+        self.programs.iter().map(Attached::stats).collect()
     }
 
     fn counts(&self, bytes: &[u8; ROW]) -> Counts {

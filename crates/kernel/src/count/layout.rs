@@ -105,14 +105,14 @@ impl Layout {
 }
 
 /// Looks up, and names what is not there.
-struct Kernel<'a>(&'a Btf);
+pub(super) struct Kernel<'a>(pub(super) &'a Btf);
 
 impl Kernel<'_> {
-    fn id(&self, kind: Kind, name: &str) -> Result<u32, Absent> {
+    pub(super) fn id(&self, kind: Kind, name: &str) -> Result<u32, Absent> {
         self.0.find(kind, name).ok_or_else(|| Absent(name.into()))
     }
 
-    fn offset(&self, structure: &str, path: &str) -> Result<i16, Absent> {
+    pub(super) fn offset(&self, structure: &str, path: &str) -> Result<i16, Absent> {
         let absent = || Absent(format!("{structure}.{path}"));
         let id = self.id(Kind::Struct, structure)?;
         let member = self.0.member(id, path).ok_or_else(absent)?;
@@ -120,7 +120,7 @@ impl Kernel<'_> {
     }
 
     /// An enumerator below 31, the bits that an instruction's constant can hold.
-    fn number(&self, name: &str) -> Result<i32, Absent> {
+    pub(super) fn number(&self, name: &str) -> Result<i32, Absent> {
         let value = self.0.enumerator(name).and_then(|value| i32::try_from(value).ok());
         value.filter(|&value| value < 31).ok_or_else(|| Absent(name.into()))
     }

@@ -8,6 +8,8 @@
 //! description of its types ([`btf`]), and loaded with `bpf(2)`; nothing is pinned, so all of it
 //! goes when the process does, however it ends.
 //!
+//! [`latency`] times requests, from the ring to the answer.
+//!
 //! [`stopwatch`] records when trace points were passed, for as long as costs are measured; `count`
 //! itself takes no times.
 //!
@@ -18,6 +20,7 @@ pub mod assemble;
 mod bpf;
 pub mod btf;
 mod counter;
+pub mod latency;
 mod layout;
 mod program;
 pub mod stopwatch;

@@ -1,0 +1,155 @@
+//! Counts of times by their length, as the programs keep them.
+//!
+//! Sixteen buckets for each power of two of nanoseconds: a time is known to one part in sixteen, and
+//! to half of that by the middle of its bucket. Below 32 ns each has its own; above 68 s all are in the
+//! last.
+
+use super::Part;
+
+/// Buckets of a histogram.
+pub(super) const BUCKETS: usize = 528;
+
+/// How long something took, how often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Histogram {
+    buckets: Vec<u64>,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { buckets: vec![0; BUCKETS] }
+    }
+}
+
+/// The least nanoseconds of a bucket.
+fn least(bucket: usize) -> u64 {
+    let exponent = (bucket / 16).saturating_sub(1);
+    ((bucket - exponent * 16) as u64) << exponent
+}
+
+impl Histogram {
+    /// Of the programs' numbers; what is not there is 0.
+    pub(super) fn of(numbers: impl Iterator<Item = u64>) -> Histogram {
+        let mut buckets: Vec<u64> = numbers.take(BUCKETS).collect();
+        buckets.resize(BUCKETS, 0);
+        Histogram { buckets }
+    }
+
+    /// How many times are in it.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// What came since an earlier reading.
+    pub fn since(&self, earlier: &Histogram) -> Histogram {
+        let both = self.buckets.iter().zip(&earlier.buckets);
+        Histogram { buckets: both.map(|(now, then)| now.saturating_sub(*then)).collect() }
+    }
+
+    /// Adds another's.
+    pub fn add(&mut self, other: &Histogram) {
+        for (sum, count) in self.buckets.iter_mut().zip(&other.buckets) {
+            *sum = sum.saturating_add(*count);
+        }
+    }
+
+    /// The time in nanoseconds that this part of all, from 0 to 1, stays within; `None` if there are
+    /// none. Within a bucket times are taken to lie evenly.
+    pub fn quantile(&self, part: f64) -> Option<f64> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        let mut wanted = part.clamp(0.0, 1.0) * count as f64;
+        for (bucket, &here) in self.buckets.iter().enumerate().filter(|(_, here)| **here > 0) {
+            if wanted <= here as f64 {
+                let (low, high) = (least(bucket), least(bucket + 1));
+                return Some(low as f64 + (high - low) as f64 * (wanted / here as f64));
+            }
+            wanted -= here as f64;
+        }
+        self.buckets.iter().rposition(|here| *here > 0).map(|last| least(last + 1) as f64)
+    }
+
+    /// The same, if at least ten times lie beyond it: fewer do not tell it from its neighbours.
+    pub fn known_quantile(&self, part: f64) -> Option<f64> {
+        (self.count() as f64 * (1.0 - part) >= 10.0).then(|| self.quantile(part)).flatten()
+    }
+
+    /// The mean in nanoseconds, with each time in the middle of its bucket; `None` if there are none.
+    pub fn mean(&self) -> Option<f64> {
+        let middle = |bucket| (least(bucket) + least(bucket + 1)) as f64 / 2.0;
+        let sum: f64 =
+            self.buckets.iter().enumerate().map(|(it, count)| middle(it) * *count as f64).sum();
+        let count = self.count();
+        (count > 0).then(|| sum / count as f64)
+    }
+}
+
+/// A histogram of each part.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Parts {
+    pub(super) histograms: [Histogram; 4],
+}
+
+impl Parts {
+    /// That part's.
+    pub fn of(&self, part: Part) -> &Histogram {
+        &self.histograms[part as usize]
+    }
+
+    /// What came since an earlier reading.
+    pub fn since(&self, earlier: &Parts) -> Parts {
+        Parts { histograms: Part::ALL.map(|part| self.of(part).since(earlier.of(part))) }
+    }
+
+    /// Adds another's.
+    pub fn add(&mut self, other: &Parts) {
+        for (sum, more) in self.histograms.iter_mut().zip(&other.histograms) {
+            sum.add(more);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// As the programs find it.
+    fn bucket(time: u64) -> usize {
+        let (mut value, mut exponent) = (time.min((1 << 36) - 1), 0);
+        while value >= 32 {
+            (value, exponent) = (value >> 1, exponent + 1);
+        }
+        exponent * 16 + usize::try_from(value).expect("small")
+    }
+
+    proptest! {
+        #[test]
+        fn a_time_is_in_its_bucket_and_in_no_other(time in 0..1_u64 << 36) {
+            let bucket = bucket(time);
+            prop_assert!(bucket < BUCKETS);
+            prop_assert!(least(bucket) <= time && time < least(bucket + 1), "{bucket}");
+            prop_assert!((least(bucket + 1) - least(bucket)) * 16 <= time.max(16));
+        }
+    }
+
+    #[test]
+    fn a_quantile_is_between_the_ends_of_its_bucket_and_known_with_ten_beyond() {
+        let mut numbers = vec![0; BUCKETS];
+        numbers[bucket(1_000)] = 990;
+        numbers[bucket(50_000)] = 10;
+        let both = Histogram::of(numbers.into_iter());
+        assert_eq!(both.count(), 1_000);
+        let median = both.quantile(0.5).expect("some");
+        assert!((960.0..1_024.0).contains(&median), "{median}");
+        assert!(both.quantile(0.995).expect("some") > 47_000.0);
+        assert_eq!(both.known_quantile(0.99), both.quantile(0.99));
+        assert_eq!(both.known_quantile(0.991), None);
+        assert_eq!(Histogram::default().quantile(0.5), None);
+        assert_eq!(both.since(&both).count(), 0);
+        let mean = both.mean().expect("some");
+        assert!((1_400.0..1_550.0).contains(&mean), "{mean}");
+    }
+}

@@ -1,0 +1,56 @@
+//! How long a request is within this host, told from the server's side: with no client's help, no
+//! change to the program, and few enough instructions that a saturated server does not feel it.
+//!
+//! Of each request three parts, and the whole of them ([`Part`]):
+//! - in the **ring**, at most: from the last time that its instance's ring was looked into (or the
+//!   interrupt came, if it was on) to the request's delivery;
+//! - in the **socket**: from delivery, when the kernel says that the socket has data, to the read
+//!   that takes it;
+//! - in **service**: from that read to the next send on the same connection.
+//!
+//! Programs (`program`) stand where sockets get data, are read and are written to, at `napi_poll`, and
+//! where softirqs and instances' threads are asked for. Only a share of the connections is looked at, chosen by the address
+//! of the socket, and another share after each [`Probe::rotate`]; of all others a program sees the
+//! address and ends. Times go into histograms ([`Histogram`]), a set for each instance. Nothing is
+//! pinned: all of it goes with the process.
+//!
+//! What it does not see: what the network card waits before it writes a frame or raises its
+//! interrupt; with RPS (and on loopback) the ring, as frames are delivered behind the poll; splice
+//! and kernel TLS, which pass by `recvmsg`; an answer of several sends beyond its first. Several
+//! requests that one read takes, or one send answers, are one.
+
+mod histogram;
+mod layout;
+mod probe;
+mod program;
+
+pub use histogram::{Histogram, Parts};
+pub use probe::{Options, Probe, Reading};
+
+/// A part of a request's time within the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// In the receive ring, at most.
+    Ring,
+    /// In the socket: from delivery to the read.
+    Socket,
+    /// From the read to the send that answers.
+    Service,
+    /// From the beginning of the first to the end of the last.
+    Whole,
+}
+
+impl Part {
+    /// All, in the order in which a request goes through them.
+    pub const ALL: [Part; 4] = [Part::Ring, Part::Socket, Part::Service, Part::Whole];
+
+    /// Its name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Part::Ring => "ring",
+            Part::Socket => "socket",
+            Part::Service => "service",
+            Part::Whole => "whole",
+        }
+    }
+}

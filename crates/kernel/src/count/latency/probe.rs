@@ -1,0 +1,274 @@
+//! The programs at work, and their tables read.
+
+use std::collections::BTreeMap;
+
+use super::super::assemble::AssembleError;
+use super::super::bpf::{Map, MapKind};
+use super::super::btf::Btf;
+use super::super::counter::{Attached, CountError, ProgramStats, no_table, not_read};
+use super::super::layout::Absent;
+use super::Part;
+use super::histogram::{BUCKETS, Histogram, Parts};
+use super::layout::{Layout, Stand};
+use super::program::{self, CPUS, INSTANCES, Maps, SOCKETS, THREADS, Whose, choice, cpu};
+use super::program::{instance, place_of, socket, thread};
+use napkin_os::rights::Right;
+
+/// Whose requests are timed, and how many of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The ids of the processes that serve, in the first process-id namespace; empty for all of the
+    /// machine. At most [`Options::MOST`] of them.
+    pub processes: Vec<i32>,
+    /// The local ports of the connections on which they serve; empty for all, the connections that they
+    /// made themselves included. At most [`Options::MOST`] of them.
+    pub ports: Vec<u16>,
+    /// One of so many connections is looked at: from 1 to 256, up to the next power of two.
+    pub one_in: u32,
+}
+
+impl Options {
+    /// The most processes, and the most ports: each is an instruction at each read and send.
+    pub const MOST: usize = 128;
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { processes: Vec::new(), ports: Vec::new(), one_in: 16 }
+    }
+}
+
+type Choice = Map<4, { choice::LEN }>;
+type Sockets = Map<4, { socket::LEN }>;
+type Instances = Map<4, { instance::LEN }>;
+type Cpus = Map<4, { cpu::LEN }>;
+type Threads = Map<4, { thread::LEN }>;
+
+/// A running measurement of the whole machine. It ends when it is dropped, or the process does.
+#[derive(Debug)]
+pub struct Probe {
+    // Programs are detached before their maps go.
+    programs: Vec<Attached>,
+    choice: Choice,
+    _sockets: Sockets,
+    instances: Instances,
+    cpus: Cpus,
+    _threads: Threads,
+    notes: Vec<String>,
+}
+
+/// What was measured since the start. Numbers are of the connections that were looked at, but for
+/// [`Reading::sends`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reading {
+    /// Sends on all connections, of these processes and ports.
+    pub sends: u64,
+    /// Sends on the connections that were looked at.
+    pub sends_seen: u64,
+    /// How long requests took, by the id of the instance that they came through; 0 for what came
+    /// through none, or it is not known which. Instances whose ids have the same lower 8 bits are one.
+    pub instances: BTreeMap<u32, Parts>,
+}
+
+impl Reading {
+    /// What came since an earlier one.
+    pub fn since(&self, earlier: &Reading) -> Reading {
+        let none = Parts::default();
+        let parts = |(id, parts): (&u32, &Parts)| {
+            (*id, parts.since(earlier.instances.get(id).unwrap_or(&none)))
+        };
+        Reading {
+            sends: self.sends.saturating_sub(earlier.sends),
+            sends_seen: self.sends_seen.saturating_sub(earlier.sends_seen),
+            instances: self.instances.iter().map(parts).collect(),
+        }
+    }
+
+    /// All instances together.
+    pub fn all(&self) -> Parts {
+        let mut all = Parts::default();
+        self.instances.values().for_each(|parts| all.add(parts));
+        all
+    }
+
+    /// Answers on all connections: the sends that followed a read, by their share of those that were
+    /// looked at. `None` if none of these was seen.
+    pub fn answers(&self) -> Option<f64> {
+        let seen = self.all().of(Part::Service).count();
+        (self.sends_seen > 0).then(|| self.sends as f64 * seen as f64 / self.sends_seen as f64)
+    }
+}
+
+impl Probe {
+    /// Loads the programs and attaches them; some tens of milliseconds.
+    ///
+    /// # Errors
+    /// Without `CAP_BPF` and `CAP_PERFMON`, or if this kernel lacks what the parts beyond the ring
+    /// take. Why the ring is not known stands in [`Probe::notes`].
+    pub fn start(options: &Options) -> Result<Probe, CountError> {
+        Probe::start_at(options, true)
+    }
+
+    /// The same at functions alone, as on a kernel that has not got the trace points of sockets.
+    ///
+    /// # Errors
+    /// As [`Probe::start`].
+    #[doc(hidden)]
+    pub fn start_at_functions(options: &Options) -> Result<Probe, CountError> {
+        Probe::start_at(options, false)
+    }
+
+    fn start_at(options: &Options, points: bool) -> Result<Probe, CountError> {
+        for right in [Right::Bpf, Right::Perfmon] {
+            if !right.held() {
+                return Err(CountError::Right { right });
+            }
+        }
+        let layout = Layout::read(&Btf::kernel()?, points)
+            .map_err(|Absent(what)| CountError::Absent(what))?;
+        let array = MapKind::Array;
+        let choice = Choice::create(array, 1, "napkin_choice").map_err(no_table)?;
+        let sockets = Sockets::create(array, SOCKETS, "napkin_sockets").map_err(no_table)?;
+        let instances =
+            Instances::create(array, INSTANCES + 1, "napkin_napis").map_err(no_table)?;
+        let cpus = Cpus::create(array, CPUS, "napkin_cpus").map_err(no_table)?;
+        let threads = Threads::create(array, THREADS, "napkin_threads").map_err(no_table)?;
+        let maps = Maps {
+            choice: choice.descriptor(),
+            sockets: sockets.descriptor(),
+            instances: instances.descriptor(),
+            cpus: cpus.descriptor(),
+            threads: threads.descriptor(),
+        };
+        let (programs, notes) = (Vec::new(), Vec::new());
+        let mut probe = Probe {
+            programs,
+            choice,
+            _sockets: sockets,
+            instances,
+            cpus,
+            _threads: threads,
+            notes,
+        };
+        probe.choose(1, options.one_in)?;
+        probe.watch_rings(&layout, maps);
+        let whose =
+            Whose { processes: limited(&options.processes), ports: limited(&options.ports) };
+        for stand in &layout.ready {
+            probe.attach("napkin_ready", program::ready(&layout, maps), stand)?;
+        }
+        for stand in &layout.sent {
+            probe.attach("napkin_sent", program::sent(&layout, stand, whose, maps), stand)?;
+        }
+        for stand in &layout.read {
+            probe.attach("napkin_read", program::read(&layout, stand, whose, maps), stand)?;
+        }
+        Ok(probe)
+    }
+
+    fn attach(
+        &mut self,
+        name: &'static str,
+        program: Result<Vec<u8>, AssembleError>,
+        stand: &Stand,
+    ) -> Result<(), CountError> {
+        self.programs.push(Attached::at(name, program, stand.hook, stand.to)?);
+        Ok(())
+    }
+
+    /// Polls, and wake-ups; without both there is no bound for the ring.
+    fn watch_rings(&mut self, layout: &Layout, maps: Maps) {
+        let watched = (|| {
+            let wake = layout.wake.as_ref();
+            let wake = wake.map_err(|Absent(what)| CountError::Absent(what.clone()))?;
+            let softirq = |runs| program::softirq(wake, maps, runs);
+            Ok::<_, CountError>([
+                Attached::new("napkin_raised", softirq(false), wake.raise)?,
+                Attached::new("napkin_softirq", softirq(true), wake.entry)?,
+                Attached::new("napkin_waking", program::waking(wake, maps), wake.waking)?,
+                Attached::new("napkin_polled", program::polled(layout, maps), layout.napi_poll)?,
+            ])
+        })();
+        match watched {
+            Ok(_) if layout.sk_napi_id.is_none() => {
+                let why = "this kernel was built without busy polling (`sock.sk_napi_id`)";
+                self.notes.push(format!("the time in the ring is not known: {why}"));
+            }
+            Ok(programs) => self.programs.extend(programs),
+            Err(why) => self.notes.push(format!("the time in the ring is not known: {why}")),
+        }
+    }
+
+    /// What is not measured, and why.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Looks at other connections from now on, one of `one_in` (see [`Options::one_in`]). What is under
+    /// way on those that were looked at is not told, so this should come seldom beside the time that a
+    /// request takes: twice a second. With 1 there are no others, and nothing changes.
+    ///
+    /// # Errors
+    /// If the kernel does not answer as it should.
+    pub fn rotate(&self, one_in: u32) -> Result<(), CountError> {
+        let value = self.choice.get(&[0; 4]).map_err(not_read)?.unwrap_or_default();
+        let epoch = number(&value, choice::EPOCH);
+        if one_in <= 1 && number(&value, choice::MASK) == 0 {
+            return Ok(());
+        }
+        self.choose(epoch.wrapping_add(1), one_in)
+    }
+
+    fn choose(&self, epoch: u64, one_in: u32) -> Result<(), CountError> {
+        let mask = u64::from(one_in.clamp(1, 256).next_power_of_two() - 1);
+        let mut value = [0; choice::LEN];
+        let (first, second) = value.split_at_mut(8);
+        first.copy_from_slice(&epoch.to_ne_bytes());
+        second.copy_from_slice(&mask.to_ne_bytes());
+        self.choice.set(&[0; 4], &value).map_err(not_read)
+    }
+
+    /// What these instances' frames led to since the start, and what came through none.
+    ///
+    /// # Errors
+    /// If the kernel does not answer as it should.
+    pub fn read(&self, napi_ids: &[u32]) -> Result<Reading, CountError> {
+        let mut reading = Reading::default();
+        for which in 0..CPUS {
+            let Some(row) = self.cpus.get(&which.to_ne_bytes()).map_err(not_read)? else { break };
+            reading.sends = reading.sends.wrapping_add(number(&row, cpu::SENDS));
+            reading.sends_seen = reading.sends_seen.wrapping_add(number(&row, cpu::SEEN));
+        }
+        for id in napi_ids.iter().copied().chain([0]) {
+            let place = place_of(id).to_ne_bytes();
+            let Some(row) = self.instances.get(&place).map_err(not_read)? else { continue };
+            reading.instances.insert(id, parts(&row));
+        }
+        Ok(reading)
+    }
+
+    /// The programs, and how they fared.
+    ///
+    /// # Errors
+    /// If the kernel does not answer as it should.
+    pub fn programs(&self) -> Result<Vec<ProgramStats>, CountError> {
+        self.programs.iter().map(Attached::stats).collect()
+    }
+}
+
+fn limited<T>(list: &[T]) -> &[T] {
+    list.get(..Options::MOST).unwrap_or(list)
+}
+
+fn number(row: &[u8], place: i16) -> u64 {
+    let start = usize::try_from(place).unwrap_or(usize::MAX);
+    let bytes = start.checked_add(8).and_then(|end| row.get(start..end)?.try_into().ok());
+    bytes.map_or(0, u64::from_ne_bytes)
+}
+
+fn parts(row: &[u8]) -> Parts {
+    let first = usize::try_from(instance::HISTOGRAMS).unwrap_or(0);
+    let numbers = row.get(first..).unwrap_or_default().chunks_exact(8);
+    let mut numbers = numbers.map(|bytes| bytes.try_into().map_or(0, u64::from_ne_bytes));
+    Parts { histograms: Part::ALL.map(|_| Histogram::of(numbers.by_ref().take(BUCKETS))) }
+}

@@ -1,0 +1,179 @@
+//! How long requests take, told from the server's side, of a program whose requests are counted one by
+//! one and that takes its time where it is told to.
+
+mod harness;
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::time::Duration;
+
+use harness::namespace::needs_rights;
+use harness::{Link, Program};
+use napkin_kernel::count::CountError;
+use napkin_kernel::count::latency::{Options, Part, Parts, Probe, Reading};
+use napkin_kernel::netlink::Netdev;
+use napkin_os::rights::Right;
+use napkin_testing::{needs, test};
+
+/// A server at 10.9.0.1, of which each connection is `c`.
+struct Bed {
+    link: Link,
+    server: Program,
+    napi_id: u32,
+    port: u16,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        needs_rights(&[Right::Bpf, Right::Perfmon]);
+        let link = Link::new();
+        let mut server = link.here.run(Program::start).expect("entered");
+        let port =
+            server.number("l = socket.create_server(('10.9.0.1', 0)); answer = l.getsockname()[1]");
+        let napis = || Netdev::open().expect("netdev").napis(None).expect("instances");
+        let napi_id = link.here.run(napis).expect("entered")[0].id;
+        Bed { link, server, napi_id, port: u16::try_from(port).expect("a port") }
+    }
+
+    fn connect(&mut self) -> TcpStream {
+        let address = ("10.9.0.1", self.port);
+        let client = self.link.there.run(|| TcpStream::connect(address)).expect("entered");
+        self.server.ask("c = keep(l.accept()[0])");
+        let client = client.expect("it listens");
+        client.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+        client
+    }
+
+    fn options(&self) -> Options {
+        Options { processes: vec![self.server.pid()], ports: vec![self.port], one_in: 1 }
+    }
+
+    /// One request, answered after the server has slept before and after it read.
+    fn request(&mut self, client: &mut TcpStream, before: f64, after: f64) {
+        client.write_all(b"ask").expect("sent");
+        self.server
+            .ask(&format!("time.sleep({before}); c.recv(10); time.sleep({after}); c.send(b'yes')"));
+        client.read_exact(&mut [0; 3]).expect("an answer");
+    }
+
+    fn read(&self, probe: &Probe) -> Reading {
+        probe.read(&[self.napi_id]).expect("read")
+    }
+}
+
+fn counts(parts: &Parts) -> [u64; 4] {
+    Part::ALL.map(|part| parts.of(part).count())
+}
+
+type Start = fn(&Options) -> Result<Probe, CountError>;
+
+fn each_request_has_its_parts(start: Start) {
+    let mut bed = Bed::new();
+    let mut client = bed.connect();
+    let probe = start(&bed.options()).expect("it starts");
+    assert_eq!(probe.notes(), [""; 0]);
+    // The first read of a connection is where it comes to be known.
+    bed.request(&mut client, 0.0, 0.0);
+    let before = bed.read(&probe);
+    assert_eq!(before.sends, 1);
+    for _ in 0..20 {
+        bed.request(&mut client, 0.03, 0.06);
+    }
+    let reading = bed.read(&probe).since(&before);
+    assert_eq!((reading.sends, reading.sends_seen), (20, 20));
+    assert_eq!(reading.answers(), Some(20.0));
+    let parts = &reading.instances[&bed.napi_id];
+    assert_eq!(counts(parts), [20; 4]);
+    assert_eq!(reading.instances[&0], Parts::default());
+    // A sleep is never shorter than asked; a bucket begins up to a sixteenth below.
+    let least = |part| parts.of(part).quantile(0.0).expect("some") / 1e6;
+    assert!(least(Part::Socket) >= 28.0, "{}", least(Part::Socket));
+    assert!(least(Part::Service) >= 56.0, "{}", least(Part::Service));
+    assert!(least(Part::Whole) >= 84.0, "{}", least(Part::Whole));
+    // It was woken by each packet, so that none waited as long as from one to the next.
+    let ring = parts.of(Part::Ring).quantile(0.5).expect("some") / 1e6;
+    assert!(ring < 90.0, "{ring} ms");
+}
+
+#[test]
+fn each_request_has_its_parts_at_trace_points() {
+    each_request_has_its_parts(Probe::start);
+}
+
+#[test]
+fn each_request_has_its_parts_at_functions() {
+    let options = Options { processes: vec![1], ..Options::default() };
+    match Probe::start_at_functions(&options) {
+        // Some hosts keep everybody off their functions.
+        Err(CountError::Forbidden { what }) => needs(false, format_args!("{what} of a function")),
+        _ => each_request_has_its_parts(Probe::start_at_functions),
+    }
+}
+
+#[test]
+fn other_processes_and_other_ports_count_for_nothing() {
+    let mut bed = Bed::new();
+    let mut client = bed.connect();
+    let pid = bed.server.pid();
+    for options in [
+        Options { processes: vec![1, pid + 1], ..bed.options() },
+        Options { ports: vec![1, bed.port ^ 1], ..bed.options() },
+    ] {
+        let probe = Probe::start(&options).expect("it starts");
+        (0..3).for_each(|_| bed.request(&mut client, 0.0, 0.0));
+        let reading = bed.read(&probe);
+        assert_eq!((reading.sends, counts(&reading.all())), (0, [0; 4]), "{options:?}");
+    }
+}
+
+#[test]
+fn datagrams_have_parts_too_and_what_is_only_looked_at_is_not_read() {
+    let mut bed = Bed::new();
+    let port = bed.server.number(
+        "u = keep(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)); u.bind(('10.9.0.1', 0)); \
+         answer = u.getsockname()[1]",
+    );
+    let client = || UdpSocket::bind("10.9.0.2:0").expect("a socket");
+    let client = bed.link.there.run(client).expect("entered");
+    let port = u16::try_from(port).expect("a port");
+    client.connect(("10.9.0.1", port)).expect("a port");
+    let probe = Probe::start(&Options { ports: vec![port], ..bed.options() }).expect("it starts");
+    for _ in 0..5 {
+        client.send(b"ask").expect("sent");
+        bed.server.ask("u.recv(10, socket.MSG_PEEK); d, a = u.recvfrom(10); u.sendto(b'yes', a)");
+        client.recv(&mut [0; 8]).expect("an answer");
+    }
+    let reading = bed.read(&probe);
+    assert_eq!(reading.sends, 5);
+    // Of the first it is not known when it came.
+    assert_eq!(counts(&reading.all()), [4, 4, 5, 4]);
+}
+
+#[test]
+fn of_many_connections_a_share_is_looked_at_and_another_one_later() {
+    let mut bed = Bed::new();
+    let probe = Probe::start(&Options { one_in: 8, ..bed.options() }).expect("it starts");
+    let mut clients: Vec<TcpStream> = (0..32).map(|_| bed.connect()).collect();
+    let mut asked = 0;
+    for _ in 0..8 {
+        let before = bed.read(&probe);
+        for (place, client) in clients.iter_mut().enumerate() {
+            for _ in 0..2 {
+                client.write_all(b"ask").expect("sent");
+                bed.server.ask(&format!("c = kept[{place}]; c.recv(10); c.send(b'yes')"));
+                client.read_exact(&mut [0; 3]).expect("an answer");
+            }
+            asked += 2;
+        }
+        let reading = bed.read(&probe).since(&before);
+        assert_eq!(reading.sends, 64);
+        assert!(reading.sends_seen < 64, "{}", reading.sends_seen);
+        probe.rotate(8).expect("another choice");
+    }
+    // Eight choices of one in eight are each connection once.
+    let reading = bed.read(&probe);
+    assert_eq!((reading.sends, reading.sends_seen), (asked, 64));
+    assert_eq!(counts(&reading.all()), [32, 32, 64, 32]);
+}
+
+napkin_testing::main!();
