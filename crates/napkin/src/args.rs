@@ -83,6 +83,8 @@ pub(crate) enum Command {
     Doctor(crate::doctor::Doctor),
     /// Watch NAPI instances live: the kernel's, or a running engine's.
     Top(crate::top::Top),
+    /// Export NAPI instances as metrics for Prometheus, over HTTP or as a file.
+    Export(crate::export::Export),
     /// Print the completions of a shell.
     Completions(crate::manual::Completions),
     /// Write the manual, a page for each command.

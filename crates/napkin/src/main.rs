@@ -11,6 +11,7 @@ mod bench;
 mod control;
 mod diff;
 mod doctor;
+mod export;
 mod failure;
 mod guard;
 mod host_costs;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     };

@@ -6,9 +6,9 @@ mod common;
 use std::process::{Command, Output};
 
 use common::namespace::fresh;
-use common::text;
+use common::{add_veth, text};
 use napkin_kernel::namespace::Namespace;
-use napkin_kernel::netlink::{Ethtool, Netdev, Route, VethConfig};
+use napkin_kernel::netlink::Netdev;
 use napkin_kernel::{Setting, Settings, device};
 use napkin_policy::Policy;
 use napkin_testing::{needs_program, test};
@@ -20,22 +20,7 @@ struct Lab(Namespace);
 impl Lab {
     fn new(queues: u32) -> Lab {
         let lab = Lab(fresh());
-        lab.within(|| {
-            let mut route = Route::open().expect("a socket");
-            let veth = VethConfig {
-                name: "va",
-                peer: "vb",
-                peer_namespace: None,
-                rx_queues: queues,
-                tx_queues: queues,
-            };
-            let va = route.add_veth(&veth).expect("a veth");
-            route.set_up(va).expect("a link");
-            let vb = route.link("vb").expect("the other end").ifindex;
-            route.set_up(vb).expect("a link");
-            let mut ethtool = Ethtool::open().expect("the family");
-            ethtool.set_features("va", &[("rx-gro", true)]).expect("a feature");
-        });
+        lab.within(|| add_veth(queues));
         lab
     }
 

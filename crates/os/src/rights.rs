@@ -2,8 +2,12 @@
 //! missing.
 
 use std::fmt;
+use std::io;
 
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities,
+    set_no_new_privs,
+};
 
 /// A right that something here needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +64,21 @@ impl Right {
     }
 }
 
+/// Gives up every right of the calling thread but these, for good: neither it nor what it starts can
+/// have more again. To be called before other threads are made, which have rights of their own.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn keep_only(rights: &[Right]) -> io::Result<()> {
+    let kept = rights.iter().fold(CapabilitySet::empty(), |all, right| all | right.bit());
+    let held = capabilities(None)?.permitted & kept;
+    set_no_new_privs(true)?;
+    clear_ambient_capability_set()?;
+    let sets =
+        CapabilitySets { effective: held, permitted: held, inheritable: CapabilitySet::empty() };
+    Ok(set_capabilities(None, sets)?)
+}
+
 impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -69,6 +88,20 @@ impl fmt::Display for Right {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_given_up_is_gone_from_a_thread_and_not_from_others() {
+        let before = Right::NetAdmin.held();
+        let held = Right::Bpf.held();
+        let thread = std::thread::spawn(move || {
+            keep_only(&[Right::Bpf]).expect("less is always granted");
+            assert!(!Right::NetAdmin.held() && !Right::SysAdmin.held() && !Right::Perfmon.held());
+            // Without the capability itself CAP_SYS_ADMIN stood for it.
+            assert!(held || !Right::Bpf.held());
+        });
+        thread.join().expect("no panic");
+        assert_eq!(Right::NetAdmin.held(), before);
+    }
 
     #[test]
     fn a_right_is_held_exactly_if_procfs_says_so() {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use napkin_kernel::netlink::{Ethtool, Route, VethConfig};
 use serde_json::Value;
 
 /// Long enough for a machine that is busy with other tests; a failure, never a measurement.
@@ -155,6 +156,25 @@ impl Drop for Served {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Makes `va`, a veth of so many queues with GRO on, and so with instances, in this namespace; its
+/// other end is beside it.
+pub fn add_veth(queues: u32) {
+    let mut route = Route::open().expect("a socket");
+    let veth = VethConfig {
+        name: "va",
+        peer: "vb",
+        peer_namespace: None,
+        rx_queues: queues,
+        tx_queues: queues,
+    };
+    let va = route.add_veth(&veth).expect("a veth");
+    route.set_up(va).expect("a link");
+    let vb = route.link("vb").expect("the other end").ifindex;
+    route.set_up(vb).expect("a link");
+    let mut ethtool = Ethtool::open().expect("the family");
+    ethtool.set_features("va", &[("rx-gro", true)]).expect("a feature");
 }
 
 /// Looks until there is an answer, and fails after [`LONG`].

@@ -1,0 +1,274 @@
+//! A sample as families of metrics, with names as Prometheus' conventions have them.
+//!
+//! A counter's name is without its `_total`, which belongs to how it is written. Instances are told
+//! by `device` and `napi` alone, so that a change of policy begins no new series; what else there is
+//! to say of one is in `napkin_instance_info`, to be joined.
+
+use std::fmt::Write;
+
+use napkin_watch::{NapiSample, Sample, Squeezes};
+
+const SECOND_NS: f64 = 1e9;
+
+/// How the values of a family behave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// They rise, and begin anew at 0 with what they count.
+    Counter,
+    /// They rise and fall.
+    Gauge,
+}
+
+/// Metrics of one name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    /// The name, without `_total`.
+    pub name: &'static str,
+    /// How its values behave.
+    pub kind: Kind,
+    /// What is counted, in a sentence.
+    pub help: &'static str,
+    /// Its values.
+    pub series: Vec<Series>,
+}
+
+/// One value of a family, with what it is of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// Names and values, each name once.
+    pub labels: Vec<(&'static str, String)>,
+    /// Finite, and of a counter not negative.
+    pub value: f64,
+}
+
+/// A count of an instance: its family's name and help, and where it is in a sample.
+type Count = (&'static str, &'static str, fn(&NapiSample) -> Option<u64>);
+
+/// Those with one value an instance.
+const COUNTS: &[Count] = &[
+    ("napkin_packets", "Packets that polls took from the instance's queues.", |it| it.packets),
+    (
+        "napkin_interrupts",
+        "Interrupts of the instance; one that is shared counts for each.",
+        |it| it.interrupts,
+    ),
+    ("napkin_empty_polls", "Polls that found nothing.", |it| Some(it.polls?.empty)),
+    ("napkin_full_polls", "Polls that used their whole budget.", |it| it.full_polls),
+    (
+        "napkin_deferrals",
+        "Polls after which the timer was armed in the place of the interrupt.",
+        |it| it.deferrals,
+    ),
+    (
+        "napkin_watchdogs",
+        "Times that the instance's timer fired: nobody had polled until then.",
+        |it| it.watchdogs,
+    ),
+    ("napkin_suspensions", "Waits of applications that suspended the interrupt.", |it| {
+        it.suspensions
+    }),
+];
+
+/// All that a sample says, in an order that stays.
+pub fn families(sample: &Sample) -> Vec<Family> {
+    let napis = &sample.napis;
+    let mut all = vec![
+        info(napis),
+        Family {
+            name: "napkin_polls",
+            kind: Kind::Counter,
+            help: "Polls of the instance, by who polled.",
+            series: napis.iter().flat_map(polls).collect(),
+        },
+    ];
+    all.extend(COUNTS.iter().map(|(name, help, count)| {
+        let one = |napi: &NapiSample| Some(Series { labels: of(napi), value: count(napi)? as f64 });
+        let series = napis.iter().filter_map(one).collect();
+        Family { name, kind: Kind::Counter, help, series }
+    }));
+    all.push(Family {
+        name: "napkin_thread_cpu_seconds",
+        kind: Kind::Counter,
+        help: "CPU that the instance's own thread has used.",
+        series: napis
+            .iter()
+            .filter_map(|napi| {
+                let value = napi.thread_cpu_ns? as f64 / SECOND_NS;
+                Some(Series { labels: of(napi), value })
+            })
+            .collect(),
+    });
+    all.push(squeezes(sample));
+    all.push(cpu_seconds(sample));
+    all.retain(|family| !family.series.is_empty());
+    all
+}
+
+/// The labels that tell an instance.
+fn of(napi: &NapiSample) -> Vec<(&'static str, String)> {
+    vec![("device", napi.ifname.clone()), ("napi", napi.id.to_string())]
+}
+
+fn info(napis: &[NapiSample]) -> Family {
+    let series = |napi: &NapiSample| {
+        let mut queues = String::new();
+        for queue in &napi.rx_queues {
+            let comma = if queues.is_empty() { "" } else { "," };
+            // A string takes whatever is written to it.
+            let _ = write!(queues, "{comma}{queue}");
+        }
+        let mut labels = of(napi);
+        labels.push(("policy", napi.mode.clone()));
+        labels.push(("rx_queues", queues));
+        labels.push(("irq", napi.irq.map(|irq| irq.to_string()).unwrap_or_default()));
+        Series { labels, value: 1.0 }
+    };
+    Family {
+        name: "napkin_instance_info",
+        kind: Kind::Gauge,
+        help: "Always 1: the policy in force on each NAPI instance, its receive queues and its interrupt.",
+        series: napis.iter().map(series).collect(),
+    }
+}
+
+fn polls(napi: &NapiSample) -> Vec<Series> {
+    let Some(polls) = napi.polls else { return Vec::new() };
+    let by = |who: &str, count: u64| {
+        let mut labels = of(napi);
+        labels.push(("by", who.to_owned()));
+        Series { labels, value: count as f64 }
+    };
+    vec![
+        by("softirq", polls.softirq),
+        by("thread", polls.thread),
+        by("application", polls.application),
+    ]
+}
+
+/// The kernel's are a CPU's; an engine says each instance's own.
+fn squeezes(sample: &Sample) -> Family {
+    let cpus = sample.cpus.iter().filter_map(|cpu| {
+        let labels = vec![("cpu", cpu.cpu.to_string())];
+        Some(Series { labels, value: cpu.time_squeezes? as f64 })
+    });
+    let napis = sample.napis.iter().filter_map(|napi| match napi.time_squeezes {
+        Squeezes::Counted(count) => Some(Series { labels: of(napi), value: count as f64 }),
+        Squeezes::Unknown | Squeezes::OfCpu => None,
+    });
+    let counted: Vec<Series> = napis.collect();
+    Family {
+        name: "napkin_time_squeezes",
+        kind: Kind::Counter,
+        help: "Rounds of the receive softirq that ended for lack of time or budget, with work left.",
+        series: if counted.is_empty() { cpus.collect() } else { counted },
+    }
+}
+
+fn cpu_seconds(sample: &Sample) -> Family {
+    let series = sample.cpus.iter().flat_map(|cpu| {
+        let parts = [
+            ("hard_irq", cpu.hard_irq_ns),
+            ("softirq", cpu.softirq_ns),
+            ("thread", cpu.thread_ns),
+            ("idle", cpu.idle_ns),
+            ("steal", cpu.steal_ns),
+        ];
+        parts.map(|(mode, ns)| Series {
+            labels: vec![("cpu", cpu.cpu.to_string()), ("mode", mode.to_owned())],
+            value: ns as f64 / SECOND_NS,
+        })
+    });
+    Family {
+        name: "napkin_cpu_seconds",
+        kind: Kind::Counter,
+        help: "Where each CPU's time went: hard interrupts, softirqs, threads, idle, or stolen by a hypervisor.",
+        series: series.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use napkin_watch::{CpuSample, Polls};
+
+    fn eth0() -> NapiSample {
+        NapiSample {
+            ifname: "eth0".into(),
+            id: 513,
+            rx_queues: vec![0, 4],
+            irq: Some(44),
+            mode: "suspend20".into(),
+            ..NapiSample::default()
+        }
+    }
+
+    fn named<'a>(all: &'a [Family], name: &str) -> Option<&'a Family> {
+        all.iter().find(|family| family.name == name)
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out() {
+        let sample = Sample { napis: vec![eth0()], ..Sample::default() };
+        let all = families(&sample);
+        let names: Vec<_> = all.iter().map(|family| family.name).collect();
+        assert_eq!(names, ["napkin_instance_info"]);
+        let labels = &all[0].series[0].labels;
+        let expected = [
+            ("device", "eth0"),
+            ("napi", "513"),
+            ("policy", "suspend20"),
+            ("rx_queues", "0,4"),
+            ("irq", "44"),
+        ];
+        assert!(labels.iter().map(|(name, value)| (*name, value.as_str())).eq(expected));
+    }
+
+    #[test]
+    fn every_count_has_its_family() {
+        let polls = Polls { softirq: 1, thread: 2, application: 3, empty: 4 };
+        let napi = NapiSample {
+            packets: Some(10),
+            polls: Some(polls),
+            interrupts: Some(20),
+            full_polls: Some(30),
+            deferrals: Some(40),
+            watchdogs: Some(50),
+            suspensions: Some(60),
+            thread_cpu_ns: Some(1_500_000_000),
+            ..eth0()
+        };
+        let cpu = CpuSample {
+            cpu: 1,
+            softirq_ns: 500_000_000,
+            time_squeezes: Some(7),
+            ..CpuSample::default()
+        };
+        let sample = Sample { napis: vec![napi], cpus: vec![cpu], ..Sample::default() };
+        let all = families(&sample);
+        let first = |name: &str| named(&all, name).map(|family| family.series[0].value);
+        assert_eq!(first("napkin_packets"), Some(10.0));
+        assert_eq!(first("napkin_interrupts"), Some(20.0));
+        assert_eq!(first("napkin_full_polls"), Some(30.0));
+        assert_eq!(first("napkin_empty_polls"), Some(4.0));
+        assert_eq!(first("napkin_deferrals"), Some(40.0));
+        assert_eq!(first("napkin_watchdogs"), Some(50.0));
+        assert_eq!(first("napkin_suspensions"), Some(60.0));
+        assert_eq!(first("napkin_thread_cpu_seconds"), Some(1.5));
+        assert_eq!(first("napkin_time_squeezes"), Some(7.0));
+        let by: Vec<_> =
+            named(&all, "napkin_polls").unwrap().series.iter().map(|it| it.value).collect();
+        assert_eq!(by, [1.0, 2.0, 3.0]);
+        let softirq = &named(&all, "napkin_cpu_seconds").unwrap().series[1];
+        assert_eq!((softirq.labels[1].1.as_str(), softirq.value), ("softirq", 0.5));
+    }
+
+    #[test]
+    fn an_engine_squeezes_by_instance() {
+        let napi = NapiSample { time_squeezes: Squeezes::Counted(3), ..eth0() };
+        let cpu = CpuSample { time_squeezes: Some(7), ..CpuSample::default() };
+        let all = families(&Sample { napis: vec![napi], cpus: vec![cpu], ..Sample::default() });
+        let squeezes = named(&all, "napkin_time_squeezes").unwrap();
+        assert_eq!((squeezes.series.len(), squeezes.series[0].value), (1, 3.0));
+        assert_eq!(squeezes.series[0].labels[0], ("device", "eth0".to_owned()));
+    }
+}

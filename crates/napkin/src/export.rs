@@ -1,0 +1,109 @@
+//! `napkin export`: options in, metrics out.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use napkin_export::textfile::TextFile;
+use napkin_export::{Address, Drift, Exporter, Format, Listener, Server};
+use napkin_os::clock;
+use napkin_os::rights::{Right, keep_only};
+use napkin_os::signals::Signals;
+use napkin_watch::{EngineSource, LinuxSource, Source};
+
+use crate::failure::{Failure, print, say};
+use crate::units;
+
+/// Its arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Metrics of each NAPI instance, by device and NAPI id; counters begin when napkin export does:
+  napkin_instance_info              1, with the policy in force, receive queues and interrupt as labels
+  napkin_packets_total napkin_interrupts_total
+  napkin_polls_total                by=\"softirq\", \"thread\" or \"application\"
+  napkin_empty_polls_total napkin_full_polls_total
+  napkin_deferrals_total napkin_watchdogs_total napkin_suspensions_total
+  napkin_thread_cpu_seconds_total   of the instance's own thread
+and of the host:
+  napkin_time_squeezes_total        by cpu
+  napkin_cpu_seconds_total          by cpu and mode
+  napkin_changed_settings           by=\"napkin\": as napkin set them; \"other\": set by somebody else since
+  napkin_notes                      reasons for which something is not known (napkin top shows them)
+A metric that is not known is not there. GET /metrics is answered, in the OpenMetrics form if the scraper
+asks for it, and nothing else; 16 connections at once, each for 5 seconds at most.
+
+At its start it gives up every right but CAP_BPF and CAP_PERFMON, which count polls: it can change
+nothing. Without CAP_SYS_PTRACE programs' epoll parameters are not seen, and the policy is named by what
+the instance is set to.
+
+Examples:
+  sudo napkin export                                  http://127.0.0.1:9917/metrics
+  sudo napkin export --listen unix:/run/napkin.sock
+      then: curl --unix-socket /run/napkin.sock http://napkin/metrics
+  sudo napkin export --textfile /var/lib/prometheus/node-exporter/napkin.prom --interval 15s
+  napkin export --engine                              the only engine that runs (see napkin serve)
+  sudo napkin export --once | promtool check metrics")]
+pub(crate) struct Export {
+    /// Where to answer scrapes: IP:PORT or unix:PATH. Other hosts reach it only if the address is not
+    /// the loopback's.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9917")]
+    listen: Address,
+    /// Write a file for node_exporter's textfile collector instead; it goes when this ends.
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    textfile: Option<PathBuf>,
+    /// With --textfile: how often it is written, at least 1s.
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = interval, requires = "textfile")]
+    interval: Duration,
+    /// Print the metrics once and end.
+    #[arg(long, conflicts_with_all = ["listen", "textfile"])]
+    once: bool,
+    /// Export an engine instead of the kernel: its control socket, or the only engine that runs.
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1)]
+    engine: Option<Option<PathBuf>>,
+    /// Do not count polls: what is left costs the kernel's polls nothing.
+    #[arg(long, conflicts_with = "engine")]
+    no_count: bool,
+}
+
+pub(crate) fn run(args: &Export) -> Result<(), Failure> {
+    let signals = Signals::block_ends().map_err(Failure::of)?;
+    // Before rights are given up: a port below 1024, or a directory of somebody else's.
+    let listens = args.textfile.is_none() && !args.once;
+    let listener =
+        listens.then(|| Listener::bind(&args.listen)).transpose().map_err(Failure::of)?;
+    let textfile = args.textfile.as_deref().map(TextFile::new).transpose();
+    let textfile = textfile.map_err(|error| Failure::Usage(error.to_string()))?;
+    keep_only(&[Right::Bpf, Right::Perfmon]).map_err(Failure::of)?;
+    let (source, drift): (Box<dyn Source>, Option<Drift>) = match &args.engine {
+        Some(named) => {
+            let named =
+                named.clone().or_else(|| std::env::var_os("NAPKIN_CONTROL").map(Into::into));
+            (Box::new(EngineSource::open(named.as_deref()).map_err(Failure::of)?), None)
+        }
+        None => {
+            let source = LinuxSource::open(!args.no_count).map_err(Failure::of)?;
+            (Box::new(source), Drift::open())
+        }
+    };
+    let title = source.title();
+    let mut exporter = Exporter::new(source, drift);
+    if let Some(textfile) = &textfile {
+        say(&format!("{title}: {} every {:?}", textfile.path().display(), args.interval));
+        textfile.keep(&mut exporter, args.interval, &signals).map_err(Failure::of)?;
+        return Ok(());
+    }
+    let Some(listener) = listener else {
+        let text = exporter.text(Format::Prometheus, clock::now()).map_err(Failure::of)?;
+        return print(&text);
+    };
+    say(&format!("{title}: {}", listener.address()));
+    Server::new(listener, exporter).run(&signals).map_err(Failure::of)?;
+    Ok(())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = units::duration(text).map_err(|error| error.to_string())?;
+    if interval < Duration::from_secs(1) {
+        return Err("give at least 1s".to_owned());
+    }
+    Ok(interval)
+}
