@@ -92,6 +92,28 @@ fn what_is_stored_is_got() {
 }
 
 #[test]
+fn a_get_of_many_keys_is_answered_as_it_is_sent() {
+    let mut client = Client::with(Limits::default());
+    client.say(&format!("set a 0 0 100000|{}", "x".repeat(100_000)));
+    let line = format!("get{}\r\n", " a".repeat(300));
+    let (mut state, mut output) = (client.memcached.open(FLOW), Vec::new());
+    let (mut input, mut answered) = (line.as_bytes(), 0);
+    while !input.is_empty() {
+        let served = client.memcached.serve(&mut state, input, &mut output, client.now);
+        let (Served::Took(taken) | Served::Part(taken)) = served else { panic!("{served:?}") };
+        assert!(output.len() < 200_000, "{} bytes at once", output.len());
+        input = &input[taken..];
+        assert_eq!(output.ends_with(b"END\r\n"), input.is_empty());
+        answered += output.len();
+        output.clear();
+    }
+    assert_eq!(answered, 300 * ("VALUE a 0 100000\r\n".len() + 100_002) + "END\r\n".len());
+    assert_eq!(client.say("gat 0 a b"), client.say("get a"));
+    let long = "k".repeat(251);
+    assert_eq!(client.say(&format!("get a {long}")), "CLIENT_ERROR bad command line format");
+}
+
+#[test]
 fn each_storage_command_has_its_condition() {
     dialogue(&[
         ("replace a 0 0 1|1", "NOT_STORED"),

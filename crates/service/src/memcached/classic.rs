@@ -8,7 +8,7 @@ use napkin_policy::Ns;
 use super::line::{Line, number};
 use super::stats::count;
 use super::store::{Change, Value};
-use super::{Answered, Data, KEY_LIMIT, Memcached, SECOND, VERSION, data};
+use super::{Answered, Data, KEY_LIMIT, Memcached, PIECE, Retrieval, SECOND, VERSION, data};
 
 const ERROR: &str = "ERROR\r\n";
 pub(super) const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
@@ -61,14 +61,17 @@ impl Memcached {
         now: Ns,
     ) -> Answered {
         let set = match command {
-            b"get" => return self.retrieve(line, false, None, output, now),
-            b"gets" => return self.retrieve(line, true, None, output, now),
+            b"get" | b"gets" => {
+                let retrieval = Retrieval { cas: command == b"gets", expires: None };
+                return self.begin_retrieval(line, retrieval, output, now);
+            }
             b"gat" | b"gats" => {
                 let Some(exptime) = line.number() else {
                     return say(output, "CLIENT_ERROR invalid exptime argument\r\n");
                 };
-                let expires = self.expires(exptime, now);
-                return self.retrieve(line, command == b"gats", Some(expires), output, now);
+                let expires = Some(self.expires(exptime, now));
+                let retrieval = Retrieval { cas: command == b"gats", expires };
+                return self.begin_retrieval(line, retrieval, output, now);
             }
             b"set" => Storage::Set,
             b"add" => Storage::Add,
@@ -111,25 +114,35 @@ impl Memcached {
         self.storage(set, line, rest, output, now)
     }
 
-    /// `get`, `gets`, `gat`, `gats`.
-    fn retrieve(
+    /// `get`, `gets`, `gat`, `gats`: refused in whole if one of the keys cannot be one.
+    fn begin_retrieval(
         &self,
         line: &mut Line<'_>,
-        cas: bool,
-        expires: Option<Ns>,
+        retrieval: Retrieval,
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Answered {
+        if line.words() == 0 {
+            return say(output, ERROR);
+        }
+        if !line.rest().all(is_key) {
+            return say(output, FORMAT);
+        }
+        self.retrieve(line, retrieval, output, now)
+    }
+
+    /// Answers the keys that are left of a line, or as many as make a [`PIECE`].
+    pub(super) fn retrieve(
+        &self,
+        line: &mut Line<'_>,
+        retrieval: Retrieval,
         output: &mut Vec<u8>,
         now: Ns,
     ) -> Answered {
         let start = output.len();
-        let mut keys = 0;
         while let Some(key) = line.word() {
-            keys += 1;
-            if !is_key(key) {
-                output.truncate(start);
-                return say(output, FORMAT);
-            }
             count(&self.stats.cmd_get);
-            if let Some(expires) = expires {
+            if let Some(expires) = retrieval.expires {
                 count(&self.stats.cmd_touch);
                 self.prolong(key, expires, now);
             }
@@ -140,7 +153,7 @@ impl Memcached {
                 output.extend_from_slice(key);
                 // A vector takes whatever is written to it.
                 let _ = write!(output, " {} {}", value.flags, value.data.len());
-                if cas {
+                if retrieval.cas {
                     let _ = write!(output, " {}", value.cas);
                 }
                 output.extend_from_slice(b"\r\n");
@@ -149,8 +162,11 @@ impl Memcached {
             });
             let counts = &self.stats;
             count(if hit.is_some() { &counts.get_hits } else { &counts.get_misses });
+            if output.len() - start >= PIECE {
+                return Answered::Keys(retrieval);
+            }
         }
-        say(output, if keys == 0 { ERROR } else { "END\r\n" })
+        say(output, "END\r\n")
     }
 
     /// Gives an item another time to expire; whether there is one.

@@ -18,9 +18,19 @@ impl<'a> Line<'a> {
         Some(&rest[..end])
     }
 
+    /// Where in `bytes`, of which it is a part, what is left begins.
+    pub(super) fn start(&self, bytes: &[u8]) -> usize {
+        self.0.as_ptr().addr() - bytes.as_ptr().addr()
+    }
+
+    /// The words that are left.
+    pub(super) fn rest(mut self) -> impl Iterator<Item = &'a [u8]> {
+        std::iter::from_fn(move || self.word())
+    }
+
     /// How many words are left.
-    pub(super) fn words(mut self) -> usize {
-        std::iter::from_fn(|| self.word()).count()
+    pub(super) fn words(self) -> usize {
+        self.rest().count()
     }
 
     /// The next word as a number.

@@ -27,6 +27,9 @@ use line::Line;
 pub const KEY_LIMIT: usize = 250;
 /// Bytes of the longest command line: a `get` of many keys.
 const LINE_LIMIT: usize = 64 * 1_024;
+/// Bytes of values after which the keys of a `get` wait until those were sent. (As many keys as a line
+/// holds, each of the largest item, are thousands of times as much as all items together.)
+const PIECE: usize = 64 * 1_024;
 /// What `version` says.
 const VERSION: &str = concat!("1.6.0-napkin-", env!("CARGO_PKG_VERSION"));
 /// Times above it are points in time, not lengths (30 days, as in protocol.txt).
@@ -93,10 +96,22 @@ pub struct Memcached {
     epoch: i64,
 }
 
-/// What is kept of a connection: bytes of a refused value that are still to come.
+/// What is kept of a connection.
 #[derive(Debug, Default)]
 pub struct Client {
+    /// Bytes of a refused value that are still to come.
     swallow: usize,
+    /// A `get` of whose keys some are still to be answered.
+    retrieval: Option<Retrieval>,
+}
+
+/// Which `get` it is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Retrieval {
+    /// Each item's unique number is told.
+    cas: bool,
+    /// When what is found expires from now on.
+    expires: Option<Ns>,
 }
 
 impl Memcached {
@@ -164,6 +179,15 @@ impl StreamService for Memcached {
         let line = &input[..end];
         let mut line = Line::new(line.strip_suffix(b"\r").unwrap_or(line));
         let rest = &input[end + 1..];
+        if let Some(retrieval) = client.retrieval.take() {
+            return match self.retrieve(&mut line, retrieval, output, now) {
+                Answered::Keys(retrieval) => {
+                    client.retrieval = Some(retrieval);
+                    Served::Part(line.start(input))
+                }
+                _ => Served::Part(end + 1),
+            };
+        }
         let command = line.word().unwrap_or_default();
         let answered = match command {
             [b'm', _] => self.meta(command[1], &mut line, rest, output, now),
@@ -175,6 +199,10 @@ impl StreamService for Memcached {
             Answered::Swallow(bytes) => {
                 client.swallow = bytes;
                 Served::Took(end + 1)
+            }
+            Answered::Keys(retrieval) => {
+                client.retrieval = Some(retrieval);
+                Served::Took(line.start(input))
             }
             Answered::More => Served::More,
             Answered::Quit => Served::Close,
@@ -193,6 +221,8 @@ enum Answered {
     Value(usize),
     /// A value that is refused, and of which so many bytes are to be thrown away, now or as they come.
     Swallow(usize),
+    /// Its line up to a key, from which on it is to be answered later.
+    Keys(Retrieval),
     /// The value has not come yet.
     More,
     Quit,
