@@ -9,5 +9,7 @@
 mod common;
 #[cfg(debug_assertions)]
 mod strikes;
+#[cfg(debug_assertions)]
+mod tcp;
 
 napkin_testing::main!();
