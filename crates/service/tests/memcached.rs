@@ -201,6 +201,7 @@ fn a_mistake_is_answered_and_the_connection_lives() {
         ("set a 0 0", "ERROR"),
         ("set a b c d", "CLIENT_ERROR bad command line format"),
         ("set a 0 0 x", "CLIENT_ERROR bad command line format"),
+        ("set a 0 0 4294967295|mn", "CLIENT_ERROR bad command line format|MN"),
         ("cas a 0 0 1", "ERROR"),
         ("set a 0 0 2|xyz", "CLIENT_ERROR bad data chunk|ERROR"),
         (&format!("set a 0 0 1001|{tooth}"), "SERVER_ERROR object too large for cache"),
@@ -225,6 +226,23 @@ fn a_mistake_is_answered_and_the_connection_lives() {
     let mut client = Client::new();
     assert_eq!(client.say(&"x".repeat(70_000)), "CLIENT_ERROR line too long");
     assert!(client.closed, "it never ends a line");
+}
+
+#[test]
+fn who_speaks_another_protocol_is_left() {
+    for (said, heard) in [
+        (
+            &[0x80, 0x0a, 0, 0, 0, 0, 0, 0][..],
+            "CLIENT_ERROR the binary protocol is not spoken here\r\n",
+        ),
+        (b"POST / HTTP/1.1\r\nHost: a\r\n\r\nset a 0 0 1\r\nx\r\n", ""),
+    ] {
+        let mut client = Client::new();
+        assert_eq!(client.send(said, &[]), heard.as_bytes());
+        assert!(client.closed);
+        client.closed = false;
+        assert_eq!(client.say("get a"), "END");
+    }
 }
 
 #[test]
@@ -257,6 +275,9 @@ fn meta_commands_answer_what_was_asked() {
         ("mz a", "ERROR"),
         ("mg", "CLIENT_ERROR bad command line format"),
         ("mg a v v", "CLIENT_ERROR duplicate flag"),
+        ("mg a !", "CLIENT_ERROR invalid flag"),
+        (&format!("mg a O{}", "o".repeat(33)), "CLIENT_ERROR opaque token too long"),
+        ("ms a 4294967295|mn", "CLIENT_ERROR bad data chunk|MN"),
         ("ms a x|", "CLIENT_ERROR bad data chunk|ERROR"),
         ("ms a 1 MX|x", "CLIENT_ERROR invalid mode for ms"),
         ("mg !!!! b v", "CLIENT_ERROR bad command line format"),

@@ -69,6 +69,8 @@ struct Net<C: TcpApplication, S: TcpApplication> {
     client: Host<C>,
     server: Host<S>,
     faults: Faults,
+    /// What somebody else sends to the server ahead of each round of the client's.
+    flood: Box<dyn FnMut() -> Vec<Vec<u8>>>,
     rng: napkin_traffic::SplitMix,
     now: Ns,
 }
@@ -79,6 +81,7 @@ impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
             client: Host::new(CLIENT, limits, client),
             server: Host::new(SERVER, limits, server),
             faults: Faults::default(),
+            flood: Box::new(Vec::new),
             rng: napkin_traffic::SplitMix::new(1),
             now: 1,
         };
@@ -116,6 +119,7 @@ impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
         let answered: Vec<_> = self.server.out.0.lock().unwrap().drain(..).collect();
         let quiet = sent.is_empty() && answered.is_empty();
         let (sent, answered) = (self.pass(sent), self.pass(answered));
+        let sent = [(self.flood)(), sent].concat();
         self.server.deliver(&sent, self.now);
         self.client.deliver(&answered, self.now);
         !quiet
@@ -306,6 +310,69 @@ fn a_flood_of_syns_pushes_out_itself_and_nobody_else() {
     // And the rest is forgotten in time.
     net.run(200);
     assert_eq!(net.server.worker.half_open(), 0);
+}
+
+/// Asks again and again, one word at a time.
+#[derive(Default)]
+struct Asker {
+    answered: usize,
+}
+
+impl TcpApplication for Asker {
+    type State = Vec<u8>;
+
+    fn opened(&mut self, _: Flow) -> Vec<u8> {
+        b"whatever".to_vec()
+    }
+
+    fn ready(&mut self, word: &mut Vec<u8>, stream: &mut impl ByteStream, _: Ns) {
+        stream.receive(word, 8);
+        if word.len() == 8 {
+            assert_eq!(stream.send(&std::mem::take(word)), 8);
+            self.answered += 1;
+        }
+    }
+}
+
+/// The answers that an established flow has in forty rounds while somebody sends these frames before
+/// each of its own, and the server's connections then.
+fn answered_under(flood: impl FnMut() -> Vec<Vec<u8>> + 'static) -> (usize, usize) {
+    let limits = TcpLimits { half_open: 64, connections: 256, ..TcpLimits::default() };
+    let mut net = Net::new(Asker::default(), Echo::default(), limits);
+    net.connect();
+    net.run(5);
+    let before = net.client.application.answered;
+    net.flood = Box::new(flood);
+    net.run(40);
+    (net.client.application.answered - before, net.server.worker.connections())
+}
+
+/// What a flood costs an established flow in rounds is nothing; what it takes of the server is bounded.
+#[test]
+fn no_flood_keeps_an_established_flow_from_its_next_answer() {
+    let quiet = answered_under(Vec::new);
+    assert_eq!(quiet, (20, 1), "a word there and back takes two rounds");
+    // SYNs of another peer each.
+    let mut from = 0u16;
+    let syns = move || {
+        let next = |_| {
+            from += 1;
+            syn(from)
+        };
+        (0..100).map(next).collect()
+    };
+    assert_eq!(answered_under(syns), (20, 1 + 64));
+    // The same SYN over and over: one connection.
+    assert_eq!(answered_under(|| vec![syn(5_000); 100]), (20, 2));
+    // Segments of no connection: each is answered by a RST, and forgotten.
+    let stray = || {
+        let mut stray = syn(6_000);
+        stray[47] = 0x10;
+        let mut segment = smoltcp::wire::TcpPacket::new_unchecked(&mut stray[34..]);
+        segment.fill_checksum(&Ipv4Addr::new(10, 0, 0, 77).into(), &SERVER.ipv4.into());
+        vec![stray; 100]
+    };
+    assert_eq!(answered_under(stray), (20, 1));
 }
 
 #[test]

@@ -8,7 +8,12 @@ use napkin_testing::ignore;
 
 /// Opens a device. Where there can be none, or not with these rights, the test is ignored.
 pub fn open(config: &TapConfig) -> Tap {
-    match Tap::open(config, &Pool::new(2_048)) {
+    open_with(config, &Pool::new(2_048))
+}
+
+/// As [`open`], with received frames in buffers of this pool.
+pub fn open_with(config: &TapConfig, pool: &Pool) -> Tap {
+    match Tap::open(config, pool) {
         Ok(tap) => tap,
         Err(error @ (TapError::NoDriver | TapError::Permission { .. })) => ignore(error),
         Err(error) => panic!("{error}"),

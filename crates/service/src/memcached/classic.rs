@@ -8,7 +8,9 @@ use napkin_policy::Ns;
 use super::line::{Line, number};
 use super::stats::count;
 use super::store::{Change, Value};
-use super::{Answered, Data, KEY_LIMIT, Memcached, PIECE, Retrieval, SECOND, VERSION, data};
+use super::{
+    Answered, Data, KEY_LIMIT, Memcached, PIECE, Retrieval, SECOND, VALUE_LIMIT, VERSION, data,
+};
 
 const ERROR: &str = "ERROR\r\n";
 pub(super) const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
@@ -109,6 +111,8 @@ impl Memcached {
                 };
             }
             b"quit" => return Answered::Quit,
+            // A browser that a page sends here: what it posts must not be read as commands.
+            _ if line.rest().any(|word| word.starts_with(b"HTTP/")) => return Answered::Quit,
             _ => return say(output, ERROR),
         };
         self.storage(set, line, rest, output, now)
@@ -194,7 +198,7 @@ impl Memcached {
         let parsed = (|| {
             let key = line.word()?;
             let (flags, exptime) = (line.number::<u32>()?, line.number::<i64>()?);
-            let bytes = line.number::<u32>()? as usize;
+            let bytes = line.number().filter(|bytes| *bytes <= VALUE_LIMIT)?;
             let set = if let Storage::Cas(_) = set { Storage::Cas(line.number()?) } else { set };
             Some((key, flags, exptime, bytes, set))
         })();

@@ -13,10 +13,14 @@ use super::classic::{FORMAT, Outcome, Storage, digits, is_key, sum};
 use super::line::{Line, number};
 use super::stats::count;
 use super::store::{Change, Entry, Value};
-use super::{Answered, Data, Memcached, SECOND, data};
+use super::{Answered, Data, Memcached, SECOND, VALUE_LIMIT, data};
 
 /// The most flags of a command.
 const FLAGS: usize = 32;
+/// Those that there are; `P` and `L` are for proxies, which may leave them in.
+const KNOWN: &[u8] = b"bcfhklqstvxCDEFIJLMNOPRST";
+/// Bytes of the longest opaque.
+const OPAQUE: usize = 32;
 
 /// The flags of a command, each with what stands behind its letter.
 struct Flags<'a>(Vec<(u8, &'a [u8])>);
@@ -30,6 +34,12 @@ impl<'a> Flags<'a> {
             }
             if flags.iter().any(|(other, _)| other == letter) {
                 return Err("CLIENT_ERROR duplicate flag\r\n");
+            }
+            if !KNOWN.contains(letter) {
+                return Err("CLIENT_ERROR invalid flag\r\n");
+            }
+            if *letter == b'O' && value.len() > OPAQUE {
+                return Err("CLIENT_ERROR opaque token too long\r\n");
             }
             flags.push((*letter, value));
         }
@@ -163,8 +173,8 @@ impl Memcached {
         }
         let Some(word) = line.word() else { return refuse(output, FORMAT) };
         let bytes = match command {
-            b's' => match line.number::<u32>() {
-                Some(bytes) => bytes as usize,
+            b's' => match line.number().filter(|bytes| *bytes <= VALUE_LIMIT) {
+                Some(bytes) => bytes,
                 None => return refuse(output, "CLIENT_ERROR bad data chunk\r\n"),
             },
             _ => 0,

@@ -30,6 +30,11 @@ const LINE_LIMIT: usize = 64 * 1_024;
 /// Bytes of values after which the keys of a `get` wait until those were sent. (As many keys as a line
 /// holds, each of the largest item, are thousands of times as much as all items together.)
 const PIECE: usize = 64 * 1_024;
+/// Bytes of the longest value that is refused and thrown away as it comes. A line that tells of more is
+/// itself refused, as memcached does.
+const VALUE_LIMIT: usize = i32::MAX as usize - 2;
+/// What a request of the binary protocol begins with, and no command does.
+const BINARY: u8 = 0x80;
 /// What `version` says.
 const VERSION: &str = concat!("1.6.0-napkin-", env!("CARGO_PKG_VERSION"));
 /// Times above it are points in time, not lengths (30 days, as in protocol.txt).
@@ -168,6 +173,11 @@ impl StreamService for Memcached {
             let bytes = client.swallow.min(input.len());
             client.swallow -= bytes;
             return Served::Part(bytes);
+        }
+        if input.first() == Some(&BINARY) {
+            // It has no line end, so that both sides would wait for ever.
+            output.extend_from_slice(b"CLIENT_ERROR the binary protocol is not spoken here\r\n");
+            return Served::Close;
         }
         let Some(end) = input.iter().take(LINE_LIMIT).position(|byte| *byte == b'\n') else {
             if input.len() >= LINE_LIMIT {
