@@ -197,7 +197,9 @@ fuzz_target!(|data: &[u8]| {
         frame.set_len(bytes.len());
         input.deliver(&mut vec![frame], now);
         worker.step(now, 64, &mut Echo);
-        assert!(worker.connections() <= LIMITS.connections && worker.half_open() <= LIMITS.half_open);
+        assert!(
+            worker.connections() <= LIMITS.connections && worker.half_open() <= LIMITS.half_open
+        );
         // Mostly a moment; now and then until somebody wants to be called.
         now += 1_000;
         if kind & 0x40 != 0 {

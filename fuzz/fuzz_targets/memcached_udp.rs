@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use libfuzzer_sys::fuzz_target;
 use napkin_nic::{Pool, SendError, Transmitter};
+use napkin_service::Service;
 use napkin_service::memcached::datagrams::ANSWER_LIMIT;
 use napkin_service::memcached::{Limits, Memcached, MemcachedUdp};
-use napkin_service::Service;
 use napkin_stack::{Address, FrameBuilder, Input, Stack};
 
 const US: Address =
