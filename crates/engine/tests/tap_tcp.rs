@@ -30,7 +30,7 @@ const FRAMES: usize = 4_096;
 const THREADS: usize = 64;
 /// A peer that has gone without a word is given up after seconds, not minutes.
 const LIMITS: TcpLimits = TcpLimits {
-    handshake: 5_000 * MILLISECOND,
+    handshake: 10_000 * MILLISECOND,
     keep_alive: 1_000 * MILLISECOND,
     peer_timeout: 10_000 * MILLISECOND,
     ..TcpLimits::DEFAULT
@@ -67,8 +67,8 @@ fn serve(engine: &Engine, device: &str, policy: &Policy) -> (JoinHandle<()>, Arc
     (std::thread::spawn(serves), connections)
 }
 
-/// Closes without a word to the peer, as a host that loses its power.
-fn abandon(stream: TcpStream) {
+/// Makes a connection close without a word to the peer, as on a host that loses its power.
+fn abandon(stream: &TcpStream) {
     let on: libc::c_int = 1;
     // SAFETY: the descriptor is open, and the value a C integer of the size that is told.
     let set = unsafe {
@@ -95,10 +95,10 @@ fn talk(stream: &mut TcpStream, bytes: &[u8], seen: &Seen) {
 
 /// One connection, and one of its possible ends.
 fn connection(at: SocketAddr, rng: &mut SplitMix, seen: &Seen) {
-    // The kernel gives a handshake up after minutes; one that failed here is begun again.
+    // Of a handshake all of whose attempts were lost nothing else is heard: it is begun again.
     let connect = || match TcpStream::connect_timeout(&at, HANGS) {
         Ok(stream) => Some(stream),
-        Err(error) if error.kind() == ErrorKind::ConnectionReset => None,
+        Err(error) if error.kind() == ErrorKind::TimedOut => None,
         Err(error) => panic!("{error}"),
     };
     let mut stream = std::iter::repeat_with(connect).flatten().next().expect("one in the end");
@@ -114,9 +114,8 @@ fn connection(at: SocketAddr, rng: &mut SplitMix, seen: &Seen) {
         }
         1 => {
             stream.write_all(&bytes).expect("it takes them");
-            abandon(stream);
-            seen.abandoned.fetch_add(1, Relaxed);
-            return;
+            abandon(&stream);
+            &seen.abandoned
         }
         2 => {
             // Its end comes with the answer unread, some of it arrived.

@@ -4,7 +4,7 @@
 //! threads. A [`Pump`] gives it what a connection received and sends what it answers, and takes nothing
 //! more from a peer who does not read his answers: what a connection holds is bounded.
 
-use napkin_policy::Ns;
+use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::{ByteStream, Flow, TcpApplication};
 
 /// What became of a look at a stream's bytes.
@@ -62,6 +62,11 @@ pub trait StreamService {
 
 /// Bytes of answers that wait to be sent before requests wait, too.
 const OUTPUT: usize = 64 * 1_024;
+/// How long, and for how many bytes that still come, a peer may take to close after us, as long as he can
+/// be reached. Then the connection is reset: else whoever does not look for our end would write for ever,
+/// and hold his place.
+const LINGER: Ns = 60_000 * MILLISECOND;
+const LINGER_BYTES: usize = 1 << 20;
 /// What a buffer keeps when it is empty.
 const KEPT: usize = 4 * 1_024;
 
@@ -94,9 +99,28 @@ pub struct Pumped<C> {
     /// Bytes of `output` that were sent.
     sent: usize,
     closing: bool,
+    /// Once all was sent, and we have closed: when, and how many bytes came since.
+    closed: Option<(Ns, usize)>,
 }
 
 impl<C> Pumped<C> {
+    /// Lets go what still comes after our end, for a while.
+    fn linger(&mut self, stream: &mut impl ByteStream, now: Ns) {
+        let Some((since, bytes)) = &mut self.closed else { return };
+        loop {
+            self.input.clear();
+            match stream.receive(&mut self.input, OUTPUT) {
+                0 => break,
+                came => *bytes += came,
+            }
+        }
+        self.input = Vec::new();
+        let over = now.saturating_sub(*since) >= LINGER || *bytes > LINGER_BYTES;
+        if over && !stream.ended() {
+            stream.abort();
+        }
+    }
+
     /// Sends what waits; whether all of it was taken.
     fn flush(&mut self, stream: &mut impl ByteStream) -> bool {
         self.sent += stream.send(&self.output[self.sent..]);
@@ -147,10 +171,14 @@ impl<S: StreamService> TcpApplication for Pump<S> {
             output: Vec::new(),
             sent: 0,
             closing: false,
+            closed: None,
         }
     }
 
     fn ready(&mut self, state: &mut Self::State, stream: &mut impl ByteStream, now: Ns) {
+        if state.closed.is_some() {
+            return state.linger(stream, now);
+        }
         let most = self.service.longest_request();
         loop {
             let owes = !state.closing
@@ -192,6 +220,8 @@ impl<S: StreamService> TcpApplication for Pump<S> {
         }
         if state.output.is_empty() || !stream.writable() {
             stream.close();
+            state.closed = Some((now, 0));
+            state.linger(stream, now);
         }
     }
 }
@@ -230,5 +260,112 @@ impl StreamService for SinkStream {
 
     fn longest_request(&self) -> usize {
         16 * 1_024
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Says good-bye to whatever comes.
+    struct Farewell;
+
+    impl StreamService for Farewell {
+        type Connection = ();
+
+        fn open(&mut self, _: Flow) {}
+
+        fn serve(&mut self, (): &mut (), _: &[u8], output: &mut Vec<u8>, _: Ns) -> Served {
+            output.extend_from_slice(b"bye");
+            Served::Close
+        }
+
+        fn longest_request(&self) -> usize {
+            1_000
+        }
+    }
+
+    /// A peer, as a connection shows him.
+    #[derive(Default)]
+    struct Peer {
+        writes: usize,
+        heard: Vec<u8>,
+        ended: bool,
+        closed: bool,
+        aborted: bool,
+    }
+
+    impl ByteStream for Peer {
+        fn flow(&self) -> Flow {
+            Flow::new(7, std::net::Ipv4Addr::LOCALHOST, 40_000)
+        }
+
+        fn receive(&mut self, into: &mut Vec<u8>, most: usize) -> usize {
+            let taken = self.writes.min(most);
+            into.resize(into.len() + taken, 0);
+            self.writes -= taken;
+            taken
+        }
+
+        fn send(&mut self, bytes: &[u8]) -> usize {
+            self.heard.extend_from_slice(bytes);
+            bytes.len()
+        }
+
+        fn ended(&self) -> bool {
+            self.ended
+        }
+
+        fn writable(&self) -> bool {
+            !self.closed
+        }
+
+        fn close(&mut self) {
+            self.closed = true;
+        }
+
+        fn abort(&mut self) {
+            self.aborted = true;
+        }
+
+        fn is_closed(&self) -> bool {
+            self.aborted
+        }
+    }
+
+    /// A connection that has heard its good-bye at time 1.
+    fn left() -> (Pump<Farewell>, Pumped<()>, Peer) {
+        let (mut pump, mut peer) = (Pump::new(Farewell), Peer { writes: 5, ..Peer::default() });
+        let mut state = pump.opened(peer.flow());
+        pump.ready(&mut state, &mut peer, 1);
+        assert_eq!((&peer.heard[..], peer.closed, peer.aborted), (&b"bye"[..], true, false));
+        (pump, state, peer)
+    }
+
+    #[test]
+    fn who_writes_on_after_the_end_is_heard_for_a_while_and_reset() {
+        let (mut pump, mut state, mut peer) = left();
+        for _ in 0..16 {
+            peer.writes = LINGER_BYTES / 16;
+            pump.ready(&mut state, &mut peer, 2);
+            assert_eq!((peer.writes, peer.aborted, state.input.capacity()), (0, false, 0));
+        }
+        peer.writes = 1;
+        pump.ready(&mut state, &mut peer, 2);
+        assert!(peer.aborted);
+        assert_eq!(peer.heard, b"bye");
+    }
+
+    #[test]
+    fn who_does_not_close_after_us_is_reset_in_time_and_who_does_is_not() {
+        let (mut pump, mut state, mut peer) = left();
+        pump.ready(&mut state, &mut peer, LINGER);
+        assert!(!peer.aborted);
+        pump.ready(&mut state, &mut peer, LINGER + 1);
+        assert!(peer.aborted);
+        let (mut pump, mut state, mut peer) = left();
+        peer.ended = true;
+        pump.ready(&mut state, &mut peer, 2 * LINGER);
+        assert!(!peer.aborted);
     }
 }

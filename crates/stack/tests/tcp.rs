@@ -375,6 +375,58 @@ fn no_flood_keeps_an_established_flow_from_its_next_answer() {
     assert_eq!(answered_under(stray), (20, 1));
 }
 
+/// A RST would tell a peer whose SYN's answers were lost that nobody listens.
+#[test]
+fn a_handshake_that_is_given_up_ends_without_a_word() {
+    let mut net = net(5);
+    let begun = net.now;
+    net.server.deliver(&[syn(1_000)], begun);
+    while net.server.worker.connections() > 0 {
+        for sent in net.server.out.0.lock().unwrap().drain(..) {
+            let segment = smoltcp::wire::TcpPacket::new_unchecked(&sent[34..]);
+            assert!(segment.syn() && segment.ack() && !segment.rst());
+        }
+        net.now = net.server.worker.next_deadline();
+        net.server.deliver(&[], net.now);
+    }
+    assert_eq!(net.server.out.0.lock().unwrap().len(), 0);
+    let took = net.now - begun;
+    assert!(took <= TcpLimits::DEFAULT.handshake + MILLISECOND, "{took} ns");
+}
+
+/// Closes whatever is opened.
+#[derive(Default)]
+struct Closer {
+    over: usize,
+}
+
+impl TcpApplication for Closer {
+    type State = ();
+
+    fn opened(&mut self, _: Flow) {}
+
+    fn ready(&mut self, (): &mut (), stream: &mut impl ByteStream, _: Ns) {
+        stream.close();
+        self.over += usize::from(stream.is_closed());
+    }
+}
+
+#[test]
+fn who_has_closed_does_not_wait_for_ever_for_a_peer_who_says_nothing_more() {
+    let mut net = Net::new(Sender::of(5), Closer::default(), TcpLimits::default());
+    net.client.application.silent = true;
+    net.connect();
+    net.run(8);
+    assert_eq!(net.server.worker.connections(), 1);
+    let begun = net.now;
+    while net.server.worker.connections() > 0 {
+        net.run(1);
+    }
+    let took = net.now - begun;
+    assert!(took <= 2 * TcpLimits::DEFAULT.peer_timeout, "{took} ns");
+    assert_eq!(net.server.application.over, 1);
+}
+
 #[test]
 fn beyond_the_limit_of_connections_a_syn_waits_its_turn() {
     let limits = TcpLimits { connections: 2, ..TcpLimits::default() };

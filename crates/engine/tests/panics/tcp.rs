@@ -76,11 +76,11 @@ impl TcpApplication for Caller {
 }
 
 /// The client's thread: no engine, it polls its end itself.
-fn call(mut queue: CableQueue, seen: Arc<Seen>) {
+fn call(mut queue: CableQueue, seen: &Arc<Seen>) {
     let stack = Stack::new(PEER);
     let mut input = Input::new(Arc::clone(&stack), 1, queue.transmitter());
     let mut worker: TcpWorker<Call> = stack.open_tcp(None, TcpLimits::default()).expect("a worker");
-    let mut caller = Caller { seen: Arc::clone(&seen), closed: 0 };
+    let mut caller = Caller { seen: Arc::clone(seen), closed: 0 };
     let mut frames = Vec::new();
     let mut look = |worker: &mut TcpWorker<Call>, caller: &mut Caller| {
         queue.poll(64, now(), &mut frames);
@@ -142,7 +142,7 @@ fn strikes(roles: &[Role], name: &str) {
     let seen = Arc::<Seen>::default();
     let server = serve(&engine, &policy, Arc::clone(&seen));
     let theirs = Arc::clone(&seen);
-    let client = std::thread::spawn(move || call(there, theirs));
+    let client = std::thread::spawn(move || call(there, &theirs));
     let answers = |what: &str| {
         let before = seen.answered.load(Relaxed);
         eventually(&format!("{name}: answers {what}"), || {

@@ -12,6 +12,8 @@ pub(super) struct Connection<T> {
     pub(super) flow: Flow,
     /// Grows from connection to connection: which is older.
     pub(super) serial: u64,
+    /// When its handshake is given up; [`NEVER`] before it was first looked at.
+    pub(super) handshake_ends: Ns,
     pub(super) sockets: SocketSet<'static>,
     handle: SocketHandle,
     /// Where its segments go: the Ethernet address that they came from.
@@ -46,12 +48,12 @@ impl<T> Connection<T> {
         let mut socket = Socket::new(buffer(limits.receive_buffer), buffer(limits.send_buffer));
         // A service says itself what belongs together.
         socket.set_nagle_enabled(false);
-        socket.set_timeout(Some(limits.handshake_timeout()));
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
         Connection {
             flow,
             serial: 0,
+            handshake_ends: NEVER,
             sockets,
             handle,
             mac: [0; 6],

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use napkin_policy::{MILLISECOND, NEVER, Ns};
 use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::socket::tcp::State;
-use smoltcp::time::{Duration, Instant};
+use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
 use super::connection::{Connection, Phase};
@@ -64,10 +64,6 @@ impl TcpLimits {
         peer_timeout: 120_000 * MILLISECOND,
         segments: 4_096,
     };
-
-    pub(super) fn handshake_timeout(&self) -> Duration {
-        Duration::from_micros(self.handshake / 1_000)
-    }
 }
 
 /// What a worker has counted since it was made.
@@ -429,11 +425,18 @@ impl<T> TcpWorker<T> {
             return;
         }
         if connection.phase == Phase::HalfOpen {
+            if connection.handshake_ends == NEVER {
+                connection.handshake_ends = now.saturating_add(self.limits.handshake);
+            }
             match connection.socket().state() {
                 // What was no SYN after all, or was taken back.
                 State::Listen => return self.remove(place),
-                State::SynSent | State::SynReceived => {}
-                State::Closed => {}
+                // Without a RST: to the peer it would say that nobody listens, and he may be about to
+                // ask again.
+                State::SynSent | State::SynReceived if now >= connection.handshake_ends => {
+                    return self.remove(place);
+                }
+                State::SynSent | State::SynReceived | State::Closed => {}
                 _ => {
                     self.half_open.remove(&(connection.serial, place));
                     connection.established(&self.limits);
@@ -464,6 +467,10 @@ impl<T> TcpWorker<T> {
         }
         if let Some(next) = self.interface.poll_at(at, &connection.sockets) {
             let next = u64::try_from(next.total_micros()).unwrap_or(0).saturating_mul(1_000);
+            let next = match connection.phase {
+                Phase::HalfOpen => next.min(connection.handshake_ends),
+                Phase::Open | Phase::TimeWait => next,
+            };
             self.deadlines.by(next.max(now + 1), place, &mut connection.armed);
         }
     }
