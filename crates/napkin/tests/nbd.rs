@@ -4,7 +4,8 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use rustix::process::Signal;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
+const WRITE_ZEROES: u16 = 6;
 const FUA: u16 = 1;
 
 /// A server, and where it is.
@@ -38,10 +40,20 @@ fn serve(n: u8, policy: &str, more: &[&str]) -> Server {
 }
 
 fn start(n: u8, policy: &str, more: &[&str], place: &Place) -> (Served, SocketAddr) {
+    start_on(&place.socket("disk"), n, policy, more, place)
+}
+
+/// As [`start`], on this file or device.
+fn start_on(
+    disk: &Path,
+    n: u8,
+    policy: &str,
+    more: &[&str],
+    place: &Place,
+) -> (Served, SocketAddr) {
     let id = std::process::id();
     let ours = Ipv4Addr::new(198, 18, (id % 250) as u8, 1 + 4 * n);
     let (device, address) = (format!("tap:nkn{}x{n}", id % 100_000), format!("{ours}/30"));
-    let disk = place.socket("disk");
     let file = ["--file", disk.to_str().expect("a plain path")];
     let file = if more.contains(&"--size") { &[][..] } else { &file };
     let args = ["nbd", "--device", &device, "--address", &address, "--policy", policy];
@@ -232,6 +244,73 @@ fn what_was_flushed_survives_a_kill() {
         assert!(client.read(1_001, flushed.len()) == flushed, "what was flushed");
         assert!(client.read(40_000_000, forced.len()) == forced, "what was forced");
     }
+}
+
+/// A block device on a file, until it is dropped.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn on(file: &Path) -> Loop {
+        needs_program("losetup");
+        needs_rights(&[Right::SysAdmin]);
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        let made = made.expect("it runs");
+        needs(made.status.success(), "loop devices");
+        Loop(text(&made.stdout).trim().into())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// What lies in the loop device's file is what a loss of power would leave: what was written to the device
+/// and not flushed is in the kernel's memory.
+#[test]
+fn what_was_flushed_to_a_block_device_would_survive_the_loss_of_power() {
+    needs_program("nbdinfo");
+    let place = Place::new("nbd-loop");
+    let below = std::fs::File::create_new(place.socket("below")).expect("a file");
+    below.set_len(64 << 20).expect("a size");
+    let device = Loop::on(&place.socket("below"));
+    let below = std::fs::File::open(place.socket("below")).expect("it is there");
+    let lies = |at: u64, bytes: &[u8]| {
+        let mut there = vec![0; bytes.len()];
+        below.read_exact_at(&mut there, at).expect("it has that size");
+        there == bytes
+    };
+    let (served, at) = start_on(&device.0, 13, "suspend20", &["--queues", "2"], &place);
+    let uri = format!("nbd://{at}");
+    assert_eq!(run("nbdinfo", &["--size", &uri]).trim(), (64 << 20).to_string());
+    let server = Server { served, at, place };
+    let mut client = server.connect();
+    let (written, forced) = (pattern(1, 300_000), pattern(2, 300_000));
+    // Unless the kernel wrote it down just then, of its own accord.
+    let waits = (0..10).any(|round| {
+        client.write(0, round << 20, &written);
+        let waits = !lies(round << 20, &written);
+        client.ask(FLUSH, 0, 0, 0, b"");
+        assert!(lies(round << 20, &written), "it was flushed");
+        waits
+    });
+    assert!(waits, "what is not flushed is not there either: this shows nothing");
+    client.write(FUA, 20_000_001, &forced);
+    assert!(lies(20_000_001, &forced), "it was forced");
+    client.ask(WRITE_ZEROES, FUA, 20_000_001, 300_000, b"");
+    assert!(lies(20_000_001, &[0; 300_000]), "the zeroes were forced");
+    let again = common::napkin([
+        "serve",
+        "nbd",
+        "--device",
+        "tap:nkz",
+        "--file",
+        &device.0.to_string_lossy(),
+    ]);
+    let error = text(&again.stderr);
+    assert!(error.contains("another program has it"), "{error}");
+    drop(server);
 }
 
 #[test]

@@ -134,8 +134,23 @@ impl Server {
     }
 }
 
+/// The end of a client, whose address and port add up to the same as all others' if they are
+/// `alike`: what a hash without a key would put into one place.
+fn end(place: usize, alike: bool) -> (Ipv4Addr, u16) {
+    let first = US.ipv4.to_bits() + 1;
+    match alike {
+        false => {
+            (Ipv4Addr::from_bits(first + (place / 50_000) as u32), 1_000 + (place % 50_000) as u16)
+        }
+        true => (
+            Ipv4Addr::from_bits((first & 0xffff_0000) + 20_000 + place as u32),
+            40_000 - place as u16,
+        ),
+    }
+}
+
 /// Opens so many connections and sends so many requests; the time that the requests took.
-fn run(connections: usize, requests: usize) -> Duration {
+fn run(connections: usize, requests: usize, alike: bool) -> Duration {
     let (stack, sink) = (Stack::new(US), Arc::<Sink>::default());
     let transmitter: Arc<dyn Transmitter> = sink.clone();
     let input = Input::new(Arc::clone(&stack), 1, transmitter);
@@ -146,8 +161,7 @@ fn run(connections: usize, requests: usize) -> Duration {
     let mut now = 1_000_000;
     let mut peers: Vec<Peer> = (0..connections)
         .map(|place| {
-            let address = Ipv4Addr::from_bits(US.ipv4.to_bits() + 1 + (place / 50_000) as u32);
-            let port = 1_000 + (place % 50_000) as u16;
+            let (address, port) = end(place, alike);
             let mut peer = Peer { address, port, ours: 100, theirs: 0 };
             server.receive(&[peer.segment(TcpControl::Syn, false, &[])], now);
             let answer = server.sink.0.lock().expect("one thread").clone();
@@ -182,13 +196,18 @@ fn run(connections: usize, requests: usize) -> Duration {
 }
 
 /// Instructions of the server for so many requests on so many connections, their opening included.
-fn collected(connections: usize, requests: usize) -> Result<f64, String> {
+fn collected(connections: usize, requests: usize, alike: bool) -> Result<f64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg("--toggle-collect=serve_batch")
         .arg(program)
-        .args([CHILD, &connections.to_string(), &requests.to_string()])
+        .args([
+            CHILD,
+            &connections.to_string(),
+            &requests.to_string(),
+            &u8::from(alike).to_string(),
+        ])
         .output()
         .map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -202,12 +221,12 @@ fn collected(connections: usize, requests: usize) -> Result<f64, String> {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(at) = arguments.iter().position(|it| it == CHILD) {
-        let [Ok(connections), Ok(requests)] =
-            [1, 2].map(|place| arguments.get(at + place).map_or("", String::as_str).parse())
+        let [Ok(connections), Ok(requests), Ok(alike)] =
+            [1, 2, 3].map(|place| arguments.get(at + place).map_or("", String::as_str).parse())
         else {
             return ExitCode::FAILURE;
         };
-        run(connections, requests);
+        run(connections, requests, alike == 1);
         return ExitCode::SUCCESS;
     }
     // Others ask what tests there are.
@@ -216,18 +235,22 @@ fn main() -> ExitCode {
     }
     let valgrind = Command::new("valgrind").arg("--version").output().is_ok();
     println!("{:>12}{:>14}{:>14}", "connections", "instructions", "ns");
-    for connections in [1, 10, 100, 1_000, 10_000] {
+    for (connections, alike) in
+        [(1, false), (10, false), (100, false), (1_000, false), (10_000, false), (10_000, true)]
+    {
         const REQUESTS: usize = 32_000;
-        let time = run(connections, 10 * REQUESTS).as_nanos() as f64 / (10 * REQUESTS) as f64;
+        let time =
+            run(connections, 10 * REQUESTS, alike).as_nanos() as f64 / (10 * REQUESTS) as f64;
         let counted = match valgrind {
-            true => collected(connections, REQUESTS)
-                .and_then(|all| Ok((all - collected(connections, 0)?) / REQUESTS as f64)),
+            true => collected(connections, REQUESTS, alike)
+                .and_then(|all| Ok((all - collected(connections, 0, alike)?) / REQUESTS as f64)),
             false => Err("valgrind is not installed".into()),
         };
+        let note = if alike { "  whose flows a hash without a key would put together" } else { "" };
         match counted {
-            Ok(count) => println!("{connections:>12}{count:>14.0}{time:>14.0}"),
+            Ok(count) => println!("{connections:>12}{count:>14.0}{time:>14.0}{note}"),
             Err(error) => {
-                println!("{connections:>12}{:>14}{time:>14.0}", "-");
+                println!("{connections:>12}{:>14}{time:>14.0}{note}", "-");
                 eprintln!("{error}");
             }
         }

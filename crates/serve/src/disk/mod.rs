@@ -25,9 +25,12 @@ pub enum DiskError {
     /// It could not be opened.
     #[error(
         "cannot open {}: {source}{}", path.display(),
-        if source.kind() == io::ErrorKind::NotFound {
-            format!("; make one: truncate -s 1G {}", path.display())
-        } else { String::new() }
+        match source.kind() {
+            io::ErrorKind::NotFound => format!("; make one: truncate -s 1G {}", path.display()),
+            io::ErrorKind::ResourceBusy =>
+                "; it is mounted, or another program has it (lsblk and lsof show which)".to_owned(),
+            _ => String::new(),
+        }
     )]
     Open {
         /// The file or device as it was given.
