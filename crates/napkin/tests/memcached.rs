@@ -156,7 +156,14 @@ fn who_reads_nothing_or_goes_away_harms_nobody_else() {
 
 #[test]
 fn modes_change_under_tcp_and_every_answer_comes() {
-    let server = serve(10, "base", &[]);
+    // Of applications that sleep, that suspend interrupts while they find work, and that busy poll.
+    for (n, policy) in [(10, "base"), (13, "suspend20"), (14, "fullbusy")] {
+        modes_change(n, policy);
+    }
+}
+
+fn modes_change(n: u8, policy: &str) {
+    let server = serve(n, policy, &[]);
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for client in 0..8 {
@@ -173,7 +180,7 @@ fn modes_change_under_tcp_and_every_answer_comes() {
                 }
             });
         }
-        for _ in 0..5 {
+        for _ in 0..2 {
             for setting in [
                 &["--threaded", "enabled"][..],
                 &["--threaded", "busy-poll"],
