@@ -244,12 +244,12 @@ const SCENARIOS: [Scenario; 4] = [
     Scenario {
         name: "empty pass of a polling thread",
         parts: [thread, thread_script::<false>, thread_script::<true>],
-        aim: Some(44.0),
+        aim: Some(37.0),
     },
     Scenario {
         name: "poll by the deferral timer",
         parts: [timer, timer_script::<false>, timer_script::<true>],
-        aim: Some(508.0),
+        aim: Some(366.0),
     },
 ];
 

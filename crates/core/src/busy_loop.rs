@@ -112,7 +112,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
                     self.interrupted = true;
                     self.session.stop(now);
                 }
-                _ => unexpected("Look", did),
+                _ => unexpected("Look", "Events"),
             }
         } else if self.at != At::Session {
             let events = match did {

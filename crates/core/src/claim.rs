@@ -19,8 +19,8 @@ use crate::state::Release;
 #[derive(Debug)]
 #[must_use = "a claim is released or handed over; dropping it costs a softirq"]
 pub(crate) struct Claim<'a, Q> {
-    host: &'a Host<Q>,
     instance: &'a Instance<Q>,
+    host: &'a Host<Q>,
 }
 
 impl<'a, Q> Claim<'a, Q> {

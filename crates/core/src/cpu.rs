@@ -76,8 +76,9 @@ pub struct CpuCounts {
     pub ksoftirqd_wakes: u64,
 }
 
-/// One CPU.
+/// One CPU. No two share a cache line, nor a pair of lines that are fetched together.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Cpu {
     pub(crate) id: CpuId,
     word: Word32,

@@ -43,8 +43,6 @@ pub(crate) struct NetRx<'a, Q> {
     budget: i32,
     /// When the round's time is up.
     until: Ns,
-    /// A poll of this round found work, or somebody wants another for a reason other than *hold*.
-    busy: bool,
 }
 
 impl<'a, Q> NetRx<'a, Q> {
@@ -59,7 +57,6 @@ impl<'a, Q> NetRx<'a, Q> {
             turn: Turn::idle(context.owner()),
             budget: 0,
             until: 0,
-            busy: false,
         }
     }
 
@@ -71,7 +68,7 @@ impl<'a, Q> NetRx<'a, Q> {
         let (budget, time) = cpu.net_rx_limits();
         self.budget = budget;
         self.until = now.saturating_add(time);
-        self.busy = false;
+        self.turn.set_busy(false);
         match cpu.list.take(self.host.instances()) {
             Some((instance, others)) => {
                 self.list = others;
@@ -103,9 +100,7 @@ impl<'a, Q> NetRx<'a, Q> {
     /// Takes what a poll found off the round's budget.
     #[inline(always)]
     fn spend(&mut self) {
-        let work = self.turn.work();
-        self.busy |= work.any();
-        self.budget -= i32::from(work.rx);
+        self.budget -= i32::from(self.turn.work().rx);
     }
 
     /// Goes on with the round, within its limits.
@@ -131,7 +126,9 @@ impl<'a, Q> NetRx<'a, Q> {
             self.cpu.list.push(claim.into_token());
             return None;
         }
-        self.busy |= end != End::Held;
+        if end != End::Held {
+            self.turn.set_busy(true);
+        }
         self.repoll.push(self.host.instances(), claim.into_token());
         None
     }
@@ -175,7 +172,7 @@ impl<'a, Q> NetRx<'a, Q> {
             all.push(instances, instance);
             all.append(instances, others);
         }
-        let holding = all.is_empty() && !self.busy;
+        let holding = all.is_empty() && !self.turn.busy();
         all.append(instances, core::mem::replace(&mut self.repoll, Chain::new()));
         let mut left = false;
         while let Some(instance) = all.pop(instances) {

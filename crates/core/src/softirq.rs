@@ -38,7 +38,7 @@ enum At {
 #[derive(Debug)]
 pub struct Softirq<'a, Q> {
     at: At,
-    /// Vectors this dispatch may run.
+    /// Vectors this dispatch may run: all, unless the CPU's rules leave some to ksoftirqd, which ends it.
     allowed: u32,
     /// Vectors of this pass still to run.
     vectors: u32,
@@ -120,7 +120,6 @@ impl<'a, Q> Softirq<'a, Q> {
         self.net.turn.set_resched(false);
         // Nearly always, and then nothing else need be asked.
         if self.net.cpu.runs_all_inline() {
-            self.allowed = VECTORS;
             return Ok(self.net.cpu.begin(VECTORS));
         }
         let allowed = self.rules();
@@ -162,7 +161,6 @@ impl<'a, Q> Softirq<'a, Q> {
                     Err(round) => self.held = round == Round::Holding,
                 }
             }
-            self.passes += 1;
             let wake = match self.net.cpu.end(self.allowed) {
                 Err(pending) if self.restarts(pending, now) => {
                     vectors = self.net.cpu.take_pending(self.allowed);
@@ -180,8 +178,9 @@ impl<'a, Q> Softirq<'a, Q> {
         }
     }
 
-    /// Whether this dispatch goes on with what is pending.
-    fn restarts(&self, pending: u32, now: Ns) -> bool {
+    /// Whether this dispatch, at the end of a pass, goes on with what is pending.
+    fn restarts(&mut self, pending: u32, now: Ns) -> bool {
+        self.passes += 1;
         let only_holders = self.held && pending & !Vector::NetRx.bit() == 0;
         !self.net.turn.resched() && !only_holders && self.within_limits(now)
     }

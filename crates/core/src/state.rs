@@ -201,6 +201,7 @@ impl StateWord {
 
     /// The same where somebody has left a mark, which only a disable can make void again.
     #[cold]
+    #[inline(never)]
     fn release_marked(&self) -> Release {
         let old = self.step(|old| match old & (MISSED | DISABLE) {
             MISSED => Some(old & !(MISSED | PREFER_BUSY_POLL)),

@@ -79,9 +79,18 @@ impl Suspension {
         }
     }
 
-    /// The safety timeout: every registration is void from now on.
+    /// The safety timeout: every registration is void from now on. Mostly there is none.
+    #[inline]
     pub(crate) fn expire(&self) {
-        let mut word = self.word.load(Ordering::Acquire);
+        let word = self.word.load(Ordering::Acquire);
+        if word & COUNT != 0 {
+            self.void(word);
+        }
+    }
+
+    /// Makes the registrations void that the word, as it was just read, counts.
+    #[cold]
+    fn void(&self, mut word: u64) {
         while word & COUNT != 0 {
             let new = (word / EPOCH).wrapping_add(1) % EPOCH * EPOCH;
             match self.word.compare_exchange(word, new, Ordering::AcqRel, Ordering::Acquire) {

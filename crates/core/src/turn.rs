@@ -92,6 +92,8 @@ pub(crate) struct Turn<'a, Q> {
     prefers: bool,
     /// Another thread wants the CPU, as far as the world has said.
     resched: bool,
+    /// A poll of the softirq's round found work, or somebody wants another for a reason other than *hold*.
+    busy: bool,
     /// What the last poll found.
     work: Work,
     /// For whom polls are counted.
@@ -112,6 +114,7 @@ impl<'a, Q> Turn<'a, Q> {
             last: false,
             prefers: false,
             resched: false,
+            busy: false,
             work: Work::NONE,
             counted,
             at: At::Ready,
@@ -229,6 +232,18 @@ impl<'a, Q> Turn<'a, Q> {
         self.resched = resched;
     }
 
+    /// Whether a turn since this was last set to `false` has found work.
+    #[inline]
+    pub(crate) fn busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Begins a round of turns, or says of one that it is busy for another reason than work.
+    #[inline]
+    pub(crate) fn set_busy(&mut self, busy: bool) {
+        self.busy = busy;
+    }
+
     /// The next step of the owner's turn. (Softirq and ksoftirqd go by the same rules: either says
     /// [`Owner::Softirq`], and they differ in how their polls are counted.)
     // Inlined into each owner's loop, so that what concerns other owners falls away, and so that a
@@ -252,12 +267,13 @@ impl<'a, Q> Turn<'a, Q> {
                 return self.defer(instance, now, instance.settings.gro_flush_timeout(), state);
             }
             At::Polled => {
-                let Did::Polled(work) = did else { unexpected("Poll", did) };
+                let Did::Polled(work) = did else { unexpected("Poll", "Polled") };
                 debug_assert!(work.rx <= self.budget, "{} of {} frames", work.rx, self.budget);
                 instance.counters.poll(self.counted, work);
                 instance.polled(now);
                 self.work = work;
                 if work.any() {
+                    self.busy = true;
                     let owned = claim.owned();
                     owned.last_work = now;
                     // Work by whatever owner starts the hold anew.
@@ -281,7 +297,7 @@ impl<'a, Q> Turn<'a, Q> {
                 None
             }
             At::Delivered => {
-                let Did::Delivered(pressure) = did else { unexpected("Deliver", did) };
+                let Did::Delivered(pressure) = did else { unexpected("Deliver", "Delivered") };
                 Some(pressure)
             }
             At::Unmasked => {
@@ -306,7 +322,7 @@ impl<'a, Q> Turn<'a, Q> {
     /// The answer to an unmasking.
     #[inline(always)]
     fn opened(&mut self, did: Did) {
-        let Did::Unmasked(waits) = did else { unexpected("Unmask", did) };
+        let Did::Unmasked(waits) = did else { unexpected("Unmask", "Unmasked") };
         self.line = if waits { Line::Waiting } else { Line::Open };
     }
 
