@@ -12,9 +12,9 @@ use napkin_os::clock;
 use napkin_stack::{Address, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker};
 
 const SERVER: Address =
-    Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+    Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
 const CLIENT: Address =
-    Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+    Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 const PORT: u16 = 7;
 
 /// What the server does with what it receives.

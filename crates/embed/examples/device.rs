@@ -97,8 +97,8 @@ impl Transmitter for End {
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let us = Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 };
-    let peer = Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 99, 0, 2), prefix: 24 };
+    let us = Address::v4([2, 0, 0, 0, 0, 1], [10, 99, 0, 1], 24);
+    let peer = Address::v4([2, 0, 0, 0, 0, 2], [10, 99, 0, 2], 24);
     let policy: Policy = "suspend20".parse()?;
     let (near, far) = UnixDatagram::pair()?;
     far.set_read_timeout(Some(Duration::from_secs(10)))?;

@@ -80,7 +80,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let folder = args.next().unwrap_or_else(|| ".".into()).into();
     let policy: Policy = args.next().unwrap_or_else(|| "base".into()).parse()?;
-    let us = Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 };
+    let us = Address::v4([2, 0, 0, 0, 0, 1], [10, 99, 0, 1], 24);
     let kernel = Some((Ipv4Addr::new(10, 99, 0, 2), 24));
     let config = TapConfig { name: "nk0".into(), address: kernel, ..TapConfig::default() };
     let queue = Tap::open(&config, &Pool::new(4_096))?.queues.remove(0);

@@ -26,7 +26,7 @@
 //! };
 //!
 //! let policy: Policy = "suspend20".parse()?;
-//! let us = Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 };
+//! let us = Address::v4([2, 0, 0, 0, 0, 1], [10, 99, 0, 1], 24);
 //!
 //! // A queue: where frames come from. (The address is the kernel's, at the other end of the cable.)
 //! let kernel = Some((Ipv4Addr::new(10, 99, 0, 2), 24));
@@ -72,9 +72,9 @@
 //! #     Address, CpuId, DeviceConfig, Echo, Engine, EngineConfig, Epoll, Policy, Pool, Service, now, sched,
 //! # };
 //! # let policy: Policy = "suspend20".parse()?;
-//! # let us = Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 };
+//! # let us = Address::v4([2, 0, 0, 0, 0, 1], [10, 99, 0, 1], 24);
 //!
-//! let peer = Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 99, 0, 2), prefix: 24 };
+//! let peer = Address::v4([2, 0, 0, 0, 0, 2], [10, 99, 0, 2], 24);
 //! let arrivals = Arrivals::Fixed { per_second: 10_000.0 };
 //! let start = now() + 500_000_000;
 //! let config = SyntheticConfig { arrivals, count: 100, start, ..SyntheticConfig::default() };

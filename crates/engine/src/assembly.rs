@@ -156,7 +156,7 @@ mod tests {
         let queue = || (Box::new(Idle(Arc::clone(&fd))) as Box<dyn PacketQueue>, 0);
         DeviceConfig {
             name: name.into(),
-            address: Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 },
+            address: Address::v4([2; 6], [10, 0, 0, 1], 24),
             queues: (0..queues).map(|_| queue()).collect(),
             delivery_cost: 0,
             settings: Policy::BASE.instance,

@@ -235,7 +235,7 @@ mod tests {
         epoll::wait(cpu, spare, Some(&now)).expect("a look") > 0
     }
 
-    const US: Address = Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+    const US: Address = Address::v4([2; 6], [10, 0, 0, 1], 24);
 
     /// A port with its device, masked, and the CPU's descriptor.
     fn port(stack: Arc<Stack>, cost: Spin) -> (Port, Handle, Arc<OwnedFd>) {

@@ -9,9 +9,9 @@ use napkin_service::{Echo, Service, Sink, discard};
 use napkin_stack::{Address, Exchange, FrameBuilder, Input, RawFilter, Stack};
 
 const US: Address =
-    Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+    Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
 const PEER: Address =
-    Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+    Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 
 #[derive(Default)]
 struct Wire(Mutex<Vec<Vec<u8>>>);

@@ -20,7 +20,8 @@ use smoltcp::wire::{
     TcpPacket, TcpRepr, TcpSeqNumber,
 };
 
-const US: Address = Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 8 };
+const US: Address = Address::v4([2; 6], [10, 0, 0, 1], 8);
+const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 7;
 const REQUEST: usize = 64;
 const BATCH: usize = 32;
@@ -82,7 +83,7 @@ impl Peer {
         };
         let ip = Ipv4Repr {
             src_addr: self.address,
-            dst_addr: US.ipv4,
+            dst_addr: OURS,
             next_header: IpProtocol::Tcp,
             payload_len: tcp.buffer_len(),
             hop_limit: 64,
@@ -96,7 +97,7 @@ impl Peer {
         let mut packet = Ipv4Packet::new_unchecked(frame.payload_mut());
         ip.emit(&mut packet, &checksums);
         let mut segment = TcpPacket::new_unchecked(packet.payload_mut());
-        tcp.emit(&mut segment, &self.address.into(), &US.ipv4.into(), &checksums);
+        tcp.emit(&mut segment, &self.address.into(), &OURS.into(), &checksums);
         bytes
     }
 }
@@ -137,7 +138,7 @@ impl Server {
 /// The end of a client, whose address and port add up to the same as all others' if they are
 /// `alike`: what a hash without a key would put into one place.
 fn end(place: usize, alike: bool) -> (Ipv4Addr, u16) {
-    let first = US.ipv4.to_bits() + 1;
+    let first = OURS.to_bits() + 1;
     match alike {
         false => {
             (Ipv4Addr::from_bits(first + (place / 50_000) as u32), 1_000 + (place % 50_000) as u16)

@@ -5,42 +5,69 @@
 //!
 //! Not here: where the bytes go, and whether the receiver is known.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
-    Icmpv4Message, Icmpv4Packet, IpAddress, IpProtocol, Ipv4Packet, UdpPacket,
+    Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet,
+    NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, UdpPacket,
 };
 
+use crate::address::{ALL_NODES, group_mac, solicited};
 use crate::wire::{
-    ARP_FRAME, ETHERNET_HEADER, IPV4_HEADER, UDP_HEADER, UDP_PAYLOAD, can_send, udp_ports,
-    udp_source,
+    ETHERNET_HEADER, IPV4_HEADER, IPV6_HEADER, Shape, TAGGED, UDP_HEADER, can_send, udp_ports,
 };
-use crate::{Address, SendError};
+use crate::{Address, Addresses, SendError};
 
 /// The time to live of every packet that we send: what most hosts use (RFC 1700).
 const HOP_LIMIT: u8 = 64;
 
-/// Where a UDP frame that was sent to us goes when it is answered: our address and port, and those
-/// of the sender. `None` if the bytes are no IPv4 UDP frame.
-pub(crate) fn udp_way_back(bytes: &[u8], us: &Address) -> Option<Way> {
-    let (source_port, port) = udp_ports(bytes)?;
-    let (ipv4, _) = udp_source(bytes)?;
-    let mac = <[u8; 6]>::try_from(bytes.get(6..12)?).ok()?;
-    // 0 is no port, and a group is not to be written to.
-    if source_port == 0 || mac[0] & 1 != 0 || !can_send(ipv4, us) {
-        return None;
-    }
-    Some(Way { from: *us, to: Address { mac, ipv4, prefix: 32 }, ports: (port, source_port) })
-}
+/// That of neighbour discovery, by which it is known to come from the link (RFC 4861, 7.1).
+const FROM_THE_LINK: u8 = 255;
 
-/// Between which two ends a datagram goes.
+/// Bytes of an ARP packet for Ethernet and IPv4.
+const ARP: usize = 28;
+
+/// Between which two ends a packet goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
     pub(crate) from: Address,
     pub(crate) to: Address,
-    /// Source and destination port.
-    pub(crate) ports: (u16, u16),
+    /// The VLAN tag, priority and number.
+    pub(crate) tag: Option<u16>,
+}
+
+impl Way {
+    /// Where the parts of its frames begin.
+    pub(crate) const fn shape(&self) -> Shape {
+        Shape::new(self.tag.is_some(), self.to.ip)
+    }
+
+    /// The way back to where a frame came from that was sent to us; `None` if it is no IP, or nobody can
+    /// be answered there.
+    pub(crate) fn back(frame: &[u8], us: &Addresses) -> Option<Way> {
+        let shape = Shape::of(frame)?;
+        let mac = <[u8; 6]>::try_from(frame.get(6..12)?).ok()?;
+        let (source, destination) = shape.ends(frame)?;
+        // A group is not to be written to.
+        if mac[0] & 1 != 0 || !can_send(source, us) {
+            return None;
+        }
+        let ours = us.list().iter().find(|ours| ours.ip == destination).copied();
+        let from = ours.or_else(|| us.towards(source))?;
+        Some(Way { from, to: Address::single(mac, source), tag: shape.tag(frame) })
+    }
+}
+
+/// Source and destination port.
+pub(crate) type Ports = (u16, u16);
+
+/// Where a UDP frame that was sent to us goes when it is answered. `None` if the bytes are no UDP frame.
+pub(crate) fn udp_way_back(bytes: &[u8], us: &Addresses) -> Option<(Way, Ports)> {
+    let (source_port, port) = udp_ports(bytes)?;
+    // 0 is no port.
+    let way = Way::back(bytes, us).filter(|_| source_port != 0)?;
+    Some((way, (port, source_port)))
 }
 
 /// The bytes of `buffer` that a frame of `length` takes, or the refusal.
@@ -49,175 +76,325 @@ pub(crate) fn room(buffer: &mut [u8], length: usize) -> Result<&mut [u8], SendEr
     buffer.get_mut(..length).ok_or(SendError::TooLong { length, room })
 }
 
-/// Writes an Ethernet and an IPv4 header for what fills the rest of `frame`, which the caller has
-/// made long enough for both and shorter than 64 KiB.
-fn write_ipv4(frame: &mut [u8], from: &Address, to: &Address, protocol: IpProtocol) {
-    let mut ethernet = EthernetFrame::new_unchecked(&mut *frame);
-    ethernet.set_src_addr(EthernetAddress(from.mac));
-    ethernet.set_dst_addr(EthernetAddress(to.mac));
-    ethernet.set_ethertype(EthernetProtocol::Ipv4);
-    let packet = &mut frame[ETHERNET_HEADER..];
-    let total = u16::try_from(packet.len()).unwrap_or(u16::MAX);
-    let mut packet = Ipv4Packet::new_unchecked(packet);
-    packet.set_version(4);
-    packet.set_header_len(IPV4_HEADER as u8);
-    packet.set_dscp(0);
-    packet.set_ecn(0);
-    packet.set_total_len(total);
-    // Never fragmented, so the identification may be anything (RFC 6864).
-    packet.set_ident(0);
-    packet.clear_flags();
-    packet.set_frag_offset(0);
-    packet.set_dont_frag(true);
-    packet.set_hop_limit(HOP_LIMIT);
-    packet.set_next_header(protocol);
-    packet.set_src_addr(from.ipv4);
-    packet.set_dst_addr(to.ipv4);
-    packet.fill_checksum();
+/// Copies a payload to where it belongs in a frame.
+pub(crate) fn put(buffer: &mut [u8], shape: Shape, payload: &[u8]) -> Result<(), SendError> {
+    let length = shape.payload().saturating_add(payload.len());
+    room(buffer, length)?[shape.payload()..].copy_from_slice(payload);
+    Ok(())
 }
 
-/// Longest IPv4 packet: what its length field can say.
-const IPV4_LIMIT: usize = u16::MAX as usize;
+/// Writes an Ethernet header, with a tag if there is one, and returns what follows it. The caller has made
+/// `frame` long enough.
+pub(crate) fn write_ethernet(
+    frame: &mut [u8],
+    (from, to): ([u8; 6], [u8; 6]),
+    tag: Option<u16>,
+    protocol: EthernetProtocol,
+) -> &mut [u8] {
+    let mut ethernet = EthernetFrame::new_unchecked(&mut *frame);
+    ethernet.set_src_addr(EthernetAddress(from));
+    ethernet.set_dst_addr(EthernetAddress(to));
+    let Some(tag) = tag else {
+        ethernet.set_ethertype(protocol);
+        return &mut frame[ETHERNET_HEADER..];
+    };
+    ethernet.set_ethertype(TAGGED.into());
+    let (header, rest) = frame[ETHERNET_HEADER..].split_at_mut(4);
+    header[..2].copy_from_slice(&tag.to_be_bytes());
+    header[2..].copy_from_slice(&u16::from(protocol).to_be_bytes());
+    rest
+}
 
-/// Writes the headers of a UDP datagram whose payload of `payload` bytes is in `buffer` already, at
-/// [`UDP_PAYLOAD`]. Returns the length of the frame.
-pub(crate) fn write_udp(buffer: &mut [u8], way: &Way, payload: usize) -> Result<usize, SendError> {
-    let length = sized(payload)?;
+/// Writes an Ethernet and an IP header for what fills the rest of `frame`, which the caller has made long
+/// enough for both and shorter than 64 KiB.
+///
+/// # Errors
+/// [`SendError::Families`] if one end's address is IPv4 and the other's IPv6.
+fn write_ip(
+    frame: &mut [u8],
+    Way { from, to, tag }: &Way,
+    protocol: IpProtocol,
+    hops: u8,
+) -> Result<(), SendError> {
+    let macs = (from.mac, to.mac);
+    match (from.ip, to.ip) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let packet = write_ethernet(frame, macs, *tag, EthernetProtocol::Ipv4);
+            let total = u16::try_from(packet.len()).unwrap_or(u16::MAX);
+            let mut packet = Ipv4Packet::new_unchecked(packet);
+            packet.set_version(4);
+            packet.set_header_len(IPV4_HEADER as u8);
+            packet.set_dscp(0);
+            packet.set_ecn(0);
+            packet.set_total_len(total);
+            // Never fragmented, so the identification may be anything (RFC 6864).
+            packet.set_ident(0);
+            packet.clear_flags();
+            packet.set_frag_offset(0);
+            packet.set_dont_frag(true);
+            packet.set_hop_limit(hops);
+            packet.set_next_header(protocol);
+            packet.set_src_addr(source);
+            packet.set_dst_addr(destination);
+            packet.fill_checksum();
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let packet = write_ethernet(frame, macs, *tag, EthernetProtocol::Ipv6);
+            let payload = packet.len().saturating_sub(IPV6_HEADER);
+            let payload = u16::try_from(payload).unwrap_or(u16::MAX);
+            let mut packet = Ipv6Packet::new_unchecked(packet);
+            packet.set_version(6);
+            packet.set_traffic_class(0);
+            packet.set_flow_label(0);
+            packet.set_payload_len(payload);
+            packet.set_next_header(protocol);
+            packet.set_hop_limit(hops);
+            packet.set_src_addr(source);
+            packet.set_dst_addr(destination);
+        }
+        _ => return Err(SendError::Families { from: from.ip, to: to.ip }),
+    }
+    Ok(())
+}
+
+/// Longest IPv4 packet, and longest payload of an IPv6 packet: what a length field can say.
+const IP_LIMIT: usize = u16::MAX as usize;
+
+/// Writes the headers of a UDP datagram whose payload of `payload` bytes is in `buffer` already, where its
+/// shape has it. Returns the length of the frame.
+pub(crate) fn write_udp(
+    buffer: &mut [u8],
+    way: &Way,
+    ports: Ports,
+    payload: usize,
+) -> Result<usize, SendError> {
+    let length = sized(way, payload)?;
     let frame = room(buffer, length)?;
-    write_ipv4(frame, &way.from, &way.to, IpProtocol::Udp);
-    let mut udp = UdpPacket::new_unchecked(&mut frame[ETHERNET_HEADER + IPV4_HEADER..]);
-    udp.set_src_port(way.ports.0);
-    udp.set_dst_port(way.ports.1);
+    write_ip(frame, way, IpProtocol::Udp, HOP_LIMIT)?;
+    let mut udp = UdpPacket::new_unchecked(&mut frame[way.shape().transport()..]);
+    udp.set_src_port(ports.0);
+    udp.set_dst_port(ports.1);
     // Cannot be cut: `sized` has bounded it.
     udp.set_len((UDP_HEADER + payload) as u16);
-    udp.fill_checksum(&IpAddress::Ipv4(way.from.ipv4), &IpAddress::Ipv4(way.to.ipv4));
+    udp.fill_checksum(&way.from.ip.into(), &way.to.ip.into());
     Ok(length)
 }
 
-/// Writes the headers of an ICMP echo request whose payload of `payload` bytes is in `buffer`
-/// already, at [`UDP_PAYLOAD`]. Returns the length of the frame.
+/// Writes the headers of an echo request whose payload of `payload` bytes is in `buffer` already, where its
+/// shape has it. Returns the length of the frame.
 pub(crate) fn write_echo(
     buffer: &mut [u8],
-    from: &Address,
-    to: &Address,
+    way: &Way,
     (ident, sequence): (u16, u16),
     payload: usize,
 ) -> Result<usize, SendError> {
-    let length = sized(payload)?;
+    let length = sized(way, payload)?;
     let frame = room(buffer, length)?;
-    write_ipv4(frame, from, to, IpProtocol::Icmp);
-    let mut icmp = Icmpv4Packet::new_unchecked(&mut frame[ETHERNET_HEADER + IPV4_HEADER..]);
-    icmp.set_msg_type(Icmpv4Message::EchoRequest);
-    icmp.set_msg_code(0);
-    icmp.set_echo_ident(ident);
-    icmp.set_echo_seq_no(sequence);
-    icmp.fill_checksum();
+    let start = way.shape().transport();
+    frame[start + 4..start + 6].copy_from_slice(&ident.to_be_bytes());
+    frame[start + 6..start + 8].copy_from_slice(&sequence.to_be_bytes());
+    finish_echo(frame, way, false)?;
     Ok(length)
 }
 
-/// The length of a frame with this many bytes behind an 8-byte header over IPv4.
-fn sized(payload: usize) -> Result<usize, SendError> {
-    let limit = IPV4_LIMIT - IPV4_HEADER - UDP_HEADER;
+/// Writes all headers of an echo whose identifier, number and payload are in place.
+fn finish_echo(frame: &mut [u8], way: &Way, reply: bool) -> Result<(), SendError> {
+    let start = way.shape().transport();
+    if let (IpAddr::V6(source), IpAddr::V6(destination)) = (way.from.ip, way.to.ip) {
+        write_ip(frame, way, IpProtocol::Icmpv6, HOP_LIMIT)?;
+        let mut icmp = Icmpv6Packet::new_unchecked(&mut frame[start..]);
+        icmp.set_msg_type(match reply {
+            true => Icmpv6Message::EchoReply,
+            false => Icmpv6Message::EchoRequest,
+        });
+        icmp.set_msg_code(0);
+        icmp.fill_checksum(&source, &destination);
+        return Ok(());
+    }
+    write_ip(frame, way, IpProtocol::Icmp, HOP_LIMIT)?;
+    let mut icmp = Icmpv4Packet::new_unchecked(&mut frame[start..]);
+    icmp.set_msg_type(match reply {
+        true => Icmpv4Message::EchoReply,
+        false => Icmpv4Message::EchoRequest,
+    });
+    icmp.set_msg_code(0);
+    icmp.fill_checksum();
+    Ok(())
+}
+
+/// The length of a frame with this many bytes behind an 8-byte header over IP.
+fn sized(way: &Way, payload: usize) -> Result<usize, SendError> {
+    let header = if way.to.ip.is_ipv4() { IPV4_HEADER } else { 0 };
+    let limit = IP_LIMIT - header - UDP_HEADER;
     if payload > limit {
         return Err(SendError::TooLong { length: payload, room: limit });
     }
-    Ok(UDP_PAYLOAD + payload)
+    Ok(way.shape().payload() + payload)
 }
 
-/// Writes an ARP packet into `buffer` and returns the length of the frame. A request goes to
-/// everybody and asks for `to.ipv4`; a reply goes to `to`.
-pub(crate) fn write_arp(
+/// Asks for the Ethernet address of `to.ip`, by ARP or neighbour solicitation as its family has it: of
+/// everybody, or of the hosts whose addresses end like that one. Returns the length of the frame.
+pub(crate) fn write_request(buffer: &mut [u8], way: &Way) -> Result<usize, SendError> {
+    match (way.from.ip, way.to.ip) {
+        (IpAddr::V6(_), IpAddr::V6(target)) => {
+            let group = solicited(target);
+            let lladdr = Some(RawHardwareAddress::from(EthernetAddress(way.from.mac)));
+            let ask = NdiscRepr::NeighborSolicit { target_addr: target, lladdr };
+            write_ndisc(buffer, way, (group_mac(group), group), &ask)
+        }
+        _ => write_arp(buffer, way, false),
+    }
+}
+
+/// Tells `to` that `from.ip` is at `from.mac`, by ARP or neighbour advertisement. Whoever asked without an
+/// address of his own, whether that one is free, is told in the group of all. Returns the length of the
+/// frame.
+pub(crate) fn write_reply(buffer: &mut [u8], way: &Way) -> Result<usize, SendError> {
+    match (way.from.ip, way.to.ip) {
+        (IpAddr::V6(target), IpAddr::V6(asker)) => {
+            let lladdr = Some(RawHardwareAddress::from(EthernetAddress(way.from.mac)));
+            let (to, flags) = match asker.is_unspecified() {
+                true => ((group_mac(ALL_NODES), ALL_NODES), NdiscNeighborFlags::OVERRIDE),
+                false => (
+                    (way.to.mac, asker),
+                    NdiscNeighborFlags::OVERRIDE | NdiscNeighborFlags::SOLICITED,
+                ),
+            };
+            let tell = NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr };
+            write_ndisc(buffer, way, to, &tell)
+        }
+        _ => write_arp(buffer, way, true),
+    }
+}
+
+fn write_ndisc(
     buffer: &mut [u8],
-    from: &Address,
-    to: &Address,
-    reply: bool,
+    way: &Way,
+    (mac, ip): ([u8; 6], Ipv6Addr),
+    message: &NdiscRepr<'_>,
 ) -> Result<usize, SendError> {
-    let frame = room(buffer, ARP_FRAME)?;
-    let to_mac = if reply { EthernetAddress(to.mac) } else { EthernetAddress::BROADCAST };
-    let mut ethernet = EthernetFrame::new_unchecked(&mut *frame);
-    ethernet.set_src_addr(EthernetAddress(from.mac));
-    ethernet.set_dst_addr(to_mac);
-    ethernet.set_ethertype(EthernetProtocol::Arp);
+    let IpAddr::V6(source) = way.from.ip else {
+        return Err(SendError::Families { from: way.from.ip, to: ip.into() });
+    };
+    let start = way.shape().transport();
+    let length = start + message.buffer_len();
+    let frame = room(buffer, length)?;
+    let way = Way { to: Address::single(mac, ip.into()), ..*way };
+    write_ip(frame, &way, IpProtocol::Icmpv6, FROM_THE_LINK)?;
+    let mut packet = Icmpv6Packet::new_unchecked(&mut frame[start..]);
+    message.emit(&mut packet);
+    packet.fill_checksum(&source, &ip);
+    Ok(length)
+}
+
+/// Writes an ARP packet: a request goes to everybody and asks for `to.ip`; a reply goes to `to`.
+fn write_arp(buffer: &mut [u8], way: &Way, reply: bool) -> Result<usize, SendError> {
+    let Way { from, to, tag } = *way;
+    let (IpAddr::V4(source), IpAddr::V4(target)) = (from.ip, to.ip) else {
+        return Err(SendError::Families { from: from.ip, to: to.ip });
+    };
+    let length = way.shape().ip() + ARP;
+    let frame = room(buffer, length)?;
+    let mac = if reply { to.mac } else { [0xff; 6] };
+    let packet = write_ethernet(frame, (from.mac, mac), tag, EthernetProtocol::Arp);
     ArpRepr::EthernetIpv4 {
         operation: if reply { ArpOperation::Reply } else { ArpOperation::Request },
         source_hardware_addr: EthernetAddress(from.mac),
-        source_protocol_addr: from.ipv4,
+        source_protocol_addr: source,
         target_hardware_addr: EthernetAddress(if reply { to.mac } else { [0; 6] }),
-        target_protocol_addr: to.ipv4,
+        target_protocol_addr: target,
     }
-    .emit(&mut ArpPacket::new_unchecked(&mut frame[ETHERNET_HEADER..]));
-    Ok(ARP_FRAME)
+    .emit(&mut ArpPacket::new_unchecked(packet));
+    Ok(length)
 }
 
-/// Turns an echo request that [`classify`] has passed into its reply, in place: same identifier,
-/// sequence number and payload. `frame` ends where the packet ends.
-pub(crate) fn turn_echo(frame: &mut [u8], us: &Address) {
-    if let Some((mac, ipv4)) = sender(frame) {
-        write_ipv4(frame, us, &Address { mac, ipv4, prefix: 32 }, IpProtocol::Icmp);
-        let mut icmp = Icmpv4Packet::new_unchecked(&mut frame[ETHERNET_HEADER + IPV4_HEADER..]);
-        icmp.set_msg_type(Icmpv4Message::EchoReply);
-        icmp.fill_checksum();
-    }
-}
-
-/// The Ethernet and IPv4 source of a frame that is at least long enough for an echo header.
-fn sender(frame: &[u8]) -> Option<([u8; 6], Ipv4Addr)> {
-    let mac = <[u8; 6]>::try_from(frame.get(6..12)?).ok()?;
-    let ip = frame.get(ETHERNET_HEADER..UDP_PAYLOAD)?;
-    Some((mac, Ipv4Packet::new_unchecked(ip).src_addr()))
+/// Turns an echo request that [`classify`](crate::wire::classify) has passed into its reply, in place: same
+/// identifier, sequence number and payload. `frame` ends where the packet ends. Whether it was one.
+pub(crate) fn turn_echo(frame: &mut [u8], us: &Addresses) -> bool {
+    Way::back(frame, us).is_some_and(|way| finish_echo(frame, &way, true).is_ok())
 }
 
 /// Turns a UDP frame round in place: the addresses and ports change places, the payload stays, and
 /// with it the UDP checksum, which does not depend on the order of what it adds up. `frame` ends
 /// where the datagram ends. Its source becomes ourselves even if it was sent to everybody.
-pub(crate) fn turn_udp(frame: &mut [u8], way: &Way) {
-    let to_all = frame.get(30..34) != Some(way.from.ipv4.octets().as_slice());
-    write_ipv4(frame, &way.from, &way.to, IpProtocol::Udp);
-    let mut udp = UdpPacket::new_unchecked(&mut frame[ETHERNET_HEADER + IPV4_HEADER..]);
-    udp.set_src_port(way.ports.0);
-    udp.set_dst_port(way.ports.1);
+pub(crate) fn turn_udp(frame: &mut [u8], way: &Way, ports: Ports) -> Result<(), SendError> {
+    let shape = way.shape();
+    let to_all = shape.ends(frame).is_none_or(|(_, to)| to != way.from.ip);
+    write_ip(frame, way, IpProtocol::Udp, HOP_LIMIT)?;
+    let mut udp = UdpPacket::new_unchecked(&mut frame[shape.transport()..]);
+    udp.set_src_port(ports.0);
+    udp.set_dst_port(ports.1);
     if to_all {
-        udp.fill_checksum(&IpAddress::Ipv4(way.from.ipv4), &IpAddress::Ipv4(way.to.ipv4));
+        udp.fill_checksum(&way.from.ip.into(), &way.to.ip.into());
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Seen, classify};
+    use crate::wire::{Seen, classify, udp_source};
 
-    const US: Address =
-        Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
-    const PEER: Address =
-        Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+    const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
+    const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
+    const US6: Address = Address::v6(US.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 1], 64);
+    const PEER6: Address = Address::v6(PEER.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 2], 64);
 
-    fn datagram(to: &Address, payload: &[u8]) -> Vec<u8> {
-        let mut frame = vec![0; UDP_PAYLOAD + payload.len()];
-        frame[UDP_PAYLOAD..].copy_from_slice(payload);
-        let way = Way { from: PEER, to: *to, ports: (4000, 7) };
-        write_udp(&mut frame, &way, payload.len()).unwrap();
+    fn datagram(way: Way, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; way.shape().payload() + payload.len()];
+        put(&mut frame, way.shape(), payload).unwrap();
+        write_udp(&mut frame, &way, (4000, 7), payload.len()).unwrap();
         frame
     }
 
     #[test]
     fn a_frame_turned_round_is_a_valid_frame_for_its_sender() {
-        for to in [US, Address { mac: [0xff; 6], ipv4: Ipv4Addr::BROADCAST, ..US }] {
-            let mut frame = datagram(&to, b"hello");
-            let way = udp_way_back(&frame, &US).unwrap();
-            turn_udp(&mut frame, &way);
-            assert_eq!(classify(&frame, &PEER), Ok(Seen::Udp { port: 4000, end: 47 }));
-            assert_eq!(udp_source(&frame), Some((US.ipv4, 7)));
-            assert_eq!(&frame[UDP_PAYLOAD..], b"hello");
+        let all = Address { mac: [0xff; 6], ip: IpAddr::from([255; 4]), ..US };
+        let nodes = Address::single(group_mac(ALL_NODES), ALL_NODES.into());
+        for (us, peer, to) in
+            [(US, PEER, US), (US, PEER, all), (US6, PEER6, US6), (US6, PEER6, nodes)]
+        {
+            for tag in [None, Some(100)] {
+                let host = |address: Address| {
+                    let host = Addresses::from(address);
+                    if tag.is_some() { host.in_vlan(100).unwrap() } else { host }
+                };
+                let mut frame = datagram(Way { from: peer, to, tag }, b"hello");
+                let (way, ports) = udp_way_back(&frame, &host(us)).unwrap();
+                turn_udp(&mut frame, &way, ports).unwrap();
+                let seen = classify(&frame, &host(peer));
+                assert_eq!(seen, Ok(Seen::Udp { port: 4000, end: frame.len() }));
+                assert_eq!(udp_source(&frame), Some((us.ip, 7).into()));
+                assert!(frame.ends_with(b"hello"));
+            }
         }
     }
 
     #[test]
     fn there_is_no_way_back_to_port_0_or_from_no_datagram() {
-        let mut frame = datagram(&US, b"hello");
-        frame[34..36].fill(0);
-        assert!(udp_way_back(&frame, &US).is_none());
-        for length in 0..38 {
-            assert!(udp_way_back(&frame[..length], &US).is_none());
+        for (us, peer) in [(US, PEER), (US6, PEER6)] {
+            let mut frame = datagram(Way { from: peer, to: us, tag: None }, b"hello");
+            let start = Shape::of(&frame).unwrap().transport();
+            let us = Addresses::from(us);
+            assert!(udp_way_back(&frame, &us).is_some());
+            frame[start..start + 2].fill(0);
+            assert!(udp_way_back(&frame, &us).is_none());
+            for length in 0..start + 4 {
+                assert!(udp_way_back(&frame[..length], &us).is_none());
+            }
         }
+    }
+
+    #[test]
+    fn two_families_make_no_packet() {
+        let mixed = Way { from: US, to: PEER6, tag: None };
+        let mut buffer = [0; 128];
+        assert!(matches!(
+            write_udp(&mut buffer, &mixed, (1, 2), 0),
+            Err(SendError::Families { from, to }) if from == US.ip && to == PEER6.ip
+        ));
+        assert!(write_request(&mut buffer, &mixed).is_err());
+        assert!(write_reply(&mut buffer, &mixed).is_err());
+        assert!(write_echo(&mut buffer, &mixed, (1, 1), 0).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! What goes wrong with a frame from the wire is no error but a [`Fate`](crate::Fate), which is
 //! counted: a peer must not be able to make the receive path fail.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Why a socket could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +51,7 @@ impl std::fmt::Display for Taken {
 pub enum SendError {
     /// Nobody has told us this host's Ethernet address, or it is outside our network.
     #[error("no Ethernet address is known for {0}")]
-    NoNeighbour(Ipv4Addr),
+    NoNeighbour(IpAddr),
     /// More bytes than the frame, or the buffer to build it in, can hold.
     #[error("{length} bytes do not fit: at most {room}")]
     TooLong {
@@ -60,7 +60,15 @@ pub enum SendError {
         /// Bytes there are.
         room: usize,
     },
-    /// The message came from where no answer can go: port 0, or bytes that are no IPv4 UDP frame.
+    /// One end has an IPv4 address and the other an IPv6 address.
+    #[error("{from} cannot send to {to}: one address is IPv4, the other IPv6")]
+    Families {
+        /// The sender's.
+        from: IpAddr,
+        /// The receiver's.
+        to: IpAddr,
+    },
+    /// The message came from where no answer can go: port 0, or bytes that are no UDP frame.
     #[error("the sender of this message cannot be answered")]
     Unanswerable,
     /// The stack has no queue to send on.

@@ -16,35 +16,51 @@ pub enum Fate {
     Delivered,
     /// The stack answered it: an ARP request for us.
     AnsweredArp,
-    /// The stack answered it: an ICMP echo request for us, that is, a ping.
+    /// The stack answered it: a neighbour solicitation, which is IPv6's ARP request. Also one that asks
+    /// whether an address of ours is free.
+    AnsweredNdisc,
+    /// The stack answered it: an ICMP or ICMPv6 echo request for us, that is, a ping.
     AnsweredPing,
-    /// It was for the stack alone: an ARP reply, whose sender is now a known neighbour.
+    /// It was for the stack alone: an ARP reply, or a neighbour advertisement, whose sender is a known
+    /// neighbour now if we asked for him.
     Learned,
     /// It ends before its headers do, or before the length they promise.
     Truncated,
     /// A header's length field contradicts itself or the length around it.
     BadLength,
-    /// A header field has a value that no valid packet has: an IP version other than 4, an ARP
-    /// sender that is no host.
+    /// A header field has a value that no valid packet has: another IP version than the Ethernet header
+    /// says, an ARP sender that is no host, a neighbour solicitation that was forwarded (hop limit below 255).
     BadHeader,
-    /// The IPv4, ICMP or UDP checksum is wrong.
+    /// The IPv4, ICMP, UDP or TCP checksum is wrong; or it is UDP over IPv6 and has none.
     BadChecksum,
     /// Its source is no host that can have sent it: a group, a loopback address, ourselves.
     BadSource,
-    /// It is IPv6, which is not served. An operating system sends some as soon as a link is up.
+    /// It is IPv6, and the stack has no IPv6 address. An operating system sends some as soon as a link is
+    /// up.
     Ipv6,
-    /// It is for a group of hosts (Ethernet multicast), and the stack joins none.
+    /// It is for a group of hosts (Ethernet multicast) that the stack is not in: it is in none but IPv6's
+    /// group of all nodes and those in which its own addresses are asked for.
     Multicast,
-    /// It is for another Ethernet or IPv4 address, or an echo request for everybody, which is not
+    /// It is for another Ethernet or IP address, or an IPv4 echo request for everybody, which is not
     /// answered (RFC 1122, 3.2.2.6, leaves the choice).
     NotForUs,
-    /// It has a VLAN tag. Tagged networks are not served.
+    /// Its VLAN tag is not ours, or it has two of them, or one of providers (802.1ad).
     Vlan,
+    /// It has no VLAN tag, and the stack is in a VLAN. A tag of VLAN 0, which only says a priority, is none.
+    Untagged,
     /// It has IPv4 options.
     IpOptions,
+    /// It has an IPv6 extension header: hop-by-hop or destination options, routing, authentication or
+    /// another. None is skipped. (A fragment header counts as [`Fragment`](Fate::Fragment).)
+    ExtensionHeader,
     /// It is a fragment. Nothing is reassembled: buffers for it would be a peer's to fill.
     Fragment,
-    /// Neither ARP nor IP; or neither UDP nor TCP nor an ICMP echo request.
+    /// A router says that a packet of ours was too large for the path behind it (ICMPv6). It is not
+    /// followed: TCP keeps to 1280 bytes beyond its own network (RFC 8200, 5), and a datagram's size is its
+    /// service's.
+    PacketTooBig,
+    /// Neither ARP nor IP; or neither UDP nor TCP nor an ICMP echo request, nor a neighbour solicitation or
+    /// advertisement.
     UnknownProtocol,
     /// No socket has its UDP port, where no ICMP error is sent, so that a flood is not doubled; or it is
     /// TCP, and no worker is open.
@@ -57,9 +73,10 @@ pub enum Fate {
 
 impl Fate {
     /// Every fate, in the order of the counters.
-    pub const ALL: [Fate; 19] = [
+    pub const ALL: [Fate; 23] = [
         Fate::Delivered,
         Fate::AnsweredArp,
+        Fate::AnsweredNdisc,
         Fate::AnsweredPing,
         Fate::Learned,
         Fate::Truncated,
@@ -71,8 +88,11 @@ impl Fate {
         Fate::Multicast,
         Fate::NotForUs,
         Fate::Vlan,
+        Fate::Untagged,
         Fate::IpOptions,
+        Fate::ExtensionHeader,
         Fate::Fragment,
+        Fate::PacketTooBig,
         Fate::UnknownProtocol,
         Fate::NoPort,
         Fate::SocketFull,
@@ -84,6 +104,7 @@ impl Fate {
         match self {
             Fate::Delivered => "delivered",
             Fate::AnsweredArp => "answered_arp",
+            Fate::AnsweredNdisc => "answered_ndisc",
             Fate::AnsweredPing => "answered_ping",
             Fate::Learned => "learned",
             Fate::Truncated => "truncated",
@@ -95,8 +116,11 @@ impl Fate {
             Fate::Multicast => "multicast",
             Fate::NotForUs => "not_for_us",
             Fate::Vlan => "vlan",
+            Fate::Untagged => "untagged",
             Fate::IpOptions => "ip_options",
+            Fate::ExtensionHeader => "extension_header",
             Fate::Fragment => "fragment",
+            Fate::PacketTooBig => "packet_too_big",
             Fate::UnknownProtocol => "unknown_protocol",
             Fate::NoPort => "no_port",
             Fate::SocketFull => "socket_full",
@@ -104,9 +128,14 @@ impl Fate {
         }
     }
 
+    /// Whether the stack answered it itself.
+    pub const fn is_answer(self) -> bool {
+        matches!(self, Fate::AnsweredArp | Fate::AnsweredNdisc | Fate::AnsweredPing)
+    }
+
     /// Whether the frame was dropped, that is, did nobody any good.
     pub const fn is_drop(self) -> bool {
-        !matches!(self, Fate::Delivered | Fate::AnsweredArp | Fate::AnsweredPing | Fate::Learned)
+        !matches!(self, Fate::Delivered | Fate::Learned) && !self.is_answer()
     }
 }
 
@@ -156,7 +185,7 @@ impl Counters {
 
     /// Frames that the stack answered itself.
     pub const fn answered(&self) -> u64 {
-        self.of(Fate::AnsweredArp) + self.of(Fate::AnsweredPing)
+        self.of(Fate::AnsweredArp) + self.of(Fate::AnsweredNdisc) + self.of(Fate::AnsweredPing)
     }
 
     /// The drop counters by name, each with its count, zeros included.
@@ -211,7 +240,7 @@ mod tests {
             assert_eq!(counters.of(fate), times as u64, "{}", fate.name());
         }
         assert_eq!(counters.frames, counters.accounted());
-        assert_eq!(counters.dropped(), counters.frames - (1 + 2 + 3));
+        assert_eq!(counters.dropped(), counters.frames - (1 + 2 + 3 + 4));
         let mut names: Vec<_> = Fate::ALL.into_iter().map(Fate::name).collect();
         names.sort_unstable();
         names.dedup();

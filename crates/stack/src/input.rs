@@ -10,12 +10,13 @@ use napkin_core::Pressure;
 use napkin_nic::{Frame, Transmitter};
 use napkin_policy::{MILLISECOND, Ns};
 
+use crate::emit::{self, Way};
 use crate::queues::Entry;
 use crate::receiver::Arrival;
 use crate::tables::Tables;
 use crate::tcp::flow_hash;
 use crate::wire::{self, Seen};
-use crate::{Address, Fate, Receiver, Stack, emit};
+use crate::{Address, Fate, Receiver, Stack};
 
 /// How long a receiver counts as active for a queue after that queue last had a frame for it. Only
 /// active receivers can keep a queue from being full: one that was served once, long ago, is not
@@ -106,7 +107,7 @@ impl Input {
             let end = frame.len();
             return self.feed(receiver, Arrival { frame, end }, now);
         }
-        let us = self.stack.address();
+        let us = self.stack.addresses();
         match wire::classify(&frame, us) {
             Err(fate) => fate,
             Ok(Seen::Udp { port, end }) => match tables.udp(port) {
@@ -122,20 +123,32 @@ impl Input {
             }
             Ok(Seen::Echo { end }) => {
                 frame.set_len(end);
-                emit::turn_echo(&mut frame, us);
-                self.answer(&frame, now, Fate::AnsweredPing)
+                match emit::turn_echo(&mut frame, us) {
+                    true => self.answer(&frame, now, Fate::AnsweredPing),
+                    false => Fate::AnswerFailed,
+                }
             }
-            Ok(Seen::ArpRequest { mac, ipv4 }) => {
-                self.stack.neighbours.learn(ipv4, mac);
-                let mut reply = [0; wire::ARP_FRAME];
-                let to = Address { mac, ipv4, prefix: 32 };
-                match emit::write_arp(&mut reply, us, &to, true) {
-                    Ok(length) => self.answer(&reply[..length], now, Fate::AnsweredArp),
+            Ok(Seen::Asked { mac, ip, target, told }) => {
+                if told {
+                    self.stack.neighbours.learn(ip, mac);
+                }
+                let from = Address::single(us.mac(), target);
+                let way = Way { from, to: Address::single(mac, ip), tag: us.vlan() };
+                let mut reply = [0; wire::RESOLVE_FRAME];
+                let sent = match target.is_ipv4() {
+                    true => Fate::AnsweredArp,
+                    false => Fate::AnsweredNdisc,
+                };
+                match emit::write_reply(&mut reply, &way) {
+                    Ok(length) => self.answer(&reply[..length], now, sent),
                     Err(_) => Fate::AnswerFailed,
                 }
             }
-            Ok(Seen::ArpReply { mac, ipv4 }) => {
-                self.stack.neighbours.learn(ipv4, mac);
+            Ok(Seen::Told { mac, ip, overrides, asked }) => {
+                match asked {
+                    true => self.stack.neighbours.advertised(ip, mac, overrides),
+                    false => self.stack.neighbours.learn(ip, mac),
+                }
                 Fate::Learned
             }
         }

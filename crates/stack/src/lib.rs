@@ -1,17 +1,18 @@
 //! Ethernet to UDP and TCP, and the sockets at the end of it.
 //!
-//! Whoever owns a packet queue hands its frames to that queue's [`Input`]; ARP and ICMP echo
-//! requests are answered on the spot, UDP datagrams, TCP segments and whole frames go to the
+//! Whoever owns a packet queue hands its frames to that queue's [`Input`]; ARP requests, neighbour
+//! solicitations and echo requests are answered on the spot, UDP datagrams, TCP segments and whole frames go to the
 //! [`Receiver`]s of sockets, and everything else is dropped under a name ([`Fate`]). Any number of queues deliver at
 //! the same time: on the packet path nothing is locked and nothing allocated.
 //!
 //! The stack knows no threads, no clocks and no devices. Time is an argument; whoever waits for a
 //! socket is told through [`Listener`]; frames leave through a
-//! [`Transmitter`](napkin_nic::Transmitter). Not here: routes, fragments, IPv4 options, VLANs,
-//! IPv6, and ICMP errors. Each of them is a named drop or a named error.
+//! [`Transmitter`](napkin_nic::Transmitter). IPv4 and IPv6 are one code, on an Ethernet
+//! in a VLAN or not. Not here: routes (routers' advertisements among them), fragments, IPv4 options, IPv6
+//! extension headers, ICMP errors, groups of multicast (MLD, IGMP), duplicate address detection for
+//! ourselves (that of others is answered). What of them is received is a named drop or a named error.
 //!
 //! ```
-//! use std::net::Ipv4Addr;
 //! use std::sync::Arc;
 //! use napkin_nic::{Pool, SendError, Transmitter};
 //! use napkin_stack::{Address, FrameBuilder, Input, Stack};
@@ -21,8 +22,8 @@
 //!     fn send(&self, _frame: &[u8], _now: u64) -> Result<(), SendError> { Ok(()) }
 //! }
 //!
-//! let us = Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
-//! let peer = Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+//! let us = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
+//! let peer = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 //! let stack = Stack::new(us);
 //! let socket = stack.bind_udp(7, 128)?;
 //! let mut input = Input::new(Arc::clone(&stack), 513, Arc::new(Nowhere));
@@ -34,14 +35,14 @@
 //!
 //! let datagram = socket.try_recv().unwrap();
 //! assert_eq!(datagram.payload(), b"hello");
-//! assert_eq!(datagram.source(), (peer.ipv4, 4000));
+//! assert_eq!(datagram.source(), (peer.ip, 4000).into());
 //! socket.echo(datagram, 0)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
-mod address;
+pub mod address;
 pub mod builder;
 mod emit;
 pub mod error;
@@ -58,7 +59,7 @@ pub mod tcp;
 pub mod udp;
 pub mod wire;
 
-pub use address::Address;
+pub use address::{Address, AddressError, Addresses};
 pub use builder::FrameBuilder;
 pub use error::{BindError, SendError};
 pub use fate::{Counters, Fate};

@@ -1,76 +1,173 @@
 //! Who on our network has which Ethernet address.
 //!
-//! Learned on the packet path by any queue and read by any sender, so every entry is one atomic
-//! word and nothing is ever locked or allocated. The table is direct-mapped: the low 8 bits of a
-//! host's number choose the entry, the next 16 are stored beside the 48 bits of its Ethernet
-//! address. Host numbers therefore have 24 bits: in a network wider than /8 only hosts that agree
-//! with us in the first 8 bits are remembered. Of two hosts with the same entry the later one stays.
+//! Learned on the packet path by any queue and read by any sender, so nothing is ever locked or
+//! allocated: each entry has a version, which is odd while somebody writes it. Who finds it so does
+//! not wait: what is told is told again, and whoever asks finds the neighbour unknown for that moment.
 //!
-//! Entries do not age. A host that changes its Ethernet address says so with its next ARP request.
+//! Anybody can invent neighbours, and an IPv6 network has room for more than any table. So the table has
+//! a fixed size, where a host's entry is comes from a hash whose key nobody knows, and what was merely
+//! told never takes the place of a host that the application has asked for
+//! ([`Stack::resolve`](crate::Stack::resolve)): a flood pushes out itself. Answers need no entry at all.
+//!
+//! Entries do not age. A host that changes its Ethernet address says so with its next ARP request,
+//! neighbour solicitation, or advertisement with the override flag.
 
-use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use crate::Address;
+use crate::Addresses;
+use crate::address::can_be_host;
 
 /// Entries of the table, and the most neighbours that are known at once.
 pub const NEIGHBOURS: usize = 256;
 
-const TAG_SHIFT: u32 = 48;
+/// Entries among which a host has its own.
+const WAYS: usize = 4;
+
+/// In an entry's word: the application has asked for this host. The Ethernet address is in the low 48
+/// bits, 0 while there is none; a word of 0 is an empty entry.
+const ASKED: u64 = 1 << 63;
+const MAC: u64 = (1 << 48) - 1;
 
 pub(crate) struct Neighbours {
-    ours: Address,
-    /// Tag in the upper 16 bits, Ethernet address in the lower 48; 0 is an empty entry, for the
-    /// all-zero Ethernet address is never learned.
-    entries: [AtomicU64; NEIGHBOURS],
+    ours: Addresses,
+    key: RandomState,
+    entries: [Entry; NEIGHBOURS],
+    /// Chooses who gives way.
+    turn: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Entry {
+    version: AtomicU64,
+    ip: [AtomicU64; 2],
+    word: AtomicU64,
+}
+
+impl Entry {
+    /// Whose entry it is, and its word; `None` while it is being written.
+    fn read(&self) -> Option<(u128, u64)> {
+        let version = self.version.load(Ordering::Acquire);
+        let [high, low] = [0, 1].map(|half: usize| self.ip[half].load(Ordering::Relaxed));
+        let word = self.word.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let same = version % 2 == 0 && self.version.load(Ordering::Relaxed) == version;
+        same.then_some((u128::from(high) << 64 | u128::from(low), word))
+    }
+
+    /// Writes it, unless somebody else does or it is no longer as it was `seen`.
+    fn write(&self, seen: (u128, u64), ip: u128, word: u64) {
+        let version = self.version.load(Ordering::Relaxed);
+        let begun = |version: u64| {
+            self.version.compare_exchange(
+                version,
+                version + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            )
+        };
+        if version % 2 != 0 || self.read() != Some(seen) || begun(version).is_err() {
+            return;
+        }
+        fence(Ordering::Release);
+        self.ip[0].store((ip >> 64) as u64, Ordering::Relaxed);
+        self.ip[1].store(ip as u64, Ordering::Relaxed);
+        self.word.store(word, Ordering::Relaxed);
+        self.version.store(version + 2, Ordering::Release);
+    }
 }
 
 impl Neighbours {
-    pub(crate) fn new(ours: Address) -> Neighbours {
-        Neighbours { ours, entries: [const { AtomicU64::new(0) }; NEIGHBOURS] }
+    pub(crate) fn new(ours: Addresses) -> Neighbours {
+        Neighbours {
+            ours,
+            key: RandomState::new(),
+            entries: std::array::from_fn(|_| Entry::default()),
+            turn: AtomicUsize::new(0),
+        }
     }
 
     /// Remembers a neighbour; what cannot be one (a group's Ethernet address, a host of another
     /// network, ourselves) is ignored.
-    pub(crate) fn learn(&self, ipv4: Ipv4Addr, mac: [u8; 6]) {
-        let group = mac[0] & 1 != 0;
-        if group || mac == [0; 6] {
-            return;
-        }
-        if let Some((entry, tag)) = self.place(ipv4) {
-            let word = tag << TAG_SHIFT | to_word(mac);
-            // Most packets say what is known already; reading first keeps the line shared.
-            if entry.load(Ordering::Relaxed) != word {
-                entry.store(word, Ordering::Relaxed);
-            }
+    pub(crate) fn learn(&self, ip: IpAddr, mac: [u8; 6]) {
+        if let Some(mac) = to_word(mac) {
+            self.change(ip, |known| Some(known.unwrap_or(0) & ASKED | mac));
         }
     }
 
+    /// What a neighbour advertisement says: it makes no entry (RFC 4861, 7.2.5), and another address than
+    /// the one that is known counts only if it `overrides` that.
+    pub(crate) fn advertised(&self, ip: IpAddr, mac: [u8; 6], overrides: bool) {
+        if let Some(mac) = to_word(mac) {
+            self.change(ip, |known| {
+                known.filter(|word| overrides || word & MAC == 0).map(|word| word & ASKED | mac)
+            });
+        }
+    }
+
+    /// Keeps a place for a neighbour that is being asked for.
+    pub(crate) fn ask(&self, ip: IpAddr) {
+        self.change(ip, |known| Some(known.unwrap_or(0) | ASKED));
+    }
+
     /// The Ethernet address of a neighbour, if known.
-    pub(crate) fn find(&self, ipv4: Ipv4Addr) -> Option<[u8; 6]> {
-        let (entry, tag) = self.place(ipv4)?;
-        let word = entry.load(Ordering::Relaxed);
-        let mac = word & ((1 << TAG_SHIFT) - 1);
-        (mac != 0 && word >> TAG_SHIFT == tag).then(|| from_word(mac))
+    pub(crate) fn find(&self, ip: IpAddr) -> Option<[u8; 6]> {
+        let ip = self.number(ip)?;
+        let mut found = self.places(ip).iter().filter_map(Entry::read);
+        let (_, word) = found.find(|(other, word)| *other == ip && *word != 0)?;
+        from_word(word)
     }
 
     /// How many neighbours are known.
     pub(crate) fn known(&self) -> usize {
-        self.entries.iter().filter(|entry| entry.load(Ordering::Relaxed) != 0).count()
+        self.entries.iter().filter_map(Entry::read).filter(|(_, word)| word & MAC != 0).count()
     }
 
-    /// Where a host's entry is, with the tag that makes it this host's and no other's.
-    fn place(&self, ipv4: Ipv4Addr) -> Option<(&AtomicU64, u64)> {
-        let ours = self.ours.ipv4;
-        if !self.ours.on_link(ipv4) || self.ours.is_broadcast(ipv4) || ipv4 == ours {
-            return None;
+    /// Gives a host's entry the word that `next` makes of the one it has. A host without one gets that of
+    /// another if none is empty: first of one that nobody has asked for.
+    fn change(&self, ip: IpAddr, next: impl FnOnce(Option<u64>) -> Option<u64>) {
+        let Some(ip) = self.number(ip) else { return };
+        let places = self.places(ip);
+        let mut seen = [None; WAYS];
+        seen.iter_mut().zip(places).for_each(|(seen, entry)| *seen = entry.read());
+        let own =
+            |it: &Option<(u128, u64)>| it.is_some_and(|(other, word)| other == ip && word != 0);
+        let own = seen.iter().position(own);
+        let known = own.and_then(|at| seen[at]).map(|(_, word)| word);
+        let Some(word) = next(known) else { return };
+        // Most packets say what is known already; not writing it keeps the line shared.
+        if known == Some(word) {
+            return;
         }
-        if ipv4.octets()[0] != ours.octets()[0] {
-            return None;
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let any = |may: &dyn Fn(u64) -> bool| {
+            (0..WAYS)
+                .map(|way| (turn + way) % WAYS)
+                .find(|at| seen[*at].is_some_and(|it| may(it.1)))
+        };
+        let at = own.or_else(|| any(&|word| word == 0)).or_else(|| any(&|word| word & ASKED == 0));
+        let at = at.or_else(|| (word & ASKED != 0).then(|| any(&|_| true)).flatten());
+        if let Some((at, seen)) = at.and_then(|at| Some((at, seen[at]?))) {
+            places[at].write(seen, ip, word);
         }
-        let [_, high, middle, low] = ipv4.octets();
-        let tag = u64::from(u16::from_be_bytes([high, middle]));
-        Some((&self.entries[usize::from(low)], tag))
+    }
+
+    /// The entries of which one is this host's.
+    fn places(&self, ip: u128) -> &[Entry] {
+        let set = self.key.hash_one(ip) as usize % (NEIGHBOURS / WAYS);
+        &self.entries[set * WAYS..][..WAYS]
+    }
+
+    /// A host that can be a neighbour, as a number; IPv4's are never IPv6's.
+    fn number(&self, ip: IpAddr) -> Option<u128> {
+        let ours = &self.ours;
+        let can =
+            can_be_host(ip) && ours.on_link(ip) && !ours.is_broadcast(ip) && !ours.is_ours(ip);
+        can.then(|| match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(ip) => Ipv6Addr::to_bits(ip),
+        })
     }
 }
 
@@ -80,66 +177,125 @@ impl std::fmt::Debug for Neighbours {
     }
 }
 
-fn to_word(mac: [u8; 6]) -> u64 {
-    mac.iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
+/// A host's Ethernet address as a number; `None` for a group's, and for none.
+fn to_word(mac: [u8; 6]) -> Option<u64> {
+    let word = mac.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    (mac[0] & 1 == 0 && word != 0).then_some(word)
 }
 
-fn from_word(word: u64) -> [u8; 6] {
+fn from_word(word: u64) -> Option<[u8; 6]> {
     let [_, _, mac @ ..] = word.to_be_bytes();
-    mac
+    (mac != [0; 6]).then_some(mac)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Address;
+
+    const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
     fn table(prefix: u8) -> Neighbours {
-        let ipv4 = Ipv4Addr::new(10, 0, 0, 1);
-        Neighbours::new(Address { mac: [2, 0, 0, 0, 0, 1], ipv4, prefix })
+        let ours = Addresses::from(Address::v4(OURS, [10, 0, 0, 1], prefix));
+        Neighbours::new(ours.with(ip("fd00::1"), 64).unwrap())
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect(text)
     }
 
     #[test]
     fn what_was_learned_is_found_and_the_latest_counts() {
         let table = table(16);
-        let peer = Ipv4Addr::new(10, 0, 7, 9);
-        assert_eq!(table.find(peer), None);
-        table.learn(peer, [2, 1, 2, 3, 4, 5]);
-        assert_eq!(table.find(peer), Some([2, 1, 2, 3, 4, 5]));
-        table.learn(peer, [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
-        assert_eq!(table.find(peer), Some([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]));
-        assert_eq!(table.known(), 1);
+        for peer in [ip("10.0.7.9"), ip("fd00::9")] {
+            assert_eq!(table.find(peer), None);
+            table.learn(peer, [2, 1, 2, 3, 4, 5]);
+            assert_eq!(table.find(peer), Some([2, 1, 2, 3, 4, 5]));
+            table.learn(peer, [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
+            assert_eq!(table.find(peer), Some([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]));
+        }
+        assert_eq!(table.known(), 2);
     }
 
     #[test]
-    fn two_hosts_of_one_entry_are_never_mistaken_for_each_other() {
-        let table = table(16);
-        table.learn(Ipv4Addr::new(10, 0, 7, 9), [2, 0, 0, 0, 0, 7]);
-        assert_eq!(table.find(Ipv4Addr::new(10, 0, 8, 9)), None);
-        table.learn(Ipv4Addr::new(10, 0, 8, 9), [2, 0, 0, 0, 0, 8]);
-        assert_eq!(table.find(Ipv4Addr::new(10, 0, 7, 9)), None);
-        assert_eq!(table.find(Ipv4Addr::new(10, 0, 8, 9)), Some([2, 0, 0, 0, 0, 8]));
+    fn an_advertisement_that_nobody_asked_for_teaches_nothing() {
+        let (table, peer) = (table(16), ip("fd00::9"));
+        table.advertised(peer, [2, 0, 0, 0, 0, 9], true);
+        assert_eq!(table.find(peer), None);
+        table.ask(peer);
+        assert_eq!((table.find(peer), table.known()), (None, 0));
+        table.advertised(peer, [2, 0, 0, 0, 0, 9], false);
+        assert_eq!(table.find(peer), Some([2, 0, 0, 0, 0, 9]));
+        table.advertised(peer, [2, 0, 0, 0, 0, 8], false);
+        assert_eq!(table.find(peer), Some([2, 0, 0, 0, 0, 9]), "it does not override");
+        table.advertised(peer, [2, 0, 0, 0, 0, 8], true);
+        assert_eq!(table.find(peer), Some([2, 0, 0, 0, 0, 8]));
     }
 
     #[test]
     fn strangers_groups_and_ourselves_are_not_learned() {
-        let wide = table(0);
-        wide.learn(Ipv4Addr::new(11, 0, 0, 9), [2, 0, 0, 0, 0, 9]);
         let table = table(24);
-        table.learn(Ipv4Addr::new(10, 0, 1, 9), [2, 0, 0, 0, 0, 9]);
-        table.learn(Ipv4Addr::new(10, 0, 0, 1), [2, 0, 0, 0, 0, 9]);
-        table.learn(Ipv4Addr::new(10, 0, 0, 255), [2, 0, 0, 0, 0, 9]);
-        table.learn(Ipv4Addr::new(10, 0, 0, 9), [0xff; 6]);
+        for nobody in [
+            "10.0.1.9",
+            "10.0.0.1",
+            "10.0.0.255",
+            "224.0.0.1",
+            "0.0.0.0",
+            "fd00:0:0:1::9",
+            "fd00::1",
+            "fe80::9",
+            "ff02::1",
+            "::",
+            "::ffff:10.0.0.9",
+        ] {
+            table.learn(ip(nobody), [2, 0, 0, 0, 0, 9]);
+            table.ask(ip(nobody));
+        }
+        table.learn(ip("10.0.0.9"), [0xff; 6]);
+        table.learn(ip("10.0.0.9"), [0; 6]);
         assert_eq!(table.known(), 0);
-        table.learn(Ipv4Addr::new(10, 0, 0, 9), [0; 6]);
-        assert_eq!((wide.known(), table.known()), (0, 0));
+        assert!(table.entries.iter().all(|entry| entry.read() == Some((0, 0))));
     }
 
     #[test]
-    fn a_flood_of_neighbours_stays_within_the_table() {
+    fn a_flood_of_neighbours_stays_within_the_table_and_leaves_whom_we_asked_for() {
         let table = table(8);
-        for host in 2..100_000u32 {
-            table.learn(Ipv4Addr::from_bits(10 << 24 | host), [2, 0, 0, 0, 0, 1]);
+        let asked: Vec<IpAddr> = (2..10).map(|n| ip(&format!("fd00::{n}"))).collect();
+        for peer in &asked {
+            table.ask(*peer);
+            table.learn(*peer, [2, 0, 0, 0, 0, 7]);
+        }
+        for host in 0x100..100_000u32 {
+            let four = std::net::Ipv4Addr::from_bits(10 << 24 | host).into();
+            let six = Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(host)).into();
+            for invented in [four, six] {
+                table.learn(invented, [2, 0, 0, 0, 0, 1]);
+            }
         }
         assert!(table.known() <= NEIGHBOURS);
+        // Eight of 64 sets of four: more than four of them in one is one chance in thousands; those that
+        // are there stay.
+        let kept =
+            asked.iter().filter(|peer| table.find(**peer) == Some([2, 0, 0, 0, 0, 7])).count();
+        assert!(kept >= 4, "{kept}");
+        for host in 0..100_000u128 {
+            table.ask(Ipv6Addr::from_bits(0xfd00 << 112 | 1 << 32 | host).into());
+        }
+        assert!(table.known() <= NEIGHBOURS, "whoever asks for everybody pushes out himself");
+    }
+
+    #[test]
+    fn two_hosts_are_never_mistaken_for_each_other() {
+        let table = table(8);
+        for host in 0x100..0x2000u32 {
+            let peer = std::net::Ipv4Addr::from_bits(10 << 24 | host).into();
+            let [.., high, low] = host.to_be_bytes();
+            table.learn(peer, [2, 0, 0, 0, high, low]);
+        }
+        for host in 0x100..0x2000u32 {
+            let peer = std::net::Ipv4Addr::from_bits(10 << 24 | host).into();
+            let [.., high, low] = host.to_be_bytes();
+            assert!(table.find(peer).is_none_or(|mac| mac == [2, 0, 0, 0, high, low]));
+        }
     }
 }

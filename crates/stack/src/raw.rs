@@ -9,8 +9,8 @@ use std::sync::Arc;
 use napkin_nic::Frame;
 use napkin_policy::Ns;
 
-use crate::emit::{self, Way};
-use crate::wire::{ETHERNET_HEADER, IPV4_HEADER, UDP_HEADER};
+use crate::emit::{self, Ports, Way};
+use crate::wire::UDP_HEADER;
 use crate::{Exchange, RawFilter, Receiver, SendError, Socket, Stack};
 
 /// A socket that takes whole frames. Dropping it closes it: its frames belong to the protocols
@@ -65,11 +65,11 @@ impl RawSocket {
     /// Turns a UDP frame round in place, with its payload, and sends it: from us to its sender.
     ///
     /// # Errors
-    /// If it is no IPv4 UDP frame whose sender can be answered, or the queue does not take it.
+    /// If it is no UDP frame whose sender can be answered, or the queue does not take it.
     pub fn reply_in_place(&self, mut frame: Frame, now: Ns) -> Result<(), SendError> {
-        let sent = self.way_back(&frame).and_then(|(way, end)| {
+        let sent = self.way_back(&frame).and_then(|(way, ports, end)| {
             frame.set_len(end);
-            emit::turn_udp(&mut frame, &way);
+            emit::turn_udp(&mut frame, &way, ports)?;
             self.transmit(&frame, now)
         });
         self.stack.counted(sent)
@@ -78,12 +78,12 @@ impl RawSocket {
     /// Answers a UDP frame with another payload, in its own buffer.
     ///
     /// # Errors
-    /// If it is no IPv4 UDP frame whose sender can be answered, the payload is longer than
+    /// If it is no UDP frame whose sender can be answered, the payload is longer than
     /// [`PAYLOAD_LIMIT`](crate::PAYLOAD_LIMIT), or the queue does not take it.
     pub fn reply_with(&self, mut frame: Frame, payload: &[u8], now: Ns) -> Result<(), SendError> {
-        let sent = self.way_back(&frame).and_then(|(way, _)| {
-            crate::builder::put(frame.buffer(), payload)?;
-            let length = emit::write_udp(frame.buffer(), &way, payload.len())?;
+        let sent = self.way_back(&frame).and_then(|(way, ports, _)| {
+            emit::put(frame.buffer(), way.shape(), payload)?;
+            let length = emit::write_udp(frame.buffer(), &way, ports, payload.len())?;
             frame.set_len(length);
             self.transmit(&frame, now)
         });
@@ -96,13 +96,14 @@ impl RawSocket {
 
     /// Where a frame goes back to, and where its datagram ends. Nobody has looked at it yet, so its
     /// length field is checked here.
-    fn way_back(&self, frame: &[u8]) -> Result<(Way, usize), SendError> {
-        let start = ETHERNET_HEADER + IPV4_HEADER;
-        let way = emit::udp_way_back(frame, self.stack.address());
+    fn way_back(&self, frame: &[u8]) -> Result<(Way, Ports, usize), SendError> {
+        let way = emit::udp_way_back(frame, self.stack.addresses());
+        let (way, ports) = way.ok_or(SendError::Unanswerable)?;
+        let start = way.shape().transport();
         let length = frame.get(start + 4..start + 6).map(|b| u16::from_be_bytes([b[0], b[1]]));
-        match (way, length.map(usize::from)) {
-            (Some(way), Some(length)) if length >= UDP_HEADER && start + length <= frame.len() => {
-                Ok((way, start + length))
+        match length.map(usize::from) {
+            Some(length) if length >= UDP_HEADER && start + length <= frame.len() => {
+                Ok((way, ports, start + length))
             }
             _ => Err(SendError::Unanswerable),
         }

@@ -37,7 +37,7 @@ pub trait Message {
     fn arrived(&self) -> Ns;
 
     /// The UDP source and destination port: from where it came, and to which of ours. `None` for a
-    /// raw socket's frame that is no IPv4 UDP.
+    /// raw socket's frame that is no UDP.
     fn ports(&self) -> Option<(u16, u16)>;
 }
 

@@ -1,11 +1,11 @@
-//! What all queues and sockets of one network address share.
+//! What all queues and sockets of one host share.
 //!
 //! The tables are replaced whole, under a mutex, when a socket opens or closes or a queue comes or
 //! goes; the packet path reads them without a lock. There is no thread here and no clock: queues are
 //! driven by their owners through [`Input`](crate::Input), and time is an argument.
 
 use std::hash::RandomState;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,16 +21,18 @@ use crate::receiver::CAPACITY_LIMIT;
 use crate::tables::{RAW_SOCKETS, TCP_WORKERS, Tables, UDP_SOCKETS};
 use crate::tcp::{TcpLimits, TcpWorker};
 use crate::wire;
-use crate::{Address, BindError, Counters, RawFilter, RawSocket, Receiver, SendError, UdpSocket};
-use crate::{FrameBuilder, builder};
+use crate::{
+    Address, Addresses, BindError, Counters, RawFilter, RawSocket, Receiver, SendError, UdpSocket,
+};
 
 /// The first port that is given to a socket which does not care (RFC 6335).
 pub(crate) const FIRST_EPHEMERAL_PORT: u16 = 49152;
 
-/// One network address with its sockets, neighbours and counters.
+/// One host's addresses with their sockets, neighbours and counters. A port of UDP or TCP is that of all
+/// addresses.
 #[derive(Debug)]
 pub struct Stack {
-    address: Address,
+    addresses: Addresses,
     pub(crate) tables: ArcSwap<Tables>,
     /// Slots of closed receivers, to be given again; also the right to change the tables.
     free_slots: Mutex<Vec<usize>>,
@@ -42,22 +44,23 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// A stack without sockets and queues.
-    pub fn new(address: Address) -> Arc<Stack> {
+    /// A stack without sockets and queues, of one [`Address`] or of several.
+    pub fn new(addresses: impl Into<Addresses>) -> Arc<Stack> {
+        let addresses = addresses.into();
         Arc::new(Stack {
-            address,
             tables: ArcSwap::default(),
             free_slots: Mutex::default(),
             queues: Arc::default(),
-            neighbours: Neighbours::new(address),
+            neighbours: Neighbours::new(addresses.clone()),
+            addresses,
             flow_key: RandomState::new(),
             sends: SendTally::default(),
         })
     }
 
     /// Who we are.
-    pub fn address(&self) -> &Address {
-        &self.address
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
     }
 
     /// Opens a UDP socket whose receive buffer holds `capacity` frames. Port 0 means any free port
@@ -183,22 +186,31 @@ impl Stack {
         self.sends.read()
     }
 
-    /// The Ethernet address of a host of our network, if it has told us by ARP.
-    pub fn neighbour(&self, ipv4: Ipv4Addr) -> Option<[u8; 6]> {
-        self.neighbours.find(ipv4)
+    /// The Ethernet address of a host of our network, if it has told us by ARP or neighbour discovery.
+    pub fn neighbour(&self, ip: IpAddr) -> Option<[u8; 6]> {
+        self.neighbours.find(ip)
     }
 
-    /// Asks our network by ARP who has `ipv4`; the answer comes in through an
+    /// Asks our network who has `ip`, by ARP or neighbour solicitation; the answer comes in through an
     /// [`Input`](crate::Input). Nothing else asks: a datagram to an unknown neighbour is an error,
     /// so that what is sent stays in the hands of the application.
     ///
     /// # Errors
-    /// If there is no queue, or it does not take the frame.
-    pub fn resolve(&self, ipv4: Ipv4Addr, now: Ns) -> Result<(), SendError> {
-        let mut frame = [0; wire::ARP_FRAME];
-        let to = Address { mac: [0; 6], ipv4, prefix: 32 };
-        let built = FrameBuilder::new(self.address, to).arp_request(&mut frame);
-        self.counted(built.and_then(|length| self.transmit(0, &frame[..length], now)))
+    /// If we have no address of that family, there is no queue, or it does not take the frame.
+    pub fn resolve(&self, ip: IpAddr, now: Ns) -> Result<(), SendError> {
+        self.neighbours.ask(ip);
+        let mut frame = [0; wire::RESOLVE_FRAME];
+        let sent = self
+            .way([0; 6], ip)
+            .and_then(|way| emit::write_request(&mut frame, &way))
+            .and_then(|length| self.transmit(0, &frame[..length], now));
+        self.counted(sent)
+    }
+
+    /// The way from us to a host.
+    fn way(&self, mac: [u8; 6], ip: IpAddr) -> Result<Way, SendError> {
+        let from = self.addresses.towards(ip).ok_or(SendError::NoNeighbour(ip))?;
+        Ok(Way { from, to: Address::single(mac, ip), tag: self.addresses.vlan() })
     }
 
     /// Sends a datagram from one of our ports on the queue `napi_id`.
@@ -207,20 +219,19 @@ impl Stack {
         napi_id: u32,
         port: u16,
         payload: &[u8],
-        (ipv4, to_port): (Ipv4Addr, u16),
+        to: SocketAddr,
         now: Ns,
     ) -> Result<(), SendError> {
-        let mac = if self.address.is_broadcast(ipv4) {
-            Some([0xff; 6])
-        } else {
-            self.neighbours.find(ipv4)
+        let ip = to.ip();
+        let mac = match self.addresses.is_broadcast(ip) {
+            true => Some([0xff; 6]),
+            false => self.neighbours.find(ip),
         };
-        let sent = mac.ok_or(SendError::NoNeighbour(ipv4)).and_then(|mac| {
-            let to = Address { mac, ipv4, prefix: 32 };
-            let way = Way { from: self.address, to, ports: (port, to_port) };
+        let sent = mac.ok_or(SendError::NoNeighbour(ip)).and_then(|mac| {
+            let way = self.way(mac, ip)?;
             let mut frame = [0; FRAME_CAPACITY];
-            builder::put(&mut frame, payload)?;
-            let length = emit::write_udp(&mut frame, &way, payload.len())?;
+            emit::put(&mut frame, way.shape(), payload)?;
+            let length = emit::write_udp(&mut frame, &way, (port, to.port()), payload.len())?;
             self.transmit(napi_id, &frame[..length], now)
         });
         self.counted(sent)
@@ -249,7 +260,7 @@ pub struct SendCounters {
     pub no_neighbour: u64,
     /// Refused with [`SendError::TooLong`].
     pub too_long: u64,
-    /// Refused with [`SendError::Unanswerable`].
+    /// Refused with [`SendError::Unanswerable`] or [`SendError::Families`].
     pub unanswerable: u64,
     /// Refused with [`SendError::NoQueue`].
     pub no_queue: u64,
@@ -272,7 +283,7 @@ impl SendTally {
         let counter = match error {
             SendError::NoNeighbour(_) => &self.no_neighbour,
             SendError::TooLong { .. } => &self.too_long,
-            SendError::Unanswerable => &self.unanswerable,
+            SendError::Unanswerable | SendError::Families { .. } => &self.unanswerable,
             SendError::NoQueue => &self.no_queue,
             SendError::Queue(_) => &self.queue,
         };

@@ -20,12 +20,14 @@ pub const TCP_WORKERS: usize = 256;
 ///
 /// It takes them whole and alone, as an AF_XDP socket does: before any protocol, so unverified, and
 /// nobody else gets them. Where several filters match, the narrower one wins: a port before an
-/// EtherType before everything. With [`RawFilter::All`] the stack answers no ARP.
+/// EtherType before everything. With [`RawFilter::All`] the stack answers neither ARP nor
+/// neighbour solicitations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RawFilter {
-    /// UDP datagrams to this port: IPv4 without options, not fragmented, addresses not looked at.
+    /// UDP datagrams to this port, behind a VLAN tag or not: IPv4 without options or IPv6 without extension
+    /// headers, not fragmented; addresses and VLAN are not looked at.
     UdpPort(u16),
-    /// Frames of this EtherType.
+    /// Frames of this EtherType; tagged ones have 0x8100.
     EtherType(u16),
     /// Every frame, whatever it carries.
     All,

@@ -5,25 +5,27 @@
 //! know nothing of the peer but what the frame says; only [`UdpSocket::send_to`], which speaks
 //! first, looks for a neighbour.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use napkin_nic::{FRAME_CAPACITY, Frame};
 use napkin_policy::Ns;
 
-use crate::emit::{self, Way};
-use crate::wire::{self, UDP_PAYLOAD};
+use crate::emit::{self, Ports, Way};
+use crate::wire::{self, HEADERS, Shape};
 use crate::{Exchange, Message, Receiver, SendError, Socket, Stack};
 
-/// The longest payload that a frame of the pool can hold. A device with a smaller MTU refuses long
-/// ones itself.
-pub const PAYLOAD_LIMIT: usize = FRAME_CAPACITY - UDP_PAYLOAD;
+/// The longest payload that a frame of the pool can hold, whatever its headers. A device with a smaller
+/// MTU refuses long ones itself.
+pub const PAYLOAD_LIMIT: usize = FRAME_CAPACITY - HEADERS;
 
 /// A received datagram in the frame that brought it.
 #[derive(Debug)]
 pub struct Datagram {
     frame: Frame,
-    /// Where the payload ends; what follows is padding.
+    /// Where the payload begins.
+    start: usize,
+    /// Where it ends; what follows is padding.
     end: usize,
 }
 
@@ -31,12 +33,13 @@ impl Datagram {
     /// What the peer sent.
     pub fn payload(&self) -> &[u8] {
         // Always there: a frame with less was dropped before it came here.
-        self.frame.get(UDP_PAYLOAD..self.end).unwrap_or_default()
+        self.frame.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// The peer's IPv4 address and port.
-    pub fn source(&self) -> (Ipv4Addr, u16) {
-        wire::udp_source(&self.frame).unwrap_or((Ipv4Addr::UNSPECIFIED, 0))
+    /// The peer's IP address and port.
+    pub fn source(&self) -> SocketAddr {
+        let nobody = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        wire::udp_source(&self.frame).unwrap_or(nobody)
     }
 
     /// When its frame arrived, see [`Frame::arrived`].
@@ -96,7 +99,8 @@ impl UdpSocket {
     /// The oldest datagram that waits.
     pub fn try_recv(&self) -> Option<Datagram> {
         let arrival = self.receiver.pop()?;
-        Some(Datagram { frame: arrival.frame, end: arrival.end })
+        let start = Shape::of(&arrival.frame).map_or(arrival.end, Shape::payload);
+        Some(Datagram { frame: arrival.frame, start, end: arrival.end })
     }
 
     /// Sends a datagram of at most [`PAYLOAD_LIMIT`] bytes, on the queue that fed this socket last,
@@ -105,7 +109,7 @@ impl UdpSocket {
     /// # Errors
     /// If the neighbour is unknown (see [`Stack::resolve`]), the payload is too long, or the queue
     /// does not take it.
-    pub fn send_to(&self, payload: &[u8], to: (Ipv4Addr, u16), now: Ns) -> Result<(), SendError> {
+    pub fn send_to(&self, payload: &[u8], to: SocketAddr, now: Ns) -> Result<(), SendError> {
         self.stack.send_udp(self.receiver.incoming_napi_id(), self.port, payload, to, now)
     }
 
@@ -115,10 +119,10 @@ impl UdpSocket {
     /// # Errors
     /// If it came from port 0, or the queue does not take it.
     pub fn echo(&self, datagram: Datagram, now: Ns) -> Result<(), SendError> {
-        let Datagram { mut frame, end } = datagram;
+        let Datagram { mut frame, end, .. } = datagram;
         frame.set_len(end);
-        let sent = self.way_back(&frame).and_then(|way| {
-            emit::turn_udp(&mut frame, &way);
+        let sent = self.way_back(&frame).and_then(|(way, ports)| {
+            emit::turn_udp(&mut frame, &way, ports)?;
             self.stack.transmit(self.receiver.incoming_napi_id(), &frame, now)
         });
         self.stack.counted(sent)
@@ -144,11 +148,11 @@ impl UdpSocket {
         now: Ns,
     ) -> Result<(), SendError> {
         let Datagram { mut frame, .. } = datagram;
-        let way = self.stack.counted(self.way_back(&frame))?;
+        let (way, ports) = self.stack.counted(self.way_back(&frame))?;
         payloads.into_iter().try_for_each(|payload| {
             let payload = payload.as_ref();
-            let sent = crate::builder::put(frame.buffer(), payload).and_then(|()| {
-                let length = emit::write_udp(frame.buffer(), &way, payload.len())?;
+            let sent = emit::put(frame.buffer(), way.shape(), payload).and_then(|()| {
+                let length = emit::write_udp(frame.buffer(), &way, ports, payload.len())?;
                 frame.set_len(length);
                 self.stack.transmit(self.receiver.incoming_napi_id(), &frame, now)
             });
@@ -156,8 +160,8 @@ impl UdpSocket {
         })
     }
 
-    fn way_back(&self, frame: &[u8]) -> Result<Way, SendError> {
-        emit::udp_way_back(frame, self.stack.address()).ok_or(SendError::Unanswerable)
+    fn way_back(&self, frame: &[u8]) -> Result<(Way, Ports), SendError> {
+        emit::udp_way_back(frame, self.stack.addresses()).ok_or(SendError::Unanswerable)
     }
 }
 

@@ -2,18 +2,30 @@
 
 mod lab;
 
-use lab::{Lab, PEER, ping, udp, who_has_us};
-use napkin_stack::{RawFilter, RawSocket, UdpSocket};
+use lab::{Lab, PEER, US, US6, built, datagram, echo, from_peer, from_peer6};
+use napkin_stack::{Addresses, FrameBuilder, RawFilter, RawSocket, UdpSocket};
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+const VLAN: u16 = 100;
+
+/// From which a host of either family, in or out of a VLAN, could send.
+fn builder() -> impl Strategy<Value = FrameBuilder> {
+    let tag = prop_oneof![Just(None), Just(Some(0xe000)), Just(Some(VLAN)), Just(Some(101))];
+    (any::<bool>(), tag)
+        .prop_map(|(v6, tag)| FrameBuilder { tag, ..if v6 { from_peer6() } else { from_peer() } })
+}
 
 /// A frame that the stack would take, before anything happens to it.
 fn valid() -> impl Strategy<Value = Vec<u8>> {
     let payload = || vec(any::<u8>(), 0..64);
+    let port = prop_oneof![Just(7), Just(8), Just(9)];
     prop_oneof![
-        (prop_oneof![Just(7), Just(8), Just(9)], payload()).prop_map(|(port, p)| udp(port, &p)),
-        (any::<u16>(), any::<u16>(), payload()).prop_map(|(i, s, p)| ping(i, s, &p)),
-        Just(who_has_us()),
+        (builder(), port, payload()).prop_map(|(build, port, p)| datagram(build, port, &p)),
+        (builder(), any::<u16>(), any::<u16>(), payload())
+            .prop_map(|(build, i, s, p)| echo(build, i, s, &p)),
+        builder().prop_map(|build| built(128, |buffer| build.request(buffer))),
+        builder().prop_map(|build| built(128, |buffer| build.reply(buffer))),
     ]
 }
 
@@ -25,7 +37,7 @@ enum Harm {
     Flip(prop::sample::Index, u8),
     /// A 16-bit field, most of which are lengths, ports and checksums.
     Field(prop::sample::Index, u16),
-    /// The header checksum is made right again, so that what it protects is looked at.
+    /// The checksums are made right again, so that what they protect is looked at.
     Mend,
 }
 
@@ -52,17 +64,34 @@ fn inflict(mut frame: Vec<u8>, harms: &[Harm]) -> Vec<u8> {
                 let at = 12 + 2 * at.index((frame.len() - 14) / 2);
                 frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
             }
-            Harm::Mend if frame.len() >= 34 => {
-                let header = 4 * usize::from(frame[14] & 15);
-                if (20..=frame.len() - 14).contains(&header) {
-                    let mut packet = smoltcp::wire::Ipv4Packet::new_unchecked(&mut frame[14..]);
-                    packet.fill_checksum();
-                }
-            }
+            Harm::Mend => mend(&mut frame),
             _ => {}
         }
     }
     frame
+}
+
+/// Makes the checksum of IPv4, or of ICMPv6, right.
+fn mend(frame: &mut [u8]) {
+    use smoltcp::wire::{Icmpv6Packet, Ipv4Packet, Ipv6Packet};
+    let start = if frame.get(12..14) == Some(&[0x81, 0]) { 18 } else { 14 };
+    let Some(ip) = frame.get_mut(start..) else { return };
+    match ip.first().map(|it| it >> 4) {
+        Some(4) => {
+            let header = 4 * usize::from(ip[0] & 15);
+            if (20..=ip.len()).contains(&header) {
+                Ipv4Packet::new_unchecked(ip).fill_checksum();
+            }
+        }
+        Some(6) if ip.len() >= 44 && ip[6] == 58 => {
+            let packet = Ipv6Packet::new_unchecked(&*ip);
+            let (from, to, total) = (packet.src_addr(), packet.dst_addr(), packet.total_len());
+            if let Some(icmp) = ip.get_mut(40..total).filter(|it| it.len() >= 4) {
+                Icmpv6Packet::new_unchecked(icmp).fill_checksum(&from, &to);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Sockets of every kind, which also answer what they get: answering must not panic either.
@@ -71,8 +100,9 @@ struct Sockets {
     raw: Option<RawSocket>,
 }
 
-fn run(batches: &[Vec<Vec<u8>>], filter: Option<RawFilter>) -> (Lab, Sockets) {
-    let mut lab = Lab::new();
+fn run(batches: &[Vec<Vec<u8>>], filter: Option<RawFilter>, vlan: bool) -> (Lab, Sockets) {
+    let us = Addresses::from(US).with(US6.ip, US6.prefix).unwrap();
+    let mut lab = Lab::of(if vlan { us.in_vlan(VLAN).unwrap() } else { us });
     let udp = [7, 8].map(|port| lab.stack.bind_udp(port, 3).unwrap());
     let raw = filter.map(|filter| lab.stack.open_raw(filter, 3).unwrap());
     let sockets = Sockets { udp, raw };
@@ -98,8 +128,8 @@ fn run(batches: &[Vec<Vec<u8>>], filter: Option<RawFilter>) -> (Lab, Sockets) {
     (lab, sockets)
 }
 
-fn check(batches: &[Vec<Vec<u8>>], filter: Option<RawFilter>) {
-    let (lab, sockets) = run(batches, filter);
+fn check(batches: &[Vec<Vec<u8>>], filter: Option<RawFilter>, vlan: bool) {
+    let (lab, sockets) = run(batches, filter, vlan);
     let counters = lab.counters();
     assert_eq!(counters.frames, batches.iter().map(Vec::len).sum::<usize>() as u64);
     drop(sockets);
@@ -118,8 +148,15 @@ fn filter() -> impl Strategy<Value = Option<RawFilter>> {
 
 /// Bytes that get past the Ethernet header.
 fn plausible() -> impl Strategy<Value = Vec<u8>> {
-    let ether_type = prop_oneof![Just([8, 0]), Just([8, 6]), any::<[u8; 2]>()];
-    let to = prop_oneof![Just(lab::US.mac), Just([0xff; 6]), any::<[u8; 6]>()];
+    let ether_type = prop_oneof![
+        Just(vec![8, 0]),
+        Just(vec![8, 6]),
+        Just(vec![0x86, 0xdd]),
+        Just(vec![0x81, 0, 0, VLAN as u8, 0x86, 0xdd]),
+        vec(any::<u8>(), 2..7),
+    ];
+    let group = [0x33, 0x33, 0xff, 0, 0, 1];
+    let to = prop_oneof![Just(US.mac), Just([0xff; 6]), Just(group), any::<[u8; 6]>()];
     (to, ether_type, vec(any::<u8>(), 0..80))
         .prop_map(|(to, ether_type, rest)| [&to[..], &PEER.mac, &ether_type, &rest].concat())
 }
@@ -130,28 +167,32 @@ proptest! {
     #[test]
     fn arbitrary_bytes(
         batches in vec(vec(prop_oneof![vec(any::<u8>(), 0..128), plausible()], 0..8), 1..4),
-        filter in filter(),
+        filter in filter(), vlan in any::<bool>(),
     ) {
-        check(&batches, filter);
+        check(&batches, filter, vlan);
     }
 
     #[test]
     fn harmed_frames(
         batches in vec(vec((valid(), vec(harm(), 0..4)), 0..8), 1..4),
-        filter in filter(),
+        filter in filter(), vlan in any::<bool>(),
     ) {
         let harmed: Vec<Vec<Vec<u8>>> = batches
             .into_iter()
             .map(|batch| batch.into_iter().map(|(frame, harms)| inflict(frame, &harms)).collect())
             .collect();
-        check(&harmed, filter);
+        check(&harmed, filter, vlan);
     }
 
     #[test]
-    fn what_is_delivered_is_what_was_sent(payload in vec(any::<u8>(), 0..1473), pad in 0usize..20) {
-        let mut lab = Lab::new();
+    fn what_is_delivered_is_what_was_sent(
+        payload in vec(any::<u8>(), 0..1473), pad in 0usize..20, build in builder(),
+    ) {
+        let vlan = build.tag.filter(|tag| *tag != 0xe000);
+        let us = Addresses::from(US).with(US6.ip, US6.prefix).unwrap();
+        let mut lab = Lab::of(vlan.map_or(us.clone(), |vlan| us.in_vlan(vlan).unwrap()));
         let socket = lab.stack.bind_udp(7, 1).unwrap();
-        let mut frame = udp(7, &payload);
+        let mut frame = datagram(build, 7, &payload);
         frame.resize(frame.len() + pad, 0xee);
         lab.receive(&[frame], 5);
         let datagram = socket.try_recv().expect("it was valid");

@@ -2,17 +2,23 @@
 
 mod lab;
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lab::{Ear, Lab, NAPI, PEER, US, from_peer, ping, udp, who_has_us};
+use lab::{
+    Ear, Lab, NAPI, PEER, US, built, datagram, echo, from_peer, from_peer6, ping, udp, who_has_us,
+};
 use napkin_stack::error::Taken;
-use napkin_stack::{BindError, Exchange, Fate, Message, RawFilter, SendError, Socket};
+use napkin_stack::{Addresses, BindError, Exchange, Fate, Message, RawFilter, SendError, Socket};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
-    Icmpv4Packet, Icmpv4Repr, IpProtocol, Ipv4Packet, Ipv4Repr, UdpPacket, UdpRepr,
+    Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv4Repr, UdpPacket, UdpRepr,
 };
+
+const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// What smoltcp reads in an IPv4 frame, every checksum verified.
 fn read_ipv4(frame: &[u8]) -> (EthernetFrame<&[u8]>, Ipv4Repr, &[u8]) {
@@ -35,7 +41,7 @@ fn read_udp(frame: &[u8]) -> (EthernetFrame<&[u8]>, Ipv4Repr, UdpRepr, &[u8]) {
 #[test]
 fn who_asks_for_us_is_told_and_known() {
     let mut lab = Lab::new();
-    assert_eq!(lab.stack.neighbour(PEER.ipv4), None);
+    assert_eq!(lab.stack.neighbour(PEER.ip), None);
     lab.receive(&[who_has_us()], 0);
     let sent = lab.wire.sent();
     assert_eq!(sent.len(), 1);
@@ -45,26 +51,26 @@ fn who_asks_for_us_is_told_and_known() {
     let expected = ArpRepr::EthernetIpv4 {
         operation: ArpOperation::Reply,
         source_hardware_addr: EthernetAddress(US.mac),
-        source_protocol_addr: US.ipv4,
+        source_protocol_addr: OURS,
         target_hardware_addr: EthernetAddress(PEER.mac),
-        target_protocol_addr: PEER.ipv4,
+        target_protocol_addr: THEIRS,
     };
     assert_eq!(reply, expected);
-    assert_eq!(lab.stack.neighbour(PEER.ipv4), Some(PEER.mac));
+    assert_eq!(lab.stack.neighbour(PEER.ip), Some(PEER.mac));
     assert_eq!(lab.counters().answered(), 1);
 }
 
 #[test]
 fn whom_we_ask_for_becomes_known() {
     let mut lab = Lab::new();
-    lab.stack.resolve(PEER.ipv4, 0).unwrap();
+    lab.stack.resolve(PEER.ip, 0).unwrap();
     let asked = lab.wire.sent();
     let ethernet = EthernetFrame::new_checked(&asked[0][..]).unwrap();
     assert!(ethernet.dst_addr().is_broadcast());
     let mut reply = vec![0; 42];
-    from_peer().arp_reply(&mut reply).unwrap();
+    from_peer().reply(&mut reply).unwrap();
     lab.receive(&[reply], 0);
-    assert_eq!(lab.stack.neighbour(PEER.ipv4), Some(PEER.mac));
+    assert_eq!(lab.stack.neighbour(PEER.ip), Some(PEER.mac));
     assert_eq!(lab.counters().of(Fate::Learned), 1);
 }
 
@@ -79,7 +85,7 @@ fn a_ping_comes_back_as_it_was() {
         let (ethernet, ip, icmp) = read_ipv4(&sent[0]);
         assert_eq!(ethernet.dst_addr(), EthernetAddress(PEER.mac));
         assert_eq!(ethernet.src_addr(), EthernetAddress(US.mac));
-        assert_eq!((ip.src_addr, ip.dst_addr), (US.ipv4, PEER.ipv4));
+        assert_eq!((ip.src_addr, ip.dst_addr), (OURS, THEIRS));
         let packet = Icmpv4Packet::new_checked(icmp).unwrap();
         let reply = Icmpv4Repr::parse(&packet, &ChecksumCapabilities::default()).unwrap();
         assert_eq!(reply, Icmpv4Repr::EchoReply { ident: 0x1234, seq_no: 77, data: payload });
@@ -104,7 +110,7 @@ fn a_datagram_reaches_its_port_and_no_other() {
     lab.receive(&[udp(7, b"hello"), udp(8, b"nobody")], 0);
     let datagram = echo.try_recv().unwrap();
     assert_eq!(datagram.payload(), b"hello");
-    assert_eq!(datagram.source(), (PEER.ipv4, 4000));
+    assert_eq!(datagram.source(), (PEER.ip, 4000).into());
     assert!(echo.try_recv().is_none());
     assert!(!other.readable());
     assert_eq!(Socket::incoming_napi_id(&echo), NAPI);
@@ -126,7 +132,7 @@ fn an_echo_is_a_valid_datagram_back_to_its_sender() {
         for frame in &sent {
             let (ethernet, ip, udp, data) = read_udp(frame);
             assert_eq!(ethernet.dst_addr(), EthernetAddress(PEER.mac));
-            assert_eq!((ip.src_addr, ip.dst_addr), (US.ipv4, PEER.ipv4));
+            assert_eq!((ip.src_addr, ip.dst_addr), (OURS, THEIRS));
             assert_eq!((udp.src_port, udp.dst_port), (7, 4000));
             assert_eq!(data, payload);
         }
@@ -137,9 +143,9 @@ fn an_echo_is_a_valid_datagram_back_to_its_sender() {
 fn to_speak_first_one_must_know_the_neighbour() {
     let mut lab = Lab::new();
     let socket = lab.stack.bind_udp(0, 8).unwrap();
-    let to = (PEER.ipv4, 53);
+    let to = (PEER.ip, 53).into();
     assert!(
-        matches!(socket.send_to(b"q", to, 0), Err(SendError::NoNeighbour(ip)) if ip == PEER.ipv4)
+        matches!(socket.send_to(b"q", to, 0), Err(SendError::NoNeighbour(ip)) if ip == PEER.ip)
     );
     lab.receive(&[who_has_us()], 0);
     lab.wire.sent();
@@ -176,13 +182,14 @@ fn one_answers_on_the_queue_that_asked() {
     let before = lab.counters();
     drop(lab.input);
     assert_eq!(lab.stack.counters(), before);
-    assert!(matches!(lab.stack.resolve(PEER.ipv4, 0), Err(SendError::NoQueue)));
+    assert!(matches!(lab.stack.resolve(PEER.ip, 0), Err(SendError::NoQueue)));
 }
 
 #[test]
 fn every_fate_can_be_met_and_is_counted_under_its_own_name() {
-    let mut lab = Lab::new();
-    let _socket = lab.stack.bind_udp(7, 1).unwrap();
+    // One host of both families in no VLAN, one of IPv4 alone, one in a VLAN.
+    let mut labs = [Lab::new(), Lab::of(US), Lab::of(Addresses::from(US).in_vlan(100).unwrap())];
+    let _sockets = labs.each_ref().map(|lab| lab.stack.bind_udp(7, 1).unwrap());
     let changed = |at: usize, bytes: &[u8]| {
         let mut frame = udp(7, b"hello");
         frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -193,36 +200,51 @@ fn every_fate_can_be_met_and_is_counted_under_its_own_name() {
         Ipv4Packet::new_unchecked(&mut frame[14..]).fill_checksum();
         frame
     };
-    let mut arp_reply = vec![0; 42];
-    from_peer().arp_reply(&mut arp_reply).unwrap();
-    for (fate, frame) in [
-        (Fate::Delivered, udp(7, b"hello")),
-        (Fate::SocketFull, udp(7, b"hello")),
-        (Fate::AnsweredArp, who_has_us()),
-        (Fate::AnsweredPing, ping(1, 1, b"hello")),
-        (Fate::Learned, arp_reply),
-        (Fate::Truncated, udp(7, b"hello")[..46].to_vec()),
-        (Fate::BadLength, changed(38, &[0, 7])),
-        (Fate::BadHeader, changed(14, &[0x65])),
-        (Fate::BadChecksum, changed(42, b"j")),
-        (Fate::BadSource, changed(6, &[3])),
-        (Fate::Ipv6, changed(12, &[0x86, 0xdd])),
-        (Fate::Multicast, changed(0, &[1, 0, 0x5e, 0, 0, 0xfb])),
-        (Fate::NotForUs, changed(0, &[4])),
-        (Fate::Vlan, changed(12, &[0x81, 0])),
-        (Fate::IpOptions, mended(14, 0x46)),
-        (Fate::Fragment, mended(20, 0x20)),
-        (Fate::UnknownProtocol, mended(23, 132)),
-        (Fate::NoPort, udp(8, b"hello")),
-        (Fate::AnswerFailed, ping(1, 1, b"hello")),
+    let next_header = |next: u8| {
+        let mut frame = datagram(from_peer6(), 7, b"hello");
+        frame[20] = next;
+        frame
+    };
+    let too_big = || {
+        let mut frame = echo(from_peer6(), 1, 1, b"");
+        frame[54] = 2;
+        let (from, to) = ("fd00::2".parse().unwrap(), "fd00::1".parse().unwrap());
+        Icmpv6Packet::new_unchecked(&mut frame[54..]).fill_checksum(&from, &to);
+        frame
+    };
+    for (fate, lab, frame) in [
+        (Fate::Delivered, 0, udp(7, b"hello")),
+        (Fate::SocketFull, 0, udp(7, b"hello")),
+        (Fate::AnsweredArp, 0, who_has_us()),
+        (Fate::AnsweredNdisc, 0, built(128, |buffer| from_peer6().request(buffer))),
+        (Fate::AnsweredPing, 0, ping(1, 1, b"hello")),
+        (Fate::Learned, 0, built(64, |buffer| from_peer().reply(buffer))),
+        (Fate::Truncated, 0, udp(7, b"hello")[..46].to_vec()),
+        (Fate::BadLength, 0, changed(38, &[0, 7])),
+        (Fate::BadHeader, 0, changed(14, &[0x65])),
+        (Fate::BadChecksum, 0, changed(42, b"j")),
+        (Fate::BadSource, 0, changed(6, &[3])),
+        (Fate::Ipv6, 1, datagram(from_peer6(), 7, b"hello")),
+        (Fate::Multicast, 0, changed(0, &[1, 0, 0x5e, 0, 0, 0xfb])),
+        (Fate::NotForUs, 0, changed(0, &[4])),
+        (Fate::Vlan, 0, datagram(from_peer().tagged(100), 7, b"hello")),
+        (Fate::Untagged, 2, udp(7, b"hello")),
+        (Fate::IpOptions, 0, mended(14, 0x46)),
+        (Fate::ExtensionHeader, 0, next_header(0)),
+        (Fate::Fragment, 0, next_header(44)),
+        (Fate::PacketTooBig, 0, too_big()),
+        (Fate::UnknownProtocol, 0, mended(23, 132)),
+        (Fate::NoPort, 0, udp(8, b"hello")),
+        (Fate::AnswerFailed, 0, ping(1, 1, b"hello")),
     ] {
+        let lab = &mut labs[lab];
         lab.wire.cut.store(fate == Fate::AnswerFailed, Ordering::SeqCst);
         lab.receive(&[frame], 0);
         assert_eq!(lab.counters().of(fate), 1, "{}", fate.name());
     }
-    let counters = lab.counters();
-    assert!(Fate::ALL.into_iter().all(|fate| counters.of(fate) == 1));
-    assert_eq!((counters.malformed(), counters.dropped()), (4, 15));
+    let counters = labs.map(|lab| lab.counters());
+    assert!(Fate::ALL.iter().all(|fate| counters.iter().map(|it| it.of(*fate)).sum::<u64>() == 1));
+    assert_eq!((counters[0].malformed(), counters[0].dropped()), (4, 16));
 }
 
 #[test]
@@ -260,7 +282,7 @@ fn a_raw_udp_frame_can_be_turned_round() {
     raw.reply_in_place(raw.try_recv().unwrap(), 0).unwrap();
     let sent = lab.wire.sent();
     let (_, ip, udp, data) = read_udp(&sent[0]);
-    assert_eq!((ip.dst_addr, udp.dst_port, data), (PEER.ipv4, 4000, &b"raw"[..]));
+    assert_eq!((ip.dst_addr, udp.dst_port, data), (THEIRS, 4000, &b"raw"[..]));
     assert_eq!(sent[0], &sent[0][..14 + 20 + 8 + 3], "without the padding");
     let lying = raw.try_recv().unwrap();
     assert!(matches!(raw.reply_in_place(lying, 0), Err(SendError::Unanswerable)));
@@ -313,7 +335,7 @@ fn exchanged<S: Socket + Exchange>(lab: &mut Lab, socket: &S, payload: &[u8]) {
     let sent = lab.wire.sent();
     let data: Vec<_> = sent.iter().map(|frame| read_udp(frame)).collect();
     let to: Vec<_> = data.iter().map(|(_, ip, udp, _)| (ip.dst_addr, udp.dst_port)).collect();
-    assert_eq!(to, [(PEER.ipv4, 4000); 2]);
+    assert_eq!(to, [(THEIRS, 4000); 2]);
     assert_eq!((data[0].3, data[1].3), (&b"asked"[..], &b"answer"[..]));
     lab.wire.cut.store(true, Ordering::SeqCst);
     let last = socket.try_recv().expect("the third");

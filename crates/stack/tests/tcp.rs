@@ -1,21 +1,22 @@
 //! TCP between two stacks on a wire in memory, in virtual time, with faults from a seed.
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use napkin_nic::{Frame, Pool, SendError, Transmitter};
 use napkin_policy::{MILLISECOND, NEVER, Ns};
 use napkin_stack::tcp::{ListenError, TcpCounters};
 use napkin_stack::{
-    Address, ByteStream, Fate, Flow, Input, Socket, Stack, TcpApplication, TcpLimits, TcpWorker,
+    Address, Addresses, ByteStream, Fate, Flow, Input, Socket, Stack, TcpApplication, TcpLimits,
+    TcpWorker,
 };
 use proptest::prelude::*;
 
-const SERVER: Address =
-    Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
-const CLIENT: Address =
-    Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+const SERVER: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
+const CLIENT: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
+const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PORT: u16 = 7;
 const NAPI_ID: u32 = 513;
 
@@ -40,8 +41,8 @@ struct Host<A: TcpApplication> {
 }
 
 impl<A: TcpApplication> Host<A> {
-    fn new(address: Address, limits: TcpLimits, application: A) -> Host<A> {
-        let (stack, out) = (Stack::new(address), Arc::<Wire>::default());
+    fn new(ours: impl Into<Addresses>, limits: TcpLimits, application: A) -> Host<A> {
+        let (stack, out) = (Stack::new(ours), Arc::<Wire>::default());
         let transmitter: Arc<dyn Transmitter> = out.clone();
         let input = Input::new(Arc::clone(&stack), NAPI_ID, transmitter);
         let worker = stack.open_tcp(None, limits).expect("the first worker");
@@ -68,6 +69,8 @@ struct Faults {
 struct Net<C: TcpApplication, S: TcpApplication> {
     client: Host<C>,
     server: Host<S>,
+    /// The server's service.
+    at: SocketAddr,
     faults: Faults,
     /// What somebody else sends to the server ahead of each round of the client's.
     flood: Box<dyn FnMut() -> Vec<Vec<u8>>>,
@@ -77,16 +80,27 @@ struct Net<C: TcpApplication, S: TcpApplication> {
 
 impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
     fn new(client: C, server: S, limits: TcpLimits) -> Net<C, S> {
+        Net::between((CLIENT.into(), client), (SERVER.into(), server), limits)
+    }
+
+    /// Of hosts that are in one network by the first address of each.
+    fn between(
+        (ours, client): (Addresses, C),
+        (theirs, server): (Addresses, S),
+        limits: TcpLimits,
+    ) -> Net<C, S> {
+        let ip = theirs.list()[0].ip;
         let mut net = Net {
-            client: Host::new(CLIENT, limits, client),
-            server: Host::new(SERVER, limits, server),
+            client: Host::new(ours, limits, client),
+            server: Host::new(theirs, limits, server),
+            at: SocketAddr::new(ip, PORT),
             faults: Faults::default(),
             flood: Box::new(Vec::new),
             rng: napkin_traffic::SplitMix::new(1),
             now: 1,
         };
         net.server.worker.listen(PORT).expect("a free port");
-        net.client.stack.resolve(SERVER.ipv4, 0).expect("a queue");
+        net.client.stack.resolve(ip, 0).expect("a queue");
         net.run(4);
         net
     }
@@ -142,11 +156,10 @@ impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
     }
 
     fn connect(&mut self) -> Flow {
-        let to = SocketAddrV4::new(SERVER.ipv4, PORT);
-        self.connect_to(to)
+        self.connect_to(self.at)
     }
 
-    fn connect_to(&mut self, to: SocketAddrV4) -> Flow {
+    fn connect_to(&mut self, to: SocketAddr) -> Flow {
         let flow = self.client.worker.connect(to, NAPI_ID).expect("a free port");
         self.client.deliver(&[], self.now);
         flow
@@ -277,7 +290,7 @@ fn a_thousand_connections_are_told_apart() {
 #[test]
 fn a_port_that_nobody_listens_to_is_refused_at_once() {
     let mut net = net(5);
-    let nobody = SocketAddrV4::new(SERVER.ipv4, 8);
+    let nobody = SocketAddr::new(SERVER.ip, 8);
     net.connect_to(nobody);
     let before = net.now;
     net.run(3);
@@ -467,9 +480,9 @@ fn listening_twice_and_to_port_0_is_refused() {
     let mut net = net(0);
     assert_eq!(net.server.worker.listen(PORT), Err(ListenError::InUse(PORT)));
     assert_eq!(net.server.worker.listen(0), Err(ListenError::NoPort));
-    let stranger = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), 1);
+    let stranger = SocketAddr::from(([10, 0, 0, 9], 1));
     let error = net.client.worker.connect(stranger, NAPI_ID);
-    assert_eq!(error, Err(ListenError::NoNeighbour(*stranger.ip())));
+    assert_eq!(error, Err(ListenError::NoNeighbour(stranger.ip())));
 }
 
 #[test]
@@ -532,7 +545,7 @@ fn syn(port: u16) -> Vec<u8> {
     };
     let ip = Ipv4Repr {
         src_addr: peer,
-        dst_addr: SERVER.ipv4,
+        dst_addr: OURS,
         next_header: IpProtocol::Tcp,
         payload_len: tcp.buffer_len(),
         hop_limit: 64,
@@ -546,12 +559,31 @@ fn syn(port: u16) -> Vec<u8> {
     let mut packet = Ipv4Packet::new_unchecked(frame.payload_mut());
     ip.emit(&mut packet, &checksums);
     let mut segment = TcpPacket::new_unchecked(packet.payload_mut());
-    tcp.emit(&mut segment, &peer.into(), &SERVER.ipv4.into(), &checksums);
+    tcp.emit(&mut segment, &peer.into(), &OURS.into(), &checksums);
     bytes
 }
 
-fn conserve(limits: TcpLimits, seed: u64, faults: Faults, bytes: usize, connections: usize) {
-    let mut net = Net::new(Sender::of(bytes), Echo::default(), limits);
+/// A client and a server of one family, in a VLAN or not.
+fn hosts(v6: bool, vlan: bool) -> (Addresses, Addresses) {
+    let v6_of =
+        |last| Address::v6([2, 0, 0, 0, 0, last], [0xfd00, 0, 0, 0, 0, 0, 0, last.into()], 64);
+    let of = |v4, last| Addresses::from(if v6 { v6_of(last) } else { v4 });
+    let both = (of(CLIENT, 2), of(SERVER, 1));
+    match vlan {
+        true => (both.0.in_vlan(100).unwrap(), both.1.in_vlan(100).unwrap()),
+        false => both,
+    }
+}
+
+fn conserve(
+    (client, server): (Addresses, Addresses),
+    limits: TcpLimits,
+    seed: u64,
+    faults: Faults,
+    (bytes, connections): (usize, usize),
+) {
+    let (sender, echo) = (Sender::of(bytes), Echo::default());
+    let mut net = Net::between((client, sender), (server, echo), limits);
     net.rng = napkin_traffic::SplitMix::new(seed);
     net.faults = faults;
     for _ in 0..connections {
@@ -571,7 +603,8 @@ fn conserve(limits: TcpLimits, seed: u64, faults: Faults, bytes: usize, connecti
 #[test]
 fn a_damaged_ethernet_address_leads_no_answer_astray() {
     let faults = Faults { loss: 7, corruption: 2, duplication: 8, reordering: 6 };
-    conserve(TcpLimits::default(), 13_319_514_197_607_268_128, faults, 75_757, 1);
+    let seed = 13_319_514_197_607_268_128;
+    conserve(hosts(false, false), TcpLimits::default(), seed, faults, (75_757, 1));
 }
 
 /// Delivers what the client has sent as if it came from `mac`; returns where the answers go.
@@ -599,16 +632,15 @@ fn a_peer_whose_ethernet_address_changes_is_followed_and_who_only_says_so_is_not
     let (peer, other) = (CLIENT.mac, [2, 9, 9, 9, 9, 9]);
     assert!(answered_to(&mut net, peer).iter().all(|mac| *mac == peer));
     // Somebody who knows the ports and guesses the rest: nothing of it moves the connection on.
-    let flow = CLIENT.ipv4.octets();
     let genuine = net.client.out.0.lock().unwrap().front().cloned().expect("it sends");
     let mut guessed = genuine;
-    assert_eq!(guessed[26..30], flow);
+    assert_eq!(guessed[26..30], THEIRS.octets());
     guessed[38..42].copy_from_slice(&[9; 4]);
     for _ in 0..3 {
         let mut guessed = guessed.clone();
         guessed[6..12].copy_from_slice(&other);
         let mut segment = smoltcp::wire::TcpPacket::new_unchecked(&mut guessed[34..]);
-        segment.fill_checksum(&CLIENT.ipv4.into(), &SERVER.ipv4.into());
+        segment.fill_checksum(&THEIRS.into(), &OURS.into());
         net.server.deliver(&[guessed], net.now);
         let answered: Vec<Vec<u8>> = net.server.out.0.lock().unwrap().drain(..).collect();
         assert!(answered.iter().all(|frame| frame[..6] == peer), "{answered:02x?}");
@@ -629,6 +661,7 @@ proptest! {
         seed in any::<u64>(), loss in 0u64..=10, corruption in 0u64..=5,
         duplication in 0u64..=10, reordering in 0u64..=20,
         bytes in 1usize..100_000, connections in 1usize..5,
+        v6 in any::<bool>(), vlan in any::<bool>(),
     ) {
         // With the defaults a handshake is given up after four attempts, and at a loss of 10 % one of
         // some six hundred fails all four.
@@ -636,7 +669,7 @@ proptest! {
         let limits =
             TcpLimits { handshake: patient, peer_timeout: patient, ..TcpLimits::default() };
         let faults = Faults { loss, corruption, duplication, reordering };
-        conserve(limits, seed, faults, bytes, connections);
+        conserve(hosts(v6, vlan), limits, seed, faults, (bytes, connections));
     }
 
     /// No frame of a peer's panics, whatever is in it, and each is accounted for.

@@ -22,11 +22,11 @@ pub const DEVICE: &str = "bench0";
 
 /// Our address on it.
 pub const US: Address =
-    Address { mac: [2, 0, 0, 0, 0x77, 1], ipv4: Ipv4Addr::new(10, 77, 0, 1), prefix: 24 };
+    Address::v4([2, 0, 0, 0, 0x77, 1], [10, 77, 0, 1], 24);
 
 /// The peer's.
 pub const PEER: Address =
-    Address { mac: [2, 0, 0, 0, 0x77, 2], ipv4: Ipv4Addr::new(10, 77, 0, 2), prefix: 24 };
+    Address::v4([2, 0, 0, 0, 0x77, 2], [10, 77, 0, 2], 24);
 
 /// An engine with one device, whose first CPU serves all queues and whose second, if there is one,
 /// is the application's.

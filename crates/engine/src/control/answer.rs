@@ -346,7 +346,7 @@ mod tests {
         let queue = SyntheticQueue::new(&silent, template, Pool::new(8), None).expect("sound");
         let device = DeviceConfig {
             name: "syn0".into(),
-            address: Address { mac: [2; 6], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 },
+            address: Address::v4([2; 6], [10, 0, 0, 1], 24),
             queues: vec![(Box::new(queue), 0)],
             delivery_cost: 0,
             settings: Policy::BASE.instance,

@@ -20,9 +20,9 @@ use napkin_policy::{CpuPolicy, InstancePolicy};
 use napkin_stack::{Address, FrameBuilder};
 
 pub const US: Address =
-    Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
+    Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
 pub const PEER: Address =
-    Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+    Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 pub const PORT: u16 = 7;
 
 /// Nothing that works takes so long; what does hangs.

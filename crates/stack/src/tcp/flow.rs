@@ -1,19 +1,43 @@
 //! Between which two ends a connection is.
 
-use std::hash::{BuildHasher, RandomState};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::net::{IpAddr, SocketAddr};
 
-use smoltcp::wire::{Ipv4Packet, TcpPacket};
+use smoltcp::wire::TcpPacket;
 
-use crate::wire::{ETHERNET_HEADER, IPV4_HEADER};
+use crate::wire::Shape;
 
 /// A connection's two ends: what its segments are told apart by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
-    /// Our port, host byte order.
-    pub port: u16,
-    /// The peer's address and port.
-    pub peer: SocketAddrV4,
+    /// Ours.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub peer: SocketAddr,
+}
+
+impl Flow {
+    /// A flow between an end of ours and one of a peer.
+    pub const fn new(local: SocketAddr, peer: SocketAddr) -> Flow {
+        Flow { local, peer }
+    }
+}
+
+impl Hash for Flow {
+    /// In as few words as tell the flows apart.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let ports = u32::from(self.local.port()) << 16 | u32::from(self.peer.port());
+        match (self.local.ip(), self.peer.ip()) {
+            (IpAddr::V4(local), IpAddr::V4(peer)) => {
+                state.write_u64(u64::from(local.to_bits()) << 32 | u64::from(peer.to_bits()));
+            }
+            (local, peer) => [local, peer].iter().for_each(|ip| match ip {
+                IpAddr::V4(ip) => state.write_u32(ip.to_bits()),
+                IpAddr::V6(ip) => state.write_u128(ip.to_bits()),
+            }),
+        }
+        state.write_u32(ports);
+    }
 }
 
 /// What is read of a segment before it is presented. The stack has passed its lengths and checksums.
@@ -24,29 +48,103 @@ pub(crate) struct Segment {
     pub(crate) mac: [u8; 6],
     /// It asks for a connection: SYN without ACK.
     pub(crate) opens: bool,
+    /// It says how long the segments may be that its sender wants.
+    pub(crate) syn: bool,
+    /// Where the IP packet begins in the frame, and where the segment does.
+    pub(crate) ip: usize,
+    pub(crate) tcp: usize,
 }
 
 impl Segment {
-    /// Reads the headers of a frame; `None` if it is no IPv4 TCP.
+    /// Reads the headers of a frame; `None` if it is no TCP.
     pub(crate) fn read(frame: &[u8]) -> Option<Segment> {
         let mac = <[u8; 6]>::try_from(frame.get(6..12)?).ok()?;
-        let ip = Ipv4Packet::new_unchecked(frame.get(ETHERNET_HEADER..)?);
-        let tcp = TcpPacket::new_checked(frame.get(ETHERNET_HEADER + IPV4_HEADER..)?).ok()?;
-        let peer = SocketAddrV4::new(ip.src_addr(), tcp.src_port());
-        let flow = Flow { port: tcp.dst_port(), peer };
-        Some(Segment { flow, mac, opens: tcp.syn() && !tcp.ack() && !tcp.rst() })
+        let shape = Shape::of(frame)?;
+        let (peer, local) = shape.ends(frame)?;
+        let tcp = TcpPacket::new_checked(frame.get(shape.transport()..)?).ok()?;
+        let flow = Flow {
+            local: SocketAddr::new(local, tcp.dst_port()),
+            peer: SocketAddr::new(peer, tcp.src_port()),
+        };
+        let syn = tcp.syn() && !tcp.rst();
+        let opens = syn && !tcp.ack();
+        Some(Segment { flow, mac, opens, syn, ip: shape.ip(), tcp: shape.transport() })
     }
 }
 
-/// A keyed hash of the flow of a frame that is IPv4 TCP, for sharing flows between workers: whoever
+/// A keyed hash of the flow of a frame that is TCP, for sharing flows between workers: whoever
 /// does not know the key cannot send all his flows to one of them.
 pub(crate) fn flow_hash(key: &RandomState, frame: &[u8]) -> u64 {
     Segment::read(frame).map_or(0, |segment| key.hash_one(segment.flow))
 }
 
-impl Flow {
-    /// A flow between `port` of ours and a peer.
-    pub const fn new(port: u16, address: Ipv4Addr, peer_port: u16) -> Flow {
-        Flow { port, peer: SocketAddrV4::new(address, peer_port) }
+/// Makes the longest segment that a SYN's sender wants, at byte `tcp` of a frame, no longer than `most`;
+/// its checksum is not mended, for it was verified.
+pub(super) fn clamp_segments(frame: &mut [u8], tcp: usize, most: u16) {
+    /// Bytes of a TCP header without options, and the option that says it.
+    const HEADER: usize = 20;
+    const MAXIMUM_SEGMENT: u8 = 2;
+    let Some(end) = frame.get(tcp + 12).map(|it| tcp + usize::from(it >> 4) * 4) else { return };
+    let Some(mut options) = frame.get_mut(tcp + HEADER..end) else { return };
+    loop {
+        let length = match options {
+            [1, ..] => 1,
+            [MAXIMUM_SEGMENT, 4, high, low, ..] => {
+                let said = u16::from_be_bytes([*high, *low]);
+                [*high, *low] = said.min(most).to_be_bytes();
+                return;
+            }
+            // No other has a length below 2, and 0 ends the list.
+            [kind, length, ..] if *kind > 1 && *length > 1 => usize::from(*length),
+            _ => return,
+        };
+        options = match options.get_mut(length..) {
+            Some(rest) => rest,
+            None => return,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_longest_segment_is_found_among_options_and_shortened() {
+        let segment = |options: &[u8]| {
+            let mut bytes = vec![0xee; 7 + 20];
+            bytes[7 + 12] = ((20 + options.len()) / 4 << 4) as u8;
+            bytes.extend(options);
+            clamp_segments(&mut bytes, 7, 1_220);
+            bytes.split_off(7 + 20)
+        };
+        // 1440, and 1220 of it.
+        assert_eq!(segment(&[2, 4, 5, 160]), [2, 4, 4, 196]);
+        assert_eq!(segment(&[1, 1, 4, 2, 2, 4, 5, 160]), [1, 1, 4, 2, 2, 4, 4, 196]);
+        assert_eq!(segment(&[2, 4, 2, 0]), [2, 4, 2, 0], "shorter already");
+        for odd in [[0, 2, 4, 5], [2, 0, 5, 160], [3, 1, 2, 4], [3, 60, 2, 4], [1, 1, 2, 4]] {
+            assert_eq!(segment(&odd), odd);
+        }
+        clamp_segments(&mut [], 0, 1_220);
+        clamp_segments(&mut [0xff; 20], 0, 1_220);
+    }
+
+    #[test]
+    fn flows_that_differ_in_anything_have_other_hashes() {
+        let key = RandomState::new();
+        let flow =
+            |local: &str, peer: &str| Flow::new(local.parse().unwrap(), peer.parse().unwrap());
+        let flows = [
+            flow("10.0.0.1:7", "10.0.0.2:9"),
+            flow("10.0.0.1:9", "10.0.0.2:7"),
+            flow("10.0.0.2:7", "10.0.0.1:9"),
+            flow("10.0.0.3:7", "10.0.0.2:9"),
+            flow("[fd00::1]:7", "[fd00::2]:9"),
+            flow("[fe80::1]:7", "[fd00::2]:9"),
+            flow("[fd00::1]:7", "[fd00::3]:9"),
+        ];
+        let hashes: std::collections::HashSet<u64> =
+            flows.iter().map(|it| key.hash_one(it)).collect();
+        assert_eq!(hashes.len(), flows.len());
     }
 }

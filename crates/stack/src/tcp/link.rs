@@ -1,7 +1,7 @@
 //! smoltcp's way in and out: one frame presented at a time, and what is sent goes straight to the queue.
 //!
 //! smoltcp sees IP packets. The Ethernet header is written here, to where the connection's segments
-//! come from, so that a server needs no ARP to answer.
+//! come from, so that a server needs no ARP and no neighbour solicitation to answer.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use napkin_nic::FRAME_CAPACITY;
 use napkin_policy::Ns;
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
-use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
+use smoltcp::wire::EthernetProtocol;
 
-use crate::Stack;
-use crate::wire::ETHERNET_HEADER;
+use crate::wire::{ETHERNET_HEADER, VLAN_TAG};
+use crate::{Stack, emit};
 
 /// Bytes of the largest IP packet that is sent.
 pub(super) const MTU: usize = 1_500;
@@ -68,12 +68,16 @@ pub(super) struct Out<'a>(&'a mut Link);
 impl TxToken for Out<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let link = self.0;
-        let end = (ETHERNET_HEADER + len).min(FRAME_CAPACITY);
-        let written = f(&mut link.out[ETHERNET_HEADER..end]);
-        let mut frame = EthernetFrame::new_unchecked(&mut link.out[..end]);
-        frame.set_src_addr(EthernetAddress(link.stack.address().mac));
-        frame.set_dst_addr(EthernetAddress(link.mac));
-        frame.set_ethertype(EthernetProtocol::Ipv4);
+        let us = link.stack.addresses();
+        let (tag, macs) = (us.vlan(), (us.mac(), link.mac));
+        let start = ETHERNET_HEADER + if tag.is_some() { VLAN_TAG } else { 0 };
+        let end = (start + len).min(FRAME_CAPACITY);
+        let written = f(&mut link.out[start..end]);
+        let protocol = match link.out[start] >> 4 {
+            6 => EthernetProtocol::Ipv6,
+            _ => EthernetProtocol::Ipv4,
+        };
+        emit::write_ethernet(&mut link.out[..end], macs, tag, protocol);
         // One that is not taken is as good as lost on the wire: TCP sends it again.
         match link.stack.transmit(link.napi_id, &link.out[..end], link.now) {
             Ok(()) => link.sent += 1,

@@ -12,7 +12,9 @@
 //! connections as with ten thousand, but for the caches.
 //!
 //! What a peer can make it hold is bounded ([`TcpLimits`]): connections, half-open ones (of which the
-//! oldest gives way), and buffers. Not here: IPv6, urgent data, SYN cookies, path MTU discovery.
+//! oldest gives way), and buffers. Packets are as long
+//! as the link's, 1500 bytes, but for IPv6 peers beyond our own networks: those get the 1280 that every path
+//! carries (RFC 8200, 5). Not here: urgent data, SYN cookies, path MTU discovery.
 
 mod connection;
 mod deadlines;

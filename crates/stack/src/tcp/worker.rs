@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use napkin_policy::{MILLISECOND, NEVER, Ns};
@@ -14,13 +14,16 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 
 use super::connection::{Connection, Phase};
 use super::deadlines::Deadlines;
-use super::flow::Segment;
+use super::flow::{Segment, clamp_segments};
 use super::link::Link;
 use super::{ByteStream, Flow};
 use crate::receiver::Arrival;
 use crate::stack::FIRST_EPHEMERAL_PORT;
-use crate::wire::ETHERNET_HEADER;
 use crate::{Receiver, Socket, Stack};
+
+/// The longest segment to an IPv6 peer beyond our networks: what every path carries (RFC 8200, 5), less
+/// the headers of IPv6 and TCP.
+const BEYOND_THE_LINK: u16 = 1_280 - 40 - 20;
 
 /// What the peers of one worker can make it hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,10 +121,10 @@ pub enum ListenError {
     NoPort,
     /// All ephemeral ports to this peer are taken.
     #[error("no ephemeral port to {0} is free")]
-    NoPortLeft(SocketAddrV4),
+    NoPortLeft(SocketAddr),
     /// Nobody has told its Ethernet address; see [`Stack::resolve`].
     #[error("no Ethernet address is known for {0}")]
-    NoNeighbour(std::net::Ipv4Addr),
+    NoNeighbour(IpAddr),
     /// The limit of [`TcpLimits::connections`] is reached.
     #[error("the limit of {0} connections is reached")]
     TooMany(usize),
@@ -160,10 +163,12 @@ impl<T> TcpWorker<T> {
         // Initial sequence numbers are not to be guessed.
         config.random_seed = RandomState::new().hash_one(0);
         let mut interface = Interface::new(config, &mut link.idle(), Instant::ZERO);
-        let address = stack.address();
         interface.update_ip_addrs(|addresses| {
-            // There is room for the first.
-            let _ = addresses.push(IpCidr::new(address.ipv4.into(), address.prefix));
+            for ours in stack.addresses().list() {
+                let longest = if ours.ip.is_ipv4() { 32 } else { 128 };
+                // A stack has no more of them than there is room for.
+                let _ = addresses.push(IpCidr::new(ours.ip.into(), ours.prefix.min(longest)));
+            }
         });
         TcpWorker {
             stack,
@@ -206,22 +211,22 @@ impl<T> TcpWorker<T> {
     ///
     /// # Errors
     /// If no address is known, no port is left, or there are connections up to the limit.
-    pub fn connect(&mut self, peer: SocketAddrV4, napi_id: u32) -> Result<Flow, ListenError> {
-        let mac = self.stack.neighbour(*peer.ip()).ok_or(ListenError::NoNeighbour(*peer.ip()))?;
-        let free = |port: &u16| !self.places.contains_key(&Flow { port: *port, peer });
+    pub fn connect(&mut self, peer: SocketAddr, napi_id: u32) -> Result<Flow, ListenError> {
+        let ip = peer.ip();
+        let mac = self.stack.neighbour(ip).ok_or(ListenError::NoNeighbour(ip))?;
+        let ours = self.stack.addresses().towards(ip).ok_or(ListenError::NoNeighbour(ip))?;
+        // Without what IPv6 may have beside them.
+        let peer = SocketAddr::new(ip, peer.port());
+        let flow = |port: u16| Flow { local: SocketAddr::new(ours.ip, port), peer };
+        let free = |port: &u16| !self.places.contains_key(&flow(*port));
         let ports = (self.next_port..=u16::MAX).chain(FIRST_EPHEMERAL_PORT..self.next_port);
         let port = { ports }.find(free).ok_or(ListenError::NoPortLeft(peer))?;
-        let flow = Flow { port, peer };
+        let flow = flow(port);
         let place = self.admit(flow).ok_or(ListenError::TooMany(self.limits.connections))?;
         if let Some(connection) = self.connections[place as usize].as_mut() {
             (connection.mac, connection.napi_id) = (mac, napi_id);
-            let local = (self.stack.address().ipv4, port);
             // Nothing that it refuses can be: the socket is new and both ends are specified.
-            let _ = connection.socket().connect(
-                self.interface.context(),
-                (*peer.ip(), peer.port()),
-                local,
-            );
+            let _ = connection.socket().connect(self.interface.context(), peer, flow.local);
         }
         self.next_port = port.checked_add(1).unwrap_or(FIRST_EPHEMERAL_PORT);
         self.mark(place);
@@ -246,11 +251,11 @@ impl<T> TcpWorker<T> {
         self.link.now = now;
         let mut taken = 0;
         while taken < budget
-            && let Some(Arrival { frame, end }) = self.receiver.pop()
+            && let Some(Arrival { mut frame, end }) = self.receiver.pop()
         {
             taken += 1;
             self.counters.segments += 1;
-            if let Some(frame) = frame.get(..end) {
+            if let Some(frame) = frame.get_mut(..end) {
                 self.segment(frame, now);
             }
         }
@@ -311,8 +316,12 @@ impl<T> TcpWorker<T> {
     }
 
     /// Presents one segment to whom it is for.
-    fn segment(&mut self, frame: &[u8], now: Ns) {
+    fn segment(&mut self, frame: &mut [u8], now: Ns) {
         let Some(segment) = Segment::read(frame) else { return };
+        let peer = segment.flow.peer.ip();
+        if segment.syn && peer.is_ipv6() && !self.stack.addresses().on_link(peer) {
+            clamp_segments(frame, segment.tcp, BEYOND_THE_LINK);
+        }
         self.link.mac = segment.mac;
         self.link.napi_id = self.receiver.incoming_napi_id();
         let known = self.places.get(&segment.flow).copied();
@@ -322,17 +331,15 @@ impl<T> TcpWorker<T> {
                 self.remove(place);
                 self.accept(segment.flow)
             }
-            None if segment.opens && self.ports.contains(&segment.flow.port) => {
-                self.accept(segment.flow)
-            }
+            None if segment.opens && self.listens(segment.flow) => self.accept(segment.flow),
             None => {
                 self.counters.unknown += 1;
                 None
             }
             known => known,
         };
-        let listened = known.is_none() && segment.opens && self.ports.contains(&segment.flow.port);
-        let packet = &frame[ETHERNET_HEADER..];
+        let listened = known.is_none() && segment.opens && self.listens(segment.flow);
+        let packet = &frame[segment.ip..];
         let at = instant(now);
         match place {
             Some(place) => {
@@ -361,6 +368,10 @@ impl<T> TcpWorker<T> {
         }
     }
 
+    fn listens(&self, flow: Flow) -> bool {
+        self.ports.contains(&flow.local.port())
+    }
+
     fn phase(&self, place: u32) -> Option<Phase> {
         self.connections.get(place as usize)?.as_ref().map(|connection| connection.phase)
     }
@@ -371,10 +382,9 @@ impl<T> TcpWorker<T> {
             self.counters.refused += 1;
             return None;
         };
-        let local = (self.stack.address().ipv4, flow.port);
         if let Some(connection) = self.connections[place as usize].as_mut() {
             // The socket is new and the port not 0.
-            let _ = connection.socket().listen(local);
+            let _ = connection.socket().listen(flow.local);
         }
         Some(place)
     }

@@ -1,19 +1,18 @@
 //! A stack on a bench: frames go in by hand, and what it sends can be looked at.
 #![allow(dead_code)] // Each test binary uses its own part of it.
 
-use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use napkin_core::Pressure;
 use napkin_nic::{Frame, Pool, SendError, Transmitter};
 use napkin_policy::Ns;
-use napkin_stack::{Address, Counters, FrameBuilder, Input, Listener, Stack};
+use napkin_stack::{Address, Addresses, Counters, FrameBuilder, Input, Listener, Stack};
 
-pub(crate) const US: Address =
-    Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
-pub(crate) const PEER: Address =
-    Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+pub(crate) const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
+pub(crate) const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
+pub(crate) const US6: Address = Address::v6(US.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 1], 64);
+pub(crate) const PEER6: Address = Address::v6(PEER.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 2], 64);
 pub(crate) const NAPI: u32 = 513;
 
 /// The wire that answers go out on.
@@ -74,8 +73,13 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
+    /// A host with both families.
     pub(crate) fn new() -> Lab {
-        let stack = Stack::new(US);
+        Lab::of(Addresses::from(US).with(US6.ip, US6.prefix).unwrap())
+    }
+
+    pub(crate) fn of(addresses: impl Into<Addresses>) -> Lab {
+        let stack = Stack::new(addresses);
         let wire = Arc::new(Wire::default());
         let input = Input::new(Arc::clone(&stack), NAPI, wire.clone());
         Lab { stack, input, wire, pool: Pool::new(256) }
@@ -113,20 +117,40 @@ pub(crate) fn from_peer() -> FrameBuilder {
     FrameBuilder::new(PEER, US)
 }
 
+pub(crate) fn from_peer6() -> FrameBuilder {
+    FrameBuilder::new(PEER6, US6)
+}
+
 pub(crate) fn udp(to_port: u16, payload: &[u8]) -> Vec<u8> {
-    let mut buffer = vec![0; FrameBuilder::length(payload.len())];
-    from_peer().udp(&mut buffer, 4000, to_port, payload).unwrap();
-    buffer
+    datagram(from_peer(), to_port, payload)
+}
+
+/// A datagram from port 4000.
+pub(crate) fn datagram(build: FrameBuilder, to_port: u16, payload: &[u8]) -> Vec<u8> {
+    built(build.length(payload.len()), |buffer| build.udp(buffer, 4000, to_port, payload))
 }
 
 pub(crate) fn ping(ident: u16, sequence: u16, payload: &[u8]) -> Vec<u8> {
-    let mut buffer = vec![0; FrameBuilder::length(payload.len())];
-    from_peer().echo_request(&mut buffer, ident, sequence, payload).unwrap();
-    buffer
+    echo(from_peer(), ident, sequence, payload)
+}
+
+pub(crate) fn echo(build: FrameBuilder, ident: u16, sequence: u16, payload: &[u8]) -> Vec<u8> {
+    built(build.length(payload.len()), |buffer| {
+        build.echo_request(buffer, ident, sequence, payload)
+    })
 }
 
 pub(crate) fn who_has_us() -> Vec<u8> {
-    let mut buffer = vec![0; 42];
-    from_peer().arp_request(&mut buffer).unwrap();
-    buffer
+    built(128, |buffer| from_peer().request(buffer))
+}
+
+/// The frame that `build` writes.
+pub(crate) fn built<E: std::fmt::Debug>(
+    most: usize,
+    build: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+) -> Vec<u8> {
+    let mut frame = vec![0; most];
+    let length = build(&mut frame).unwrap();
+    frame.truncate(length);
+    frame
 }

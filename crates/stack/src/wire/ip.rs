@@ -1,0 +1,204 @@
+//! IPv4 and IPv6 packets, and what is in them.
+//!
+//! Each family's header is verified by its own rules; what it carries is then looked at by one code for
+//! both. Nothing is skipped: a packet with options (IPv4) or extension headers (IPv6, hop-by-hop options
+//! included) is dropped under a name, and so is every fragment.
+
+use std::net::IpAddr;
+
+use smoltcp::wire::{
+    Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet,
+    TcpPacket, UdpPacket,
+};
+
+use super::{IPV4_HEADER, IPV6_HEADER, Seen, To, can_send, resolve};
+use crate::address::group_mac;
+use crate::{Addresses, Fate};
+
+/// An IP packet whose header was verified.
+#[derive(Clone, Copy)]
+pub(super) struct Packet<'a> {
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    /// What follows the header, and no padding.
+    pub(super) payload: &'a [u8],
+    /// It is for us alone.
+    pub(super) for_us: bool,
+    /// The byte of the frame at which the payload begins.
+    at: usize,
+}
+
+pub(super) fn v4(bytes: &[u8], us: &Addresses, to: To, at: usize) -> Result<Seen, Fate> {
+    if bytes.len() < IPV4_HEADER {
+        return Err(Fate::Truncated);
+    }
+    let ip = Ipv4Packet::new_unchecked(bytes);
+    if ip.version() != 4 {
+        return Err(Fate::BadHeader);
+    }
+    let header = usize::from(ip.header_len());
+    let total = usize::from(ip.total_len());
+    if header < IPV4_HEADER || total < header {
+        return Err(Fate::BadLength);
+    }
+    if bytes.len() < total {
+        return Err(Fate::Truncated);
+    }
+    if !ip.verify_checksum() {
+        return Err(Fate::BadChecksum);
+    }
+    let (source, destination) = (IpAddr::V4(ip.src_addr()), IpAddr::V4(ip.dst_addr()));
+    let for_us = us.is_ours(destination);
+    // What is unicast on one layer and broadcast on the other is nobody's (RFC 1122, 3.3.6).
+    match to {
+        To::Us if for_us => {}
+        To::All if !for_us && us.is_broadcast(destination) => {}
+        _ => return Err(Fate::NotForUs),
+    }
+    if !can_send(source, us) {
+        return Err(Fate::BadSource);
+    }
+    if header > IPV4_HEADER {
+        return Err(Fate::IpOptions);
+    }
+    if ip.more_frags() || ip.frag_offset() != 0 {
+        return Err(Fate::Fragment);
+    }
+    let payload = ip.payload();
+    let packet = Packet { source, destination, payload, for_us, at: at + IPV4_HEADER };
+    match ip.next_header() {
+        IpProtocol::Icmp => icmp(&packet),
+        protocol => transport(&packet, protocol),
+    }
+}
+
+pub(super) fn v6(
+    bytes: &[u8],
+    us: &Addresses,
+    to: To,
+    mac: [u8; 6],
+    at: usize,
+) -> Result<Seen, Fate> {
+    if bytes.len() < IPV6_HEADER {
+        return Err(Fate::Truncated);
+    }
+    let ip = Ipv6Packet::new_unchecked(bytes);
+    if ip.version() != 6 {
+        return Err(Fate::BadHeader);
+    }
+    if bytes.len() < ip.total_len() {
+        return Err(Fate::Truncated);
+    }
+    let (source, destination) = (ip.src_addr(), ip.dst_addr());
+    let for_us = us.is_ours(destination.into());
+    match to {
+        To::Us if for_us => {}
+        To::Group(mac) if us.in_group(destination) && group_mac(destination) == mac => {}
+        // Another group with the same Ethernet address.
+        To::Group(_) if destination.is_multicast() => return Err(Fate::Multicast),
+        _ => return Err(Fate::NotForUs),
+    }
+    let packet = Packet {
+        source: source.into(),
+        destination: destination.into(),
+        payload: ip.payload(),
+        for_us,
+        at: at + IPV6_HEADER,
+    };
+    let protocol = ip.next_header();
+    // Who asks whether an address is free has none yet.
+    let nobody = source.is_unspecified() && protocol == IpProtocol::Icmpv6;
+    if !nobody && !can_send(packet.source, us) {
+        return Err(Fate::BadSource);
+    }
+    match protocol {
+        IpProtocol::Icmpv6 => icmpv6(&packet, us, ip.hop_limit(), mac),
+        IpProtocol::Ipv6Frag => Err(Fate::Fragment),
+        // Besides those that smoltcp names: mobility, host identity, shim6 (IANA's list).
+        IpProtocol::HopByHop
+        | IpProtocol::Ipv6Route
+        | IpProtocol::Ipv6Opts
+        | IpProtocol::IpSecAh
+        | IpProtocol::Unknown(135 | 139 | 140) => Err(Fate::ExtensionHeader),
+        protocol => transport(&packet, protocol),
+    }
+}
+
+fn transport(packet: &Packet<'_>, protocol: IpProtocol) -> Result<Seen, Fate> {
+    match protocol {
+        IpProtocol::Udp => udp(packet),
+        IpProtocol::Tcp => tcp(packet),
+        _ => Err(Fate::UnknownProtocol),
+    }
+}
+
+fn icmp(ip: &Packet<'_>) -> Result<Seen, Fate> {
+    let packet = Icmpv4Packet::new_checked(ip.payload).map_err(|_| Fate::BadLength)?;
+    if !packet.verify_checksum() {
+        return Err(Fate::BadChecksum);
+    }
+    if packet.msg_type() != Icmpv4Message::EchoRequest || packet.msg_code() != 0 {
+        return Err(Fate::UnknownProtocol);
+    }
+    if !ip.for_us {
+        return Err(Fate::NotForUs);
+    }
+    Ok(Seen::Echo { end: ip.at + ip.payload.len() })
+}
+
+fn icmpv6(ip: &Packet<'_>, us: &Addresses, hops: u8, mac: [u8; 6]) -> Result<Seen, Fate> {
+    /// Bytes of every message's header that is looked at.
+    const HEADER: usize = 8;
+    let (IpAddr::V6(source), IpAddr::V6(destination)) = (ip.source, ip.destination) else {
+        return Err(Fate::BadHeader);
+    };
+    if ip.payload.len() < HEADER {
+        return Err(Fate::BadLength);
+    }
+    let packet = Icmpv6Packet::new_unchecked(ip.payload);
+    if !packet.verify_checksum(&source, &destination) {
+        return Err(Fate::BadChecksum);
+    }
+    let kind = packet.msg_type();
+    if kind == Icmpv6Message::NeighborSolicit {
+        return resolve::solicitation(ip, us, hops, mac);
+    }
+    if source.is_unspecified() {
+        return Err(Fate::BadSource);
+    }
+    match kind {
+        Icmpv6Message::NeighborAdvert => resolve::advertisement(ip, us, hops),
+        // To a group as well (RFC 4443, 4.2), unlike IPv4's.
+        Icmpv6Message::EchoRequest if packet.msg_code() == 0 => {
+            Ok(Seen::Echo { end: ip.at + ip.payload.len() })
+        }
+        Icmpv6Message::PktTooBig => Err(Fate::PacketTooBig),
+        _ => Err(Fate::UnknownProtocol),
+    }
+}
+
+fn udp(ip: &Packet<'_>) -> Result<Seen, Fate> {
+    let packet = UdpPacket::new_checked(ip.payload).map_err(|_| Fate::BadLength)?;
+    // A checksum of 0 means that the sender made none: IPv4 allows it, IPv6 does not (RFC 8200, 8.1).
+    let none = packet.checksum() == 0;
+    let right = match none {
+        true => ip.source.is_ipv4(),
+        false => packet.verify_checksum(&ip.source.into(), &ip.destination.into()),
+    };
+    if !right {
+        return Err(Fate::BadChecksum);
+    }
+    Ok(Seen::Udp { port: packet.dst_port(), end: ip.at + usize::from(packet.len()) })
+}
+
+fn tcp(ip: &Packet<'_>) -> Result<Seen, Fate> {
+    let packet = TcpPacket::new_checked(ip.payload).map_err(|_| Fate::BadLength)?;
+    if !packet.verify_checksum(&ip.source.into(), &ip.destination.into()) {
+        return Err(Fate::BadChecksum);
+    }
+    // A connection has two ends (RFC 1122, 4.2.3.10), and both have ports.
+    if !ip.for_us || packet.src_port() == 0 || packet.dst_port() == 0 {
+        return Err(Fate::BadHeader);
+    }
+    Ok(Seen::Tcp { end: ip.at + ip.payload.len() })
+}

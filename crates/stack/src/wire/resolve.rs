@@ -1,0 +1,134 @@
+//! Who asks for an Ethernet address, and who tells his: ARP, and IPv6's neighbour discovery.
+//!
+//! What RFC 4861, 7.1 wants verified of a solicitation and an advertisement is verified here: a hop limit
+//! of 255, which nobody from beyond the link can make, the checksum, the code, the lengths of all options.
+//! Routers' advertisements and redirects are not looked at: there are no routes.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
+
+use super::ip::Packet;
+use super::{Seen, can_send, is_host};
+use crate::address::solicited;
+use crate::{Addresses, Fate};
+
+/// Bytes of a solicitation or an advertisement behind the IPv6 header: with one option.
+pub(crate) const NDISC: usize = OPTIONS + 8;
+
+/// Where a solicitation's or an advertisement's options begin.
+const OPTIONS: usize = 24;
+
+/// The options in which the sender and the target say their Ethernet addresses.
+const SOURCE: u8 = 1;
+const TARGET: u8 = 2;
+
+pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
+    let packet = ArpPacket::new_checked(bytes).map_err(|_| Fate::Truncated)?;
+    // The only way for this to fail once the length is right is another kind of address.
+    let ArpRepr::EthernetIpv4 {
+        operation,
+        source_hardware_addr: mac,
+        source_protocol_addr: source,
+        target_hardware_addr: target_mac,
+        target_protocol_addr: target,
+    } = ArpRepr::parse(&packet).map_err(|_| Fate::UnknownProtocol)?
+    else {
+        return Err(Fate::UnknownProtocol);
+    };
+    let (ip, target) = (IpAddr::V4(source), IpAddr::V4(target));
+    if !us.is_ours(target) {
+        return Err(Fate::NotForUs);
+    }
+    if !is_host(mac) {
+        return Err(Fate::BadHeader);
+    }
+    // A probe (RFC 5227) asks from 0.0.0.0 whether the address is taken, and deserves its answer.
+    let probe = source.is_unspecified() && operation == ArpOperation::Request;
+    if !probe && !can_send(ip, us) {
+        return Err(Fate::BadSource);
+    }
+    let mac = mac.0;
+    match operation {
+        ArpOperation::Request => Ok(Seen::Asked { mac, ip, target, told: true }),
+        ArpOperation::Reply if target_mac.0 == us.mac() => {
+            Ok(Seen::Told { mac, ip, overrides: true, asked: false })
+        }
+        ArpOperation::Reply => Err(Fate::NotForUs),
+        ArpOperation::Unknown(_) => Err(Fate::UnknownProtocol),
+    }
+}
+
+/// A neighbour solicitation; `from` is the frame's source.
+pub(super) fn solicitation(
+    packet: &Packet<'_>,
+    us: &Addresses,
+    hops: u8,
+    from: [u8; 6],
+) -> Result<Seen, Fate> {
+    let target = target(packet, hops)?;
+    let mac = address_in(packet, SOURCE)?;
+    let (ip, target) = (packet.source, IpAddr::V6(target));
+    if ip.is_unspecified() {
+        // He has no address yet, so he tells none, and asks the group of the one that he wants.
+        let group = matches!(target, IpAddr::V6(it) if packet.destination == solicited(it));
+        if mac.is_some() || !group {
+            return Err(Fate::BadHeader);
+        }
+    }
+    if !us.is_ours(target) {
+        return Err(Fate::NotForUs);
+    }
+    let told = mac.is_some();
+    Ok(Seen::Asked { mac: mac.unwrap_or(from), ip, target, told })
+}
+
+/// A neighbour advertisement.
+pub(super) fn advertisement(packet: &Packet<'_>, us: &Addresses, hops: u8) -> Result<Seen, Fate> {
+    const SOLICITED: u8 = 0x40;
+    const OVERRIDE: u8 = 0x20;
+    let target = IpAddr::V6(target(packet, hops)?);
+    let mac = address_in(packet, TARGET)?;
+    let flags = packet.payload[4];
+    // Nobody is answered in a group.
+    if !packet.for_us && flags & SOLICITED != 0 {
+        return Err(Fate::BadHeader);
+    }
+    // Our own address from another host's mouth among them.
+    if !can_send(target, us) {
+        return Err(Fate::BadSource);
+    }
+    // Without it there is nothing to learn; hosts whose address is known already may leave it out.
+    let mac = mac.ok_or(Fate::UnknownProtocol)?;
+    Ok(Seen::Told { mac, ip: target, overrides: flags & OVERRIDE != 0, asked: true })
+}
+
+/// The address that is asked for, or told of.
+fn target(packet: &Packet<'_>, hops: u8) -> Result<Ipv6Addr, Fate> {
+    let target = packet.payload.get(8..OPTIONS).ok_or(Fate::BadLength)?;
+    let target = <[u8; 16]>::try_from(target).map_err(|_| Fate::BadLength)?;
+    let target = Ipv6Addr::from_octets(target);
+    if hops != 255 || packet.payload[1] != 0 || target.is_multicast() {
+        return Err(Fate::BadHeader);
+    }
+    Ok(target)
+}
+
+/// The Ethernet address in the first option of this kind.
+fn address_in(packet: &Packet<'_>, kind: u8) -> Result<Option<[u8; 6]>, Fate> {
+    let mut options = &packet.payload[OPTIONS..];
+    let mut found = None;
+    while let [own, units, ..] = *options {
+        let length = usize::from(units) * 8;
+        let option = options.get(..length).filter(|it| !it.is_empty()).ok_or(Fate::BadLength)?;
+        if own == kind && found.is_none() {
+            let mac = <[u8; 6]>::try_from(&option[2..]).map_err(|_| Fate::BadLength)?;
+            if !is_host(EthernetAddress(mac)) {
+                return Err(Fate::BadHeader);
+            }
+            found = Some(mac);
+        }
+        options = &options[length..];
+    }
+    if options.is_empty() { Ok(found) } else { Err(Fate::BadLength) }
+}
