@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -65,7 +65,7 @@ impl TcpApplication for Lines {
     fn opened(&mut self, flow: Flow) -> usize {
         self.opened += 1;
         // Each was begun here.
-        self.places.get(&flow.port).copied().unwrap_or(0)
+        self.places.get(&flow.local.port()).copied().unwrap_or(0)
     }
 
     fn ready(&mut self, place: &mut usize, stream: &mut impl ByteStream, _: u64) {
@@ -109,9 +109,7 @@ impl EmbeddedWorker {
         commands: Receiver<Command>,
         wake: Arc<OwnedFd>,
     ) -> Result<EmbeddedWorker, ClientError> {
-        let SocketAddr::V4(server) = common.config.address else {
-            return Err(ClientError::Config("a client's own stack has no IPv6".to_owned()));
-        };
+        let server = common.config.address;
         let Host { queue, address } = host;
         let here = streams.len();
         let stack = Stack::new(address);
@@ -138,15 +136,15 @@ impl EmbeddedWorker {
     }
 
     /// Learns the server's Ethernet address.
-    fn reach(&mut self, stack: &Stack, server: SocketAddrV4) -> Result<(), ClientError> {
+    fn reach(&mut self, stack: &Stack, server: SocketAddr) -> Result<(), ClientError> {
         /// How long an answer is waited for before it is asked again.
         const AGAIN: u64 = 100_000_000;
         let (deadline, mut again) = (self.deadline(), 0);
-        while stack.neighbour(*server.ip()).is_none() {
+        while stack.neighbour(server.ip()).is_none() {
             let now = clock::now();
             if now >= again {
                 // A queue that does not take it now may do so the next time.
-                let _ = stack.resolve(*server.ip(), now);
+                let _ = stack.resolve(server.ip(), now);
                 again = now + AGAIN;
             }
             self.step(now);
@@ -157,14 +155,14 @@ impl EmbeddedWorker {
     }
 
     /// Opens the connections.
-    fn open(&mut self, connections: usize, server: SocketAddrV4) -> Result<(), ClientError> {
+    fn open(&mut self, connections: usize, server: SocketAddr) -> Result<(), ClientError> {
         let deadline = self.deadline();
         while self.lines.opened < connections {
             while self.flows.len() < connections && self.tcp.half_open() < HANDSHAKES {
                 let number = self.flows.len() + 1;
                 let flow = self.tcp.connect(server, NAPI_ID).map_err(io::Error::other);
                 let flow = flow.map_err(|source| self.not_made(number, source))?;
-                self.lines.places.insert(flow.port, self.flows.len());
+                self.lines.places.insert(flow.local.port(), self.flows.len());
                 self.flows.push(flow);
             }
             self.step(clock::now());

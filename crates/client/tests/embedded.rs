@@ -1,6 +1,5 @@
 //! A client on a network of its own, at the other end of a cable from a server of a few lines.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,10 +10,8 @@ use napkin_nic::{CableQueue, EndConfig, PacketQueue, Pool, cable};
 use napkin_os::clock;
 use napkin_stack::{Address, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker};
 
-const SERVER: Address =
-    Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
-const CLIENT: Address =
-    Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
+const SERVER: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
+const CLIENT: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 const PORT: u16 = 7;
 
 /// What the server does with what it receives.
@@ -91,7 +88,7 @@ fn serve(mut queue: CableQueue, mut manner: Manner, stop: &AtomicBool) -> usize 
 }
 
 fn config(port: u16) -> Config {
-    Config { connections: 50, echo: Some(5), records: 1, ..Config::new((SERVER.ipv4, port).into()) }
+    Config { connections: 50, echo: Some(5), records: 1, ..Config::new((SERVER.ip, port).into()) }
 }
 
 /// What a window shows in which something was answered.

@@ -6,7 +6,6 @@
 //! ```
 
 use std::io::{ErrorKind, Result};
-use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;

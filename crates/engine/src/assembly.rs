@@ -78,7 +78,7 @@ pub(crate) fn assemble(
     let (mut settings, mut napis) = (Vec::new(), Vec::new());
     let (mut devices, mut ports) = (Vec::new(), Vec::new());
     for (device, config) in configs.into_iter().enumerate() {
-        let stack = Stack::new(config.address);
+        let stack = Stack::new(config.addresses);
         let cost = Spin::new(config.delivery_cost);
         let mut ids = Vec::new();
         for (queue, (nic, cpu)) in config.queues.into_iter().enumerate() {
@@ -118,7 +118,6 @@ mod tests {
     use napkin_nic::{Frame, QueueCounters, SendError, Transmitter};
     use napkin_policy::Policy;
     use napkin_stack::Address;
-    use std::net::Ipv4Addr;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
     /// A queue that is never asked for anything.
@@ -156,7 +155,7 @@ mod tests {
         let queue = || (Box::new(Idle(Arc::clone(&fd))) as Box<dyn PacketQueue>, 0);
         DeviceConfig {
             name: name.into(),
-            address: Address::v4([2; 6], [10, 0, 0, 1], 24),
+            addresses: Address::v4([2; 6], [10, 0, 0, 1], 24).into(),
             queues: (0..queues).map(|_| queue()).collect(),
             delivery_cost: 0,
             settings: Policy::BASE.instance,

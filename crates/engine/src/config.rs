@@ -6,7 +6,7 @@
 use napkin_core::{Limits, Ns, SettingError};
 use napkin_nic::PacketQueue;
 use napkin_policy::{CpuPolicy, InstancePolicy};
-use napkin_stack::Address;
+use napkin_stack::Addresses;
 use thiserror::Error;
 
 use napkin_os::sched::{Class, Placement, SchedError};
@@ -15,8 +15,8 @@ use napkin_os::sched::{Class, Placement, SchedError};
 pub struct DeviceConfig {
     /// Its name, of at most 15 bytes and no other device's, as threads and control show it.
     pub name: String,
-    /// The stack's address on it.
-    pub address: Address,
+    /// Who the stack is on it: its Ethernet address, VLAN and IP addresses.
+    pub addresses: Addresses,
     /// Its queues, each with the engine's CPU (an index into [`EngineConfig::cpus`]) that serves it.
     pub queues: Vec<(Box<dyn PacketQueue>, u16)>,
     /// What delivering one frame costs on top, in nanoseconds of spinning; 0 for nothing.
@@ -29,11 +29,12 @@ impl DeviceConfig {
     /// A device with these queues, each with the engine's CPU that serves it.
     pub fn new(
         name: impl Into<String>,
-        address: Address,
+        addresses: impl Into<Addresses>,
         queues: Vec<(Box<dyn PacketQueue>, u16)>,
         settings: InstancePolicy,
     ) -> Self {
-        DeviceConfig { name: name.into(), address, queues, delivery_cost: 0, settings }
+        let (name, addresses) = (name.into(), addresses.into());
+        DeviceConfig { name, addresses, queues, delivery_cost: 0, settings }
     }
 }
 

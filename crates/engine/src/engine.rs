@@ -424,7 +424,6 @@ mod tests {
     use napkin_policy::Policy;
     use napkin_policy::Threaded;
     use napkin_stack::Address;
-    use std::net::Ipv4Addr;
 
     /// An engine with one silent queue, whose threads are to have a class that there is not.
     fn engine() -> Engine {
@@ -433,7 +432,7 @@ mod tests {
         let queue = SyntheticQueue::new(&silent, template, Pool::new(8), None).expect("sound");
         let device = DeviceConfig {
             name: "syn0".into(),
-            address: Address::v4([2; 6], [10, 0, 0, 1], 24),
+            addresses: Address::v4([2; 6], [10, 0, 0, 1], 24).into(),
             queues: vec![(Box::new(queue), 0)],
             delivery_cost: 0,
             settings: Policy::BASE.instance,

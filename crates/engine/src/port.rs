@@ -170,7 +170,6 @@ impl Queue for Port {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::sync::atomic::{AtomicBool, AtomicU32};
 
@@ -256,7 +255,7 @@ mod tests {
 
     /// A datagram to port 7.
     fn datagram() -> Frame {
-        let peer = Address { mac: [4; 6], ipv4: Ipv4Addr::new(10, 0, 0, 2), ..US };
+        let peer = Address::v4([4; 6], [10, 0, 0, 2], 24);
         let mut frame = Pool::new(1).take().expect("a frame");
         let length = FrameBuilder::new(peer, US).udp(frame.buffer(), 9, 7, b"x").expect("it fits");
         frame.set_len(length);

@@ -108,7 +108,7 @@ fn serve_tap(policy: &Policy) {
     let tap = tap::open(&config);
     let device = DeviceConfig {
         name: tap.name.clone(),
-        address: Address { mac: [2, 0, 0, 0, 0, 0x43], ipv4: ours, prefix: 30 },
+        addresses: Address { mac: [2, 0, 0, 0, 0, 0x43], ip: ours.into(), prefix: 30 }.into(),
         queues: tap.queues.into_iter().map(|queue| (Box::new(queue) as _, 0)).collect(),
         delivery_cost: 0,
         settings: policy.instance,

@@ -29,7 +29,7 @@ fn echoes(name: &str) {
     let cpus: Vec<usize> = sched::usable_cpus().into_iter().take(2).collect();
     let device = DeviceConfig {
         name: tap.name.clone(),
-        address: Address { mac: [2, 0, 0, 0, 0, 0x42], ipv4: ours, prefix: 30 },
+        addresses: Address { mac: [2, 0, 0, 0, 0, 0x42], ip: ours.into(), prefix: 30 }.into(),
         queues: (0..)
             .zip(tap.queues)
             .map(|(at, queue)| (Box::new(queue) as _, at % cpus.len() as u16))

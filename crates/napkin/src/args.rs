@@ -121,7 +121,8 @@ pub(crate) enum Service {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each device has a network of its own: the first the one given, the next the one after it. Its
-application thread (of memcached and nbd, one a queue) waits as the policy says; ARP and ping are answered by the engine.
+application thread (of memcached and nbd, one a queue) waits as the policy says; ARP, neighbour
+solicitations and ping are answered by the engine.
 Ctrl-C, or SIGTERM, ends it; nothing is left behind.
 
 Examples:
@@ -130,6 +131,8 @@ Examples:
       then, from the same machine: ping 10.99.0.1, or: echo hi | nc -u -w1 10.99.0.1 7
   sudo napkin serve memcached --device tap:nk0 --queues 2 --policy suspend20
       then: printf 'set a 0 0 2\\r\\nhi\\r\\nget a\\r\\nquit\\r\\n' | nc 10.99.0.1 11211
+  sudo napkin serve memcached --device tap:nk0.100 --address 10.99.0.1/24,fd00:99::1/64
+      in VLAN 100, over IPv4 and IPv6: then, from the same machine: ping fd00:99::1
   sudo napkin serve nbd --device tap:nk0 --file disk.img
       before, make it: truncate -s 1G disk.img; then: nbdinfo nbd://10.99.0.1,
       nbdcopy disk2.img nbd://10.99.0.1, fio --ioengine=nbd --uri=nbd://10.99.0.1 ...,
@@ -147,15 +150,24 @@ pub(crate) struct Serve {
     /// What is served.
     pub(crate) what: Service,
     /// tap:NAME or synthetic, with =POLICY behind it if it has its own; may be given several times.
+    /// tap:NAME.100 is tap:NAME in VLAN 100 (1 to 4094): frames without its tag are dropped, and the
+    /// operating system's side is the interface NAME.100.
     #[arg(long = "device", value_name = "DEVICE", required = true)]
     pub(crate) devices: Vec<DeviceSpec>,
     /// The policy of all devices that have none of their own (see napkin policies).
     #[arg(long, default_value = "base", value_parser = policy)]
     pub(crate) policy: Policy,
-    /// The engine's address on the first device; on a TAP device the operating system's side gets
-    /// the next one (10.99.0.2).
-    #[arg(long, value_name = "ADDRESS/PREFIX", default_value = "10.99.0.1/24")]
-    pub(crate) address: Network,
+    /// The engine's address on the first device, IPv4 or IPv6; several of them one after the other, or in a
+    /// list (10.99.0.1/24,fd00:99::1/64). On a TAP device the operating system's side gets the next one
+    /// (10.99.0.2, fd00:99::2), and the engine an IPv6 link-local address as well, made from its Ethernet
+    /// address, unless one is given.
+    #[arg(
+        long = "address",
+        value_name = "ADDRESS/PREFIX",
+        default_value = "10.99.0.1/24",
+        value_delimiter = ','
+    )]
+    pub(crate) addresses: Vec<Network>,
     /// The port of the service; without, 7 for echo and sink (UDP), 11211 for memcached, 10809 for nbd
     /// (TCP).
     #[arg(long)]

@@ -20,7 +20,7 @@ const IDLE_GAP: &str = "idle-gap-min";
 
 pub(crate) fn dev_get(args: &DevGet) -> Result<(), Failure> {
     let asked = Request::new(Verb::DevGet).with("ifindex", args.ifindex);
-    show(&args.target, &asked, &["ifindex", "ifname", "mac", "ipv4", "napi-ids"])
+    show(&args.target, &asked, &["ifindex", "ifname", "mac", "vlan", "ipv4", "ipv6", "napi-ids"])
 }
 
 pub(crate) fn queue_get(args: &QueueGet) -> Result<(), Failure> {

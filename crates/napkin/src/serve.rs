@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         what,
         devices: args.devices.clone(),
         policy: args.policy,
-        network: args.address,
+        networks: args.addresses.clone(),
         udp: args.udp,
         queues: args.queues,
         cpus: args.cpus.clone().unwrap_or_default().0,

@@ -1,7 +1,8 @@
 //! What is to be served, where, and how: the options of `napkin serve` as values that read their own
 //! text.
 
-use std::net::Ipv4Addr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -16,6 +17,9 @@ pub(super) const MAX_DEVICES: usize = 64;
 
 /// The most queues a device has: those of a TAP interface.
 pub(super) const MAX_QUEUES: u16 = napkin_nic::tap::MAX_TAP_QUEUES;
+
+/// The most addresses of a device beside a link-local one.
+pub(super) const MAX_NETWORKS: usize = napkin_stack::address::ADDRESSES - 1;
 
 /// The service that answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,13 +91,24 @@ impl DeviceKind {
     }
 }
 
-/// A device, and its own policy if it has one: `tap:NAME`, `synthetic`, `tap:NAME=POLICY`.
+/// A device, and its own policy if it has one: `tap:NAME`, `tap:NAME.VLAN`, `synthetic`,
+/// `tap:NAME=POLICY`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
     /// What it is.
     pub kind: DeviceKind,
+    /// The VLAN that it is served in, 1 to 4094; `None` for frames without a tag.
+    pub vlan: Option<u16>,
     /// Its policy; `None` for that of all.
     pub policy: Option<Policy>,
+}
+
+impl DeviceSpec {
+    /// The name of the device that is given in this place, from 0: as Linux calls a VLAN's interface.
+    pub(super) fn name(&self, place: usize) -> String {
+        let name = self.kind.name(place);
+        self.vlan.map_or(name.clone(), |vlan| format!("{name}.{vlan}"))
+    }
 }
 
 impl FromStr for DeviceSpec {
@@ -104,12 +119,15 @@ impl FromStr for DeviceSpec {
             Some((device, policy)) => (device, Some(policy)),
             None => (text, None),
         };
-        let kind = match (device, device.strip_prefix("tap:")) {
-            ("synthetic", _) => DeviceKind::Synthetic,
+        let (kind, vlan) = match (device, device.strip_prefix("tap:")) {
+            ("synthetic", _) => (DeviceKind::Synthetic, None),
             (_, Some("")) | ("tap", _) => {
                 return Err("a TAP device has a name, as in tap:nk0".into());
             }
-            (_, Some(name)) => DeviceKind::Tap(name.to_owned()),
+            (_, Some(name)) => {
+                let (name, vlan) = in_vlan(name)?;
+                (DeviceKind::Tap(name.to_owned()), vlan)
+            }
             _ => {
                 return Err(
                     "give tap:NAME or synthetic, and =POLICY behind it if it has its own".into()
@@ -117,48 +135,98 @@ impl FromStr for DeviceSpec {
             }
         };
         let policy = policy.map(str::parse::<Policy>).transpose().map_err(|e| e.to_string())?;
-        Ok(DeviceSpec { kind, policy })
+        Ok(DeviceSpec { kind, vlan, policy })
     }
 }
 
-/// An address and its network: `10.99.0.1/24`.
+/// An interface's name, and the VLAN behind its last point, as Linux names a VLAN's interface: `nk0.100`.
+fn in_vlan(name: &str) -> Result<(&str, Option<u16>), String> {
+    match name.rsplit_once('.') {
+        Some((device, id)) if !id.is_empty() && id.bytes().all(|it| it.is_ascii_digit()) => {
+            if device.is_empty() {
+                return Err(format!("a TAP device has a name before its VLAN, as in tap:nk0.{id}"));
+            }
+            match id.parse() {
+                Ok(vlan @ 1..=4_094) => Ok((device, Some(vlan))),
+                _ => Err(format!("{name} would be in VLAN {id}: a VLAN is 1 to 4094")),
+            }
+        }
+        _ => Ok((name, None)),
+    }
+}
+
+/// An address and its network: `10.99.0.1/24`, `fd00:99::1/64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
-    /// Our IPv4 address on the device.
-    pub ipv4: Ipv4Addr,
+    /// Our IP address on the device.
+    pub ip: IpAddr,
     /// Bits of it that name the network.
     pub prefix: u8,
 }
 
 impl Network {
-    fn mask(self) -> u32 {
-        u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
+    /// The address as a number, and how many bits of it name the host.
+    fn bits(self) -> (u128, u32) {
+        match self.ip {
+            IpAddr::V4(ip) => (ip.to_bits().into(), 32u32.saturating_sub(self.prefix.into())),
+            IpAddr::V6(ip) => (ip.to_bits(), 128u32.saturating_sub(self.prefix.into())),
+        }
+    }
+
+    /// An address of the same family; `None` if it has not so many bits.
+    fn with(self, bits: u128) -> Option<IpAddr> {
+        match self.ip {
+            IpAddr::V4(_) => u32::try_from(bits).ok().map(|it| Ipv4Addr::from_bits(it).into()),
+            IpAddr::V6(_) => Some(Ipv6Addr::from_bits(bits).into()),
+        }
     }
 
     /// Whether a host of the network can have this address.
-    fn is_host(self, address: u32) -> bool {
-        let host = address & !self.mask();
-        (address ^ self.ipv4.to_bits()) & self.mask() == 0 && host != 0 && host != !self.mask()
+    fn is_host(self, address: u128) -> bool {
+        let (ours, hosts) = self.bits();
+        let mask = 1u128.checked_shl(hosts).unwrap_or(0).wrapping_sub(1);
+        let host = address & mask;
+        // The first is every router's in IPv6; the last is everybody's in IPv4, and kept free in both.
+        (address ^ ours) & !mask == 0 && host != 0 && host != mask
     }
 
     /// Whether an address belongs to it.
-    pub fn contains(self, address: Ipv4Addr) -> bool {
-        (address.to_bits() ^ self.ipv4.to_bits()) & self.mask() == 0
+    pub fn contains(self, address: IpAddr) -> bool {
+        let other = Network { ip: address, ..self };
+        let (ours, hosts) = self.bits();
+        address.is_ipv4() == self.ip.is_ipv4()
+            && (other.bits().0 ^ ours).checked_shr(hosts).unwrap_or(0) == 0
+    }
+
+    /// Whether it is the same on every link (`fe80::/10`).
+    pub fn is_link_local(self) -> bool {
+        matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
 
     /// The address of the other side: the next one, or the one before where there is none.
-    pub fn neighbour(self) -> Ipv4Addr {
-        let ours = self.ipv4.to_bits();
+    pub fn neighbour(self) -> IpAddr {
+        let (ours, _) = self.bits();
         let next = ours.wrapping_add(1);
-        Ipv4Addr::from_bits(if self.is_host(next) { next } else { ours.wrapping_sub(1) })
+        let bits = if self.is_host(next) { next } else { ours.wrapping_sub(1) };
+        self.with(bits).unwrap_or(self.ip)
     }
 
-    /// The same address in the network that comes `places` later; `None` beyond the last one.
+    /// The same address in the network that comes `places` later; `None` beyond the last one. A link-local
+    /// one is the same for all.
     pub fn later(self, places: usize) -> Option<Network> {
-        let size = !self.mask() as usize + 1;
-        let ipv4 =
-            self.ipv4.to_bits().checked_add(u32::try_from(places.checked_mul(size)?).ok()?)?;
-        Some(Network { ipv4: Ipv4Addr::from_bits(ipv4), ..self })
+        if self.is_link_local() {
+            return Some(self);
+        }
+        let (ours, hosts) = self.bits();
+        let beyond = u128::try_from(places).ok()?.checked_mul(1u128.checked_shl(hosts)?)?;
+        let ip = self.with(ours.checked_add(beyond)?)?;
+        Some(Network { ip, ..self })
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ip, self.prefix)
     }
 }
 
@@ -166,20 +234,28 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Network, String> {
-        let form = || "give an IPv4 address and the length of its prefix, as in 10.99.0.1/24";
-        let (ipv4, prefix) = text.split_once('/').ok_or_else(form)?;
-        let ipv4: Ipv4Addr = ipv4.parse().map_err(|_| form())?;
+        let form = || "give an IP address and the length of its prefix, as in 10.99.0.1/24 or fd00:99::1/64";
+        let (ip, prefix) = text.split_once('/').ok_or_else(form)?;
+        let ip: IpAddr = ip.parse().map_err(|_| form())?;
         let prefix: u8 = prefix.parse().map_err(|_| form())?;
-        if !(1..=30).contains(&prefix) {
-            return Err(
-                "the prefix has 1 to 30 bits: the other side needs an address as well".into()
-            );
-        }
-        let network = Network { ipv4, prefix };
-        let usable = !(ipv4.is_loopback() || ipv4.is_multicast() || ipv4.octets()[0] == 0);
-        if !usable || ipv4.is_broadcast() || !network.is_host(ipv4.to_bits()) {
+        let most = if ip.is_ipv4() { 30 } else { 126 };
+        if !(1..=most).contains(&prefix) {
             return Err(format!(
-                "no host can have the address {ipv4} in its network of {prefix} bits"
+                "the prefix has 1 to {most} bits: the other side needs an address as well"
+            ));
+        }
+        let network = Network { ip, prefix };
+        let usable = match ip {
+            IpAddr::V4(ip) => {
+                !(ip.is_loopback() || ip.is_multicast() || ip.octets()[0] == 0 || ip.is_broadcast())
+            }
+            IpAddr::V6(ip) => {
+                !(ip.is_loopback() || ip.is_multicast() || ip.to_ipv4_mapped().is_some())
+            }
+        };
+        if !usable || !network.is_host(network.bits().0) {
+            return Err(format!(
+                "no host can have the address {ip} in its network of {prefix} bits"
             ));
         }
         Ok(network)
@@ -195,8 +271,10 @@ pub struct ServeConfig {
     pub devices: Vec<DeviceSpec>,
     /// The policy of the devices that have none of their own.
     pub policy: Policy,
-    /// Our address on the first device; each further one is in the network after the last.
-    pub network: Network,
+    /// Our addresses on the first device, at most [`MAX_NETWORKS`]; on each further one they are in the
+    /// networks after those. A TAP device has a link-local one as well, made from its Ethernet address, if
+    /// none is given.
+    pub networks: Vec<Network>,
     /// The port, of UDP or of TCP as the service has it.
     pub port: u16,
     /// Whether memcached is served over UDP as well, on the port of the same number.
@@ -223,7 +301,7 @@ impl Default for ServeConfig {
             what: What::Datagrams(Datagrams::Echo),
             devices: Vec::new(),
             policy: Policy::BASE,
-            network: Network { ipv4: Ipv4Addr::new(10, 99, 0, 1), prefix: 24 },
+            networks: vec![Network { ip: Ipv4Addr::new(10, 99, 0, 1).into(), prefix: 24 }],
             port: 7,
             udp: false,
             queues: 1,
@@ -277,16 +355,28 @@ impl ServeConfig {
                 ));
             }
         }
-        if self.network.later(self.devices.len() - 1).is_none() {
-            let Network { ipv4, prefix } = self.network;
-            return wrong(format!("{ipv4}/{prefix} leaves no network for every device"));
+        if !(1..=MAX_NETWORKS).contains(&self.networks.len()) {
+            return wrong(format!(
+                "give 1 to {MAX_NETWORKS} addresses, not {}",
+                self.networks.len()
+            ));
+        }
+        for (place, network) in self.networks.iter().enumerate() {
+            if self.networks[..place].iter().any(|other| other.ip == network.ip) {
+                return wrong(format!("the address {} is given twice", network.ip));
+            }
+            if network.later(self.devices.len() - 1).is_none() {
+                return wrong(format!("{network} leaves no network for every device"));
+            }
         }
         for (place, device) in self.devices.iter().enumerate() {
             let twice = |other: &DeviceSpec| other.kind == device.kind;
             if let DeviceKind::Tap(name) = &device.kind
                 && self.devices[..place].iter().any(twice)
             {
-                return wrong(format!("the device tap:{name} is given twice"));
+                return wrong(format!(
+                    "the device tap:{name} is given twice: it is served once, in one VLAN at most"
+                ));
             }
         }
         Ok(())
@@ -311,6 +401,19 @@ mod tests {
         assert_eq!(device.kind, DeviceKind::Tap("a".into()));
         assert_eq!(device.policy, Some("suspend20,hold=1ms".parse().unwrap()));
         assert_eq!("synthetic".parse::<DeviceSpec>().unwrap().policy, None);
+        for (text, name, vlan) in [
+            ("tap:nk0.100", "nk0", Some(100)),
+            ("tap:nk0.a.1=hold", "nk0.a", Some(1)),
+            ("tap:nk0.a", "nk0.a", None),
+            ("tap:nk.", "nk.", None),
+        ] {
+            let device: DeviceSpec = text.parse().unwrap();
+            assert_eq!((device.kind, device.vlan), (DeviceKind::Tap(name.into()), vlan), "{text}");
+        }
+        for wrong in ["tap:nk0.0", "tap:nk0.4095", "tap:nk0.99999", "tap:.100"] {
+            let error = wrong.parse::<DeviceSpec>().unwrap_err();
+            assert!(error.contains("VLAN"), "{error}");
+        }
         for wrong in ["", "tap", "tap:", "eth0", "synthetics", "synthetic="] {
             assert!(wrong.parse::<DeviceSpec>().is_err(), "{wrong}");
         }
@@ -320,16 +423,29 @@ mod tests {
 
     #[test]
     fn the_other_side_has_the_next_address() {
-        assert_eq!(network("10.99.0.1/24").neighbour(), Ipv4Addr::new(10, 99, 0, 2));
-        assert_eq!(network("10.99.0.254/24").neighbour(), Ipv4Addr::new(10, 99, 0, 253));
-        assert_eq!(network("10.0.0.1/30").neighbour(), Ipv4Addr::new(10, 0, 0, 2));
-        assert_eq!(network("10.0.0.2/30").neighbour(), Ipv4Addr::new(10, 0, 0, 1));
+        for (ours, theirs) in [
+            ("10.99.0.1/24", "10.99.0.2"),
+            ("10.99.0.254/24", "10.99.0.253"),
+            ("10.0.0.1/30", "10.0.0.2"),
+            ("10.0.0.2/30", "10.0.0.1"),
+            ("fd00::1/64", "fd00::2"),
+            ("fd00::2/126", "fd00::1"),
+        ] {
+            assert_eq!(network(ours).neighbour(), theirs.parse::<IpAddr>().unwrap(), "{ours}");
+        }
     }
 
     #[test]
     fn every_device_has_its_network() {
         assert_eq!(network("10.99.0.1/24").later(2), Some(network("10.99.2.1/24")));
         assert_eq!(network("223.255.255.1/24").later(1 << 30), None);
+        assert_eq!(network("fd00::1/64").later(2), Some(network("fd00:0:0:2::1/64")));
+        assert_eq!(network("bfff::1/1").later(usize::MAX), None);
+        assert_eq!(network("fe80::1/64").later(2), Some(network("fe80::1/64")));
+        assert!(network("fd00::1/64").contains("fd00::7:0:0:1".parse().unwrap()));
+        for other in ["fd00:0:0:1::1", "10.99.0.1"] {
+            assert!(!network("fd00::1/64").contains(other.parse().unwrap()), "{other}");
+        }
     }
 
     #[test]
@@ -344,6 +460,14 @@ mod tests {
             "10.0.0.1/0",
             "0.0.0.1/8",
             "10.0.0.1/x",
+            "fd00::1",
+            "fd00::/64",
+            "fd00::1/127",
+            "fd00::1/129",
+            "::1/64",
+            "::/1",
+            "ff02::1/64",
+            "::ffff:10.0.0.1/100",
         ] {
             assert!(wrong.parse::<Network>().is_err(), "{wrong}");
         }

@@ -1,7 +1,7 @@
 //! The devices: TAP interfaces with their kernel side set up, and synthetic sources.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use napkin_kernel::netlink::{NetlinkError, Route};
@@ -11,9 +11,9 @@ use napkin_nic::synthetic::{Arrivals, Flows, SyntheticConfig, SyntheticQueue, Te
 use napkin_nic::tap::{Tap, TapConfig, TapError};
 use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::{MILLISECOND, Ns};
-use napkin_stack::{Address, FrameBuilder};
+use napkin_stack::{Address, Addresses, FrameBuilder};
 
-use super::config::{DeviceKind, Network, ServeConfig};
+use super::config::{DeviceKind, DeviceSpec, Network, ServeConfig};
 use super::error::ServeError;
 
 /// Frame buffers of each device: more than its ring and its socket hold together.
@@ -25,30 +25,38 @@ const HEAD_START: Ns = 100 * MILLISECOND;
 /// A device, not yet served.
 pub(super) struct Made {
     pub(super) name: String,
-    pub(super) address: Address,
+    pub(super) addresses: Addresses,
     pub(super) queues: Vec<Box<dyn PacketQueue>>,
     pub(super) note: String,
     pub(super) faults: Vec<Arc<FaultCounters>>,
 }
 
-/// Makes one device; `place` is its number, from 0. Faults come between it and the capture, so that the
+/// Makes one device with its networks; `place` is its number, from 0. Faults come between it and the capture, so that the
 /// file has what the stack receives.
 pub(super) fn make(
     config: &ServeConfig,
-    kind: &DeviceKind,
-    network: Network,
+    device: &DeviceSpec,
+    networks: &[Network],
     place: usize,
     capture: Option<&Capture>,
 ) -> Result<Made, ServeError> {
-    let address = Address {
-        mac: [2, b'n', b'k', 0, 0, place as u8],
-        ipv4: network.ipv4,
-        prefix: network.prefix,
-    };
+    let mut addresses = Addresses::new([2, b'n', b'k', 0, 0, place as u8]);
+    for network in networks {
+        addresses = addresses.with(network.ip, network.prefix)?;
+    }
     let pool = Pool::new(FRAMES);
-    let made = match kind {
-        DeviceKind::Tap(name) => tap(config, name, network, address, &pool)?,
-        DeviceKind::Synthetic => synthetic(config, network, address, &pool, place)?,
+    let made = match &device.kind {
+        DeviceKind::Tap(name) => {
+            if !networks.iter().any(|network| network.is_link_local()) {
+                let Address { ip, prefix, .. } = Address::link_local(addresses.mac());
+                addresses = addresses.with(ip, prefix)?;
+            }
+            if let Some(vlan) = device.vlan {
+                addresses = addresses.in_vlan(vlan)?;
+            }
+            tap(config, name, networks, addresses, &pool)?
+        }
+        DeviceKind::Synthetic => synthetic(config, addresses, &pool, place)?,
     };
     let mut faults = Vec::new();
     let around = |(seed, mut queue): (u64, Box<dyn PacketQueue>)| {
@@ -70,21 +78,22 @@ pub(super) fn make(
 fn tap(
     config: &ServeConfig,
     name: &str,
-    network: Network,
-    address: Address,
+    networks: &[Network],
+    addresses: Addresses,
     pool: &Pool,
 ) -> Result<Made, ServeError> {
     if in_use(name) {
         return Err(TapError::Busy { name: name.to_owned() }.into());
     }
-    free(name, network)?;
-    let host = network.neighbour();
+    // An address that holds on its link alone is in nobody's way.
+    let networks: Vec<Network> =
+        networks.iter().copied().filter(|it| !it.is_link_local()).collect();
+    networks.iter().try_for_each(|network| free(name, *network))?;
     // Whoever may not set addresses may still own an interface that somebody set up for him.
     let privileged = napkin_os::rights::Right::NetAdmin.held();
     let tap = TapConfig {
         name: name.to_owned(),
         queues: config.queues,
-        address: privileged.then_some((host, network.prefix)),
         up: privileged,
         ..TapConfig::default()
     };
@@ -96,18 +105,68 @@ fn tap(
         error => error.into(),
     });
     let Tap { name, queues } = opened?;
-    let prefix = network.prefix;
+    let side = match addresses.vlan() {
+        Some(vlan) => format!("{name}.{vlan}"),
+        None => name.clone(),
+    };
+    let host: Vec<(IpAddr, u8)> = networks.iter().map(|it| (it.neighbour(), it.prefix)).collect();
+    let listed = |separator: &str, each: &dyn Fn(&str) -> String| {
+        let texts = host.iter().map(|(ip, prefix)| each(&format!("{ip}/{prefix}")));
+        texts.collect::<Vec<_>>().join(separator)
+    };
     let note = if privileged {
-        format!("the operating system's side of {name} is {host}/{prefix}")
+        set_up(&name, &side, addresses.vlan(), &host)?;
+        match host.is_empty() {
+            true => format!("the operating system's side is {side}"),
+            false => {
+                let all = listed(", ", &str::to_owned);
+                format!("the operating system's side of {side} is {all}")
+            }
+        }
     } else {
+        let vlan = addresses.vlan().map(|vlan| {
+            format!(
+                "ip link set {name} up; ip link add link {name} name {side} type vlan id {vlan}; "
+            )
+        });
+        let add = listed("", &|address| format!("ip addr add {address} dev {side}; "));
         format!(
-            "the operating system's side of {name} is as it was found, for without CAP_NET_ADMIN \
-             it cannot be set up from here: ip addr add {host}/{prefix} dev {name}; ip link set \
-             {name} up"
+            "the operating system's side of {side} is as it was found, for without CAP_NET_ADMIN \
+             it cannot be set up from here: {}{add}ip link set {side} up",
+            vlan.unwrap_or_default()
         )
     };
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
-    Ok(Made { name, address, queues: queues.collect(), note, faults: Vec::new() })
+    Ok(Made { name: side, addresses, queues: queues.collect(), note, faults: Vec::new() })
+}
+
+/// Sets up the operating system's side: the VLAN's interface, if it is to be in one, and the addresses.
+fn set_up(
+    name: &str,
+    side: &str,
+    vlan: Option<u16>,
+    addresses: &[(IpAddr, u8)],
+) -> Result<(), ServeError> {
+    let made = || {
+        let mut route = Route::open()?;
+        let mut ifindex = route.link(name)?.ifindex;
+        if let Some(vlan) = vlan {
+            // An interface that outlives the server may have it already.
+            ifindex = match route.link(side) {
+                Ok(link) => link.ifindex,
+                Err(NetlinkError::NoDevice { .. }) => route.add_vlan(ifindex, side, vlan)?,
+                Err(error) => return Err(error),
+            };
+            route.set_up(ifindex)?;
+        }
+        addresses.iter().try_for_each(|(ip, prefix)| route.add_address(ifindex, *ip, *prefix))
+    };
+    made().map_err(|source| {
+        let off = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{side}/disable_ipv6"));
+        let off = off.is_ok_and(|off| off.trim() == "1");
+        let without_ipv6 = off && addresses.iter().any(|(ip, _)| ip.is_ipv6());
+        ServeError::Side { side: side.to_owned(), source, without_ipv6 }
+    })
 }
 
 /// Whether another process has a queue of a TAP interface. The kernel would give this one another,
@@ -129,40 +188,42 @@ fn free(name: &str, network: Network) -> Result<(), ServeError> {
     let addresses = || {
         let mut route = Route::open()?;
         let links = route.links()?;
-        let others = links.into_iter().filter(|link| link.name != name);
+        // The VLANs of this interface are ours as well.
+        let own = |link: &str| {
+            link.strip_prefix(name).is_some_and(|it| it.is_empty() || it.starts_with('.'))
+        };
+        let others = links.into_iter().filter(|link| !own(&link.name));
         let names: BTreeMap<u32, String> = others.map(|link| (link.ifindex, link.name)).collect();
-        let addresses = route.addresses()?.into_iter().filter_map(|it| match it.ip {
-            IpAddr::V4(ipv4) => Some((ipv4, names.get(&it.ifindex)?.clone())),
-            IpAddr::V6(_) => None,
-        });
-        Ok::<Vec<(Ipv4Addr, String)>, NetlinkError>(addresses.collect())
+        let of = |ifindex: u32| names.get(&ifindex).cloned();
+        let addresses = route.addresses()?.into_iter();
+        let addresses = addresses.filter_map(|it| Some((it.ip, of(it.ifindex)?)));
+        Ok::<Vec<(IpAddr, String)>, NetlinkError>(addresses.collect())
     };
     let Ok(addresses) = addresses() else { return Ok(()) };
-    let taken = |network: Network| addresses.iter().find(|(ipv4, _)| network.contains(*ipv4));
+    let taken = |network: Network| addresses.iter().find(|(ip, _)| network.contains(*ip));
     let Some((theirs, other)) = taken(network) else { return Ok(()) };
     let free = (1..=255).filter_map(|places| network.later(places));
     Err(ServeError::SameNetwork {
         name: name.to_owned(),
-        ours: network.ipv4,
-        prefix: network.prefix,
+        ours: network,
         other: other.clone(),
         theirs: *theirs,
-        free: { free }.find(|network| taken(*network).is_none()).map(|it| it.ipv4),
+        free: { free }.find(|network| taken(*network).is_none()),
     })
 }
 
 fn synthetic(
     config: &ServeConfig,
-    network: Network,
-    address: Address,
+    addresses: Addresses,
     pool: &Pool,
     place: usize,
 ) -> Result<Made, ServeError> {
-    let peer = Address {
-        mac: [2, b'n', b'k', 1, 0, place as u8],
-        ipv4: network.neighbour(),
-        prefix: network.prefix,
+    // Checked: there is one.
+    let Some(ours) = addresses.list().first().copied() else {
+        return Err(ServeError::Option("a device needs an address".into()));
     };
+    let ip = Network { ip: ours.ip, prefix: ours.prefix }.neighbour();
+    let peer = Address { mac: [2, b'n', b'k', 1, 0, place as u8], ip, prefix: ours.prefix };
     let arrivals = match config.rate {
         0 => Arrivals::Silent,
         rate => Arrivals::Fixed { per_second: rate.into() },
@@ -174,7 +235,7 @@ fn synthetic(
         flows: Flows { count: config.flows, ..Flows::default() },
         ..SyntheticConfig::default()
     };
-    let template = || Datagrams { build: FrameBuilder::new(peer, address), port: config.port };
+    let template = || Datagrams { build: FrameBuilder::new(peer, ours), port: config.port };
     let queues = source
         .split(config.queues.into())
         .iter()
@@ -184,7 +245,8 @@ fn synthetic(
         })
         .collect::<Result<_, ServeError>>()?;
     let note = format!("{} datagrams a second of {} flows", config.rate, config.flows);
-    Ok(Made { name: DeviceKind::Synthetic.name(place), address, queues, note, faults: Vec::new() })
+    let name = DeviceKind::Synthetic.name(place);
+    Ok(Made { name, addresses, queues, note, faults: Vec::new() })
 }
 
 /// Writes datagrams to the service's port, each flow from a port of its own.

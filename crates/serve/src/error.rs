@@ -1,7 +1,11 @@
 //! What can keep `serve` from serving.
 
+use std::net::IpAddr;
+
 use napkin_policy::Conflict;
 use thiserror::Error;
+
+use super::config::Network;
 
 /// Why it does not run.
 #[derive(Debug, Error)]
@@ -40,23 +44,40 @@ pub enum ServeError {
     },
     /// Another interface is in the network already: the operating system would send to either.
     #[error(
-        "{name} cannot be {ours}/{prefix}: {other} has {theirs} in the same network; give another \
-         with --address{}", free.map(|free| format!(", such as {free}/{prefix}")).unwrap_or_default()
+        "{name} cannot be {ours}: {other} has {theirs} in the same network; give another \
+         with --address{}", free.map(|free| format!(", such as {free}")).unwrap_or_default()
     )]
     SameNetwork {
         /// The device's name.
         name: String,
         /// The address it was to have.
-        ours: std::net::Ipv4Addr,
-        /// Bits of it that name the network.
-        prefix: u8,
+        ours: Network,
         /// The interface that is there.
         other: String,
         /// The peer's address.
-        theirs: std::net::Ipv4Addr,
+        theirs: IpAddr,
         /// One in a network where nobody is.
-        free: Option<std::net::Ipv4Addr>,
+        free: Option<Network>,
     },
+    /// The operating system's side of a TAP device could not be set up.
+    #[error(
+        "cannot set up the operating system's side of {side}: {source}{}",
+        if *without_ipv6 {
+            "; IPv6 is switched off there: sysctl net.ipv6.conf.default.disable_ipv6=0 before, or leave \
+             the IPv6 address out"
+        } else { "" }
+    )]
+    Side {
+        /// Its interface.
+        side: String,
+        /// What the kernel refused.
+        source: napkin_kernel::netlink::NetlinkError,
+        /// It was to have an IPv6 address, and the interface has IPv6 switched off.
+        without_ipv6: bool,
+    },
+    /// The addresses cannot be together on one device.
+    #[error(transparent)]
+    Address(#[from] napkin_stack::AddressError),
     /// The TAP device could not be had.
     #[error(transparent)]
     Tap(#[from] napkin_nic::tap::TapError),
@@ -116,6 +137,7 @@ impl ServeError {
             self,
             ServeError::Option(_)
                 | ServeError::Conflict { .. }
+                | ServeError::Address(_)
                 | ServeError::Size(_)
                 | ServeError::Name(_)
         )

@@ -53,7 +53,7 @@ impl Server {
         let cpus = if config.cpus.is_empty() { sched::usable_cpus() } else { config.cpus.clone() };
         let queues = usize::from(config.queues);
         let placed = config.devices.iter().enumerate().map(|(place, device)| Placed {
-            name: device.kind.name(place),
+            name: device.name(place),
             policy: config.policy_of(device),
             first: place * queues,
             queues,
@@ -74,9 +74,10 @@ impl Server {
         let mut devices = Vec::new();
         for (place, device) in config.devices.iter().enumerate() {
             // Checked: there is one for every device.
-            let network = config.network.later(place).unwrap_or(config.network);
+            let networks: Vec<_> =
+                config.networks.iter().filter_map(|network| network.later(place)).collect();
             let capture = capture.as_ref().map(|(_, capture)| capture);
-            devices.push(device::make(config, &device.kind, network, place, capture)?);
+            devices.push(device::make(config, device, &networks, place, capture)?);
         }
         let faults: Vec<_> =
             devices.iter_mut().flat_map(|it| std::mem::take(&mut it.faults)).collect();
@@ -252,7 +253,7 @@ fn agree(placed: &[Placed], cpus: &[usize]) -> Result<(), ServeError> {
 fn engine_config(cpus: &[usize], devices: Vec<Made>, placed: &[Placed]) -> EngineConfig {
     let devices = devices.into_iter().zip(placed).map(|(device, place)| DeviceConfig {
         name: device.name,
-        address: device.address,
+        addresses: device.addresses,
         queues: (0..)
             .zip(device.queues)
             .map(|(i, queue)| (queue, place.on(i, cpus.len()) as u16))
@@ -268,6 +269,8 @@ fn engine_config(cpus: &[usize], devices: Vec<Made>, placed: &[Placed]) -> Engin
 }
 
 fn note(device: &Made) -> String {
-    let Made { name, address, note, .. } = device;
-    format!("{name}: {}/{}; {note}", address.ipv4, address.prefix)
+    let Made { name, addresses, note, .. } = device;
+    let list: Vec<_> =
+        addresses.list().iter().map(|ours| format!("{}/{}", ours.ip, ours.prefix)).collect();
+    format!("{name}: {}; {note}", list.join(", "))
 }

@@ -2,6 +2,7 @@
 //! and the store does what a map would.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use napkin_service::memcached::{LimitError, Limits, Memcached};
 use napkin_service::{Served, StreamService};
@@ -12,7 +13,8 @@ const SECOND: u64 = 1_000_000_000;
 /// A Unix time at which the clock showed 0.
 const EPOCH: i64 = 1_700_000_000;
 
-const FLOW: Flow = Flow::new(11_211, std::net::Ipv4Addr::LOCALHOST, 40_000);
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const FLOW: Flow = Flow::new(SocketAddr::new(HOST, 11_211), SocketAddr::new(HOST, 40_000));
 
 /// A client's connection, and the clock.
 struct Client {

@@ -1,6 +1,5 @@
 //! The services over real sockets of a stack: the same service, UDP or raw.
 
-use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
 use napkin_nic::{Pool, SendError, Transmitter};
@@ -8,10 +7,8 @@ use napkin_policy::Ns;
 use napkin_service::{Echo, Service, Sink, discard};
 use napkin_stack::{Address, Exchange, FrameBuilder, Input, RawFilter, Stack};
 
-const US: Address =
-    Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
-const PEER: Address =
-    Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
+const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
+const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 
 #[derive(Default)]
 struct Wire(Mutex<Vec<Vec<u8>>>);
@@ -60,7 +57,7 @@ fn echoed<S: Exchange>(stack: &Arc<Stack>, socket: S) -> Vec<String> {
         input.deliver(&mut vec![frame], 0);
     }
     std::iter::from_fn(|| socket.try_recv())
-        .inspect(|datagram| assert_eq!(datagram.source(), (US.ipv4, 7)))
+        .inspect(|datagram| assert_eq!(datagram.source(), (US.ip, 7).into()))
         .map(|datagram| String::from_utf8_lossy(datagram.payload()).into_owned())
         .collect()
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -77,9 +77,13 @@ impl<T> OsTcp<T> {
     /// # Errors
     /// The address is not this host's (`EADDRNOTAVAIL`) or in use by a program without `SO_REUSEPORT`
     /// or of another user (`EADDRINUSE`), the port needs a right (`EACCES`), or descriptors have run out.
-    pub fn listen(address: SocketAddrV4, connections: usize) -> io::Result<OsTcp<T>> {
+    pub fn listen(address: SocketAddr, connections: usize) -> io::Result<OsTcp<T>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let listener = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let listener = socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_socket_reuseport(&listener, true)?;
         sockopt::set_socket_reuseaddr(&listener, true)?;
         bind(&listener, &address)?;
@@ -107,7 +111,7 @@ impl<T> OsTcp<T> {
     ///
     /// # Errors
     /// None that a listening socket has.
-    pub fn address(&self) -> io::Result<SocketAddrV4> {
+    pub fn address(&self) -> io::Result<SocketAddr> {
         Ok(getsockname(&self.listener)?.try_into()?)
     }
 
@@ -223,8 +227,8 @@ impl<T> OsTcp<T> {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(_) => return,
             };
-            let peer = peer.and_then(|peer| SocketAddrV4::try_from(peer).ok());
-            let local = getsockname(&socket).ok().and_then(|it| SocketAddrV4::try_from(it).ok());
+            let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+            let local = getsockname(&socket).ok().and_then(|it| SocketAddr::try_from(it).ok());
             let (Some(peer), Some(local)) = (peer, local) else { continue };
             if self.connections.len() >= self.most {
                 self.counters.refused += 1;
@@ -243,7 +247,7 @@ impl<T> OsTcp<T> {
                 continue;
             }
             self.counters.opened += 1;
-            let flow = Flow { port: local.port(), peer };
+            let flow = Flow { local, peer };
             let state = application.opened(flow);
             let directions = Directions::default();
             self.places.insert(flow, place);

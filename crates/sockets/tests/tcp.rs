@@ -2,7 +2,7 @@
 //! within a minute is a failure.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
@@ -16,7 +16,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// An echo service on a thread of its own.
 struct Server {
-    at: SocketAddrV4,
+    at: SocketAddr,
     ends: Arc<AtomicBool>,
     open: Arc<AtomicUsize>,
     waker: Waker,
@@ -25,10 +25,10 @@ struct Server {
 
 impl Server {
     fn start(most: usize) -> Server {
-        Server::at(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), most)
+        Server::at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), most)
     }
 
-    fn at(address: SocketAddrV4, most: usize) -> Server {
+    fn at(address: SocketAddr, most: usize) -> Server {
         let mut tcp = OsTcp::listen(address, most).expect("it listens");
         let (at, waker) = (tcp.address().expect("its address"), tcp.waker());
         let (ends, open) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
@@ -46,7 +46,7 @@ impl Server {
     }
 
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect_timeout(&self.at.into(), MINUTE).expect("it answers");
+        let stream = TcpStream::connect_timeout(&self.at, MINUTE).expect("it answers");
         stream.set_read_timeout(Some(MINUTE)).expect("a timeout");
         stream
     }
@@ -169,7 +169,7 @@ impl TcpApplication for Later {
 
 #[test]
 fn an_answer_that_is_ready_later_is_sent_then() {
-    let mut tcp = OsTcp::listen(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), 4).expect("it listens");
+    let mut tcp = OsTcp::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 4).expect("it listens");
     let mut client = TcpStream::connect(tcp.address().expect("its address")).expect("it answers");
     client.set_nonblocking(true).expect("an option");
     let (mut later, mut back, begun) = (Later::default(), [0; 5], Instant::now());
@@ -193,7 +193,7 @@ fn threads_share_a_port_and_another_program_s_is_refused() {
     assert!(opened.iter().all(|opened| *opened > 0), "the kernel's hash spreads them: {opened:?}");
     // One that shares with nobody.
     let alone = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let std::net::SocketAddr::V4(taken) = alone.local_addr().expect("its address") else { return };
+    let taken = alone.local_addr().expect("its address");
     let error = OsTcp::<()>::listen(taken, 1).expect_err("it is taken");
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
 }

@@ -172,6 +172,11 @@ impl Addresses {
         self.list.iter().any(|ours| ours.is_broadcast(ip))
     }
 
+    /// Whether an address is ours, or stands for every host of an IPv4 network of ours: no other host's.
+    pub(crate) fn claims(&self, ip: IpAddr) -> bool {
+        self.list.iter().any(|ours| ours.ip == ip || ours.is_broadcast(ip))
+    }
+
     /// Which of our addresses a packet to `ip` comes from: one of the same network, or else the first
     /// of the same family, before a link-local one, which nobody beyond the link could answer.
     pub fn towards(&self, ip: IpAddr) -> Option<Address> {

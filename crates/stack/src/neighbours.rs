@@ -52,7 +52,7 @@ impl Entry {
         let [high, low] = [0, 1].map(|half: usize| self.ip[half].load(Ordering::Relaxed));
         let word = self.word.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        let same = version % 2 == 0 && self.version.load(Ordering::Relaxed) == version;
+        let same = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
         same.then_some((u128::from(high) << 64 | u128::from(low), word))
     }
 
@@ -67,7 +67,7 @@ impl Entry {
                 Ordering::Relaxed,
             )
         };
-        if version % 2 != 0 || self.read() != Some(seen) || begun(version).is_err() {
+        if !version.is_multiple_of(2) || self.read() != Some(seen) || begun(version).is_err() {
             return;
         }
         fence(Ordering::Release);
@@ -162,8 +162,7 @@ impl Neighbours {
     /// A host that can be a neighbour, as a number; IPv4's are never IPv6's.
     fn number(&self, ip: IpAddr) -> Option<u128> {
         let ours = &self.ours;
-        let can =
-            can_be_host(ip) && ours.on_link(ip) && !ours.is_broadcast(ip) && !ours.is_ours(ip);
+        let can = can_be_host(ip) && ours.on_link(ip) && !ours.claims(ip);
         can.then(|| match ip {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
             IpAddr::V6(ip) => Ipv6Addr::to_bits(ip),

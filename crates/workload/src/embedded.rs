@@ -43,7 +43,7 @@ pub(crate) fn client(connections: usize, load: Load, options: &Options, seed: u6
         seed,
         wait,
         cpus: CpuList(vec![other]),
-        ..Config::new(SocketAddr::from((US.ipv4, PORT)))
+        ..Config::new(SocketAddr::from((US.ip, PORT)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The operating system's `ping`, as a client that floods.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -17,11 +17,7 @@ pub(crate) struct Ping(Option<Child>);
 impl Ping {
     /// Floods an address from a CPU for as long as a run of these options takes, in the calling
     /// thread's network namespace.
-    pub(crate) fn start(
-        trial: Trial<'_>,
-        cpu: usize,
-        address: Ipv4Addr,
-    ) -> Result<Ping, BenchError> {
+    pub(crate) fn start(trial: Trial<'_>, cpu: usize, address: IpAddr) -> Result<Ping, BenchError> {
         let options = trial.options;
         // It ends by itself, whatever becomes of us.
         let seconds = (options.warm_up + options.window + Duration::from_secs(2)).as_secs() + 1;

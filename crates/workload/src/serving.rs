@@ -1,6 +1,5 @@
 //! An engine that serves a workload, and the figures of a window of it.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use napkin_core::{Counts, Owner};
@@ -21,12 +20,10 @@ use napkin_measure::{EngineTotals, EngineWindow, Interruption};
 pub const DEVICE: &str = "bench0";
 
 /// Our address on it.
-pub const US: Address =
-    Address::v4([2, 0, 0, 0, 0x77, 1], [10, 77, 0, 1], 24);
+pub const US: Address = Address::v4([2, 0, 0, 0, 0x77, 1], [10, 77, 0, 1], 24);
 
 /// The peer's.
-pub const PEER: Address =
-    Address::v4([2, 0, 0, 0, 0x77, 2], [10, 77, 0, 2], 24);
+pub const PEER: Address = Address::v4([2, 0, 0, 0, 0x77, 2], [10, 77, 0, 2], 24);
 
 /// An engine with one device, whose first CPU serves all queues and whose second, if there is one,
 /// is the application's.
@@ -60,7 +57,7 @@ impl Serving {
         let other = napkin_core::CpuId(cpus.len() as u16 - 1);
         let device = DeviceConfig {
             name: DEVICE.into(),
-            address: US,
+            addresses: US.into(),
             queues: queues.into_iter().map(|queue| (queue, 0)).collect(),
             delivery_cost,
             settings: policy.instance,

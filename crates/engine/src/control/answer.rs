@@ -2,6 +2,8 @@
 //!
 //! Attributes that the kernel has keep its names and units; ours stand beside them.
 
+use std::net::IpAddr;
+
 use napkin_core::{Counts, CpuId, NEVER, Owner};
 use napkin_nic::QueueCounts;
 use napkin_policy::{INSTANCE_KEYS, Policy};
@@ -15,7 +17,7 @@ use crate::{Engine, NapiInfo};
 
 /// The attributes in answers that the kernel does not have, by verb.
 pub const OURS: &[(&str, &[&str])] = &[
-    ("dev-get", &["ifname", "mac", "ipv4", "napi-ids"]),
+    ("dev-get", &["ifname", "mac", "vlan", "ipv4", "ipv6", "napi-ids"]),
     ("queue-get", &["gone"]),
     (
         "napi-get",
@@ -119,14 +121,21 @@ fn devices(engine: &Engine, ifindex: Option<u32>) -> Result<Vec<Record>, Refusal
     let mut records = Vec::new();
     for (ifindex, name) in chosen(engine, ifindex)? {
         let stack = engine.stack(&name)?;
-        let address = stack.address();
-        let mac = address.mac.map(|byte| format!("{byte:02x}")).join(":");
+        let addresses = stack.addresses();
+        let mac = addresses.mac().map(|byte| format!("{byte:02x}")).join(":");
+        let family = |is: fn(&IpAddr) -> bool| {
+            let of = addresses.list().iter().filter(|ours| is(&ours.ip));
+            let of: Vec<String> = of.map(|ours| format!("{}/{}", ours.ip, ours.prefix)).collect();
+            (!of.is_empty()).then(|| of.join(", "))
+        };
         let ids = napis.iter().filter(|napi| napi.ifindex == ifindex).map(|napi| napi.id);
         records.push(record([
             ("ifindex", ifindex.into()),
             ("ifname", name.into()),
             ("mac", mac.into()),
-            ("ipv4", format!("{}/{}", address.ipv4, address.prefix).into()),
+            ("vlan", addresses.vlan().into()),
+            ("ipv4", family(IpAddr::is_ipv4).into()),
+            ("ipv6", family(IpAddr::is_ipv6).into()),
             ("napi-ids", ids.collect::<Vec<_>>().into()),
         ]));
     }
@@ -304,7 +313,6 @@ mod tests {
     use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
     use napkin_stack::Address;
     use std::collections::BTreeSet;
-    use std::net::Ipv4Addr;
 
     /// What the answers have of the kernel's attributes (netdev.yaml).
     const KERNELS: &[(&str, &[&str])] = &[
@@ -346,7 +354,7 @@ mod tests {
         let queue = SyntheticQueue::new(&silent, template, Pool::new(8), None).expect("sound");
         let device = DeviceConfig {
             name: "syn0".into(),
-            address: Address::v4([2; 6], [10, 0, 0, 1], 24),
+            addresses: Address::v4([2; 6], [10, 0, 0, 1], 24).into(),
             queues: vec![(Box::new(queue), 0)],
             delivery_cost: 0,
             settings: Policy::BASE.instance,

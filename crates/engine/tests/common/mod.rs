@@ -4,7 +4,6 @@
 pub mod app;
 pub mod tap;
 
-use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,10 +18,8 @@ use napkin_policy::Policy;
 use napkin_policy::{CpuPolicy, InstancePolicy};
 use napkin_stack::{Address, FrameBuilder};
 
-pub const US: Address =
-    Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
-pub const PEER: Address =
-    Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
+pub const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
+pub const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 pub const PORT: u16 = 7;
 
 /// Nothing that works takes so long; what does hangs.
@@ -192,7 +189,7 @@ pub fn start(policy: &Policy, setup: &Setup) -> (Engine, Source) {
     }
     let device = DeviceConfig {
         name: "syn0".into(),
-        address: US,
+        addresses: US.into(),
         queues,
         delivery_cost: setup.delivery_cost,
         settings: policy.instance,

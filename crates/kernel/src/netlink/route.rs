@@ -1,10 +1,10 @@
-//! Links, and as much of making them as measurements and tests need: a pair of veth, its
+//! Links, and as much of making them as servers, measurements and tests need: a pair of veth, a VLAN,
 //! addresses, up, down, away.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use serde::Serialize;
 
@@ -19,6 +19,7 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWLINKPROP: u16 = 108;
 pub(super) const IFLA_IFNAME: u16 = 3;
+const IFLA_LINK: u16 = 5;
 pub(super) const IFLA_LINKINFO: u16 = 18;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
 pub(super) const IFLA_EXT_MASK: u16 = 29;
@@ -29,10 +30,13 @@ pub(super) const IFLA_ALT_IFNAME: u16 = 53;
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 pub(super) const IFLA_INFO_DATA: u16 = 2;
 pub(super) const VETH_INFO_PEER: u16 = 1;
+const IFLA_VLAN_ID: u16 = 1;
 pub(super) const IFA_ADDRESS: u16 = 1;
 pub(super) const IFA_LOCAL: u16 = 2;
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFF_UP: u32 = 1;
+/// The address is used at once, and nobody is asked whether he has it (duplicate address detection).
+const IFA_F_NODAD: u8 = 2;
 /// `sizeof(struct ifinfomsg)`.
 const IFINFOMSG: usize = 16;
 /// `sizeof(struct ifaddrmsg)`.
@@ -160,6 +164,18 @@ impl Route {
         self.link(config.name).map(|link| link.ifindex)
     }
 
+    /// Makes a VLAN (802.1Q) of a link, down, and returns its ifindex; it goes with the link.
+    pub fn add_vlan(&mut self, ifindex: u32, name: &str, id: u16) -> Result<u32, NetlinkError> {
+        let body = Body::new().header(&ifinfomsg(0, 0, 0)).text(IFLA_IFNAME, name);
+        let body = body.u32(IFLA_LINK, ifindex).nest(IFLA_LINKINFO, |body| {
+            body.text(IFLA_INFO_KIND, "vlan")
+                .nest(IFLA_INFO_DATA, |body| body.u16(IFLA_VLAN_ID, id))
+        });
+        let what = format_args!("making the VLAN {id} of link {ifindex}, {name}");
+        self.change(what, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, ifindex)?;
+        self.link(name).map(|link| link.ifindex)
+    }
+
     /// Removes a link; a veth's other end goes with it.
     pub fn delete(&mut self, ifindex: u32) -> Result<(), NetlinkError> {
         let body = Body::new().header(&ifinfomsg(ifindex, 0, 0));
@@ -186,19 +202,25 @@ impl Route {
         self.change(what, RTM_NEWLINKPROP, NLM_F_CREATE | NLM_F_EXCL, body, ifindex)
     }
 
-    /// Gives a link an address, with the route to its network of `prefix` bits.
+    /// Gives a link an address, with the route to its network of `prefix` bits, unless it has it already.
+    /// An IPv6 address can be used at once: nobody is asked first whether he has it.
     pub fn add_address(
         &mut self,
         ifindex: u32,
-        address: Ipv4Addr,
+        address: impl Into<IpAddr>,
         prefix: u8,
     ) -> Result<(), NetlinkError> {
-        let body = Body::new()
-            .header(&ifaddrmsg(prefix, ifindex))
-            .bytes(IFA_LOCAL, &address.octets())
-            .bytes(IFA_ADDRESS, &address.octets());
+        let address = address.into();
+        let with = |family: i32, flags: u8, octets: &[u8]| {
+            let header = ifaddrmsg(family, prefix, flags, ifindex);
+            Body::new().header(&header).bytes(IFA_LOCAL, octets).bytes(IFA_ADDRESS, octets)
+        };
+        let body = match address {
+            IpAddr::V4(ip) => with(libc::AF_INET, 0, &ip.octets()),
+            IpAddr::V6(ip) => with(libc::AF_INET6, IFA_F_NODAD, &ip.octets()),
+        };
         let what = format_args!("giving {address}/{prefix} to link {ifindex}");
-        self.change(what, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body, ifindex)
+        self.change(what, RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, body, ifindex)
     }
 
     fn change(
@@ -217,8 +239,8 @@ impl Route {
 }
 
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, ifindex.
-fn ifaddrmsg(prefix: u8, ifindex: u32) -> [u8; IFADDRMSG] {
-    let mut header = [libc::AF_INET as u8, prefix, 0, 0, 0, 0, 0, 0];
+fn ifaddrmsg(family: i32, prefix: u8, flags: u8, ifindex: u32) -> [u8; IFADDRMSG] {
+    let mut header = [family as u8, prefix, flags, 0, 0, 0, 0, 0];
     header[4..].copy_from_slice(&ifindex.to_ne_bytes());
     header
 }

@@ -111,7 +111,6 @@ impl Service for MemcachedUdp {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
     use std::sync::{Arc, Mutex};
 
     use napkin_nic::{Pool, SendError, Transmitter};
@@ -120,10 +119,8 @@ mod tests {
     use super::*;
     use crate::memcached::Limits;
 
-    const US: Address =
-        Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
-    const PEER: Address =
-        Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
+    const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
+    const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 
     #[derive(Default)]
     struct Wire(Mutex<Vec<Vec<u8>>>);

@@ -1,6 +1,6 @@
 //! A client that speaks to a server in the same thread.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use napkin_service::nbd::{
     Action, BlockStore, Ended, MemoryStore, NAME_LIMIT, Nbd, Operation, Session, StoreError,
@@ -117,7 +117,8 @@ impl<S: BlockStore> Client<S> {
     }
 
     pub(crate) fn of(mut nbd: Nbd<S>) -> Client<S> {
-        let session = nbd.open(Flow::new(10_809, Ipv4Addr::LOCALHOST, 40_000));
+        let end = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let session = nbd.open(Flow::new(end(10_809), end(40_000)));
         let mut client = Client {
             nbd,
             session,

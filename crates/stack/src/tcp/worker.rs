@@ -459,9 +459,14 @@ impl<T> TcpWorker<T> {
         (self.link.mac, self.link.napi_id) = (connection.mac, connection.napi_id);
         let at = instant(now);
         let sockets = &mut connection.sockets;
-        while self.interface.poll_egress(at, &mut self.link.idle(), sockets)
-            == PollResult::SocketStateChanged
-        {}
+        let next = loop {
+            let sent = self.interface.poll_egress(at, &mut self.link.idle(), sockets);
+            let next = self.interface.poll_at(at, sockets);
+            // It says whether there is more, so that most need not look for it in vain.
+            if sent != PollResult::SocketStateChanged || next.is_none_or(|next| next > at) {
+                break next;
+            }
+        };
         // Perhaps closed by what was sent, or by a timeout that was found while sending.
         match connection.socket().state() {
             State::Closed => {
@@ -475,7 +480,7 @@ impl<T> TcpWorker<T> {
             }
             _ => {}
         }
-        if let Some(next) = self.interface.poll_at(at, &connection.sockets) {
+        if let Some(next) = next {
             let next = u64::try_from(next.total_micros()).unwrap_or(0).saturating_mul(1_000);
             let next = match connection.phase {
                 Phase::HalfOpen => next.min(connection.handshake_ends),

@@ -130,7 +130,7 @@ fn is_host(mac: EthernetAddress) -> bool {
 
 /// Whether a packet from this address can have come from another host.
 pub(crate) fn can_send(source: IpAddr, us: &Addresses) -> bool {
-    can_be_host(source) && !us.is_broadcast(source) && !us.is_ours(source)
+    can_be_host(source) && !us.claims(source)
 }
 
 /// Where the parts of a frame begin.

@@ -5,6 +5,7 @@
 //! is an open-loop flood beyond the capacity, under which `hold` and `base` are equal: when there is
 //! always work there is nothing to hold.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
@@ -123,9 +124,12 @@ impl Live for FloodPing {
                 (Box::new(queue), cost)
             }
             Client::Ping => {
+                let IpAddr::V4(host) = PEER.ip else {
+                    return Err(BenchError::Option("a TAP device's address is IPv4".into()));
+                };
                 let config = TapConfig {
                     name: DEVICE.into(),
-                    address: Some((PEER.ipv4, PEER.prefix)),
+                    address: Some((host, PEER.prefix)),
                     ..TapConfig::default()
                 };
                 let tap = Tap::open(&config, &Pool::new(4_096))?;
@@ -137,7 +141,7 @@ impl Live for FloodPing {
         };
         let serving = Serving::start(trial.policy, placement, vec![queue], cost)?;
         let ping = match self.clients[index] {
-            Client::Ping => Some(Ping::start(trial, placement.other, US.ipv4)?),
+            Client::Ping => Some(Ping::start(trial, placement.other, US.ip)?),
             _ => None,
         };
         trial.warm_up(Duration::ZERO)?;

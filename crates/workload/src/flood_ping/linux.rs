@@ -40,7 +40,7 @@ impl Live for FloodPing {
     fn run(&self, _: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
         let placement = trial.options.placement();
         let bed = Bed::new(trial.policy, placement)?;
-        let flood = || Ping::start(trial, placement.other, SERVER);
+        let flood = || Ping::start(trial, placement.other, SERVER.into());
         let ping = bed.pair.client.run(flood).map_err(failed)??;
         trial.warm_up(Duration::ZERO)?;
         let window = Window::begin(&bed, placement, &[ping.id()])?;

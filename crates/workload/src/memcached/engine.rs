@@ -3,7 +3,7 @@
 //! One worker on the CPU of its queue, as each has in the document. The store is filled before the first
 //! connection is made.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use napkin_client::{Config, Load, Records};
@@ -18,6 +18,9 @@ use crate::error::BenchError;
 use crate::live::{Live, Trial};
 use crate::options::Options;
 use napkin_measure::report::{Column, Figures, Report, column};
+
+/// Either end of what stores before there are connections.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1);
 
 /// memcached on the engine, asked over a cable.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +48,7 @@ fn filled(config: &Config) -> Result<Service, BenchError> {
         .map_err(|error| BenchError::Option(error.to_string()))?;
     let records = Records::new(config.records, config.seed);
     // Of no connection that there is.
-    let mut connection = service.open(Flow::new(1, Ipv4Addr::UNSPECIFIED, 1));
+    let mut connection = service.open(Flow::new(NOBODY, NOBODY));
     let (mut set, mut said) = (Vec::new(), Vec::new());
     for record in 0..records.len() {
         set.clear();
@@ -143,7 +146,7 @@ mod tests {
         let config = Config { records: 500, ..Config::new(([127, 0, 0, 1], 1).into()) };
         let mut service = filled(&config).expect("it is filled");
         let records = Records::new(500, config.seed);
-        let mut connection = service.open(Flow::new(1, Ipv4Addr::UNSPECIFIED, 1));
+        let mut connection = service.open(Flow::new(NOBODY, NOBODY));
         for record in 0..500 {
             let (mut get, mut said) = (Vec::new(), Vec::new());
             records.put_get(record, &mut get);
