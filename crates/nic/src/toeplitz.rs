@@ -1,15 +1,16 @@
 //! How a card spreads flows over its queues: Microsoft's Toeplitz hash, as receive-side scaling has it.
 //!
-//! What it reads of a frame is what cards read: IPv4 addresses, and the ports of TCP and UDP where the
-//! packet is no fragment. Everything else has the hash 0.
+//! What it reads of a frame is what cards read, behind a VLAN tag or without one: the addresses of IPv4 and
+//! IPv6, and the ports of TCP and UDP where the packet is no fragment and, of IPv6, has no extension header.
+//! Everything else has the hash 0.
 
 use std::hash::{BuildHasher, RandomState};
 
 /// Bytes of a key: the addresses and ports of IPv6 need as many. Of IPv4 the first 16 count.
 pub const KEY: usize = 40;
 
-/// Bytes that are hashed at most: two addresses and two ports of IPv4.
-const INPUT: usize = 12;
+/// Bytes that are hashed at most: two addresses and two ports of IPv6.
+const INPUT: usize = 36;
 
 /// A keyed hash of flows.
 pub struct Toeplitz {
@@ -22,12 +23,12 @@ impl Toeplitz {
     pub fn new(key: &[u8; KEY]) -> Toeplitz {
         let mut table = Box::new([[0; 256]; INPUT]);
         for (place, values) in table.iter_mut().enumerate() {
-            // The 32 bits of the key from each of the byte's bits on.
+            // The 32 bits of the key from each of the byte's bits on: in five bytes.
             let window =
-                key[place..place + 8].iter().fold(0, |bits, it| bits << 8 | u64::from(*it));
+                key[place..place + 5].iter().fold(0, |bits, it| bits << 8 | u64::from(*it));
             for (value, hash) in values.iter_mut().enumerate() {
                 let set = (0..8).filter(|bit| value & 0x80 >> bit != 0);
-                *hash = set.fold(0, |hash, bit| hash ^ (window << bit >> 32) as u32);
+                *hash = set.fold(0, |hash, bit| hash ^ (window << bit >> 8) as u32);
             }
         }
         Toeplitz { table }
@@ -43,7 +44,7 @@ impl Toeplitz {
         Toeplitz::new(&key)
     }
 
-    /// The hash of bytes, of which the first 12 count.
+    /// The hash of bytes, of which the first 36 count.
     pub fn hash(&self, bytes: &[u8]) -> u32 {
         self.table
             .iter()
@@ -53,29 +54,34 @@ impl Toeplitz {
 
     /// The hash of an Ethernet frame's flow.
     pub fn of_frame(&self, frame: &[u8]) -> u32 {
-        /// From the Ethernet header on: type, then the IPv4 header with its fragment, protocol and
-        /// addresses.
         const TYPE: usize = 12;
-        const IP: usize = 14;
-        const ADDRESSES: usize = IP + 12;
-        let header = |at: usize| frame.get(at..at + 2);
-        if header(TYPE) != Some(&[8, 0]) {
-            return 0;
-        }
-        let Some(addresses) = frame.get(ADDRESSES..ADDRESSES + 8) else { return 0 };
-        let mut input = [0; INPUT];
-        input[..8].copy_from_slice(addresses);
-        // More fragments, or an offset.
-        let whole = header(IP + 6).is_some_and(|it| it[0] & 0x3f == 0 && it[1] == 0);
-        let has_ports = matches!(frame[IP + 9], 6 | 17);
-        let ports = IP + 4 * usize::from(frame[IP] & 0xf);
-        match frame.get(ports..ports + 4) {
-            Some(ports) if whole && has_ports => {
-                input[8..].copy_from_slice(ports);
-                self.hash(&input)
+        const TAG: usize = 4;
+        let pair = |at: usize| frame.get(at..at + 2);
+        let tagged = pair(TYPE) == Some(&[0x81, 0]);
+        let ether_type = if tagged { TYPE + TAG } else { TYPE };
+        let ip = ether_type + 2;
+        let (addresses, ports, has_ports) = match pair(ether_type) {
+            Some([8, 0]) => {
+                // No more fragments, and no offset.
+                let whole = pair(ip + 6).is_some_and(|it| it[0] & 0x3f == 0 && it[1] == 0);
+                let header = frame.get(ip).map_or(0, |it| 4 * usize::from(it & 0xf));
+                let protocol = frame.get(ip + 9);
+                (ip + 12..ip + 20, ip + header, whole && matches!(protocol, Some(6 | 17)))
             }
-            _ => self.hash(&input[..8]),
+            Some([0x86, 0xdd]) => {
+                (ip + 8..ip + 40, ip + 40, matches!(frame.get(ip + 6), Some(6 | 17)))
+            }
+            _ => return 0,
+        };
+        let Some(addresses) = frame.get(addresses) else { return 0 };
+        let mut input = [0; INPUT];
+        let mut length = addresses.len();
+        input[..length].copy_from_slice(addresses);
+        if has_ports && let Some(ports) = frame.get(ports..ports + 4) {
+            input[length..length + 4].copy_from_slice(ports);
+            length += 4;
         }
+        self.hash(&input[..length])
     }
 }
 
@@ -96,6 +102,41 @@ mod tests {
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
+
+    /// From, to, the hash with ports, and without.
+    type Vector6 = (&'static str, u16, &'static str, u16, u32, u32);
+
+    const VECTORS6: [Vector6; 3] = [
+        ("3ffe:2501:200:1fff::7", 2794, "3ffe:2501:200:3::1", 1766, 0x4020_7d3d, 0x2cc1_8cd5),
+        ("3ffe:501:8::260:97ff:fe40:efab", 14230, "ff02::1", 4739, 0xdde5_1bbf, 0x0f0c_461c),
+        (
+            "3ffe:1900:4545:3:200:f8ff:fe21:67cf",
+            44251,
+            "fe80::200:f8ff:fe21:67cf",
+            38024,
+            0x02d1_feef,
+            0x4b61_e985,
+        ),
+    ];
+
+    fn frame6((from, from_port, to, to_port, _, _): Vector6, protocol: u8) -> Vec<u8> {
+        let octets = |ip: &str| ip.parse::<std::net::Ipv6Addr>().unwrap().octets();
+        let mut frame = vec![0; 74];
+        frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+        frame[14] = 0x60;
+        frame[20] = protocol;
+        frame[22..38].copy_from_slice(&octets(from));
+        frame[38..54].copy_from_slice(&octets(to));
+        frame[54..56].copy_from_slice(&from_port.to_be_bytes());
+        frame[56..58].copy_from_slice(&to_port.to_be_bytes());
+        frame
+    }
+
+    /// The frame behind a tag.
+    fn tagged(mut frame: Vec<u8>) -> Vec<u8> {
+        frame.splice(12..12, [0x81, 0, 0x20, 100]);
+        frame
+    }
 
     /// From, to, the hash with ports, and without.
     type Vector = ([u8; 4], u16, [u8; 4], u16, u32, u32);
@@ -135,6 +176,17 @@ mod tests {
             for fragment in [0x2000, 1, 0x100] {
                 assert_eq!(hash.of_frame(&frame(vector, 6, fragment)), without);
             }
+            assert_eq!(hash.of_frame(&tagged(frame(vector, 6, 0))), with_ports);
+        }
+        for vector in VECTORS6 {
+            let (_, _, _, _, with_ports, without) = vector;
+            for protocol in [6, 17] {
+                assert_eq!(hash.of_frame(&frame6(vector, protocol)), with_ports);
+            }
+            for other in [58, 44, 0] {
+                assert_eq!(hash.of_frame(&frame6(vector, other)), without);
+            }
+            assert_eq!(hash.of_frame(&tagged(frame6(vector, 17))), with_ports);
         }
     }
 
@@ -142,8 +194,10 @@ mod tests {
     fn whatever_the_bytes_there_is_a_hash() {
         let hash = Toeplitz::random();
         let whole = frame(VECTORS[0], 6, 0);
-        for len in 0..whole.len() {
-            hash.of_frame(&whole[..len]);
+        for frame in [whole.clone(), frame6(VECTORS6[0], 6), tagged(frame6(VECTORS6[0], 6))] {
+            for len in 0..frame.len() {
+                hash.of_frame(&frame[..len]);
+            }
         }
         for length in 0..16 {
             let mut odd = whole.clone();

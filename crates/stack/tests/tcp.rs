@@ -16,7 +16,6 @@ use proptest::prelude::*;
 const SERVER: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
 const CLIENT: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PORT: u16 = 7;
 const NAPI_ID: u32 = 513;
 
@@ -71,6 +70,8 @@ struct Net<C: TcpApplication, S: TcpApplication> {
     server: Host<S>,
     /// The server's service.
     at: SocketAddr,
+    /// Bytes of the longest frame of the client, and of the server.
+    longest: (usize, usize),
     faults: Faults,
     /// What somebody else sends to the server ahead of each round of the client's.
     flood: Box<dyn FnMut() -> Vec<Vec<u8>>>,
@@ -94,6 +95,7 @@ impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
             client: Host::new(ours, limits, client),
             server: Host::new(theirs, limits, server),
             at: SocketAddr::new(ip, PORT),
+            longest: (0, 0),
             faults: Faults::default(),
             flood: Box::new(Vec::new),
             rng: napkin_traffic::SplitMix::new(1),
@@ -131,6 +133,9 @@ impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
     fn exchange(&mut self) -> bool {
         let sent: Vec<_> = self.client.out.0.lock().unwrap().drain(..).collect();
         let answered: Vec<_> = self.server.out.0.lock().unwrap().drain(..).collect();
+        let longest =
+            |frames: &[Vec<u8>], before| frames.iter().map(Vec::len).fold(before, usize::max);
+        self.longest = (longest(&sent, self.longest.0), longest(&answered, self.longest.1));
         let quiet = sent.is_empty() && answered.is_empty();
         let (sent, answered) = (self.pass(sent), self.pass(answered));
         let sent = [(self.flood)(), sent].concat();
@@ -526,6 +531,10 @@ fn frame(bytes: &[u8]) -> Frame {
 
 /// A SYN to the server from a host that is not there.
 fn syn(port: u16) -> Vec<u8> {
+    syn_to(OURS, port)
+}
+
+fn syn_to(to: Ipv4Addr, port: u16) -> Vec<u8> {
     use smoltcp::phy::ChecksumCapabilities;
     use smoltcp::wire::*;
     let peer = Ipv4Addr::new(10, 0, 0, 77);
@@ -545,7 +554,7 @@ fn syn(port: u16) -> Vec<u8> {
     };
     let ip = Ipv4Repr {
         src_addr: peer,
-        dst_addr: OURS,
+        dst_addr: to,
         next_header: IpProtocol::Tcp,
         payload_len: tcp.buffer_len(),
         hop_limit: 64,
@@ -559,7 +568,7 @@ fn syn(port: u16) -> Vec<u8> {
     let mut packet = Ipv4Packet::new_unchecked(frame.payload_mut());
     ip.emit(&mut packet, &checksums);
     let mut segment = TcpPacket::new_unchecked(packet.payload_mut());
-    tcp.emit(&mut segment, &peer.into(), &OURS.into(), &checksums);
+    tcp.emit(&mut segment, &peer.into(), &to.into(), &checksums);
     bytes
 }
 
@@ -626,30 +635,64 @@ fn answered_to(net: &mut Net<Sender, Echo>, mac: [u8; 6]) -> Vec<[u8; 6]> {
 
 #[test]
 fn a_peer_whose_ethernet_address_changes_is_followed_and_who_only_says_so_is_not() {
-    let mut net = net(90_000);
-    net.connect();
-    net.run(2);
-    let (peer, other) = (CLIENT.mac, [2, 9, 9, 9, 9, 9]);
-    assert!(answered_to(&mut net, peer).iter().all(|mac| *mac == peer));
-    // Somebody who knows the ports and guesses the rest: nothing of it moves the connection on.
-    let genuine = net.client.out.0.lock().unwrap().front().cloned().expect("it sends");
-    let mut guessed = genuine;
-    assert_eq!(guessed[26..30], THEIRS.octets());
-    guessed[38..42].copy_from_slice(&[9; 4]);
-    for _ in 0..3 {
-        let mut guessed = guessed.clone();
-        guessed[6..12].copy_from_slice(&other);
-        let mut segment = smoltcp::wire::TcpPacket::new_unchecked(&mut guessed[34..]);
-        segment.fill_checksum(&THEIRS.into(), &OURS.into());
-        net.server.deliver(&[guessed], net.now);
-        let answered: Vec<Vec<u8>> = net.server.out.0.lock().unwrap().drain(..).collect();
-        assert!(answered.iter().all(|frame| frame[..6] == peer), "{answered:02x?}");
+    for (v6, vlan) in [(false, false), (true, false), (true, true)] {
+        let (client, server) = hosts(v6, vlan);
+        let ends = (client.list()[0].ip.into(), server.list()[0].ip.into());
+        let sides = ((client, Sender::of(90_000)), (server, Echo::default()));
+        let mut net = Net::between(sides.0, sides.1, TcpLimits::default());
+        net.connect();
+        net.run(2);
+        let (peer, other) = (CLIENT.mac, [2, 9, 9, 9, 9, 9]);
+        assert!(answered_to(&mut net, peer).iter().all(|mac| *mac == peer));
+        // Somebody who knows the ports and guesses the rest: nothing of it moves the connection on.
+        let guessed = net.client.out.0.lock().unwrap().front().cloned().expect("it sends");
+        let tcp = 14 + if vlan { 4 } else { 0 } + if v6 { 40 } else { 20 };
+        for _ in 0..3 {
+            let mut guessed = guessed.clone();
+            guessed[6..12].copy_from_slice(&other);
+            guessed[tcp + 4..tcp + 8].copy_from_slice(&[9; 4]);
+            let mut segment = smoltcp::wire::TcpPacket::new_unchecked(&mut guessed[tcp..]);
+            segment.fill_checksum(&ends.0, &ends.1);
+            net.server.deliver(&[guessed], net.now);
+            let answered: Vec<Vec<u8>> = net.server.out.0.lock().unwrap().drain(..).collect();
+            assert!(answered.iter().all(|frame| frame[..6] == peer), "{answered:02x?}");
+        }
+        assert_eq!(net.server.stack.counters().of(Fate::BadChecksum), 0);
+        // Two rounds of the peer's own, by another router.
+        answered_to(&mut net, other);
+        answered_to(&mut net, other);
+        let answers = answered_to(&mut net, other);
+        assert!(!answers.is_empty() && answers.iter().all(|mac| *mac == other), "{answers:02x?}");
     }
-    // Two rounds of the peer's own, by another router.
-    answered_to(&mut net, other);
-    answered_to(&mut net, other);
-    let answers = answered_to(&mut net, other);
-    assert!(!answers.is_empty() && answers.iter().all(|mac| *mac == other), "{answers:02x?}");
+}
+
+#[test]
+fn two_addresses_of_ours_are_two_ends_to_the_same_peer() {
+    let second = Ipv4Addr::new(10, 0, 0, 3);
+    let both = Addresses::from(SERVER).with(second.into(), 24).unwrap();
+    let mut server = Host::new(both, TcpLimits::default(), Echo::default());
+    server.worker.listen(PORT).unwrap();
+    server.deliver(&[syn(1_000), syn_to(second, 1_000)], 1);
+    assert_eq!(server.worker.half_open(), 2);
+    let answers: Vec<Vec<u8>> = server.out.0.lock().unwrap().drain(..).collect();
+    let from: Vec<&[u8]> = answers.iter().map(|frame| &frame[26..30]).collect();
+    assert_eq!(from, [&OURS.octets()[..], &second.octets()]);
+}
+
+#[test]
+fn beyond_the_link_ipv6_keeps_to_what_every_path_carries() {
+    // The client has the server in its network, and the server has the client behind a router.
+    let of = |mac, groups, prefix| Addresses::from(Address::v6(mac, groups, prefix));
+    let server = || of(SERVER.mac, [0x2001, 0xdb8, 1, 0, 0, 0, 0, 1], 64);
+    for (network, longest) in [(1, 1_500), (9, 1_280)] {
+        let client = of(CLIENT.mac, [0x2001, 0xdb8, network, 0, 0, 0, 0, 2], 32);
+        let ends = ((client, Sender::of(20_000)), (server(), Echo::default()));
+        let mut net = Net::between(ends.0, ends.1, TcpLimits::default());
+        net.connect();
+        net.run(200);
+        assert_eq!(net.client.application.done, 1);
+        assert_eq!(net.longest, (14 + 1_500, 14 + longest));
+    }
 }
 
 proptest! {

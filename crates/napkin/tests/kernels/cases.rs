@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::guest::{Guest, STATE, Set};
-use super::programs::{attach, moved, pin, run, starvation, suspension};
+use super::programs::{attach, moved, pin, run, starvation, suspension, vlan};
 
 /// What came of a case: what there is to say of it, or what went wrong.
 pub(crate) type Outcome = Result<String, String>;
@@ -12,7 +12,7 @@ pub(crate) type Outcome = Result<String, String>;
 /// One of them.
 pub(crate) type Case = (&'static str, fn(&mut Guest, &str) -> Outcome);
 
-pub(crate) const CASES: [Case; 19] = [
+pub(crate) const CASES: [Case; 20] = [
     ("show", show),
     ("shared interrupt", shared_interrupt),
     ("apply", apply),
@@ -32,6 +32,7 @@ pub(crate) const CASES: [Case; 19] = [
     ("starvation", starvation),
     ("doctor", doctor),
     ("top", top),
+    ("vlan", vlan),
 ];
 
 /// How many channels a card has, and what tells ethtool so; `None` where it has one for good.

@@ -322,3 +322,48 @@ pub(crate) fn suspension(guest: &mut Guest, dev: &str) -> Outcome {
         .collect::<Vec<_>>()
         .join(", "))
 }
+
+/// Has a datagram echoed by each address.
+const ASKS: &str = r#"
+import socket, sys
+for address in sys.argv[1:]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    s = socket.socket(family, socket.SOCK_DGRAM); s.settimeout(0.5)
+    for size in (5, 1400):
+        for _ in range(60):
+            s.sendto(b"x" * size, (address, 7))
+            try: answer = s.recv(2048)
+            except TimeoutError: continue
+            if len(answer) == size: break
+        else: sys.exit(f"{address} does not answer {size} bytes")
+"#;
+
+/// A VLAN of the kernel's on a TAP device, and the engine in it, over IPv4 and IPv6. No card's: once is enough.
+pub(crate) fn vlan(guest: &mut Guest, dev: &str) -> Outcome {
+    if dev != "eth0" {
+        return Ok("not this card's".into());
+    }
+    let napkin = env!("CARGO_BIN_EXE_napkin");
+    guest
+        .does(&format!("modprobe tun; modprobe 8021q; cat > /run/asks.py <<'END'\n{ASKS}\nEND"))?;
+    guest.does(&format!(
+        "rm -f /run/serve.out; {napkin} serve echo --device tap:nk0.100 \
+         --address 10.7.0.1/24,fd00:7::1/64 --control /run/serve.sock > /run/serve.out 2>&1 & \
+         echo $! > /run/run.pid"
+    ))?;
+    let asked = guest.does(
+        "for i in $(seq 300); do grep -q control: /run/serve.out && break; sleep 0.1; done
+        cat /run/serve.out; ip -d link show nk0.100 | grep 'vlan protocol 802.1Q id 100' &&
+        python3 /run/asks.py 10.7.0.1 fd00:7::1 && ip neigh show dev nk0.100",
+    );
+    guest.does(END)?;
+    let asked = asked?;
+    if guest.vm.sh("[ -e /sys/class/net/nk0 ] || [ -e /sys/class/net/nk0.100 ]").status == 0 {
+        return Err("an interface is left".into());
+    }
+    // By neighbour discovery as by ARP.
+    match asked.matches("lladdr 02:6e:6b:00:00:00").count() {
+        0 | 1 => Err(format!("both families ask for our Ethernet address: {asked}")),
+        _ => Ok("IPv4 and IPv6 in VLAN 100".into()),
+    }
+}

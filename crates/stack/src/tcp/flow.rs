@@ -113,7 +113,7 @@ mod tests {
     fn a_longest_segment_is_found_among_options_and_shortened() {
         let segment = |options: &[u8]| {
             let mut bytes = vec![0xee; 7 + 20];
-            bytes[7 + 12] = ((20 + options.len()) / 4 << 4) as u8;
+            bytes[7 + 12] = (((20 + options.len()) / 4) << 4) as u8;
             bytes.extend(options);
             clamp_segments(&mut bytes, 7, 1_220);
             bytes.split_off(7 + 20)
