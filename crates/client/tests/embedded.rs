@@ -8,10 +8,14 @@ use std::time::Duration;
 use napkin_client::{Client, ClientError, ClientFigures, ClientWait, Config, Host, Load};
 use napkin_nic::{CableQueue, EndConfig, PacketQueue, Pool, cable};
 use napkin_os::clock;
-use napkin_stack::{Address, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker};
+use napkin_stack::{
+    Address, Addresses, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker,
+};
 
 const SERVER: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
 const CLIENT: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
+const SERVER6: Address = Address::v6(SERVER.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 1], 64);
+const CLIENT6: Address = Address::v6(CLIENT.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 2], 64);
 const PORT: u16 = 7;
 
 /// What the server does with what it receives.
@@ -71,7 +75,8 @@ impl Drop for Server {
 }
 
 fn serve(mut queue: CableQueue, mut manner: Manner, stop: &AtomicBool) -> usize {
-    let stack = Stack::new(SERVER);
+    let both = Addresses::from(SERVER).with(SERVER6.ip, SERVER6.prefix).expect("two addresses");
+    let stack = Stack::new(both);
     let mut input = Input::new(Arc::clone(&stack), 1, queue.transmitter());
     let mut tcp: TcpWorker<()> = stack.open_tcp(None, TcpLimits::default()).expect("a worker");
     tcp.listen(PORT).expect("a port");
@@ -116,6 +121,17 @@ fn all_connections_ask_in_a_closed_loop_whether_it_sleeps_or_spins() {
         client.stop().expect("it ends well");
         assert_eq!(server.stop(), 50);
     }
+}
+
+#[test]
+fn a_server_is_found_and_asked_over_ipv6_as_well() {
+    let (server, host) = Server::start(Manner::Echoes);
+    let host = Host { address: CLIENT6, ..host };
+    let config = Config { address: (SERVER6.ip, PORT).into(), ..config(PORT) };
+    let mut client = Client::embedded(&config, host).expect("it connects");
+    assert!(window(&mut client).errors.is_empty());
+    client.stop().expect("it ends well");
+    assert_eq!(server.stop(), 50);
 }
 
 #[test]

@@ -159,3 +159,5 @@ fn what_no_device_can_have_is_refused_with_its_value() {
     let many: Vec<String> = (1..9).map(|n| format!("fd00:0:0:{n}::1/64")).collect();
     refused(&["--device", "synthetic", "--address", &many.join(",")], "give 1 to 7 addresses");
 }
+
+napkin_testing::main!();
