@@ -26,6 +26,8 @@ pub struct Totals {
     pub replies: u64,
     /// ARP requests that the stack answered.
     pub arps: u64,
+    /// Neighbour solicitations answered, IPv6's ARP requests.
+    pub ndisc: u64,
     /// Pings (ICMP echo requests) that the stack answered.
     pub pings: u64,
     /// Interrupts taken, of all instances.
@@ -52,6 +54,7 @@ impl Totals {
         for stack in engine.devices().iter().filter_map(|device| engine.stack(device).ok()) {
             let counters = stack.counters();
             totals.arps += counters.of(Fate::AnsweredArp);
+            totals.ndisc += counters.of(Fate::AnsweredNdisc);
             totals.pings += counters.of(Fate::AnsweredPing);
         }
         for progress in &sources.progress {
@@ -83,6 +86,7 @@ impl Totals {
             received: self.received.saturating_sub(earlier.received),
             replies: self.replies.saturating_sub(earlier.replies),
             arps: self.arps.saturating_sub(earlier.arps),
+            ndisc: self.ndisc.saturating_sub(earlier.ndisc),
             pings: self.pings.saturating_sub(earlier.pings),
             interrupts: self.interrupts.saturating_sub(earlier.interrupts),
             polls: self.polls.saturating_sub(earlier.polls),
@@ -94,10 +98,13 @@ impl Totals {
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Totals { packets, received, replies, arps, pings, drops, .. } = self;
+        let Totals { packets, received, replies, arps, ndisc, pings, drops, .. } = self;
         let Totals { interrupts, polls, empty_polls, .. } = self;
         write!(f, "{packets} packets, {received} received, {replies} replies, ")?;
-        write!(f, "{pings} pings and {arps} ARP requests answered, ")?;
+        write!(
+            f,
+            "{pings} pings and {arps} ARP requests answered, and {ndisc} neighbour solicitations, "
+        )?;
         write!(f, "{interrupts} interrupts, {polls} polls ({empty_polls} empty), drops:")?;
         list(f, drops.iter().map(|(name, count)| (*name, *count)))
     }
@@ -142,6 +149,7 @@ impl fmt::Display for Status {
         write!(f, "{:.0} s: {} packets/s, ", self.at, rate(counts.packets))?;
         write!(f, "{} received/s, {} replies/s, ", rate(counts.received), rate(counts.replies))?;
         write!(f, "{} pings/s, {} ARP/s, ", rate(counts.pings), rate(counts.arps))?;
+        write!(f, "{} NDISC/s, ", rate(counts.ndisc))?;
         write!(f, "{} interrupts/s, {} polls/s ", rate(counts.interrupts), rate(counts.polls))?;
         write!(f, "({} empty), drops/s:", rate(counts.empty_polls))?;
         list(f, counts.drops.iter().map(|(name, count)| (*name, rate(*count))))?;
