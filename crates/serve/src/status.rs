@@ -235,6 +235,7 @@ mod tests {
             received: 18,
             replies: 18,
             arps: 0,
+            ndisc: 0,
             pings: 4,
             interrupts: 6,
             polls: 10,
@@ -245,8 +246,8 @@ mod tests {
         let status = Status { at: 4.0, seconds: 2.0, counts: counts.clone(), cpu };
         assert_eq!(
             status.to_string(),
-            "4 s: 10 packets/s, 9 received/s, 9 replies/s, 2 pings/s, 0 ARP/s, 3 interrupts/s, \
-             5 polls/s (1 empty), drops/s: socket_full 1, work 25.0 %, poll 0.0 %, waiting 5.0 %, asleep 70.0 %"
+            "4 s: 10 packets/s, 9 received/s, 9 replies/s, 2 pings/s, 0 ARP/s, 0 NDISC/s, \
+             3 interrupts/s, 5 polls/s (1 empty), drops/s: socket_full 1, work 25.0 %, poll 0.0 %, waiting 5.0 %, asleep 70.0 %"
         );
         assert!(counts.to_string().ends_with("drops: socket_full 2"));
         assert!(Totals::default().to_string().ends_with("drops: none"));
