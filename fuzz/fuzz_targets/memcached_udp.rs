@@ -2,7 +2,6 @@
 //! answer or not at all.
 #![no_main]
 
-use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
 use libfuzzer_sys::fuzz_target;
@@ -12,10 +11,8 @@ use napkin_service::memcached::datagrams::ANSWER_LIMIT;
 use napkin_service::memcached::{Limits, Memcached, MemcachedUdp};
 use napkin_stack::{Address, FrameBuilder, Input, Stack};
 
-const US: Address =
-    Address { mac: [2, 0, 0, 0, 0, 1], ipv4: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 };
-const PEER: Address =
-    Address { mac: [2, 0, 0, 0, 0, 2], ipv4: Ipv4Addr::new(10, 0, 0, 2), prefix: 24 };
+const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
+const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 
 #[derive(Default)]
 struct Wire(Mutex<Vec<usize>>);

@@ -2,14 +2,15 @@
 //! held stays within its window, and how the bytes are cut changes no answer.
 #![no_main]
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use libfuzzer_sys::fuzz_target;
 use napkin_service::nbd::{MemoryStore, Nbd};
 use napkin_service::{Served, StreamService};
 use napkin_stack::Flow;
 
-const FLOW: Flow = Flow::new(10_809, Ipv4Addr::LOCALHOST, 40_000);
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const FLOW: Flow = Flow::new(SocketAddr::new(HOST, 10_809), SocketAddr::new(HOST, 40_000));
 const SIZE: u64 = 200_001;
 /// Bytes of answers that one look at the input may add: a window.
 const MOST: usize = (1 << 20) + 64 * 1_024;

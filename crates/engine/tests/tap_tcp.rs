@@ -144,7 +144,7 @@ fn storm(name: &str, faults: &str, connections: usize) {
         Box::new(FaultyQueue::new(queue, faults, 7 + at, pool.clone()).with_transmit(faults))
     };
     let queues = (0..).zip(queues).map(faulty).zip((0..cpus.len() as u16).cycle()).collect();
-    let address = Address { mac: [2, 0, 0, 0, 0, 0x42], ipv4: ours, prefix: 30 };
+    let address = Address { mac: [2, 0, 0, 0, 0, 0x42], ip: ours.into(), prefix: 30 };
     let config = DeviceConfig::new(&device, address, queues, policy.instance);
     let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![config]) };
     let engine = Engine::start(config).expect("the engine starts");

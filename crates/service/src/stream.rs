@@ -297,7 +297,8 @@ mod tests {
 
     impl ByteStream for Peer {
         fn flow(&self) -> Flow {
-            Flow::new(7, std::net::Ipv4Addr::LOCALHOST, 40_000)
+            let end = |port| (std::net::Ipv4Addr::LOCALHOST, port).into();
+            Flow::new(end(7), end(40_000))
         }
 
         fn receive(&mut self, into: &mut Vec<u8>, most: usize) -> usize {

@@ -387,7 +387,7 @@ fn no_flood_keeps_an_established_flow_from_its_next_answer() {
         let mut stray = syn(6_000);
         stray[47] = 0x10;
         let mut segment = smoltcp::wire::TcpPacket::new_unchecked(&mut stray[34..]);
-        segment.fill_checksum(&Ipv4Addr::new(10, 0, 0, 77).into(), &SERVER.ipv4.into());
+        segment.fill_checksum(&Ipv4Addr::new(10, 0, 0, 77).into(), &OURS.into());
         vec![stray; 100]
     };
     assert_eq!(answered_under(stray), (20, 1));

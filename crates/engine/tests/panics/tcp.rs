@@ -1,7 +1,7 @@
 //! Panics under TCP: a client at the other end of a cable has every byte back in its order, whichever
 //! context fails while it asks, and nothing is left of its connections.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -90,11 +90,11 @@ fn call(mut queue: CableQueue, seen: &Arc<Seen>) {
         input.deliver(&mut frames, now());
         worker.step(now(), 64, caller);
     };
-    stack.resolve(US.ipv4, now()).expect("a queue");
-    while stack.neighbour(US.ipv4).is_none() {
+    stack.resolve(US.ip, now()).expect("a queue");
+    while stack.neighbour(US.ip).is_none() {
         look(&mut worker, &mut caller);
     }
-    let server = SocketAddrV4::new(US.ipv4, PORT);
+    let server = SocketAddr::new(US.ip, PORT);
     let flows: Vec<Flow> =
         (0..CONNECTIONS).map(|_| worker.connect(server, 1).expect("a port")).collect();
     while caller.closed < CONNECTIONS {
