@@ -271,7 +271,7 @@ pub struct ServeConfig {
     pub devices: Vec<DeviceSpec>,
     /// The policy of the devices that have none of their own.
     pub policy: Policy,
-    /// Our addresses on the first device, at most [`MAX_NETWORKS`]; on each further one they are in the
+    /// Our addresses on the first device, at most seven; on each further one they are in the
     /// networks after those. A TAP device has a link-local one as well, made from its Ethernet address, if
     /// none is given.
     pub networks: Vec<Network>,
