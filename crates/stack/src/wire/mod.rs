@@ -4,7 +4,7 @@
 //! stack will ever rely on (tag, lengths, checksums, addresses), in the order of the layers, and says
 //! either what the frame is or the [`Fate`] that it meets; what passes can be read afterwards
 //! without a second look. Because packets with IPv4 options or IPv6 extension headers are dropped, what
-//! the Ethernet header says ([`Shape`]) tells where everything begins.
+//! the Ethernet header says (its shape) tells where everything begins.
 //!
 //! Not here: state. Nothing in these files knows a socket, a neighbour or a queue.
 
