@@ -66,10 +66,12 @@ pub enum Fault {
     UnknownLine,
     /// A value of a key that was not asked for.
     OtherKey,
-    /// A value whose size is no number, or is beyond [`LONGEST_VALUE`].
+    /// A value whose size is no number, or is beyond [`LONGEST_VALUE`]; a disk that is too small.
     BadSize,
     /// A value that is not followed by the end of a line.
     NoLineEnd,
+    /// What a disk's server says is no reply, or one to another request.
+    OtherReply,
 }
 
 /// Where in an answer we are.

@@ -14,7 +14,8 @@ use napkin_traffic::{Rng, Schedule};
 
 use super::answer::{Answer, Asked, Parser};
 use super::backlog::Backlog;
-use super::config::Config;
+use super::config::{Asks, Config};
+use super::disk::{Question, Replies};
 use super::error::ClientError;
 use super::figures::{Tally, Trouble};
 use super::records::Records;
@@ -22,6 +23,8 @@ use super::records::Records;
 /// Requests that may fall due where a window begins or ends: what was due before belongs to the
 /// window before, however late this thread is, but nobody shall wait for ever.
 const CATCH_UP: usize = 1 << 20;
+/// Bytes of a request that are made up at a time, where it need not be whole.
+const PIECE: usize = 64 * 1_024;
 
 /// What all threads of a client share.
 #[derive(Debug)]
@@ -53,12 +56,27 @@ impl Streams {
 /// A request that was made up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Request {
+    /// Of a disk the place.
     record: usize,
+    /// Of a disk, it writes.
     set: bool,
+    /// It is a disk's handshake, which is in no count.
+    hello: bool,
     /// The time that its latency counts from.
     intended: u64,
     /// When its first byte was given to the socket.
     sent: u64,
+}
+
+impl Request {
+    /// The same of a disk.
+    fn question(&self) -> Question {
+        match (self.hello, self.set) {
+            (true, _) => Question::Hello,
+            (_, true) => Question::Write { place: self.record as u64 },
+            (_, false) => Question::Read { place: self.record as u64 },
+        }
+    }
 }
 
 /// What a connection is at.
@@ -78,6 +96,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 struct Talk {
     parser: Parser,
+    replies: Replies,
     phase: Phase,
     /// The request outstanding, in the phases that have one.
     request: Request,
@@ -113,19 +132,22 @@ pub(super) struct Asking {
     busy: usize,
     /// The last answer, or when a connection stopped being free while all were.
     quiet_since: u64,
+    /// Nothing but a greeting is sent before.
+    begun: bool,
 }
 
 impl Asking {
     /// On connections that are made already, one for each of the streams.
     pub(super) fn new(common: Arc<Common>, streams: Vec<Streams>) -> Asking {
         let here = streams.len();
-        let request = Request { record: 0, set: false, intended: 0, sent: 0 };
+        let request = Request { record: 0, set: false, hello: false, intended: 0, sent: 0 };
         let (mut talks, mut schedules) = (Vec::with_capacity(here), Vec::with_capacity(here));
         for Streams { schedule, choice } in streams {
-            talks.push(Talk { parser: Parser::default(), phase: Phase::Free, request, choice });
+            let (parser, replies) = (Parser::default(), Replies::default());
+            talks.push(Talk { parser, replies, phase: Phase::Free, request, choice });
             schedules.push(schedule);
         }
-        Asking {
+        let mut asking = Asking {
             backlog: Backlog::new(here, common.config.connections),
             common,
             talks,
@@ -135,7 +157,13 @@ impl Asking {
             tally: Tally::default(),
             busy: 0,
             quiet_since: 0,
+            begun: false,
+        };
+        if asking.greets() {
+            // Its server may speak as soon as there is a connection.
+            (0..here).for_each(|place| asking.greet(place));
         }
+        asking
     }
 
     /// What a connection is at.
@@ -147,8 +175,11 @@ impl Asking {
     pub(super) fn begin(&mut self, start: u64) {
         self.tally.begin(start);
         self.quiet_since = start;
+        self.begun = true;
         let Some(mean) = self.common.config.mean_gap() else {
-            (0..self.talks.len()).for_each(|place| self.ask(place, clock::now()));
+            let free = |place: &usize| self.phase(*place) == Phase::Free;
+            let free: Vec<usize> = (0..self.talks.len()).filter(free).collect();
+            free.into_iter().for_each(|place| self.ask(place, clock::now()));
             return;
         };
         for (place, stream) in self.streams.drain(..).enumerate() {
@@ -188,11 +219,28 @@ impl Asking {
 
     /// Makes up a request on a free connection: it is to be sent.
     fn ask(&mut self, place: usize, intended: u64) {
-        let Config { update, .. } = self.common.config;
+        let Common { config, records } = &*self.common;
         let talk = &mut self.talks[place];
-        let set = talk.choice.unit() < update;
-        let record = talk.choice.below(self.common.records.len() as u64) as usize;
-        talk.request = Request { record, set, intended, sent: clock::now() };
+        let set = talk.choice.unit() < config.update;
+        let among = match config.asks {
+            Asks::Records | Asks::Echo(_) => records.len() as u64,
+            Asks::Disk(disk) => disk.places(),
+        };
+        let record = talk.choice.below(among) as usize;
+        talk.request = Request { record, set, hello: false, intended, sent: clock::now() };
+        talk.phase = Phase::Sending(0);
+        self.take_up();
+    }
+
+    /// Whether a connection begins with a handshake.
+    fn greets(&self) -> bool {
+        matches!(self.common.config.asks, Asks::Disk(_))
+    }
+
+    /// The same for a connection's handshake.
+    fn greet(&mut self, place: usize) {
+        let talk = &mut self.talks[place];
+        talk.request = Request { hello: true, ..talk.request };
         talk.phase = Phase::Sending(0);
         self.take_up();
     }
@@ -205,20 +253,49 @@ impl Asking {
         self.busy += 1;
     }
 
-    /// Appends the request of a connection.
-    pub(super) fn put(&self, place: usize, to: &mut Vec<u8>) {
+    /// What is next to be sent of a connection's request, in `into`; nothing else is in it then. Whether
+    /// there is anything.
+    pub(super) fn put(&self, place: usize, into: &mut Vec<u8>) -> bool {
+        into.clear();
+        let Talk { phase, request, .. } = &self.talks[place];
+        let Phase::Sending(sent) = *phase else { return false };
         let Common { config, records } = &*self.common;
-        let request = self.talks[place].request;
-        match config.echo {
-            Some(bytes) => to.resize(to.len() + bytes as usize, b'.'),
-            None if request.set => records.put_set(request.record, true, to),
-            None => records.put_get(request.record, to),
+        match config.asks {
+            Asks::Disk(disk) => disk.put(request.question(), sent, PIECE, into),
+            Asks::Echo(bytes) => into.resize((bytes as usize - sent).min(PIECE), b'.'),
+            Asks::Records => {
+                match request.set {
+                    true => records.put_set(request.record, true, into),
+                    false => records.put_get(request.record, into),
+                }
+                into.drain(..sent);
+            }
         }
+        true
     }
 
-    /// So many bytes of a request were taken, or all.
-    pub(super) fn sent(&mut self, place: usize, bytes: usize, all: bool) {
-        self.talks[place].phase = if all { Phase::Waiting } else { Phase::Sending(bytes) };
+    /// So many bytes of a request were taken, of as many as were put. Whether the rest is to follow when
+    /// there is room.
+    pub(super) fn sent(&mut self, place: usize, bytes: usize, put: usize) -> bool {
+        let length = self.length(place);
+        let phase = &mut self.talks[place].phase;
+        if let Phase::Sending(sent) = phase {
+            *sent += bytes;
+            // Of records all was put.
+            if length.map_or(bytes == put, |length| *sent >= length) {
+                *phase = Phase::Waiting;
+            }
+        }
+        bytes < put
+    }
+
+    /// Bytes of a connection's request; `None` of records, whose requests are put whole.
+    fn length(&self, place: usize) -> Option<usize> {
+        match self.common.config.asks {
+            Asks::Records => None,
+            Asks::Echo(bytes) => Some(bytes as usize),
+            Asks::Disk(disk) => Some(disk.length(self.talks[place].request.question())),
+        }
     }
 
     /// Takes what has come on a connection. Says whether the next request is to be sent on it.
@@ -232,11 +309,13 @@ impl Asking {
             return Err(Trouble::NotAsked);
         }
         let Common { config, records } = &*self.common;
-        let asked = match config.echo {
-            Some(bytes) => Asked::Bytes(bytes),
-            None => records.asked(talk.request.record, talk.request.set),
+        let (parser, request) = (&mut talk.parser, talk.request);
+        let fed = match config.asks {
+            Asks::Disk(disk) => talk.replies.feed(&disk, request.question(), bytes),
+            Asks::Echo(length) => parser.feed(Asked::Bytes(length), bytes),
+            Asks::Records => parser.feed(records.asked(request.record, request.set), bytes),
         };
-        match talk.parser.feed(asked, bytes) {
+        match fed {
             Ok((_, None)) => Ok(false),
             Ok((taken, Some(answer))) if taken == bytes.len() && talk.phase == Phase::Waiting => {
                 self.answered(place, answer, now);
@@ -254,6 +333,9 @@ impl Asking {
         talk.phase = Phase::Free;
         self.busy -= 1;
         self.quiet_since = now;
+        if request.hello {
+            return;
+        }
         self.tally.latency.record(now.saturating_sub(request.intended));
         self.tally.from_sending.record(now.saturating_sub(request.sent));
         let counts = &mut self.tally.counts;
@@ -266,7 +348,8 @@ impl Asking {
             }
             Answer::Miss => counts.misses += 1,
             Answer::Refused(refusal) => counts.count(Trouble::Refused(refusal)),
-            Answer::Bytes => return,
+            Answer::Bytes if matches!(self.common.config.asks, Asks::Echo(_)) => return,
+            Answer::Bytes => {}
             Answer::Stored | Answer::Version => {}
         }
         *(if request.set { &mut counts.sets } else { &mut counts.gets }) += 1;
@@ -274,6 +357,9 @@ impl Asking {
 
     /// What a connection that has become free does next: whether there is something to send.
     fn go_on(&mut self, place: usize, now: u64) -> bool {
+        if !self.begun {
+            return false;
+        }
         let intended = match self.schedules.is_empty() {
             true => Some(now),
             false => self.backlog.pop(place),
@@ -293,7 +379,7 @@ impl Asking {
         }
         let talk = &mut self.talks[place];
         talk.phase = Phase::Connecting;
-        talk.parser = Parser::default();
+        (talk.parser, talk.replies) = (Parser::default(), Replies::default());
     }
 
     /// A connection that was lost is made again. Says whether there is something to send.
@@ -301,6 +387,10 @@ impl Asking {
         self.talks[place].phase = Phase::Free;
         self.busy -= 1;
         self.tally.counts.reconnects += 1;
+        if self.greets() {
+            self.greet(place);
+            return true;
+        }
         self.go_on(place, clock::now())
     }
 
@@ -399,26 +489,27 @@ mod tests {
 
     #[test]
     fn without_a_schedule_an_answer_is_followed_by_the_next_request() {
-        let mut asking = asking(Config { echo: Some(3), ..config() });
+        let mut asking = asking(Config { asks: Asks::Echo(3), ..config() });
         asking.begin(0);
         let mut request = Vec::new();
-        asking.put(1, &mut request);
+        assert!(asking.put(1, &mut request));
         assert_eq!((request.len(), asking.phase(1)), (3, Phase::Sending(0)));
         assert_eq!(asking.read(1, b"abc"), Err(Trouble::NotAsked), "it is not sent yet");
-        asking.sent(1, 2, false);
+        assert!(asking.sent(1, 2, 3), "the socket is full");
         assert_eq!(asking.phase(1), Phase::Sending(2));
-        asking.sent(1, 3, true);
+        assert!(asking.put(1, &mut request) && request.len() == 1);
+        assert!(!asking.sent(1, 1, 1) && asking.phase(1) == Phase::Waiting);
         assert_eq!(asking.read(1, b"ab"), Ok(false), "it comes in two pieces");
         assert_eq!(asking.read(1, b"c"), Ok(true));
         assert_eq!((asking.tally.latency.count(), asking.phase(1)), (1, Phase::Sending(0)));
-        asking.sent(1, 3, true);
+        asking.sent(1, 3, 3);
         assert_eq!(asking.read(1, b"abcd"), Err(Trouble::NotAsked), "more than was asked for");
     }
 
     #[test]
     fn what_falls_due_on_a_busy_connection_waits_there_and_is_charged() {
         let load = Load::Open { per_second: 1e6 };
-        let mut asking = asking(Config { echo: Some(1), connections: 1, load, ..config() });
+        let mut asking = asking(Config { asks: Asks::Echo(1), connections: 1, load, ..config() });
         asking.begin(0);
         // Some microseconds' worth.
         let time = 20_000;
@@ -428,20 +519,51 @@ mod tests {
         let late = asking.tally.counts.late;
         assert!(late > 0 && asking.tally.counts.due == late + 1);
         for left in (0..late).rev() {
-            asking.sent(0, 1, true);
+            asking.sent(0, 1, 1);
             assert_eq!(asking.read(0, b"."), Ok(true));
             assert_eq!(asking.backlog.len(), left);
         }
-        asking.sent(0, 1, true);
+        asking.sent(0, 1, 1);
         assert_eq!(asking.read(0, b"."), Ok(false), "nothing is owed any more");
         assert_eq!(asking.tally.latency.count(), late + 1);
     }
 
     #[test]
-    fn a_lost_connection_takes_its_request_along_and_goes_on_when_it_is_made_again() {
-        let mut asking = asking(Config { echo: Some(1), connections: 1, ..config() });
+    fn a_disk_is_greeted_first_and_again_on_a_connection_that_was_made_again() {
+        let disk = crate::Disk { bytes: 100_000, within: 1_000_000 };
+        let config = Config { asks: Asks::Disk(disk), connections: 1, update: 1.0, ..config() };
+        let mut asking = asking(config);
+        let send = |asking: &mut Asking| {
+            let (mut all, mut piece) = (0, Vec::new());
+            while asking.put(0, &mut piece) {
+                all += piece.len();
+                assert!(!asking.sent(0, piece.len(), piece.len()));
+            }
+            all
+        };
+        let greeting = [&b"NBDMAGICIHAVEOPT\0\x03"[..], &1_000_000u64.to_be_bytes(), &[0, 3]];
+        let greeting = greeting.concat();
+        // The server may speak first.
+        assert_eq!(asking.read(0, &greeting[..18]), Ok(false));
+        assert_eq!((send(&mut asking), asking.phase(0)), (20, Phase::Waiting));
+        assert_eq!(asking.read(0, &greeting[18..]), Ok(false), "nothing is asked yet");
+        assert_eq!(asking.phase(0), Phase::Free);
         asking.begin(0);
-        asking.sent(0, 1, true);
+        assert_eq!(send(&mut asking), 28 + 100_000, "in pieces");
+        let reply = b"\x67\x44\x66\x98\0\0\0\0napkin..";
+        assert_eq!(asking.read(0, reply), Ok(true));
+        asking.lost(0, Trouble::Closed);
+        assert!(asking.made_again(0));
+        assert_eq!(send(&mut asking), 20);
+        let tally = asking.end_window(|_| {});
+        assert_eq!((tally.latency.count(), tally.counts.sets, tally.counts.gets), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_lost_connection_takes_its_request_along_and_goes_on_when_it_is_made_again() {
+        let mut asking = asking(Config { asks: Asks::Echo(1), connections: 1, ..config() });
+        asking.begin(0);
+        asking.sent(0, 1, 1);
         asking.lost(0, Trouble::Closed);
         assert_eq!(asking.phase(0), Phase::Connecting);
         assert_eq!(asking.read(0, b"."), Err(Trouble::NotAsked));

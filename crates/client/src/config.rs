@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use napkin_os::sched::CpuList;
 
+use super::disk::{self, Disk};
 use super::error::ClientError;
 
 /// Most connections of one client: what one address has ports for, about.
@@ -43,6 +44,18 @@ pub enum ClientWait {
     Spin,
 }
 
+/// What the server is, and so what it is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Asks {
+    /// A memcached: its records.
+    #[default]
+    Records,
+    /// An echo server: each request, and its answer, has so many bytes.
+    Echo(u32),
+    /// A remote disk (NBD): reads, and as large a share of writes as [`Config::update`] says.
+    Disk(Disk),
+}
+
 /// A client and its load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -58,11 +71,10 @@ pub struct Config {
     pub load: Load,
     /// Records of the store; a request asks for any of them with equal chance.
     pub records: usize,
-    /// Share of requests that set their record (0 to 1).
+    /// Share of requests that set their record, or write (0 to 1).
     pub update: f64,
-    /// The server is an echo server: each request, and its answer, has so many bytes. Records are not
-    /// asked for then.
-    pub echo: Option<u32>,
+    /// What is asked for.
+    pub asks: Asks,
     /// The records, the schedules and what each request asks for are drawn from this.
     pub seed: u64,
     /// What idle threads do.
@@ -83,7 +95,7 @@ impl Config {
             load: Load::Closed,
             records: 10_000,
             update: 0.03,
-            echo: None,
+            asks: Asks::Records,
             seed: 1,
             wait: ClientWait::default(),
             answer_timeout: Duration::from_secs(10),
@@ -120,11 +132,24 @@ impl Config {
         within("connections", self.connections, MOST_CONNECTIONS)?;
         within("threads", self.threads, MOST_THREADS)?;
         within("records", self.records, MOST_RECORDS)?;
-        if let Some(bytes) = self.echo
-            && !(1..=MOST_BYTES).contains(&bytes)
+        let bytes = match self.asks {
+            Asks::Records => None,
+            Asks::Echo(bytes) => Some((bytes, MOST_BYTES)),
+            Asks::Disk(disk) => Some((disk.bytes, disk::MOST_BYTES)),
+        };
+        if let Some((bytes, most)) = bytes
+            && !(1..=most).contains(&bytes)
         {
             return Err(ClientError::Config(format!(
-                "bytes of a request: 1 to {MOST_BYTES}, not {bytes}"
+                "bytes of a request: 1 to {most}, not {bytes}"
+            )));
+        }
+        if let Asks::Disk(disk) = self.asks
+            && disk.places() == 0
+        {
+            return Err(ClientError::Config(format!(
+                "operations of {} bytes within {}: there is no place for one",
+                disk.bytes, disk.within
             )));
         }
         if self.threads > self.connections {
@@ -160,11 +185,14 @@ mod tests {
         let good = Config::new(([127, 0, 0, 1], 11211).into());
         assert!(good.check().is_ok());
         let open = |per_second| Load::Open { per_second };
+        let disk = |bytes| Asks::Disk(Disk { bytes, within: 8_191 });
         for (wrong, named) in [
             (Config { connections: 0, ..good.clone() }, "connections"),
             (Config { threads: 17, ..good.clone() }, "17 threads for 16"),
             (Config { records: 0, ..good.clone() }, "records"),
-            (Config { echo: Some(0), ..good.clone() }, "bytes of a request"),
+            (Config { asks: Asks::Echo(0), ..good.clone() }, "bytes of a request"),
+            (Config { asks: disk(33 << 20), ..good.clone() }, "bytes of a request"),
+            (Config { asks: disk(8_192), ..good.clone() }, "no place"),
             (Config { update: f64::NAN, ..good.clone() }, "NaN"),
             (Config { load: open(0.0), ..good.clone() }, "requests a second"),
             (Config { load: open(f64::INFINITY), ..good.clone() }, "inf"),

@@ -17,7 +17,7 @@ use napkin_stack::{Address, ByteStream, Flow, Input, Stack, TcpApplication, TcpL
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::asking::{Asking, Common, Due, Phase, Streams};
-use super::config::ClientWait;
+use super::config::{Asks, ClientWait};
 use super::error::ClientError;
 use super::figures::Trouble;
 use super::worker::Command;
@@ -30,6 +30,8 @@ const DUE_AT_ONCE: usize = 64;
 const HANDSHAKES: usize = 64;
 /// Bytes read at once.
 const READ: usize = 64 * 1_024;
+/// Bytes of a connection's buffers for large requests and answers.
+const LARGE: usize = 256 * 1_024;
 /// What the stack calls the only queue.
 const NAPI_ID: u32 = 1;
 
@@ -79,11 +81,12 @@ impl TcpApplication for Lines {
         if stream.ended() || stream.is_closed() {
             self.lost = Some(Trouble::Closed);
         }
-        let Phase::Sending(sent) = self.asking.phase(*place) else { return };
-        self.output.clear();
-        self.asking.put(*place, &mut self.output);
-        let sent = sent + stream.send(&self.output[sent..]);
-        self.asking.sent(*place, sent, sent == self.output.len());
+        while self.asking.put(*place, &mut self.output) {
+            let taken = stream.send(&self.output);
+            if self.asking.sent(*place, taken, self.output.len()) {
+                return;
+            }
+        }
     }
 }
 
@@ -114,7 +117,14 @@ impl EmbeddedWorker {
         let here = streams.len();
         let stack = Stack::new(address);
         let input = Input::new(Arc::clone(&stack), NAPI_ID, queue.transmitter());
-        let limits = TcpLimits { connections: here, half_open: here, ..TcpLimits::default() };
+        let buffers = match common.config.asks {
+            // An operation of many segments is not to wait for the other side at each few of them.
+            Asks::Disk(_) => {
+                TcpLimits { receive_buffer: LARGE, send_buffer: LARGE, ..TcpLimits::DEFAULT }
+            }
+            Asks::Records | Asks::Echo(_) => TcpLimits::DEFAULT,
+        };
+        let limits = TcpLimits { connections: here, half_open: here, ..buffers };
         // A new stack has no other worker.
         let tcp = stack.open_tcp(None, limits).map_err(io::Error::other);
         let tcp = tcp.map_err(|source| ClientError::Os { what: "opening TCP", source })?;

@@ -28,7 +28,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    const ALL: [Trouble; 13] = [
+    const ALL: [Trouble; 14] = [
         Trouble::Refused(Refusal::NotStored),
         Trouble::Refused(Refusal::Error),
         Trouble::Refused(Refusal::ClientError),
@@ -38,6 +38,7 @@ impl Trouble {
         Trouble::Fault(Fault::OtherKey),
         Trouble::Fault(Fault::BadSize),
         Trouble::Fault(Fault::NoLineEnd),
+        Trouble::Fault(Fault::OtherReply),
         Trouble::NotAsked,
         Trouble::WrongSize,
         Trouble::Closed,
@@ -55,6 +56,7 @@ impl Trouble {
             Trouble::Fault(Fault::OtherKey) => "other-key",
             Trouble::Fault(Fault::BadSize) => "bad-size",
             Trouble::Fault(Fault::NoLineEnd) => "no-line-end",
+            Trouble::Fault(Fault::OtherReply) => "other-reply",
             Trouble::NotAsked => "not-asked",
             Trouble::WrongSize => "wrong-size",
             Trouble::Closed => "closed",
@@ -195,9 +197,9 @@ pub struct ClientFigures {
     pub outstanding: u64,
     /// How long the oldest request without an answer had waited then, from when it was due.
     pub longest_wait_ns: u64,
-    /// Gets that were answered.
+    /// Gets that were answered; of a disk reads.
     pub gets: u64,
-    /// Sets that were answered.
+    /// Sets that were answered; of a disk writes.
     pub sets: u64,
     /// Gets that found their record.
     pub hits: u64,

@@ -1,7 +1,7 @@
 //! A load generator for a real memcached: the text protocol over TCP, on the operating system's
-//! sockets.
+//! sockets; and for an echo server, and a remote disk (NBD).
 //!
-//! It asks what mutilate asks (sizes of keys and values, times between requests, share of sets:
+//! Of a memcached it asks what mutilate asks (sizes of keys and values, times between requests, share of sets:
 //! the 2024 experiments' client), from many connections with one request outstanding each, and measures
 //! differently. Every connection has a schedule that is drawn from the seed whatever the server
 //! does, and a latency counts from the time in that schedule. A request that falls due while the
@@ -9,7 +9,8 @@
 //! ([`Load::Closed`]) a connection asks again as soon as it was answered, which shows the most that
 //! the server can do, and no honest percentile.
 //!
-//! - `records`: keys and values; `schedule`: when requests are due; `answer`: what a server said.
+//! - `records`: keys and values; `answer`: what a memcached said; `disk`: a disk's questions and replies;
+//!   `asking`: what is asked when.
 //! - `populate`: fills the store. `client`: the threads' handle; `worker`: one thread;
 //!   `connection`: what it knows of each of its connections.
 //! - `figures`: what a window of it showed.
@@ -26,6 +27,7 @@ mod backlog;
 mod client;
 mod config;
 mod connection;
+mod disk;
 mod embedded;
 mod error;
 mod figures;
@@ -35,7 +37,8 @@ mod worker;
 
 pub use answer::{Answer, Asked, Fault, LONGEST_LINE, LONGEST_VALUE, Parser, Refusal};
 pub use client::Client;
-pub use config::{ClientWait, Config, Load};
+pub use config::{Asks, ClientWait, Config, Load};
+pub use disk::Disk;
 pub use embedded::Host;
 pub use error::ClientError;
 pub use figures::{ClientFigures, SendDelayNs};

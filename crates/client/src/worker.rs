@@ -175,22 +175,17 @@ impl Worker {
 
     /// Sends what is left of the request.
     fn send(&mut self, place: usize) -> Result<(), ClientError> {
-        let Phase::Sending(mut sent) = self.asking.phase(place) else { return Ok(()) };
-        self.output.clear();
-        self.asking.put(place, &mut self.output);
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        while sent < self.output.len() {
-            match send(&self.connections[place].socket, &self.output[sent..], flags) {
-                Ok(bytes) => sent += bytes,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    self.asking.sent(place, sent, false);
-                    return self.watch_for_room(place, true);
-                }
+        while self.asking.put(place, &mut self.output) {
+            let taken = match send(&self.connections[place].socket, &self.output, flags) {
+                Ok(bytes) => bytes,
+                Err(Errno::INTR) => 0,
+                Err(Errno::AGAIN) => return self.watch_for_room(place, true),
                 Err(_) => return self.lose(place, Trouble::Failed),
-            }
+            };
+            // What is left is tried again: only a socket that takes nothing says that it is full.
+            self.asking.sent(place, taken, self.output.len());
         }
-        self.asking.sent(place, sent, true);
         self.watch_for_room(place, false)
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use napkin_client::{Client, ClientError, ClientFigures, ClientWait, Config, Host, Load};
+use napkin_client::{Asks, Client, ClientError, ClientFigures, ClientWait, Config, Host, Load};
 use napkin_nic::{CableQueue, EndConfig, PacketQueue, Pool, cable};
 use napkin_os::clock;
 use napkin_stack::{
@@ -93,7 +93,12 @@ fn serve(mut queue: CableQueue, mut manner: Manner, stop: &AtomicBool) -> usize 
 }
 
 fn config(port: u16) -> Config {
-    Config { connections: 50, echo: Some(5), records: 1, ..Config::new((SERVER.ip, port).into()) }
+    Config {
+        connections: 50,
+        asks: Asks::Echo(5),
+        records: 1,
+        ..Config::new((SERVER.ip, port).into())
+    }
 }
 
 /// What a window shows in which something was answered.
@@ -152,7 +157,7 @@ fn with_a_schedule_what_is_due_is_asked_and_nothing_else() {
 #[test]
 fn a_request_of_many_segments_is_echoed_whole() {
     let (server, host) = Server::start(Manner::Echoes);
-    let config = Config { connections: 2, echo: Some(16_000), ..config(PORT) };
+    let config = Config { connections: 2, asks: Asks::Echo(16_000), ..config(PORT) };
     let mut client = Client::embedded(&config, host).expect("it connects");
     assert!(window(&mut client).errors.is_empty());
     client.stop().expect("it ends well");

@@ -64,7 +64,7 @@ pub(crate) fn join(handle: JoinHandle<()>) {
 }
 
 /// Timers of this thread fire as exactly as the machine can (the default slack is 50 us).
-fn exact_timers() {
+pub(crate) fn exact_timers() {
     // It cannot fail for the calling thread; if it did, timers would only be later.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
 }

@@ -70,6 +70,7 @@ Examples:
   napkin bench udp-sink --world machine --load 5000,13000,21000 --seeds 5
   napkin bench tcp-rr --world engine --policy base,threaded
   napkin bench memcached --world engine,machine --policy base,suspend20 --load 20k,max
+  napkin bench ssd --world engine,machine --load 64K:2800 --cpus 0-3 --queues 3
   sudo napkin bench memcached --world linux --policy base,defer20,suspend20 --load 20k,max";
 
 /// What to run, and how.
@@ -117,7 +118,8 @@ pub(crate) struct Common {
     /// Where all randomness comes from.
     #[arg(long, default_value_t = 1, global = true)]
     pub(crate) seed: u64,
-    /// The CPUs to use; the first serves the queue, the second has the application or the client.
+    /// The CPUs to use; the first serves the queue, the second has the application or the client, and
+    /// further ones serve further queues (--queues).
     /// Without, the last two that this process may use. In the machine: how many CPUs the host has.
     #[arg(long, value_name = "LIST", global = true)]
     pub(crate) cpus: Option<CpuList>,
@@ -282,6 +284,7 @@ fn options(common: &Common) -> Options {
         window: common.window.unwrap_or(default.window),
         seed: common.seed,
         cpus: common.cpus.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
+        queues: common.modelled.queues.unwrap_or(default.queues),
         progress: !common.quiet,
         ..default
     }

@@ -30,16 +30,18 @@ pub(crate) struct Modelled {
     /// workload was published with]
     #[arg(long, value_name = "NAME|FILE", global = true)]
     profile: Option<String>,
-    /// Receive queues of the host.
+    /// Receive queues of the modelled host. On the engine, of tcp-rr, ssd and memcached: queues of the
+    /// server, each with a thread of the program. [default: the profile's; on the engine 1]
     #[arg(long, value_name = "N", global = true)]
-    queues: Option<u16>,
+    pub(crate) queues: Option<u16>,
     /// Change a constant of the profile, as in cost.poll=400ns; may be given several times.
     #[arg(long, value_name = "KEY=VALUE", global = true)]
     set: Vec<String>,
     /// Loads, with commas. memcached: requests a second, as in 200k, or max; udp-sink: packets a second;
     /// flood-ping: flood, or requests a second; xsk-rr: RATE or RATE:DELAY, as in 60000:2us; tcp-rr:
-    /// bytes, as in 5K; ssd: BYTES:RATE, as in 4K:50000. [default: published ones] In linux, too:
-    /// memcached: as here; udp-sink: packets a second, or max; flood-ping: flood.
+    /// bytes, as in 5K; ssd: BYTES:RATE, as in 4K:50000. [default: published ones] On the engine,
+    /// too: tcp-rr, ssd and memcached, as here. In linux, too: memcached: as here; udp-sink: packets a
+    /// second, or max; flood-ping: flood.
     #[arg(long, value_name = "LIST", value_delimiter = ',', global = true)]
     load: Vec<String>,
     /// In the place of repetitions, draw all fitted and assumed constants of the profile N times within
@@ -70,7 +72,9 @@ pub(crate) struct Modelled {
 impl Modelled {
     /// The first option that was given.
     pub(crate) fn given(&self) -> Option<&'static str> {
-        self.given_beside_load().or_else(|| (!self.load.is_empty()).then_some("load"))
+        let queues = || self.queues.is_some().then_some("queues");
+        let load = || (!self.load.is_empty()).then_some("load");
+        self.given_beside_load().or_else(queues).or_else(load)
     }
 
     /// The loads that were given.
@@ -78,12 +82,11 @@ impl Modelled {
         &self.load
     }
 
-    /// The first option that was given, loads aside, which another world takes, too.
+    /// The first option that was given, loads and queues aside, which other worlds take, too.
     pub(crate) fn given_beside_load(&self) -> Option<&'static str> {
         let options = [
             ("profile", self.profile.is_some()),
             ("uncertainty", self.uncertainty.is_some()),
-            ("queues", self.queues.is_some()),
             ("set", !self.set.is_empty()),
             ("warm-up", self.warm_up.is_some()),
             ("jobs", self.jobs.is_some()),

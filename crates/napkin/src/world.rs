@@ -58,7 +58,10 @@ fn foreign(args: &Bench, worlds: &[World]) -> Result<(), Failure> {
     let modelled = &args.common.modelled;
     let option = match args.workload {
         _ if worlds.contains(&World::Machine) => None,
-        Some(_) => modelled.given_beside_load(),
+        Some(ref chosen) => modelled.given_beside_load().or_else(|| {
+            let have = worlds.contains(&World::Engine) && chosen.workload.queues();
+            (modelled.queues.is_some() && !have).then_some("queues")
+        }),
         // The short round has loads of its own.
         None => modelled.given(),
     };

@@ -304,7 +304,11 @@ fn options_of_one_world_are_refused_in_the_other() {
         let said = refused(args);
         assert!(said.contains(part), "{args:?}: {said}");
     };
-    says(&["bench", "ssd", "--world", "engine"], "runs in machine only");
+    says(&["bench", "ssd", "--world", "linux"], "runs in machine and engine only");
+    says(
+        &["bench", "xsk-rr", "--world", "engine", "--queues", "2"],
+        "--queues is for a modelled host",
+    );
     says(&["bench", "xsk-rr", "--world", "linux"], "runs in engine and machine only");
     says(&["bench", "memcached", "--connections", "4"], "--connections is for engine and linux");
     says(&["bench", "memcached", "--world", "linux", "--queues", "2"], "is for a modelled host");

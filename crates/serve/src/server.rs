@@ -30,6 +30,8 @@ pub struct Server {
     meter: Meter,
     capture: Option<(PathBuf, Capture)>,
     notes: Vec<String>,
+    /// Of the service; the engine has its own.
+    warning: Option<String>,
     /// Devices that have gone, each told once.
     gone: Vec<String>,
 }
@@ -100,6 +102,7 @@ impl Server {
             meter: Meter::default(),
             capture,
             notes: Vec::new(),
+            warning: streams.as_ref().and_then(Streams::warning).map(str::to_owned),
             gone: Vec::new(),
         };
         let Some(engine) = &server.engine else { return Ok(server) };
@@ -149,9 +152,10 @@ impl Server {
         &self.notes
     }
 
-    /// What was asked for and could not be had, in sentences.
+    /// What was asked for and could not be had, and what else is not as it should be, in sentences.
     pub fn warnings(&self) -> Vec<String> {
-        self.engine.as_ref().map(|engine| engine.warnings()).unwrap_or_default()
+        let engine = self.engine.as_ref().map(|engine| engine.warnings()).unwrap_or_default();
+        engine.into_iter().chain(self.warning.clone()).collect()
     }
 
     /// Where it is controlled.

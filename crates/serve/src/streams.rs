@@ -10,26 +10,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use napkin_core::CpuId;
-use napkin_engine::{ApplicationWait, Engine};
+use napkin_engine::{ApplicationWait, Engine, Placement, Relay};
 use napkin_policy::Policy;
 use napkin_service::memcached::{Limits, Memcached};
-use napkin_service::nbd::MemoryStore;
+use napkin_service::nbd::{MemoryStore, TCP_LIMITS};
 use napkin_service::{Nbd, Pump, StreamService};
 use napkin_stack::TcpLimits;
 
 use super::application::{Progress, spawn};
 use super::config::{Export, Store};
-use super::disk::{Disk, Relay};
+use super::disk::Disk;
 use super::error::ServeError;
-
-/// Of a remote disk: few connections, each of which may hold a megabyte or two, and much to move.
-const DISK_LIMITS: TcpLimits = TcpLimits {
-    connections: 256,
-    half_open: 128,
-    receive_buffer: 64 * 1_024,
-    send_buffer: 256 * 1_024,
-    ..TcpLimits::DEFAULT
-};
 
 /// A thread, and what it counts.
 type Started = (JoinHandle<()>, Arc<Progress>);
@@ -74,6 +65,14 @@ impl Streams {
         Ok(streams)
     }
 
+    /// What their user should know, in a sentence.
+    pub(super) fn warning(&self) -> Option<&str> {
+        match self {
+            Streams::Disk(_, disk) => disk.warning(),
+            Streams::Memcached(_) | Streams::Memory(..) => None,
+        }
+    }
+
     /// Starts the threads that serve `port` of `device`: one for each of its queues, on the CPUs given
     /// (the engine's own numbers). They end when the engine stops.
     pub(super) fn start(
@@ -94,18 +93,24 @@ impl Streams {
                 }
                 Streams::Memory(export, store) => {
                     let service = Nbd::new(&export.name, export.read_only, store.clone())?;
-                    place.start(service, DISK_LIMITS, None)?
+                    place.start(service, TCP_LIMITS, None)?
                 }
                 Streams::Disk(export, disk) => {
                     let store = disk.handle()?;
                     let event = Arc::clone(store.event());
                     let service = Nbd::new(&export.name, export.read_only, store)?;
-                    place.start(service, DISK_LIMITS, Some(event))?
+                    place.start(service, TCP_LIMITS, Some(event))?
                 }
             });
         }
         Ok(started)
     }
+}
+
+/// Signals an event descriptor.
+fn signal(event: &OwnedFd) {
+    // The counter cannot be full: its reader is there.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
 /// Where one thread serves.
@@ -136,7 +141,9 @@ impl Place<'_> {
         worker.listen(port)?;
         let mut waits = ApplicationWait::new(engine, cpu, &worker.segments(), policy)?;
         let relay = |event| {
-            Relay::start(format!("io/{device}-{napi_id}"), engine.cpus(), event, waits.waker())
+            let anywhere = Placement { cpus: engine.cpus(), ..Placement::default() };
+            let name = format!("io/{device}-{napi_id}");
+            Relay::start(name, anywhere, event, signal, waits.waker()).map_err(ServeError::Thread)
         };
         let relay = event.map(relay).transpose()?;
         let mut pump = Pump::new(service);

@@ -1,19 +1,23 @@
 //! A TCP service on the engine, and its client at the other end of a cable.
 //!
-//! The server has one CPU: the queue, whoever polls it, and the program's threads share it. The client
-//! has the other, where it polls its end of the cable by itself and is no part of the figures.
+//! The queues, whoever polls them, and the program's threads share the serving CPUs, of which there is one
+//! unless there are several queues. The client has another CPU, where it polls its end of the cable by
+//! itself and is no part of the figures.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use napkin_client::{Client, ClientFigures, ClientWait, Config, Host, Load};
 use napkin_core::CpuId;
-use napkin_engine::{ApplicationWait, sched};
+use napkin_engine::{ApplicationWait, Class, Placement as Place, Relay, sched};
 use napkin_nic::{EndConfig, PacketQueue, Pool, cable};
 use napkin_os::sched::CpuList;
 use napkin_service::{Pump, StreamService};
 use napkin_stack::{TcpLimits, TcpWorker};
+use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
 
 use crate::error::BenchError;
 use crate::live::Trial;
@@ -27,11 +31,31 @@ const PORT: u16 = 11_211;
 /// Frames of each ring: more than a thousand connections have on their way.
 const RING: usize = 4_096;
 
-/// Buffers of each end: a ring, a receive buffer, and what is in hand.
+/// Buffers for each queue of an end: a ring, a receive buffer, and what is in hand.
 const BUFFERS: usize = 3 * RING;
 
 /// What a run takes beside its warm-up and its window.
 pub(crate) const OVERHEAD: Duration = Duration::from_millis(300);
+
+/// The class of a thread that stands for a device's interrupt: that of the engine's own.
+const INTERRUPT: Class = Class::Fifo(50);
+
+/// The threads of a service.
+pub(crate) struct Threads<S> {
+    /// What each of them serves with. As many as there are queues: each has the connections of its own
+    /// queue. Else they share all connections by their hash.
+    pub services: Vec<S>,
+    /// What a connection may hold.
+    pub limits: TcpLimits,
+    /// A timer descriptor of each, which ends its wait when it expires; or none at all.
+    pub timers: Vec<Arc<OwnedFd>>,
+}
+
+impl<S> From<Vec<S>> for Threads<S> {
+    fn from(services: Vec<S>) -> Threads<S> {
+        Threads { services, limits: TcpLimits::default(), timers: Vec::new() }
+    }
+}
 
 /// A client of such a service, which has a CPU of its own if there are two.
 pub(crate) fn client(connections: usize, load: Load, options: &Options, seed: u64) -> Config {
@@ -47,38 +71,46 @@ pub(crate) fn client(connections: usize, load: Load, options: &Options, seed: u6
     }
 }
 
-/// Runs a service under a policy and a client, and measures a window. One thread serves for each of
-/// `services`; they share the connections by their hash.
+/// Runs a service under a policy and a client, and measures a window.
 pub(crate) fn run<S>(
     trial: Trial<'_>,
-    services: Vec<S>,
+    threads: impl Into<Threads<S>>,
     config: &Config,
 ) -> Result<(Figures, ClientFigures), BenchError>
 where
     S: StreamService + Send + 'static,
     S::Connection: Send,
 {
-    let placement = trial.options.placement();
-    let end = || EndConfig { queues: 1, ring: RING, pool: Pool::new(BUFFERS) };
-    let (here, there) = cable(end(), end())?;
-    let queues = here.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>).collect();
-    let served = Served::start(trial, queues, services)?;
+    let queues = trial.options.queues;
+    let end = |queues: u16| EndConfig {
+        queues,
+        ring: RING,
+        pool: Pool::new(BUFFERS * usize::from(queues)),
+    };
+    let (here, there) = cable(end(queues), end(1))?;
+    let of_queues: Vec<_> = here.iter().map(PacketQueue::counters).collect();
+    let received = || of_queues.iter().map(|it| it.read().rx_packets).collect::<Vec<u64>>();
+    let here = here.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>).collect();
+    let served = Served::start(trial, here, threads.into())?;
     let wire = there.first().map(PacketQueue::counters);
     let queue = there.into_iter().next().ok_or(BenchError::Panicked)?;
     let host = Host { queue: Box::new(queue), address: PEER };
     let mut client = Client::embedded(config, host)?;
     trial.warm_up(Duration::ZERO)?;
     let Some(serving) = &served.serving else { return Err(BenchError::Panicked) };
-    let window = Window::begin(serving, &[placement.queue])?;
+    let window = Window::begin(serving, &trial.options.serving())?;
     client.begin_window()?;
+    let before = received();
     trial.window()?;
     let told = client.end_window()?;
+    let by_queue: Vec<u64> = received().iter().zip(before).map(|(now, it)| now - it).collect();
     let mut figures = window.end(0)?;
     client.stop()?;
     served.stop()?;
     // A frame that the cable did not take is sent again, much later.
     let refused = wire.map_or(0, |counters| counters.read().tx_dropped);
     figures.extra.insert("client_tx_dropped".to_owned(), refused.into());
+    figures.extra.insert("packets_by_queue".to_owned(), by_queue.into());
     answered(&mut figures, &told);
     Ok((figures, told))
 }
@@ -100,12 +132,21 @@ pub(crate) fn answered(figures: &mut Figures, told: &ClientFigures) {
 }
 
 /// What a reader should know about such figures.
-pub(crate) fn notes() -> Vec<String> {
-    vec![
+pub(crate) fn notes(options: &Options) -> Vec<String> {
+    let mut notes = vec![
         "the client is napkin's own, at the other end of a cable in memory: what a wire, a card and a \
          kernel's stack on the client would take is not in the latency"
             .to_owned(),
-    ]
+    ];
+    let cpus = options.serving().len();
+    if usize::from(options.queues) > cpus {
+        notes.push(format!(
+            "{} queues share {cpus} serving CPU{}: one more CPU has the client",
+            options.queues,
+            if cpus == 1 { "" } else { "s" }
+        ));
+    }
+    notes
 }
 
 /// A service on an engine. Dropping it ends the engine and its threads.
@@ -113,41 +154,60 @@ struct Served {
     /// `None` once it has ended.
     serving: Option<Serving>,
     threads: Vec<JoinHandle<Result<(), BenchError>>>,
+    /// Each wakes one of the threads, which may have ended.
+    relays: Vec<Relay>,
 }
 
 impl Served {
     fn start<S>(
         trial: Trial<'_>,
         queues: Vec<Box<dyn PacketQueue>>,
-        services: Vec<S>,
+        threads: Threads<S>,
     ) -> Result<Served, BenchError>
     where
         S: StreamService + Send + 'static,
         S::Connection: Send,
     {
-        let (policy, placement) = (trial.policy, trial.options.placement());
-        let serving = Serving::start(policy, placement, queues, 0)?;
-        let open = |_: &S| serving.stack.open_tcp(None, TcpLimits::default());
+        let Threads { services, limits, timers } = threads;
+        let (policy, cpus) = (trial.policy, trial.options.serving());
+        let own = services.len() == queues.len();
+        let serving = Serving::start_on(policy, trial.options, queues)?;
+        let napis: Vec<u32> = serving.engine.napis().iter().map(|napi| napi.id).collect();
+        let open = |(number, _): (usize, &S)| {
+            let queue = napis.get(number).copied().filter(|_| own);
+            serving.stack.open_tcp(queue, limits)
+        };
         // All of them before the first listens.
-        let workers: Vec<TcpWorker<_>> = services.iter().map(open).collect::<Result<_, _>>()?;
+        let workers = services.iter().enumerate().map(open);
+        let workers: Vec<TcpWorker<_>> = workers.collect::<Result<_, _>>()?;
         let mut waiting = Vec::new();
-        for (service, mut worker) in services.into_iter().zip(workers) {
+        for (number, (service, mut worker)) in services.into_iter().zip(workers).enumerate() {
             // A new worker listens nowhere yet.
             worker.listen(PORT).map_err(|error| BenchError::Option(error.to_string()))?;
             let segments = worker.segments();
-            let waits = ApplicationWait::new(&serving.engine, CpuId(0), &segments, policy)?;
-            waiting.push((Pump::new(service), worker, waits));
+            let cpu = CpuId((number % cpus.len()) as u16);
+            let waits = ApplicationWait::new(&serving.engine, cpu, &segments, policy)?;
+            waiting.push((Pump::new(service), worker, waits, cpu));
         }
-        let mut served = Served { serving: Some(serving), threads: Vec::new() };
-        for (number, (mut pump, mut worker, mut waits)) in waiting.into_iter().enumerate() {
-            if let Some(poller) = waits.poller(CpuId(0)) {
-                served.spawn(format!("poll/{number}"), placement.poller, move || {
+        let mut served = Served { serving: Some(serving), threads: Vec::new(), relays: Vec::new() };
+        for (number, (mut pump, mut worker, mut waits, cpu)) in waiting.into_iter().enumerate() {
+            let here = cpus[usize::from(cpu.0)];
+            if let Some(timer) = timers.get(number) {
+                let place = Place { cpus: vec![here], class: INTERRUPT };
+                let (name, timer) = (format!("disk/{number}"), Arc::clone(timer));
+                let relay = Relay::start(name, place, timer, expire, waits.waker());
+                served.relays.push(relay.map_err(BenchError::Proc)?);
+            }
+            if let Some(poller) = waits.poller(cpu) {
+                let beside = Some(trial.options.placement().poller);
+                let beside = beside.filter(|poller| !cpus.contains(poller)).unwrap_or(here);
+                served.spawn(format!("poll/{number}"), beside, move || {
                     while poller.poll().is_ok() {
                         std::hint::spin_loop();
                     }
                 })?;
             }
-            served.spawn(format!("app/{number}"), placement.queue, move || {
+            served.spawn(format!("app/{number}"), here, move || {
                 // The engine's end is its end.
                 let _ = waits.serve(&mut worker, &mut pump, |_, _| true);
             })?;
@@ -179,11 +239,20 @@ impl Served {
     fn end(&mut self) -> Result<(), BenchError> {
         // The engine stops, and every wait of its threads' ends.
         self.serving = None;
+        self.relays.clear();
         let join = |thread: JoinHandle<_>| thread.join().unwrap_or(Err(BenchError::Panicked));
         // All of them, whatever the first says.
         let ended: Vec<_> = self.threads.drain(..).map(join).collect();
         ended.into_iter().collect()
     }
+}
+
+/// Has a timer descriptor expire at once.
+fn expire(timer: &OwnedFd) {
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let at_once = Itimerspec { it_interval: zero, it_value: Timespec { tv_nsec: 1, ..zero } };
+    // Such a time is never refused.
+    let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &at_once);
 }
 
 impl Drop for Served {

@@ -31,6 +31,7 @@ pub mod short;
 pub mod ssd;
 pub mod sweep;
 pub mod tcp_rr;
+mod told;
 pub mod udp_sink;
 pub mod workload;
 mod world;

@@ -13,6 +13,9 @@ pub const MOST_REPETITIONS: usize = 10_000;
 /// covers the median with 97 %, that of three with 75 %.
 pub const REPETITIONS: usize = 6;
 
+/// The most queues that the device under test has on the engine.
+pub const MOST_QUEUES: u16 = 64;
+
 /// The longest measured part of one run.
 const LONGEST_WINDOW: Duration = Duration::from_secs(3_600);
 
@@ -31,6 +34,9 @@ pub struct Options {
     pub seed: u64,
     /// The operating system's CPUs to use; the first serves the queue. Empty: all that are usable.
     pub cpus: Vec<usize>,
+    /// Queues of the device under test, where a workload can have several; each has a CPU to itself
+    /// while there are any beside the client's.
+    pub queues: u16,
     /// Whether to show progress on standard error.
     pub progress: bool,
 }
@@ -44,6 +50,7 @@ impl Default for Options {
             warm_up: Duration::from_millis(200),
             seed: 1,
             cpus: Vec::new(),
+            queues: 1,
             progress: true,
         }
     }
@@ -65,6 +72,12 @@ impl Options {
                 "give at most {MOST_REPETITIONS} repetitions, and a window of at most 1h, not {} and {}",
                 self.repetitions,
                 Time(u64::try_from(self.window.as_nanos()).unwrap_or(u64::MAX))
+            )));
+        }
+        if !(1..=MOST_QUEUES).contains(&self.queues) {
+            return Err(BenchError::Option(format!(
+                "give 1 to {MOST_QUEUES} queues on the engine, not {}",
+                self.queues
             )));
         }
         NamedPolicy::distinct(&self.policies).map_err(BenchError::Option)?;
@@ -93,6 +106,18 @@ impl Options {
         };
         Placement { queue, other, poller }
     }
+
+    /// The CPUs that serve the queues: the first queue's, and as many more as there are queues and CPUs
+    /// beside the client's, in the order in which they were given, or from the last one down.
+    pub fn serving(&self) -> Vec<usize> {
+        let Placement { queue, other, .. } = self.placement();
+        let given = match self.cpus.is_empty() {
+            true => napkin_engine::sched::usable_cpus().into_iter().rev().collect(),
+            false => self.cpus.clone(),
+        };
+        let more = given.into_iter().filter(|cpu| ![queue, other].contains(cpu));
+        std::iter::once(queue).chain(more).take(self.queues.into()).collect()
+    }
 }
 
 /// Which CPU does what.
@@ -110,5 +135,35 @@ impl Placement {
     /// Whether there is only one CPU for everything.
     pub fn shared(self) -> bool {
         self.queue == self.other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_queue_has_a_cpu_while_there_are_any_beside_the_client_s() {
+        let serving = |cpus: &[usize], queues| {
+            Options { cpus: cpus.to_vec(), queues, ..Options::default() }.serving()
+        };
+        assert_eq!(serving(&[5, 3], 1), [5]);
+        assert_eq!(serving(&[5, 3], 4), [5], "they share it");
+        assert_eq!(serving(&[5, 3, 9, 1], 2), [5, 9]);
+        assert_eq!(serving(&[5, 3, 9, 1], 4), [5, 9, 1]);
+        assert_eq!(serving(&[5], 2), [5]);
+        let usable = Options { queues: MOST_QUEUES, ..Options::default() }.serving();
+        let placement = Options::default().placement();
+        assert!(placement.shared() || !usable.contains(&placement.other), "{usable:?}");
+    }
+
+    #[test]
+    fn no_queue_and_too_many_are_refused() {
+        let policies = NamedPolicy::all([napkin_policy::Policy::BASE]);
+        for queues in [0, MOST_QUEUES + 1] {
+            let options = Options { queues, policies: policies.clone(), ..Options::default() };
+            let error = options.check().unwrap_err().to_string();
+            assert!(error.contains("1 to 64 queues"), "{error}");
+        }
     }
 }

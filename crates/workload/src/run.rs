@@ -61,6 +61,8 @@ pub fn plan(workload: &dyn Live, options: &Options) -> Value {
         "warm_up_ns": options.warm_up.as_nanos() as u64,
         "seed": options.seed,
         "cpus": [queue, other, poller],
+        "serving": options.serving(),
+        "queues": options.queues,
         "host": Host::known(),
     })
 }
@@ -85,7 +87,8 @@ pub fn resumable(
         if options.progress { Progress::new(steps) } else { Progress::hidden(steps) };
     let mut host = Host::gather();
     let Placement { queue, other, poller } = options.placement();
-    let cpus = [queue, other, poller];
+    let mut cpus = vec![queue, other, poller];
+    cpus.extend(options.serving());
     let times = CpuTimes::of(&cpus).map_err(BenchError::Proc)?;
     let mut repetitions: Vec<Vec<Repetition>> = vec![Vec::new(); plan.subjects * plan.groups];
     // By policy: what it may not do here, it may not do under any load.

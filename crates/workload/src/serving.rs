@@ -12,7 +12,7 @@ use napkin_stack::{Address, Stack};
 use serde_json::{Map, Value};
 
 use crate::error::BenchError;
-use crate::options::Placement;
+use crate::options::{Options, Placement};
 use napkin_measure::report::Figures;
 use napkin_measure::{EngineTotals, EngineWindow, Interruption};
 
@@ -49,20 +49,44 @@ impl Serving {
         queues: Vec<Box<dyn PacketQueue>>,
         delivery_cost: u64,
     ) -> Result<Serving, BenchError> {
-        let cpus = if placement.shared() {
-            vec![placement.queue]
-        } else {
-            vec![placement.queue, placement.other]
-        };
+        Serving::on(policy, &[placement.queue], placement.other, queues, delivery_cost)
+    }
+
+    /// Starts one whose queues have the serving CPUs in turn, on which threads that poll run where the
+    /// operating system puts them.
+    ///
+    /// # Errors
+    /// If the engine does not start.
+    pub fn start_on(
+        policy: &Policy,
+        options: &Options,
+        queues: Vec<Box<dyn PacketQueue>>,
+    ) -> Result<Serving, BenchError> {
+        Serving::on(policy, &options.serving(), options.placement().other, queues, 0)
+    }
+
+    fn on(
+        policy: &Policy,
+        serving: &[usize],
+        other: usize,
+        queues: Vec<Box<dyn PacketQueue>>,
+        delivery_cost: u64,
+    ) -> Result<Serving, BenchError> {
+        let mut cpus = serving.to_vec();
+        if !cpus.contains(&other) {
+            cpus.push(other);
+        }
         let other = napkin_core::CpuId(cpus.len() as u16 - 1);
+        let queues = queues.into_iter().enumerate();
+        let queues = queues.map(|(number, queue)| (queue, (number % serving.len()) as u16));
         let device = DeviceConfig {
             name: DEVICE.into(),
             addresses: US.into(),
-            queues: queues.into_iter().map(|queue| (queue, 0)).collect(),
+            queues: queues.collect(),
             delivery_cost,
             settings: policy.instance,
         };
-        let here = Place { cpus: vec![placement.queue], ..Place::default() };
+        let here = Place { cpus: serving.to_vec(), ..Place::default() };
         let config = EngineConfig {
             cpu_policy: policy.cpu,
             contexts: Contexts { napi: here.clone(), worker: here, ..Contexts::default() },

@@ -44,6 +44,11 @@ pub trait Workload: Sync {
         &[]
     }
 
+    /// Whether it can have several queues on the engine.
+    fn queues(&self) -> bool {
+        false
+    }
+
     /// Sets it up on the engine, under these loads; without any, under some of its own.
     ///
     /// # Errors

@@ -18,11 +18,12 @@ const FIGURES: [(Figure, &str); 5] = [
 ];
 
 /// The columns of the table.
-pub const COLUMNS: [&Column; 16] = [
+pub const COLUMNS: [&Column; 17] = [
     column::WORLD,
     column::POLICY,
     column::REQUESTS_PER_S,
     column::BYTES,
+    column::OPERATIONS_PER_S,
     column::ACHIEVED,
     column::P50,
     column::P99,

@@ -1,7 +1,7 @@
 //! A file or block device as an NBD export's store: io_uring, so that no thread of the application
 //! waits for a disk.
 
-mod relay;
+mod holders;
 mod ring;
 
 use std::fs::{File, OpenOptions};
@@ -16,7 +16,6 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use thiserror::Error;
 
-pub(super) use relay::Relay;
 pub use ring::FileStore;
 
 /// Why a file or device cannot be served.
@@ -28,7 +27,8 @@ pub enum DiskError {
         match source.kind() {
             io::ErrorKind::NotFound => format!("; make one: truncate -s 1G {}", path.display()),
             io::ErrorKind::ResourceBusy =>
-                "; it is mounted, or another program has it (lsblk and lsof show which)".to_owned(),
+                "; it is mounted, or another program has it (lsblk and lsof show which); --read-only \
+                 reads it beside them".to_owned(),
             _ => String::new(),
         }
     )]
@@ -66,6 +66,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 pub struct Disk {
     file: Arc<File>,
     size: u64,
+    warning: Option<String>,
 }
 
 impl Disk {
@@ -103,8 +104,13 @@ impl Disk {
         let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
         match size {
             0 => Err(DiskError::Empty(path.to_owned())),
-            _ => Ok(Disk { file: Arc::new(file), size }),
+            _ => Ok(Disk { file: Arc::new(file), size, warning: warning(path, read_only) }),
         }
+    }
+
+    /// What its user should know before he relies on it, in a sentence.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 
     /// A handle for one thread. All see one file: the operating system's cache is theirs together, and
@@ -115,4 +121,15 @@ impl Disk {
     pub fn handle(&self) -> Result<FileStore, DiskError> {
         FileStore::new(Arc::clone(&self.file), self.size).map_err(DiskError::Ring)
     }
+}
+
+/// That others have a device open, for no lock keeps them from writing.
+fn warning(path: &Path, read_only: bool) -> Option<String> {
+    let others = holders::holders(path);
+    let harm = match read_only {
+        true => "what they write there, clients may read half",
+        false => "what they write there and what clients write may damage each other",
+    };
+    (!others.is_empty())
+        .then(|| format!("{} is open in {} too: {harm}", path.display(), others.join(", ")))
 }

@@ -17,7 +17,7 @@ mod wire;
 use std::collections::HashMap;
 
 use napkin_policy::Ns;
-use napkin_stack::Flow;
+use napkin_stack::{Flow, TcpLimits};
 
 pub use memory::MemoryStore;
 pub use store::{Action, BlockStore, Ended, Operation, StoreError};
@@ -28,6 +28,15 @@ use transmission::{Operations, Transmission};
 
 /// Bytes that one request reads or writes at most: what the protocol asks of every server.
 pub const PAYLOAD_LIMIT: u32 = 32 << 20;
+/// What suits a remote disk's TCP: few connections, each of which may hold a megabyte or two, and much to
+/// move.
+pub const TCP_LIMITS: TcpLimits = TcpLimits {
+    connections: 256,
+    half_open: 128,
+    receive_buffer: 64 * 1_024,
+    send_buffer: 256 * 1_024,
+    ..TcpLimits::DEFAULT
+};
 /// Bytes of the longest name of an export.
 pub const NAME_LIMIT: usize = 4_096;
 /// Bytes that are best read and written at a time, and at multiples of: a page.

@@ -12,11 +12,11 @@ use napkin_service::{Served, StreamService};
 use napkin_stack::Flow;
 use serde_json::{Map, Value, json};
 
-use super::told;
 use crate::embedded::{self, OVERHEAD};
 use crate::error::BenchError;
 use crate::live::{Live, Trial};
 use crate::options::Options;
+use crate::told;
 use napkin_measure::report::{Column, Figures, Report, column};
 
 /// Either end of what stores before there are connections.
@@ -86,7 +86,10 @@ impl Live for Memcached {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
         let load = self.loads[index];
         let config = embedded::client(self.connections, load, trial.options, trial.seed);
-        let (mut figures, told) = embedded::run(trial, vec![filled(&config)?], &config)?;
+        // One worker a queue, on one store.
+        let services = vec![filled(&config)?; trial.options.queues.into()];
+        let (mut figures, told) = embedded::run(trial, services, &config)?;
+        told::of_a_store(&mut figures, &told);
         told::merge(&mut figures, &told);
         Ok(figures)
     }
@@ -128,8 +131,8 @@ impl Live for Memcached {
         ]
     }
 
-    fn notes(&self, _: &Options) -> Vec<String> {
-        let mut notes = embedded::notes();
+    fn notes(&self, options: &Options) -> Vec<String> {
+        let mut notes = embedded::notes(options);
         if self.loads.contains(&Load::Closed) {
             notes.push(told::CLOSED.to_owned());
         }

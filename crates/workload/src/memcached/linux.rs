@@ -16,7 +16,6 @@ use napkin_os::sched::{self as sched, CpuList};
 use napkin_policy::Policy;
 use serde_json::{Map, Value, json};
 
-use super::told;
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::linux::bed::Bed;
@@ -24,6 +23,7 @@ use crate::linux::pair::SERVER;
 use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
+use crate::told;
 use crate::{live::Trial, options::Options, options::Placement};
 use napkin_client::{Client, ClientWait, Config, Load, populate};
 use napkin_measure::report::{Column, Figures, Report, column};
@@ -115,6 +115,7 @@ impl Live for Memcached {
         // With memcached goes whatever was set in it.
         attachment.leave();
         server.still_there()?;
+        told::of_a_store(&mut figures, &served);
         told::merge(&mut figures, &served);
         Ok(figures)
     }

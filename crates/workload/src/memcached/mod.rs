@@ -3,7 +3,6 @@
 pub mod engine;
 pub mod linux;
 pub mod machine;
-mod told;
 
 use napkin_client::Load;
 use napkin_policy::{MICROSECOND, Policy};
@@ -65,6 +64,10 @@ impl Workload for Memcached {
 
     fn shared_loads(&self) -> &'static [&'static str] {
         &["20k", "max"]
+    }
+
+    fn queues(&self) -> bool {
+        true
     }
 
     fn settings(&self) -> &'static [Setting] {

@@ -10,6 +10,7 @@ use napkin_machine::profile::{Constants, Profile};
 use napkin_policy::text::quoted;
 use serde_json::{Map, Value};
 
+use super::OPERATIONS;
 use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, rate_of, size, whole};
 
 pub use scenario::{Setup, run};
@@ -17,9 +18,6 @@ pub use scenario::{Setup, run};
 /// 2020: remote disk operations at a fixed rate.
 #[derive(Debug)]
 pub(crate) struct Ssd;
-
-/// The form of a load of operations.
-const OPERATIONS: &str = "bytes of an operation, a colon and operations a second, as in 4K:50000";
 
 impl Ssd {
     fn setup(text: &str, profile: &Profile) -> Result<Setup, LoadError> {

@@ -1,15 +1,34 @@
 //! `ssd` (2020): remote disk operations at a fixed rate.
 
+mod device;
+pub mod engine;
+mod flash;
 pub mod machine;
 
 use napkin_policy::Policy;
 
+use crate::error::BenchError;
+use crate::live::Live;
 use crate::machine::Scenario;
+use crate::setting::{Given, Setting, up_to};
 use crate::workload::Workload;
 use crate::world::World;
 
 /// The workload.
 pub(crate) struct Ssd;
+
+/// The form of a load of operations.
+const OPERATIONS: &str = "bytes of an operation, a colon and operations a second, as in 4K:50000";
+
+/// What each of the document's 56 CPUs had.
+const LOADS: &[&str] = &["4K:10200", "64K:2800", "1M:196"];
+
+const CONNECTIONS: Setting = Setting {
+    default: Some("64"),
+    // Each holds up to a megabyte on either side.
+    check: |text| up_to(text, 256),
+    ..Setting::engine("connections", "N", "Connections of the client, on the engine.")
+};
 
 impl Workload for Ssd {
     fn name(&self) -> &'static str {
@@ -17,7 +36,7 @@ impl Workload for Ssd {
     }
 
     fn about(&self) -> &'static str {
-        "2020: remote disk operations at a fixed rate, in the machine only"
+        "2020: remote disk operations at a fixed rate, in the machine or on the engine. Does a thread answer sooner?"
     }
 
     fn shows(&self) -> &'static str {
@@ -26,14 +45,37 @@ impl Workload for Ssd {
     }
 
     fn worlds(&self) -> &'static [World] {
-        &[World::Machine]
+        &[World::Machine, World::Engine]
     }
 
     fn policies(&self, world: World) -> Vec<Policy> {
         match world {
             World::Machine => vec![Policy::BASE_6_4, Policy::THREADED, Policy::WORKQUEUE],
-            World::Engine | World::Linux => Vec::new(),
+            World::Engine => vec![Policy::BASE, Policy::THREADED, Policy::WORKQUEUE],
+            World::Linux => Vec::new(),
         }
+    }
+
+    fn shared_loads(&self) -> &'static [&'static str] {
+        LOADS
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        &[CONNECTIONS]
+    }
+
+    fn queues(&self) -> bool {
+        true
+    }
+
+    fn engine(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
+        let loads = match loads {
+            [] => LOADS.to_vec(),
+            loads => loads.iter().map(String::as_str).collect(),
+        };
+        let loads: Result<_, _> = loads.into_iter().map(engine::Load::read).collect();
+        let connections = given.number("connections")?.unwrap_or(64);
+        Ok(Box::new(engine::Ssd { loads: loads?, connections }))
     }
 
     fn machine(&self) -> Option<&'static dyn Scenario> {

@@ -1,13 +1,13 @@
 //! `tcp-rr` (2020) on the engine: an echo service over a thousand connections, each with one request
 //! outstanding.
 //!
-//! The document's hosts have as many CPUs as queues, and nothing is pinned. Here the server has one CPU,
-//! which the queue, whoever polls it and the program's threads share, so that a thread of the queue's
-//! competes with the program as it does there.
+//! The document's hosts have seven CPUs a queue, as many threads of the program, and nothing is pinned. Here
+//! a queue, whoever polls it and seven of the program's threads share one CPU, so that all of them compete
+//! as they do there; where a thread would have found another CPU, it waits.
 
 use std::time::Duration;
 
-use napkin_client::{Config, Load};
+use napkin_client::{Asks, Config, Load};
 use napkin_service::EchoStream;
 use serde_json::{Map, Value};
 
@@ -18,6 +18,10 @@ use crate::machine::scenario::{field, size};
 use crate::options::Options;
 use napkin_measure::report::{Column, Figures, column};
 
+/// Threads of the program to each queue: the document's host has 56 CPUs, and so as many threads, and 8
+/// queues. With one thread there is nobody among whom a scheduler could choose.
+pub const A_QUEUE: usize = 7;
+
 /// tcp-rr on the engine, asked over a cable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpRr {
@@ -25,13 +29,13 @@ pub struct TcpRr {
     pub bytes: Vec<u32>,
     /// Connections, each with one request at a time.
     pub flows: usize,
-    /// Threads of the program.
-    pub threads: usize,
+    /// Threads of the program; `None` for [`A_QUEUE`] a queue.
+    pub threads: Option<usize>,
 }
 
 impl Default for TcpRr {
     fn default() -> Self {
-        TcpRr { bytes: vec![1], flows: 1_000, threads: 1 }
+        TcpRr { bytes: vec![1], flows: 1_000, threads: None }
     }
 }
 
@@ -62,11 +66,12 @@ impl Live for TcpRr {
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
         let client = embedded::client(self.flows, Load::Closed, trial.options, trial.seed);
-        let config = Config { echo: Some(self.bytes[index]), records: 1, ..client };
-        let services = vec![EchoStream; self.threads];
+        let config = Config { asks: Asks::Echo(self.bytes[index]), records: 1, ..client };
+        let threads = self.threads.unwrap_or(A_QUEUE * usize::from(trial.options.queues));
+        let services = vec![EchoStream; threads];
         let (mut figures, _) = embedded::run(trial, services, &config)?;
         figures.extra.insert("flows".to_owned(), self.flows.into());
-        figures.extra.insert("threads".to_owned(), self.threads.into());
+        figures.extra.insert("threads".to_owned(), threads.into());
         Ok(figures)
     }
 
@@ -97,7 +102,7 @@ impl Live for TcpRr {
         ]
     }
 
-    fn notes(&self, _: &Options) -> Vec<String> {
-        embedded::notes()
+    fn notes(&self, options: &Options) -> Vec<String> {
+        embedded::notes(options)
     }
 }

@@ -5,6 +5,7 @@ use napkin_core::Ns;
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
 
 use crate::machine::stream::{BURST, acknowledge, copying, packets};
+use crate::ssd::device::Device;
 use napkin_machine::profile::Profile;
 use napkin_traffic::Rng;
 
@@ -23,36 +24,6 @@ pub(super) const MORE: u32 = 40;
 /// Packets still to come, by a packet's tag.
 pub(super) fn more(tag: u64) -> u64 {
     (tag & !WRITES) >> MORE
-}
-
-/// A flash device behind a queue that is never full: how long it takes for a request.
-#[derive(Debug, Clone, Copy)]
-struct Device {
-    /// Median time for a request of the experiment's size.
-    median: f64,
-    spread: f64,
-    slow_share: f64,
-    slow: f64,
-}
-
-impl Device {
-    /// A profile's, for requests of so many bytes.
-    fn new(profile: &Profile, bytes: u32) -> Self {
-        let root = libm::sqrt(f64::from(bytes) / 1024.0);
-        Device {
-            median: profile.get("ssd.device") + profile.get("ssd.device-root") * root,
-            spread: profile.ratio("ssd.device-spread"),
-            slow_share: profile.ratio("ssd.slow-share"),
-            slow: profile.get("ssd.slow"),
-        }
-    }
-
-    /// One request's time.
-    fn time(&self, rng: &mut Rng) -> Ns {
-        let body = self.median * libm::exp(self.spread * rng.normal());
-        let slow = rng.unit() < self.slow_share;
-        (body + if slow { rng.exponential(self.slow) } else { 0.0 }) as Ns
-    }
 }
 
 #[derive(Debug, Clone, Copy)]

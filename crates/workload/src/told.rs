@@ -1,4 +1,4 @@
-//! What the client tells of memcached, in figures and in words: the same in every world that has a real one.
+//! What the client tells of a service, in figures and in words: the same in every world that has a real one.
 
 use napkin_client::ClientFigures;
 use napkin_measure::report::{Figures, Repetition, Row};
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::embedded::answered;
 
 /// A closed loop's note.
-pub(super) const CLOSED: &str =
+pub(crate) const CLOSED: &str =
     "max is a closed loop: its percentiles leave out what a held-back request would have waited";
 
 /// What of the client's own trouble makes a row's figures untrue.
-pub(super) fn of_the_client(row: &Row) -> Vec<String> {
+pub(crate) fn of_the_client(row: &Row) -> Vec<String> {
     let count = |name: &str| row.figures.extra.get(name).and_then(Value::as_u64).unwrap_or(0);
     let behind =
         |it: &Repetition| it.figures.extra.get("client_behind").is_some_and(|it| *it == true);
@@ -34,8 +34,14 @@ pub(super) fn of_the_client(row: &Row) -> Vec<String> {
     notes
 }
 
+/// Enters what the client saw of a store.
+pub(crate) fn of_a_store(figures: &mut Figures, served: &ClientFigures) {
+    let counts = [("gets", served.gets), ("sets", served.sets), ("misses", served.misses)];
+    figures.extra.extend(counts.map(|(name, count)| (name.to_owned(), count.into())));
+}
+
 /// Enters what the client saw.
-pub(super) fn merge(figures: &mut Figures, served: &ClientFigures) {
+pub(crate) fn merge(figures: &mut Figures, served: &ClientFigures) {
     answered(figures, served);
     let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);
     put("late", served.late.into());
@@ -43,9 +49,6 @@ pub(super) fn merge(figures: &mut Figures, served: &ClientFigures) {
     put("outstanding", served.outstanding.into());
     put("client_behind", served.behind.into());
     put("backlog", served.backlog.into());
-    put("gets", served.gets.into());
-    put("sets", served.sets.into());
-    put("misses", served.misses.into());
     put("reconnects", served.reconnects.into());
     put("client_errors", json!(served.errors));
     put("client_notes", json!(served.notes));

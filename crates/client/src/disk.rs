@@ -1,0 +1,220 @@
+//! A remote disk, asked over NBD: the handshake, reads and writes of one size, and what they are answered
+//! with.
+//!
+//! The default export, simple replies, one request outstanding on a connection. What a client says in the
+//! handshake does not depend on what the server says, so it is sent at once; the server's part is checked
+//! when it comes.
+
+use super::answer::{Answer, Fault, Refusal};
+
+/// The size of operations, and of the part of the disk that they fall on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disk {
+    /// Bytes that an operation reads or writes, at a multiple of as many.
+    pub bytes: u32,
+    /// Bytes from the disk's beginning on in which operations fall, each place with equal chance.
+    pub within: u64,
+}
+
+/// Most bytes of an operation: what every NBD server takes.
+pub(super) const MOST_BYTES: u32 = 32 << 20;
+
+impl Disk {
+    /// Places for an operation.
+    pub(super) fn places(&self) -> u64 {
+        self.within / u64::from(self.bytes.max(1))
+    }
+
+    /// Bytes that are sent for a question.
+    pub(super) fn length(&self, what: Question) -> usize {
+        match what {
+            Question::Hello => HELLO.len(),
+            Question::Read { .. } => HEADER,
+            Question::Write { .. } => HEADER + self.bytes as usize,
+        }
+    }
+
+    /// Appends what is left of a question after its first `sent` bytes, `most` bytes at most.
+    pub(super) fn put(&self, what: Question, sent: usize, most: usize, to: &mut Vec<u8>) {
+        let end = self.length(what).min(sent + most);
+        let (command, place) = match what {
+            Question::Hello => {
+                to.extend_from_slice(HELLO.get(sent..end).unwrap_or_default());
+                return;
+            }
+            Question::Read { place } => (READ, place),
+            Question::Write { place } => (WRITE, place),
+        };
+        if sent < HEADER {
+            let mut head = [0; HEADER];
+            head[..4].copy_from_slice(&REQUEST.to_be_bytes());
+            head[6..8].copy_from_slice(&command.to_be_bytes());
+            head[8..16].copy_from_slice(&COOKIE);
+            head[16..24].copy_from_slice(&(place * u64::from(self.bytes)).to_be_bytes());
+            head[24..].copy_from_slice(&self.bytes.to_be_bytes());
+            to.extend_from_slice(&head[sent..end.min(HEADER)]);
+        }
+        let payload = end.saturating_sub(sent.max(HEADER));
+        to.resize(to.len() + payload, b'.');
+    }
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Question {
+    /// The handshake.
+    Hello,
+    /// To read the operation's bytes at a place, counted in operations.
+    Read { place: u64 },
+    /// To write them.
+    Write { place: u64 },
+}
+
+/// Bytes of a request without its payload.
+const HEADER: usize = 28;
+/// Bytes of a reply without its payload.
+const REPLY: usize = 16;
+/// Bytes of the server's part of the handshake: magic numbers and flags; size and flags of the export.
+const GREETING: usize = 18 + 10;
+const REQUEST: u32 = 0x2560_9513;
+const SIMPLE_REPLY: u32 = 0x6744_6698;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+/// Of every request: a connection has one at a time.
+const COOKIE: [u8; 8] = *b"napkin..";
+/// Fixed newstyle, no zeroes; then `EXPORT_NAME` with the empty name.
+const HELLO: &[u8; 20] = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0";
+
+/// Reads one answer after the other.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Replies {
+    head: [u8; GREETING],
+    /// Bytes of the head that have come.
+    came: usize,
+    /// Bytes of a read's data that have not, once the head is there.
+    left: usize,
+}
+
+impl Replies {
+    /// Takes bytes up to the end of the answer to a question. Says how many it took, which are all of
+    /// them unless the answer ended, and the answer.
+    ///
+    /// # Errors
+    /// What makes the bytes no answer.
+    pub(super) fn feed(
+        &mut self,
+        disk: &Disk,
+        what: Question,
+        bytes: &[u8],
+    ) -> Result<(usize, Option<Answer>), Fault> {
+        let length = if what == Question::Hello { GREETING } else { REPLY };
+        let head = bytes.len().min(length - self.came.min(length));
+        if head > 0 {
+            self.head[self.came..self.came + head].copy_from_slice(&bytes[..head]);
+            self.came += head;
+            if self.came < length {
+                return Ok((head, None));
+            }
+            match self.judge(disk, what)? {
+                Answer::Bytes => {}
+                refused => return Ok((head, Some(self.end(refused)))),
+            }
+            self.left = match what {
+                Question::Read { .. } => disk.bytes as usize,
+                Question::Hello | Question::Write { .. } => 0,
+            };
+        }
+        let data = self.left.min(bytes.len() - head);
+        self.left -= data;
+        let whole = self.came == length && self.left == 0;
+        Ok((head + data, whole.then(|| self.end(Answer::Bytes))))
+    }
+
+    fn end(&mut self, answer: Answer) -> Answer {
+        (self.came, self.left) = (0, 0);
+        answer
+    }
+
+    /// What a whole head says: that the bytes follow, if there are any, or a refusal.
+    fn judge(&self, disk: &Disk, what: Question) -> Result<Answer, Fault> {
+        let number =
+            |at: usize| u32::from_be_bytes(std::array::from_fn(|byte| self.head[at + byte]));
+        if what == Question::Hello {
+            if self.head[..16] != *b"NBDMAGICIHAVEOPT" {
+                return Err(Fault::OtherReply);
+            }
+            let size = u64::from(number(18)) << 32 | u64::from(number(22));
+            return if size < disk.within { Err(Fault::BadSize) } else { Ok(Answer::Bytes) };
+        }
+        if number(0) != SIMPLE_REPLY || self.head[8..REPLY] != COOKIE {
+            return Err(Fault::OtherReply);
+        }
+        let refused = Answer::Refused(Refusal::ServerError);
+        Ok(if number(4) == 0 { Answer::Bytes } else { refused })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISK: Disk = Disk { bytes: 4_096, within: 1 << 20 };
+
+    fn greeting(size: u64) -> Vec<u8> {
+        [&b"NBDMAGICIHAVEOPT\0\x03"[..], &size.to_be_bytes(), &[0, 3]].concat()
+    }
+
+    fn reply(error: u32) -> Vec<u8> {
+        [&SIMPLE_REPLY.to_be_bytes()[..], &error.to_be_bytes(), &COOKIE].concat()
+    }
+
+    #[test]
+    fn a_question_may_be_sent_in_any_pieces() {
+        let mut header = [&REQUEST.to_be_bytes()[..], &[0, 0, 0, 1], &COOKIE].concat();
+        header.extend([0, 0, 0, 0, 0, 0, 0x30, 0, 0, 0, 0x10, 0]);
+        let whole = [header, vec![b'.'; 4_096]].concat();
+        let write = Question::Write { place: 3 };
+        assert_eq!(DISK.length(write), whole.len());
+        for most in [1, 7, 28, 29, 4_000, 10_000] {
+            let mut put = Vec::new();
+            while put.len() < whole.len() {
+                DISK.put(write, put.len(), most, &mut put);
+            }
+            assert!(put == whole, "{most} at a time");
+        }
+        let mut read = Vec::new();
+        DISK.put(Question::Read { place: 0 }, 0, 10_000, &mut read);
+        assert_eq!((read.len(), read[7]), (28, 0));
+    }
+
+    #[test]
+    fn answers_are_read_wherever_they_are_cut_and_nothing_beyond() {
+        let read = Question::Read { place: 0 };
+        for (what, answer, said) in [
+            (Question::Hello, greeting(1 << 20), Answer::Bytes),
+            (read, [reply(0), vec![9; 4_096]].concat(), Answer::Bytes),
+            (Question::Write { place: 0 }, reply(0), Answer::Bytes),
+            (read, reply(5), Answer::Refused(Refusal::ServerError)),
+        ] {
+            for cut in 1..answer.len() {
+                let mut replies = Replies::default();
+                assert_eq!(replies.feed(&DISK, what, &answer[..cut]), Ok((cut, None)));
+                // What follows is left.
+                let rest = [&answer[cut..], b"more"].concat();
+                let end = replies.feed(&DISK, what, &rest);
+                assert_eq!(end, Ok((answer.len() - cut, Some(said))), "{what:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_named() {
+        let feed = |what, bytes: &[u8]| Replies::default().feed(&DISK, what, bytes);
+        let hello = Question::Hello;
+        assert_eq!(feed(hello, &greeting((1 << 20) - 1)), Err(Fault::BadSize), "a smaller disk");
+        assert_eq!(feed(hello, b"HTTP/1.1 400 Bad Request\r\nServer: x"), Err(Fault::OtherReply));
+        let mut other = reply(0);
+        other[8] ^= 1;
+        assert_eq!(feed(Question::Write { place: 1 }, &other), Err(Fault::OtherReply));
+    }
+}

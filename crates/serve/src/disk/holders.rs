@@ -1,0 +1,33 @@
+//! Who else has a device open. Only who claims it for himself (a mount, another device that it is a part
+//! of) keeps others out; any other program may write beside a server, and neither knows.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// The programs that have the block device `device` open, other than this one, as `812 (fio)`: as far as
+/// this process may see.
+pub(super) fn holders(device: &Path) -> Vec<String> {
+    let Some(number) = block_device(device) else { return Vec::new() };
+    let own = std::process::id().to_string();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let names = processes.filter_map(|entry| entry.file_name().into_string().ok());
+    let others = names.filter(|name| *name != own && name.bytes().all(|it| it.is_ascii_digit()));
+    let named = |process: String| {
+        let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        format!("{process} ({})", napkin_policy::text::escaped(name.trim_end()))
+    };
+    others.filter(|process| has_open(process, number)).map(named).collect()
+}
+
+fn has_open(process: &str, number: u64) -> bool {
+    let open = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    // Only what is in /dev is looked at: on other file systems that may take for ever.
+    let in_dev = |link: &Path| fs::read_link(link).is_ok_and(|it| it.starts_with("/dev"));
+    open.map(|entry| entry.path()).any(|link| in_dev(&link) && block_device(&link) == Some(number))
+}
+
+fn block_device(path: &Path) -> Option<u64> {
+    let metadata = path.metadata().ok()?;
+    metadata.file_type().is_block_device().then(|| metadata.rdev())
+}

@@ -1,0 +1,183 @@
+//! `ssd` (2020) on the engine: napkin's NBD server, and a client that reads and writes at a fixed rate.
+//!
+//! The disk is memory, filled beforehand, and each request takes a flash device's time, drawn
+//! as the machine draws it. Requests fall due at random (Poisson), half of them reads, each on a
+//! connection drawn at random; one whose connection still waits for an answer waits there, and is charged
+//! for it, where the machine's client sends it at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use napkin_client::{Asks, Config, Disk, Load as Rate};
+use napkin_machine::profile::Profile;
+use napkin_service::Nbd;
+use napkin_service::nbd::{Action, BlockStore, MemoryStore, Operation, TCP_LIMITS};
+use serde_json::{Map, Value};
+
+use super::OPERATIONS;
+use super::device::Device;
+use super::flash::Flash;
+use crate::embedded::{self, OVERHEAD, Threads};
+use crate::error::BenchError;
+use crate::live::{Live, Trial};
+use crate::machine::Scenario;
+use crate::machine::scenario::{field, size, whole};
+use crate::options::Options;
+use crate::rate::whole_rate;
+use crate::told;
+use napkin_measure::report::{Column, Figures, Report, column};
+
+/// Bytes of the disk.
+const EXPORT: u64 = 64 << 20;
+
+/// Operations of one size, at a rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    /// Bytes that one reads or writes.
+    pub bytes: u32,
+    /// How many a second.
+    pub per_second: f64,
+}
+
+impl Load {
+    /// One as the machine reads it: `4K:10000`.
+    ///
+    /// # Errors
+    /// [`BenchError::Option`] with what it has to be.
+    pub fn read(text: &str) -> Result<Load, BenchError> {
+        let refused =
+            || BenchError::Option(format!("'{text}' is no load of ssd: give {OPERATIONS}"));
+        let (bytes, rate) = text.split_once(':').ok_or_else(refused)?;
+        let bytes =
+            size(bytes, OPERATIONS).map_err(|error| BenchError::Option(error.to_string()))?;
+        let rate = whole_rate(rate).filter(|rate| *rate > 0).ok_or_else(refused)?;
+        Ok(Load { bytes, per_second: rate as f64 })
+    }
+}
+
+/// ssd on the engine, asked over a cable.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ssd {
+    /// What is asked of it.
+    pub loads: Vec<Load>,
+    /// The client's connections.
+    pub connections: usize,
+}
+
+/// A disk all of whose bytes were written.
+fn filled() -> Result<MemoryStore, BenchError> {
+    let mut memory =
+        MemoryStore::new(EXPORT).map_err(|error| BenchError::Option(error.to_string()))?;
+    let piece = 1u64 << 20;
+    for offset in (0..EXPORT).step_by(piece as usize) {
+        let action = Action::Write(vec![b'.'; piece as usize]);
+        // Memory ends at once, and well.
+        memory.begin(Operation { tag: 0, offset, action });
+    }
+    Ok(memory)
+}
+
+impl Live for Ssd {
+    fn name(&self) -> &'static str {
+        "ssd"
+    }
+
+    fn loads(&self) -> usize {
+        self.loads.len()
+    }
+
+    fn load(&self, index: usize) -> Map<String, Value> {
+        let Load { bytes, per_second } = self.loads[index];
+        let mut load = field("bytes", bytes);
+        load.insert("operations_per_s".to_owned(), whole(per_second));
+        load
+    }
+
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let Load { bytes, per_second } = self.loads[index];
+        let named = Profile::named(crate::schema(), super::machine::Ssd.profile());
+        let profile = named.map_err(|error| BenchError::Option(error.to_string()))?;
+        let device = Device::new(&profile, bytes);
+        let memory = filled()?;
+        let mut threads = Threads { services: Vec::new(), limits: TCP_LIMITS, timers: Vec::new() };
+        for queue in 0..trial.options.queues {
+            let seed = trial.seed.wrapping_add(u64::from(queue) << 32);
+            let store = Flash::new(memory.clone(), device, bytes, seed);
+            let store = store.map_err(|errno| BenchError::Proc(errno.into()))?;
+            threads.timers.push(Arc::clone(store.timer()));
+            let service = Nbd::new("ssd", false, store);
+            threads.services.push(service.map_err(|it| BenchError::Option(it.to_string()))?);
+        }
+        let rate = Rate::Open { per_second };
+        let client = embedded::client(self.connections, rate, trial.options, trial.seed);
+        let asks = Asks::Disk(Disk { bytes, within: EXPORT });
+        let config = Config { asks, update: 0.5, records: 1, ..client };
+        let (mut figures, told) = embedded::run(trial, threads, &config)?;
+        told::merge(&mut figures, &told);
+        let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);
+        put("connections", self.connections.into());
+        put("reads", told.gets.into());
+        put("writes", told.sets.into());
+        Ok(figures)
+    }
+
+    fn conclude(&self, report: &mut Report) {
+        report.rows.iter_mut().for_each(|row| row.notes.extend(told::of_the_client(row)));
+    }
+
+    fn overhead(&self) -> Duration {
+        OVERHEAD
+    }
+
+    fn columns(&self) -> Vec<&'static Column> {
+        vec![
+            column::BYTES,
+            column::OPERATIONS_PER_S,
+            column::POLICY,
+            column::ACHIEVED,
+            column::P50,
+            column::P95,
+            column::P99,
+            column::P999,
+            column::WORK,
+            column::POLL,
+            column::WAITING,
+            column::INTERRUPTED,
+            column::UNANSWERED,
+            column::LATE,
+            column::INTERRUPTS_PER_PACKET,
+            column::PACKETS_PER_POLL,
+            column::SWITCHES_PER_PACKET,
+            column::SOFTIRQ_POLLS,
+            column::THREAD_POLLS,
+            column::APPLICATION_POLLS,
+            column::ASLEEP,
+        ]
+    }
+
+    fn notes(&self, options: &Options) -> Vec<String> {
+        let mut notes = embedded::notes(options);
+        notes.push(
+            "the disk is memory that answers after a flash device's time, drawn as in the machine; on top \
+             comes by what this host's timers are late"
+                .to_owned(),
+        );
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_is_bytes_and_a_rate_and_anything_else_is_told_so() {
+        let read = |text| Load::read(text).map_err(|error| error.to_string());
+        assert_eq!(read("64K:2800"), Ok(Load { bytes: 65_536, per_second: 2_800.0 }));
+        assert_eq!(read("1M:1k"), Ok(Load { bytes: 1 << 20, per_second: 1_000.0 }));
+        for wrong in ["4K", "4K:", "4K:0", "4K:max", ":5", "0:5", "64M:5"] {
+            let error = read(wrong).unwrap_err();
+            assert!(error.contains("4K:50000"), "{wrong}: {error}");
+        }
+    }
+}
