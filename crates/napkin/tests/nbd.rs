@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::namespace::needs_rights;
-use common::{LONG, Place, Served, text};
+use common::{LONG, Place, Served, text, within};
 use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::Signal;
@@ -18,8 +18,10 @@ use rustix::process::Signal;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
 const WRITE_ZEROES: u16 = 6;
 const FUA: u16 = 1;
+const NO_HOLE: u16 = 2;
 
 /// A server, and where it is.
 struct Server {
@@ -28,10 +30,15 @@ struct Server {
     place: Place,
 }
 
-/// Starts one on a file of 64 MiB, or with `--size` in memory; `n` tells those of this process apart.
-fn serve(n: u8, policy: &str, more: &[&str]) -> Server {
+/// What a server on a TAP device takes.
+fn needs_a_device() {
     needs_rights(&[Right::NetAdmin]);
     needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
+}
+
+/// Starts one on a file of 64 MiB, or with `--size` in memory; `n` tells those of this process apart.
+fn serve(n: u8, policy: &str, more: &[&str]) -> Server {
+    needs_a_device();
     let place = Place::new(&format!("nbd{n}"));
     let disk = std::fs::File::create(place.socket("disk")).expect("a file");
     disk.set_len(64 << 20).expect("a size");
@@ -368,6 +375,128 @@ fn who_reads_nothing_dribbles_or_dies_harms_nobody_else() {
     drop(greedy);
     server.served.signal(Signal::TERM);
     assert!(server.served.end().success());
+}
+
+#[test]
+fn a_block_device_has_its_own_size_and_takes_zeroes_and_trims_anywhere() {
+    needs_a_device();
+    let place = Place::new("nbd-block");
+    // Sectors, and no whole page at the end.
+    let size = (8u64 << 20) + 512;
+    std::fs::File::create(place.socket("below")).expect("a file").set_len(size).expect("a size");
+    let device = Loop::on(&place.socket("below"));
+    let (served, at) = start_on(&device.0, 12, "base", &[], &place);
+    let server = Server { served, at, place };
+    let mut client = server.connect();
+    client.write(FUA, 8 << 20, &[7; 512]);
+    assert_eq!(client.read(8 << 20, 512), [7; 512]);
+    client.send(&[&request(WRITE, 0, 8 << 20, 513)[..], &[7; 513]].concat());
+    assert_eq!(client.take(16)[4..8], 28u32.to_be_bytes(), "no room beyond the end");
+    // In whole blocks and across them; what is trimmed reads as anything.
+    let mut expected = pattern(1, 1_000_003);
+    client.write(0, 4_097, &expected);
+    client.ask(WRITE_ZEROES, FUA, 4_097, 100_000, b"");
+    client.ask(WRITE_ZEROES, NO_HOLE | FUA, 131_072, 65_536, b"");
+    client.ask(TRIM, 0, 524_288, 65_536, b"");
+    expected[..100_000].fill(0);
+    expected[131_072 - 4_097..131_072 - 4_097 + 65_536].fill(0);
+    for (at, length) in [(4_097, 524_288 - 4_097), (524_288 + 65_536, 300_000)] {
+        let wanted = &expected[at - 4_097..at - 4_097 + length];
+        assert!(client.read(at as u64, length) == wanted, "{length} at {at}");
+    }
+    drop(server);
+}
+
+#[test]
+fn who_has_a_block_device_open_is_told() {
+    needs_a_device();
+    let place = Place::new("nbd-open");
+    std::fs::File::create(place.socket("below")).expect("a file").set_len(1 << 20).expect("a size");
+    let device = Loop::on(&place.socket("below"));
+    let beside = std::fs::File::open(&device.0).expect("it opens");
+    let (mut served, _) = start_on(&device.0, 16, "base", &[], &place);
+    let warned = format!("{} is open in {} (", device.0.display(), std::process::id());
+    assert!(served.said().contains(&warned), "{}", served.said());
+    served.signal(Signal::TERM);
+    assert!(served.end().success());
+    drop(beside);
+    let (served, _) = start_on(&device.0, 16, "base", &["--read-only"], &place);
+    assert!(!served.said().contains("is open in"), "{}", served.said());
+    drop(served);
+}
+
+#[test]
+fn qemu_reads_writes_compares_and_discards() {
+    needs_program("qemu-io");
+    needs_program("qemu-img");
+    let server = serve(14, "suspend20", &["--queues", "2"]);
+    let uri = server.uri();
+    let commands = [
+        "write -P 0xab 1M 3M",
+        "flush",
+        "read -P 0xab 1M 3M",
+        "write -z 2M 512k",
+        "read -P 0 2M 512k",
+        "discard 1M 64k",
+        "aio_write -P 1 8M 1M",
+        "aio_write -P 2 12M 1M",
+        "aio_flush",
+        "read -P 1 8M 1M",
+        "read -P 2 12M 1M",
+    ];
+    let args: Vec<&str> = commands.iter().flat_map(|it| ["-c", it]).collect();
+    let said = run("qemu-io", &[&["-f", "raw"], &args[..], &[&uri]].concat());
+    assert!(!said.contains("verification failed"), "{said}");
+    let path = |name: &str| server.place.socket(name).to_str().expect("plain").to_owned();
+    let (there, back) = (path("there"), path("back"));
+    std::fs::write(&there, [pattern(3, 5_000_000), vec![0; (64 << 20) - 5_000_000]].concat())
+        .expect("a file");
+    run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &there, &uri]);
+    let said = run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &there, &uri]);
+    assert!(said.contains("identical"), "{said}");
+    run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &uri, &back]);
+    assert!(std::fs::read(&there).expect("a file") == std::fs::read(&back).expect("a file"));
+}
+
+#[test]
+fn clients_that_die_in_the_middle_leave_nothing_behind() {
+    let server = serve(15, "base", &["--queues", "2"]);
+    let proc = format!("/proc/{}", server.served.pid());
+    let open = || {
+        let fds = std::fs::read_dir(format!("{proc}/fd")).expect("it runs").flatten();
+        let links = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        // Its status keeps those of each thread there, and the kernel adds threads for its disk.
+        links.filter(|link| !link.starts_with("/proc")).count()
+    };
+    let held = || {
+        let status = std::fs::read_to_string(format!("{proc}/status")).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("kilobytes")
+    };
+    let die = |times: u64| {
+        for turn in 0..times {
+            // In a read that it has had some of, in a write, and in a write after reads of which it takes
+            // none, so that its disk, its buffers and its segments are all busy.
+            let (mut deaf, mut gone, mut both) =
+                (server.connect(), server.connect(), server.connect());
+            deaf.send(&request(READ, 0, turn * 4_096, 32 << 20));
+            deaf.take(1_000);
+            gone.send(&[&request(WRITE, FUA, 0, 3_000_000)[..], &[1; 600_000]].concat());
+            both.send(&request(READ, 0, 0, 1 << 20).repeat(20));
+            both.send(&[&request(WRITE, 0, 9_000, 100_000)[..], &[2; 50_000]].concat());
+        }
+    };
+    die(20);
+    let (files, before) = (open(), held());
+    die(100);
+    // What they had begun may still be under way.
+    within("the memory of those that died is given back", || {
+        (held() < before + 16_384).then_some(())
+    });
+    assert_eq!(open(), files, "no descriptor is left");
+    let mut client = server.connect();
+    client.write(FUA, 5_000_000, b"alive");
+    assert_eq!(client.read(5_000_000, 5), b"alive");
 }
 
 #[test]
