@@ -5,9 +5,10 @@
 
 use std::fmt;
 
-use napkin_policy::Policy;
-use napkin_policy::{EpollPolicy, NetSoftirq, SocketPoller, Threaded};
-use napkin_policy::{MICROSECOND, MILLISECOND};
+use napkin_policy::{
+    EpollPolicy, InstancePolicy, MICROSECOND, MILLISECOND, NetSoftirq, Policy, SocketPoller,
+    Threaded,
+};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -181,11 +182,12 @@ impl Lacking {
                 near.instance.feedback = false;
                 if !near.suspends() {
                     let suspend = Policy::suspend(20 * MICROSECOND);
-                    let (hold, tick) = (near.instance.hold, near.instance.hold_tick);
-                    let threaded = near.instance.threaded;
-                    near.instance = suspend.instance;
-                    (near.instance.hold, near.instance.hold_tick) = (hold, tick);
-                    near.instance.threaded = threaded;
+                    near.instance = InstancePolicy {
+                        defer_hard_irqs: suspend.instance.defer_hard_irqs,
+                        gro_flush_timeout: suspend.instance.gro_flush_timeout,
+                        irq_suspend_timeout: suspend.instance.irq_suspend_timeout,
+                        ..near.instance
+                    };
                     near.epoll = suspend.epoll;
                 }
             }
@@ -226,7 +228,7 @@ impl Lacking {
 
 /// Deferral that keeps interrupts masked for about as long as a hold does, in periods that are not
 /// shorter than those that were published: 20 us, for a timer costs more than the poll it leads to.
-fn deferral_of(hold: u64, policy: Policy) -> napkin_policy::InstancePolicy {
+fn deferral_of(hold: u64, policy: Policy) -> InstancePolicy {
     const PERIOD: u64 = 20 * MICROSECOND;
     let published = Policy::defer(PERIOD).instance;
     let whole = hold / u64::from(published.defer_hard_irqs);
@@ -235,11 +237,7 @@ fn deferral_of(hold: u64, policy: Policy) -> napkin_policy::InstancePolicy {
     } else {
         (u32::try_from(hold.div_ceil(PERIOD)).unwrap_or(u32::MAX).max(1), PERIOD)
     };
-    napkin_policy::InstancePolicy {
-        defer_hard_irqs: count,
-        gro_flush_timeout: period,
-        ..policy.instance
-    }
+    InstancePolicy { defer_hard_irqs: count, gro_flush_timeout: period, ..policy.instance }
 }
 
 impl fmt::Display for Lacking {

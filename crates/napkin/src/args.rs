@@ -261,7 +261,8 @@ pub(crate) struct QueueGet {
 #[command(after_help = "\
 pid is the real id of the instance's thread, and absent without one: taskset -pc 2 PID and
 chrt -f -p 50 PID do what they say. irq is never there: user space has no interrupt numbers.
-hold, hold-tick, feedback, weight and the counts are napkin's own; all else is named as in the kernel.
+The counts, weight, and the settings that are in no Linux (see napkin policies) are napkin's own; all
+else is named as in the kernel.
 
 Examples:
   napkin napi-get --id 1

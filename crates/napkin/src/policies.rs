@@ -1,8 +1,6 @@
 //! `napkin policies`: the table of all, or the long form of one.
 
-use napkin_policy::NamedPolicy;
-use napkin_policy::Policy;
-use napkin_policy::{FAMILIES, Family, KEYS, PRESETS, Preset};
+use napkin_policy::{FAMILIES, Family, KEYS, Key, NamedPolicy, PRESETS, Policy, Preset};
 use serde_json::{Value, json};
 
 use crate::args::Policies;
@@ -71,10 +69,15 @@ fn all(json: bool) -> Result<(), Failure> {
         "\nN is a number of microseconds. A name may be followed by keys, as in \
          suspend20,hold=50us;\nor keys alone spell a policy out:\n\n",
     );
-    let keys = KEYS.iter().map(|key| vec![key.name.into(), key.takes.to_string(), key.what.into()]);
+    let keys = KEYS.iter().map(|key| vec![key.name.into(), key.takes.to_string(), sets(key)]);
     text.push_str(&table::wrapped(&["key", "takes", "what it sets"], keys.collect()));
     text.push_str("\nnapkin policies NAME shows one with its values.\n");
     print(&text)
+}
+
+/// What a key sets, and whether some Linux has it.
+fn sets(key: &Key) -> String {
+    format!("{}{}", key.what, if key.is_ours() { "; in no Linux" } else { "" })
 }
 
 fn one(text: &str, json: bool) -> Result<(), Failure> {
@@ -95,7 +98,7 @@ fn one(text: &str, json: bool) -> Result<(), Failure> {
     let changed: Vec<_> = KEYS
         .iter()
         .filter(|key| key.value(&policy) != key.value(&Policy::BASE))
-        .map(|key| vec![key.name.to_owned(), key.value(&policy).to_string(), key.what.to_owned()])
+        .map(|key| vec![key.name.to_owned(), key.value(&policy).to_string(), sets(key)])
         .collect();
     if changed.is_empty() {
         out.push_str(": every key at its default.\n");

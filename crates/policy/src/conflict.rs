@@ -29,7 +29,7 @@ impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let one = Policy { cpu: self.one, ..Policy::BASE };
         let other = Policy { cpu: self.other, ..Policy::BASE };
-        let differs = |key: &&Key| (key.get)(&one) != (key.get)(&other);
+        let differs = |key: &&Key| key.get(&one) != key.get(&other);
         f.write_str("two policies disagree about one CPU: ")?;
         for (place, key) in KEYS.iter().filter(differs).enumerate() {
             let comma = if place == 0 { "" } else { ", " };

@@ -36,7 +36,7 @@ impl fmt::Display for SpelledOut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut first = true;
         for key in KEYS {
-            if (key.get)(self.0) == (key.get)(&Policy::BASE) {
+            if key.get(self.0) == key.get(&Policy::BASE) {
                 continue;
             }
             if !first {

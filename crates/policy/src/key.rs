@@ -8,6 +8,8 @@
 use alloc::string::ToString;
 use core::fmt;
 
+use Field::{Budget, Choice, Count, Switch};
+
 use super::{NetSoftirq, Policy, PolicyError, SocketPoller, Threaded};
 use crate::{MICROSECOND, Ns, Time};
 
@@ -35,7 +37,7 @@ pub enum Takes {
 impl Takes {
     /// Whether it is `off` or `on`.
     pub fn is_switch(self) -> bool {
-        self == OFF_ON
+        matches!(self, Takes::Choice(["off", "on"]))
     }
 
     /// The largest value, in the form in which the table carries it.
@@ -76,8 +78,19 @@ pub struct Key {
     pub takes: Takes,
     /// What it does, in one line.
     pub what: &'static str,
-    pub(super) get: fn(&Policy) -> u64,
-    pub(super) set: fn(&mut Policy, u64),
+    /// The largest value that some Linux takes; 0 where none has the key.
+    linux: u64,
+    field: Field,
+}
+
+/// Where a key's value lies in a policy.
+#[derive(Debug, Clone, Copy)]
+enum Field {
+    Switch(fn(&mut Policy) -> &mut bool),
+    Budget(fn(&mut Policy) -> &mut u16),
+    Count(fn(&mut Policy) -> &mut u32),
+    Time(fn(&mut Policy) -> &mut Ns),
+    Choice(&'static [&'static str], fn(&Policy) -> u64, fn(&mut Policy, u64)),
 }
 
 impl Key {
@@ -106,12 +119,53 @@ impl Key {
 
     /// This key's value in `policy`: a count, nanoseconds, or the place of a word among its choices.
     pub fn get(&self, policy: &Policy) -> u64 {
-        (self.get)(policy)
+        let mut policy = *policy;
+        match self.field {
+            Switch(field) => u64::from(*field(&mut policy)),
+            Budget(field) => u64::from(*field(&mut policy)),
+            Count(field) => u64::from(*field(&mut policy)),
+            Field::Time(field) => *field(&mut policy),
+            Choice(_, get, _) => get(&policy),
+        }
     }
 
     /// Sets this key in `policy`, to what [`Key::check`] let pass.
     pub fn set(&self, policy: &mut Policy, value: u64) {
-        (self.set)(policy, value);
+        // The check bounds every value by `Takes::max`, so these never lose anything; saturating
+        // keeps them total without a panic.
+        match self.field {
+            Switch(field) => *field(policy) = value != 0,
+            Budget(field) => *field(policy) = u16::try_from(value).unwrap_or(u16::MAX),
+            Count(field) => *field(policy) = u32::try_from(value).unwrap_or(u32::MAX),
+            Field::Time(field) => *field(policy) = value,
+            Choice(_, _, set) => set(policy, value),
+        }
+    }
+
+    /// Whether some Linux takes this value.
+    pub fn in_linux(&self, value: u64) -> bool {
+        value <= self.linux
+    }
+
+    /// Whether the key is napkin's own: no Linux has it.
+    pub fn is_ours(&self) -> bool {
+        self.linux == 0
+    }
+
+    const fn new(name: &'static str, field: Field, what: &'static str) -> Key {
+        let takes = match field {
+            Switch(_) => Takes::Choice(&["off", "on"]),
+            Budget(_) => Takes::Count { max: u16::MAX as u32 },
+            Count(_) => Takes::Count { max: MAX_COUNT },
+            Field::Time(_) => Takes::Time,
+            Choice(words, ..) => Takes::Choice(words),
+        };
+        Key { name, takes, what, linux: u64::MAX, field }
+    }
+
+    /// The same; no Linux takes a value above this.
+    const fn linux_up_to(self, linux: u64) -> Key {
+        Key { linux, ..self }
     }
 }
 
@@ -135,168 +189,135 @@ impl fmt::Display for Value {
     }
 }
 
-const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
-
-// The parser bounds every value by `Takes::max` before it is set, so these never lose anything;
-// saturating keeps them total without a panic.
-fn count(value: u64) -> u32 {
-    u32::try_from(value).unwrap_or(u32::MAX)
-}
-
-fn budget(value: u64) -> u16 {
-    u16::try_from(value).unwrap_or(u16::MAX)
-}
-
 /// The keys of an instance's settings, the first of [`KEYS`]: what can be changed of one that runs.
 pub const INSTANCE_KEYS: &[Key] = KEYS.split_at(7).0;
 
 /// Every key, in the order in which they are printed.
 pub const KEYS: &[Key] = &[
-    Key {
-        name: "threaded",
-        takes: Takes::Choice(&Threaded::NAMES),
-        what: "who polls a scheduled instance: softirq, its own thread, its own thread without \
-               end, a shared pool",
-        get: |p| p.instance.threaded as u64,
-        set: |p, v| p.instance.threaded = Threaded::of(v).unwrap_or(Threaded::Workqueue),
-    },
-    Key {
-        name: "defer-hard-irqs",
-        takes: Takes::Count { max: MAX_COUNT },
-        what: "empty polls before interrupts are allowed again",
-        get: |p| u64::from(p.instance.defer_hard_irqs),
-        set: |p, v| p.instance.defer_hard_irqs = count(v),
-    },
-    Key {
-        name: "gro-flush-timeout",
-        takes: Takes::Time,
-        what: "time from one deferred poll to the next",
-        get: |p| p.instance.gro_flush_timeout,
-        set: |p, v| p.instance.gro_flush_timeout = v,
-    },
-    Key {
-        name: "irq-suspend-timeout",
-        takes: Takes::Time,
-        what: "longest that an application may keep interrupts suspended without waiting again",
-        get: |p| p.instance.irq_suspend_timeout,
-        set: |p, v| p.instance.irq_suspend_timeout = v,
-    },
-    Key {
-        name: "hold",
-        takes: Takes::Time,
-        what: "how long an instance goes on polling without work",
-        get: |p| p.instance.hold,
-        set: |p, v| p.instance.hold = v,
-    },
-    Key {
-        name: "hold-tick",
-        takes: Takes::Time,
-        what: "a hold ends only at a multiple of this time, as in a kernel that counts jiffies",
-        get: |p| p.instance.hold_tick,
-        set: |p, v| p.instance.hold_tick = v,
-    },
-    Key {
-        name: "feedback",
-        takes: OFF_ON,
-        what: "stop polling a queue whose receivers are full",
-        get: |p| u64::from(p.instance.feedback),
-        set: |p, v| p.instance.feedback = v != 0,
-    },
-    Key {
-        name: "net-softirq",
-        takes: Takes::Choice(&["inline", "ksoftirqd", "ksoftirqd-as-posted"]),
-        what: "where the CPU's network softirqs run",
-        get: |p| match p.cpu.net_softirq {
-            NetSoftirq::Inline => 0,
-            NetSoftirq::Ksoftirqd => 1,
-            NetSoftirq::KsoftirqdAsPosted => 2,
-        },
-        set: |p, v| {
-            p.cpu.net_softirq = match v {
-                0 => NetSoftirq::Inline,
-                1 => NetSoftirq::Ksoftirqd,
-                _ => NetSoftirq::KsoftirqdAsPosted,
-            }
-        },
-    },
-    Key {
-        name: "inline-while-ksoftirqd",
-        takes: OFF_ON,
-        what: "softirqs run inline even while ksoftirqd is runnable (Linux 6.5 and later)",
-        get: |p| u64::from(p.cpu.inline_while_ksoftirqd),
-        set: |p, v| p.cpu.inline_while_ksoftirqd = v != 0,
-    },
-    Key {
-        name: "epoll-busy-poll-usecs",
-        takes: Takes::Count { max: MAX_COUNT },
-        what: "longest busy poll of one wait, in microseconds",
-        get: |p| u64::from(p.epoll.busy_poll_usecs),
-        set: |p, v| p.epoll.busy_poll_usecs = count(v),
-    },
-    Key {
-        name: "epoll-busy-poll-budget",
-        takes: Takes::Count { max: u16::MAX as u32 },
-        what: "frames of one pass; 0 is the default of 8, above 64 needs CAP_NET_ADMIN",
-        get: |p| u64::from(p.epoll.busy_poll_budget),
-        set: |p, v| p.epoll.busy_poll_budget = budget(v),
-    },
-    Key {
-        name: "epoll-prefer-busy-poll",
-        takes: OFF_ON,
-        what: "the application's polling comes before softirqs; suspension needs it",
-        get: |p| u64::from(p.epoll.prefer_busy_poll),
-        set: |p, v| p.epoll.prefer_busy_poll = v != 0,
-    },
-    Key {
-        name: "epoll-keep-napi-id",
-        takes: OFF_ON,
-        what: "a busy poll that found nothing keeps its NAPI id, so that the next wait polls the same \
-               instance; in no Linux",
-        get: |p| u64::from(p.epoll.keep_napi_id),
-        set: |p, v| p.epoll.keep_napi_id = v != 0,
-    },
-    Key {
-        name: "application",
-        takes: Takes::Choice(&["sleep", "spin"]),
-        what: "what the application does when nothing has arrived",
-        get: |p| u64::from(p.application.spin),
-        set: |p, v| p.application.spin = v != 0,
-    },
-    Key {
-        name: "socket-busy-poll-usecs",
-        takes: Takes::Count { max: MAX_COUNT },
-        what: "SO_BUSY_POLL: longest busy poll of one receive call, in microseconds",
-        get: |p| u64::from(p.application.socket_busy_poll_usecs),
-        set: |p, v| p.application.socket_busy_poll_usecs = count(v),
-    },
-    Key {
-        name: "socket-busy-poll-budget",
-        takes: Takes::Count { max: u16::MAX as u32 },
-        what: "SO_BUSY_POLL_BUDGET: frames of one pass; 0 is the default of 8, more than the \
-               socket has needs CAP_NET_ADMIN",
-        get: |p| u64::from(p.application.socket_busy_poll_budget),
-        set: |p, v| p.application.socket_busy_poll_budget = budget(v),
-    },
-    Key {
-        name: "socket-prefer-busy-poll",
-        takes: OFF_ON,
-        what: "SO_PREFER_BUSY_POLL; needs CAP_NET_ADMIN",
-        get: |p| u64::from(p.application.socket_prefer_busy_poll),
-        set: |p, v| p.application.socket_prefer_busy_poll = v != 0,
-    },
-    Key {
-        name: "socket-poller",
-        takes: Takes::Choice(&["inline", "separate"]),
-        what: "who drives the sockets' busy poll: the receiving thread or one of its own",
-        get: |p| match p.application.socket_poller {
-            SocketPoller::Inline => 0,
-            SocketPoller::Separate => 1,
-        },
-        set: |p, v| {
-            p.application.socket_poller =
-                if v == 0 { SocketPoller::Inline } else { SocketPoller::Separate }
-        },
-    },
+    Key::new(
+        "threaded",
+        Choice(
+            &Threaded::NAMES,
+            |p| p.instance.threaded as u64,
+            |p, v| p.instance.threaded = Threaded::of(v).unwrap_or(Threaded::Workqueue),
+        ),
+        "who polls a scheduled instance: softirq, its own thread, its own thread without end, a \
+         shared pool",
+    )
+    .linux_up_to(Threaded::BusyPoll as u64),
+    Key::new(
+        "defer-hard-irqs",
+        Count(|p| &mut p.instance.defer_hard_irqs),
+        "empty polls before interrupts are allowed again",
+    ),
+    Key::new(
+        "gro-flush-timeout",
+        Field::Time(|p| &mut p.instance.gro_flush_timeout),
+        "time from one deferred poll to the next",
+    ),
+    Key::new(
+        "irq-suspend-timeout",
+        Field::Time(|p| &mut p.instance.irq_suspend_timeout),
+        "longest that an application may keep interrupts suspended without waiting again",
+    ),
+    Key::new(
+        "hold",
+        Field::Time(|p| &mut p.instance.hold),
+        "how long an instance goes on polling without work",
+    )
+    .linux_up_to(0),
+    Key::new(
+        "hold-tick",
+        Field::Time(|p| &mut p.instance.hold_tick),
+        "a hold ends only at a multiple of this time, as in a kernel that counts jiffies",
+    )
+    .linux_up_to(0),
+    Key::new(
+        "feedback",
+        Switch(|p| &mut p.instance.feedback),
+        "stop polling a queue whose receivers are full",
+    )
+    .linux_up_to(0),
+    Key::new(
+        "net-softirq",
+        Choice(
+            &["inline", "ksoftirqd", "ksoftirqd-as-posted"],
+            |p| p.cpu.net_softirq as u64,
+            |p, v| {
+                p.cpu.net_softirq = match v {
+                    0 => NetSoftirq::Inline,
+                    1 => NetSoftirq::Ksoftirqd,
+                    _ => NetSoftirq::KsoftirqdAsPosted,
+                }
+            },
+        ),
+        "where the CPU's network softirqs run",
+    )
+    .linux_up_to(0),
+    Key::new(
+        "inline-while-ksoftirqd",
+        Switch(|p| &mut p.cpu.inline_while_ksoftirqd),
+        "softirqs run inline even while ksoftirqd is runnable (Linux 6.5 and later)",
+    ),
+    Key::new(
+        "epoll-busy-poll-usecs",
+        Count(|p| &mut p.epoll.busy_poll_usecs),
+        "longest busy poll of one wait, in microseconds",
+    ),
+    Key::new(
+        "epoll-busy-poll-budget",
+        Budget(|p| &mut p.epoll.busy_poll_budget),
+        "frames of one pass; 0 is the default of 8, above 64 needs CAP_NET_ADMIN",
+    ),
+    Key::new(
+        "epoll-prefer-busy-poll",
+        Switch(|p| &mut p.epoll.prefer_busy_poll),
+        "the application's polling comes before softirqs; suspension needs it",
+    ),
+    Key::new(
+        "epoll-keep-napi-id",
+        Switch(|p| &mut p.epoll.keep_napi_id),
+        "a busy poll that found nothing keeps its NAPI id, so that the next wait polls the same \
+         instance",
+    )
+    .linux_up_to(0),
+    Key::new(
+        "application",
+        Choice(
+            &["sleep", "spin"],
+            |p| u64::from(p.application.spin),
+            |p, v| p.application.spin = v != 0,
+        ),
+        "what the application does when nothing has arrived",
+    ),
+    Key::new(
+        "socket-busy-poll-usecs",
+        Count(|p| &mut p.application.socket_busy_poll_usecs),
+        "SO_BUSY_POLL: longest busy poll of one receive call, in microseconds",
+    ),
+    Key::new(
+        "socket-busy-poll-budget",
+        Budget(|p| &mut p.application.socket_busy_poll_budget),
+        "SO_BUSY_POLL_BUDGET: frames of one pass; 0 is the default of 8, more than the socket has \
+         needs CAP_NET_ADMIN",
+    ),
+    Key::new(
+        "socket-prefer-busy-poll",
+        Switch(|p| &mut p.application.socket_prefer_busy_poll),
+        "SO_PREFER_BUSY_POLL; needs CAP_NET_ADMIN",
+    ),
+    Key::new(
+        "socket-poller",
+        Choice(
+            &["inline", "separate"],
+            |p| p.application.socket_poller as u64,
+            |p, v| {
+                p.application.socket_poller =
+                    if v == 0 { SocketPoller::Inline } else { SocketPoller::Separate }
+            },
+        ),
+        "who drives the sockets' busy poll: the receiving thread or one of its own",
+    ),
 ];
 
 #[cfg(test)]
@@ -308,10 +329,10 @@ mod tests {
     fn every_key_sets_what_it_gets_and_nothing_else() {
         for key in KEYS {
             let mut policy = Policy::BASE;
-            let other = u64::from((key.get)(&policy) == 0);
-            (key.set)(&mut policy, other);
-            assert_eq!((key.get)(&policy), other, "{}", key.name);
-            let changed = KEYS.iter().filter(|k| (k.get)(&policy) != (k.get)(&Policy::BASE));
+            let other = u64::from(key.get(&policy) == 0);
+            key.set(&mut policy, other);
+            assert_eq!(key.get(&policy), other, "{}", key.name);
+            let changed = KEYS.iter().filter(|k| k.get(&policy) != k.get(&Policy::BASE));
             assert_eq!(changed.count(), 1, "{}", key.name);
             let of_instance = INSTANCE_KEYS.iter().any(|it| it.name == key.name);
             assert_eq!(policy.instance != Policy::BASE.instance, of_instance, "{}", key.name);
@@ -323,8 +344,8 @@ mod tests {
         for key in KEYS {
             for value in 0..=key.takes.max().min(4) {
                 let mut policy = Policy::BASE;
-                (key.set)(&mut policy, value);
-                assert_eq!((key.get)(&policy), value, "{}", key.name);
+                key.set(&mut policy, value);
+                assert_eq!(key.get(&policy), value, "{}", key.name);
             }
         }
     }

@@ -47,7 +47,7 @@ impl Policy {
     /// [`PolicyError::TooLarge`] for the first value that the parser would not have let pass.
     pub fn validate(&self) -> Result<(), PolicyError> {
         for key in KEYS {
-            key.check((key.get)(self))?;
+            key.check(key.get(self))?;
         }
         Ok(())
     }
@@ -66,7 +66,7 @@ fn set(
     if core::mem::replace(given, true) {
         return Err(PolicyError::DuplicateKey { key: key.name });
     }
-    (key.set)(policy, key.read(text)?);
+    key.set(policy, key.read(text)?);
     Ok(())
 }
 
@@ -295,9 +295,9 @@ mod tests {
             for (key, (how, raw)) in KEYS.iter().zip(values) {
                 let max = key.takes.max();
                 match how {
-                    0 => (key.set)(&mut policy, max),
-                    1 => (key.set)(&mut policy, raw % (max / MICROSECOND + 1) * MICROSECOND),
-                    2 | 3 => (key.set)(&mut policy, raw % (max + 1)),
+                    0 => key.set(&mut policy, max),
+                    1 => key.set(&mut policy, raw % (max / MICROSECOND + 1) * MICROSECOND),
+                    2 | 3 => key.set(&mut policy, raw % (max + 1)),
                     _ => {}
                 }
             }

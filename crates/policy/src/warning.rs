@@ -76,7 +76,7 @@ impl Policy {
             }
         };
         for key in KEYS.iter().filter(|key| key.takes == Takes::Time) {
-            let (key, time) = (key.name, (key.get)(self));
+            let (key, time) = (key.name, key.get(self));
             warn((1..MICROSECOND).contains(&time), Warning::BelowMicrosecond { key, time });
         }
         let (n, period) = (instance.defer_hard_irqs, instance.gro_flush_timeout);

@@ -6,7 +6,6 @@
 //! published. The paced pings, whose gaps a hold may or may not outlast, are a prediction.
 
 use napkin_machine::profile::Profile;
-use napkin_policy::InstancePolicy;
 use napkin_policy::Policy;
 use napkin_workload::flood_ping::machine as flood_ping;
 use napkin_workload::machine::run::{self, Outcome};
@@ -77,14 +76,9 @@ impl Mode {
     }
 
     fn policy(self, hz: u32) -> Policy {
-        let jiffy = 1_000_000_000 / u64::from(hz);
-        let instance = Policy::BASE.instance;
         match self {
             Mode::Baseline => Policy::BASE,
-            Mode::Jiffies => Policy {
-                instance: InstancePolicy { hold: 2 * jiffy, hold_tick: jiffy, ..instance },
-                ..Policy::BASE
-            },
+            Mode::Jiffies => Policy::hold_ticks(hz),
             Mode::Time => Policy::hold(100_000),
         }
     }

@@ -22,8 +22,9 @@
 //! | `dev-set` | `ifindex` and the settings to change | nothing but warnings |
 //!
 //! `dev-set` is ours: where it writes all instances of a device, the kernel has files in sysfs. Ours
-//! are also the settings `hold`, `hold-tick`, `feedback` and `weight`, the value `workqueue` of
-//! `threaded`, and in the answers whatever [`OURS`] lists. `irq` is never there: user space has no interrupt numbers.
+//! are also the settings that no Linux has ([`Key::is_ours`](napkin_policy::Key::is_ours)), `weight`, the
+//! value `workqueue` of `threaded`, and in the answers what a kernel would not count or show (`polls`,
+//! `mac`, `gone` ...). `irq` is never there: user space has no interrupt numbers.
 //! Times are in nanoseconds, as on the kernel's netlink.
 //!
 //! The socket is the owner's alone (mode 0600), and a peer of another user, root excepted, is
@@ -48,7 +49,6 @@ mod server;
 pub mod setting;
 mod verb;
 
-pub use answer::OURS;
 pub use client::{ClientError, choose, listener, request};
 pub use error::{Code, ControlError, Refusal};
 pub use message::{Answer, MAX_ANSWER, MAX_LINE, Record, Reply, Request, VERSION};

@@ -6,8 +6,7 @@
 
 use std::fmt;
 
-use napkin_policy::Policy;
-use napkin_policy::{EpollPolicy, FAMILIES, PRESETS, Threaded, Warning};
+use napkin_policy::{EpollPolicy, FAMILIES, INSTANCE_KEYS, PRESETS, Policy, Warning};
 use serde::{Serialize, Serializer};
 
 use napkin_kernel::process::Params;
@@ -79,9 +78,7 @@ pub fn mode(settings: &Settings, behind: &Behind) -> Mode {
 fn candidates(settings: &Settings) -> Vec<(String, Policy)> {
     let possible = |policy: &Policy| {
         policy.cpu == Policy::BASE.cpu
-            && !policy.instance.feedback
-            && policy.instance.hold == 0
-            && policy.instance.threaded != Threaded::Workqueue
+            && INSTANCE_KEYS.iter().all(|key| key.in_linux(key.get(policy)))
     };
     let presets = PRESETS.iter().map(|preset| (preset.name.to_owned(), preset.policy));
     let mut all: Vec<(String, Policy)> = presets.filter(|(_, policy)| possible(policy)).collect();
