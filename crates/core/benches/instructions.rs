@@ -17,8 +17,7 @@ use napkin_core::{
     Context, CpuId, Did, Enable, EpollContext, EpollWait, Host, Id, Interrupt, Kthread, Ns, Op,
     Pass, Pressure, Queue, RaisedFrom, Softirq, Work,
 };
-use napkin_policy::Policy;
-use napkin_policy::{EpollPolicy, InstancePolicy, Threaded};
+use napkin_policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
 
 const ID: Id = Id(0);
 const CPU: CpuId = CpuId(0);

@@ -421,8 +421,7 @@ mod tests {
     use crate::{Class, DeviceConfig, sched};
     use napkin_nic::Pool;
     use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
-    use napkin_policy::Policy;
-    use napkin_policy::Threaded;
+    use napkin_policy::{Policy, Threaded};
     use napkin_stack::Address;
 
     /// An engine with one silent queue, whose threads are to have a class that there is not.

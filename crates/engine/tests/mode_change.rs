@@ -8,8 +8,7 @@ mod common;
 use common::{HANGS, PORT, Setup, alone, eventually, mode, policy, start};
 use napkin_core::{Counts, CpuId, MICROSECOND, MILLISECOND, Owner};
 use napkin_engine::{Engine, Epoll};
-use napkin_policy::Policy;
-use napkin_policy::{EpollPolicy, InstancePolicy, Threaded};
+use napkin_policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
 
 /// Who can own a poll by its mode, and by its CPU's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,8 +21,7 @@ use napkin_linux::journal::Store;
 use napkin_os::procfs::{interrupts::Interrupts, irq, thread};
 use napkin_os::rights::Right;
 use napkin_os::sched::Class;
-use napkin_policy::PRESETS;
-use napkin_policy::Policy;
+use napkin_policy::{PRESETS, Policy};
 use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
 
 /// A journal's directory of the test's own, in memory where there is such a place.

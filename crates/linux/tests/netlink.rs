@@ -7,12 +7,11 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 
 use namespace::fresh;
-use napkin_kernel::device;
 use napkin_kernel::namespace::{Namespace, NamespaceError, boot_id};
 use napkin_kernel::netlink::{
     Ethtool, GRO, LinkRecord, Netdev, NetlinkError, Operation, QueueKind, Route, TSO, VethConfig,
 };
-use napkin_kernel::{Setting, Settings};
+use napkin_kernel::{Setting, Settings, device};
 use napkin_linux::apply::{Backend, Linux, Target};
 use napkin_testing::{needs, test};
 use rustix::io::Errno;

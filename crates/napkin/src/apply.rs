@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use napkin_kernel::Device;
-use napkin_kernel::shell;
+use napkin_kernel::{Device, shell};
 use napkin_linux::apply::{
     self as kernel, Applied, ApplyError, Backend, DeviceRestored, Ended, Linux, Neighbours,
     Options, Plan, Request, Target, Temporary,
@@ -12,8 +11,7 @@ use napkin_linux::journal::Store;
 use napkin_linux::place::Change;
 use napkin_os::sched::CpuList;
 use napkin_os::signals::Signals;
-use napkin_policy::Policy;
-use napkin_policy::Time;
+use napkin_policy::{Policy, Time};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use napkin_machine::profile::Profile;
 use napkin_measure::report::{Progress, Report, file};
-use napkin_workload::Interrupt;
 use napkin_workload::machine::perfetto;
 use napkin_workload::machine::{Plan, PlanError, Scenario};
-use napkin_workload::{WORKLOADS, Workload, World};
+use napkin_workload::{Interrupt, WORKLOADS, Workload, World};
 
 use crate::attempt::Attempt;
 use crate::bench::{Common, Setup};

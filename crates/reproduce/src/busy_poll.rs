@@ -4,8 +4,7 @@
 //! tool's own estimate of the modelled round trips, and the true percentile beside it.
 
 use napkin_machine::profile::Profile;
-use napkin_policy::Ns;
-use napkin_policy::Policy;
+use napkin_policy::{Ns, Policy};
 use napkin_workload::machine::run;
 use napkin_workload::xsk_rr::machine as xsk_rr;
 

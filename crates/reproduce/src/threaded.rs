@@ -6,8 +6,7 @@
 //! ([`FITTED`]); the rows of threads and of the workqueue are prediction.
 
 use napkin_machine::profile::Profile;
-use napkin_policy::Policy;
-use napkin_policy::{MILLISECOND, Ns};
+use napkin_policy::{MILLISECOND, Ns, Policy};
 use napkin_workload::machine::run::{self, Outcome};
 use napkin_workload::ssd::machine as ssd;
 use napkin_workload::tcp_rr::machine as tcp_rr;

@@ -11,8 +11,7 @@ use crate::column::Column;
 use crate::screen::{Options, SHORTEST};
 use crate::text::{rate, share, width};
 use crate::view::View;
-use napkin_watch::{CpuShares, Meter, Rates};
-use napkin_watch::{Source, SourceError};
+use napkin_watch::{CpuShares, Meter, Rates, Source, SourceError};
 
 /// Why it ended early.
 #[derive(Debug, Error)]

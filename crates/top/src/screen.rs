@@ -20,8 +20,7 @@ use crate::key::{Key, Keys};
 use crate::signals::{Asked, Signals};
 use crate::terminal::{Screen, enter, leave};
 use crate::view::{Action, View};
-use napkin_watch::{Meter, Rates};
-use napkin_watch::{Sample, Source, SourceError};
+use napkin_watch::{Meter, Rates, Sample, Source, SourceError};
 
 /// The shortest interval: below, watching costs more than what is watched.
 pub const SHORTEST: Duration = Duration::from_millis(100);

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use napkin_core::{Counts, Owner};
 use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement as Place};
-use napkin_nic::PacketQueue;
-use napkin_nic::QueueCounts;
-use napkin_policy::NEVER;
-use napkin_policy::Policy;
+use napkin_nic::{PacketQueue, QueueCounts};
+use napkin_policy::{NEVER, Policy};
 use napkin_stack::{Address, Stack};
 use serde_json::{Map, Value};
 

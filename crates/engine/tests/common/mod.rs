@@ -14,8 +14,7 @@ use napkin_nic::Pool;
 use napkin_nic::synthetic::{
     Arrivals, Flows, Observer, SourceControl, SyntheticConfig, SyntheticQueue, Template,
 };
-use napkin_policy::Policy;
-use napkin_policy::{CpuPolicy, InstancePolicy};
+use napkin_policy::{CpuPolicy, InstancePolicy, Policy};
 use napkin_stack::{Address, FrameBuilder};
 
 pub const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use napkin_policy::Policy;
-use napkin_policy::Time;
+use napkin_policy::{Policy, Time};
 use serde::Serialize;
 
 use crate::place::Instance;

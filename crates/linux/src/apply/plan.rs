@@ -4,8 +4,7 @@
 //! as it should be is no change, so a second apply plans nothing.
 
 use napkin_os::sched::{Class, CpuList};
-use napkin_policy::Policy;
-use napkin_policy::Threaded;
+use napkin_policy::{Policy, Threaded};
 use serde::Serialize;
 
 use super::backend::Snapshot;

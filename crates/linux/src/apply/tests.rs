@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use napkin_os::sched::Class;
-use napkin_policy::PRESETS;
-use napkin_policy::Policy;
+use napkin_policy::{PRESETS, Policy};
 use proptest::prelude::*;
 
 use super::fake::{CPUS, Fake};

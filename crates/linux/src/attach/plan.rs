@@ -1,7 +1,6 @@
 //! What of a policy can be set in a process from outside.
 
-use napkin_policy::Policy;
-use napkin_policy::SocketPoller;
+use napkin_policy::{Policy, SocketPoller};
 use thiserror::Error;
 
 use napkin_kernel::process::{Params, SocketOptions};

@@ -6,8 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use napkin_policy::Policy;
-use napkin_policy::{EpollPolicy, Threaded};
+use napkin_policy::{EpollPolicy, Policy, Threaded};
 
 use super::mend::Mend;
 use super::target;

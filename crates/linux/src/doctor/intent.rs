@@ -3,8 +3,7 @@
 //! Not which policy they are to the letter (`show` says that): a broken set-up is to be held against
 //! what it was meant to be. A suspend timeout means suspension, whatever else is missing.
 
-use napkin_policy::{EpollPolicy, InstancePolicy, Policy};
-use napkin_policy::{MICROSECOND, Ns};
+use napkin_policy::{EpollPolicy, InstancePolicy, MICROSECOND, Ns, Policy};
 
 use super::facts::Program;
 use super::target::{LONG_SUSPENSION, PROPORTION};

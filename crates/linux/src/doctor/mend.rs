@@ -7,8 +7,7 @@
 use std::fmt;
 
 use napkin_os::sched::CpuList;
-use napkin_policy::Policy;
-use napkin_policy::{KEYS, PRESETS, Preset};
+use napkin_policy::{KEYS, PRESETS, Policy, Preset};
 use serde::Serializer;
 
 use napkin_kernel::shell::{dev, word as quoted};

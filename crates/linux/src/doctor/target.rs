@@ -5,9 +5,9 @@
 //! and whoever followed them would go round in circles. So there is one: the policy that was asked
 //! for, or that the settings mean, with all of that put right.
 
-use napkin_policy::Policy;
-use napkin_policy::{DEFER_HARD_IRQS, EpollPolicy, SUSPEND_TIMEOUT, Threaded};
-use napkin_policy::{MICROSECOND, MILLISECOND, Ns};
+use napkin_policy::{
+    DEFER_HARD_IRQS, EpollPolicy, MICROSECOND, MILLISECOND, Ns, Policy, SUSPEND_TIMEOUT, Threaded,
+};
 
 use super::checks::starvation::starves;
 use super::facts::{Facts, Program, Support};

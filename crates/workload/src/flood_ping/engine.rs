@@ -11,8 +11,7 @@ use std::time::Duration;
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::tap::{Tap, TapConfig};
 use napkin_nic::{PacketQueue, Pool};
-use napkin_policy::MICROSECOND;
-use napkin_policy::{ApplicationPolicy, EpollPolicy, Policy};
+use napkin_policy::{ApplicationPolicy, EpollPolicy, MICROSECOND, Policy};
 use napkin_stack::FrameBuilder;
 use serde_json::{Map, Value, json};
 

@@ -7,8 +7,7 @@ use crate::list::rule;
 use crate::machine::run::{Outcome, Run};
 use napkin_machine::Trace;
 use napkin_machine::profile::{Profile, ProfileError};
-use napkin_policy::{MILLISECOND, Ns};
-use napkin_policy::{Policy, Time};
+use napkin_policy::{MILLISECOND, Ns, Policy, Time};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 

@@ -2,9 +2,8 @@
 
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_core::EpollContext;
-use napkin_machine::UdpSink;
 use napkin_machine::profile::{Constants, Profile};
-use napkin_machine::{Affinity, Class, Client, Config, Kind, Machine, Packet, Placement};
+use napkin_machine::{Affinity, Class, Client, Config, Kind, Machine, Packet, Placement, UdpSink};
 use napkin_policy::Ns;
 use serde_json::{Map, Value};
 

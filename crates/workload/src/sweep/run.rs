@@ -7,9 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use napkin_machine::profile::{Problem, Profile, ProfileError};
-use napkin_policy::Ns;
-use napkin_policy::Policy;
-use napkin_policy::{PolicyError, Warning};
+use napkin_policy::{Ns, Policy, PolicyError, Warning};
 use serde_json::Value;
 use thiserror::Error;
 

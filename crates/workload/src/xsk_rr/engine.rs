@@ -17,8 +17,7 @@ use napkin_core::CpuId;
 use napkin_engine::{ApplicationWait, sched};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::{PacketQueue, Pool};
-use napkin_policy::{MICROSECOND, Ns};
-use napkin_policy::{Policy, SocketPoller, Threaded};
+use napkin_policy::{MICROSECOND, Ns, Policy, SocketPoller, Threaded};
 use napkin_stack::{FrameBuilder, RawFilter, RawSocket};
 use serde_json::{Map, Value, json};
 

@@ -1,7 +1,6 @@
 //! What went on in a short window, and who else is concerned.
 
-use napkin_policy::MILLISECOND;
-use napkin_policy::Threaded;
+use napkin_policy::{MILLISECOND, Threaded};
 
 use super::host::NETDEV_BUDGET;
 use super::{listed, time, window};

@@ -1,7 +1,6 @@
 //! Who runs where: interrupts, the instances' threads, the programs' threads.
 
-use napkin_policy::Policy;
-use napkin_policy::Threaded;
+use napkin_policy::{Policy, Threaded};
 
 use super::{cpus, listed};
 use crate::doctor::home::{Homes, Pair, one, stop_irqbalance};

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use napkin_policy::Policy;
-use napkin_policy::{EpollPolicy, Threaded};
+use napkin_policy::{EpollPolicy, Policy, Threaded};
 
 use super::super::facts::*;
 use super::super::finding::Status;
