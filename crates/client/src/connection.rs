@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
 
-/// A connection.
+/// A TCP connection to the server, with its requests that are not answered yet.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,

@@ -104,7 +104,7 @@ pub(super) struct EmbeddedWorker {
 }
 
 impl EmbeddedWorker {
-    /// Connects.
+    /// A worker with its own stack, and its connections begun.
     pub(super) fn connect(
         host: Host,
         common: Arc<Common>,

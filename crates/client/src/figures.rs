@@ -128,7 +128,7 @@ impl Counts {
 /// part of the latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendDelayNs {
-    /// Median, ns.
+    /// 50 % of the requests took no longer, ns.
     pub p50: u64,
     /// 99th percentile, ns.
     pub p99: u64,
@@ -143,7 +143,7 @@ pub struct SendDelayNs {
 pub struct PublishedNs {
     /// Their mean, ns.
     pub mean: f64,
-    /// Median, ns.
+    /// 50 % of the requests took no longer, ns.
     pub p50: f64,
     /// 95th percentile, ns.
     pub p95: f64,

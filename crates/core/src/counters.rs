@@ -147,7 +147,7 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Frames received.
+    /// Frames that polls have received.
     packets: OwnerCount,
     /// Transmit completions reaped.
     completions: OwnerCount,

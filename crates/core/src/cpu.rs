@@ -14,7 +14,7 @@ use crate::vector::Vector;
 use crate::{MILLISECOND, Ns};
 use napkin_policy::{CpuPolicy, NetSoftirq};
 
-/// Every vector.
+/// Every vector; the bits above are flags.
 pub(crate) const VECTORS: u32 = (1 << 10) - 1;
 /// The network vectors: what the 2018 proposal meant to defer.
 pub(crate) const NET: u32 = Vector::NetTx.bit() | Vector::NetRx.bit();
@@ -34,7 +34,6 @@ const KSOFTIRQD: u32 = 1 << 18;
 pub(crate) enum Raised {
     /// Somebody is running this CPU's softirqs and will see it.
     Seen,
-    /// Nobody is.
     Idle,
 }
 
@@ -76,7 +75,8 @@ pub struct CpuCounts {
     pub ksoftirqd_wakes: u64,
 }
 
-/// One CPU. No two share a cache line, nor a pair of lines that are fetched together.
+/// The softirqs of one CPU: what is pending, who runs it, and the list of instances to poll. No two share a
+/// cache line, nor a pair of lines that are fetched together.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Cpu {

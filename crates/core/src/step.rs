@@ -14,7 +14,7 @@ use crate::{Ns, Pressure, Queue, Work};
 pub enum Op {
     /// Poll the queue; answer [`Did::Polled`].
     Poll {
-        /// Whose queue.
+        /// The instance that the pass owns.
         id: Id,
         /// At most this many frames.
         budget: u16,
@@ -31,7 +31,7 @@ pub enum Op {
     /// stored already; the world touches its own timer only if that would fire later. Who waits for
     /// it is the world's: [`Host::next_deadline`](crate::Host::next_deadline). Answer `Ok`.
     Arm {
-        /// Whose timer.
+        /// The instance whose fallback timer it is.
         id: Id,
         /// Nanoseconds of the world's clock.
         at: Ns,

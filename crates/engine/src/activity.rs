@@ -15,7 +15,7 @@ use napkin_core::Ns;
 pub enum Role {
     /// `irq/<cpu>`: interrupts, timers and inline softirqs of a CPU.
     Irq,
-    /// `ksoftirqd/<cpu>`.
+    /// The thread `ksoftirqd/<cpu>`.
     Ksoftirqd,
     /// `napi/<dev>-<id>`: an instance's own thread.
     Napi,

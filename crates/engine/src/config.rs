@@ -55,9 +55,9 @@ pub struct Contexts {
     pub irq: Class,
     /// The class of `ksoftirqd/<cpu>`.
     pub ksoftirqd: Class,
-    /// `napi/<dev>-<id>`.
+    /// The instances' own threads, `napi/<dev>-<id>`.
     pub napi: Placement,
-    /// `kworker/u:<n>`.
+    /// The shared pool's threads, `kworker/u:<n>`.
     pub worker: Placement,
 }
 

@@ -158,7 +158,7 @@ fn run<P: Pass<Port>>(shared: &Shared, pass: &mut P, parker: &Parker, meter: &mu
     }
 }
 
-/// `ksoftirqd/<cpu>`.
+/// The thread `ksoftirqd/<cpu>`.
 pub(crate) fn ksoftirqd(shared: &Shared, id: CpuId, meter: &mut Meter) {
     let mut softirq = Softirq::new(&shared.host, id, Context::Ksoftirqd);
     run(shared, &mut softirq, &shared.cpu(id).ksoftirqd, meter);
@@ -178,7 +178,7 @@ pub(crate) fn napi(shared: &Shared, id: Id, meter: &mut Meter) {
     }
 }
 
-/// `kworker/u:<n>`.
+/// The thread `kworker/u:<n>`.
 pub(crate) fn worker(shared: &Shared, index: usize, meter: &mut Meter) {
     let mut worker = Worker::new(&shared.host);
     let parker = &shared.workers.parkers[index];

@@ -28,11 +28,11 @@ pub struct Settings {
 pub enum Setting {
     /// [`Settings::threaded`], set by netlink or sysfs.
     Threaded,
-    /// [`Settings::defer_hard_irqs`], polls.
+    /// [`Settings::defer_hard_irqs`]: empty polls.
     DeferHardIrqs,
-    /// [`Settings::gro_flush_timeout`], nanoseconds.
+    /// [`Settings::gro_flush_timeout`], in nanoseconds.
     GroFlushTimeout,
-    /// [`Settings::irq_suspend_timeout`], nanoseconds.
+    /// [`Settings::irq_suspend_timeout`], in nanoseconds.
     IrqSuspendTimeout,
 }
 

@@ -27,7 +27,7 @@ pub fn give_up_on(flag: Arc<AtomicBool>) {
 pub(crate) struct Flag(Option<Arc<AtomicBool>>);
 
 impl Flag {
-    /// This thread's.
+    /// The one that this thread was last given, if any.
     pub(crate) fn of_this_thread() -> Flag {
         Flag(FLAG.with_borrow(Option::clone))
     }

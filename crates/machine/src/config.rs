@@ -113,10 +113,10 @@ pub enum Fair {
     Eevdf,
 }
 
-/// The processor.
+/// The CPUs: threads of a core, idle states, and what of a clock they share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Processor {
-    /// Logical CPUs.
+    /// Logical CPUs, all threads of a core counted.
     pub cpus: u16,
     /// Threads a core.
     pub smt: u16,
@@ -141,9 +141,9 @@ pub struct Processor {
 pub struct Kernel {
     /// Time between two ticks.
     pub tick: Ns,
-    /// Preemption model.
+    /// Where a thread in the kernel may be preempted.
     pub preemption: Preemption,
-    /// Fair scheduler.
+    /// Which scheduler picks among fair threads.
     pub fair: Fair,
     /// EEVDF's slice; CFS's smallest granularity.
     pub slice: Ns,
@@ -178,7 +178,7 @@ use napkin_core::{KernelRules, Order};
 /// The NIC and its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NicConfig {
-    /// Receive queues.
+    /// Receive queues; each has an instance, and a transmit queue beside it.
     pub queues: u16,
     /// Frames a ring holds.
     pub ring: u32,
@@ -216,29 +216,29 @@ pub struct NicConfig {
 pub struct Link {
     /// Bits a nanosecond.
     pub bits_per_ns: f64,
-    /// One way.
+    /// From one end to the other, besides the time that the bits take.
     pub latency: Ns,
 }
 
 /// All of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Config {
-    /// The processor.
+    /// Section `processor`: the CPUs.
     pub processor: Processor,
-    /// The kernel.
+    /// Section `kernel`: its ticks and its scheduler.
     pub kernel: Kernel,
-    /// Costs.
+    /// Section `cost`: CPU time of each step.
     pub cost: Costs,
-    /// Locality.
+    /// Section `locality`: what cold state costs.
     pub locality: Locality,
-    /// The NIC.
+    /// Section `nic`: the card and its driver.
     pub nic: NicConfig,
-    /// The link.
+    /// Section `link`: the wire.
     pub link: Link,
 }
 
 impl Config {
-    /// A profile's.
+    /// What a profile says, in nanoseconds and counts.
     pub fn of(profile: &Profile) -> Config {
         let p = profile;
         let smt_speed = p.ratio("processor.smt-speed").max(0.001);

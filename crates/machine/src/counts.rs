@@ -13,13 +13,13 @@ pub struct QueueCounts {
     pub delivered: u64,
     /// Of them: lost because the socket was full.
     pub socket_drops: u64,
-    /// Frames sent.
+    /// Frames that the card has put on the wire.
     pub sent: u64,
-    /// Interrupts raised.
+    /// Interrupts that the card has raised, receive and transmit.
     pub interrupts: u64,
-    /// Timers started.
+    /// Times that the instance's fallback timer was started.
     pub timer_starts: u64,
-    /// Timers expired.
+    /// Times that it expired.
     pub timer_expiries: u64,
     /// Times the watchdog found frames that nobody served.
     pub watchdog: u64,
@@ -46,11 +46,11 @@ impl QueueCounts {
 /// Who was current on the CPU when a poll was made, as the kernel's tracer names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    /// Nobody.
+    /// The idle task: the poll ran in a softirq on an idle CPU.
     Idle,
-    /// An application.
+    /// A thread of an application.
     App,
-    /// ksoftirqd.
+    /// The CPU's ksoftirqd.
     Ksoftirqd,
     /// An instance's own thread.
     Kthread,
@@ -65,7 +65,7 @@ pub struct Seen {
     pub polls: BTreeMap<(Who, u16, u16), u64>,
     /// Waits that returned events, by how many.
     pub returns: BTreeMap<u32, u64>,
-    /// Network softirqs.
+    /// Rounds of the network softirq.
     pub net_rx: u64,
     /// The queue whose polls are counted one by one; `None`: all.
     pub queue: Option<u16>,

@@ -79,7 +79,7 @@ pub struct Placement {
     pub queue_cpus: Vec<u16>,
     /// Where the instances' own threads may run; empty: each anywhere.
     pub napi_threads: Vec<Affinity>,
-    /// Their class.
+    /// Scheduling class of the instances' own threads.
     pub napi_class: Class,
     /// Where the workers of the pool may run.
     pub workers: Affinity,
@@ -197,17 +197,17 @@ impl<'a> Machine<'a> {
         ThreadId(self.threads.len() as u32 - 1)
     }
 
-    /// Virtual time.
+    /// Virtual time, in nanoseconds from the start.
     pub fn now(&self) -> Ns {
         self.now
     }
 
-    /// The configuration.
+    /// What the host is like and what its steps cost.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The policy.
+    /// The policy that the host was built with.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }

@@ -23,14 +23,14 @@ enum At {
     Gone,
 }
 
-/// The program.
+/// A program that reads datagrams from its sockets, works on each, and may send it back.
 #[derive(Debug)]
 pub struct UdpSink {
     /// Work on each datagram.
     pub work: Ns,
     /// Whether it answers.
     pub echo: bool,
-    /// `maxevents`.
+    /// Events that one `epoll_wait` may return (`maxevents`).
     pub max_events: u32,
     /// It waits in a receive call on this socket instead of in epoll.
     pub blocking: Option<u32>,

@@ -6,7 +6,7 @@ use crate::counts::QueueCounts;
 use crate::host::segment::USES;
 use crate::machine::Machine;
 
-/// One CPU's.
+/// How one CPU spent its time, and what happened on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuUse {
     /// Nanoseconds by [`Use`](crate::Use).
@@ -17,18 +17,18 @@ pub struct CpuUse {
     pub waited: Ns,
     /// Hard interrupts of any kind.
     pub interrupts: u64,
-    /// Context switches.
+    /// Changes of the current thread.
     pub switches: u64,
     /// The core's counts of its softirqs.
     pub softirq: CpuCounts,
 }
 
-/// One queue's.
+/// What was counted of one queue, by the core and by the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueUse {
     /// The core's counts of its instance.
     pub napi: Counts,
-    /// The NIC's.
+    /// The card's counts of it.
     pub nic: QueueCounts,
 }
 
@@ -41,14 +41,14 @@ pub struct EpollUse {
     pub events: u64,
 }
 
-/// Everything.
+/// All counts of a machine at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
     /// Nanoseconds of virtual time.
     pub at: Ns,
-    /// By CPU.
+    /// A CPU each, by its number.
     pub cpus: Vec<CpuUse>,
-    /// By queue.
+    /// A receive queue each, by its number.
     pub queues: Vec<QueueUse>,
     /// By epoll context.
     pub epolls: Vec<EpollUse>,

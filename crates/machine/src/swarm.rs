@@ -30,7 +30,7 @@ pub const REST: Ns = 400 * MILLISECOND;
 /// What came of one seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Virtual time.
+    /// Virtual time of the run, its rest included.
     pub virtual_ns: Ns,
     /// Events and steps.
     pub steps: u64,
@@ -46,7 +46,7 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("seed {seed}: {what}")]
 pub struct Broken {
-    /// The seed.
+    /// The seed that shows it again.
     pub seed: u64,
     /// What, and when.
     pub what: String,

@@ -106,7 +106,7 @@ impl Default for Latency {
 pub struct Percentiles {
     /// Exceeded by 95 % of the samples; the 2025 table starts with it.
     pub p5: Option<u64>,
-    /// Median, ns.
+    /// 50 % of the requests took no longer, ns.
     pub p50: Option<u64>,
     /// 90th percentile, ns.
     pub p90: Option<u64>,

@@ -18,7 +18,6 @@ use crate::failure::{Failure, print, print_json, say};
 use crate::guard::{self, Guard};
 use crate::{policies, restore, table, units};
 
-/// Its arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Only the device's part of a policy is set here: who polls each NAPI instance, deferral, timeouts.
@@ -48,7 +47,7 @@ pub(crate) struct Apply {
     /// The policy: a preset, a member of a family, or one spelled out (see napkin policies).
     #[arg(value_parser = policy)]
     policy: Policy,
-    /// The device.
+    /// The device whose instances are set, as in `ip link`.
     #[arg(long, value_name = "DEV")]
     dev: String,
     /// Only the NAPI instance that polls this receive queue.

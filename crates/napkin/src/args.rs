@@ -101,7 +101,7 @@ Examples:
 pub(crate) struct Policies {
     /// A policy: a preset, a member of a family, or one spelled out.
     pub(crate) name: Option<String>,
-    /// Print JSON.
+    /// Print JSON instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -21,7 +21,6 @@ use crate::failure::{Failure, say};
 use crate::guard::{self, Guard};
 use crate::{policies, units};
 
-/// Its arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Sets a policy's epoll parameters (and its socket options, if it has any) on a running, unmodified
@@ -88,7 +87,7 @@ pub(crate) struct How {
     /// Say only what fails.
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Say everything.
+    /// Also say what was set already, and which programs started and ended.
     #[arg(long, short)]
     pub(crate) verbose: bool,
 }

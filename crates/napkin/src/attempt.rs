@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::failure::{Failure, say};
 
-/// An attempt.
+/// A command that measures: it may be interrupted, and later goes on from its file.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     /// Whether it was asked to end.

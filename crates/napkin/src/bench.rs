@@ -139,7 +139,7 @@ pub(crate) struct Common {
     pub(crate) quiet: bool,
 }
 
-/// Runs it.
+/// Checks what is asked in all worlds, runs it in each, and prints the tables.
 pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
     let worlds = worlds(args)?;
     let interrupt = attempt::watch()?;
@@ -181,7 +181,6 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
 /// What a run in one world has of its own.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    /// The policies.
     pub(crate) policies: Vec<NamedPolicy>,
     /// The loads; without any, the world's own.
     pub(crate) loads: Vec<String>,

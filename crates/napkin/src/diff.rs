@@ -10,7 +10,6 @@ use crate::failure::{Failure, print, print_json};
 use crate::restore::note_unread;
 use crate::table;
 
-/// Its arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 With a policy: what napkin apply would change. Without: what is different from what it was before
@@ -26,7 +25,7 @@ pub(crate) struct Diff {
     /// The policy; without, the device as it was before napkin changed it.
     #[arg(value_parser = policy)]
     policy: Option<Policy>,
-    /// The device.
+    /// The device to look at, as in `ip link`.
     #[arg(long, value_name = "DEV")]
     dev: String,
     /// Print JSON; times are in nanoseconds.

@@ -10,7 +10,6 @@ use crate::apply::policy;
 use crate::failure::{Failure, print, print_json};
 use crate::{table, units};
 
-/// Its arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A fault: the mode does not work, or not as its policy says. Advice: what the published set-ups did,
@@ -34,7 +33,7 @@ pub(crate) struct Doctor {
     /// The program, with its children.
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// The device.
+    /// Examine this device only.
     #[arg(long, value_name = "DEV")]
     dev: Option<String>,
     /// The policy whose conditions are checked; without, the one that the settings mean.
@@ -49,7 +48,7 @@ pub(crate) struct Doctor {
     /// List the checks, and do nothing.
     #[arg(long, conflicts_with_all = ["pid", "dev", "policy", "all"])]
     list: bool,
-    /// Print JSON.
+    /// Print JSON instead of sentences.
     #[arg(long)]
     json: bool,
 }

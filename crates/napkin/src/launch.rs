@@ -12,7 +12,6 @@ use crate::failure::{Failure, say};
 /// The exit code of `env`, `timeout` and others for what is not the program's fault.
 const UNSTARTED: u8 = 125;
 
-/// Its arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Starts an unmodified program under a policy: its epoll contexts (and sockets, if the policy has

@@ -17,7 +17,7 @@ Examples:
   napkin completions zsh > ~/.zfunc/_napkin          (with fpath+=~/.zfunc before compinit)
   napkin completions fish > ~/.config/fish/completions/napkin.fish")]
 pub(crate) struct Completions {
-    /// The shell.
+    /// The shell to complete for.
     shell: Shell,
 }
 

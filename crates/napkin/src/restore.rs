@@ -9,7 +9,6 @@ use serde_json::json;
 use crate::apply::changed;
 use crate::failure::{Failure, print, print_json, say};
 
-/// Its arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Puts back what napkin apply, run and attach have changed and not put back themselves: what each

@@ -15,7 +15,6 @@ const WIDTH: usize = 80;
 const IN_CELL: usize = 1;
 const IN_LINE: usize = 6;
 
-/// Its arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A NAPI instance is what the kernel polls when packets have come: usually one

@@ -11,7 +11,6 @@ use napkin_watch::{EngineSource, LinuxSource, Source};
 use crate::failure::Failure;
 use crate::units;
 
-/// Its arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each line is a NAPI instance: what a device's queue is polled by. Rates are by the second.

@@ -27,7 +27,7 @@ const BACKLOG: usize = 4_096;
 /// The first four bytes of a file with times in nanoseconds, in this host's byte order.
 const MAGIC: u32 = 0xa1b2_3c4d;
 
-/// `LINKTYPE_ETHERNET`.
+/// `LINKTYPE_ETHERNET` of the pcap format.
 const ETHERNET: u32 = 1;
 
 /// A file that several queues write to.

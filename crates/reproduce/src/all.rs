@@ -17,7 +17,7 @@ pub struct Known {
     pub name: &'static str,
     /// The profile of its testbed.
     pub profile: &'static str,
-    /// Makes it.
+    /// Builds the experiment.
     pub make: fn() -> Box<dyn Reproduce>,
     /// The error of a profile over the rows that a fit may know.
     pub fit_error: Option<fn(&Profile) -> f64>,

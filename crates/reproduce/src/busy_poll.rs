@@ -65,7 +65,7 @@ const ESTIMATES: [Estimated; 4] = [
     ("\"p99\"", |row| row.p99_ns, |p| p.p99, |l| l.at.p99),
 ];
 
-/// One run.
+/// One run of the table: what is changed from row to row, and the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     config: String,
@@ -93,7 +93,7 @@ impl Point {
     }
 }
 
-/// The experiment.
+/// 2025: threaded busy poll against busy polling and interrupts, on AF_XDP.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BusyPoll;
 

@@ -16,7 +16,7 @@ use super::text::{Grid, TextColumn};
 pub struct Causes {
     /// Draws of each change.
     pub draws: u64,
-    /// The changes.
+    /// The changes tried, each with what it did to the rows.
     pub changes: Vec<Tried>,
     /// The rows that are off without any of them.
     pub rows: Vec<Missed>,
@@ -55,7 +55,7 @@ fn is_zero(count: &u64) -> bool {
 /// A row that is off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
-    /// Its name.
+    /// The row's name in the table.
     pub row: String,
     /// What it runs, in words.
     pub load: String,
@@ -72,7 +72,7 @@ pub struct Missed {
 /// A change that meets a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cure {
-    /// Its name.
+    /// The change's name, as [`Tried::name`].
     pub change: String,
     /// The draws in which it does.
     pub draws: u64,

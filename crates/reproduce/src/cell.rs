@@ -10,10 +10,10 @@ use napkin_measure::uncertainty::Interval;
 /// What a figure counts in. Published and modelled are always in the same unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
-    /// Nanoseconds.
+    /// A time in nanoseconds.
     #[serde(rename = "ns")]
     Ns,
-    /// Microseconds.
+    /// A time in microseconds.
     #[serde(rename = "us")]
     Us,
     /// Percent; differences are in points.
@@ -22,7 +22,7 @@ pub enum Unit {
     /// A rate a second.
     #[serde(rename = "/s")]
     PerS,
-    /// Events.
+    /// A number of events.
     #[serde(rename = "count")]
     Count,
     /// A quotient of two figures.
@@ -50,9 +50,9 @@ pub struct Estimate {
     pub value: f64,
     /// Lower end of the 95 % confidence interval of that mean; `None` for a single run.
     pub low: Option<f64>,
-    /// Upper end.
+    /// Upper end of it; `None` for a single run.
     pub high: Option<f64>,
-    /// Runs.
+    /// The runs that it is taken over, one a seed.
     pub runs: usize,
 }
 
@@ -88,7 +88,7 @@ impl Estimate {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Modelled {
-    /// A value.
+    /// The figure came out of every run.
     Value(Estimate),
     /// None, and why.
     Absent {
@@ -106,7 +106,7 @@ impl Modelled {
         }
     }
 
-    /// No value.
+    /// The figure cannot be had, for a reason in a few words.
     pub fn absent(why: &str) -> Modelled {
         Modelled::Absent { why: why.to_owned() }
     }
@@ -135,7 +135,7 @@ pub struct Cell {
     pub load_value: Option<f64>,
     /// What the figure is: `p99`, `achieved`, `CPU`.
     pub quantity: String,
-    /// Its unit.
+    /// What both figures below are in.
     pub unit: Unit,
     /// As published; `None` for a prediction that nobody has published.
     pub published: Option<f64>,

@@ -158,7 +158,7 @@ pub enum ReproduceError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     File {
-        /// The file.
+        /// The file that was to be read.
         path: PathBuf,
         /// The operating system's answer.
         source: std::io::Error,
@@ -182,7 +182,7 @@ pub struct Task<T> {
 /// A task that was run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run<T, O> {
-    /// The task.
+    /// What was asked for.
     pub task: Task<T>,
     /// What came out, or why nothing did.
     pub outcome: Result<O, String>,
@@ -252,7 +252,7 @@ pub trait Experiment: Sync {
     /// What the experiment is asked to show.
     fn verdicts(&self, cells: &[Cell]) -> Vec<Verdict>;
 
-    /// The plots.
+    /// The plots of a report: published and modelled in one.
     fn figures(&self, cells: &[Cell]) -> Vec<Figure>;
 
     /// What a reader should know before believing it, such as what was fitted to what.
@@ -263,7 +263,7 @@ pub trait Experiment: Sync {
 
 /// An experiment of any kind, as the command line sees it.
 pub trait Reproduce {
-    /// See [`Experiment::name`].
+    /// Its name on the command line: [`Experiment::name`].
     fn name(&self) -> &str;
 
     /// How many runs it takes.

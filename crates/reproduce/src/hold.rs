@@ -93,7 +93,7 @@ impl Mode {
     }
 }
 
-/// One run.
+/// One run of the table: what is changed from row to row, and the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     mode: Mode,
@@ -103,7 +103,7 @@ pub struct Point {
     window_s: f64,
 }
 
-/// The experiment.
+/// 2007: a flood ping under hold in polled mode.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Hold;
 

@@ -52,7 +52,7 @@ pub struct Point {
     change: Option<Change>,
 }
 
-/// The experiment.
+/// What a real kernel counted, poll by poll, against what the machine counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Kernel;
 

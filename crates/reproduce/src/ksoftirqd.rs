@@ -33,10 +33,10 @@ const QUICK_S: f64 = 0.3;
 /// What a figure is called.
 const DELIVERED: &str = "delivered";
 
-/// A curve.
+/// One kernel of the published plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Curve {
-    /// Linux 4.15-rc4.
+    /// The unpatched kernel, Linux 4.15-rc4.
     Master,
     /// The proposal, its mask included.
     AsPosted,
@@ -74,7 +74,7 @@ impl Curve {
     }
 }
 
-/// One run.
+/// One run of the table: what is changed from row to row, and the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     curve: Curve,
@@ -83,7 +83,7 @@ pub struct Point {
     window_s: f64,
 }
 
-/// The experiment.
+/// 2018: a UDP sink while network softirqs run in ksoftirqd.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ksoftirqd;
 

@@ -51,7 +51,7 @@ word! {
 word! {
     /// The `threaded` setting of the instance.
     Threaded ("0, 1 or 2") {
-        /// Softirq.
+        /// Polled in softirq.
         Off = "0",
         /// The instance's own thread.
         On = "1",
@@ -67,7 +67,7 @@ word! {
         Idle = "idle",
         /// The application, interrupted or polling by itself.
         App = "app",
-        /// ksoftirqd.
+        /// The CPU's ksoftirqd.
         Ksoftirqd = "ksoftirqd",
         /// The instance's thread.
         Kthread = "kthread",
@@ -114,7 +114,7 @@ impl PollHist {
         (of(false), of(true))
     }
 
-    /// All polls.
+    /// How many polls there were.
     pub fn polls(&self) -> u64 {
         self.0.values().sum()
     }
@@ -147,7 +147,7 @@ impl Field for PollHist {
 pub struct CountHist(pub BTreeMap<u32, u64>);
 
 impl CountHist {
-    /// All occurrences.
+    /// How many occurrences there were.
     pub fn count(&self) -> u64 {
         self.0.values().sum()
     }
@@ -228,7 +228,7 @@ table_row! {
         train_bursts: u32,
         /// Silence after a train.
         off_ns: u64,
-        /// Packets sent.
+        /// Packets that the generator sent.
         sent: u64,
         /// Packets that the application received.
         received: u64,
@@ -248,11 +248,11 @@ table_row! {
         udp_rcvbuferr: u64,
         /// Datagrams for which there was no socket.
         udp_noport: u64,
-        /// Receive interrupts.
+        /// Interrupts of the receive queue.
         rx_irqs: u64,
-        /// Transmit interrupts.
+        /// Interrupts of the transmit queue.
         tx_irqs: u64,
-        /// Polls.
+        /// Polls of the instance, by whomever.
         polls: u64,
         /// Polls that found nothing.
         polls_empty: u64,
@@ -289,13 +289,13 @@ table_row! {
         /// Latency from the send stamp to the return of the receive call: the smallest; all five are
         /// unknown where nothing was received.
         lat_min_ns: Option<u64>,
-        /// Median latency.
+        /// The 50th percentile of them.
         lat_p50_ns: Option<u64>,
-        /// 90th percentile.
+        /// The 90th percentile of them.
         lat_p90_ns: Option<u64>,
-        /// 99th percentile.
+        /// The 99th percentile of them.
         lat_p99_ns: Option<u64>,
-        /// The largest.
+        /// The largest of them.
         lat_max_ns: Option<u64>,
         /// Returns of `epoll_wait`.
         wait_returns: u64,

@@ -12,9 +12,9 @@ use napkin_measure::report::plot::{
 /// Where the groups of dots come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// The loads.
+    /// One group for each load.
     Load,
-    /// The quantities, such as percentiles.
+    /// One group for each quantity, such as a percentile.
     Quantity,
 }
 

@@ -62,13 +62,13 @@ table_row! {
         resp_size: String,
         /// Requests a second.
         qps: f64,
-        /// Median latency.
+        /// Median latency of a request, as published.
         p50_us: f64,
-        /// 90th percentile.
+        /// The 90th percentile of it.
         p90_us: f64,
-        /// 99th percentile.
+        /// The 99th percentile of it.
         p99_us: f64,
-        /// 99.9th percentile.
+        /// The 99.9th percentile of it.
         p99_9_us: f64,
     }
 }
@@ -82,13 +82,13 @@ table_row! {
         op_size: String,
         /// Operations a second: fixed, not measured.
         qps: f64,
-        /// Median latency.
+        /// Median latency of a request, as published.
         p50_us: f64,
-        /// 95th percentile.
+        /// The 95th percentile of it.
         p95_us: f64,
-        /// 99th percentile.
+        /// The 99th percentile of it.
         p99_us: f64,
-        /// 99.9th percentile.
+        /// The 99.9th percentile of it.
         p99_9_us: f64,
     }
 }
@@ -161,7 +161,7 @@ table_row! {
         bucket_lo_ns_incl: u64,
         /// First time beyond the bucket.
         bucket_hi_ns_excl: u64,
-        /// Calls.
+        /// Calls that took as long as that.
         count: u64,
         /// Their share of all calls.
         fraction_of_all: f64,
@@ -193,7 +193,7 @@ published! {
     irq_suspend: IrqSuspendRow = "irqsuspend_memcached.csv";
     /// The 20 rows of 2025: 4 configurations at 5 loads.
     busy_poll: BusyPollRow = "busypoll_xsk_rr.csv";
-    /// 2025's histogram.
+    /// 2025's histogram of how long `recvfrom` took.
     recvfrom: RecvfromRow = "xsk_recvfrom_hist.csv";
 }
 

@@ -146,7 +146,7 @@ impl PublishedFigures {
 /// Requests a second, about, of a server that is asked for as many as it answers.
 const MOST: f64 = 1.1e6;
 
-/// One run.
+/// One run of the table: what is changed from row to row, and the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     config: String,
@@ -156,7 +156,7 @@ pub struct Point {
     window_s: f64,
 }
 
-/// The experiment.
+/// 2024: memcached under IRQ suspension and what it is compared with.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Suspend;
 

@@ -111,7 +111,7 @@ fn rows() -> Result<Vec<Row>, TableError> {
     Ok(tcp_rr.chain(ssd).collect())
 }
 
-/// One run.
+/// One run of the table: what is changed from row to row, and the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     row: Row,
@@ -173,7 +173,8 @@ fn modelled(figures: &Figures, name: &str) -> f64 {
     nanoseconds.map_or(f64::NAN, |nanoseconds| nanoseconds as f64 / 1e3)
 }
 
-/// The experiment.
+/// 2020: request and response over TCP, and remote SSDs, polled by softirqs, threads and a
+/// workqueue.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ThreadedPolling;
 

@@ -17,7 +17,7 @@ pub struct Sink<S, W> {
     bytes: u64,
 }
 
-/// No work.
+/// The work of a sink that has none: the datagram is read and forgotten.
 pub fn discard<M>(_message: &M) {}
 
 impl<S: Exchange, W: FnMut(&S::Message)> Sink<S, W> {

@@ -17,9 +17,9 @@ pub enum Key {
     Escape,
     /// The key that deletes to the left.
     Backspace,
-    /// Arrow up.
+    /// The arrow up, of either cursor mode.
     Up,
-    /// Arrow down.
+    /// The arrow down, of either cursor mode.
     Down,
     /// A page up.
     PageUp,

@@ -231,7 +231,7 @@ impl Served {
         Ok(())
     }
 
-    /// Ends it.
+    /// Stops the engine, joins the threads that waited in it, and says what failed in one.
     fn stop(mut self) -> Result<(), BenchError> {
         self.end()
     }

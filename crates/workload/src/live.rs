@@ -16,7 +16,7 @@ use crate::options::Options;
 /// One run: a policy under a load, once.
 #[derive(Debug, Clone, Copy)]
 pub struct Trial<'a> {
-    /// The policy.
+    /// What is compared with the other policies.
     pub policy: &'a Policy,
     /// What is common to all runs.
     pub options: &'a Options,

@@ -24,7 +24,7 @@ pub enum PartialError {
     /// It cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The file to go on with.
         path: PathBuf,
         /// The operating system's answer.
         source: io::Error,
@@ -32,7 +32,7 @@ pub enum PartialError {
     /// It is no such file.
     #[error("{}:{line}: this is no line of an interrupted run: {why}", path.display())]
     Form {
-        /// The file.
+        /// The file to go on with.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -45,7 +45,7 @@ pub enum PartialError {
          anew without --resume", path.display()
     )]
     Other {
-        /// The file.
+        /// The file to go on with.
         path: PathBuf,
         /// In what they differ: `host.kernel`.
         what: String,
@@ -55,11 +55,8 @@ pub enum PartialError {
         ours: String,
     },
     /// Another process is at it.
-    #[error("{} is being written by another run", path.display())]
-    Busy {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} is being written by another run", .0.display())]
+    Busy(PathBuf),
 }
 
 /// The first line.
@@ -67,7 +64,7 @@ pub enum PartialError {
 struct Header {
     /// The version, with the commit where it is known.
     napkin: String,
-    /// `bench`, `reproduce`.
+    /// Which command it was: `bench`, `reproduce`.
     command: String,
     /// All that the figures depend on.
     plan: Value,
@@ -113,7 +110,7 @@ impl Partial {
     pub fn resume(mut self, path: &Path) -> Result<Partial, PartialError> {
         let io = |source| PartialError::Io { path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).append(true).open(path).map_err(io)?;
-        lock(&file).map_err(|_| PartialError::Busy { path: path.to_owned() })?;
+        lock(&file).map_err(|_| PartialError::Busy(path.to_owned()))?;
         let bytes = fs::read(path).map_err(io)?;
         let form = |line, why| PartialError::Form { path: path.to_owned(), line, why };
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
@@ -221,7 +218,7 @@ impl Partial {
                 }
             }
         }
-        Err(PartialError::Busy { path: self.folder.clone() })
+        Err(PartialError::Busy(self.folder.clone()))
     }
 
     /// The file to go on with, if there is one.
@@ -440,7 +437,7 @@ mod tests {
         assert_eq!(folder.files().len(), 2);
         let path = one.kept().unwrap().unwrap().to_owned();
         let busy = || new(&folder, &plan()).resume(&path);
-        assert!(matches!(busy(), Err(PartialError::Busy { .. })));
+        assert!(matches!(busy(), Err(PartialError::Busy(_))));
         drop(one);
         assert!(busy().is_ok());
     }

@@ -42,7 +42,7 @@ impl Ping {
         Ok(ping)
     }
 
-    /// Its process.
+    /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.0.as_ref().map_or(0, Child::id)
     }

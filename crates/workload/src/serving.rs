@@ -20,14 +20,14 @@ pub const DEVICE: &str = "bench0";
 /// Our address on it.
 pub const US: Address = Address::v4([2, 0, 0, 0, 0x77, 1], [10, 77, 0, 1], 24);
 
-/// The peer's.
+/// The address at the other end of the cable.
 pub const PEER: Address = Address::v4([2, 0, 0, 0, 0x77, 2], [10, 77, 0, 2], 24);
 
 /// An engine with one device, whose first CPU serves all queues and whose second, if there is one,
 /// is the application's.
 #[derive(Debug)]
 pub struct Serving {
-    /// The engine.
+    /// The running engine; it ends when this is dropped.
     pub engine: Engine,
     /// The stack on its device.
     pub stack: Arc<Stack>,

@@ -34,7 +34,7 @@ pub(super) enum MapKind {
 
 /// Entries are made when they are needed, not all at the start.
 const NO_PREALLOC: u32 = 1;
-/// `BPF_PROG_TYPE_TRACING`.
+/// `BPF_PROG_TYPE_TRACING` of linux/bpf.h.
 const TRACING: u32 = 26;
 /// What a program is attached to; the types of its arguments are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) enum Hook {
 
 /// Which helpers a program may use depends on its licence; this says that it is also under the GPL.
 const LICENSE: &CStr = c"Dual MIT/GPL";
-/// `BPF_LOG_LEVEL1`.
+/// `BPF_LOG_LEVEL1` of linux/bpf_verifier.h.
 const LOG: u32 = 1;
 const LOG_BYTES: usize = 64 << 10;
 

@@ -11,15 +11,15 @@ pub(super) struct Absent(pub(super) String);
 pub(super) struct Layout {
     /// The trace point after each poll.
     pub(super) napi_poll: u32,
-    /// `struct napi_struct`.
+    /// Fields of `struct napi_struct`.
     pub(super) napi: Napi,
-    /// `net_device.ifindex`
+    /// Offset of `net_device.ifindex`.
     pub(super) ifindex: i16,
-    /// `net_device.nd_net.net`
+    /// Offset of `net_device.nd_net.net`.
     pub(super) net: i16,
-    /// `net.ns.inum`
+    /// Offset of `net.ns.inum`.
     pub(super) inum: i16,
-    /// `task_struct.pid`
+    /// Offset of `task_struct.pid`.
     pub(super) pid: i16,
     /// What tells that a softirq receives.
     pub(super) softirq: Result<Softirq, Absent>,
@@ -55,9 +55,9 @@ pub(super) struct Softirq {
 pub(super) struct Timer {
     /// `struct napi_struct`'s number.
     pub(super) napi_struct: u32,
-    /// `napi_struct.timer`
+    /// Offset of `napi_struct.timer`.
     pub(super) within: i16,
-    /// `hrtimer.function`
+    /// Offset of `hrtimer.function`.
     pub(super) function: i16,
     /// The function of the instances' timers.
     pub(super) napi_watchdog: u32,
@@ -77,7 +77,7 @@ pub(super) struct Settings {
     pub(super) defer_hard_irqs: i16,
     pub(super) gro_flush_timeout: i16,
     pub(super) irq_suspend_timeout: i16,
-    /// `timer.node.expires`
+    /// Offset of `timer.node.expires`.
     pub(super) expires: i16,
 }
 

@@ -131,13 +131,13 @@ pub struct DevRecord {
     pub xdp_zc_max_segs: Option<u32>,
 }
 
-/// `enum netdev_queue_type`.
+/// Direction of a queue: `enum netdev_queue_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueKind {
-    /// Receive: `NETDEV_QUEUE_TYPE_RX`.
+    /// Receive queue, `NETDEV_QUEUE_TYPE_RX`.
     Rx,
-    /// Transmit: `NETDEV_QUEUE_TYPE_TX`.
+    /// Transmit queue, `NETDEV_QUEUE_TYPE_TX`.
     Tx,
 }
 

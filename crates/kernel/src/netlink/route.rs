@@ -37,9 +37,9 @@ const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFF_UP: u32 = 1;
 /// The address is used at once, and nobody is asked whether he has it (duplicate address detection).
 const IFA_F_NODAD: u8 = 2;
-/// `sizeof(struct ifinfomsg)`.
+/// Bytes of a `struct ifinfomsg`.
 const IFINFOMSG: usize = 16;
-/// `sizeof(struct ifaddrmsg)`.
+/// Bytes of a `struct ifaddrmsg`.
 const IFADDRMSG: usize = 8;
 
 /// A link, as `RTM_GETLINK` lists it.

@@ -150,7 +150,7 @@ pub enum Detail {
     /// What was set for the first time, and what failed.
     #[default]
     News,
-    /// Every event.
+    /// Also what was set already, and which programs started and ended.
     Everything,
 }
 

@@ -55,7 +55,7 @@ type Key = (Ns, u64);
 
 const LAST: Key = (NEVER, u64::MAX >> 16);
 
-/// The queue.
+/// All events that are due, the next one first.
 #[derive(Debug)]
 pub(crate) struct Events {
     wheel: Wheel<Event>,

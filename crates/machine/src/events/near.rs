@@ -26,7 +26,6 @@ pub(crate) struct Near {
 }
 
 impl Near {
-    /// Nothing ends.
     pub(crate) fn new() -> Self {
         let mut ends = [FIRST; PLACES];
         ends[1] = NEVER_ENDS;

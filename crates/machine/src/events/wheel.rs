@@ -49,7 +49,7 @@ impl<T> Ord for Far<T> {
     }
 }
 
-/// The queue.
+/// Events by time: the near ones in slots, the others in a heap.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
     /// Each in falling order, so that the next is the last.

@@ -59,7 +59,7 @@ pub(crate) struct Frame<'a> {
     pub(super) interrupted: Option<Segment>,
 }
 
-/// One CPU.
+/// What runs on a CPU: interrupts and softirqs on top of its current thread.
 #[derive(Debug)]
 pub(crate) struct Cpu<'a> {
     pub(crate) frames: Vec<Frame<'a>>,

@@ -78,7 +78,7 @@ impl History {
         self.next = (self.next + 1) % INTERVALS;
     }
 
-    /// The guess.
+    /// How long this idleness will last, guessed from the last intervals.
     fn typical(&self) -> Ns {
         let guess = self.pattern().unwrap_or_else(|| {
             let sum: u64 = self.intervals.iter().sum();

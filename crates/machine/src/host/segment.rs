@@ -8,13 +8,13 @@ use napkin_core::Ns;
 pub enum Use {
     /// Nothing to do.
     Idle = 0,
-    /// Hard interrupts.
+    /// Hard interrupts: their entry, handler and exit.
     Interrupt = 1,
     /// Softirqs on top of whatever ran.
     Softirq = 2,
     /// System calls, and the kernel's threads.
     System = 3,
-    /// User space.
+    /// Programs, outside of system calls.
     User = 4,
 }
 

@@ -331,7 +331,6 @@ impl NicQueue {
         std::mem::replace(&mut self.suspended, suspended) != suspended
     }
 
-    /// Its counts.
     #[inline]
     pub(crate) fn counts(&self) -> &QueueCounts {
         &self.counts

@@ -14,7 +14,6 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// These, untouched.
     pub(crate) fn new(all: Vec<NicQueue>) -> Self {
         Queues { all, touched: 0 }
     }

@@ -26,7 +26,7 @@ pub struct Written {
 /// A profile to be written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
-    /// Its name.
+    /// The name under which it will be found, and that of its file.
     pub name: String,
     /// What testbed it describes.
     pub about: String,

@@ -28,7 +28,7 @@ pub enum ProfileError {
     /// A file that cannot be read.
     #[error("{path}: the profile cannot be read: {reason}")]
     Unreadable {
-        /// The file.
+        /// Where it was looked for.
         path: String,
         /// What the operating system said, or the rule that the file breaks.
         reason: String,
@@ -147,7 +147,7 @@ pub enum Problem {
         given: String,
         /// What there is.
         words: &'static [&'static str],
-        /// The nearest.
+        /// The word that is spelled most like it, if one comes near.
         nearest: Option<&'static str>,
     },
     /// Infinite, or not a number.
@@ -155,7 +155,7 @@ pub enum Problem {
         /// What was given.
         given: String,
     },
-    /// Below zero.
+    /// A value below zero, which nothing in a profile can be.
     Negative {
         /// What was given.
         given: String,
@@ -164,14 +164,14 @@ pub enum Problem {
     TooSmall {
         /// What was given.
         given: String,
-        /// The least.
+        /// The smallest that the key takes, with its unit.
         least: String,
     },
     /// Above the most.
     TooLarge {
         /// What was given.
         given: String,
-        /// The most.
+        /// The largest that the key takes, with its unit.
         most: String,
     },
     /// A fraction where a whole number has to be.
@@ -190,9 +190,9 @@ pub enum Problem {
     },
     /// More queues than CPUs to poll them.
     QueuesBeyondCpus {
-        /// `nic.queues`.
+        /// What `nic.queues` says.
         queues: f64,
-        /// `processor.cpus`.
+        /// What `processor.cpus` says.
         cpus: f64,
     },
     /// A setting without `=`.

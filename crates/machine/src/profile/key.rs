@@ -22,7 +22,7 @@ const MANY: u32 = 1_000_000;
 /// A section of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Section {
-    /// Its name.
+    /// As it stands in brackets in a profile: `cost`.
     pub name: &'static str,
     /// Whether every profile has it; the others describe the program of one workload each.
     pub required: bool,
@@ -62,16 +62,16 @@ pub enum Takes {
     },
     /// A whole number.
     Count {
-        /// The smallest.
+        /// The smallest number accepted.
         min: u32,
-        /// The largest.
+        /// The largest number accepted.
         max: u32,
     },
     /// A plain number.
     Ratio {
-        /// The smallest.
+        /// The smallest number accepted.
         min: f64,
-        /// The largest.
+        /// The largest number accepted.
         max: f64,
     },
     /// A clock's frequency, 1 Hz to 1000 GHz.
@@ -88,7 +88,7 @@ impl Takes {
     /// A time that may be 0: the step is free, or does not exist on this host.
     pub const TIME: Takes = Takes::Time { min: 0.0 };
 
-    /// A switch.
+    /// A switch: 0 is `off`, 1 is `on`.
     pub const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
 
     /// The units that fit, the base unit first; one without a name where a plain number is meant.

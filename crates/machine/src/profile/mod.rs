@@ -163,7 +163,7 @@ impl Profile {
         self.schema
     }
 
-    /// Its name.
+    /// Its built-in name, or its file's without the extension.
     pub fn name(&self) -> &str {
         &self.name
     }

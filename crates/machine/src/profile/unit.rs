@@ -37,7 +37,7 @@ const fn fixed(name: &'static str, scale: f64) -> Unit {
     Unit { name, scale: Scale::Fixed(scale) }
 }
 
-/// No unit.
+/// Of plain numbers: none.
 pub(super) const PLAIN: &[Unit] = &[fixed("", 1.0)];
 
 /// Units of time; nanoseconds are the base.
@@ -67,7 +67,6 @@ pub(super) const SIZE: &[Unit] =
 pub(super) struct Amount {
     /// The number as written.
     pub(super) number: f64,
-    /// Its unit.
     pub(super) unit: Unit,
 }
 

@@ -14,7 +14,7 @@ pub struct Affinity {
 }
 
 impl Affinity {
-    /// One CPU.
+    /// That CPU alone.
     pub const fn pinned(cpu: u16) -> Self {
         Affinity { first: cpu, last: cpu }
     }
@@ -46,7 +46,7 @@ pub enum Role {
     Napi(u16),
     /// A worker of the shared pool.
     Worker,
-    /// An application's.
+    /// A thread of an application, whose [`Program`](crate::Program) it runs.
     Application,
 }
 

@@ -5,9 +5,7 @@ use crate::sched::id::ThreadId;
 /// Which threads they are.
 #[derive(Debug, Default)]
 pub(crate) struct KernelThreads {
-    /// By CPU.
     pub(super) ksoftirqds: Vec<ThreadId>,
-    /// By instance.
     pub(super) napi: Vec<ThreadId>,
     pub(super) workers: Vec<ThreadId>,
 }

@@ -90,7 +90,7 @@ impl RunQueue {
         present
     }
 
-    /// Context switches.
+    /// How often the CPU has changed its current thread.
     pub(crate) fn switches(&self) -> u64 {
         self.switches
     }

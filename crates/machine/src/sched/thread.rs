@@ -20,7 +20,7 @@ pub enum Act {
     Epoll {
         /// `None`: for ever.
         timeout: Option<Ns>,
-        /// `maxevents`.
+        /// Its argument `maxevents`.
         max_events: u32,
     },
     /// Waits in a receive call on its socket; [`Machine::events`] says how many frames came.
@@ -30,7 +30,7 @@ pub enum Act {
     },
     /// Sleeps until that time, or until [`Machine::wake_thread`].
     Sleep(Ns),
-    /// Ends.
+    /// Ends the thread, for good.
     Exit,
 }
 
@@ -63,7 +63,7 @@ impl ThreadPass<'_> {
     }
 }
 
-/// One thread.
+/// A thread of the kernel or of an application: who it is, what it is in, what it waits for.
 #[derive(Debug)]
 pub(crate) struct Thread<'a> {
     pub(crate) name: String,

@@ -22,7 +22,6 @@ pub struct Counted {
     pub(super) latency_ns: BTreeMap<String, u64>,
     /// CPU time of the sink, of ksoftirqd and of the instance's thread.
     cpu_ns: BTreeMap<String, u64>,
-    /// The window.
     window_ns: u64,
 }
 

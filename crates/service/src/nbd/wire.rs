@@ -17,7 +17,7 @@ pub(super) const REQUEST_HEADER: usize = 28;
 pub(super) const FIXED_NEWSTYLE: u16 = 1 << 0;
 pub(super) const NO_ZEROES: u16 = 1 << 1;
 
-/// Options.
+/// What a client may negotiate, `NBD_OPT_*`.
 pub(super) mod option {
     pub(in super::super) const EXPORT_NAME: u32 = 1;
     pub(in super::super) const ABORT: u32 = 2;
@@ -57,7 +57,7 @@ pub(super) mod can {
     pub(in super::super) const MULTI_CONN: u16 = 1 << 8;
 }
 
-/// Requests.
+/// What it may ask for in transmission, `NBD_CMD_*`.
 pub(super) mod command {
     pub(in super::super) const READ: u16 = 0;
     pub(in super::super) const WRITE: u16 = 1;
@@ -70,7 +70,7 @@ pub(super) mod command {
     pub(in super::super) const NO_HOLE: u16 = 1 << 1;
 }
 
-/// Structured replies.
+/// Chunks of structured replies, `NBD_REPLY_TYPE_*`.
 pub(super) mod chunk {
     /// The last of its request.
     pub(in super::super) const DONE: u16 = 1;
@@ -85,13 +85,13 @@ pub(super) fn u16_of(bytes: &[u8]) -> Option<(u16, &[u8])> {
     Some((u16::from_be_bytes(*number), rest))
 }
 
-/// See [`u16_of`].
+/// As [`u16_of`], four bytes.
 pub(super) fn u32_of(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let (number, rest) = bytes.split_first_chunk()?;
     Some((u32::from_be_bytes(*number), rest))
 }
 
-/// See [`u16_of`].
+/// As [`u16_of`], eight bytes.
 pub(super) fn u64_of(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (number, rest) = bytes.split_first_chunk()?;
     Some((u64::from_be_bytes(*number), rest))

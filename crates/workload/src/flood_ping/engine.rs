@@ -41,7 +41,7 @@ pub enum Client {
     },
 }
 
-/// The workload.
+/// One `ping -f` after the other: a closed loop of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FloodPing {
     /// The clients, each a load.
@@ -60,7 +60,7 @@ impl FloodPing {
         FloodPing { clients: vec![Client::Ping] }
     }
 
-    /// The control.
+    /// The control: an open loop faster than the ring can be drained.
     pub fn extreme() -> Client {
         Client::Extreme { per_second: 400_000, cost: 5 * MICROSECOND }
     }

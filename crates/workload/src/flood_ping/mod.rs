@@ -16,7 +16,7 @@ use crate::setting::{Given, Setting};
 use crate::workload::Workload;
 use crate::world::World;
 
-/// The workload.
+/// Round trips of `ping -f`, one at a time.
 pub(crate) struct FloodPing;
 
 const DEVICE: Setting = Setting {

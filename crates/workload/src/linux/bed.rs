@@ -27,7 +27,7 @@ const ORDER: [Setting; 4] = [
 /// A place for one run.
 #[derive(Debug)]
 pub struct Bed {
-    /// The namespaces.
+    /// Server and client, joined by a veth.
     pub pair: Pair,
     /// Counts polls; from the first on.
     pub counter: Counter,

@@ -32,9 +32,9 @@ const PREFIX: u8 = 24;
 /// The two namespaces.
 #[derive(Debug)]
 pub struct Pair {
-    /// The server's.
+    /// Where the server runs, and the policy is set.
     pub server: Namespace,
-    /// The client's.
+    /// Where the load comes from.
     pub client: Namespace,
 }
 

@@ -15,7 +15,7 @@ use super::perfetto::us;
 /// The events that one request may become in the file.
 const EVENTS: usize = 12;
 
-/// One request.
+/// The steps of one request, from its sending to its answer.
 #[derive(Debug, Clone)]
 struct Journey {
     flow: u32,

@@ -53,7 +53,7 @@ pub enum PlanError {
     /// It was asked to end.
     #[error("{interrupted}")]
     Interrupted {
-        /// By whom.
+        /// The signal, and when it came.
         interrupted: Interrupted,
         /// What was measured until then, if anything.
         report: Option<Box<Report>>,
@@ -75,16 +75,16 @@ impl PlanError {
     }
 }
 
-/// One run.
+/// One run: a workload on a host, under a policy and a load, with a seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Point<'a> {
-    /// The workload.
+    /// What is run.
     pub scenario: &'a dyn Scenario,
-    /// The host.
+    /// What the host, its card and its link are like.
     pub profile: &'a Profile,
-    /// The policy.
+    /// How the host delivers packets.
     pub policy: Policy,
-    /// The load.
+    /// How much is asked of it, in the workload's own form (`200k`).
     pub load: &'a str,
     /// Where all randomness comes from.
     pub seed: u64,
@@ -107,12 +107,12 @@ impl Point<'_> {
     }
 }
 
-/// A table.
+/// A table to be made: policies by loads, some repetitions each.
 #[derive(Debug, Clone)]
 pub struct Plan<'a> {
-    /// The workload.
+    /// What is run.
     pub scenario: &'a dyn Scenario,
-    /// The host.
+    /// What the host, its card and its link are like.
     pub profile: Profile,
     /// Where the profile was read: `built-in`, or a path.
     pub source: String,

@@ -17,7 +17,7 @@ use napkin_traffic::Histogram;
 pub struct Run<'p> {
     /// The host, its NIC, its link and the workload's constants.
     pub profile: &'p Profile,
-    /// The policy.
+    /// How the host delivers packets.
     pub policy: Policy,
     /// Where all randomness comes from.
     pub seed: u64,

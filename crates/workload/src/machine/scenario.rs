@@ -81,7 +81,7 @@ pub enum LoadError {
         bytes: u32,
         /// The rate that it needs.
         needed: String,
-        /// The profile.
+        /// The profile whose link it is.
         profile: String,
         /// The link's rate.
         rate: String,

@@ -12,7 +12,7 @@ use super::scenario::{LoadError, Scenario, per_second};
 /// Bytes of a frame on the wire.
 const BYTES: u32 = 64;
 
-/// The scenario.
+/// A workload for the tests of what is common to all: frames to a sink, about evenly spaced.
 #[derive(Debug)]
 pub(crate) struct StandIn;
 
@@ -105,7 +105,6 @@ pub(crate) fn text() -> String {
     lines.join("\n")
 }
 
-/// That profile.
 pub(crate) fn profile() -> Profile {
     Profile::parse(crate::schema(), &text(), "stand-in").unwrap_or_else(|error| panic!("{error}"))
 }

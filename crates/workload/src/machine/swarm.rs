@@ -21,15 +21,15 @@ use crate::interrupt::Interrupt;
 pub struct Summary {
     /// Seeds that ran.
     pub seeds: u64,
-    /// Virtual time.
+    /// Virtual time of all seeds together.
     pub virtual_ns: u64,
     /// Events and steps.
     pub steps: u64,
-    /// Frames.
+    /// Frames that were sent in them.
     pub frames: u64,
     /// Faults that fell.
     pub faults: u64,
-    /// Real time.
+    /// Time on the wall.
     pub elapsed: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Summary {
         if minutes > 0.0 { of / minutes } else { 0.0 }
     }
 
-    /// Virtual hours.
+    /// The virtual time, in hours.
     pub fn virtual_hours(&self) -> f64 {
         self.virtual_ns as f64 / 3.6e12
     }

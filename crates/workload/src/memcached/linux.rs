@@ -33,7 +33,7 @@ const PORT: u16 = 11_211;
 /// Longest that memcached may take to listen.
 const START: Duration = Duration::from_secs(5);
 
-/// The workload.
+/// A real memcached in one namespace, and the load generator in another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Memcached {
     /// What is asked of it, each a load.

@@ -15,7 +15,7 @@ use crate::setting::{Given, Setting, up_to};
 use crate::workload::Workload;
 use crate::world::World;
 
-/// The workload.
+/// A memcached and its clients.
 pub(crate) struct Memcached;
 
 const CONNECTIONS: Setting = Setting {

@@ -40,7 +40,7 @@ const LATE: Ns = 2_000 * MILLISECOND;
 /// What happens to the sink meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Event {
-    /// Nothing.
+    /// It only receives.
     #[default]
     None,
     /// It computes for 50 ms after its 150th datagram.
@@ -64,14 +64,14 @@ const CYCLE: Ns = 50 * MILLISECOND;
 /// How the sink waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wait {
-    /// In `epoll_wait`.
+    /// In `epoll_wait`, under its context's parameters.
     #[default]
     Epoll,
     /// In a blocking receive call.
     Receive,
 }
 
-/// One scenario.
+/// What of a row of the table is set before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scenario {
     /// The receiving instance's settings.
@@ -106,9 +106,9 @@ pub struct Observed {
     pub wait_returns: u64,
     /// Returns by the number of events.
     pub events: BTreeMap<u32, u64>,
-    /// Receive interrupts.
+    /// Interrupts of the receive queue.
     pub rx_interrupts: u64,
-    /// Transmit interrupts.
+    /// Interrupts of the transmit queue.
     pub tx_interrupts: u64,
     /// Runs of the network receive softirq.
     pub net_rx: u64,

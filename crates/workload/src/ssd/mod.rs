@@ -14,7 +14,7 @@ use crate::setting::{Given, Setting, up_to};
 use crate::workload::Workload;
 use crate::world::World;
 
-/// The workload.
+/// Remote SSD operations at a fixed rate.
 pub(crate) struct Ssd;
 
 /// The form of a load of operations.

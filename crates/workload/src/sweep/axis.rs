@@ -19,7 +19,7 @@ pub enum Parameter {
     PolicyKey(&'static str),
     /// The load, in the workload's form.
     Load,
-    /// The seed.
+    /// The seed of the run.
     Seed,
     /// A draw of all fitted and assumed constants of the profile; 0 is the profile as it is.
     Draw,
@@ -76,13 +76,13 @@ impl fmt::Display for Parameter {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AxisError {
-    /// Without `=`.
+    /// There is no `=` between name and values.
     #[error("--vary '{0}' has no '=': give NAME=VALUE,VALUE, as in load=200000,400000")]
     NoEquals(String),
     /// Without a value, or with an empty one.
     #[error("--vary {0} has an empty value: give NAME=VALUE,VALUE, as in load=200000,400000")]
     Empty(String),
-    /// No parameter.
+    /// The name of no parameter.
     #[error(
         "--vary {name}: nothing is called so{}; it is policy, load, seed, draw, a key of a policy \
          (napkin policies) or a constant of the profile (napkin profile show)",
@@ -100,9 +100,9 @@ pub enum AxisError {
     /// A value stands twice.
     #[error("--vary {name}: '{value}' stands twice")]
     Twice {
-        /// The parameter.
+        /// The parameter that it is given for.
         name: String,
-        /// The value.
+        /// The value that is given again.
         value: String,
     },
 }

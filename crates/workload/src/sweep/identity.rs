@@ -18,7 +18,7 @@ pub(super) struct Identity {
     pub(super) points: u64,
     /// Sixteen digits, as `sweep`, without the values of its points.
     pub(super) settings: String,
-    /// The program.
+    /// Version of the program that made it.
     pub(super) version: String,
     /// Which part is run; `None` for all of it.
     pub(super) shard: Option<Shard>,

@@ -35,7 +35,7 @@ pub enum MergeError {
     /// Two files are of different sweeps, or one of them was changed.
     #[error("{} and {} do not fit together: {why}", one.display(), other.display())]
     Unfit {
-        /// A file.
+        /// The first of the files that were given.
         one: PathBuf,
         /// The one that differs.
         other: PathBuf,
@@ -45,7 +45,7 @@ pub enum MergeError {
     /// Points are missing.
     #[error("{missing} of {points} points are missing ({which}): {why}")]
     Missing {
-        /// How many.
+        /// Points that stand in no file.
         missing: u64,
         /// Of how many.
         points: u64,

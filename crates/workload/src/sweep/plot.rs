@@ -44,7 +44,7 @@ pub enum PlotError {
         option: &'static str,
         /// What was asked for.
         name: String,
-        /// The file.
+        /// The sweep's file that has no such column.
         path: PathBuf,
         /// The nearest that there is.
         nearest: Option<String>,

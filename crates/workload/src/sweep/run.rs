@@ -25,7 +25,7 @@ use napkin_measure::report::{Figures, length};
 /// A sweep of one workload.
 #[derive(Debug, Clone)]
 pub struct Sweep<'a> {
-    /// The workload.
+    /// What is run at every point.
     pub scenario: &'a dyn Scenario,
     /// The host, before a point changes it.
     pub profile: Profile,
@@ -78,7 +78,7 @@ pub enum SweepError {
     /// A window that makes no sense.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The file.
+    /// What is wrong with the sweep's file.
     #[error(transparent)]
     Sheet(#[from] SheetError),
     /// It was asked to end before it knew what it would take.

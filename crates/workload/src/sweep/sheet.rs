@@ -22,15 +22,12 @@ use napkin_measure::report::file;
 #[non_exhaustive]
 pub enum SheetError {
     /// It is there already.
-    #[error("{} is there already: go on with it with --resume, or name another file", path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} is there already: go on with it with --resume, or name another file", .0.display())]
+    Exists(PathBuf),
     /// It is no sheet of this program.
     #[error("{}:{line}: this is no line of a sweep: {why}; name another file", path.display())]
     Form {
-        /// The file.
+        /// The sweep's file, by the name that was given.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -43,7 +40,7 @@ pub enum SheetError {
          program have changed: name another file", path.display()
     )]
     Other {
-        /// The file.
+        /// The sweep's file, by the name that was given.
         path: PathBuf,
         /// What it holds.
         theirs: String,
@@ -54,21 +51,15 @@ pub enum SheetError {
     #[error("--resume goes on with a file: standard output has none; name one with --out FILE")]
     Stdout,
     /// Another process is at it.
-    #[error("{} is being written by another sweep", path.display())]
-    Busy {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} is being written by another sweep", .0.display())]
+    Busy(PathBuf),
     /// Its last line is half a line.
-    #[error("{} was not finished: it ends in the middle of a line; go on with it with --resume", path.display())]
-    Unfinished {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} was not finished: it ends in the middle of a line; go on with it with --resume", .0.display())]
+    Unfinished(PathBuf),
     /// It cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The sweep's file, by the name that was given.
         path: PathBuf,
         /// The operating system's answer.
         source: io::Error,
@@ -128,7 +119,7 @@ pub(super) fn point(path: &Path, line: usize, record: &StringRecord) -> Result<u
 /// Keeps every other process out, until the file is closed.
 fn lock(path: &Path, file: &File) -> Result<(), SheetError> {
     rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| SheetError::Busy { path: path.to_owned() })
+        .map_err(|_| SheetError::Busy(path.to_owned()))
 }
 
 impl Sheet {
@@ -151,7 +142,7 @@ impl Sheet {
         }
         let there = path.exists();
         if there && !resume {
-            return Err(SheetError::Exists { path: path.to_owned() });
+            return Err(SheetError::Exists(path.to_owned()));
         }
         let file =
             OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
@@ -413,7 +404,7 @@ mod tests {
         let path = folder.0.join("a.csv");
         drop(begun(&path));
         let before = fs::read(&path).unwrap();
-        assert!(matches!(open(&path, "id", false), Err(SheetError::Exists { .. })));
+        assert!(matches!(open(&path, "id", false), Err(SheetError::Exists(_))));
         let error = open(&path, "other", true).unwrap_err();
         assert!(error.to_string().contains("holds another sweep: sweep id, point 2"), "{error}");
         let mut sheet = open(&path, "id", true).unwrap();
@@ -445,7 +436,7 @@ mod tests {
         let place = |values: &[String]| values[0].parse::<u64>().ok().map(|load| load / 50);
         let sheet = Sheet::open(&path, &grown, true, place).unwrap();
         assert_eq!(sheet.done, BTreeSet::from([0, 4]));
-        assert!(matches!(Sheet::open(&path, &grown, true, place), Err(SheetError::Busy { .. })));
+        assert!(matches!(Sheet::open(&path, &grown, true, place), Err(SheetError::Busy(_))));
         drop(sheet);
         let mut reader = csv::Reader::from_path(&path).unwrap();
         let rows: Vec<Vec<String>> = reader
@@ -467,7 +458,7 @@ mod tests {
         let folder = Folder::new("busy");
         let path = folder.0.join("a.csv");
         let sheet = begun(&path);
-        assert!(matches!(open(&path, "id", true), Err(SheetError::Busy { .. })));
+        assert!(matches!(open(&path, "id", true), Err(SheetError::Busy(_))));
         drop(sheet);
         assert!(open(&path, "id", true).is_ok());
     }

@@ -21,7 +21,7 @@ impl Table {
         let io = |source| SheetError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared)
-            .map_err(|_| SheetError::Busy { path: path.to_owned() })?;
+            .map_err(|_| SheetError::Busy(path.to_owned()))?;
         let bytes = fs::read(path).map_err(io)?;
         let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&bytes[..]);
         let mut records = reader.records().enumerate();
@@ -36,7 +36,7 @@ impl Table {
         sheet::check_header(path, &header)?;
         // Only now is it known to be one that can be gone on with.
         if bytes.last() != Some(&b'\n') {
-            return Err(SheetError::Unfinished { path: path.to_owned() });
+            return Err(SheetError::Unfinished(path.to_owned()));
         }
         let mut rows = Vec::new();
         while let Some(record) = next() {

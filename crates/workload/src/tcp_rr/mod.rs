@@ -12,7 +12,7 @@ use crate::setting::{Given, Setting, up_to};
 use crate::workload::Workload;
 use crate::world::World;
 
-/// The workload.
+/// Request and response over TCP, one outstanding on each flow.
 pub(crate) struct TcpRr;
 
 /// The form of a load.

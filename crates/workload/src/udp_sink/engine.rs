@@ -51,7 +51,7 @@ pub enum Offered {
     AfterSoftirq,
 }
 
-/// The workload.
+/// A receiver on the engine, and a source inside the queue that does not wait for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UdpSink {
     /// What it is offered, each a load.

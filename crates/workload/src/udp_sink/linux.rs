@@ -28,7 +28,7 @@ const DATAGRAM: usize = 64;
 /// How long the sink waits before it looks whether it is over.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The workload.
+/// A receiver in one namespace, and a sender in another that does not wait for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UdpSink {
     /// Datagrams a second, each a load; `None` for as many as the sender can send.

@@ -17,7 +17,7 @@ use crate::workload::Workload;
 use crate::world::World;
 use engine::{Offered, Waits};
 
-/// The workload.
+/// Datagrams to one receiver, up to more than it can take.
 pub(crate) struct UdpSink;
 
 const SETTINGS: [Setting; 5] = [

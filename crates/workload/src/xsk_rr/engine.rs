@@ -52,7 +52,7 @@ pub const PACES: [Pace; 5] = [
     Pace { name: 25_000, period: 40 * MICROSECOND, delay: 38 * MICROSECOND },
 ];
 
-/// The workload.
+/// Two ends that exchange frames at a fixed pace, on synthetic queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XskRr {
     /// The paces, each a load.

@@ -14,7 +14,7 @@ use crate::workload::Workload;
 use crate::world::World;
 use engine::{PACES, Pace};
 
-/// The workload.
+/// Requests and answers on AF_XDP rings, at a fixed pace.
 pub(crate) struct XskRr;
 
 const SETTINGS: [Setting; 2] = [

@@ -23,12 +23,12 @@ enum At {
     Received,
 }
 
-/// The program.
+/// `ping`, flooding or paced: sends a request, waits for the answer, and sends the next.
 #[derive(Debug)]
 pub(super) struct Ping {
     /// The flow on which it sends and is answered.
     pub flow: u32,
-    /// Its socket.
+    /// Where the answers are delivered.
     pub socket: u32,
     /// Its own work on a request and its answer.
     pub work: Ns,

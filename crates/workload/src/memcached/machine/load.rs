@@ -136,7 +136,7 @@ impl Receive {
     }
 }
 
-/// The clients.
+/// The load generator: all connections of all client machines.
 #[derive(Debug)]
 pub(super) struct Mutilate {
     connections: Vec<Connection>,

@@ -25,7 +25,7 @@ enum At {
     Worked(Packet),
 }
 
-/// The worker.
+/// A worker thread of memcached: waits, reads a request, works, answers.
 #[derive(Debug)]
 pub(super) struct Memcached {
     work: Ns,

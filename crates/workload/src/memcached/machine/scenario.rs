@@ -19,7 +19,7 @@ use napkin_machine::profile::Profile;
 /// outstanding ever gets.
 const SOCKET: u32 = 16;
 
-/// The set-up.
+/// How many queues, clients and connections there are, and how much they ask.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setup {
     /// Receive queues, and workers.
@@ -28,7 +28,7 @@ pub struct Setup {
     pub connections: u32,
     /// Client machines; the first one measures.
     pub machines: u32,
-    /// The load.
+    /// Requests of all clients together.
     pub rate: Rate,
 }
 

@@ -22,7 +22,7 @@ struct Operation {
     meant: Ns,
 }
 
-/// The clients.
+/// The hosts that read and write the disks, at a fixed rate.
 #[derive(Debug)]
 pub(super) struct Ssd {
     connections: u32,

@@ -16,7 +16,7 @@ use napkin_traffic::Rng;
 /// Packets that a receive buffer holds.
 const SOCKET: u32 = 65_536;
 
-/// The set-up.
+/// How many connections there are, and what an operation is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setup {
     /// Connections; the document does not say how many there were.

@@ -17,7 +17,7 @@ use napkin_traffic::Rng;
 /// Packets that a receive buffer holds: a request's.
 const SOCKET: u32 = 4096;
 
-/// The set-up.
+/// How many flows there are, and what a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     /// Flows, each with one request outstanding.

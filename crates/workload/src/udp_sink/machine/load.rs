@@ -11,7 +11,7 @@ use napkin_machine::{Client, Kind, Machine, Packet};
 use crate::machine::frame::FRAME;
 use napkin_traffic::Rng;
 
-/// The generator.
+/// A packet generator that sends at its rate, whatever becomes of the frames.
 #[derive(Debug)]
 pub struct Pktgen {
     flow: u32,

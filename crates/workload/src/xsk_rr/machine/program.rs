@@ -137,7 +137,7 @@ impl Tally {
 pub(super) struct End {
     /// The socket that is its receive ring.
     pub ring: u32,
-    /// Its queue.
+    /// The queue through which it sends.
     pub queue: u16,
     /// The flow that leads to the other end.
     pub to: u32,
@@ -213,7 +213,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// A client's.
+    /// The receiver of the end that measures.
     pub(super) fn client(end: End, kick: Kick, delay: Ns) -> Receiver {
         let (call, answering) = (Call::No, Call::No);
         let (answers, working) = (None, None);
