@@ -255,11 +255,6 @@ impl ApplicationPolicy {
         self.socket_busy_poll_usecs != 0
     }
 
-    /// Frames a pass of a receive call, with the default in the place of 0.
-    pub const fn effective_socket_budget(&self) -> u16 {
-        effective_budget(self.socket_busy_poll_budget)
-    }
-
     /// Whether setting the budget needs `CAP_NET_ADMIN`: any does, as the kernel lets nobody else
     /// raise one, and a new socket's is 0 (`sk_setsockopt`).
     pub const fn needs_budget_privilege(&self) -> bool {

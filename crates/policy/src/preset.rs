@@ -259,7 +259,6 @@ mod tests {
         assert_eq!(threaded.instance.defer_hard_irqs, 100);
         assert_eq!(threaded.instance.threaded, Threaded::BusyPoll);
         assert_eq!(inline.application.socket_busy_poll_usecs, 400);
-        assert_eq!(inline.application.effective_socket_budget(), 8);
         assert_eq!(inline.application.socket_poller, SocketPoller::Inline);
         assert_eq!(separate.application.socket_poller, SocketPoller::Separate);
         assert_eq!(separate.instance, inline.instance);
