@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use napkin_core::{Counts, CpuCounts, CpuId, Disable, Enable, Id, check};
-use napkin_nic::{PacketQueue, QueueCounts};
+use napkin_nic::PacketQueue;
 use napkin_policy::{CpuPolicy, InstancePolicy};
 use napkin_stack::Stack;
 
@@ -16,6 +16,7 @@ use crate::config::{Contexts, EngineConfig, EngineError};
 use crate::contexts;
 use crate::cpu::EngineCpu;
 use crate::drive;
+use crate::napi_info::NapiInfo;
 use crate::napi_threads::{self, NapiThreads, SpawnContext, ThreadTid};
 use crate::port::Port;
 use crate::refusals::Refusals;
@@ -36,38 +37,6 @@ pub struct Engine {
     changes: Mutex<NapiThreads>,
     seats: Box<[ThreadTid]>,
     refusals: Refusals,
-}
-
-/// One instance, as `napi-get` shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NapiInfo {
-    /// NAPI ID, unique in the engine.
-    pub id: u32,
-    /// Its device's name.
-    pub device: String,
-    /// Its device's number, from 1.
-    pub ifindex: u32,
-    /// The queue's index among those of its direction, from 0.
-    pub queue: usize,
-    /// The engine's CPU that serves it.
-    pub cpu: u16,
-    /// The id of its thread, if it has one.
-    pub pid: Option<i32>,
-    /// Its queue's device has gone for good: nothing will come any more unless the queue is
-    /// [replaced](Engine::replace_queue).
-    pub gone: bool,
-    /// Its settings as they are now.
-    pub settings: InstancePolicy,
-    /// Frames that a poll outside busy polling may take.
-    pub weight: u16,
-    /// How many epoll contexts suspend its interrupts.
-    pub suspending: u32,
-    /// What happened on it.
-    pub counts: Counts,
-    /// What its device counted.
-    pub queue_counts: QueueCounts,
-    /// System calls made to mask and unmask its interrupt.
-    pub line_calls: u64,
 }
 
 impl Engine {

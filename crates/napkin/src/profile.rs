@@ -219,15 +219,12 @@ fn find_constants(
         Some(asked) => find(asked),
         None => ALL.iter().find(|known| known.profile == profile.name()),
     };
-    let with_rows = || {
-        let named = ALL.iter().filter(|known| known.fit_error.is_some()).map(|known| known.name);
-        named.collect::<Vec<_>>().join(", ")
-    };
-    let Some((known, fit_error)) = known.and_then(|known| Some((known, known.fit_error?))) else {
+    let Some(known) = known else {
+        let names: Vec<&str> = ALL.iter().map(|known| known.name).collect();
         return Err(Failure::Usage(format!(
             "no experiment to fit '{}' to: give --experiment with one of {}",
             profile.name(),
-            with_rows()
+            names.join(", ")
         )));
     };
     if profile.fitted_here().count() == 0 {
@@ -240,7 +237,7 @@ fn find_constants(
         None => std::fs::read_to_string(name)
             .map_err(|error| Failure::of(format!("{name}: {error}")))?,
     };
-    let fitted = fit(&profile, &fit_error, options, |round| {
+    let fitted = fit(&profile, &known.fit_error, options, |round| {
         if !quiet {
             let step = round.step * 100.0;
             say(&format!(

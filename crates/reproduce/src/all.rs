@@ -3,7 +3,7 @@
 use napkin_machine::profile::Profile;
 
 use super::busy_poll::{self, BusyPoll};
-use super::experiment::Reproduce;
+use super::experiment::{Experiment, Reproduce};
 use super::hold::{self, Hold};
 use super::kernel::{self, Kernel};
 use super::ksoftirqd::{self, Ksoftirqd};
@@ -20,47 +20,22 @@ pub struct Known {
     /// Builds the experiment.
     pub make: fn() -> Box<dyn Reproduce>,
     /// The error of a profile over the rows that a fit may know.
-    pub fit_error: Option<fn(&Profile) -> f64>,
+    pub fit_error: fn(&Profile) -> f64,
+}
+
+const fn known<E: Experiment + Default + 'static>(fit_error: fn(&Profile) -> f64) -> Known {
+    let make = || -> Box<dyn Reproduce> { Box::new(E::default()) };
+    Known { name: E::ABOUT.name, profile: E::ABOUT.profile, make, fit_error }
 }
 
 /// All of them, in the order of their years.
 pub const ALL: &[Known] = &[
-    Known {
-        name: "2007",
-        profile: "desktop-2007",
-        make: || Box::new(Hold),
-        fit_error: Some(hold::fit_error),
-    },
-    Known {
-        name: "2018",
-        profile: "qemu-2018",
-        make: || Box::new(Ksoftirqd),
-        fit_error: Some(ksoftirqd::fit_error),
-    },
-    Known {
-        name: "2020",
-        profile: "xeon-56",
-        make: || Box::new(ThreadedPolling),
-        fit_error: Some(threaded::fit_error),
-    },
-    Known {
-        name: "2024",
-        profile: suspend::PROFILE,
-        make: || Box::new(Suspend),
-        fit_error: Some(suspend::fit_error),
-    },
-    Known {
-        name: "2025",
-        profile: "xsk-2025",
-        make: || Box::new(BusyPoll),
-        fit_error: Some(busy_poll::fit_error),
-    },
-    Known {
-        name: "kernel",
-        profile: kernel::PROFILE,
-        make: || Box::new(Kernel),
-        fit_error: Some(kernel::fit_error),
-    },
+    known::<Hold>(hold::fit_error),
+    known::<Ksoftirqd>(ksoftirqd::fit_error),
+    known::<ThreadedPolling>(threaded::fit_error),
+    known::<Suspend>(suspend::fit_error),
+    known::<BusyPoll>(busy_poll::fit_error),
+    known::<Kernel>(kernel::fit_error),
 ];
 
 /// The experiment of that name.

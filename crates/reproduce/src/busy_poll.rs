@@ -9,7 +9,7 @@ use napkin_workload::machine::run;
 use napkin_workload::xsk_rr::machine as xsk_rr;
 
 use super::cell::{Cell, Modelled, Unit};
-use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
+use super::experiment::{About, Experiment, Options, ReproduceError, Run, Task};
 use super::null::{self, NullModel};
 use super::plot::{self, Figure, Group};
 use super::published::{self, BusyPollRow, RecvfromRow};
@@ -227,28 +227,19 @@ impl Experiment for BusyPoll {
     type Task = Point;
     type Outcome = Figures;
 
-    fn name(&self) -> &str {
-        "2025"
-    }
-
-    fn title(&self) -> &str {
-        "Threaded busy poll (2025): round trips over AF_XDP"
-    }
-
-    fn about(&self) -> &str {
-        "A client sends frames at a fixed rate from a thread of its own, and another thread receives the \
+    const ABOUT: About = About {
+        name: "2025",
+        title: "Threaded busy poll (2025): round trips over AF_XDP",
+        profile: PROFILE,
+        about: "A client sends frames at a fixed rate from a thread of its own, and another thread receives the \
          replies and is busy for a while after each; the server answers inline. Both hosts are modelled, \
          under the same policy, with a CPU for each thread.\n\n\
          The document's percentiles are none: for each p the tool takes a truncating mean of the fastest \
          p % of the samples, over buckets of 100 ns, and each figure cuts the histogram that the next one \
          reads. The modelled figures are taken in the same way; the true percentile stands beside them.\n\n\
          The rates are the document's names: 12000/s is a period of 80 us, 25000/s one of 40, 32000/s one \
-         of 31 and 125000/s one of 8, so each row with a delay leaves one or two microseconds of slack."
-    }
-
-    fn profiles(&self) -> Vec<String> {
-        vec![PROFILE.to_owned()]
-    }
+         of 31 and 125000/s one of 8, so each row with a delay leaves one or two microseconds of slack.",
+    };
 
     fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
         let profile = options.host(PROFILE)?;

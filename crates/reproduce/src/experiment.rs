@@ -188,6 +188,20 @@ pub struct Run<T, O> {
     pub outcome: Result<O, String>,
 }
 
+/// What an experiment is called, and what was done in it.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    /// Its name on the command line: `2007`, `kernel`.
+    pub name: &'static str,
+    /// A line for a heading.
+    pub title: &'static str,
+    /// The profile of the host that it runs on.
+    pub profile: &'static str,
+    /// How the published figures were taken, and how the modelled ones are: a paragraph or more, for a
+    /// reader who has not read the proposal.
+    pub about: &'static str,
+}
+
 /// A published experiment.
 pub trait Experiment: Sync {
     /// What a task runs: a policy under a load, a scenario.
@@ -196,18 +210,8 @@ pub trait Experiment: Sync {
     /// is read back from there when an interrupted reproduction goes on.
     type Outcome: Serialize + DeserializeOwned + Send;
 
-    /// Its name on the command line: `2007`, `kernel`.
-    fn name(&self) -> &str;
-
-    /// A line for a heading.
-    fn title(&self) -> &str;
-
-    /// How the published figures were taken, and how the modelled ones are: a paragraph or more, for a
-    /// reader who has not read the proposal.
-    fn about(&self) -> &str;
-
-    /// The host profiles that it runs on, by name.
-    fn profiles(&self) -> Vec<String>;
+    /// Which experiment it is.
+    const ABOUT: About;
 
     /// The tasks, the longest first where it is known: the order in which they start.
     ///
@@ -263,7 +267,7 @@ pub trait Experiment: Sync {
 
 /// An experiment of any kind, as the command line sees it.
 pub trait Reproduce {
-    /// Its name on the command line: [`Experiment::name`].
+    /// Its name on the command line: [`About::name`].
     fn name(&self) -> &str;
 
     /// How many runs it takes.
@@ -300,7 +304,7 @@ pub trait Reproduce {
 
 impl<E: Experiment> Reproduce for E {
     fn name(&self) -> &str {
-        Experiment::name(self)
+        E::ABOUT.name
     }
 
     fn size(&self, options: &Options) -> Result<u64, ReproduceError> {
@@ -317,7 +321,7 @@ impl<E: Experiment> Reproduce for E {
         partial: &mut Partial,
     ) -> Result<Reproduction, ReproduceError> {
         let tasks = self.plan(options)?;
-        let name = Experiment::name(self);
+        let name = E::ABOUT.name;
         let mut line = progress(tasks.len() as u64);
         let runs = run_all(self, name, tasks, options, &mut line, interrupt, partial);
         drop(line);
@@ -353,10 +357,10 @@ impl<E: Experiment> Reproduce for E {
             ));
         }
         Ok(Reproduction {
-            experiment: Experiment::name(self).to_owned(),
-            title: self.title().to_owned(),
-            about: self.about().to_owned(),
-            profiles: self.profiles(),
+            experiment: E::ABOUT.name.to_owned(),
+            title: E::ABOUT.title.to_owned(),
+            about: E::ABOUT.about.to_owned(),
+            profiles: vec![E::ABOUT.profile.to_owned()],
             quick: options.quick,
             notes,
             verdicts,
@@ -405,7 +409,7 @@ fn trials<E: Experiment>(
     if tasks.is_empty() {
         return Ok(Some(Vec::new()));
     }
-    let name = format!("{} causes", Experiment::name(experiment));
+    let name = format!("{} causes", E::ABOUT.name);
     let mut line = progress(tasks.len() as u64);
     let runs = run_all(experiment, &name, tasks, options, &mut line, interrupt, partial);
     let whole = runs.iter().all(|run| !matches!(&run.outcome, Err(why) if why == NOT_RUN));
@@ -424,7 +428,7 @@ fn draws<E: Experiment>(
     for draw in 0..options.uncertainty {
         let options = options.drawn(draw);
         let tasks = experiment.plan(&options)?;
-        let name = format!("{} draw {draw}", Experiment::name(experiment));
+        let name = format!("{} draw {draw}", E::ABOUT.name);
         let mut line = progress(tasks.len() as u64);
         let runs = run_all(experiment, &name, tasks, &options, &mut line, interrupt, partial);
         if runs.iter().any(|run| matches!(&run.outcome, Err(why) if why == NOT_RUN)) {

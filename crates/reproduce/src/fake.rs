@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Modelled, Unit};
-use super::experiment::{Experiment, Options, Reproduce, ReproduceError, Run, Task};
+use super::experiment::{About, Experiment, Options, Reproduce, ReproduceError, Run, Task};
 use super::json::Reproduction;
 use super::plot::{self, Figure};
 use super::verdict::{self, Verdict};
@@ -16,8 +16,6 @@ pub(super) struct Fake {
     pub(super) fails: Option<&'static str>,
     /// The task that panics.
     pub(super) panics: Option<&'static str>,
-    /// A name for it; empty for `x`.
-    pub(super) title: &'static str,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,21 +38,12 @@ impl Experiment for Fake {
     type Task = (&'static str, f64, f64);
     type Outcome = Outcome;
 
-    fn name(&self) -> &str {
-        "fake"
-    }
-
-    fn title(&self) -> &str {
-        if self.title.is_empty() { "An invented experiment" } else { self.title }
-    }
-
-    fn about(&self) -> &str {
-        "Nothing was measured.\n\nEverything is invented."
-    }
-
-    fn profiles(&self) -> Vec<String> {
-        vec!["nowhere".into()]
-    }
+    const ABOUT: About = About {
+        name: "fake",
+        title: "An invented experiment",
+        profile: "nowhere",
+        about: "Nothing was measured.\n\nEverything is invented.",
+    };
 
     fn plan(&self, options: &Options) -> Result<Vec<Task<Self::Task>>, ReproduceError> {
         let task = |what: Self::Task, seed| Task {

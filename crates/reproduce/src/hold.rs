@@ -11,7 +11,7 @@ use napkin_workload::flood_ping::machine as flood_ping;
 use napkin_workload::machine::run::{self, Outcome};
 
 use super::cell::{Cell, Modelled, Unit, number};
-use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
+use super::experiment::{About, Experiment, Options, ReproduceError, Run, Task};
 use super::null::{self, NullModel};
 use super::plot::{self, Figure};
 use super::published::{self, HoldRow};
@@ -200,26 +200,17 @@ impl Experiment for Hold {
     type Task = Point;
     type Outcome = Figures;
 
-    fn name(&self) -> &str {
-        "2007"
-    }
-
-    fn title(&self) -> &str {
-        "Hold in polled mode (2007): flood ping"
-    }
-
-    fn about(&self) -> &str {
-        "A desktop with one CPU floods another host with pings: the next goes when the answer is there. \
+    const ABOUT: About = About {
+        name: "2007",
+        title: "Hold in polled mode (2007): flood ping",
+        profile: PROFILE,
+        about: "A desktop with one CPU floods another host with pings: the next goes when the answer is there. \
          The published counts are read as being of one second: at the baseline that makes two interrupts a \
          ping, the transmission's and the answer's.\n\n\
          Six figures and three unknowns (the program's path, the other host's time, the way out of \
          idleness): the rates are identification. Tested are the interrupts, the full CPU under the hold, \
-         and how the result moves with HZ."
-    }
-
-    fn profiles(&self) -> Vec<String> {
-        vec![PROFILE.to_owned()]
-    }
+         and how the result moves with HZ.",
+    };
 
     fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
         let profile = options.host(PROFILE)?;

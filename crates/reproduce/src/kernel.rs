@@ -14,7 +14,7 @@ pub use self::counts::Counted;
 use self::counts::{counts_empty, judged, published};
 use super::causes::Causes;
 use super::cell::{Cell, Modelled, Unit};
-use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
+use super::experiment::{About, Experiment, Options, ReproduceError, Run, Task};
 use super::oracle::{Event, OracleRow, Threaded, scenarios, scenarios_of};
 use super::plot::{self, Figure, Group};
 use super::verdict::{self, Tolerance, Verdict};
@@ -227,16 +227,11 @@ impl Experiment for Kernel {
     type Task = Point;
     type Outcome = Counted;
 
-    fn name(&self) -> &str {
-        "kernel"
-    }
-
-    fn title(&self) -> &str {
-        "Conformance with Linux 7.2: counted in 50 scenarios"
-    }
-
-    fn about(&self) -> &str {
-        "Stock Linux 7.2 ran each scenario twice on an emulated machine whose clock counts instructions: one \
+    const ABOUT: About = About {
+        name: "kernel",
+        title: "Conformance with Linux 7.2: counted in 50 scenarios",
+        profile: PROFILE,
+        about: "Stock Linux 7.2 ran each scenario twice on an emulated machine whose clock counts instructions: one \
          queue, a sink on the CPU of its interrupt, a generator on the other CPU. Interrupts, polls by who was \
          current, softirqs, timers and returns of epoll_wait were counted over a window that holds the traffic, \
          the drain and the return to interrupts.\n\n\
@@ -245,12 +240,8 @@ impl Experiment for Kernel {
          that spins are a rate and not judged.\n\n\
          Both CPUs of the emulated machine advance one clock in turn. The machine models the turns, but not \
          the pauses of some 0.4 ms that the emulated one makes now and then, nor its other tasks; polls on top \
-         of those count as idle's."
-    }
-
-    fn profiles(&self) -> Vec<String> {
-        vec![PROFILE.to_owned()]
-    }
+         of those count as idle's.",
+    };
 
     fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
         let rows = match &options.table {

@@ -10,7 +10,7 @@ use napkin_workload::machine::run::{self, Outcome};
 use napkin_workload::udp_sink::machine as udp_sink;
 
 use super::cell::{Cell, Modelled, Unit};
-use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
+use super::experiment::{About, Experiment, Options, ReproduceError, Run, Task};
 use super::null::{self, NullModel};
 use super::plot::{self, Figure};
 use super::published::{self, KsoftirqdRow};
@@ -135,26 +135,17 @@ impl Experiment for Ksoftirqd {
     type Task = Point;
     type Outcome = Figures;
 
-    fn name(&self) -> &str {
-        "2018"
-    }
-
-    fn title(&self) -> &str {
-        "Network softirqs to ksoftirqd (2018): a flooded UDP sink"
-    }
-
-    fn about(&self) -> &str {
-        "pktgen in one virtual machine sends at a fixed rate to a blocking UDP sink in another, whose one \
+    const ABOUT: About = About {
+        name: "2018",
+        title: "Network softirqs to ksoftirqd (2018): a flooded UDP sink",
+        profile: PROFILE,
+        about: "pktgen in one virtual machine sends at a fixed rate to a blocking UDP sink in another, whose one \
          CPU also has the interrupt of its virtio card; the sink prints what it receives. Published was a \
          single run, and its author doubts it.\n\n\
          The posted mask means the vectors HI and TIMER: network softirqs still run inline, and each tick's \
          TIMER leaves the whole pending set to ksoftirqd. As meant is a prediction: the network vectors \
-         alone, and only while another thread wants the CPU."
-    }
-
-    fn profiles(&self) -> Vec<String> {
-        vec![PROFILE.to_owned()]
-    }
+         alone, and only while another thread wants the CPU.",
+    };
 
     fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
         let profile = options.host(PROFILE)?;

@@ -184,12 +184,16 @@ mod tests {
     use napkin_measure::report::page_check::check;
 
     fn page(fake: &Fake) -> String {
+        page_of(fake.run())
+    }
+
+    fn page_of(reproduction: Reproduction) -> String {
         let provenance = Provenance {
             date: "2030-01-02T03:04:05Z".to_owned(),
             version: "napkin 1, commit 0123abc".to_owned(),
             command: "napkin reproduce fake".to_owned(),
         };
-        render(&Document::new(vec![fake.run()]), &provenance)
+        render(&Document::new(vec![reproduction]), &provenance)
     }
 
     #[test]
@@ -218,7 +222,8 @@ mod tests {
 
     #[test]
     fn what_an_experiment_says_cannot_become_markup() {
-        let page = page(&Fake { title: "<b>&\"</b>", ..Fake::default() });
+        let title = "<b>&\"</b>".to_owned();
+        let page = page_of(Reproduction { title, ..Fake::default().run() });
         assert!(
             page.contains("&lt;b&gt;&amp;&quot;&lt;/b&gt;") && !page.contains("<b>&"),
             "{page}"

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use self::regime::{Regime, by_construction, by_timer};
 use super::cell::{Cell, Modelled, Unit};
-use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
+use super::experiment::{About, Experiment, Options, ReproduceError, Run, Task};
 use super::null::{self, NullModel};
 use super::plot::{self, Figure};
 use super::published::{self, IrqSuspendRow, TargetQps};
@@ -226,16 +226,11 @@ impl Experiment for Suspend {
     type Task = Point;
     type Outcome = Figures;
 
-    fn name(&self) -> &str {
-        "2024"
-    }
-
-    fn title(&self) -> &str {
-        "IRQ suspension (2024): memcached under mutilate"
-    }
-
-    fn about(&self) -> &str {
-        "Eight workers of memcached, each on the CPU of its receive queue, serve 4480 connections of seven \
+    const ABOUT: About = About {
+        name: "2024",
+        title: "IRQ suspension (2024): memcached under mutilate",
+        profile: PROFILE,
+        about: "Eight workers of memcached, each on the CPU of its receive queue, serve 4480 connections of seven \
          client machines, each with one request outstanding at most. Up to 1000K a second the requests are \
          drawn in time whatever the server does; at MAX each connection sends as soon as it has an answer.\n\n\
          Latency is the first client's alone, stamped when a request is really sent: a late one is not \
@@ -243,12 +238,8 @@ impl Experiment for Suspend {
          that from the time when the request was meant to be sent. At MAX the mean is the number of \
          connections divided by the rate, and says nothing more than that.\n\n\
          CPU is the share of the eight CPUs' time that is not idle. Published are means and medians of ten \
-         runs of 30 seconds."
-    }
-
-    fn profiles(&self) -> Vec<String> {
-        vec![PROFILE.to_owned()]
-    }
+         runs of 30 seconds.",
+    };
 
     fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
         let profile = options.host(PROFILE)?;

@@ -12,7 +12,7 @@ use napkin_workload::ssd::machine as ssd;
 use napkin_workload::tcp_rr::machine as tcp_rr;
 
 use super::cell::{Cell, Modelled, Unit};
-use super::experiment::{Experiment, Options, ReproduceError, Run, Task};
+use super::experiment::{About, Experiment, Options, ReproduceError, Run, Task};
 use super::null::{self, NullModel};
 use super::plot::{self, Figure, Group};
 use super::published;
@@ -182,25 +182,16 @@ impl Experiment for ThreadedPolling {
     type Task = Point;
     type Outcome = Figures;
 
-    fn name(&self) -> &str {
-        "2020"
-    }
-
-    fn title(&self) -> &str {
-        "Polling by threads (2020): tcp_rr and a remote SSD"
-    }
-
-    fn about(&self) -> &str {
-        "tcp_rr: 1000 flows with one request outstanding each, so that 1000 by the rate is the mean latency; \
+    const ABOUT: About = About {
+        name: "2020",
+        title: "Polling by threads (2020): tcp_rr and a remote SSD",
+        profile: PROFILE,
+        about: "tcp_rr: 1000 flows with one request outstanding each, so that 1000 by the rate is the mean latency; \
          nothing is pinned but the interrupts of the 8 queues, and the asking side measures. Remote SSD: \
          operations at a fixed rate, latency mostly the device's, user threads much busier, and whatever \
          threads poll are pinned to a few CPUs.\n\n\
-         The figures are shown as they are, and judged as ratios to the softirq row of the same size."
-    }
-
-    fn profiles(&self) -> Vec<String> {
-        vec![PROFILE.to_owned()]
-    }
+         The figures are shown as they are, and judged as ratios to the softirq row of the same size.",
+    };
 
     fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
         let profile = options.host(PROFILE)?;

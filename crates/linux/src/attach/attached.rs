@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::event::{Event, EventKind};
 use super::moved::{Known, old_of, restore_moved};
 use super::plan::Plan;
+use super::restoration::Restoration;
 use crate::process_change::{ProcessChange, Recorder, Restored, What};
 use napkin_kernel::process::{
     Descriptor, Descriptors, Kind, Params, Process, ProcessError, SocketOptions, same_file,
@@ -496,28 +497,6 @@ enum Set {
     First,
     Again,
     Already,
-}
-
-/// What became of putting everything back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Restoration {
-    /// As they were.
-    pub done: usize,
-    /// Closed meanwhile, or their process has ended.
-    pub gone: usize,
-    /// Changed meanwhile, and left so.
-    pub changed: usize,
-    /// Still as they were set.
-    pub failed: usize,
-}
-
-impl Restoration {
-    pub(super) fn add(&mut self, other: Restoration) {
-        self.done += other.done;
-        self.gone += other.gone;
-        self.changed += other.changed;
-        self.failed += other.failed;
-    }
 }
 
 fn refused(process: &Process, what: &'static str, errno: Errno) -> ProcessError {

@@ -7,11 +7,12 @@ use napkin_policy::text::escaped;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::attached::{Attached, Restoration, Shared};
+use super::attached::{Attached, Shared};
 use super::event::{Event, EventKind};
 use super::pace::Pace;
 use super::pin::Resolver;
 use super::plan::Plan;
+use super::restoration::Restoration;
 use crate::process_change::Recorder;
 use napkin_kernel::open_files::{self, OpenFiles};
 use napkin_kernel::process::{Descendants, Process, ProcessError, descendants_of};

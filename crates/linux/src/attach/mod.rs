@@ -15,11 +15,11 @@ mod pace;
 mod passing;
 mod pin;
 mod plan;
+mod restoration;
 mod run;
 mod witness;
 
 pub(crate) use attached::MAX_DESCRIPTORS;
-pub use attached::Restoration;
 pub(crate) use attachment::cpu_time;
 pub use attachment::{Attachment, Look};
 pub use event::{Detail, Event, EventKind, Lines};
@@ -28,4 +28,5 @@ pub use napi::{cpus_by_napi, set_on};
 pub use pace::{FAST, FAST_FOR, SLOW};
 pub use pin::Resolver;
 pub use plan::{Plan, PlanError};
+pub use restoration::Restoration;
 pub use run::{Ended, Exit, RunError, RunEvent, keep, run};

@@ -25,7 +25,7 @@ fn runs_stand_in_the_order_of_the_plan_with_their_seeds() {
 
 #[test]
 fn a_task_that_fails_or_panics_costs_its_own_cells_only() {
-    let fake = Fake { fails: Some("a at 2"), panics: Some("b at 1"), ..Fake::default() };
+    let fake = Fake { fails: Some("a at 2"), panics: Some("b at 1") };
     let reproduction = run(&fake, 2);
     let absent: Vec<_> = reproduction
         .cells

@@ -10,6 +10,7 @@
 //! - `plot`: a page of its figures.
 
 pub mod axis;
+mod columns;
 mod identity;
 mod merge;
 mod plot;

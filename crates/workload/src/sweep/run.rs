@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use napkin_machine::profile::{Problem, Profile, ProfileError};
 use napkin_policy::{Ns, Policy, PolicyError, Warning};
-use serde_json::Value;
 use thiserror::Error;
 
 use super::axis::{Axis, Parameter};
+use super::columns;
 use super::identity::Identity;
 use super::shard::{Fnv, Shard, hash};
 use super::sheet::{Sheet, SheetError};
@@ -19,7 +19,6 @@ use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::plan::{LONGEST, PlanError, Point};
 use crate::machine::scenario::{LoadError, Scenario};
 use crate::machine::{figures, pool};
-use napkin_measure::report::round::number;
 use napkin_measure::report::{Figures, length};
 
 /// A sweep of one workload.
@@ -140,30 +139,6 @@ struct Settings {
     /// `SECTION.NAME=VALUE`, as written.
     constants: Vec<String>,
 }
-
-/// The figures of a report that a line has, in this order.
-const FIGURES: [&str; 11] = [
-    "offered_per_s",
-    "achieved_per_s",
-    "due",
-    "unanswered",
-    "interrupts",
-    "polls",
-    "empty_polls",
-    "packets",
-    "polled_packets",
-    "context_switches",
-    "window_ns",
-];
-
-const LATENCY: [&str; 9] = ["count", "mean", "p5", "p50", "p90", "p95", "p99", "p999", "max"];
-
-const CPU: [&str; 4] = ["work", "poll", "waiting", "asleep"];
-
-const DROPS: [&str; 2] = ["ring_full", "socket_full"];
-
-/// Which further figures of a report are lists, and no columns.
-const LISTS: [&str; 3] = ["per_queue", "per_worker", "serving_cpus"];
 
 impl Sweep<'_> {
     /// Points in all.
@@ -462,9 +437,9 @@ impl Sweep<'_> {
         let mut totals = Totals { points, resumed: points - left, failed: 0, left };
         let naming = identity.header();
         // A point with figures says which columns there are.
-        let columns = |points: &mut dyn Iterator<Item = u64>| {
+        let first_columns = |points: &mut dyn Iterator<Item = u64>| {
             let mut found = points.take(64).find_map(|point| self.alone(point, interrupt)?.ok());
-            found.take().map_or_else(Vec::new, |figures| figures_header(&figures))
+            found.take().map_or_else(Vec::new, |figures| columns::header(&figures))
         };
         let header = |figures: Vec<String>| {
             let error = ["error".to_owned()];
@@ -473,7 +448,7 @@ impl Sweep<'_> {
         let Some((first, rest)) = missing.split_first() else {
             if sheet.header.is_empty() {
                 // A shard without a point.
-                sheet.head(header(columns(&mut (0..all))), &identity)?;
+                sheet.head(header(first_columns(&mut (0..all))), &identity)?;
             }
             let shard = self.shard.map(|it| format!(" of shard {it}")).unwrap_or_default();
             tell(Event::Size { text: format!("all {points} points{shard} are there"), left: 0 });
@@ -485,21 +460,21 @@ impl Sweep<'_> {
         let text = self.size(u128::from(all), u128::from(left), start.elapsed());
         tell(Event::Size { text, left });
         let figures = match &found {
-            Ok(figures) => figures_header(figures),
+            Ok(figures) => columns::header(figures),
             Err(_) if !sheet.header.is_empty() => Vec::new(),
-            Err(_) => columns(&mut rest.iter().copied().take(64).chain(0..all)),
+            Err(_) => first_columns(&mut rest.iter().copied().take(64).chain(0..all)),
         };
         if sheet.header.is_empty() || !figures.is_empty() {
             sheet.head(header(figures), &identity)?;
         }
-        let columns: Vec<String> = sheet.header[naming.len()..].to_vec();
+        let names: Vec<String> = sheet.header[naming.len()..].to_vec();
         let mut write = |point: u64, result: Result<Figures, String>| {
             totals.failed += u64::from(result.is_err());
             totals.left -= 1;
             let values = self.named(point);
             let name = values[2..].join(" ");
             let mut fields = identity.fields(point, &values);
-            fields.extend(line(&columns, result));
+            fields.extend(columns::line(&names, result));
             sheet.point(point, &fields)?;
             tell(Event::Point(name));
             Ok::<_, SheetError>(())
@@ -556,48 +531,6 @@ impl Sweep<'_> {
             if jobs == 1 { "" } else { "s" },
         )
     }
-}
-
-/// The columns of a point's figures.
-fn figures_header(figures: &Figures) -> Vec<String> {
-    let of = |prefix: &str, names: &[&str], suffix: &str| {
-        names.iter().map(|name| format!("{prefix}{name}{suffix}")).collect::<Vec<_>>()
-    };
-    let mut header = of("", &FIGURES, "");
-    header.push("latency_count".to_owned());
-    header.extend(of("latency_", &LATENCY[1..], "_ns"));
-    header.extend(of("cpu_", &CPU, ""));
-    header.extend(of("drops_", &DROPS, ""));
-    let extra = figures.extra.iter().filter(|(name, value)| {
-        (value.is_number() || value.is_null()) && !LISTS.contains(&name.as_str())
-    });
-    header.extend(extra.map(|(name, _)| name.clone()));
-    header
-}
-
-/// The fields under these columns.
-fn line(columns: &[String], result: Result<Figures, String>) -> Vec<String> {
-    let (json, error) = match result {
-        // A figure has no form that JSON lacks.
-        Ok(figures) => (serde_json::to_value(figures).unwrap_or_default(), String::new()),
-        Err(why) => (Value::Null, why),
-    };
-    let field = |column: &String| -> String {
-        if column == "error" {
-            return error.clone();
-        }
-        let value = match column.split_once('_') {
-            Some(("latency", name)) => &json["latency_ns"][name.trim_end_matches("_ns")],
-            Some(("cpu", name)) => &json["cpu"][name],
-            Some(("drops", name)) => &json["drops"][name],
-            _ => &json[column.as_str()],
-        };
-        match value {
-            Value::Number(figure) => number(figure),
-            _ => String::new(),
-        }
-    };
-    columns.iter().map(field).collect()
 }
 
 #[cfg(test)]

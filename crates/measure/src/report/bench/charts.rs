@@ -1,0 +1,309 @@
+//! The charts of a run: latency, CPU and rate over the loads, and where the CPUs' time went.
+//!
+//! Lines over loads that are numbers, rows of dots otherwise; medians, with a thin line from the least to the
+//! most of the repetitions.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::super::column::{self, Unit};
+use super::super::plot::{
+    At, Axis, Dot, DotRow, Dots, Figure, Kind, Lines, Plot, Point, Series, Shares, Source, names,
+};
+use super::super::text::plain;
+use super::super::{Column, Figures, Report, Row};
+use crate::Spread;
+
+/// Takes a figure, in the unit of its axis.
+type Get = fn(&Figures) -> Option<f64>;
+
+/// What is drawn.
+pub(super) struct Quantity {
+    pub(super) title: &'static str,
+    caption: &'static str,
+    /// With its unit.
+    label: &'static str,
+    log: bool,
+    get: Get,
+    /// The table's column of it, which says what is known where there is no figure.
+    column: Option<&'static Column>,
+}
+
+const US: f64 = 1e3;
+
+pub(super) const P99: Quantity = Quantity {
+    title: "Latency: what 99 % of all answers stay within",
+    caption: "From the time at which a request was meant to be sent. Lower is better.",
+    label: "p99, us",
+    log: true,
+    get: |figures| figures.latency_ns?.at.p99.map(|ns| ns as f64 / US),
+    column: Some(column::P99),
+};
+
+pub(super) const P50: Quantity = Quantity {
+    title: "Latency: the median",
+    label: "p50, us",
+    get: |figures| figures.latency_ns?.at.p50.map(|ns| ns as f64 / US),
+    column: Some(column::P50),
+    ..P99
+};
+
+pub(super) const CPU: Quantity = Quantity {
+    title: "CPU",
+    caption: "How much of the serving CPUs' time was spent, usefully or in polls that found nothing.",
+    label: "of the serving CPUs, %",
+    log: false,
+    get: |figures| {
+        let kernel = || figures.extra.get("server_busy")?.as_f64();
+        Some(figures.cpu.map(|cpu| cpu.busy()).or_else(kernel)? * 100.0)
+    },
+    column: None,
+};
+
+pub(super) const RATE: Quantity = Quantity {
+    title: "Rate",
+    caption: "Replies, answers or received datagrams. Higher is better.",
+    label: "a second",
+    log: false,
+    get: |figures| figures.achieved_per_s,
+    column: None,
+};
+
+const INTERRUPTS: Quantity = Quantity {
+    title: "Interrupts",
+    caption: "Receive interrupts for each packet that was polled.",
+    label: "interrupts a packet",
+    log: false,
+    get: |figures| figures.interrupts_per_packet,
+    column: None,
+};
+
+impl Quantity {
+    fn of(&self, row: &Row) -> Option<f64> {
+        (self.get)(&row.figures).filter(|value| value.is_finite())
+    }
+
+    /// What is known of a row without a figure: a bound, and that it grows.
+    fn bound(&self, row: &Row) -> Option<String> {
+        let cell = self.column?.cell(&serde_json::to_value(row).ok()?);
+        (cell != column::ABSENT).then_some(cell)
+    }
+
+    /// From the least to the most of the repetitions, if there are several.
+    fn interval(&self, row: &Row) -> Option<(f64, f64)> {
+        let spread = Spread::of(row.repetitions.iter().filter_map(|it| (self.get)(&it.figures)))?;
+        (row.repetitions.len() > 1).then_some((spread.min, spread.max))
+    }
+}
+
+pub(super) fn figures(report: &Report) -> Vec<Figure> {
+    let loads = Loads::of(report);
+    let known = |quantity: &Quantity| report.rows.iter().any(|row| quantity.of(row).is_some());
+    let mut figures = Vec::new();
+    if known(&P50) && !loads.are_numbers() {
+        figures.push(loads.latencies(report));
+    } else {
+        // Where all are but bounds, the plot is empty and the bounds stand below it.
+        let bound = |it: &Quantity| report.rows.iter().any(|row| it.bound(row).is_some());
+        let known = [&P99, &P50].into_iter().filter(|it| known(it) || bound(it));
+        figures.extend(known.map(|quantity| loads.draw(report, quantity)));
+    }
+    if known(&CPU) {
+        let split = report.rows.iter().any(|row| row.figures.cpu.is_some());
+        figures.push(match loads.values.len() > 1 || !split {
+            true => loads.draw(report, &CPU),
+            false => shares(report),
+        });
+    }
+    // Where everybody serves what is asked for it says nothing.
+    let short = |row: &Row| match (row.figures.achieved_per_s, row.figures.offered_per_s) {
+        (Some(served), Some(asked)) => served < 0.95 * asked,
+        _ => true,
+    };
+    if known(&RATE) && report.rows.iter().any(short) {
+        figures.push(loads.draw(report, &RATE));
+    }
+    if known(&INTERRUPTS) && !known(&P50) {
+        figures.push(loads.draw(report, &INTERRUPTS));
+    }
+    figures
+}
+
+/// The loads of a report.
+struct Loads {
+    /// Each in words; one alone has none.
+    values: Vec<(Map<String, Value>, String)>,
+    /// The column of the one field in which they differ, if it is one.
+    only: Option<&'static Column>,
+}
+
+impl Loads {
+    fn of(report: &Report) -> Loads {
+        let mut values: Vec<&Map<String, Value>> = Vec::new();
+        for row in &report.rows {
+            if !values.contains(&&row.load) {
+                values.push(&row.load);
+            }
+        }
+        let Some(first) = values.first() else { return Loads { values: Vec::new(), only: None } };
+        // Loads of one kind only: a corner and a rate share no axis.
+        let keys: BTreeSet<&String> = values.iter().flat_map(|load| load.keys()).collect();
+        let differs = |key: &&String| values.iter().any(|load| load.get(*key) != first.get(*key));
+        let differing: Vec<&'static Column> =
+            keys.into_iter().filter(differs).filter_map(|key| Column::of_load(key)).collect();
+        let words = |load: &Map<String, Value>| {
+            let shown = |column: &&Column| {
+                let value = field(column, load)?;
+                Some(match value.as_str() {
+                    Some(_) if differing.len() == 1 => plain(value),
+                    _ => format!(
+                        "{} {}",
+                        column.name,
+                        column.cell(&serde_json::json!({ "load": load }))
+                    ),
+                })
+            };
+            differing.iter().filter_map(shown).collect::<Vec<_>>().join(", ")
+        };
+        let only = if let [only] = differing[..] { Some(only) } else { None };
+        let values = values.iter().map(|load| ((*load).clone(), words(load))).collect();
+        Loads { values, only }
+    }
+
+    /// A load as a number: a time in microseconds, anything else as it stands.
+    fn number(&self, load: &Map<String, Value>) -> Option<f64> {
+        let column = self.only?;
+        let value = field(column, load)?.as_f64()?;
+        Some(if column.unit == Unit::Time { value / US } else { value })
+    }
+
+    /// What stands along an axis of such numbers.
+    fn label(&self) -> String {
+        let unit = |column: &Column| if column.unit == Unit::Time { ", us" } else { "" };
+        self.only.map(|column| format!("{}{}", column.name, unit(column))).unwrap_or_default()
+    }
+
+    /// Whether lines can run over them.
+    fn are_numbers(&self) -> bool {
+        self.values.iter().filter(|(load, _)| self.number(load).is_some()).count() > 1
+    }
+
+    fn draw(&self, report: &Report, quantity: &Quantity) -> Figure {
+        let plot = if self.are_numbers() {
+            self.lines(report, quantity)
+        } else {
+            self.dots(report, quantity)
+        };
+        let gaps = report.rows.iter().filter(|row| quantity.of(row).is_none()).map(|row| {
+            let words = self.words(row);
+            let of = if words.is_empty() { "" } else { ", " };
+            let known = quantity.bound(row).map_or(String::new(), |bound| format!(": {bound}"));
+            format!("{}{of}{words}{known}", row.name)
+        });
+        Figure {
+            title: quantity.title.to_owned(),
+            caption: quantity.caption.to_owned(),
+            plot,
+            gaps: gaps.collect(),
+        }
+    }
+
+    fn words(&self, row: &Row) -> &str {
+        self.values.iter().find(|(load, _)| *load == row.load).map_or("", |(_, words)| words)
+    }
+
+    fn lines(&self, report: &Report, quantity: &Quantity) -> Plot {
+        let named = self.values.iter().filter(|(load, _)| self.number(load).is_none());
+        let named: Vec<String> = named.map(|(_, words)| words.clone()).collect();
+        let at = |row: &Row| match self.number(&row.load) {
+            Some(number) => At::Number(number),
+            None => At::Name(named.iter().position(|it| it == self.words(row)).unwrap_or(0)),
+        };
+        let policies = names(report.rows.iter().map(|row| row.name.as_str()));
+        let line = |(style, name): (usize, &&str)| {
+            let rows = report.rows.iter().filter(|row| row.name == **name);
+            let points = rows.map(|row| Point {
+                x: at(row),
+                y: quantity.of(row),
+                interval: quantity.interval(row),
+            });
+            Series {
+                name: (**name).to_owned(),
+                style,
+                source: Source::Run,
+                points: points.collect(),
+            }
+        };
+        Plot::Lines(Lines {
+            x: Axis { label: self.label(), log: false },
+            y: Axis { label: quantity.label.to_owned(), log: quantity.log },
+            series: policies.iter().enumerate().map(line).collect(),
+            named,
+        })
+    }
+
+    fn dots(&self, report: &Report, quantity: &Quantity) -> Plot {
+        self.rows_of_dots(report, quantity, &[(quantity.title, quantity.get)])
+    }
+
+    /// Several quantities of one unit beside each other.
+    fn rows_of_dots(&self, report: &Report, quantity: &Quantity, kinds: &[(&str, Get)]) -> Plot {
+        let mut rows = Vec::new();
+        for (load, words) in &self.values {
+            for row in report.rows.iter().filter(|row| row.load == *load) {
+                let dot = |(kind, (_, get)): (usize, &(&str, Get))| {
+                    let quantity = Quantity { get: *get, ..*quantity };
+                    let value = quantity.of(row)?;
+                    Some(Dot { kind, value, interval: quantity.interval(row) })
+                };
+                let dots = kinds.iter().enumerate().filter_map(dot).collect();
+                rows.push(DotRow { group: words.clone(), name: row.name.clone(), dots });
+            }
+        }
+        let kind = |(style, (name, _)): (usize, &(&str, _))| Kind {
+            name: (*name).to_owned(),
+            style,
+            source: Source::Run,
+        };
+        let kinds = kinds.iter().enumerate().map(kind).collect();
+        let x = Axis { label: quantity.label.to_owned(), log: quantity.log };
+        Plot::Dots(Dots { x, kinds, rows })
+    }
+
+    /// The percentiles in one plot.
+    fn latencies(&self, report: &Report) -> Figure {
+        let kinds: [(&str, Get); 3] = [
+            ("p50", P50.get),
+            ("p99", P99.get),
+            ("p99.9", |figures| figures.latency_ns?.at.p999.map(|ns| ns as f64 / US)),
+        ];
+        let shown = Quantity { title: "Latency", label: "us", ..P99 };
+        let plot = self.rows_of_dots(report, &shown, &kinds);
+        Figure { plot, ..self.draw(report, &shown) }
+    }
+}
+
+/// What stands under a column of loads.
+fn field<'a>(column: &Column, load: &'a Map<String, Value>) -> Option<&'a Value> {
+    load.get(column.field.split('.').next_back()?)
+}
+
+/// The four parts of the CPUs' time, of one load.
+fn shares(report: &Report) -> Figure {
+    let parts = ["work", "poll", "waiting", "asleep"].map(str::to_owned).into();
+    let row = |row: &Row| {
+        let cpu = row.figures.cpu;
+        let parts = cpu.map(|cpu| vec![cpu.work, cpu.poll, cpu.waiting, cpu.asleep]);
+        (row.name.clone(), parts.unwrap_or_default())
+    };
+    let rows = report.rows.iter().map(row).collect();
+    Figure {
+        title: "Where the serving CPUs' time went".to_owned(),
+        caption: "Work: ran, and found something to do. Poll: ran, and found nothing. Waiting: ready to run, \
+                  and had no CPU."
+            .to_owned(),
+        plot: Plot::Shares(Shares { parts, rows }),
+        gaps: Vec::new(),
+    }
+}

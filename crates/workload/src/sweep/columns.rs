@@ -1,0 +1,71 @@
+//! The columns of a sweep's file that hold figures, and what stands under them.
+
+use napkin_measure::report::Figures;
+use napkin_measure::report::round::number;
+use serde_json::Value;
+
+/// The figures of a report that a line has, in this order.
+const FIGURES: [&str; 11] = [
+    "offered_per_s",
+    "achieved_per_s",
+    "due",
+    "unanswered",
+    "interrupts",
+    "polls",
+    "empty_polls",
+    "packets",
+    "polled_packets",
+    "context_switches",
+    "window_ns",
+];
+
+const LATENCY: [&str; 9] = ["count", "mean", "p5", "p50", "p90", "p95", "p99", "p999", "max"];
+
+const CPU: [&str; 4] = ["work", "poll", "waiting", "asleep"];
+
+const DROPS: [&str; 2] = ["ring_full", "socket_full"];
+
+/// Which further figures of a report are lists, and no columns.
+const LISTS: [&str; 3] = ["per_queue", "per_worker", "serving_cpus"];
+
+/// The columns of a point's figures.
+pub(super) fn header(figures: &Figures) -> Vec<String> {
+    let of = |prefix: &str, names: &[&str], suffix: &str| {
+        names.iter().map(|name| format!("{prefix}{name}{suffix}")).collect::<Vec<_>>()
+    };
+    let mut header = of("", &FIGURES, "");
+    header.push("latency_count".to_owned());
+    header.extend(of("latency_", &LATENCY[1..], "_ns"));
+    header.extend(of("cpu_", &CPU, ""));
+    header.extend(of("drops_", &DROPS, ""));
+    let extra = figures.extra.iter().filter(|(name, value)| {
+        (value.is_number() || value.is_null()) && !LISTS.contains(&name.as_str())
+    });
+    header.extend(extra.map(|(name, _)| name.clone()));
+    header
+}
+
+/// The fields under these columns.
+pub(super) fn line(columns: &[String], result: Result<Figures, String>) -> Vec<String> {
+    let (json, error) = match result {
+        // A figure has no form that JSON lacks.
+        Ok(figures) => (serde_json::to_value(figures).unwrap_or_default(), String::new()),
+        Err(why) => (Value::Null, why),
+    };
+    let field = |column: &String| -> String {
+        if column == "error" {
+            return error.clone();
+        }
+        let value = match column.split_once('_') {
+            Some(("latency", name)) => &json["latency_ns"][name.trim_end_matches("_ns")],
+            Some(("cpu", name)) => &json["cpu"][name],
+            Some(("drops", name)) => &json["drops"][name],
+            _ => &json[column.as_str()],
+        };
+        match value {
+            Value::Number(figure) => number(figure),
+            _ => String::new(),
+        }
+    };
+    columns.iter().map(field).collect()
+}
