@@ -3,6 +3,7 @@
 //!
 //! - [`netlink`], [`sysfs`], [`process`], [`count`]: one module an interface.
 //! - [`device`]: a device with its queues, its instances and their [`settings`].
+//! - [`topology`]: which CPUs share a core, which are near a device, which are kept free.
 //! - [`probe`]: what this kernel can do, tried.
 //! - [`namespace`]: a thread in another network namespace; [`open_files`]: so that there are enough
 //!   descriptors; [`shell`]: names in commands that somebody may copy.
@@ -21,6 +22,7 @@ pub mod process;
 pub mod settings;
 pub mod shell;
 pub mod sysfs;
+pub mod topology;
 
 pub use device::{Device, Napi};
 pub use settings::{Setting, Settings};

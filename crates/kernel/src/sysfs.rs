@@ -20,7 +20,7 @@ use napkin_os::procfs::{cpus, read_text};
 use napkin_os::rights::Right;
 
 /// A file of sysfs is a page at the most.
-const LIMIT: usize = 64 << 10;
+pub(crate) const LIMIT: usize = 64 << 10;
 
 /// Queues of a device, and interrupts: as many as are looked at.
 const MOST: usize = 8_192;
@@ -191,6 +191,11 @@ impl Sysfs {
         Some(target.file_name()?.to_str()?.to_owned())
     }
 
+    /// The NUMA node of the hardware below a device; `None` where there is none, or but one.
+    pub fn numa_node(&self, ifname: &str) -> Option<usize> {
+        usize::try_from(self.number(ifname, "device/numa_node")?).ok()
+    }
+
     /// What a device's file holds; `None` if this kernel has no such file.
     pub fn device_file(&self, ifname: &str, file: DeviceFile) -> Option<u64> {
         u64::try_from(self.number(ifname, file.name())?).ok()
@@ -262,12 +267,6 @@ pub fn smt_active() -> Option<bool> {
         "0" => Some(false),
         _ => None,
     }
-}
-
-/// The CPUs that share a core with this one, itself among them.
-pub fn siblings(cpu: usize) -> Option<Vec<usize>> {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    cpus::parse_list(&read_text(path, LIMIT).ok()?)
 }
 
 /// The CPUs on which unbound work of the kernel may run.

@@ -4,6 +4,7 @@
 //! - [`place`], [`process_change`]: what can be changed on a device, and in a process.
 //! - [`journal`], [`apply`]: every change is written down before it is made, and can be put back.
 //! - [`attach`]: a running program's epoll descriptors, set from outside.
+//! - [`placement`]: which CPU is whose: interrupts, threads and workers of a device's queues.
 //! - [`doctor`], [`show`]: what is wrong, and what there is.
 //!
 //! Nothing here decides what a policy means: that is `napkin-core`'s. Nothing here prints.
@@ -16,6 +17,7 @@ pub mod doctor;
 pub mod guard;
 pub mod journal;
 pub mod place;
+pub mod placement;
 pub mod process_change;
 pub mod show;
 pub mod support;

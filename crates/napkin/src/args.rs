@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Attach(crate::attach::Attach),
     /// Check every condition that a mode needs; say what fails and what mends it.
     Doctor(crate::doctor::Doctor),
+    /// Find a CPU for each queue of a device: its interrupt, its thread and the worker that reads it.
+    Place(crate::place::PlaceArgs),
     /// Watch NAPI instances live: the kernel's, or a running engine's.
     Top(crate::top::Top),
     /// Export NAPI instances as metrics for Prometheus, over HTTP or as a file.

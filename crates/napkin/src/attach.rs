@@ -165,7 +165,7 @@ impl How {
         // Its refusal names what this kernel can do.
         support::check(policy, &kernel, scope).map_err(Failure::of)?;
         let plan = Plan::of(policy).map_err(Failure::of)?;
-        let nothing = plan.epoll == Params::default() && plan.socket.is_none();
+        let nothing = plan.epoll == Some(Params::default()) && plan.socket.is_none();
         if nothing {
             // All of it is the device's: whether this kernel can do that is the only question.
             support::check(policy, &kernel, Scope::Both).map_err(Failure::of)?;

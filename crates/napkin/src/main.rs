@@ -19,6 +19,7 @@ mod launch;
 mod machine;
 mod manual;
 mod outputs;
+mod place;
 mod policies;
 mod profile;
 mod reproduce;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::Run(args) => launch::run(&args),
         Command::Attach(args) => attach::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Place(args) => place::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Completions(args) => manual::completions(&args),

@@ -164,7 +164,9 @@ impl Attached {
             let why = format!("it has more than {MAX_DESCRIPTORS} descriptors: not all are seen");
             self.failed(why, events);
         }
-        self.set_epolls(plan.epoll, &found, others, recorder, events)?;
+        if let Some(params) = plan.epoll {
+            self.set_epolls(params, &found, others, recorder, events)?;
+        }
         if let Some(options) = plan.socket {
             self.set_sockets(options, &found, shared, recorder, events)?;
         }
@@ -415,7 +417,7 @@ impl Attached {
     pub(super) fn restore(&mut self, plan: &Plan, events: &mut Vec<Event>) -> Restoration {
         let mut total = Restoration::default();
         // Threads first: a program under no policy need not sit on one CPU.
-        let moved = self.restore_moved(plan.epoll, events);
+        let moved = self.restore_moved(plan.epoll.unwrap_or_default(), events);
         for (place, change) in std::mem::take(&mut self.changes).into_iter().rev() {
             match change.restore_in(&self.process) {
                 Ok(Restored::Done) => total.done += 1,

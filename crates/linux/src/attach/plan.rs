@@ -8,8 +8,8 @@ use napkin_kernel::process::{Params, SocketOptions};
 /// What is set in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// On each epoll context.
-    pub epoll: Params,
+    /// On each epoll context; `None`: they stay as they are.
+    pub epoll: Option<Params>,
     /// On each internet socket, if the policy's sockets busy poll.
     pub socket: Option<SocketOptions>,
 }
@@ -31,6 +31,9 @@ pub enum PlanError {
 }
 
 impl Plan {
+    /// Nothing: an attachment may still pin threads.
+    pub const NOTHING: Plan = Plan { epoll: None, socket: None };
+
     /// The epoll and application part of a policy, but for what the program itself would have to do
     /// (`application=spin`): of that `support` warns.
     ///
@@ -50,7 +53,7 @@ impl Plan {
                 budget => Some(budget),
             },
         });
-        Ok(Plan { epoll: policy.epoll.into(), socket })
+        Ok(Plan { epoll: Some(policy.epoll.into()), socket })
     }
 }
 
@@ -65,7 +68,7 @@ mod tests {
     #[test]
     fn sockets_are_touched_only_if_the_policy_s_busy_poll() {
         let suspend = plan("suspend20").unwrap();
-        assert_eq!(suspend.epoll.to_string(), "busy poll 0 us, budget 64, prefer");
+        assert_eq!(suspend.epoll.unwrap().to_string(), "busy poll 0 us, budget 64, prefer");
         assert_eq!(suspend.socket, None);
         let busy = plan("busypoll").unwrap().socket.expect("it busy polls");
         assert!(busy.prefer_busy_poll && busy.busy_poll_usecs > 0);

@@ -28,6 +28,34 @@ pub(super) struct Pair<'a> {
     pub(super) alone: bool,
 }
 
+/// A program's thread that waits for an instance's packets, and should be where that is polled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Worker {
+    /// The instance's id.
+    pub napi: u32,
+    /// Thread ID.
+    pub tid: i32,
+    /// Where it may run now.
+    pub cpus: Vec<usize>,
+    /// Whether it waits for no other instance's.
+    pub alone: bool,
+}
+
+/// The workers of a device's instances; none where the policy wants them on other CPUs than the
+/// instances' threads.
+pub fn workers(facts: &Facts) -> Vec<Worker> {
+    if Homes::separate(facts) {
+        return Vec::new();
+    }
+    let worker = |it: Pair<'_>| Worker {
+        napi: it.id,
+        tid: it.thread.tid,
+        cpus: it.thread.cpus.clone(),
+        alone: it.alone,
+    };
+    pairs(facts).into_iter().map(worker).collect()
+}
+
 /// Where everything belongs.
 pub(super) struct Homes<'a> {
     /// Who waits for whom.

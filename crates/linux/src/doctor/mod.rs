@@ -29,6 +29,7 @@ pub use facts::{
 };
 pub use finding::{Finding, Report, Status};
 pub use gather::{DoctorError, Request, gather};
+pub use home::{Worker, workers};
 pub use mend::Mend;
 // For its tests, which need rights and so are shown as ignored without them.
 #[doc(hidden)]

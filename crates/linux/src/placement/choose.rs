@@ -1,0 +1,128 @@
+//! Which CPUs are best for a device's queues.
+//!
+//! Pure. A queue wants a core of its own near the device: a CPU of the device's NUMA node before one of
+//! another, a core of which no other CPU is taken before a sibling. CPU 0 comes last among equals, since
+//! the kernel's own timers and interrupts are there by default.
+
+use std::collections::BTreeSet;
+
+use napkin_kernel::topology::{Cpu, Topology};
+
+/// What there is to choose from, and for whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The NUMA node of the device, where it has one.
+    pub node: Option<usize>,
+    /// The CPUs to choose from: those that were named, or those on which the program may run; `None`
+    /// for all that are on.
+    pub within: Option<&'a [usize]>,
+    /// Where each queue is now, in the queues' order, if that is one CPU.
+    pub now: &'a [Option<usize>],
+}
+
+/// A CPU for each queue, in the queues' order; several queues share one if there are too few. Empty if
+/// none of `within` is on.
+///
+/// Isolated CPUs are for whoever was put there: they are taken only if all of `within` are.
+pub fn choose(topology: &Topology, wanted: &Wanted<'_>) -> Vec<usize> {
+    let may = |cpu: &&Cpu| wanted.within.is_none_or(|within| within.contains(&cpu.number));
+    let all: Vec<&Cpu> = topology.cpus.iter().filter(may).collect();
+    let common = all.iter().any(|cpu| !cpu.isolated);
+    let mut cores = BTreeSet::new();
+    let mut ranked: Vec<_> = all
+        .into_iter()
+        .filter(|cpu| !(common && cpu.isolated))
+        .map(|cpu| {
+            let far = wanted.node.is_some_and(|node| node != cpu.node);
+            (far, !cores.insert(cpu.core), cpu.number == 0, cpu.number)
+        })
+        .collect();
+    ranked.sort_unstable();
+    ranked.truncate(wanted.now.len());
+    let mut free: Vec<usize> = ranked.into_iter().map(|(.., number)| number).collect();
+    let chosen = free.clone();
+    // Whoever is on one of them already stays, so that a plan that was carried out plans nothing.
+    let stays: Vec<Option<usize>> = wanted
+        .now
+        .iter()
+        .map(|now| {
+            let at = free.iter().position(|cpu| Some(*cpu) == *now)?;
+            Some(free.remove(at))
+        })
+        .collect();
+    let mut free = free.into_iter();
+    let mut again = chosen.iter().cycle().copied();
+    stays
+        .into_iter()
+        .filter_map(|stays| stays.or_else(|| free.next()).or_else(|| again.next()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Two nodes of two cores of two CPUs: siblings are 4 apart, nodes are even and odd.
+    fn host() -> Topology {
+        let cpu = |number| Cpu { number, core: number % 4, node: number % 2, isolated: false };
+        Topology { cpus: (0..8).map(cpu).collect() }
+    }
+
+    fn chosen(
+        topology: &Topology,
+        node: Option<usize>,
+        within: Option<&[usize]>,
+        queues: usize,
+    ) -> Vec<usize> {
+        choose(topology, &Wanted { node, within, now: &vec![None; queues] })
+    }
+
+    #[test]
+    fn near_cores_come_first_then_their_siblings_then_the_others() {
+        assert_eq!(chosen(&host(), Some(1), None, 2), [1, 3]);
+        assert_eq!(chosen(&host(), Some(1), None, 4), [1, 3, 5, 7]);
+        assert_eq!(chosen(&host(), Some(1), None, 6), [1, 3, 5, 7, 2, 0]);
+        assert_eq!(chosen(&host(), None, None, 4), [1, 2, 3, 0]);
+    }
+
+    #[test]
+    fn too_few_cpus_are_shared_in_turn() {
+        assert_eq!(chosen(&host(), None, Some(&[2, 3]), 5), [2, 3, 2, 3, 2]);
+        assert!(chosen(&host(), None, Some(&[64]), 2).is_empty());
+    }
+
+    #[test]
+    fn isolated_cpus_are_left_alone_unless_the_program_is_there() {
+        let mut host = host();
+        for cpu in [1, 3, 5] {
+            host.cpus[cpu].isolated = true;
+        }
+        assert_eq!(chosen(&host, Some(1), None, 2), [7, 2]);
+        assert_eq!(chosen(&host, Some(1), Some(&[1, 5]), 2), [1, 5]);
+        assert_eq!(chosen(&host, Some(1), Some(&[1, 2]), 2), [2, 2]);
+    }
+
+    #[test]
+    fn who_is_where_somebody_has_to_be_stays() {
+        let wanted = Wanted { node: Some(1), within: None, now: &[Some(3), Some(6), Some(3)] };
+        assert_eq!(choose(&host(), &wanted), [3, 1, 5]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_plan_that_was_carried_out_plans_nothing(
+            now in proptest::collection::vec(proptest::option::of(0_usize..10), 1..12),
+            node in proptest::option::of(0_usize..3),
+            within in proptest::option::of(proptest::collection::vec(0_usize..10, 1..10)),
+        ) {
+            let wanted = Wanted { node, within: within.as_deref(), now: &now };
+            let first = choose(&host(), &wanted);
+            let on = within.as_ref().is_none_or(|it| it.iter().any(|cpu| *cpu < 8));
+            prop_assert_eq!(first.len(), if on { now.len() } else { 0 });
+            let then: Vec<Option<usize>> = first.iter().copied().map(Some).collect();
+            let again = choose(&host(), &Wanted { now: &then, ..wanted });
+            prop_assert_eq!(again, first);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! irqbalance, asked over its own socket to leave interrupts alone.
+//!
+//! What it is told lasts until it is started again. For longer there is its `--banirq`, or a policy
+//! script. It answers root only.
+
+use std::io::{self, IoSlice, Read};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use napkin_os::procfs::Threads;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred, sendmsg};
+use rustix::process::{getgid, getpid, getuid};
+
+/// It answers between two rounds, which take it a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of the longest answer that is read; it takes no command that is longer.
+const LONGEST: usize = 16 * 1_024;
+
+/// A running irqbalance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Irqbalance {
+    /// Its process ID.
+    pub pid: i32,
+}
+
+impl Irqbalance {
+    /// The one that runs.
+    pub fn find() -> Option<Irqbalance> {
+        Threads::find().irqbalance.map(|pid| Irqbalance { pid })
+    }
+
+    /// Has it leave these interrupts alone, beside those that it leaves alone already.
+    ///
+    /// # Errors
+    /// If it does not answer, or not to this user.
+    pub fn ban(self, irqs: &[u32]) -> io::Result<()> {
+        // A command replaces what an earlier one said.
+        let mut all = banned(&self.ask("setup")?);
+        all.extend(irqs);
+        all.sort_unstable();
+        all.dedup();
+        let list: Vec<String> = all.iter().map(u32::to_string).collect();
+        self.ask(&format!("settings ban irqs {}", list.join(" ")))?;
+        let there = banned(&self.ask("setup")?);
+        if irqs.iter().all(|irq| there.contains(irq)) {
+            return Ok(());
+        }
+        Err(io::Error::other("it did not take the command"))
+    }
+
+    /// Sends a command and reads what is answered, if anything is.
+    fn ask(self, command: &str) -> io::Result<String> {
+        if command.len() >= LONGEST {
+            return Err(io::Error::other("there are too many interrupts for a command of its"));
+        }
+        let mut stream = self.connect()?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        // It believes only what the kernel vouches for.
+        let me = UCred { pid: getpid(), uid: getuid(), gid: getgid() };
+        let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut with = SendAncillaryBuffer::new(&mut room);
+        with.push(SendAncillaryMessage::ScmCredentials(me));
+        let bytes = [IoSlice::new(command.as_bytes())];
+        sendmsg(stream.as_fd(), &bytes, &mut with, SendFlags::NOSIGNAL)?;
+        stream.shutdown(Shutdown::Write)?;
+        let mut answer = String::new();
+        Read::by_ref(&mut stream).take(LONGEST as u64).read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// Under `/run`, or where it may not make a file there, in the abstract namespace.
+    fn connect(self) -> io::Result<UnixStream> {
+        let name = format!("irqbalance{}.sock", self.pid);
+        let path = PathBuf::from("/run/irqbalance").join(&name);
+        UnixStream::connect(path).or_else(|error| {
+            let address = SocketAddr::from_abstract_name(&name)?;
+            UnixStream::connect_addr(&address).map_err(|_| error)
+        })
+    }
+}
+
+/// The interrupts that an answer to `setup` says are left alone: `IRQ 24 LOAD ...`, each.
+fn banned(setup: &str) -> Vec<u32> {
+    let words: Vec<&str> = setup.split_whitespace().collect();
+    let irqs = words.windows(2).filter(|pair| pair[0] == "IRQ");
+    irqs.filter_map(|pair| pair[1].parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_alone_is_read_from_its_answer() {
+        let setup =
+            "SLEEP 10 IRQ 24 LOAD 0 DIFF 0 CLASS 1 IRQ 38 LOAD 7 DIFF 1 CLASS 5 BANNED 00000000";
+        assert_eq!(banned(setup), [24, 38]);
+        assert!(banned("SLEEP 10 BANNED 00000000").is_empty());
+        assert!(banned("IRQ").is_empty() && banned("IRQ x").is_empty());
+    }
+}

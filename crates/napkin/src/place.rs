@@ -1,0 +1,138 @@
+//! `napkin place`.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use napkin_kernel::netlink::Route;
+use napkin_kernel::sysfs::Sysfs;
+use napkin_kernel::topology::Topology;
+use napkin_linux::apply::Linux;
+use napkin_linux::attach::{Detail, Lines};
+use napkin_linux::doctor::{Request, gather};
+use napkin_linux::journal::Store;
+use napkin_linux::placement::{Irqbalance, Now, Placement, carry_out, carry_workers};
+use napkin_linux::show::ranges;
+use napkin_os::sched::CpuList;
+use serde_json::json;
+
+use crate::failure::{Failure, print, print_json, say};
+use crate::table;
+
+/// Long enough that a worker of a program that serves is seen in its wait.
+const WINDOW: Duration = Duration::from_millis(300);
+
+/// Its arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A queue's packets cost least where its interrupt, its thread and the worker that reads them are on one
+CPU. This finds a CPU for each queue: of the device's NUMA node before another, a core of its own before
+a core's second CPU (SMT), CPU 0 last, and no CPU that the host keeps isolated (isolcpus), unless that is
+where the program may run. Whoever is in a good place stays.
+
+It shows the plan. With --apply it is carried out: each change is journalled, and napkin restore puts
+it back. The policy stays as it is. irqbalance, if it runs, is told over its own socket to leave these
+interrupts alone, until it is started again (for good: its option --banirq).
+
+Moving an interrupt takes root (/proc/irq), a program's threads CAP_SYS_NICE.
+
+Examples:
+  sudo napkin place --dev eth0 --pid $(pidof memcached)            the plan
+  sudo napkin place --dev eth0 --pid $(pidof memcached) --apply    carried out
+  sudo napkin place --dev eth0 --cpus 4-7                          on these CPUs
+See also: napkin apply --cpus, napkin attach --pin, napkin doctor")]
+pub(crate) struct PlaceArgs {
+    /// The device.
+    #[arg(long, value_name = "DEV")]
+    dev: String,
+    /// The program whose threads read the packets; without, those that own sockets on the device are
+    /// looked at, and left where they are.
+    #[arg(long, value_name = "PID")]
+    pid: Option<i32>,
+    /// The CPUs to choose from; without, those on which the program may run, or all.
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<CpuList>,
+    /// Carry it out.
+    #[arg(long)]
+    apply: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
+    let request =
+        Request { pid: args.pid, ifname: Some(args.dev.clone()), policy: None, window: WINDOW };
+    let facts = gather(&request).map_err(Failure::of)?;
+    let facts =
+        facts.first().ok_or_else(|| Failure::Failed(format!("there is no {}", args.dev)))?;
+    let links = Route::open().and_then(|mut route| route.links()).map_err(Failure::of)?;
+    let node = Sysfs::open(&links).ok().and_then(|sysfs| sysfs.numa_node(&args.dev));
+    let within = args.cpus.as_ref().map(|list| list.0.as_slice());
+    let placement = Placement::of(facts, &Topology::read(), node, within);
+    if args.json {
+        print_json(&json!(placement))?;
+    } else {
+        print(&text(&placement))?;
+    }
+    placement.notes.iter().for_each(|note| say(&format!("note: {note}")));
+    let irqbalance = Irqbalance::find();
+    if !args.apply {
+        if let Some(Irqbalance { pid }) = irqbalance {
+            say(&format!(
+                "note: irqbalance[{pid}] moves interrupts; --apply tells it to leave these alone"
+            ));
+        }
+        return Ok(());
+    }
+    let store = Store::open().map_err(Failure::of)?;
+    let mut backend = Linux::open().map_err(Failure::of)?;
+    let irqs = placement.irqs();
+    if let Some(irqbalance) = irqbalance.filter(|_| !irqs.is_empty()) {
+        irqbalance.ban(&irqs).map_err(|error| {
+            let pid = irqbalance.pid;
+            Failure::Failed(format!(
+                "irqbalance[{pid}] would move the interrupts away again, and cannot be told not to: \
+                 {error}; stop it (systemctl stop irqbalance), or start it with --banirq for {irqs:?}"
+            ))
+        })?;
+        say(&format!("irqbalance[{}] leaves {} interrupts alone", irqbalance.pid, irqs.len()));
+    }
+    let applied = carry_out(&mut backend, &store, facts, &placement).map_err(Failure::of)?;
+    say(&format!("{}: {} moved; napkin restore puts it back", args.dev, applied.done.len()));
+    if let Some(pid) = args.pid {
+        let mut lines = Lines::new(Detail::News);
+        let events = carry_workers(&store, pid).map_err(Failure::of)?;
+        events.iter().filter_map(|event| lines.line(event)).for_each(|line| say(&line));
+    }
+    Ok(())
+}
+
+fn text(placement: &Placement) -> String {
+    let rows = placement.rows.iter().map(|row| {
+        let workers: Vec<String> = row.workers.iter().map(now).collect();
+        vec![
+            ranges(&row.rx_queues),
+            row.napi.to_string(),
+            row.irq.as_ref().map_or_else(|| "-".into(), now),
+            row.thread.as_ref().map_or_else(|| "-".into(), now),
+            if workers.is_empty() { "-".into() } else { workers.join(", ") },
+            row.cpu.to_string(),
+        ]
+    });
+    let header = ["rx", "napi", "irq (now on)", "thread (now on)", "workers (now on)", "cpu"];
+    let mut text = table::columns(&header, rows.collect());
+    if let Some(node) = placement.node {
+        text = format!("{} is on NUMA node {node}\n{text}", placement.ifname);
+    }
+    if placement.done() {
+        text += "everything is in its place\n";
+    }
+    text
+}
+
+fn now<N: Display>(now: &Now<N>) -> String {
+    if now.cpus.is_empty() {
+        return now.id.to_string();
+    }
+    format!("{} ({})", now.id, CpuList(now.cpus.clone()))
+}

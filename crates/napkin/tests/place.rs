@@ -1,0 +1,104 @@
+//! `napkin place`, the real binary in a namespace of its own: a plan, carried out, and put back.
+#![allow(unreachable_pub, reason = "the shared module is another test's as well")]
+
+mod common;
+
+use std::process::Output;
+
+use common::namespace::fresh;
+use common::{Place, add_veth, command, napkin, text};
+use napkin_kernel::namespace::Namespace;
+use napkin_testing::{needs_cpus, test};
+use serde_json::Value;
+
+/// A namespace with `va`, and a place for journals.
+struct Lab {
+    namespace: Namespace,
+    state: Place,
+}
+
+impl Lab {
+    fn new(name: &str, queues: u32) -> Lab {
+        let namespace = fresh();
+        namespace.run(|| add_veth(queues)).expect("the namespace is ours");
+        Lab { namespace, state: Place::new(name) }
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let run =
+            || command().args(args).env("NAPKIN_STATE", &self.state.0).output().expect("it starts");
+        self.namespace.run(run).expect("the namespace is ours")
+    }
+
+    fn done(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// The CPUs of each queue's thread now, and the one where it belongs.
+    fn rows(&self, args: &[&str]) -> Vec<(Vec<u64>, u64)> {
+        let args = [&["place", "--dev", "va", "--json"], args].concat();
+        let plan: Value = serde_json::from_str(&self.done(&args)).expect("JSON");
+        let rows = plan["rows"].as_array().expect("rows").iter().map(|row| {
+            let now = row["thread"]["cpus"].as_array().expect("a thread");
+            let now = now.iter().filter_map(Value::as_u64).collect();
+            (now, row["cpu"].as_u64().expect("a CPU"))
+        });
+        rows.collect()
+    }
+}
+
+#[test]
+fn threads_get_a_cpu_each_and_their_old_ones_back() {
+    needs_cpus(2);
+    let lab = Lab::new("place-threads", 2);
+    lab.done(&["apply", "threaded", "--dev", "va"]);
+    let plan = lab.rows(&["--cpus", "0-1"]);
+    let cpus: Vec<u64> = plan.iter().map(|(_, cpu)| *cpu).collect();
+    // CPU 0 comes last.
+    assert_eq!(cpus, [1, 0]);
+    assert!(plan.iter().all(|(now, _)| now.len() > 1), "nothing was moved: {plan:?}");
+    let before = plan;
+
+    let carried = lab.run(&["place", "--dev", "va", "--cpus", "0-1", "--apply"]);
+    let said = text(&carried.stderr);
+    assert!(carried.status.success() && said.contains("va: 2 moved; napkin restore"), "{said}");
+    let after = lab.rows(&["--cpus", "0-1"]);
+    assert!(after.iter().all(|(now, cpu)| now == &[*cpu]), "{after:?}");
+    let shown = lab.done(&["place", "--dev", "va"]);
+    assert!(shown.ends_with("everything is in its place\n"), "{shown}");
+    // The policy is as it was.
+    assert!(lab.done(&["show", "va"]).contains("threaded"));
+
+    lab.done(&["restore", "--dev", "va"]);
+    lab.done(&["apply", "threaded", "--dev", "va"]);
+    let restored: Vec<_> = lab.rows(&[]).into_iter().map(|(now, _)| now).collect();
+    assert!(restored.iter().zip(&before).all(|(now, (old, _))| now == old), "{restored:?}");
+    lab.done(&["restore", "--dev", "va"]);
+}
+
+#[test]
+fn too_few_cpus_and_instances_that_differ_are_said() {
+    let lab = Lab::new("place-few", 2);
+    lab.done(&["apply", "threaded", "--dev", "va"]);
+    let few = lab.run(&["place", "--dev", "va", "--cpus", "0"]);
+    assert!(text(&few.stderr).contains("2 queues share one CPU: ethtool -L va combined 1"));
+    lab.done(&["apply", "defer20", "--dev", "va", "--queue", "1"]);
+    let mixed = lab.run(&["place", "--dev", "va", "--cpus", "0", "--apply"]);
+    let said = text(&mixed.stderr);
+    assert!(!mixed.status.success() && said.contains("are not set alike"), "{said}");
+    let off = lab.run(&["place", "--dev", "va", "--cpus", "1000", "--apply"]);
+    let said = text(&off.stderr);
+    assert!(!off.status.success() && said.contains("none of the CPUs is on"), "{said}");
+    lab.done(&["restore", "--dev", "va"]);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_said() {
+    let output = napkin(["place", "--dev", "nowhere0"]);
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("nowhere0"), "{said}");
+}
+
+napkin_testing::main!();
