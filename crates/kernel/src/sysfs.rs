@@ -333,9 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_have_siblings() {
-        let cpu = napkin_os::sched::usable_cpus()[0];
-        assert!(siblings(cpu).is_none_or(|all| all.contains(&cpu)));
+    fn unbound_work_has_a_cpu() {
         assert!(workqueue_cpumask().is_none_or(|all| !all.is_empty()));
     }
 }
