@@ -90,10 +90,12 @@ fn talk(stream: &mut TcpStream, bytes: &[u8], seen: &Seen) {
 
 /// One connection, and one of its possible ends.
 fn connection(at: SocketAddr, rng: &mut SplitMix, seen: &Seen) {
-    // Of a handshake all of whose attempts were lost nothing else is heard: it is begun again.
+    // All attempts of a handshake may be lost, or of the kernel's ARP: it is begun again.
     let connect = || match TcpStream::connect_timeout(&at, HANGS) {
         Ok(stream) => Some(stream),
-        Err(error) if error.kind() == ErrorKind::TimedOut => None,
+        Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::HostUnreachable) => {
+            None
+        }
         Err(error) => panic!("{error}"),
     };
     let mut stream = std::iter::repeat_with(connect).flatten().next().expect("one in the end");
