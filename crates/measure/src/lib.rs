@@ -19,6 +19,7 @@ pub mod host;
 pub mod interleave;
 pub mod interruption;
 pub mod latency;
+pub mod paired;
 pub mod pow2;
 pub mod report;
 pub mod split;

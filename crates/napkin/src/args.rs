@@ -31,6 +31,7 @@ Examples:
   napkin show                                       this kernel's NAPI instances, and what is set
   sudo napkin run --policy suspend20 --dev eth0 -- memcached -u memcache -t 4 -N 4
                                                     a program of yours; all put back at the end
+  sudo napkin compare --dev eth0 --pid 812          each policy in turn on a running service: which to take
   sudo napkin doctor                                what keeps a mode from being active
   sudo napkin top                                   who polls, live"
 )]
@@ -79,6 +80,8 @@ pub(crate) enum Command {
     Run(crate::launch::Run),
     /// Put a running, unmodified program under a policy.
     Attach(crate::attach::Attach),
+    /// Compare policies on a running service: each in turn, put back at the end, with a verdict.
+    Compare(crate::compare::Compare),
     /// Check every condition that a mode needs; say what fails and what mends it.
     Doctor(crate::doctor::Doctor),
     /// Find a CPU for each queue of a device: its interrupt, its thread and the worker that reads it.

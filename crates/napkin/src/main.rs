@@ -8,6 +8,7 @@ mod args;
 mod attach;
 mod attempt;
 mod bench;
+mod compare;
 mod control;
 mod diff;
 mod doctor;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::Diff(args) => diff::run(&args),
         Command::Run(args) => launch::run(&args),
         Command::Attach(args) => attach::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Place(args) => place::run(&args),
         Command::Top(args) => top::run(&args),

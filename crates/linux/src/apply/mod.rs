@@ -17,6 +17,7 @@ mod execute;
 #[cfg(test)]
 pub(crate) mod fake;
 mod fold;
+mod lifeline;
 mod linux;
 mod located;
 mod neighbours;
@@ -34,6 +35,7 @@ pub use difference::{Difference, difference};
 pub use error::{ApplyError, BackendError, PlanError};
 pub use execute::{Applied, Request, apply};
 pub use fold::{Folded, fold};
+pub use lifeline::{Lifeline, can_delay, lifelines};
 pub use linux::Linux;
 pub use neighbours::{Neighbours, neighbours};
 pub use plan::{Options, Plan, plan};

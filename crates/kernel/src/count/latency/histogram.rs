@@ -76,6 +76,12 @@ impl Histogram {
         (self.count() as f64 * (1.0 - part) >= 10.0).then(|| self.quantile(part)).flatten()
     }
 
+    /// How many took longer than that, in nanoseconds; of the bucket that it lies in, none.
+    pub fn above(&self, time: f64) -> u64 {
+        let buckets = self.buckets.iter().enumerate();
+        buckets.filter(|(it, _)| least(*it) as f64 > time).map(|(_, count)| *count).sum()
+    }
+
     /// The mean in nanoseconds, with each time in the middle of its bucket; `None` if there are none.
     pub fn mean(&self) -> Option<f64> {
         let middle = |bucket| (least(bucket) + least(bucket + 1)) as f64 / 2.0;
@@ -148,6 +154,7 @@ mod tests {
         assert_eq!(both.known_quantile(0.99), both.quantile(0.99));
         assert_eq!(both.known_quantile(0.991), None);
         assert_eq!(Histogram::default().quantile(0.5), None);
+        assert_eq!((both.above(0.0), both.above(1_000.0), both.above(60_000.0)), (1_000, 10, 0));
         assert_eq!(both.since(&both).count(), 0);
         let mean = both.mean().expect("some");
         assert!((1_400.0..1_550.0).contains(&mean), "{mean}");

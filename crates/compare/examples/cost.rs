@@ -1,0 +1,65 @@
+//! What timing requests costs a saturated memcached: its rate with and without the programs, in turns, over
+//! a veth; and what each run of each program took.
+//!
+//! `cargo run --release -p napkin-compare --example cost [PAIRS] [SECONDS] [ONE_IN]`, as root, with two CPUs.
+
+#[path = "../tests/harness/mod.rs"]
+mod harness;
+
+use std::time::Duration;
+
+use harness::{Bed, PORT};
+use napkin_client::{Client, Load};
+use napkin_kernel::count::latency::{Options, Part, Probe};
+use napkin_measure::paired::Ratio;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut next = |or: f64| arguments.next().map_or(or, |it| it.parse().expect("a number"));
+    let (pairs, seconds, one_in) = (next(20.0) as usize, next(1.0), next(16.0) as u32);
+    let bed = Bed::new();
+    let mut client = bed.client(Load::Closed);
+    let window = Duration::from_secs_f64(seconds);
+    Bed::window(&mut client, window);
+    let options = Options { processes: vec![bed.pid()], ports: vec![PORT], one_in };
+    let mut rates = Vec::new();
+    for pair in 0..pairs {
+        let with = |client: &mut Client| {
+            let probe = Probe::start(&options).expect("it starts");
+            std::thread::sleep(Duration::from_millis(50));
+            let rate = Bed::window(client, window).achieved_per_s;
+            (rate, probe.read(&[]).expect("read"), probe.programs().expect("told"))
+        };
+        // In the order with, without, without, with: what drifts disturbs both.
+        let (measured, without) = match pair % 2 {
+            0 => {
+                let measured = with(&mut client);
+                (measured, Bed::window(&mut client, window).achieved_per_s)
+            }
+            _ => {
+                let without = Bed::window(&mut client, window).achieved_per_s;
+                (with(&mut client), without)
+            }
+        };
+        let (rate, reading, programs) = measured;
+        println!("with {rate:.0}, without {without:.0}: {:.4}", rate / without);
+        rates.push((rate, without));
+        if pair + 1 == pairs {
+            println!("sends {}, seen {}", reading.sends, reading.sends_seen);
+            println!("timed {}", reading.all().of(Part::Service).count());
+            for it in programs {
+                let each = it.runs.run_ns as f64 / it.runs.runs.max(1) as f64;
+                println!("{}: {} instructions, {} runs of {each:.0} ns", it.name, it.instructions, it.runs.runs);
+            }
+        }
+    }
+    let ratio = Ratio::of(rates).expect("some");
+    println!(
+        "rate with / without: {:.4} ({:.0} %: {:.4} to {:.4})",
+        ratio.median,
+        ratio.confidence * 100.0,
+        ratio.low,
+        ratio.high
+    );
+    client.stop().expect("it stops");
+}

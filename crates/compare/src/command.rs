@@ -1,0 +1,134 @@
+//! The user's own commands: one that measures, one that guards. Each is a process group of its own, which
+//! ends with what it was started for.
+
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use napkin_os::signals::Signals;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+/// More than this is no number.
+const MOST_OUTPUT: u64 = 4_096;
+
+/// A command that prints a number, in the place of the server's own latency.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measure {
+    /// As `sh -c` takes it; `NAPKIN_POLICY` and `NAPKIN_ROUND` say what is in force.
+    pub command: String,
+    /// Whether a greater number is better.
+    pub higher: bool,
+    /// Longest that it may take.
+    pub limit: Duration,
+}
+
+/// A command that runs. Dropped, all of its group is killed.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    stdout: Option<ChildStdout>,
+    began: Instant,
+    limit: Duration,
+    /// Its end was seen, and its id may be another's.
+    waited: bool,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// By itself, with what it had printed.
+    Ended { status: ExitStatus, output: String },
+    /// It took too long.
+    Hung,
+}
+
+impl Running {
+    /// Starts `sh -c COMMAND`. It reads nothing; what it says on standard error is seen.
+    pub(crate) fn start(
+        command: &str,
+        policy: &str,
+        round: usize,
+        limit: Duration,
+        signals: &Signals,
+    ) -> io::Result<Running> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::piped());
+        shell.env("NAPKIN_POLICY", policy).env("NAPKIN_ROUND", (round + 1).to_string());
+        shell.process_group(0);
+        signals.restore_in(&mut shell);
+        let mut child = shell.spawn()?;
+        let stdout = child.stdout.take();
+        let running = Running { child, stdout, began: Instant::now(), limit, waited: false };
+        if let Some(pipe) = &running.stdout {
+            // Whoever inherited its other end may keep it open for ever.
+            fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
+        }
+        Ok(running)
+    }
+
+    /// Whether it has ended, or should have.
+    pub(crate) fn look(&mut self) -> io::Result<Option<Outcome>> {
+        let id = WaitId::Pid(Pid::from_child(&self.child));
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if waitid(id, options)?.is_some() {
+            let status = self.end()?;
+            let mut output = Vec::new();
+            if let Some(pipe) = self.stdout.take() {
+                // A pipe that others keep open has no end: what is there is all.
+                match pipe.take(MOST_OUTPUT).read_to_end(&mut output) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let output = String::from_utf8_lossy(&output).into_owned();
+            return Ok(Some(Outcome::Ended { status, output }));
+        }
+        Ok((self.began.elapsed() > self.limit).then_some(Outcome::Hung))
+    }
+}
+
+impl Running {
+    /// Ends all of its group, and waits for the command itself: in this order, for an id that was waited
+    /// for may be another's.
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        if !self.waited {
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+            self.waited = true;
+        }
+        self.child.wait()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// The number that a command printed.
+///
+/// # Errors
+/// What it did instead, for a sentence.
+pub(crate) fn number(outcome: &Outcome, limit: Duration) -> Result<f64, String> {
+    let (status, output) = match outcome {
+        Outcome::Hung => return Err(format!("did not end within {} s", limit.as_secs_f64())),
+        Outcome::Ended { status, output } => (status, output.trim()),
+    };
+    if !status.success() {
+        return Err(format!("failed ({status})"));
+    }
+    match output.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        Ok(number) => {
+            Err(format!("printed {number}, which has no ratio to another: print one above 0"))
+        }
+        Err(_) if output.is_empty() => Err("printed nothing: print one number".into()),
+        Err(_) => {
+            let shown: String = output.chars().take(60).collect();
+            Err(format!("printed {shown:?}, which is no number: print one alone"))
+        }
+    }
+}

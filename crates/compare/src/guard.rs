@@ -1,0 +1,206 @@
+//! What a slice must not do: a condition on the service's own figures, or a command that fails.
+//!
+//! A condition is looked at every tenth of a second, over the second before. It is broken when more
+//! requests are beyond its limit than chance explains: of n that were timed, p99 allows n / 100 and three
+//! deviations of that, and less than three never break it. So few requests are enough for what is far off,
+//! and many are needed for what is near.
+
+use std::fmt;
+use std::str::FromStr;
+
+use napkin_kernel::count::latency::Histogram;
+use napkin_policy::Time;
+use thiserror::Error;
+
+/// What ends a slice at once, and takes its policy out of the rest.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Guard {
+    /// Figures of the service.
+    Condition(Condition),
+    /// A command, as `sh -c` takes it, that runs again and again: an exit code other than 0 breaks it.
+    Command(String),
+}
+
+/// A bound on a figure of the service.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Condition {
+    /// This share of requests, as 0.99, stays within.
+    Latency(f64, Bound),
+    /// More answers a second than that.
+    Rate(Bound),
+}
+
+/// What a figure is compared with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    /// So many times what it was under the reference.
+    Times(f64),
+    /// Nanoseconds, or answers a second.
+    Absolute(f64),
+}
+
+/// A guard that is none.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("a guard of {given:?}: {why}")]
+pub struct GuardError {
+    given: String,
+    why: &'static str,
+}
+
+impl FromStr for Guard {
+    type Err = GuardError;
+
+    fn from_str(text: &str) -> Result<Guard, GuardError> {
+        let wrong = |why| GuardError { given: text.into(), why };
+        let trimmed = text.trim();
+        if trimmed.is_empty() {
+            return Err(wrong("give a condition, as in 'p99<2x', or a command"));
+        }
+        let Some((name, less, bound)) = parts(trimmed) else {
+            return Ok(Guard::Command(trimmed.into()));
+        };
+        if name == "rate" {
+            if less {
+                return Err(wrong(
+                    "a rate is guarded from below, as in 'rate>0.9x' or 'rate>5000'",
+                ));
+            }
+            let bound = match bound.strip_suffix('x') {
+                Some(times) => number(times).map(Bound::Times),
+                None => number(bound).map(Bound::Absolute),
+            };
+            let bound =
+                bound.ok_or(wrong("give times of the reference or answers a second, above 0"))?;
+            return Ok(Guard::Condition(Condition::Rate(bound)));
+        }
+        if !less {
+            return Err(wrong("a latency is guarded from above, as in 'p99<2x' or 'p99<500us'"));
+        }
+        let percent = name.get(1..).and_then(number).filter(|it| (1.0..100.0).contains(it));
+        let percent = percent.ok_or(wrong("a percentile is from p1 to below p100, as in p99.9"))?;
+        let bound = match bound.strip_suffix('x') {
+            Some(times) => number(times).map(Bound::Times),
+            None => bound.parse().ok().map(|Time(ns)| Bound::Absolute(ns as f64)),
+        };
+        let bound =
+            bound.ok_or(wrong("give times of the reference or a time, as in 'p99<500us'"))?;
+        Ok(Guard::Condition(Condition::Latency(percent / 100.0, bound)))
+    }
+}
+
+/// A condition's name, whether it is a `<`, and what follows. Anything else is a command, also one that
+/// redirects.
+fn parts(text: &str) -> Option<(&str, bool, &str)> {
+    let at = text.find(['<', '>'])?;
+    let (name, rest) = text.split_at(at);
+    let name = name.trim();
+    let percentile = name
+        .strip_prefix('p')
+        .is_some_and(|it| !it.is_empty() && it.chars().all(|it| it.is_ascii_digit() || it == '.'));
+    (percentile || name == "rate").then(|| (name, rest.starts_with('<'), rest[1..].trim()))
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.trim().parse().ok().filter(|it: &f64| it.is_finite() && *it > 0.0)
+}
+
+/// What the reference was like.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reference {
+    pub(crate) whole: Histogram,
+    pub(crate) answers_per_s: f64,
+}
+
+impl Condition {
+    /// Why it is broken, or `None`. `seconds` is how long the requests came for.
+    pub(crate) fn broken(
+        &self,
+        whole: &Histogram,
+        answers_per_s: f64,
+        seconds: f64,
+        reference: &Reference,
+    ) -> Option<String> {
+        match *self {
+            Condition::Latency(part, bound) => {
+                let limit = match bound {
+                    Bound::Absolute(ns) => ns,
+                    Bound::Times(times) => times * reference.whole.quantile(part)?,
+                };
+                let (count, beyond) = (whole.count() as f64, whole.above(limit) as f64);
+                let allowed = count * (1.0 - part);
+                let broken = beyond >= 3.0 && beyond > allowed + 3.0 * allowed.sqrt();
+                broken.then(|| {
+                    let limit = napkin_measure::report::text::time(limit);
+                    format!("{beyond} of {count} requests took more than {limit}")
+                })
+            }
+            Condition::Rate(bound) => {
+                let limit = match bound {
+                    Bound::Absolute(rate) => rate,
+                    Bound::Times(times) => times * reference.answers_per_s,
+                };
+                let due = limit * seconds;
+                // Three deviations of a count.
+                let broken = seconds >= 0.5 && answers_per_s * seconds < due - 3.0 * due.sqrt();
+                broken.then(|| format!("{answers_per_s:.0} answers a second, below {limit:.0}"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bound = |bound: &Bound, time: bool| match *bound {
+            Bound::Times(times) => format!("{times}x"),
+            Bound::Absolute(ns) if time => Time(ns as u64).to_string(),
+            Bound::Absolute(rate) => rate.to_string(),
+        };
+        match self {
+            Guard::Command(command) => f.write_str(command),
+            Guard::Condition(Condition::Rate(limit)) => write!(f, "rate>{}", bound(limit, false)),
+            Guard::Condition(Condition::Latency(part, limit)) => {
+                let percent = (part * 1e6).round() / 1e4;
+                write!(f, "p{percent}<{}", bound(limit, true))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<String, String> {
+        match text.parse() {
+            Ok(Guard::Command(command)) => Ok(format!("command: {command}")),
+            Ok(guard) => Ok(guard.to_string()),
+            Err(error) => Err(GuardError::to_string(&error)),
+        }
+    }
+
+    #[test]
+    fn a_guard_is_a_condition_or_a_command() {
+        for (text, guard) in [
+            ("p99<2x", "p99<2x"),
+            (" p99.9 < 500us ", "p99.9<500us"),
+            ("rate>0.9x", "rate>0.9x"),
+            ("rate > 5000", "rate>5000"),
+            ("./healthy >/dev/null", "command: ./healthy >/dev/null"),
+            ("pgrep -x nginx > /dev/null", "command: pgrep -x nginx > /dev/null"),
+        ] {
+            assert_eq!(read(text), Ok(guard.into()));
+        }
+        for (text, why) in [
+            ("", "give a condition"),
+            ("p99>2x", "from above"),
+            ("rate<1x", "from below"),
+            ("p100<2x", "below p100"),
+            ("p99<fast", "a time"),
+            ("p99<0x", "a time"),
+            ("rate>-1", "above 0"),
+        ] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

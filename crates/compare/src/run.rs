@@ -1,0 +1,493 @@
+//! The rounds: each policy in turn, in an order of its own each round, watched while it is in force.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use napkin_kernel::count::latency::{Histogram, Part, Probe, Reading};
+use napkin_kernel::device::{self, Device};
+use napkin_kernel::netlink::Netdev;
+use napkin_kernel::probe::Kernel;
+use napkin_linux::attach::Plan as ProgramPlan;
+use napkin_linux::guard as starvation;
+use napkin_linux::journal::Store;
+use napkin_linux::support::{self, Scope};
+use napkin_measure::Plan;
+use napkin_os::signals::Signals;
+use napkin_policy::Policy;
+
+use crate::command::{Measure, Outcome, Running, number};
+use crate::error::CompareError;
+use crate::force::Force;
+use crate::guard::{Condition, Guard, Reference};
+use crate::report::{Report, Row};
+use crate::service::Service;
+use crate::window::{Slice, Window};
+
+/// How often the service is looked at while a slice lasts.
+const TICK: Duration = Duration::from_millis(100);
+/// How often other connections are looked at.
+const ROTATE: Duration = Duration::from_millis(500);
+/// How far back a guard looks.
+const BACK: Duration = Duration::from_secs(1);
+/// What a change itself does to the requests under way is not held against the policy.
+const CHANGE: Duration = Duration::from_millis(100);
+/// A service that answers nothing for so long, though it answered [`ENOUGH`] in that time under the
+/// reference, is not left so.
+const SILENCE: Duration = Duration::from_millis(500);
+/// How many answers must be missing.
+const ENOUGH: f64 = 20.0;
+/// Longest that the reference is looked at before the rounds.
+const FIRST: Duration = Duration::from_secs(2);
+/// Requests a second to be timed: more of them cost the service more, and tell little more.
+const TIMED: f64 = 10_000.0;
+/// The rarest that connections are looked at.
+const RAREST: u32 = 64;
+/// Longest that a guard's command may take.
+const GUARD_LIMIT: Duration = Duration::from_secs(10);
+/// From the end of a guard's command to its next start.
+const GUARD_EVERY: Duration = Duration::from_millis(500);
+
+/// What to compare, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Policies by name; the first is the reference.
+    pub policies: Vec<(String, Policy)>,
+    /// How long each is in force at a time, the time to settle included. With a measure of the user's
+    /// own it lasts as long as that.
+    pub slice: Duration,
+    /// How much of it is not counted.
+    pub settle: Duration,
+    /// How often each has its turn.
+    pub rounds: usize,
+    /// Where the order comes from.
+    pub seed: u64,
+    /// What ends a slice at once.
+    pub guard: Option<Guard>,
+    /// What measures in the place of the server's own latency.
+    pub measure: Option<Measure>,
+}
+
+/// What is told while it lasts.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// A slice begins: its policy.
+    Slice(&'a str),
+    /// A policy is out of the rest.
+    Out {
+        /// Its name.
+        name: &'a str,
+        /// Why.
+        why: &'a str,
+    },
+    /// Something to know.
+    Note(&'a str),
+}
+
+impl Options {
+    /// Slices in all, without the first look at the reference.
+    pub fn slices(&self) -> usize {
+        self.policies.len().saturating_mul(self.rounds)
+    }
+
+    /// About how long it takes, without a measure of the user's own.
+    pub fn time(&self) -> Duration {
+        let slices = u32::try_from(self.slices()).unwrap_or(u32::MAX);
+        self.slice.saturating_mul(slices).saturating_add(self.first())
+    }
+
+    fn first(&self) -> Duration {
+        (self.slice - self.settle.min(self.slice)).min(FIRST) + self.settle
+    }
+
+    /// # Errors
+    /// Which option makes no sense, and why.
+    fn check(&self) -> Result<(), CompareError> {
+        let wrong = |why: String| Err(CompareError::Option(why));
+        if self.policies.len() < 2 {
+            return wrong("one policy has nothing to be compared with: name two or more".into());
+        }
+        for (place, (name, _)) in self.policies.iter().enumerate() {
+            if self.policies[..place].iter().any(|(other, _)| other == name) {
+                return wrong(format!("{name} is named twice: each policy once"));
+            }
+        }
+        if !(1..=1_000).contains(&self.rounds) {
+            return wrong(format!("{} rounds: from 1 to 1000", self.rounds));
+        }
+        let least = Duration::from_millis(200);
+        let most = Duration::from_secs(3_600);
+        if !(least..=most).contains(&self.slice) {
+            return wrong("a slice takes from 200ms to 1h".into());
+        }
+        if self.measure.is_none() && self.slice.saturating_sub(self.settle) < least {
+            return wrong("of each slice 200ms or more must be left after --settle".into());
+        }
+        Ok(())
+    }
+}
+
+/// Compares, and puts everything back. What ends it early once something was changed stands in the
+/// report, with what there is by then. `signals` are those of [`Signals::block_ends`], blocked before.
+///
+/// # Errors
+/// If nothing can be compared. Nothing was changed then, or all was put back.
+pub fn compare(
+    service: &Service,
+    options: &Options,
+    signals: &Signals,
+    tell: &mut dyn FnMut(Told<'_>),
+) -> Result<Report, CompareError> {
+    options.check()?;
+    let kernel = Kernel::probe();
+    for (_, policy) in &options.policies {
+        support::check(policy, &kernel, Scope::Both)?;
+        ProgramPlan::of(policy)?;
+    }
+    let needs_probe =
+        options.measure.is_none() || matches!(options.guard, Some(Guard::Condition(_)));
+    let probe = needs_probe.then(|| Ok::<_, CompareError>(Probe::start(&service.timed()?)?));
+    let probe = probe.transpose()?;
+    let rows = options.policies.iter().map(|(name, policy)| Row::new(name, policy)).collect();
+    let mut report = Report::new(service, options, rows);
+    report.notes.extend(probe.iter().flat_map(|probe| probe.notes().to_vec()));
+    let mut run =
+        Run { service, options, signals, probe, reference: Reference::default(), one_in: 16 };
+    tell(Told::Slice(&format!("{}, to begin with", options.policies[0].0)));
+    match run.first(&mut report)? {
+        None => {}
+        Some(End::Signal(signal)) => {
+            report.signal = Some(signal);
+            return Ok(report);
+        }
+        Some(End::Broken(why)) => {
+            let name = &options.policies[0].0;
+            report.failed = Some(format!("{name}, the reference, breaks the guard itself: {why}"));
+            return Ok(report);
+        }
+    }
+    let plan = Plan {
+        subjects: options.policies.len(),
+        groups: 1,
+        repetitions: options.rounds,
+        seed: options.seed,
+    };
+    for (place, step) in plan.steps().enumerate() {
+        if report.rows[step.subject].out.is_some() {
+            continue;
+        }
+        let name = &options.policies[step.subject].0;
+        tell(Told::Slice(name));
+        let ran = run.slice(step.subject, step.repetition, options.slice, true, &mut report);
+        match ran {
+            Ok(Ran::Done(slice, _)) => {
+                let slice = Slice { round: step.repetition, step: place, ..slice };
+                report.rows[step.subject].slices.push(slice);
+            }
+            Ok(Ran::Ended(End::Signal(signal))) => {
+                report.signal = Some(signal);
+                break;
+            }
+            Ok(Ran::Ended(End::Broken(why))) => {
+                tell(Told::Out { name, why: &why });
+                report.rows[step.subject].out = Some(why.clone());
+                let broken = Slice {
+                    round: step.repetition,
+                    step: place,
+                    broken: Some(why.clone()),
+                    ..Slice::default()
+                };
+                report.rows[step.subject].slices.push(broken);
+                if step.subject == 0 {
+                    report.failed = Some(format!("{name}, the reference, broke the guard: {why}"));
+                    break;
+                }
+                if report.rows.iter().filter(|row| row.out.is_none()).count() < 2 {
+                    break;
+                }
+            }
+            Err(error) => {
+                report.failed = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// How a slice ended before its time.
+#[derive(Debug)]
+enum End {
+    Signal(i32),
+    Broken(String),
+}
+
+#[derive(Debug)]
+enum Ran {
+    Done(Slice, Histogram),
+    Ended(End),
+}
+
+struct Run<'a> {
+    service: &'a Service,
+    options: &'a Options,
+    signals: &'a Signals,
+    probe: Option<Probe>,
+    reference: Reference,
+    /// One of so many connections is looked at.
+    one_in: u32,
+}
+
+impl Run<'_> {
+    /// The reference before the rounds: how much comes, and what guards compare with.
+    fn first(&mut self, report: &mut Report) -> Result<Option<End>, CompareError> {
+        if self.probe.is_none() {
+            return Ok(None);
+        }
+        match self.slice(0, 0, self.options.first(), false, report)? {
+            Ran::Ended(end) => Ok(Some(end)),
+            Ran::Done(slice, whole) => {
+                let answers_per_s = slice.answers_per_s.unwrap_or(0.0);
+                if whole.count() == 0 && self.options.measure.is_none() {
+                    return Err(CompareError::Option(format!(
+                        "{} answered nothing in {:.1} s: what it is asked now is what is compared, so it \
+                         must have its load (or give --measure CMD, which brings its own)",
+                        self.service, slice.seconds
+                    )));
+                }
+                self.reference = Reference { whole, answers_per_s };
+                let wanted = (answers_per_s / TIMED).clamp(1.0, RAREST.into());
+                self.one_in = (wanted.ceil() as u32).next_power_of_two();
+                report.one_in = Some(self.one_in);
+                Ok(None)
+            }
+        }
+    }
+
+    /// One policy for one slice, put back at its end. `measured`: by the user's command, if there is one.
+    fn slice(
+        &self,
+        subject: usize,
+        round: usize,
+        length: Duration,
+        measured: bool,
+        report: &mut Report,
+    ) -> Result<Ran, CompareError> {
+        let (name, policy) = &self.options.policies[subject];
+        let mut force = Force::put(policy, self.service).map_err(|error| self.why(error))?;
+        let starving = policy.suspends().then(|| self.watch_starvation(report)).flatten();
+        let measure = self.options.measure.as_ref().filter(|_| measured);
+        let ran =
+            self.watch(&mut force, name, round, length, measure, starving.as_ref().map(|it| &it.1));
+        drop(starving);
+        for failure in force.failures() {
+            report.note(failure);
+        }
+        let restored = force.restore();
+        // What ended it comes first, but for what is left behind.
+        match (ran.map_err(|error| self.why(error)), restored) {
+            (_, Err(left)) => Err(self.why(left)),
+            (ran, Ok(())) => ran,
+        }
+    }
+
+    /// Whatever failed, if the device or the program is gone that is why.
+    fn why(&self, error: CompareError) -> CompareError {
+        let ifname = &self.service.device.ifname;
+        let process = napkin_kernel::process::Process::open(self.service.pid);
+        if self.device().is_err() {
+            return CompareError::DeviceGone { ifname: ifname.clone() };
+        }
+        match process {
+            Err(gone) if gone.is_gone() => crate::force::ended(self.service),
+            _ => error,
+        }
+    }
+
+    fn device(&self) -> Result<Device, CompareError> {
+        let gone = || CompareError::DeviceGone { ifname: self.service.device.ifname.clone() };
+        let device = device::read(&mut Netdev::open()?, &self.service.device.ifname);
+        let device = device.map_err(|_| gone())?;
+        if device.ifindex == self.service.device.ifindex { Ok(device) } else { Err(gone()) }
+    }
+
+    /// Watches for queues that the program starves under a policy that suspends.
+    fn watch_starvation(
+        &self,
+        report: &mut Report,
+    ) -> Option<(starvation::Guard, Receiver<String>)> {
+        let (send, receive) = channel();
+        let ifindex = self.service.device.ifindex;
+        let options = starvation::Options {
+            only: Some(ifindex),
+            held: Some(ifindex),
+            again: starvation::Again::Never,
+        };
+        let tell = Box::new(move |event: &starvation::Event| {
+            let _ = send.send(event.to_string());
+        });
+        let started = Store::open().map_err(|error| error.to_string()).and_then(|store| {
+            starvation::Guard::start(options, &store, tell).map_err(|error| error.to_string())
+        });
+        match started {
+            Ok(guard) => Some((guard, receive)),
+            Err(why) => {
+                report.note(format!("nobody watches for starved queues: {why}"));
+                None
+            }
+        }
+    }
+
+    /// From the moment that the policy is in force to the end of its slice.
+    fn watch(
+        &self,
+        force: &mut Force,
+        name: &str,
+        round: usize,
+        length: Duration,
+        measure: Option<&Measure>,
+        starving: Option<&Receiver<String>>,
+    ) -> Result<Ran, CompareError> {
+        let probe = self.probe.as_ref();
+        let device = self.device()?;
+        let began = Instant::now();
+        let (mut rotated, mut seen) = (began, began);
+        let mut recent: VecDeque<(Instant, Reading)> = VecDeque::new();
+        let mut window: Option<Window> = None;
+        let mut measuring: Option<Running> = None;
+        let mut guarding = GuardCommand { running: None, due: began };
+        if let Some(probe) = probe {
+            probe.rotate(self.one_in)?;
+        }
+        let fail = |error| CompareError::System { what: "a command cannot be run", error };
+        loop {
+            force.tend(self.service)?;
+            let now = Instant::now();
+            if now - seen >= ROTATE {
+                seen = now;
+                self.device()?;
+            }
+            if let Some(why) = starving.and_then(|it| it.try_recv().ok()) {
+                return Ok(Ran::Ended(End::Broken(why)));
+            }
+            if let Some(probe) = probe {
+                if self.one_in > 1 && now - rotated >= ROTATE {
+                    rotated = now;
+                    probe.rotate(self.one_in)?;
+                }
+                if now - began >= CHANGE {
+                    recent.push_back((now, probe.read(&self.service.napi_ids())?));
+                    while recent.get(1).is_some_and(|(at, _)| now - *at >= BACK) {
+                        recent.pop_front();
+                    }
+                    if let Some(why) = self.broken(&recent) {
+                        return Ok(Ran::Ended(End::Broken(why)));
+                    }
+                }
+            }
+            if let Some(Guard::Command(command)) = &self.options.guard
+                && let Some(why) =
+                    guarding.look(command, name, round, self.signals).map_err(fail)?
+            {
+                return Ok(Ran::Ended(End::Broken(why)));
+            }
+            match (&mut measuring, measure) {
+                (Some(running), Some(measure)) => {
+                    if let Some(outcome) = running.look().map_err(fail)? {
+                        let measured = number(&outcome, measure.limit).map_err(|what| {
+                            CompareError::Measure { command: measure.command.clone(), what }
+                        })?;
+                        let Some(window) = window.take() else { break };
+                        let (slice, whole) = window.end(self.service, &device, probe)?;
+                        return Ok(Ran::Done(Slice { measured: Some(measured), ..slice }, whole));
+                    }
+                }
+                _ if window.is_none() && began.elapsed() >= self.options.settle => {
+                    window = Some(Window::begin(self.service, &device, probe)?);
+                    if let Some(Measure { command, limit, .. }) = measure {
+                        let start = Running::start(command, name, round, *limit, self.signals);
+                        measuring = Some(start.map_err(fail)?);
+                    }
+                }
+                (None, None) if began.elapsed() >= length => break,
+                _ => {}
+            }
+            let mut wait = TICK.min(force.due());
+            if window.is_none() {
+                wait = wait.min(self.options.settle.saturating_sub(began.elapsed()));
+            } else if measure.is_none() {
+                wait = wait.min(length.saturating_sub(began.elapsed()));
+            }
+            if let Some(came) = self.signals.wait(wait) {
+                return Ok(Ran::Ended(End::Signal(came.signal)));
+            }
+        }
+        let Some(window) = window else {
+            return Err(CompareError::Option("a slice ended before it had settled".into()));
+        };
+        let (slice, whole) = window.end(self.service, &device, probe)?;
+        Ok(Ran::Done(slice, whole))
+    }
+
+    /// Why the last second is none to go on with.
+    fn broken(&self, recent: &VecDeque<(Instant, Reading)>) -> Option<String> {
+        let ((first, then), (last, now)) = (recent.front()?, recent.back()?);
+        let seconds = (*last - *first).as_secs_f64();
+        if seconds <= 0.0 {
+            return None;
+        }
+        let since = now.since(then);
+        let quiet = recent.iter().rev().take_while(|(_, it)| it.sends == now.sends).last()?;
+        let silent = *last - quiet.0;
+        let due = self.reference.answers_per_s * silent.as_secs_f64();
+        if silent >= SILENCE && due >= ENOUGH {
+            return Some(format!(
+                "nothing was answered for {:.1} s, {:.0} a second before",
+                silent.as_secs_f64(),
+                self.reference.answers_per_s
+            ));
+        }
+        let Some(Guard::Condition(condition)) = &self.options.guard else { return None };
+        let rate = since.answers().unwrap_or(0.0) / seconds;
+        let broken = condition.broken(since.all().of(Part::Whole), rate, seconds, &self.reference);
+        broken.map(|why| format!("{}: {why}", shown(*condition)))
+    }
+}
+
+fn shown(condition: Condition) -> String {
+    Guard::Condition(condition).to_string()
+}
+
+/// A guard's command, again and again.
+struct GuardCommand {
+    running: Option<Running>,
+    due: Instant,
+}
+
+impl GuardCommand {
+    /// Why it is broken, if it is.
+    fn look(
+        &mut self,
+        command: &str,
+        name: &str,
+        round: usize,
+        signals: &Signals,
+    ) -> std::io::Result<Option<String>> {
+        let Some(running) = &mut self.running else {
+            if Instant::now() >= self.due {
+                self.running = Some(Running::start(command, name, round, GUARD_LIMIT, signals)?);
+            }
+            return Ok(None);
+        };
+        let Some(outcome) = running.look()? else { return Ok(None) };
+        self.running = None;
+        self.due = Instant::now() + GUARD_EVERY;
+        Ok(match outcome {
+            Outcome::Hung => {
+                Some(format!("{command:?} did not end within {} s", GUARD_LIMIT.as_secs()))
+            }
+            Outcome::Ended { status, .. } if status.success() => None,
+            Outcome::Ended { status, .. } => Some(format!("{command:?} failed ({status})")),
+        })
+    }
+}

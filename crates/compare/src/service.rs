@@ -1,0 +1,127 @@
+//! What is compared on: a program that runs, the ports on which it serves, and the device that its
+//! packets come from.
+
+use std::collections::BTreeSet;
+
+use napkin_kernel::count::latency;
+use napkin_kernel::device::{self, Device};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::Netdev;
+use napkin_kernel::process::{Process, Socket, descendants_of};
+use rustix::net::SocketType;
+
+use crate::error::CompareError;
+
+/// The inode of the first process-id namespace: `PROC_PID_INIT_INO`.
+const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
+
+/// More processes of a service than this are not looked at.
+const MOST_PROCESSES: usize = 1 << 16;
+
+/// A service on a device.
+#[derive(Debug, Clone)]
+pub struct Service {
+    /// The process that was named.
+    pub pid: i32,
+    /// Its name in `/proc/PID/comm`.
+    pub comm: String,
+    /// It, its children and theirs, as there are now.
+    pub processes: Vec<i32>,
+    /// The ports on which they listen or, of UDP, are bound.
+    pub ports: Vec<u16>,
+    /// The device as it was found.
+    pub device: Device,
+    /// What a reader must know of the figures.
+    pub notes: Vec<String>,
+}
+
+impl Service {
+    /// Looks at the program and at the device, both in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// If one of them is not there or may not be looked at, or they have nothing to do with each other.
+    pub fn find(pid: i32, ifname: &str) -> Result<Service, CompareError> {
+        let process = Process::open(pid)?;
+        let comm = process.comm()?;
+        if process.network_namespace()? != Namespace::identity()?.inode {
+            return Err(CompareError::OtherNamespace { pid });
+        }
+        let device = device::read(&mut Netdev::open()?, ifname)?;
+        let mut processes = vec![pid];
+        processes.extend(descendants_of(&[pid], MOST_PROCESSES).pids);
+        let mut ports = BTreeSet::new();
+        for (place, pid) in processes.iter().enumerate() {
+            match Process::open(*pid).and_then(|process| ports_of(&process)) {
+                Ok(found) => ports.extend(found),
+                // A child may have ended meanwhile.
+                Err(error) if place == 0 => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        let mut notes = Vec::new();
+        if device.napis.iter().all(|napi| napi.irq.is_none()) {
+            notes.push(format!(
+                "{ifname} has no interrupts, and its softirq runs on the CPU of whoever sends until a \
+                 timer, a thread or an application has taken its instances over"
+            ));
+        }
+        if receives_elsewhere(ifname) {
+            notes.push(format!(
+                "{ifname} hands packets to other CPUs (RPS): its time in the ring counts from there"
+            ));
+        }
+        let service =
+            Service { pid, comm, processes, ports: ports.into_iter().collect(), device, notes };
+        Ok(service)
+    }
+
+    /// Whose requests are timed: its own, on the ports on which it serves.
+    ///
+    /// # Errors
+    /// If it serves nobody, or its ids are not the kernel's.
+    pub fn timed(&self) -> Result<latency::Options, CompareError> {
+        if self.ports.is_empty() {
+            return Err(CompareError::NoPort { pid: self.pid, comm: self.comm.clone() });
+        }
+        let namespace = rustix::fs::stat("/proc/thread-self/ns/pid");
+        if namespace.is_ok_and(|it| it.st_ino != FIRST_PID_NAMESPACE) {
+            return Err(CompareError::PidNamespace { pid: self.pid });
+        }
+        let (processes, ports) = (self.processes.clone(), self.ports.clone());
+        Ok(latency::Options { processes, ports, ..latency::Options::default() })
+    }
+
+    /// The ids of the device's instances.
+    pub fn napi_ids(&self) -> Vec<u32> {
+        self.device.napis.iter().map(|napi| napi.id).collect()
+    }
+}
+
+impl std::fmt::Display for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}[{}]", self.comm, self.pid)
+    }
+}
+
+/// The ports on which a process listens or, of UDP, is bound without a peer.
+fn ports_of(process: &Process) -> Result<Vec<u16>, napkin_kernel::process::ProcessError> {
+    let mut ports = Vec::new();
+    for descriptor in process.descriptors(MOST_PROCESSES)?.sockets() {
+        let Ok(Some(taken)) = process.take(&descriptor) else { continue };
+        let Ok(Some(socket)) = Socket::of(&taken) else { continue };
+        let datagrams = socket.kind == SocketType::DGRAM.as_raw() && socket.peer.is_none();
+        if socket.listening || datagrams {
+            ports.extend(socket.local.map(|local| local.port()).filter(|port| *port != 0));
+        }
+    }
+    Ok(ports)
+}
+
+/// Whether packets are handed to CPUs by RPS.
+fn receives_elsewhere(ifname: &str) -> bool {
+    let queues = std::fs::read_dir(format!("/sys/class/net/{ifname}/queues"));
+    let queues = queues.into_iter().flatten().flatten();
+    let mut masks =
+        queues.filter_map(|it| std::fs::read_to_string(it.path().join("rps_cpus")).ok());
+    masks.any(|mask| mask.chars().any(|it| it.is_ascii_hexdigit() && it != '0'))
+}

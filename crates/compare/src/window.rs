@@ -1,0 +1,189 @@
+//! What one slice was like: the server's own latency, answers, CPU and interrupts, between two moments.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use napkin_kernel::count::latency::{Histogram, Part, Probe, Reading};
+use napkin_kernel::device::Device;
+use napkin_os::procfs::{CpuTimes, Interrupts, ThreadStat, Time};
+use serde::Serialize;
+
+use crate::error::CompareError;
+use crate::service::Service;
+
+/// Percentiles of a part of the requests' time, in nanoseconds; `None` where fewer than ten times lie
+/// beyond one.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Percentiles {
+    /// Half stays within.
+    pub p50: Option<f64>,
+    /// Nine of ten stay within.
+    pub p90: Option<f64>,
+    /// 99 of a hundred stay within.
+    pub p99: Option<f64>,
+    /// 999 of a thousand stay within.
+    pub p999: Option<f64>,
+    /// The mean of all.
+    pub mean: Option<f64>,
+    /// Requests that were timed.
+    pub count: u64,
+}
+
+impl Percentiles {
+    pub(crate) fn of(histogram: &Histogram) -> Percentiles {
+        let at = |part| histogram.known_quantile(part);
+        Percentiles {
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            mean: histogram.mean(),
+            count: histogram.count(),
+        }
+    }
+}
+
+/// CPUs that were busy, as 0.25 for a quarter of one.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Cpu {
+    /// In softirqs and interrupts, on all CPUs.
+    pub softirq: f64,
+    /// In the threads of the device's instances.
+    pub threads: f64,
+    /// In the service's processes; on a kernel without `CONFIG_IRQ_TIME_ACCOUNTING` with the softirqs that
+    /// interrupted them.
+    pub application: f64,
+}
+
+impl Cpu {
+    /// All of it.
+    pub fn all(&self) -> f64 {
+        self.softirq + self.threads + self.application
+    }
+}
+
+/// One slice, measured.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Slice {
+    /// Its round, from 0.
+    pub round: usize,
+    /// Its place in the order of all slices, from 0.
+    pub step: usize,
+    /// Seconds that were measured, without the time to settle.
+    pub seconds: f64,
+    /// Answers a second, told from the sends.
+    pub answers_per_s: Option<f64>,
+    /// The server's own latency, by part (`ring`, `socket`, `service`) and as a `whole`.
+    pub latency_ns: BTreeMap<&'static str, Percentiles>,
+    /// What it took.
+    pub cpu: Cpu,
+    /// Interrupts of the device a second; `None` if it has none.
+    pub interrupts_per_s: Option<f64>,
+    /// What the user's own command printed.
+    pub measured: Option<f64>,
+    /// Why the guard ended it; then nothing of it counts.
+    pub broken: Option<String>,
+}
+
+impl Slice {
+    /// Percentiles of the whole.
+    pub fn whole(&self) -> Percentiles {
+        self.latency_ns.get(Part::Whole.name()).copied().unwrap_or_default()
+    }
+}
+
+/// A window that has begun.
+#[derive(Debug)]
+pub(crate) struct Window {
+    began: Instant,
+    reading: Option<Reading>,
+    stats: Stats,
+}
+
+/// Cumulative, in nanoseconds and counts.
+#[derive(Debug, Clone, Default)]
+struct Stats {
+    softirq: u64,
+    /// By the id of each thread and process, so that one that is new or gone counts for nothing.
+    threads: BTreeMap<i32, u64>,
+    application: BTreeMap<i32, u64>,
+    interrupts: Option<u64>,
+}
+
+impl Stats {
+    /// `device` is as it is under the policy in force, with its threads.
+    fn read(service: &Service, device: &Device) -> Result<Stats, CompareError> {
+        let failed = |error| CompareError::System { what: "/proc/stat cannot be read", error };
+        let cpus = CpuTimes::read().map_err(failed)?;
+        let thread = |pid: i32| Some((pid, Time::read(pid, pid)?.run_ns));
+        let process = |pid: &i32| Some((*pid, ThreadStat::of_process(*pid)?.cpu_ns));
+        let irqs: Vec<u32> = device.napis.iter().filter_map(|napi| napi.irq).collect();
+        let interrupts = match irqs.is_empty() {
+            true => None,
+            false => Interrupts::read()
+                .ok()
+                .map(|all| irqs.iter().filter_map(|irq| Some(all.get(*irq)?.total())).sum()),
+        };
+        Ok(Stats {
+            softirq: cpus.values().map(|times| times.softirq_ns + times.irq_ns).sum(),
+            threads: device.napis.iter().filter_map(|napi| thread(napi.pid?)).collect(),
+            application: service.processes.iter().filter_map(process).collect(),
+            interrupts,
+        })
+    }
+}
+
+fn used(now: &BTreeMap<i32, u64>, then: &BTreeMap<i32, u64>) -> u64 {
+    now.iter().filter_map(|(id, now)| Some(now.saturating_sub(*then.get(id)?))).sum()
+}
+
+impl Window {
+    pub(crate) fn begin(
+        service: &Service,
+        device: &Device,
+        probe: Option<&Probe>,
+    ) -> Result<Window, CompareError> {
+        let stats = Stats::read(service, device)?;
+        let reading = probe.map(|probe| probe.read(&service.napi_ids())).transpose()?;
+        Ok(Window { began: Instant::now(), reading, stats })
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    pub(crate) fn end(
+        self,
+        service: &Service,
+        device: &Device,
+        probe: Option<&Probe>,
+    ) -> Result<(Slice, Histogram), CompareError> {
+        let reading = probe.map(|probe| probe.read(&service.napi_ids())).transpose()?;
+        let seconds = self.seconds();
+        let now = Stats::read(service, device)?;
+        let cpus = |ns: u64| ns as f64 / 1e9 / seconds;
+        let mut slice = Slice {
+            seconds,
+            cpu: Cpu {
+                softirq: cpus(now.softirq.saturating_sub(self.stats.softirq)),
+                threads: cpus(used(&now.threads, &self.stats.threads)),
+                application: cpus(used(&now.application, &self.stats.application)),
+            },
+            interrupts_per_s: now
+                .interrupts
+                .zip(self.stats.interrupts)
+                .map(|(now, then)| now.saturating_sub(then) as f64 / seconds),
+            ..Slice::default()
+        };
+        let mut whole = Histogram::default();
+        if let Some((now, then)) = reading.zip(self.reading) {
+            let reading = now.since(&then);
+            let parts = reading.all();
+            let percentiles = |part: Part| (part.name(), Percentiles::of(parts.of(part)));
+            slice.latency_ns = Part::ALL.into_iter().map(percentiles).collect();
+            slice.answers_per_s = reading.answers().map(|answers| answers / seconds);
+            whole = parts.of(Part::Whole).clone();
+        }
+        Ok((slice, whole))
+    }
+}

@@ -1,0 +1,117 @@
+//! What a device carries that must not be delayed by mistake: the default route, and the connection of the
+//! terminal from which it is changed.
+
+use std::net::IpAddr;
+
+use napkin_kernel::netlink::{NetlinkError, Route};
+use napkin_policy::Policy;
+
+/// What hangs on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lifeline {
+    /// A default route leads through it.
+    DefaultRoute,
+    /// This terminal's connection comes in at this address of it (`SSH_CONNECTION`).
+    Terminal(IpAddr),
+}
+
+impl std::fmt::Display for Lifeline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Lifeline::DefaultRoute => f.write_str("the default route"),
+            Lifeline::Terminal(address) => {
+                write!(f, "this terminal's own connection, at {address}")
+            }
+        }
+    }
+}
+
+/// Whether a policy can keep packets of a device waiting that it would have delivered at once.
+pub fn can_delay(policy: &Policy) -> bool {
+    policy.instance.deferral_span() > 0 || policy.instance.gro_flush_timeout > 0
+}
+
+/// What hangs on a device of the calling thread's network namespace.
+///
+/// # Errors
+/// If the kernel does not list addresses.
+pub fn lifelines(ifname: &str) -> Result<Vec<Lifeline>, NetlinkError> {
+    let mut route = Route::open()?;
+    let ifindex = route.link(ifname)?.ifindex;
+    let file = |name: &str| {
+        std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
+    };
+    let mut found = Vec::new();
+    if defaults(&file("route"), &file("ipv6_route")).any(|it| it == ifname) {
+        found.push(Lifeline::DefaultRoute);
+    }
+    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    if let Some(address) = server_of(&connection)
+        && route.addresses()?.iter().any(|it| it.ifindex == ifindex && it.ip == address)
+    {
+        found.push(Lifeline::Terminal(address));
+    }
+    Ok(found)
+}
+
+/// The devices of default routes: `/proc/net/route` and `/proc/net/ipv6_route`.
+fn defaults<'a>(four: &'a str, six: &'a str) -> impl Iterator<Item = &'a str> {
+    let four = four.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        // Device, destination, ..., mask.
+        let default = fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000");
+        default.then(|| fields[0])
+    });
+    let six = six.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        // Destination, its length, ..., device; the kernel's own entry that refuses is on lo.
+        let default = fields.get(1) == Some(&"00");
+        fields.get(9).copied().filter(|device| default && *device != "lo")
+    });
+    four.chain(six)
+}
+
+/// The server's end of `SSH_CONNECTION`: client, its port, server, its port.
+fn server_of(connection: &str) -> Option<IpAddr> {
+    let address = connection.split_ascii_whitespace().nth(2)?;
+    // A link's own address has the device behind it.
+    address.split('%').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_route_s_device_is_found() {
+        let four = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+                    eth1\t0000FEA9\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n\
+                    eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
+        let zero = "0".repeat(32);
+        let six = format!(
+            "{zero} 00 {zero} 00 fe80 00000400 1 0 00000003 eth2\n\
+             {zero} 00 {zero} 00 {zero} ffffffff 1 0 00200200 lo\n\
+             fe80{} 40 {zero} 00 {zero} 00000100 1 0 00000001 eth3\n",
+            "0".repeat(28)
+        );
+        assert_eq!(defaults(four, &six).collect::<Vec<_>>(), ["eth0", "eth2"]);
+        assert_eq!(defaults("", "garbage 00").count(), 0);
+    }
+
+    #[test]
+    fn the_terminal_s_address_is_the_server_s_end() {
+        assert_eq!(server_of("192.0.2.7 50000 192.0.2.1 22"), Some([192, 0, 2, 1].into()));
+        assert_eq!(server_of("fe80::7%eth0 50000 fe80::1%eth0 22"), "fe80::1".parse().ok());
+        assert_eq!(server_of(""), None);
+    }
+
+    #[test]
+    fn deferral_can_delay_and_who_polls_cannot() {
+        let policy = |text: &str| text.parse::<Policy>().expect(text);
+        for (text, delays) in
+            [("base", false), ("threaded", false), ("defer20", true), ("suspend20", true)]
+        {
+            assert_eq!(can_delay(&policy(text)), delays, "{text}");
+        }
+    }
+}

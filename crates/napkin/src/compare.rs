@@ -1,0 +1,213 @@
+//! `napkin compare`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use napkin_compare::{CompareError, Guard, Measure, Options, Report, Service, Told, compare};
+use napkin_linux::apply::{can_delay, lifelines};
+use napkin_measure::report::{Progress, Provenance, file, text};
+use napkin_os::signals::Signals;
+use napkin_workload::NamedPolicy;
+
+use crate::failure::{Failure, print, say};
+use crate::policies::warn_named;
+use crate::{outputs, table, units};
+
+/// Its arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each policy is put in force on the device and on the running program in turn, as napkin apply and napkin
+attach do it, for a slice of time; all of them once a round, each round in an order of its own. The first
+is the reference. At the end, on Ctrl-C and on every failure everything is put back, and what there is is
+shown; after a kill -9, napkin restore puts it back. What is compared is the load that the service has
+meanwhile.
+
+The latency is the server's own part of a request, told by programs in the kernel (CAP_BPF and
+CAP_PERFMON), without the client's help and without a change to the service:
+  ring      in the receive ring, at most: since its last poll, or since the interrupt
+  socket    from delivery to the program's read
+  service   from the read to the answer, on the same connection
+What the network and the client add is not in it. At high rates only some of the connections are timed.
+
+Columns: answers a second; p50 and p99 of the whole, and of each part (ring99 ...); /reference: the
+verdict's figure by the reference's of the same round, its median and the interval that holds it (97 % with
+six rounds, and fewer cannot tell); cpu: CPUs in softirqs, in the device's NAPI threads, and in the service.
+
+A guard ends a slice at once, puts it back, and takes its policy out of the rest:
+  p99<2x, p99.9<500us     of the whole; times the reference, or a time; any percentile
+  rate>0.9x, rate>5000    answers a second
+  anything else           a command, run again and again: an exit code other than 0 breaks it
+A service that stops answering for half a second ends a slice also without one, and so does a starved queue
+(napkin attach --help). On a device with the default route or this terminal's own connection a policy that
+can delay packets takes a guard, or --yes.
+
+Examples:
+  sudo napkin compare --dev eth0 --pid $(pidof memcached)
+  sudo napkin compare --dev eth0 --pid 812 --policies base,defer20,suspend20,napibusy --guard 'p99<2x'
+  sudo napkin compare --dev eth0 --pid 812 --slice 10s --rounds 12 --report ticket.html --json ticket.json
+  sudo napkin compare --dev eth0 --pid 812 --policies base --policies suspend20,gro-flush-timeout=50us
+  sudo napkin compare --dev eth0 --pid 812 --measure 'ssh client ./load --seconds 5 --print-p99'
+Then: napkin run, attach or apply, which put the one that was best in force")]
+pub(crate) struct Compare {
+    /// The device that the service's packets come from.
+    #[arg(long, value_name = "DEV")]
+    dev: String,
+    /// The service: a running program, with its children and theirs.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: i32,
+    /// Policies by name, with commas, the reference first; or one that is spelled out. May be given several
+    /// times; NAME=POLICY gives a name (see napkin policies).
+    #[arg(long, value_name = "POLICIES", default_value = "base,defer20,suspend20")]
+    policies: Vec<String>,
+    /// How long a policy is in force at a time.
+    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "5s")]
+    slice: Duration,
+    /// How much of a slice, at its beginning, is not counted. [default: a fifth of it]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    settle: Option<Duration>,
+    /// How often each policy has its turn; six are the fewest that can tell.
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    rounds: usize,
+    /// Where the order of each round comes from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// What ends a slice at once and takes its policy out, as 'p99<2x', or a command.
+    #[arg(long, value_name = "CONDITION|CMD")]
+    guard: Option<Guard>,
+    /// A command that prints a number, in the place of our measure; it is run once a slice, by sh, with
+    /// NAPKIN_POLICY and NAPKIN_ROUND set, and the slice lasts as long as it does.
+    #[arg(long, value_name = "CMD")]
+    measure: Option<String>,
+    /// Which of the command's numbers is better.
+    #[arg(long, value_name = "WHICH", value_parser = ["lower", "higher"], default_value = "lower", requires = "measure")]
+    better: String,
+    /// Longest that the command may take. [default: ten slices]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "measure")]
+    measure_limit: Option<Duration>,
+    /// Also policies that can delay packets, without a guard, on a device with the default route or this
+    /// terminal's connection.
+    #[arg(long)]
+    yes: bool,
+    /// Write the figures, with every slice, to this file; - is standard output, and the table then goes to
+    /// standard error.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with plots and the verdict to this file; - is standard output.
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
+}
+
+pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
+    let signals = Signals::block_ends().map_err(Failure::of)?;
+    let options = args.options()?;
+    outputs::check(args.json.iter().chain(&args.report).map(PathBuf::as_path))?;
+    args.check_lifelines(&options)?;
+    let service = Service::find(args.pid, &args.dev).map_err(failure)?;
+    // The reference comes once more, to begin with.
+    let mut progress = match args.quiet {
+        true => Progress::hidden(0),
+        false => Progress::new(options.slices() as u64 + 1),
+    };
+    if !args.quiet && options.measure.is_none() {
+        let time = napkin_measure::report::length(options.time().as_secs_f64());
+        let (slices, rounds) = (options.slices(), options.rounds);
+        say(&format!(
+            "{service} on {}: {slices} slices in {rounds} rounds, about {time}; Ctrl-C puts everything back",
+            args.dev
+        ));
+    }
+    let mut tell = |told: Told<'_>| match told {
+        Told::Slice(name) => progress.step(name),
+        Told::Out { name, why } => progress.say(&format!("{name} is out: {why}")),
+        Told::Note(note) => progress.say(&format!("note: {note}")),
+    };
+    let compared = compare(&service, &options, &signals, &mut tell);
+    drop(progress);
+    let report = compared.map_err(failure)?;
+    args.show(&report)?;
+    match (report.signal, &report.failed) {
+        (Some(signal), _) => {
+            say("interrupted: everything was put back");
+            let code = u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128));
+            Err(Failure::Exit(code))
+        }
+        (None, Some(_)) => Err(Failure::Exit(1)),
+        (None, None) => Ok(()),
+    }
+}
+
+fn failure(error: CompareError) -> Failure {
+    match error {
+        CompareError::Option(why) => Failure::Usage(why),
+        error => Failure::of(error),
+    }
+}
+
+impl Compare {
+    fn options(&self) -> Result<Options, Failure> {
+        let mut policies = Vec::new();
+        for text in &self.policies {
+            policies.extend(NamedPolicy::read(text).map_err(Failure::Usage)?);
+        }
+        warn_named(&policies);
+        Ok(Options {
+            policies: policies.into_iter().map(|it| (it.name, it.policy)).collect(),
+            slice: self.slice,
+            settle: self.settle.unwrap_or(self.slice / 5),
+            rounds: self.rounds,
+            seed: self.seed,
+            guard: self.guard.clone(),
+            measure: self.measure.clone().map(|command| Measure {
+                command,
+                higher: self.better == "higher",
+                limit: self.measure_limit.unwrap_or(self.slice * 10),
+            }),
+        })
+    }
+
+    /// Refuses what could cut whoever asks for it off.
+    fn check_lifelines(&self, options: &Options) -> Result<(), Failure> {
+        if self.yes || options.guard.is_some() {
+            return Ok(());
+        }
+        let delaying = options.policies.iter().find(|(_, policy)| can_delay(policy));
+        let Some((name, _)) = delaying else { return Ok(()) };
+        let carries = lifelines(&self.dev).map_err(Failure::of)?;
+        match carries.first() {
+            None => Ok(()),
+            Some(first) => Err(Failure::Usage(format!(
+                "{} carries {first}, and {name} can delay its packets: give a --guard, as 'p99<3x', or --yes",
+                self.dev
+            ))),
+        }
+    }
+
+    fn show(&self, report: &Report) -> Result<(), Failure> {
+        let stream = self.json.iter().chain(&self.report).any(|path| file::is_stream(path));
+        let width = match stream {
+            true => text::line_width(std::io::stderr()),
+            false => text::line_width(std::io::stdout()),
+        };
+        // First the files: whoever closes the pipe has asked for them all the same.
+        if let Some(path) = &self.json {
+            file::write(path, &format!("{:#}\n", report.json())).map_err(Failure::of)?;
+        }
+        if let Some(path) = &self.report {
+            let page = report.page(&Provenance::now(crate::COMMIT));
+            file::write(path, &page).map_err(Failure::of)?;
+        }
+        let mut out = table::columns(&report.header(), report.table());
+        for line in report.lines(width) {
+            out.push_str(&line);
+            out.push('\n');
+        }
+        if stream {
+            say(out.trim_end());
+            return Ok(());
+        }
+        print(&out)
+    }
+}
