@@ -49,7 +49,10 @@ fn main() {
             println!("timed {}", reading.all().of(Part::Service).count());
             for it in programs {
                 let each = it.runs.run_ns as f64 / it.runs.runs.max(1) as f64;
-                println!("{}: {} instructions, {} runs of {each:.0} ns", it.name, it.instructions, it.runs.runs);
+                println!(
+                    "{}: {} instructions, {} runs of {each:.0} ns",
+                    it.name, it.instructions, it.runs.runs
+                );
             }
         }
     }

@@ -43,6 +43,8 @@ const FIRST: Duration = Duration::from_secs(2);
 const TIMED: f64 = 10_000.0;
 /// The rarest that connections are looked at.
 const RAREST: u32 = 64;
+/// How many connections are looked at together, at least.
+const AT_ONCE: usize = 4;
 /// Longest that a guard's command may take.
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
 /// From the end of a guard's command to its next start.
@@ -152,7 +154,7 @@ pub fn compare(
     let mut report = Report::new(service, options, rows);
     report.notes.extend(probe.iter().flat_map(|probe| probe.notes().to_vec()));
     let mut run =
-        Run { service, options, signals, probe, reference: Reference::default(), one_in: 16 };
+        Run { service, options, signals, probe, reference: Reference::default(), one_in: 1 };
     tell(Told::Slice(&format!("{}, to begin with", options.policies[0].0)));
     match run.first(&mut report)? {
         None => {}
@@ -256,8 +258,10 @@ impl Run<'_> {
                     )));
                 }
                 self.reference = Reference { whole, answers_per_s };
-                let wanted = (answers_per_s / TIMED).clamp(1.0, RAREST.into());
-                self.one_in = (wanted.ceil() as u32).next_power_of_two();
+                let wanted = (answers_per_s / TIMED).ceil().clamp(1.0, RAREST.into()) as u32;
+                // Of few connections a rare choice would often be none.
+                let most = u32::try_from(self.service.connections / AT_ONCE).unwrap_or(RAREST);
+                self.one_in = wanted.next_power_of_two().min(most.max(1));
                 report.one_in = Some(self.one_in);
                 Ok(None)
             }

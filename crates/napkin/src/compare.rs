@@ -7,7 +7,7 @@ use napkin_compare::{CompareError, Guard, Measure, Options, Report, Service, Tol
 use napkin_linux::apply::{can_delay, lifelines};
 use napkin_measure::report::{Progress, Provenance, file, text};
 use napkin_os::signals::Signals;
-use napkin_workload::NamedPolicy;
+use napkin_policy::NamedPolicy;
 
 use crate::failure::{Failure, print, say};
 use crate::policies::warn_named;
@@ -104,8 +104,8 @@ pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
     let signals = Signals::block_ends().map_err(Failure::of)?;
     let options = args.options()?;
     outputs::check(args.json.iter().chain(&args.report).map(PathBuf::as_path))?;
-    args.check_lifelines(&options)?;
     let service = Service::find(args.pid, &args.dev).map_err(failure)?;
+    args.check_lifelines(&options)?;
     // The reference comes once more, to begin with.
     let mut progress = match args.quiet {
         true => Progress::hidden(0),

@@ -46,7 +46,11 @@ impl Bed {
             assert!(began.elapsed() < Duration::from_secs(30), "memcached does not listen");
             std::thread::sleep(Duration::from_millis(10));
         }
-        bed.pair.client.run(|| populate(&bed.config(Load::Closed))).expect("entered").expect("filled");
+        bed.pair
+            .client
+            .run(|| populate(&bed.config(Load::Closed)))
+            .expect("entered")
+            .expect("filled");
         bed
     }
 
@@ -55,13 +59,14 @@ impl Bed {
     }
 
     pub fn config(&self, load: Load) -> Config {
-        let alone = self.cpus[0] != self.cpus[1];
+        // One that asks for all that there is has a CPU to itself; others share theirs with other tests.
+        let spins = load == Load::Closed && self.cpus[0] != self.cpus[1];
         Config {
             connections: 32,
             cpus: CpuList(vec![self.cpus[1]]),
             load,
             records: 1_000,
-            wait: if alone { ClientWait::Spin } else { ClientWait::Sleep },
+            wait: if spins { ClientWait::Spin } else { ClientWait::Sleep },
             ..Config::new(SocketAddr::from((SERVER, PORT)))
         }
     }
