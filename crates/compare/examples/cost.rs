@@ -1,12 +1,13 @@
 //! What timing requests costs a saturated memcached: its rate with and without the programs, in turns, over
-//! a veth; and what each run of each program took.
+//! a veth; and what each run of each program took (with kernel.bpf_stats_enabled).
 //!
-//! `cargo run --release -p napkin-compare --example cost [PAIRS] [SECONDS] [ONE_IN]`, as root, with two CPUs.
+//! `cargo run -p napkin-compare --example cost [PAIRS] [SECONDS] [ONE_IN] [OFF]`, as root, with two CPUs. With OFF,
+//! in seconds, the programs are at work for 0.1 s and away for OFF, as `napkin compare` has them at such rates.
 
 #[path = "../tests/harness/mod.rs"]
 mod harness;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::{Bed, PORT};
 use napkin_client::{Client, Load};
@@ -16,7 +17,8 @@ use napkin_measure::paired::Ratio;
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let mut next = |or: f64| arguments.next().map_or(or, |it| it.parse().expect("a number"));
-    let (pairs, seconds, one_in) = (next(20.0) as usize, next(1.0), next(16.0) as u32);
+    let (pairs, seconds, one_in) = (next(20.0) as usize, next(1.0), next(1.0) as u32);
+    let off = Duration::from_secs_f64(next(0.0));
     let bed = Bed::new();
     let mut client = bed.client(Load::Closed);
     let window = Duration::from_secs_f64(seconds);
@@ -25,9 +27,19 @@ fn main() {
     let mut rates = Vec::new();
     for pair in 0..pairs {
         let with = |client: &mut Client| {
-            let probe = Probe::start(&options).expect("it starts");
+            let mut probe = Probe::start(&options).expect("it starts");
             std::thread::sleep(Duration::from_millis(50));
-            let rate = Bed::window(client, window).achieved_per_s;
+            client.begin_window().expect("it runs");
+            let began = Instant::now();
+            while began.elapsed() < window {
+                std::thread::sleep(Duration::from_millis(100));
+                if !off.is_zero() {
+                    probe.pause();
+                    std::thread::sleep(off);
+                    probe.resume().expect("it goes on");
+                }
+            }
+            let rate = client.end_window().expect("it runs").achieved_per_s;
             (rate, probe.read(&[]).expect("read"), probe.programs().expect("told"))
         };
         // In the order with, without, without, with: what drifts disturbs both.

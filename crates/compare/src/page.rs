@@ -41,7 +41,7 @@ impl Report {
             ("slices", format!("{slice} s, of which {settle} s to settle; {} rounds", self.rounds)),
             ("seed", self.seed.to_string()),
         ];
-        facts.extend(self.one_in.map(|it| ("timed", format!("one of {it} connections at a time"))));
+        facts.push(("timed", format!("{} of the time", text::percent(self.timed_share))));
         facts.extend(self.guard.clone().map(|it| ("guard", it)));
         facts.extend(self.measure.clone().map(|it| ("measure", it)));
         for row in self.rows.iter().filter(|row| row.name != row.policy) {

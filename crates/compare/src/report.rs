@@ -39,8 +39,8 @@ pub struct Report {
     pub rounds: usize,
     /// Where the order comes from.
     pub seed: u64,
-    /// One of so many connections was timed.
-    pub one_in: Option<u32>,
+    /// The share of the time in which requests were timed.
+    pub timed_share: f64,
     /// The guard, as it was given.
     pub guard: Option<String>,
     /// The user's measure, as it was given.
@@ -96,6 +96,7 @@ impl Report {
             measure: options.measure.as_ref().map(|it| it.command.clone()),
             higher: options.measure.as_ref().map(|it| it.higher),
             notes: service.notes.clone(),
+            timed_share: 1.0,
             ..Report::default()
         }
     }
@@ -161,7 +162,7 @@ impl Report {
             "settle_s": self.slice[1],
             "rounds": self.rounds,
             "seed": self.seed,
-            "one_in": self.one_in,
+            "timed_share": self.timed_share,
             "guard": self.guard,
             "measure": self.measure,
             "verdict": self.verdict(),

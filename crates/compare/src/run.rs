@@ -26,8 +26,8 @@ use crate::window::{Slice, Window};
 
 /// How often the service is looked at while a slice lasts.
 const TICK: Duration = Duration::from_millis(100);
-/// How often other connections are looked at.
-const ROTATE: Duration = Duration::from_millis(500);
+/// How often it is seen to that the device is there.
+const PRESENT: Duration = Duration::from_millis(500);
 /// How far back a guard looks.
 const BACK: Duration = Duration::from_secs(1);
 /// What a change itself does to the requests under way is not held against the policy.
@@ -39,12 +39,12 @@ const SILENCE: Duration = Duration::from_millis(500);
 const ENOUGH: f64 = 20.0;
 /// Longest that the reference is looked at before the rounds.
 const FIRST: Duration = Duration::from_secs(2);
-/// Requests a second to be timed: more of them cost the service more, and tell little more.
+/// Requests a second to be timed on average: more of them cost the service more, and tell little more.
 const TIMED: f64 = 10_000.0;
-/// The rarest that connections are looked at.
-const RAREST: u32 = 64;
-/// How many connections are looked at together, at least.
-const AT_ONCE: usize = 4;
+/// How long requests are timed at a time where there are more.
+const ON: Duration = Duration::from_millis(100);
+/// Longest that they are not.
+const OFF: Duration = Duration::from_millis(800);
 /// Longest that a guard's command may take.
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
 /// From the end of a guard's command to its next start.
@@ -153,8 +153,14 @@ pub fn compare(
     let rows = options.policies.iter().map(|(name, policy)| Row::new(name, policy)).collect();
     let mut report = Report::new(service, options, rows);
     report.notes.extend(probe.iter().flat_map(|probe| probe.notes().to_vec()));
-    let mut run =
-        Run { service, options, signals, probe, reference: Reference::default(), one_in: 1 };
+    let mut run = Run {
+        service,
+        options,
+        signals,
+        probe,
+        reference: Reference::default(),
+        off: Duration::ZERO,
+    };
     tell(Told::Slice(&format!("{}, to begin with", options.policies[0].0)));
     match run.first(&mut report)? {
         None => {}
@@ -236,8 +242,8 @@ struct Run<'a> {
     signals: &'a Signals,
     probe: Option<Probe>,
     reference: Reference,
-    /// One of so many connections is looked at.
-    one_in: u32,
+    /// How long the programs rest after each time that requests were timed.
+    off: Duration,
 }
 
 impl Run<'_> {
@@ -258,11 +264,9 @@ impl Run<'_> {
                     )));
                 }
                 self.reference = Reference { whole, answers_per_s };
-                let wanted = (answers_per_s / TIMED).ceil().clamp(1.0, RAREST.into()) as u32;
-                // Of few connections a rare choice would often be none.
-                let most = u32::try_from(self.service.connections / AT_ONCE).unwrap_or(RAREST);
-                self.one_in = wanted.next_power_of_two().min(most.max(1));
-                report.one_in = Some(self.one_in);
+                let times = (answers_per_s / TIMED - 1.0).max(0.0);
+                self.off = ON.mul_f64(times.min(OFF.as_secs_f64() / ON.as_secs_f64()));
+                report.timed_share = ON.as_secs_f64() / (ON + self.off).as_secs_f64();
                 Ok(None)
             }
         }
@@ -270,7 +274,7 @@ impl Run<'_> {
 
     /// One policy for one slice, put back at its end. `measured`: by the user's command, if there is one.
     fn slice(
-        &self,
+        &mut self,
         subject: usize,
         round: usize,
         length: Duration,
@@ -279,10 +283,17 @@ impl Run<'_> {
     ) -> Result<Ran, CompareError> {
         let (name, policy) = &self.options.policies[subject];
         let mut force = Force::put(policy, self.service).map_err(|error| self.why(error))?;
+        let (name, policy) = (name.clone(), *policy);
         let starving = policy.suspends().then(|| self.watch_starvation(report)).flatten();
         let measure = self.options.measure.as_ref().filter(|_| measured);
-        let ran =
-            self.watch(&mut force, name, round, length, measure, starving.as_ref().map(|it| &it.1));
+        let ran = self.watch(
+            &mut force,
+            &name,
+            round,
+            length,
+            measure,
+            starving.as_ref().map(|it| &it.1),
+        );
         drop(starving);
         for failure in force.failures() {
             report.note(failure);
@@ -344,7 +355,7 @@ impl Run<'_> {
 
     /// From the moment that the policy is in force to the end of its slice.
     fn watch(
-        &self,
+        &mut self,
         force: &mut Force,
         name: &str,
         round: usize,
@@ -352,42 +363,51 @@ impl Run<'_> {
         measure: Option<&Measure>,
         starving: Option<&Receiver<String>>,
     ) -> Result<Ran, CompareError> {
-        let probe = self.probe.as_ref();
         let device = self.device()?;
         let began = Instant::now();
-        let (mut rotated, mut seen) = (began, began);
+        let mut seen = began;
+        // While the service settles all is timed, so that a guard is quick; then in turns.
+        let mut turn = Turn { timed: true, since: began, on: Duration::ZERO };
+        if let Some(probe) = &mut self.probe {
+            probe.resume()?;
+            turn.since = Instant::now();
+        }
         let mut recent: VecDeque<(Instant, Reading)> = VecDeque::new();
         let mut window: Option<Window> = None;
         let mut measuring: Option<Running> = None;
         let mut guarding = GuardCommand { running: None, due: began };
-        if let Some(probe) = probe {
-            probe.rotate(self.one_in)?;
-        }
         let fail = |error| CompareError::System { what: "a command cannot be run", error };
         loop {
             force.tend(self.service)?;
             let now = Instant::now();
-            if now - seen >= ROTATE {
+            if now - seen >= PRESENT {
                 seen = now;
                 self.device()?;
             }
             if let Some(why) = starving.and_then(|it| it.try_recv().ok()) {
                 return Ok(Ran::Ended(End::Broken(why)));
             }
-            if let Some(probe) = probe {
-                if self.one_in > 1 && now - rotated >= ROTATE {
-                    rotated = now;
-                    probe.rotate(self.one_in)?;
-                }
-                if now - began >= CHANGE {
+            if let Some(probe) = &mut self.probe {
+                if turn.timed && now - began >= CHANGE {
                     recent.push_back((now, probe.read(&self.service.napi_ids())?));
                     while recent.get(1).is_some_and(|(at, _)| now - *at >= BACK) {
                         recent.pop_front();
                     }
-                    if let Some(why) = self.broken(&recent) {
-                        return Ok(Ran::Ended(End::Broken(why)));
-                    }
                 }
+                let in_turns = window.is_some() && !self.off.is_zero();
+                let answered = recent.front().zip(recent.back());
+                let answered = answered.is_some_and(|(then, now)| now.1.sends > then.1.sends);
+                let passed = now - turn.since;
+                // A service that says nothing is watched until it does, or is not left so.
+                if in_turns && turn.timed && passed >= ON && answered {
+                    turn.rest(probe);
+                    recent.clear();
+                } else if !turn.timed && passed >= self.off {
+                    turn.time(probe)?;
+                }
+            }
+            if let Some(why) = self.broken(&recent) {
+                return Ok(Ran::Ended(End::Broken(why)));
             }
             if let Some(Guard::Command(command)) = &self.options.guard
                 && let Some(why) =
@@ -402,12 +422,16 @@ impl Run<'_> {
                             CompareError::Measure { command: measure.command.clone(), what }
                         })?;
                         let Some(window) = window.take() else { break };
-                        let (slice, whole) = window.end(self.service, &device, probe)?;
+                        let probe = self.probe.as_ref();
+                        let (slice, whole) =
+                            window.end(self.service, &device, probe, turn.seconds())?;
                         return Ok(Ran::Done(Slice { measured: Some(measured), ..slice }, whole));
                     }
                 }
                 _ if window.is_none() && began.elapsed() >= self.options.settle => {
-                    window = Some(Window::begin(self.service, &device, probe)?);
+                    window = Some(Window::begin(self.service, &device, self.probe.as_ref())?);
+                    turn.on = Duration::ZERO;
+                    turn.since = Instant::now();
                     if let Some(Measure { command, limit, .. }) = measure {
                         let start = Running::start(command, name, round, *limit, self.signals);
                         measuring = Some(start.map_err(fail)?);
@@ -417,6 +441,9 @@ impl Run<'_> {
                 _ => {}
             }
             let mut wait = TICK.min(force.due());
+            if !self.off.is_zero() && window.is_some() {
+                wait = wait.min(ON / 2);
+            }
             if window.is_none() {
                 wait = wait.min(self.options.settle.saturating_sub(began.elapsed()));
             } else if measure.is_none() {
@@ -429,7 +456,8 @@ impl Run<'_> {
         let Some(window) = window else {
             return Err(CompareError::Option("a slice ended before it had settled".into()));
         };
-        let (slice, whole) = window.end(self.service, &device, probe)?;
+        let probe = self.probe.as_ref();
+        let (slice, whole) = window.end(self.service, &device, probe, turn.seconds())?;
         Ok(Ran::Done(slice, whole))
     }
 
@@ -460,6 +488,34 @@ impl Run<'_> {
 
 fn shown(condition: Condition) -> String {
     Guard::Condition(condition).to_string()
+}
+
+/// Requests are timed in turns: the programs at work, and away.
+struct Turn {
+    timed: bool,
+    since: Instant,
+    /// How long they were at work in earlier turns.
+    on: Duration,
+}
+
+impl Turn {
+    fn rest(&mut self, probe: &mut Probe) {
+        self.on += self.since.elapsed();
+        probe.pause();
+        (self.timed, self.since) = (false, Instant::now());
+    }
+
+    fn time(&mut self, probe: &mut Probe) -> Result<(), CompareError> {
+        probe.resume()?;
+        (self.timed, self.since) = (true, Instant::now());
+        Ok(())
+    }
+
+    /// How long they were at work in all.
+    fn seconds(&self) -> f64 {
+        let now = if self.timed { self.since.elapsed() } else { Duration::ZERO };
+        (self.on + now).as_secs_f64()
+    }
 }
 
 /// A guard's command, again and again.

@@ -29,8 +29,6 @@ pub struct Service {
     pub processes: Vec<i32>,
     /// The ports on which they listen or, of UDP, are bound.
     pub ports: Vec<u16>,
-    /// How many connections they have there; of UDP, how many sockets.
-    pub connections: usize,
     /// The device as it was found.
     pub device: Device,
     /// What a reader must know of the figures.
@@ -51,13 +49,10 @@ impl Service {
         let device = device::read(&mut Netdev::open()?, ifname)?;
         let mut processes = vec![pid];
         processes.extend(descendants_of(&[pid], MOST_PROCESSES).pids);
-        let (mut ports, mut all) = (BTreeSet::new(), Vec::new());
+        let mut ports = BTreeSet::new();
         for (place, pid) in processes.iter().enumerate() {
-            match Process::open(*pid).and_then(|process| sockets_of(&process)) {
-                Ok(found) => {
-                    ports.extend(found.iter().filter(|it| it.1).map(|it| it.0));
-                    all.extend(found);
-                }
+            match Process::open(*pid).and_then(|process| ports_of(&process)) {
+                Ok(found) => ports.extend(found),
                 // A child may have ended meanwhile.
                 Err(error) if place == 0 => return Err(error.into()),
                 Err(_) => {}
@@ -75,11 +70,8 @@ impl Service {
                 "{ifname} hands packets to other CPUs (RPS): its time in the ring counts from there"
             ));
         }
-        let listening = all.iter().filter(|it| it.1).count();
-        let connections = all.iter().filter(|it| ports.contains(&it.0)).count();
-        let connections = connections.saturating_sub(listening).max(1);
         let ports = ports.into_iter().collect();
-        let service = Service { pid, comm, processes, ports, connections, device, notes };
+        let service = Service { pid, comm, processes, ports, device, notes };
         Ok(service)
     }
 
@@ -111,15 +103,16 @@ impl std::fmt::Display for Service {
     }
 }
 
-/// The local ports of a process's sockets, and whether each listens or, of UDP, is bound without a peer.
-fn sockets_of(process: &Process) -> Result<Vec<(u16, bool)>, ProcessError> {
+/// The ports on which a process listens or, of UDP, is bound without a peer.
+fn ports_of(process: &Process) -> Result<Vec<u16>, ProcessError> {
     let mut ports = Vec::new();
     for descriptor in process.descriptors(MOST_PROCESSES)?.sockets() {
         let Ok(Some(taken)) = process.take(&descriptor) else { continue };
         let Ok(Some(socket)) = Socket::of(&taken) else { continue };
         let datagrams = socket.kind == SocketType::DGRAM.as_raw() && socket.peer.is_none();
-        let port = socket.local.map(|local| local.port()).filter(|port| *port != 0);
-        ports.extend(port.map(|port| (port, socket.listening || datagrams)));
+        if socket.listening || datagrams {
+            ports.extend(socket.local.map(|local| local.port()).filter(|port| *port != 0));
+        }
     }
     Ok(ports)
 }

@@ -152,11 +152,13 @@ impl Window {
         self.began.elapsed().as_secs_f64()
     }
 
+    /// `timed` is for how many seconds of it requests were timed.
     pub(crate) fn end(
         self,
         service: &Service,
         device: &Device,
         probe: Option<&Probe>,
+        timed: f64,
     ) -> Result<(Slice, Histogram), CompareError> {
         let reading = probe.map(|probe| probe.read(&service.napi_ids())).transpose()?;
         let seconds = self.seconds();
@@ -181,7 +183,7 @@ impl Window {
             let parts = reading.all();
             let percentiles = |part: Part| (part.name(), Percentiles::of(parts.of(part)));
             slice.latency_ns = Part::ALL.into_iter().map(percentiles).collect();
-            slice.answers_per_s = reading.answers().map(|answers| answers / seconds);
+            slice.answers_per_s = reading.answers().map(|answers| answers / timed);
             whole = parts.of(Part::Whole).clone();
         }
         Ok((slice, whole))

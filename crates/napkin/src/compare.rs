@@ -27,7 +27,7 @@ CAP_PERFMON), without the client's help and without a change to the service:
   ring      in the receive ring, at most: since its last poll, or since the interrupt
   socket    from delivery to the program's read
   service   from the read to the answer, on the same connection
-What the network and the client add is not in it. At high rates only some of the connections are timed.
+What the network and the client add is not in it. Above 10000 requests a second they are timed in turns.
 
 Columns: answers a second; p50 and p99 of the whole, and of each part (ring99 ...); /reference: the
 verdict's figure by the reference's of the same round, its median and the interval that holds it (97 % with

@@ -240,8 +240,8 @@ pub struct Counter {
 pub(super) struct Attached {
     name: &'static str,
     instructions: usize,
-    /// Dropping it detaches the program.
-    _link: OwnedFd,
+    /// Dropping it detaches the program; `None` while it is.
+    link: Option<OwnedFd>,
     program: Program,
 }
 
@@ -270,14 +270,30 @@ impl Attached {
                     _ => CountError::Refused { program: name, error, log },
                 }
             })?;
-        let link = program.attach().map_err(|error| {
-            denied(&error, "attaching a tracing program").unwrap_or(CountError::Refused {
-                program: name,
-                error,
-                log: "it could not be attached".into(),
-            })
-        })?;
-        Ok(Attached { name, instructions: instructions.len() / 8, _link: link, program })
+        let instructions = instructions.len() / 8;
+        let mut attached = Attached { name, instructions, link: None, program };
+        attached.attach()?;
+        Ok(attached)
+    }
+
+    /// Attaches it, if it is not.
+    pub(super) fn attach(&mut self) -> Result<(), CountError> {
+        if self.link.is_none() {
+            let link = self.program.attach().map_err(|error| {
+                denied(&error, "attaching a tracing program").unwrap_or(CountError::Refused {
+                    program: self.name,
+                    error,
+                    log: "it could not be attached".into(),
+                })
+            })?;
+            self.link = Some(link);
+        }
+        Ok(())
+    }
+
+    /// Detaches it, and keeps it loaded.
+    pub(super) fn detach(&mut self) {
+        self.link = None;
     }
 
     pub(super) fn stats(&self) -> Result<ProgramStats, CountError> {

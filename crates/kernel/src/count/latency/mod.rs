@@ -1,5 +1,5 @@
-//! How long a request is within this host, told from the server's side: with no client's help, no
-//! change to the program, and few enough instructions that a saturated server does not feel it.
+//! How long a request is within this host, told from the server's side: with no client's help and no
+//! change to the program.
 //!
 //! Of each request three parts, and the whole of them ([`Part`]):
 //! - in the **ring**, at most: from the last time that its instance's ring was looked into (or the
@@ -11,7 +11,8 @@
 //! Programs (`program`) stand where sockets get data, are read and are written to, at `napi_poll`, and
 //! where softirqs and instances' threads are asked for. Only a share of the connections is looked at, chosen by the address
 //! of the socket, and another share after each [`Probe::rotate`]; of all others a program sees the
-//! address and ends. Times go into histograms ([`Histogram`]), a set for each instance. Nothing is
+//! address and ends. Even that costs a saturated server some percent, so that whoever watches one takes
+//! the programs away for most of the time ([`Probe::pause`]). Times go into histograms ([`Histogram`]), a set for each instance. Nothing is
 //! pinned: all of it goes with the process.
 //!
 //! What it does not see: what the network card waits before it writes a frame or raises its

@@ -219,6 +219,23 @@ impl Probe {
         self.choose(epoch.wrapping_add(1), one_in)
     }
 
+    /// Takes the programs from their places, where they cost nothing then, until [`Probe::resume`].
+    pub fn pause(&mut self) {
+        // Those of sockets first: what the ring is told by outlives them.
+        self.programs.iter_mut().rev().for_each(Attached::detach);
+    }
+
+    /// Puts them back. What was under way when they were taken away is forgotten.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn resume(&mut self) -> Result<(), CountError> {
+        let value = self.choice.get(&[0; 4]).map_err(not_read)?.unwrap_or_default();
+        let one_in = u32::try_from(number(&value, choice::MASK)).unwrap_or(u32::MAX);
+        self.choose(number(&value, choice::EPOCH).wrapping_add(1), one_in.saturating_add(1))?;
+        self.programs.iter_mut().try_for_each(Attached::attach)
+    }
+
     fn choose(&self, epoch: u64, one_in: u32) -> Result<(), CountError> {
         let mask = u64::from(one_in.clamp(1, 256).next_power_of_two() - 1);
         let mut value = [0; choice::LEN];
