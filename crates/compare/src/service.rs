@@ -88,7 +88,7 @@ impl Service {
             return Err(CompareError::PidNamespace { pid: self.pid });
         }
         let (processes, ports) = (self.processes.clone(), self.ports.clone());
-        Ok(latency::Options { processes, ports, ..latency::Options::default() })
+        Ok(latency::Options { processes, ports, one_in: 1 })
     }
 
     /// The ids of the device's instances.
