@@ -470,6 +470,7 @@ mod tests {
             up: true,
             rx_queues: 1,
             tx_queues: 1,
+            macs: vec![],
         }
     }
 

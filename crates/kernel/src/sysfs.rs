@@ -201,6 +201,11 @@ impl Sysfs {
         u64::try_from(self.number(ifname, file.name())?).ok()
     }
 
+    /// Where a device's file is to be found, for as long as this lives.
+    pub fn file(&self, ifname: &str, file: DeviceFile) -> Option<PathBuf> {
+        self.path(ifname, file.name())
+    }
+
     /// Sets all instances of a device, and those that it will have.
     ///
     /// # Errors

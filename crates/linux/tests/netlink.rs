@@ -63,8 +63,10 @@ fn a_pair_of_veth_has_links_queues_and_instances_as_it_was_made() {
                     up: true,
                     rx_queues: 2,
                     tx_queues: 2,
+                    macs: va.macs.clone(),
                 }
             );
+            assert_eq!(va.macs.len(), 1, "{va:?}");
             assert_eq!(links.iter().find(|link| link.name == "lo").expect("lo").kind, None);
 
             let mut netdev = Netdev::open().expect("netdev");

@@ -17,10 +17,13 @@ const CTRL_CMD_GETPOLICY: u8 = 10;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 const CTRL_ATTR_OPS: u16 = 6;
+const CTRL_ATTR_MCAST_GROUPS: u16 = 7;
 const CTRL_ATTR_POLICY: u16 = 8;
 const CTRL_ATTR_OP_POLICY: u16 = 9;
 const CTRL_ATTR_OP: u16 = 10;
 const CTRL_ATTR_OP_ID: u16 = 1;
+const CTRL_ATTR_MCAST_GRP_NAME: u16 = 1;
+const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
 const CTRL_ATTR_POLICY_DO: u16 = 1;
 /// What a policy says about an attribute (`linux/netlink.h`).
 const NL_POLICY_TYPE_ATTR_MAX_VALUE_U: u16 = 5;
@@ -34,6 +37,7 @@ pub(super) struct Family {
     connection: Connection,
     id: u16,
     operations: Vec<u8>,
+    groups: BTreeMap<String, u32>,
 }
 
 /// What one message says about policies.
@@ -51,16 +55,23 @@ impl Family {
         let mut connection = Connection::open(NETLINK_GENERIC)?;
         let body = header(CTRL_CMD_GETFAMILY, 1).text(CTRL_ATTR_FAMILY_NAME, name);
         let what = format_args!("looking for the netlink family `{name}`");
-        let found = connection.ask(what, GENL_ID_CTRL, 0, body, |_, body| family(body).map(Some));
+        let found = connection.ask(what, GENL_ID_CTRL, 0, body, |_, body| {
+            Ok(Some((family(body)?, groups(body)?)))
+        });
         let found = match found {
             Ok(found) => found.into_iter().next(),
             Err(NetlinkError::Refused { errno: Errno::NOENT, .. }) => None,
             Err(error) => return Err(error),
         };
         match found {
-            Some((id, operations)) => Ok(Family { connection, id, operations }),
+            Some(((id, operations), groups)) => Ok(Family { connection, id, operations, groups }),
             None => Err(NetlinkError::NoFamily { family: name.to_owned(), since }),
         }
+    }
+
+    /// The number of a group whose members the family tells of changes.
+    pub(super) fn group(&self, name: &str) -> Option<u32> {
+        self.groups.get(name).copied()
     }
 
     /// Whether it has an operation.
@@ -158,6 +169,31 @@ pub(super) fn family(body: &[u8]) -> Result<(u16, Vec<u8>), Malformed> {
         }
     }
     Ok((id.ok_or(Malformed("a family has no id"))?, operations))
+}
+
+/// A family's multicast groups, by name.
+pub(super) fn groups(body: &[u8]) -> Result<BTreeMap<String, u32>, Malformed> {
+    let (_, list) = split_header(body, HEADER)?;
+    let mut found = BTreeMap::new();
+    for attribute in attributes(list) {
+        let attribute = attribute?;
+        if attribute.kind != CTRL_ATTR_MCAST_GROUPS {
+            continue;
+        }
+        for group in attribute.nested() {
+            let (mut name, mut id) = (None, None);
+            for attribute in group?.nested() {
+                let attribute = attribute?;
+                match attribute.kind {
+                    CTRL_ATTR_MCAST_GRP_NAME => name = Some(attribute.text()?),
+                    CTRL_ATTR_MCAST_GRP_ID => id = Some(attribute.u32()?),
+                    _ => {}
+                }
+            }
+            found.extend(name.zip(id));
+        }
+    }
+    Ok(found)
 }
 
 /// What one message of a policy's list says.

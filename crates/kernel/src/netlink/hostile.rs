@@ -50,7 +50,7 @@ fn read_generic<T>(
 }
 
 /// All parsers on the same bytes: how each fared.
-fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 9] {
+fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 11] {
     fn count<T>(read: Result<Vec<T>, NetlinkError>) -> Result<usize, NetlinkError> {
         read.map(|records| records.len())
     }
@@ -59,9 +59,11 @@ fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 9]
         ("coalescing", count(read_generic(datagram, ethtool::coalescing))),
         ("dev-get", count(read_generic(datagram, netdev::dev))),
         ("family", count(read(datagram, |_, body| generic::family(body).map(Some)))),
+        ("groups", count(read(datagram, |_, body| generic::groups(body).map(Some)))),
         ("features", count(read_generic(datagram, ethtool::features))),
         ("links", count(read(datagram, route::link))),
         ("napi-get", count(read_generic(datagram, netdev::napi))),
+        ("routes", count(read(datagram, route::default_route))),
         ("policy", count(read(datagram, |_, body| generic::policy(body).map(Some)))),
         ("queue-get", count(read_generic(datagram, netdev::queue))),
     ];
@@ -101,6 +103,9 @@ fn the_captured_replies_are_read() {
         .remove(0);
     assert!(id > 16);
     assert_eq!(operations, [1, 5, 10, 11, 12, 13, 14, 15]);
+    let groups = read(captured("family"), |_, body| generic::groups(body).map(Some));
+    let groups = groups.expect("read").remove(0);
+    assert!(groups.get("mgmt").is_some_and(|id| *id > 0), "{groups:?}");
     let features = read_generic(captured("features"), ethtool::features).expect("read").remove(0);
     assert_eq!(features.get("rx-gro"), Some(&true));
     assert_eq!(features.get("loopback"), Some(&false));

@@ -2,6 +2,7 @@
 //!
 //! - [`Netdev`]: devices, queues and NAPI instances, and what can be set on them.
 //! - [`Ethtool`]: coalescing, channels, rings, features.
+//! - [`Notices`]: wakes who waits for links, channels or devices to change.
 //! - [`Route`]: links, and as much of making them as measurements and tests need.
 //!
 //! Each is one socket, bound to the network namespace of the thread that opened it; it stays there
@@ -17,6 +18,7 @@ mod generic;
 #[cfg(test)]
 mod hostile;
 mod netdev;
+mod notice;
 #[cfg(test)]
 mod numbers;
 mod route;
@@ -25,4 +27,5 @@ mod socket;
 pub use error::NetlinkError;
 pub use ethtool::{Channels, Coalescing, Ethtool, GRO, GSO, Rings, TSO};
 pub use netdev::{Ability, DevRecord, NapiRecord, Netdev, Operation, QueueKind, QueueRecord};
+pub use notice::Notices;
 pub use route::{AddressRecord, LinkRecord, Route, VethConfig};
