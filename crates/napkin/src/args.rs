@@ -76,6 +76,12 @@ pub(crate) enum Command {
     Restore(crate::restore::Restore),
     /// Say in what the kernel differs from a policy, or from what it was before napkin changed it.
     Diff(crate::diff::Diff),
+    /// Write down which policy a device is to have, for napkin.service to hold it; check and list that.
+    Keep(crate::keep::Keep),
+    /// No longer hold a wish, by its name.
+    Unkeep(crate::keep::Unkeep),
+    /// Hold what napkin keep has written down: what napkin.service runs.
+    Keeper(crate::keep::KeeperArgs),
     /// Run an unmodified program under a policy.
     Run(crate::launch::Run),
     /// Put a running, unmodified program under a policy.

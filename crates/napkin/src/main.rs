@@ -16,6 +16,7 @@ mod export;
 mod failure;
 mod guard;
 mod host_costs;
+mod keep;
 mod launch;
 mod machine;
 mod manual;
@@ -65,6 +66,9 @@ fn main() -> ExitCode {
         Command::Apply(args) => apply::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Keep(args) => keep::run(&args),
+        Command::Unkeep(args) => keep::unkeep(&args),
+        Command::Keeper(args) => keep::keeper_run(&args),
         Command::Run(args) => launch::run(&args),
         Command::Attach(args) => attach::run(&args),
         Command::Compare(args) => compare::run(&args),

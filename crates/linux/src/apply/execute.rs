@@ -89,7 +89,7 @@ pub(super) fn held<W: Backend>(
 }
 
 /// What somebody else changed after napkin did.
-fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
+pub(super) fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
     let changed = journal.located().filter_map(|(record, spot)| {
         let place = &spot?.place;
         let now = at.values.get(place)?;
@@ -99,7 +99,8 @@ fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
     changed.collect()
 }
 
-fn execute<W: Backend>(
+/// Makes changes in their order, and adds to `done` what was made.
+pub(super) fn execute<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
     at: &Snapshot,

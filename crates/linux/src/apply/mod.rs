@@ -4,6 +4,7 @@
 //! - [`plan`]: which changes a policy takes, and in which order. Pure.
 //! - [`apply`]: makes them, each written down in the [`journal`](crate::journal) before.
 //! - [`Temporary`]: the same for as long as something runs. [`restore`]: puts back what the journal knows.
+//! - [`HeldDevice`]: a device that is brought to what is wanted of it, again and again.
 //! - [`end_suspension`], [`give_back`]: one instance's suspension, for a [`guard`](crate::guard).
 //! - [`difference`]: what napkin changed, and what somebody else has changed since.
 //!
@@ -17,6 +18,7 @@ mod execute;
 #[cfg(test)]
 pub(crate) mod fake;
 mod fold;
+mod held_device;
 mod lifeline;
 mod linux;
 mod located;
@@ -35,10 +37,11 @@ pub use difference::{Difference, difference};
 pub use error::{ApplyError, BackendError, PlanError};
 pub use execute::{Applied, Request, apply};
 pub use fold::{Folded, fold};
+pub use held_device::{HeldDevice, Kept};
 pub use lifeline::{Lifeline, can_delay, lifelines};
 pub use linux::Linux;
 pub use neighbours::{Neighbours, neighbours};
-pub use plan::{Options, Plan, plan};
+pub use plan::{Options, Plan, Wanted, changes, plan, wanted};
 pub use restore::{RestoreOptions, restore};
 pub use restored::{Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration};
 pub use suspension::{Suspension, end_suspension, give_back};

@@ -62,6 +62,59 @@ pub fn plan(
     kernel: &Kernel,
     options: &Options,
 ) -> Result<Plan, PlanError> {
+    let Wanted { places, warnings, nothing_to_place, transmit_left } =
+        wanted(policy, at, kernel, options)?;
+    let all = places.len();
+    let changes = changes(places, at);
+    Ok(Plan {
+        ifname: at.device.ifname.clone(),
+        ifindex: at.device.ifindex,
+        policy: policy.to_string(),
+        already: all - changes.len(),
+        changes,
+        warnings,
+        nothing_to_place,
+        transmit_left,
+    })
+}
+
+/// What of these is not so yet, in the order in which it is safe to change it.
+pub fn changes(
+    places: impl IntoIterator<Item = (Place, Value)>,
+    at: &Snapshot,
+) -> Vec<Change> {
+    let mut changes: Vec<Change> = places
+        .into_iter()
+        .map(|(place, new)| Change { old: at.values.get(&place).cloned(), place, new })
+        .filter(|change| change.old.as_ref() != Some(&change.new))
+        .collect();
+    sort(&mut changes, |change| (&change.place, &change.new));
+    changes
+}
+
+/// All that a policy wants of a device, whether it is so already or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Each place with what it is to be set to, in no order.
+    pub places: Vec<(Place, Value)>,
+    /// What the policy names and this does not set.
+    pub warnings: Vec<Warning>,
+    /// Whether CPUs were named and there is neither an interrupt nor a thread to place.
+    pub nothing_to_place: bool,
+    /// How many instances poll transmit queues alone and are left as they are.
+    pub transmit_left: usize,
+}
+
+/// What a policy wants of a device.
+///
+/// # Errors
+/// As [`plan`].
+pub fn wanted(
+    policy: &Policy,
+    at: &Snapshot,
+    kernel: &Kernel,
+    options: &Options,
+) -> Result<Wanted, PlanError> {
     let warnings = support::check(policy, kernel, Scope::Device)?;
     let busy = policy.instance.threaded == Threaded::BusyPoll;
     check_options(policy, at, kernel, options)?;
@@ -119,23 +172,8 @@ pub fn plan(
         }
     }
 
-    let all = wishes.len();
-    let mut changes: Vec<Change> = wishes
-        .into_iter()
-        .map(|(place, new)| Change { old: at.values.get(&place).cloned(), place, new })
-        .filter(|change| change.old.as_ref() != Some(&change.new))
-        .collect();
-    sort(&mut changes, |change| (&change.place, &change.new));
-    Ok(Plan {
-        ifname: at.device.ifname.clone(),
-        ifindex: at.device.ifindex,
-        policy: policy.to_string(),
-        already: all - changes.len(),
-        changes,
-        warnings,
-        nothing_to_place: !options.cpus.is_empty() && !placed,
-        transmit_left,
-    })
+    let nothing_to_place = !options.cpus.is_empty() && !placed;
+    Ok(Wanted { places: wishes, warnings, nothing_to_place, transmit_left })
 }
 
 fn check_options(

@@ -222,8 +222,17 @@ fn device<W: Backend>(
 ) -> Result<(), ApplyError> {
     let _lock = if options.dry_run { None } else { Some(store.lock_of(seen)?) };
     // As both are now that nobody else can be at them.
-    let mut journal = store.reopen(seen)?;
-    let at = match again(backend, seen.ifindex(), seen.identity())? {
+    unlocked(backend, store.reopen(seen)?, options, restored)
+}
+
+/// The same for who has the device's lock.
+pub(super) fn unlocked<W: Backend>(
+    backend: &mut W,
+    mut journal: DeviceJournal,
+    options: &RestoreOptions,
+    restored: &mut DeviceRestored,
+) -> Result<(), ApplyError> {
+    let at = match again(backend, journal.ifindex(), journal.identity())? {
         Again::There(at) => at,
         Again::Gone => {
             restored.gone = true;
@@ -242,7 +251,7 @@ fn device<W: Backend>(
     restored.ifname.clone_from(&at.device.ifname);
     restored.up = at.device.up;
     journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
-    let left = put_back(backend, &at, &journal, options, restored)?;
+    let left = put_back(backend, &at, &journal, &|_| true, options, restored)?;
     restored.forgotten = options.forget;
     if options.dry_run {
         return Ok(());
@@ -256,24 +265,27 @@ fn device<W: Backend>(
     Ok(())
 }
 
-/// Puts back what can be, and says of each record whether something of it is left.
-fn put_back<W: Backend>(
+/// Puts back what can be of the places that are `chosen`, and says of each record whether something
+/// of it is left; of one that is not chosen all is.
+pub(super) fn put_back<W: Backend>(
     backend: &mut W,
     at: &Snapshot,
     journal: &DeviceJournal,
+    chosen: &dyn Fn(&Place) -> bool,
     options: &RestoreOptions,
     restored: &mut DeviceRestored,
 ) -> Result<Vec<bool>, ApplyError> {
     let records: Vec<(&Record, Option<&Spot>)> = journal.located().collect();
-    let mut left = vec![false; records.len()];
-    let mut settled = vec![false; records.len()];
-    let ending = Ending::of(&records);
+    let mut left: Vec<bool> =
+        records.iter().map(|(record, now)| !chosen(place(record, *now))).collect();
+    let mut settled = left.clone();
+    let ending = Ending::of(&records, chosen);
     // By what each is called now, or was when it was there.
     let mut all: Vec<(usize, &Record, &Place, bool)> = records
         .iter()
         .enumerate()
         .map(|(at, (record, now))| (at, *record, place(record, *now), now.is_some()))
-        .filter(|(_, _, place, _)| !ending.holds(place))
+        .filter(|(at, _, place, _)| !left[*at] && !ending.holds(place))
         .collect();
     sort(&mut all, |(_, record, place, _)| (place, &record.before));
     for (number, record, place, there) in all {
@@ -403,10 +415,14 @@ struct Ending<'a> {
 }
 
 impl<'a> Ending<'a> {
-    fn of(records: &[(&'a Record, Option<&'a Spot>)]) -> Ending<'a> {
+    fn of(
+        records: &[(&'a Record, Option<&'a Spot>)],
+        chosen: &dyn Fn(&Place) -> bool,
+    ) -> Ending<'a> {
         let mut ending = Ending::default();
         for (record, now) in records.iter().filter(|(it, _)| it.before == Value::Number(0)) {
             match place(record, *now) {
+                place if !chosen(place) => {}
                 Place::Napi(instance, Setting::Threaded) => {
                     ending.instances.insert(instance);
                 }

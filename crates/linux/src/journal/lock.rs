@@ -109,6 +109,15 @@ impl Lock {
     }
 }
 
+/// Who holds the lock behind `path`; `None` if nobody does, or it may not be looked at.
+pub(super) fn holder(path: &Path) -> Option<Holder> {
+    let mut file = log::options().read(true).open(path).ok()?;
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => Some(read(&mut file)),
+        _ => None,
+    }
+}
+
 impl Lock {
     /// Whether enough descriptors are left for what else is to be opened.
     pub(super) fn leaves_room(&self) -> Result<(), JournalError> {

@@ -192,6 +192,19 @@ impl Store {
         Lock::take(&path, &format!("process {pid}"))
     }
 
+    /// Takes the lock of who holds the wishes of this network namespace.
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`] says who has it.
+    pub fn lock_keeper(&self) -> Result<Lock, JournalError> {
+        Lock::take(&self.keeper_path(), "the wishes of this network namespace")
+    }
+
+    /// Who holds the wishes of this network namespace; `None` if nobody does, or that cannot be seen.
+    pub fn keeper(&self) -> Option<Holder> {
+        lock::holder(&self.keeper_path())
+    }
+
     /// The journals of the processes that this napkin is about to change.
     pub fn recorder(&self) -> ProcessJournals {
         ProcessJournals::new(self.clone())
@@ -276,6 +289,10 @@ impl Store {
             }
         };
         Some(opened.unwrap_or_else(|error| Found::Unreadable { path, error }))
+    }
+
+    fn keeper_path(&self) -> PathBuf {
+        self.directory.join(format!("keeper-{}.lock", self.namespace.inode))
     }
 
     fn process_path(&self, pid: i32, start_time: u64) -> PathBuf {

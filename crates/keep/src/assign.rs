@@ -1,0 +1,77 @@
+//! What all wishes together want of one device.
+//!
+//! Pure: wishes and a device as it was found go in. An instance, and whatever else can be set, has one
+//! wish: the first in the order of the files. A later one that wants the same is not held on that
+//! device, as half of it would be another policy.
+
+use std::collections::BTreeMap;
+
+use napkin_kernel::probe::Kernel;
+use napkin_linux::apply::{PlanError, Snapshot, wanted};
+use napkin_linux::place::{Place, Value};
+
+use crate::wish::Wish;
+
+/// What is wanted of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Assignment {
+    /// Each place with what it is to be.
+    pub wanted: BTreeMap<Place, Value>,
+    /// What each of the wishes gets, in their order.
+    pub shares: Vec<Share>,
+}
+
+/// What one wish gets on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// The places that are its.
+    pub places: Vec<Place>,
+    /// What of it cannot be had, and why.
+    pub refused: Vec<String>,
+}
+
+/// What `wishes`, all of which mean this device, want of it.
+pub fn assign(wishes: &[&Wish], at: &Snapshot, kernel: &Kernel) -> Assignment {
+    let mut assignment = Assignment::default();
+    let mut owners: BTreeMap<Place, &Wish> = BTreeMap::new();
+    for wish in wishes {
+        let (places, mut refused) = of_wish(wish, at, kernel);
+        let taken = places.keys().find_map(|place| Some((place, *owners.get(place)?)));
+        let share = match taken {
+            Some((place, other)) => {
+                refused.push(format!(
+                    "{} of {} is held by the wish {} ({}): remove one of them, or give each queues of \
+                     its own",
+                    place.subject(),
+                    at.device.ifname,
+                    other.name,
+                    other.place()
+                ));
+                Share { places: Vec::new(), refused }
+            }
+            None => {
+                owners.extend(places.keys().map(|place| (place.clone(), *wish)));
+                let share = Share { places: places.keys().cloned().collect(), refused };
+                assignment.wanted.extend(places);
+                share
+            }
+        };
+        assignment.shares.push(share);
+    }
+    assignment
+}
+
+/// What one wish wants, and what of it is not to be had.
+fn of_wish(wish: &Wish, at: &Snapshot, kernel: &Kernel) -> (BTreeMap<Place, Value>, Vec<String>) {
+    let (mut places, mut refused) = (BTreeMap::new(), Vec::new());
+    for options in wish.options() {
+        match wanted(&wish.policy, at, kernel, &options) {
+            Ok(found) => places.extend(found.places),
+            // The other queues are held.
+            Err(error @ PlanError::NoQueue { .. }) => refused.push(error.to_string()),
+            // Nothing of it can be.
+            Err(error) => return (BTreeMap::new(), vec![error.to_string()]),
+        }
+    }
+    (places, refused)
+}

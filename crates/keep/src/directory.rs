@@ -1,0 +1,357 @@
+//! The directory of wishes: `/etc/napkin`, read without trust, and written a file at a time.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::parse::BadFile;
+use crate::wish::Wish;
+
+/// Where wishes are, unless `$NAPKIN_ETC` says otherwise.
+const ETC: &str = "/etc/napkin";
+
+/// What their files are called at the end.
+const TOML: &str = "toml";
+
+/// The largest file that is read, in bytes.
+const LARGEST: u64 = 64 << 10;
+
+/// The most files that are read.
+const MOST: usize = 4_096;
+
+/// A directory of wishes; it need not be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Directory(PathBuf);
+
+/// All files of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Found {
+    /// Wishes, in the order of their files' names.
+    pub wishes: Vec<Wish>,
+    /// Files that are wrong, which keep no other from being held.
+    pub bad: Vec<BadFile>,
+}
+
+/// Why wishes cannot be read or written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// The operating system refuses.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as part of the sentence.
+        what: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// There is no such wish.
+    #[error("there is no wish {name} in {}: {}", directory.display(), names(there))]
+    NoWish {
+        /// The name that was given.
+        name: String,
+        /// Where it was looked for.
+        directory: PathBuf,
+        /// The names that there are.
+        there: Vec<String>,
+    },
+    /// It cannot be a wish's name.
+    #[error("{name:?} cannot be a wish's name: letters, digits, ._-@, no dot first, at most 64 bytes")]
+    Name {
+        /// The name that was given.
+        name: String,
+    },
+}
+
+fn names(there: &[String]) -> String {
+    if there.is_empty() { "it has none".into() } else { format!("there is {}", there.join(", ")) }
+}
+
+impl DirectoryError {
+    fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DirectoryError {
+        let path = path.to_owned();
+        move |source| DirectoryError::Io { what, path, source }
+    }
+}
+
+impl Directory {
+    /// `$NAPKIN_ETC`, else `/etc/napkin`.
+    pub fn here() -> Directory {
+        let named = std::env::var_os("NAPKIN_ETC").filter(|it| !it.is_empty());
+        Directory(named.map_or_else(|| ETC.into(), PathBuf::from))
+    }
+
+    /// Another directory.
+    pub fn at(path: impl Into<PathBuf>) -> Directory {
+        Directory(path.into())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The file of a wish of this name.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.{TOML}"))
+    }
+
+    /// Reads all files, in the order of their names. A directory that is not there has none.
+    ///
+    /// # Errors
+    /// If the directory is there and cannot be read.
+    pub fn read(&self) -> Result<Found, DirectoryError> {
+        let mut found = Found::default();
+        let entries = match fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+            Err(error) => return Err(DirectoryError::io("read", &self.0)(error)),
+        };
+        if let Ok(metadata) = fs::metadata(&self.0)
+            && let Some(why) = unsafe_by(metadata.uid(), metadata.mode(), "the directory")
+        {
+            found.bad.push(BadFile::whole(&self.0, format!("nothing in it is held: {why}")));
+            return Ok(found);
+        }
+        let mut files: Vec<PathBuf> = entries
+            .take(MOST)
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|it| it == TOML))
+            // An editor's own.
+            .filter(|path| !path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b".")))
+            .collect();
+        files.sort();
+        Ok(Directory::read_files(&files))
+    }
+
+    /// Reads these files, in this order.
+    pub fn read_files(files: &[PathBuf]) -> Found {
+        let mut found = Found::default();
+        for file in files {
+            match read(file) {
+                Ok(wish) => found.wishes.push(wish),
+                Err(bad) => found.bad.push(bad),
+            }
+        }
+        found
+    }
+
+    /// Writes a wish to its file, whole or not at all, and returns when it is on the disk. Gives whether
+    /// there was one before.
+    ///
+    /// # Errors
+    /// If it cannot be a file's name, or the operating system refuses.
+    pub fn write(&self, wish: &Wish) -> Result<bool, DirectoryError> {
+        if !Wish::is_name(&wish.name) {
+            return Err(DirectoryError::Name { name: wish.name.clone() });
+        }
+        if let Err(error) = fs::create_dir(&self.0)
+            && error.kind() != ErrorKind::AlreadyExists
+        {
+            return Err(DirectoryError::io("make", &self.0)(error));
+        }
+        let file = self.file(&wish.name);
+        let before = fs::symlink_metadata(&file).is_ok();
+        let new = self.0.join(format!(".{}.{}.new", wish.name, std::process::id()));
+        let write = || -> io::Result<()> {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o644);
+            let mut out = options.custom_flags(libc_nofollow()).open(&new)?;
+            // Whatever the mask is: everybody may read what is wished.
+            out.set_permissions(fs::Permissions::from_mode(0o644))?;
+            out.write_all(wish.to_text().as_bytes())?;
+            out.sync_all()?;
+            fs::rename(&new, &file)?;
+            self.sync()
+        };
+        write().map_err(|error| {
+            let _ = fs::remove_file(&new);
+            DirectoryError::io("write", &file)(error)
+        })?;
+        Ok(before)
+    }
+
+    /// Removes a wish's file.
+    ///
+    /// # Errors
+    /// If there is none of this name, or the operating system refuses.
+    pub fn remove(&self, name: &str) -> Result<(), DirectoryError> {
+        let file = self.file(name);
+        if !Wish::is_name(name) || fs::symlink_metadata(&file).is_err() {
+            let name = name.to_owned();
+            let (directory, there) = (self.0.clone(), self.names());
+            return Err(DirectoryError::NoWish { name, directory, there });
+        }
+        fs::remove_file(&file)
+            .and_then(|()| self.sync())
+            .map_err(DirectoryError::io("remove", &file))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).into_iter().flatten().take(MOST);
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut names: Vec<String> =
+            names.filter_map(|name| Some(name.strip_suffix(".toml")?.to_owned())).collect();
+        names.sort();
+        names
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.0)?.sync_all()
+    }
+}
+
+fn libc_nofollow() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
+}
+
+/// Reads one file, if nobody but root, or whoever reads it, can have written it.
+fn read(path: &Path) -> Result<Wish, BadFile> {
+    let failed = |error: io::Error| BadFile::whole(path, format!("cannot be read: {error}"));
+    let mut options = OpenOptions::new();
+    // Not blocking, for whoever put a pipe there.
+    let nonblock = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = options.read(true).custom_flags(nonblock).open(path).map_err(failed)?;
+    // Of what was opened: not of what may be in its place by now.
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(BadFile::whole(path, "it is no file"));
+    }
+    if let Some(why) = unsafe_by(metadata.uid(), metadata.mode(), "the file") {
+        return Err(BadFile::whole(path, why));
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(BadFile::whole(path, "it is larger than 64 KiB"));
+    }
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => Wish::parse(path, text),
+        Err(error) => {
+            let line = 1 + bytes[..error.valid_up_to()].iter().filter(|it| **it == b'\n').count();
+            let why = "it is not UTF-8".to_owned();
+            let mistakes = vec![crate::parse::Mistake { line, why }];
+            Err(BadFile { file: path.to_owned(), mistakes })
+        }
+    }
+}
+
+/// Why others could have written something.
+fn unsafe_by(uid: u32, mode: u32, what: &str) -> Option<String> {
+    let own = rustix::process::geteuid().as_raw();
+    if uid != 0 && uid != own {
+        return Some(format!("{what} is user {uid}'s, not root's: chown root it"));
+    }
+    let others = mode & 0o022 != 0;
+    others.then(|| format!("{what} is writable by others (mode {:04o}): chmod go-w it", mode & 0o7777))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device_match::Match;
+
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let name = format!("napkin-keep-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir(&path).expect("a directory");
+            Place(path)
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn wish(directory: &Directory, name: &str) -> Wish {
+        Wish {
+            name: name.into(),
+            file: directory.file(name),
+            policy: "defer20".parse().expect("a policy"),
+            line: 2,
+            device: Match { name: Some("va".into()), ..Match::default() },
+            queues: None,
+            cpus: vec![],
+            rt: None,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_found_in_the_order_of_names_and_removed_by_name() {
+        let place = Place::new("order");
+        let directory = Directory::at(place.0.join("etc"));
+        assert_eq!(directory.read().expect("none"), Found::default(), "it is not there");
+        for name in ["b", "a"] {
+            assert!(!directory.write(&wish(&directory, name)).expect("written"));
+        }
+        assert!(directory.write(&wish(&directory, "a")).expect("written"), "there was one");
+        let found = directory.read().expect("two");
+        assert_eq!(found.wishes, [wish(&directory, "a"), wish(&directory, "b")]);
+        assert_eq!(found.bad, []);
+        let names = fs::read_dir(directory.path()).expect("there").count();
+        assert_eq!(names, 2, "nothing is left beside them");
+        let said = directory.remove("c").expect_err("none").to_string();
+        assert!(said.contains("there is a, b"), "{said}");
+        assert!(directory.remove("../etc/a").is_err());
+        directory.remove("a").expect("removed");
+        assert_eq!(directory.read().expect("one").wishes, [wish(&directory, "b")]);
+    }
+
+    #[test]
+    fn a_bad_file_is_named_and_keeps_no_other_from_being_read() {
+        let place = Place::new("bad");
+        let directory = Directory::at(&place.0);
+        directory.write(&wish(&directory, "good")).expect("written");
+        let text = wish(&directory, "x").to_text();
+        let put = |name: &str, bytes: &[u8]| {
+            fs::write(place.0.join(name), bytes).expect("written");
+            let mode = fs::Permissions::from_mode(0o644);
+            fs::set_permissions(place.0.join(name), mode).expect("its mode");
+        };
+        put("others.toml", text.as_bytes());
+        let mode = fs::Permissions::from_mode(0o666);
+        fs::set_permissions(place.0.join("others.toml"), mode).expect("its mode");
+        put("latin.toml", b"policy = \"base\"\n# \xff\n");
+        put("large.toml", &vec![b'#'; 70_000]);
+        put("typo.toml", b"\n\npolcy = 1\n");
+        put(".hidden.toml", b"x");
+        put("note.txt", b"x");
+        fs::create_dir(place.0.join("a-directory.toml")).expect("a directory");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            place.0.join("pipe.toml"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .expect("a pipe");
+        let found = directory.read().expect("read");
+        assert_eq!(found.wishes, [wish(&directory, "good")]);
+        let said: Vec<String> = found.bad.iter().map(ToString::to_string).collect();
+        let said = said.join("\n");
+        for part in [
+            "a-directory.toml: it is no file",
+            "large.toml: it is larger",
+            "latin.toml:2: it is not UTF-8",
+            "others.toml: the file is writable by others (mode 0666)",
+            "pipe.toml: it is no file",
+            "typo.toml:3: unknown key",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let mode = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(&place.0, mode).expect("its mode");
+        let found = directory.read().expect("read");
+        assert!(found.wishes.is_empty() && found.bad.len() == 1, "{found:?}");
+    }
+}

@@ -1,0 +1,527 @@
+//! Holds wishes: at its start, and again whenever something tells of a change.
+//!
+//! It sleeps until then. A burst of notices is one look. What was changed is in the journal before it is
+//! changed, so that a keeper that is killed leaves nothing that the next one, or `napkin restore`, does
+//! not know. While it holds a device no other napkin changes it.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use napkin_kernel::netlink::Route;
+use napkin_kernel::sysfs::{DeviceFile, Sysfs};
+use napkin_linux::apply::{
+    ApplyError, Backend, BackendError, DeviceRestored, Foreign, HeldDevice, Linux, Snapshot, Target,
+};
+use napkin_linux::journal::{JournalError, Lock, Store};
+use napkin_linux::place::{Change, Place};
+use napkin_os::signals::Signals;
+use thiserror::Error;
+
+use crate::assign::{Assignment, assign};
+use crate::directory::{Directory, DirectoryError, Found};
+use crate::parse::BadFile;
+use crate::sd_notify::SdNotify;
+use crate::survey::matched;
+use crate::watch::{Watch, WatchError, wait};
+use crate::wish::Wish;
+
+/// A burst of notices is over when none came for this time, or after [`BURST`].
+const QUIET: Duration = Duration::from_millis(20);
+/// The longest burst that is waited for.
+const BURST: Duration = Duration::from_millis(200);
+
+/// So many corrections within [`FIGHT`] are a fight with somebody else: then one look each [`PAUSE`].
+const CORRECTIONS: usize = 16;
+/// See [`CORRECTIONS`].
+const FIGHT: Duration = Duration::from_secs(10);
+/// See [`CORRECTIONS`].
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// How long a keeper that has just ended may still have its lock.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How wishes are held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Where they are.
+    pub directory: Directory,
+    /// How often everything is looked at though nothing has told of a change, for what tells nobody: a
+    /// setting changed by `napi-set`, a thread moved by `taskset`. `None`: never.
+    pub look: Option<Duration>,
+}
+
+/// Why wishes cannot be held.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum KeeperError {
+    /// There is no place for the journal, or another keeper is at work.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The kernel cannot be asked.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// Changes cannot be listened for, or waited for.
+    #[error("{0}")]
+    Watch(String),
+}
+
+impl From<WatchError> for KeeperError {
+    fn from(error: WatchError) -> KeeperError {
+        KeeperError::Watch(error.to_string())
+    }
+}
+
+/// What is told while wishes are held.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The wishes were read.
+    Read {
+        /// From where.
+        directory: PathBuf,
+        /// How many there are.
+        wishes: usize,
+        /// How many files are wrong.
+        bad: usize,
+    },
+    /// A device was brought to what is wished.
+    Set {
+        /// The device's name.
+        ifname: String,
+        /// What was changed.
+        changes: Vec<Change>,
+    },
+    /// Somebody else had changed this, and it was set again.
+    Again(Foreign),
+    /// Something cannot be held, or no longer: said once, until it is over.
+    Problem(String),
+    /// A problem is over.
+    Over(String),
+    /// What a device was before was put back, as nothing is wished of it any more.
+    PutBack(DeviceRestored),
+    /// Somebody else changes a device again and again: it is looked at less often for a while.
+    Fight {
+        /// The device's name.
+        ifname: String,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Read { directory, wishes, bad } => {
+                let plural = if *wishes == 1 { "wish" } else { "wishes" };
+                write!(f, "{}: {wishes} {plural}", directory.display())?;
+                match bad {
+                    0 => Ok(()),
+                    1 => f.write_str(", and a file that is wrong"),
+                    bad => write!(f, ", and {bad} files that are wrong"),
+                }
+            }
+            Event::Set { ifname, changes } => {
+                let plural = if changes.len() == 1 { "setting" } else { "settings" };
+                write!(f, "{ifname}: {} {plural} changed", changes.len())
+            }
+            Event::Again(foreign) => write!(f, "set again: {foreign}"),
+            Event::Problem(why) => f.write_str(why),
+            Event::Over(why) => write!(f, "over: {why}"),
+            Event::PutBack(restored) => {
+                let DeviceRestored { ifname, changes, foreign, failed, missing, .. } = restored;
+                write!(f, "{ifname}: {} settings put back", changes.len())?;
+                for foreign in foreign {
+                    write!(f, "; left alone: {foreign}")?;
+                }
+                for failed in failed {
+                    write!(f, "; {}: {}", failed.place.subject(), failed.why)?;
+                }
+                if !missing.is_empty() {
+                    write!(
+                        f,
+                        "; {} belong to instances that are not there now (napkin restore, once they are)",
+                        missing.len()
+                    )?;
+                }
+                if let Some(away) = &restored.away {
+                    write!(f, "; {away}")?;
+                }
+                Ok(())
+            }
+            Event::Fight { ifname } => write!(
+                f,
+                "{ifname}: somebody else changes again and again what is wished: looked at every {} s for \
+                 now",
+                PAUSE.as_secs()
+            ),
+        }
+    }
+}
+
+/// Holds the wishes of a directory in this network namespace.
+#[derive(Debug)]
+pub struct Keeper {
+    options: Options,
+    backend: Linux,
+    store: Store,
+    /// For as long as files in it are followed.
+    sysfs: Option<Sysfs>,
+    watch: Watch,
+    found: Found,
+    held: Vec<HeldDevice>,
+    /// What was said and is not over.
+    problems: BTreeSet<String>,
+    /// When something was corrected.
+    corrections: VecDeque<Instant>,
+    fighting: bool,
+    systemd: SdNotify,
+    /// Given up last.
+    _lock: Lock,
+}
+
+impl Keeper {
+    /// Gets ready, and begins to listen. Nothing is changed yet.
+    ///
+    /// # Errors
+    /// If another keeper is at work in this network namespace, or the kernel cannot be listened to.
+    pub fn start(options: Options) -> Result<Keeper, KeeperError> {
+        let store = Store::open()?;
+        let begun = Instant::now();
+        let lock = loop {
+            match store.lock_keeper() {
+                Err(JournalError::Locked { .. }) if begun.elapsed() < PATIENCE => {
+                    std::thread::sleep(QUIET);
+                }
+                lock => break lock?,
+            }
+        };
+        let watch = Watch::open(options.directory.path())?;
+        let links = Route::open().and_then(|mut route| route.links()).map_err(BackendError::from)?;
+        Ok(Keeper {
+            options,
+            backend: Linux::open()?,
+            store,
+            sysfs: Sysfs::open(&links).ok(),
+            watch,
+            found: Found::default(),
+            held: Vec::new(),
+            problems: BTreeSet::new(),
+            corrections: VecDeque::new(),
+            fighting: false,
+            systemd: SdNotify::from_environment(),
+            _lock: lock,
+        })
+    }
+
+    /// Holds the wishes until a signal comes, and puts everything back. SIGHUP reads them again. Gives
+    /// whether all is as it was.
+    ///
+    /// `signals` were blocked before this was started, SIGHUP among them.
+    ///
+    /// # Errors
+    /// If nothing can be listened to any more; then everything was put back as well as it goes.
+    pub fn run(
+        mut self,
+        signals: &Signals,
+        tell: &mut dyn FnMut(&Event),
+    ) -> Result<bool, KeeperError> {
+        let ended = self.hold(signals, tell);
+        self.systemd.tell(&[("STOPPING", "1")]);
+        let mut complete = true;
+        for held in std::mem::take(&mut self.held) {
+            let ifname = held.ifname().to_owned();
+            let restored = held.restore(&mut self.backend);
+            complete &= self.told_restored(&ifname, restored, tell);
+        }
+        ended.map(|()| complete)
+    }
+
+    fn hold(
+        &mut self,
+        signals: &Signals,
+        tell: &mut dyn FnMut(&Event),
+    ) -> Result<(), KeeperError> {
+        let signal = signals.readable().map_err(WatchError::from)?;
+        for missing in self.watch.missing() {
+            tell(&Event::Problem(format!("no notice of changes: {missing}")));
+        }
+        self.reload(tell);
+        let mut ready = false;
+        loop {
+            while self.look(tell)? {}
+            self.status(!ready);
+            ready = true;
+            let woken = loop {
+                self.watch.wait(signal.as_fd(), self.options.look)?;
+                let mut woken = self.watch.take(signal.as_fd())?;
+                if woken.signal {
+                    match signals.wait(Duration::ZERO) {
+                        Some(came) if came.signal == HANGUP => woken.wishes = true,
+                        Some(_) => return Ok(()),
+                        None => {}
+                    }
+                }
+                break woken;
+            };
+            let wishes = woken.wishes | self.settle(signal.as_fd())?;
+            if wishes {
+                self.reload(tell);
+            }
+        }
+    }
+
+    /// Waits for the end of a burst of notices, and says whether files of wishes are among what came.
+    fn settle(&mut self, signal: std::os::fd::BorrowedFd<'_>) -> Result<bool, KeeperError> {
+        let begun = Instant::now();
+        let mut wishes = false;
+        loop {
+            let before = Instant::now();
+            self.watch.wait(signal, Some(QUIET))?;
+            let woken = self.watch.take(signal)?;
+            wishes |= woken.wishes;
+            // A signal stays until it is waited for.
+            let quiet = !(woken.kernel || woken.wishes) && before.elapsed() >= QUIET;
+            if woken.signal || quiet || begun.elapsed() >= BURST {
+                break;
+            }
+        }
+        if self.fighting {
+            wait([signal].into_iter(), Some(PAUSE))?;
+        }
+        Ok(wishes)
+    }
+
+    fn reload(&mut self, tell: &mut dyn FnMut(&Event)) {
+        match self.options.directory.read() {
+            Ok(found) if found == self.found && !self.held.is_empty() => {}
+            Ok(found) => {
+                self.found = found;
+                let directory = self.options.directory.path().to_owned();
+                let (wishes, bad) = (self.found.wishes.len(), self.found.bad.len());
+                tell(&Event::Read { directory, wishes, bad });
+            }
+            // What was wished before is still held.
+            Err(error) => self.unreadable(&error, tell),
+        }
+    }
+
+    fn unreadable(&mut self, error: &DirectoryError, tell: &mut dyn FnMut(&Event)) {
+        tell(&Event::Problem(format!("the wishes cannot be read again: {error}")));
+    }
+
+    /// Looks at every device that is wished of, and brings it to that. Gives whether to look again at
+    /// once: something that is watched from now on may have changed before.
+    fn look(&mut self, tell: &mut dyn FnMut(&Event)) -> Result<bool, KeeperError> {
+        let mut problems: BTreeSet<String> =
+            self.found.bad.iter().map(BadFile::to_string).collect();
+        let mut files = BTreeSet::new();
+        let mut corrected: Option<String> = None;
+        let mut meant_devices = BTreeSet::new();
+        let mut meant_wishes = BTreeSet::new();
+        match matched(&self.found.wishes) {
+            Ok(devices) => {
+                for (link, meant) in devices {
+                    meant_devices.insert(link.ifindex);
+                    meant_wishes.extend(meant.iter().copied());
+                    let wishes: Vec<Wish> =
+                        meant.iter().filter_map(|at| self.found.wishes.get(*at)).cloned().collect();
+                    match self.device(link.ifindex, &wishes, &mut files, &mut problems, tell) {
+                        Ok(false) => {}
+                        Ok(true) => corrected = Some(link.name),
+                        // It has gone since it was listed: a notice of that comes.
+                        Err(error) if is_absent(&error) => {}
+                        Err(error) => {
+                            if matches!(error, ApplyError::Stopped { .. }) {
+                                corrected = Some(link.name.clone());
+                            }
+                            if matches!(error, ApplyError::Journal(JournalError::Locked { .. })) {
+                                // Its lock is removed when it is given up.
+                                files.insert(self.store.directory().to_owned());
+                            }
+                            problems.insert(format!("{}: {error}", link.name));
+                        }
+                    }
+                }
+                for (at, wish) in self.found.wishes.iter().enumerate() {
+                    if !meant_wishes.contains(&at) {
+                        let (name, place) = (&wish.name, wish.place());
+                        problems.insert(format!(
+                            "{name} ({place}): no device here is {}; it is held when one comes",
+                            wish.device
+                        ));
+                    }
+                }
+                self.let_go(&meant_devices, &mut problems, tell);
+            }
+            Err(error) => {
+                problems.insert(format!("the devices cannot be listed: {error}"));
+            }
+        }
+        self.told_problems(problems, tell);
+        self.count(corrected, tell);
+        Ok(self.watch.follow(&files)?)
+    }
+
+    /// Brings one device to what is wished of it, and says whether anything had to be changed.
+    fn device(
+        &mut self,
+        ifindex: u32,
+        wishes: &[Wish],
+        files: &mut BTreeSet<PathBuf>,
+        problems: &mut BTreeSet<String>,
+        tell: &mut dyn FnMut(&Event),
+    ) -> Result<bool, ApplyError> {
+        let at = self.backend.look(Target::Index(ifindex))?;
+        let ifname = at.device.ifname.clone();
+        // One that is down has no instances, and those that it gets will be others.
+        if !at.device.up && at.device.napis.is_empty() {
+            problems.insert(format!("{ifname} is down; it is set when it comes up"));
+            return Ok(false);
+        }
+        let wishes: Vec<&Wish> = wishes.iter().collect();
+        let Assignment { wanted, shares } = assign(&wishes, &at, self.backend.kernel());
+        for (wish, share) in wishes.iter().zip(&shares) {
+            for why in &share.refused {
+                problems.insert(format!("{} ({}): {why}", wish.name, wish.place()));
+            }
+        }
+        let held = match self.held.iter().position(|held| held.is(&at)) {
+            Some(place) => place,
+            None if wanted.is_empty() => return Ok(false),
+            None => {
+                self.held.push(HeldDevice::take(&self.backend, &self.store, &at)?);
+                self.held.len() - 1
+            }
+        };
+        self.files_of(&at, wanted.keys(), files);
+        let kept = self.held[held].keep(&mut self.backend, &wanted)?;
+        for foreign in kept.foreign {
+            tell(&Event::Again(foreign));
+        }
+        if !kept.put_back.changes.is_empty() || !kept.put_back.foreign.is_empty() {
+            tell(&Event::PutBack(DeviceRestored { ifname: ifname.clone(), ..kept.put_back }));
+        }
+        let changed = !kept.changes.is_empty();
+        if changed {
+            tell(&Event::Set { ifname, changes: kept.changes });
+        }
+        Ok(changed)
+    }
+
+    /// The files by which others may change what is wanted of a device.
+    fn files_of<'a>(
+        &self,
+        at: &Snapshot,
+        wanted: impl Iterator<Item = &'a Place>,
+        files: &mut BTreeSet<PathBuf>,
+    ) {
+        for place in wanted {
+            let Place::IrqCpus(instance) = place else { continue };
+            if let Some(irq) = at.napi(instance).and_then(|napi| napi.irq) {
+                for name in ["smp_affinity", "smp_affinity_list"] {
+                    files.insert(format!("/proc/irq/{irq}/{name}").into());
+                }
+            }
+        }
+        let Some(sysfs) = &self.sysfs else { return };
+        for file in [DeviceFile::Threaded, DeviceFile::DeferHardIrqs, DeviceFile::GroFlushTimeout] {
+            files.extend(sysfs.file(&at.device.ifname, file));
+        }
+    }
+
+    /// Gives up devices of which nothing is wished any more, and those that are gone.
+    fn let_go(
+        &mut self,
+        meant: &BTreeSet<u32>,
+        problems: &mut BTreeSet<String>,
+        tell: &mut dyn FnMut(&Event),
+    ) {
+        let mut kept = Vec::new();
+        for held in std::mem::take(&mut self.held) {
+            let here = self.backend.look(Target::Index(held.ifindex())).is_ok_and(|at| held.is(&at));
+            if here && meant.contains(&held.ifindex()) {
+                kept.push(held);
+                continue;
+            }
+            let ifname = held.ifname().to_owned();
+            if !here && held.is_gone(&mut self.backend).unwrap_or(false) {
+                continue;
+            }
+            let restored = held.restore(&mut self.backend);
+            if let Err(error) = &restored {
+                problems.insert(format!("{ifname}: {error}"));
+            }
+            self.told_restored(&ifname, restored, tell);
+        }
+        self.held = kept;
+    }
+
+    fn told_restored(
+        &mut self,
+        ifname: &str,
+        restored: Result<DeviceRestored, ApplyError>,
+        tell: &mut dyn FnMut(&Event),
+    ) -> bool {
+        match restored {
+            Ok(restored) => {
+                let complete = restored.is_complete();
+                tell(&Event::PutBack(restored));
+                complete
+            }
+            Err(error) => {
+                tell(&Event::Problem(format!("{ifname}: not put back: {error}")));
+                false
+            }
+        }
+    }
+
+    fn told_problems(&mut self, problems: BTreeSet<String>, tell: &mut dyn FnMut(&Event)) {
+        for new in problems.difference(&self.problems) {
+            tell(&Event::Problem(new.clone()));
+        }
+        for over in self.problems.difference(&problems) {
+            tell(&Event::Over(over.clone()));
+        }
+        self.problems = problems;
+    }
+
+    /// Counts a correction, to see a fight.
+    fn count(&mut self, corrected: Option<String>, tell: &mut dyn FnMut(&Event)) {
+        let now = Instant::now();
+        while self.corrections.front().is_some_and(|at| now.duration_since(*at) > FIGHT) {
+            self.corrections.pop_front();
+        }
+        if let Some(ifname) = corrected {
+            self.corrections.push_back(now);
+            if self.corrections.len() >= CORRECTIONS && !self.fighting {
+                self.fighting = true;
+                tell(&Event::Fight { ifname });
+            }
+        }
+        self.fighting &= self.corrections.len() > 1;
+    }
+
+    /// Tells systemd how things are.
+    fn status(&self, first: bool) {
+        let names: Vec<&str> = self.held.iter().map(HeldDevice::ifname).collect();
+        let held = if names.is_empty() { "no device".into() } else { names.join(", ") };
+        let mut status = format!("{} wishes, holding {held}", self.found.wishes.len());
+        if !self.problems.is_empty() {
+            let problems: Vec<&str> = self.problems.iter().map(String::as_str).collect();
+            status.push_str(&format!("; not held: {}", problems.join("; ")));
+        }
+        let mut lines = vec![("STATUS", status.as_str())];
+        if first {
+            lines.insert(0, ("READY", "1"));
+        }
+        self.systemd.tell(&lines);
+    }
+}
+
+/// `SIGHUP`: read the wishes again.
+const HANGUP: i32 = 1;
+
+fn is_absent(error: &ApplyError) -> bool {
+    matches!(error, ApplyError::Backend(error) if error.is_absent())
+}

@@ -1,0 +1,33 @@
+//! Wishes: which policy which device is to have, written down in `/etc/napkin`, and held.
+//!
+//! - [`Wish`]: what a file says. [`Directory`]: the files, read without trust and written whole.
+//! - [`Match`]: which devices are meant.
+//! - [`assign`]: what all wishes together want of one device, and which of them cannot be had.
+//! - [`Survey`]: whether each wish is in force now. It takes no right and changes nothing.
+//! - [`Keeper`]: brings devices to what is wished, at its start and whenever something changes.
+//! - [`carries`]: whether a device has what must not be delayed by mistake.
+//!
+//! What a policy takes on a device, and how that is written down and put back, is `napkin-linux`'.
+//! Nothing here prints.
+//!
+//! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
+
+mod assign;
+mod carries;
+mod device_match;
+mod directory;
+mod keeper;
+mod parse;
+mod sd_notify;
+mod survey;
+mod watch;
+mod wish;
+
+pub use assign::{Assignment, Share, assign};
+pub use carries::{Carries, carries};
+pub use device_match::Match;
+pub use directory::{Directory, DirectoryError, Found};
+pub use keeper::{Event, Keeper, KeeperError, Options};
+pub use parse::{BadFile, Mistake};
+pub use survey::{OnDevice, Standing, State, Survey};
+pub use wish::Wish;

@@ -1,0 +1,225 @@
+//! Whether each wish is in force, as anybody may see it.
+
+use std::time::{Duration, Instant};
+
+use napkin_kernel::netlink::{LinkRecord, NetlinkError, Route};
+use napkin_kernel::sysfs::Sysfs;
+use napkin_linux::apply::{Backend, BackendError, Linux, Target, changes};
+use napkin_linux::place::Change;
+use serde::Serialize;
+
+use crate::assign::assign;
+use crate::directory::{Directory, Found};
+use crate::parse::BadFile;
+use crate::wish::Wish;
+
+/// How a wish is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// In force on each device that it means.
+    Held,
+    /// It can be had here, and is not in force: nobody holds it, or a device is down or not there yet.
+    NotHeld,
+    /// It, or a part of it, cannot be had here.
+    Refused,
+}
+
+impl State {
+    /// Its name, as in JSON: `held`, `not-held`, `refused`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Held => "held",
+            State::NotHeld => "not-held",
+            State::Refused => "refused",
+        }
+    }
+}
+
+/// A wish on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct OnDevice {
+    /// The device's name.
+    pub ifname: String,
+    /// What of the wish cannot be had, and why.
+    pub refused: Vec<String>,
+    /// Why it waits: the device is down.
+    pub waits: Option<String>,
+    /// What is not as it is wished.
+    pub different: Vec<Change>,
+}
+
+impl OnDevice {
+    /// How the wish is on it.
+    pub fn state(&self) -> State {
+        match (self.refused.is_empty(), self.waits.is_none() && self.different.is_empty()) {
+            (false, _) => State::Refused,
+            (true, true) => State::Held,
+            (true, false) => State::NotHeld,
+        }
+    }
+}
+
+/// A wish, and how it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The wish.
+    pub wish: Wish,
+    /// The devices that it means; none: it waits for one.
+    pub devices: Vec<OnDevice>,
+}
+
+impl Standing {
+    /// How it is on all of its devices: the worst of them.
+    pub fn state(&self) -> State {
+        self.devices.iter().map(OnDevice::state).max().unwrap_or(State::NotHeld)
+    }
+
+    /// Whether nothing speaks against it here: it is held, or will be once a device is up and somebody
+    /// holds it.
+    pub fn can_be_held(&self) -> bool {
+        !self.devices.is_empty() && self.state() != State::Refused
+    }
+
+    /// Why it is not in force, a sentence for each reason.
+    pub fn why(&self) -> Vec<String> {
+        if self.devices.is_empty() {
+            return vec![format!("no device here is {}", self.wish.device)];
+        }
+        let mut why = Vec::new();
+        for on in &self.devices {
+            why.extend(on.refused.iter().cloned());
+            why.extend(on.waits.clone());
+            if !on.different.is_empty() {
+                why.push(different(&on.ifname, &on.different));
+            }
+        }
+        why
+    }
+}
+
+/// `eth0: 3 settings are not as wished: threaded of queue 0 is ...`.
+pub(crate) fn different(ifname: &str, changes: &[Change]) -> String {
+    let count = changes.len();
+    let first = changes.first().map_or_else(String::new, |change| {
+        let now = change.old.as_ref().map_or_else(|| "not there".into(), |it| change.place.show(it));
+        format!(
+            "{} of {} is {now}, wished is {}",
+            change.place.what(),
+            change.place.subject(),
+            change.place.show(&change.new)
+        )
+    });
+    match count {
+        1 => format!("{ifname}: {first}"),
+        count => format!("{ifname}: {count} settings are not as wished: {first}, ..."),
+    }
+}
+
+/// All wishes of a directory, and whether each is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Survey {
+    /// Each wish, in the order of the files.
+    pub standings: Vec<Standing>,
+    /// Files that are wrong.
+    pub bad: Vec<BadFile>,
+}
+
+impl Survey {
+    /// Looks whether wishes are in force. It takes no right, and changes nothing.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn look(found: Found) -> Result<Survey, BackendError> {
+        let standings = standings(&found.wishes)?;
+        Ok(Survey { standings, bad: found.bad })
+    }
+
+    /// How one wish is: looks again until it is in force, for `patience` at most. `None` if it is gone.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn of(
+        directory: &Directory,
+        name: &str,
+        patience: Duration,
+    ) -> Result<Option<Standing>, BackendError> {
+        let begun = Instant::now();
+        loop {
+            let found = directory.read().unwrap_or_default();
+            let survey = Survey::look(found)?;
+            let standing = survey.standings.into_iter().find(|it| it.wish.name == name);
+            match standing {
+                Some(standing)
+                    if standing.state() == State::NotHeld && begun.elapsed() < patience =>
+                {
+                    std::thread::sleep(AGAIN);
+                }
+                standing => return Ok(standing),
+            }
+        }
+    }
+}
+
+/// How long until a wish is looked at again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// The devices of this network namespace with the wishes that mean each, by their places in `wishes`.
+pub(crate) fn matched(wishes: &[Wish]) -> Result<Vec<(LinkRecord, Vec<usize>)>, NetlinkError> {
+    let links = Route::open()?.links()?;
+    let by_driver = wishes.iter().any(|wish| wish.device.driver.is_some());
+    let sysfs = if by_driver { Sysfs::open(&links).ok() } else { None };
+    let of = |link: LinkRecord| {
+        let driver = sysfs.as_ref().and_then(|sysfs| sysfs.driver(&link.name));
+        let driver = driver.or_else(|| link.kind.clone());
+        let fits = |(at, wish): (usize, &Wish)| {
+            wish.device.fits(&link, driver.as_deref()).then_some(at)
+        };
+        let meant: Vec<usize> = wishes.iter().enumerate().filter_map(fits).collect();
+        (link, meant)
+    };
+    Ok(links.into_iter().map(of).filter(|(_, meant)| !meant.is_empty()).collect())
+}
+
+fn standings(all: &[Wish]) -> Result<Vec<Standing>, BackendError> {
+    let mut standings: Vec<Standing> =
+        all.iter().map(|wish| Standing { wish: wish.clone(), devices: vec![] }).collect();
+    let devices = matched(all)?;
+    // The kernel is not asked for anything where nothing is wished of it.
+    if devices.is_empty() {
+        return Ok(standings);
+    }
+    let mut backend = Linux::open()?;
+    for (link, meant) in devices {
+        let at = match backend.look(Target::Index(link.ifindex)) {
+            Ok(at) => at,
+            Err(error) if error.is_absent() => continue,
+            Err(error) => return Err(error),
+        };
+        let wishes: Vec<&Wish> = meant.iter().filter_map(|place| all.get(*place)).collect();
+        let assignment = assign(&wishes, &at, backend.kernel());
+        for ((place, wish), share) in meant.iter().zip(wishes).zip(assignment.shares) {
+            let wanted = share.places.iter().filter_map(|place| {
+                Some((place.clone(), assignment.wanted.get(place)?.clone()))
+            });
+            let mut on = OnDevice {
+                ifname: link.name.clone(),
+                refused: share.refused,
+                waits: None,
+                different: changes(wanted, &at),
+            };
+            if !at.device.up && at.device.napis.is_empty() {
+                // What cannot be had on this kernel is said of a device that is down, too.
+                let refused = wish.check().err().map(|refusal| refusal.to_string());
+                on.refused = refused.into_iter().collect();
+                on.waits = Some(format!("{} is down", link.name));
+                on.different = Vec::new();
+            }
+            if let Some(standing) = standings.get_mut(*place) {
+                standing.devices.push(on);
+            }
+        }
+    }
+    Ok(standings)
+}

@@ -1,0 +1,192 @@
+//! What tells of a change: the kernel's notices, writes to the files in which other programs set the
+//! same things, and writes to the directory of wishes.
+//!
+//! A write by a program to a file of procfs or sysfs is seen by inotify as one to any other file. What
+//! the kernel itself changes in them is not; of that its notices tell. An entry of procfs that went and
+//! came again is another file of the same name, so files are opened anew at each look; a watch that is
+//! there already is found again by its number.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use napkin_kernel::netlink::{NetlinkError, Notices};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// Events that are read at once.
+const BUFFER: usize = 8 << 10;
+
+/// What woke who waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Woken {
+    /// A signal came.
+    pub(crate) signal: bool,
+    /// Something of the kernel's may have changed.
+    pub(crate) kernel: bool,
+    /// Files of wishes may have changed.
+    pub(crate) wishes: bool,
+}
+
+/// Everything that is listened to.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    notices: Notices,
+    /// Of files that others write.
+    files: OwnedFd,
+    /// Watches by number, each with the file, which has to stay open: else its entry in procfs may be
+    /// dropped from memory, and a later writer gets another one that nobody watches.
+    followed: BTreeMap<i32, OwnedFd>,
+    /// Of the directory of wishes.
+    wishes: OwnedFd,
+    directory: PathBuf,
+}
+
+impl Watch {
+    /// Begins to listen in this thread's network namespace.
+    pub(crate) fn open(directory: &Path) -> Result<Watch, WatchError> {
+        let notices = Notices::open()?;
+        let new = || inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+        let (files, wishes) = (new()?, new()?);
+        let directory = directory.to_owned();
+        let watch = Watch { notices, files, followed: BTreeMap::new(), wishes, directory };
+        watch.directory()?;
+        Ok(watch)
+    }
+
+    /// Kinds of notices that this kernel does not give.
+    pub(crate) fn missing(&self) -> &[String] {
+        self.notices.missing()
+    }
+
+    /// Watches the directory of wishes, or, while there is none, the one in which it is to be made.
+    fn directory(&self) -> Result<(), WatchError> {
+        let changes = WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVE
+            | WatchFlags::DELETE
+            | WatchFlags::ATTRIB
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF;
+        // The parent first: what is made between the two is seen by one of them.
+        if !self.directory.is_dir() {
+            let parent = self.directory.parent().unwrap_or(Path::new("/"));
+            let made = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
+            inotify::add_watch(&self.wishes, parent, made)?;
+        }
+        match inotify::add_watch(&self.wishes, &self.directory, changes) {
+            Ok(_) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Waits until something happens, at most for `limit`. Nothing that has come before is lost.
+    pub(crate) fn wait(
+        &self,
+        signals: BorrowedFd<'_>,
+        limit: Option<Duration>,
+    ) -> Result<(), WatchError> {
+        let all = [signals, self.files.as_fd(), self.wishes.as_fd()];
+        wait(all.into_iter().chain(self.notices.descriptors()), limit)
+    }
+
+    /// Takes all that has come.
+    pub(crate) fn take(&mut self, signals: BorrowedFd<'_>) -> Result<Woken, WatchError> {
+        let signal = readable(signals);
+        let wishes = drain(&self.wishes)?;
+        if wishes {
+            self.directory()?;
+        }
+        let files = drain(&self.files)?;
+        Ok(Woken { signal, kernel: self.notices.take() | files, wishes })
+    }
+
+    /// Watches these files for writes, and directories for what is removed in them, and no others.
+    /// Gives whether one is watched that was not before: it may have been written to meanwhile.
+    pub(crate) fn follow(&mut self, paths: &BTreeSet<PathBuf>) -> Result<bool, WatchError> {
+        let mut followed = BTreeMap::new();
+        let mut new = false;
+        for path in paths {
+            // One that has gone is told of by others.
+            let Ok(file) = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            else {
+                continue;
+            };
+            let flags = if path.is_dir() { WatchFlags::DELETE } else { WatchFlags::MODIFY };
+            // By the descriptor, so that it is the file that is kept open.
+            let same = format!("/proc/self/fd/{}", file.as_raw_fd());
+            let watch = match inotify::add_watch(&self.files, same, flags) {
+                Ok(watch) => watch,
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            new |= !self.followed.contains_key(&watch);
+            followed.insert(watch, file);
+        }
+        for watch in self.followed.keys().filter(|watch| !followed.contains_key(watch)) {
+            // It may have gone with its file.
+            let _ = inotify::remove_watch(&self.files, *watch);
+        }
+        self.followed = followed;
+        Ok(new)
+    }
+}
+
+/// Waits until one of these is readable.
+pub(crate) fn wait<'a>(
+    descriptors: impl Iterator<Item = BorrowedFd<'a>>,
+    limit: Option<Duration>,
+) -> Result<(), WatchError> {
+    let mut all: Vec<PollFd<'_>> =
+        descriptors.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)).collect();
+    let limit = limit.map(|limit| Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    match poll(&mut all, limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn readable(descriptor: BorrowedFd<'_>) -> bool {
+    let mut one = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut one, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Reads all events, and says whether there was one that is not our own doing.
+fn drain(inotify: &OwnedFd) -> Result<bool, WatchError> {
+    let mut buffer = [MaybeUninit::uninit(); BUFFER];
+    let mut reader = inotify::Reader::new(inotify, &mut buffer);
+    let mut came = false;
+    loop {
+        match reader.next() {
+            // A watch that was removed.
+            Ok(event) => came |= event.events() != ReadFlags::IGNORED,
+            Err(Errno::AGAIN) => return Ok(came),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Why nothing can be listened to.
+#[derive(Debug, thiserror::Error)]
+#[error("changes cannot be listened for: {0}")]
+pub(crate) enum WatchError {
+    /// The kernel's notices.
+    Netlink(#[from] NetlinkError),
+    /// inotify.
+    Io(#[from] io::Error),
+}
+
+impl From<Errno> for WatchError {
+    fn from(errno: Errno) -> WatchError {
+        WatchError::Io(errno.into())
+    }
+}

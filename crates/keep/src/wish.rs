@@ -1,0 +1,169 @@
+//! A wish: a policy, for which devices and queues, on which CPUs.
+
+use std::path::PathBuf;
+
+use napkin_kernel::netlink::NetlinkError;
+use napkin_kernel::probe::Kernel;
+use napkin_linux::apply::Options;
+use napkin_linux::support::{self, Refusal, Scope, Warning};
+use napkin_os::sched::CpuList;
+use napkin_policy::Policy;
+use toml_edit::Value;
+
+use crate::carries::{Carries, carries};
+use crate::device_match::Match;
+use crate::survey::matched;
+
+/// The longest name of a wish, which is its file's name without `.toml`.
+const LONGEST_NAME: usize = 64;
+
+/// What one file wishes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// Its name: the file's, without `.toml`.
+    pub name: String,
+    /// The file in which it stands, or is to stand.
+    pub file: PathBuf,
+    /// The policy, of which the device's part is held.
+    pub policy: Policy,
+    /// The line of the file on which the policy stands; 0 if it was not read from one.
+    pub line: usize,
+    /// Which devices are meant.
+    pub device: Match,
+    /// The receive queues whose instances are meant, by rising index; `None`: all.
+    pub queues: Option<Vec<u32>>,
+    /// The interrupt and the thread of queue i go to the i-th of these CPUs, round and round. Empty:
+    /// they stay where they are.
+    pub cpus: Vec<usize>,
+    /// The priority of the instances' threads in `SCHED_FIFO`, 1 to 99; `None`: their class stays.
+    pub rt: Option<u8>,
+}
+
+impl Wish {
+    /// Whether a text can be a wish's name, and so a file's: letters, digits, `.`, `_`, `-` and `@`, no
+    /// dot first, at most 64 bytes.
+    pub fn is_name(text: &str) -> bool {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
+        (1..=LONGEST_NAME).contains(&text.len())
+            && !text.starts_with('.')
+            && text.bytes().all(plain)
+    }
+
+    /// A name for a wish that was given none: what its devices are matched by.
+    pub fn default_name(device: &Match) -> String {
+        let text = [&device.name, &device.driver].into_iter().flatten().next().cloned();
+        let text = text.unwrap_or_else(|| device.mac_text().unwrap_or_default());
+        let plain = |c: char| match c {
+            '*' => 'x',
+            c if c.is_ascii_alphanumeric() || "._-@".contains(c) => c,
+            _ => '-',
+        };
+        let name: String = text.chars().map(plain).take(LONGEST_NAME).collect();
+        let name = name.trim_start_matches('.');
+        if name.is_empty() { "wish".into() } else { name.into() }
+    }
+
+    /// What is asked of the device beside the policy: once for all queues, or once for each.
+    pub(crate) fn options(&self) -> Vec<Options> {
+        let options = |queue| Options {
+            queue,
+            transmit: false,
+            cpus: self.cpus.clone(),
+            rt: self.rt,
+        };
+        match &self.queues {
+            None => vec![options(None)],
+            Some(queues) => queues.iter().map(|queue| options(Some(*queue))).collect(),
+        }
+    }
+
+    /// Whether this kernel can do it, and what of the policy is not the device's.
+    ///
+    /// # Errors
+    /// What this kernel lacks, and the nearest policy that it can do.
+    pub fn check(&self) -> Result<Vec<Warning>, Refusal> {
+        support::check(&self.policy, &Kernel::probe(), Scope::Device)
+    }
+
+    /// Devices here that are meant and carry what the policy can delay.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn risks(&self) -> Result<Vec<(String, Carries)>, NetlinkError> {
+        let delays = self.policy.instance.defers() || self.policy.instance.suspends();
+        let mut risks = Vec::new();
+        if delays {
+            for (link, _) in matched(std::slice::from_ref(self))? {
+                let carries = carries(link.ifindex)?;
+                risks.extend(carries.any().then_some((link.name, carries)));
+            }
+        }
+        Ok(risks)
+    }
+
+    /// Where it stands, as errors name it: `FILE:LINE`.
+    pub fn place(&self) -> String {
+        match self.line {
+            0 => self.file.display().to_string(),
+            line => format!("{}:{line}", self.file.display()),
+        }
+    }
+
+    /// What is wished, in one line: `suspend20 for eth0 queues 0-3 on CPUs 2-5`.
+    pub fn sentence(&self) -> String {
+        let mut text = format!("{} for {}", self.policy, self.device);
+        if let Some(queues) = &self.queues {
+            let plural = if queues.len() == 1 { "" } else { "s" };
+            text.push_str(&format!(", queue{plural} {}", queue_list(queues)));
+        }
+        if !self.cpus.is_empty() {
+            let list = ordered(&self.cpus);
+            text.push_str(&format!(", on CPU{} {list}", if self.cpus.len() == 1 { "" } else { "s" }));
+        }
+        if let Some(priority) = self.rt {
+            text.push_str(&format!(", SCHED_FIFO {priority}"));
+        }
+        text
+    }
+
+    /// The file's text.
+    pub fn to_text(&self) -> String {
+        let quoted = |text: &str| Value::from(text).to_string();
+        let mut text = format!(
+            "# {}; held by napkin.service, see napkin-keep(1)\npolicy = {}\n",
+            self.sentence().replace(|c: char| c.is_control(), " "),
+            quoted(&self.policy.to_string()),
+        );
+        if let Some(queues) = &self.queues {
+            text.push_str(&format!("queues = {}\n", quoted(&queue_list(queues))));
+        }
+        if !self.cpus.is_empty() {
+            text.push_str(&format!("cpus = {}\n", quoted(&ordered(&self.cpus))));
+        }
+        if let Some(priority) = self.rt {
+            text.push_str(&format!("rt = {priority}\n"));
+        }
+        text.push_str("\n[match]\n");
+        for (key, value) in [
+            ("name", self.device.name.clone()),
+            ("driver", self.device.driver.clone()),
+            ("mac", self.device.mac_text()),
+        ] {
+            text.extend(value.map(|value| format!("{key} = {}\n", quoted(&value))));
+        }
+        text
+    }
+}
+
+/// Queues as the kernel lists CPUs.
+pub(crate) fn queue_list(queues: &[u32]) -> String {
+    CpuList(queues.iter().map(|queue| *queue as usize).collect()).to_string()
+}
+
+/// CPUs in the order in which queues go to them.
+fn ordered(cpus: &[usize]) -> String {
+    if cpus.is_sorted() {
+        return CpuList(cpus.to_vec()).to_string();
+    }
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}

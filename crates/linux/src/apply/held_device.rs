@@ -1,0 +1,130 @@
+//! A device that this process has for itself, and brings to what is wanted of it as often as it is
+//! asked to: for who keeps wishes in force while links come and go.
+//!
+//! The journal is the memory: what is wanted and not so is changed, what was changed and is not wanted
+//! any more is put back. So it makes no difference whether this process changed it or one before that
+//! was killed. What somebody else has set meanwhile is set again, and told of.
+
+use std::collections::BTreeMap;
+
+use super::again::{Again, again};
+use super::backend::{Backend, Snapshot, Target};
+use super::error::ApplyError;
+use super::execute::{execute, foreign};
+use super::located::located;
+use super::plan::changes;
+use super::restore::{RestoreOptions, put_back, unlocked};
+use super::restored::{DeviceRestored, Foreign};
+use super::undo::undo;
+use crate::journal::{Lock, Store};
+use crate::place::{Change, Place, Value};
+
+/// A device whose lock is held; dropped, it is left as it is, and the journal knows.
+#[derive(Debug)]
+pub struct HeldDevice {
+    ifindex: u32,
+    ifname: String,
+    identity: Option<u64>,
+    store: Store,
+    _lock: Lock,
+}
+
+/// What was done to bring a device to what is wanted.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// What was changed, with what each place was.
+    pub changes: Vec<Change>,
+    /// Which of these places somebody else had changed after napkin.
+    pub foreign: Vec<Foreign>,
+    /// What became of places that are not wanted any more.
+    pub put_back: DeviceRestored,
+}
+
+impl HeldDevice {
+    /// Takes the lock of a device as it was just seen. Nothing is changed.
+    ///
+    /// # Errors
+    /// If another napkin is at it, or a right is missing.
+    pub fn take<W: Backend>(
+        backend: &W,
+        store: &Store,
+        at: &Snapshot,
+    ) -> Result<HeldDevice, ApplyError> {
+        let (ifindex, ifname) = (at.device.ifindex, at.device.ifname.clone());
+        let no_right = |right| ApplyError::NoRight { ifname: ifname.clone(), right };
+        backend.may_change().map_err(no_right)?;
+        let lock = store.lock(ifindex, &ifname, at.identity)?;
+        Ok(HeldDevice { ifindex, ifname, identity: at.identity, store: store.clone(), _lock: lock })
+    }
+
+    /// What it was called when its lock was taken.
+    pub fn ifname(&self) -> &str {
+        &self.ifname
+    }
+
+    /// Its number in this namespace.
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// Whether this is that device, and not another one of the same number.
+    pub fn is(&self, at: &Snapshot) -> bool {
+        self.ifindex == at.device.ifindex && self.identity == at.identity
+    }
+
+    /// Brings each of these places to its value, and every other one that napkin has changed back to
+    /// what it was before. A place that is not there now is left for when it is.
+    ///
+    /// # Errors
+    /// If the device is gone, the kernel refuses a change (then those before it are put back), or the
+    /// journal cannot be written.
+    pub fn keep<W: Backend>(
+        &self,
+        backend: &mut W,
+        wanted: &BTreeMap<Place, Value>,
+    ) -> Result<Kept, ApplyError> {
+        let at = backend.look(Target::Index(self.ifindex))?;
+        let mut journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
+        journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
+        let mut kept = Kept { foreign: foreign(&at, &journal), ..Kept::default() };
+        kept.foreign.retain(|it| wanted.get(&it.place).is_some_and(|value| *value != it.now));
+        let surplus = |place: &Place| !wanted.contains_key(place);
+        let options = RestoreOptions::default();
+        let left =
+            put_back(backend, &at, &journal, &surplus, &options, &mut kept.put_back)?;
+        journal.keep(&left)?;
+        // Which records are where is told anew: some are gone.
+        journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
+        let changes = changes(wanted.iter().map(|(place, value)| (place.clone(), value.clone())), &at);
+        match execute(backend, &mut journal, &at, &changes, &mut kept.changes) {
+            Ok(()) => Ok(kept),
+            Err(failed) => {
+                let undone = undo(backend, &mut journal, &at, &at, &kept.changes);
+                Err(ApplyError::Stopped { failed: Box::new(failed), left: undone.words() })
+            }
+        }
+    }
+
+    /// Puts back all that napkin has changed on it, and gives it up.
+    ///
+    /// # Errors
+    /// If the kernel or the journal does not answer; then the journal still knows.
+    pub fn restore<W: Backend>(self, backend: &mut W) -> Result<DeviceRestored, ApplyError> {
+        let journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
+        let mut restored = DeviceRestored { ifname: self.ifname.clone(), ..Default::default() };
+        unlocked(backend, journal, &RestoreOptions::default(), &mut restored)?;
+        Ok(restored)
+    }
+
+    /// Forgets what was changed on it, if it was deleted: that went with it.
+    ///
+    /// # Errors
+    /// If the kernel does not answer, or the journal cannot be removed.
+    pub fn is_gone<W: Backend>(&self, backend: &mut W) -> Result<bool, ApplyError> {
+        let gone = matches!(again(backend, self.ifindex, self.identity)?, Again::Gone);
+        if gone {
+            self.store.device(self.ifindex, &self.ifname, self.identity)?.drop_all()?;
+        }
+        Ok(gone)
+    }
+}

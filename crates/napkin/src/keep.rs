@@ -1,0 +1,314 @@
+//! `napkin keep`, `unkeep` and `keeper`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use napkin_keep::{Directory, Event, Keeper, Match, Options, Standing, State, Survey, Wish};
+use napkin_linux::journal::{Holder, Store};
+use napkin_os::sched::CpuList;
+use napkin_os::signals::Signals;
+use napkin_policy::Policy;
+use serde_json::json;
+
+use crate::apply::policy;
+use crate::failure::{Failure, print, print_json, say};
+use crate::{guard, policies, table, units};
+
+/// How long a wish that was just written may take to be in force before that is said.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Arguments of `keep`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Writes a wish: a file NAME.toml in /etc/napkin ($NAPKIN_ETC). napkin.service (napkin keeper) holds it:
+it is applied at boot, and again when a link comes or is set up, a driver is loaded again, channels are
+changed (ethtool -L), or somebody else sets something else (irqbalance moves an interrupt). It is put back
+by napkin unkeep, and all of it when the service is stopped.
+
+Devices are meant by name (* and ? stand for other characters), driver, or MAC address: all that is given
+must fit. Queues are receive queues by index. One queue has one wish: of two the later in the order of the
+files is not held, and both are named. What this kernel or device cannot do is said, and the rest is held.
+
+A file may be written by hand as well:
+  policy = \"suspend20\"
+  queues = \"0-3\"          without: all
+  cpus = \"2-5\"            queue i's interrupt and thread on the i-th; without: they stay
+  rt = 10                 SCHED_FIFO priority of the threads
+  [match]
+  name = \"eth*\"           and, or instead: driver = \"igb\", mac = \"52:54:00:12:34:56\"
+It has to be root's and writable by nobody else. --check says before a deploy whether it is right.
+
+A policy that delays packets is refused for a device that carries the default route or this terminal's
+own connection, unless --yes is given.
+
+Exit code of --check: 0 if all can be held here, 1 if something cannot, 2 if a file is wrong.
+Exit code of --list: 0 if each is in force, 1 if one is not, 2 if a file is wrong.
+
+Examples:
+  sudo napkin keep suspend20 --dev eth0 --cpus 2-5    written to /etc/napkin/eth0.toml
+  sudo napkin keep defer20 --driver igb --queues 0-3 --name cards
+  napkin keep --list                                  each wish, and whether it is in force now
+  napkin keep --check new/*.toml                      before they are copied to /etc/napkin
+  sudo napkin unkeep eth0
+  systemctl enable --now napkin                       the service; systemctl status napkin says what it holds")]
+pub(crate) struct Keep {
+    /// The policy: a preset, a member of a family, or one spelled out (see napkin policies).
+    #[arg(value_parser = policy, required_unless_present_any = ["check", "list"])]
+    policy: Option<Policy>,
+    /// Devices of this name; * and ? stand for other characters.
+    #[arg(long, value_name = "DEV")]
+    dev: Option<String>,
+    /// Devices of this driver, as ethtool -i names it.
+    #[arg(long)]
+    driver: Option<String>,
+    /// The device of this MAC address.
+    #[arg(long, value_parser = mac)]
+    mac: Option<[u8; 6]>,
+    /// Only the NAPI instances that poll these receive queues, as in 0-3.
+    #[arg(long, value_name = "LIST")]
+    queues: Option<CpuList>,
+    /// The interrupt and the thread of queue i go to the i-th of these CPUs, round and round.
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<CpuList>,
+    /// Real-time priority (SCHED_FIFO) of the NAPI threads.
+    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u8).range(1..=99))]
+    rt: Option<u8>,
+    /// The wish's name, by which unkeep knows it; without, what its devices are matched by.
+    #[arg(long)]
+    name: Option<String>,
+    /// Also where the device carries the default route or this terminal's own connection.
+    #[arg(long)]
+    yes: bool,
+    /// Check files, or without any all of /etc/napkin, and write nothing.
+    #[arg(long, value_name = "FILE", num_args = 0.., conflicts_with_all = ["policy", "list", "yes"])]
+    check: Option<Vec<PathBuf>>,
+    /// List all wishes, and whether each is in force now.
+    #[arg(long, conflicts_with_all = ["policy", "yes"])]
+    list: bool,
+    /// With --list or --check: print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `unkeep`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Removes the wish's file. napkin.service, if it runs, then puts back what it had set for it.
+
+Example:
+  sudo napkin unkeep eth0")]
+pub(crate) struct Unkeep {
+    /// The wish's name (napkin keep --list).
+    name: String,
+}
+
+/// Arguments of `keeper`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+What napkin.service runs: holds the wishes of /etc/napkin ($NAPKIN_ETC) until SIGTERM or Ctrl-C, and then
+puts everything back. SIGHUP reads them again; a change of the directory is noticed by itself.
+
+It sleeps until something tells of a change: netlink's notices of links, of ethtool's settings and of
+devices; a write to an interrupt's smp_affinity or to a device's files in sysfs; a change of the wishes.
+A setting changed by napi-set, or a thread moved by taskset, tells nobody: that is found by the look that
+--look asks for.
+
+Each change is written to the journal before it is made: after kill -9 the next keeper goes on, or napkin
+restore puts everything back. While it holds a device no other napkin changes it.
+It takes CAP_NET_ADMIN, and CAP_SYS_NICE to place threads.
+
+Exit code: 0 after a signal, if all was put back; 1 if something is left, or it cannot start.
+
+Example:
+  sudo napkin keeper --look never")]
+pub(crate) struct KeeperArgs {
+    /// Look at everything this often, though nothing told of a change; or never.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = look)]
+    look: Look,
+}
+
+/// How often everything is looked at.
+#[derive(Debug, Clone, Copy)]
+struct Look(Option<Duration>);
+
+fn look(text: &str) -> Result<Look, String> {
+    if text == "never" {
+        return Ok(Look(None));
+    }
+    match units::duration(text).map_err(|error| error.to_string())? {
+        short if short < Duration::from_secs(1) => Err("give at least 1s, or never".into()),
+        time => Ok(Look(Some(time))),
+    }
+}
+
+fn mac(text: &str) -> Result<[u8; 6], String> {
+    Match::read_mac(text).ok_or_else(|| "give an address as in 52:54:00:12:34:56".into())
+}
+
+pub(crate) fn run(args: &Keep) -> Result<(), Failure> {
+    match (&args.check, args.list, args.policy) {
+        (Some(files), _, _) => check(files, args.json),
+        (None, true, _) => list(args.json),
+        (None, false, Some(policy)) => write(args, policy),
+        (None, false, None) => Err(Failure::Usage("name the policy".into())),
+    }
+}
+
+fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
+    let device = Match { name: args.dev.clone(), driver: args.driver.clone(), mac: args.mac };
+    if device == Match::default() {
+        return Err(Failure::Usage("say for which devices: --dev, --driver or --mac".into()));
+    }
+    policies::warn(&[policy]);
+    let directory = Directory::here();
+    let name = args.name.clone().unwrap_or_else(|| Wish::default_name(&device));
+    let wish = Wish {
+        file: directory.file(&name),
+        name,
+        policy,
+        line: 0,
+        device,
+        queues: args.queues.clone().map(|CpuList(list)| {
+            list.into_iter().filter_map(|queue| u32::try_from(queue).ok()).collect()
+        }),
+        cpus: args.cpus.clone().unwrap_or_default().0,
+        rt: args.rt,
+    };
+    for warning in wish.check().map_err(Failure::of)? {
+        say(&format!("warning: {policy}: {warning}"));
+    }
+    let risks = if args.yes { Vec::new() } else { wish.risks().map_err(Failure::of)? };
+    if let Some((ifname, carries)) = risks.first() {
+        return Err(Failure::Failed(format!(
+            "{ifname} carries {carries}, which {policy} can delay: nothing was written; --yes writes it \
+             all the same"
+        )));
+    }
+    let before = directory.write(&wish).map_err(Failure::of)?;
+    let replaced = if before { " (in place of what it said)" } else { "" };
+    print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()))?;
+    if policy.suspends() {
+        guard::unwatched();
+    }
+    match keeper() {
+        Some(holder) => {
+            let standing = Survey::of(&directory, &wish.name, PATIENCE).map_err(Failure::of)?;
+            told(standing.as_ref(), &holder)
+        }
+        None => print(
+            "no keeper runs here, so nothing is set yet: systemctl enable --now napkin, or napkin keeper\n",
+        ),
+    }
+}
+
+fn told(standing: Option<&Standing>, holder: &Holder) -> Result<(), Failure> {
+    match standing {
+        Some(standing) if standing.state() == State::Held => print("in force\n"),
+        Some(standing) => {
+            print(&format!("held by {holder}, as far as it can be:\n"))?;
+            standing.why().iter().for_each(|why| say(why));
+            Ok(())
+        }
+        None => print(&format!("held by {holder}\n")),
+    }
+}
+
+/// Who holds the wishes here, as far as that can be seen.
+fn keeper() -> Option<Holder> {
+    Store::open().ok().and_then(|store| store.keeper())
+}
+
+fn check(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
+    let found = if files.is_empty() {
+        Directory::here().read().map_err(|error| Failure::Usage(error.to_string()))?
+    } else {
+        Directory::read_files(files)
+    };
+    report(&Survey::look(found).map_err(Failure::of)?, as_json, |standing| {
+        standing.can_be_held()
+    })
+}
+
+fn list(as_json: bool) -> Result<(), Failure> {
+    let found = Directory::here().read().map_err(|error| Failure::Usage(error.to_string()))?;
+    let survey = Survey::look(found).map_err(Failure::of)?;
+    let reported =
+        report(&survey, as_json, |standing| standing.state() == State::Held);
+    if !as_json {
+        say(&match keeper() {
+            Some(holder) => format!("held by {holder}"),
+            None => "no keeper is seen here (systemctl status napkin)".to_owned(),
+        });
+    }
+    reported
+}
+
+/// Prints wishes and files that are wrong, and fails as `fine` says of each.
+fn report(
+    survey: &Survey,
+    as_json: bool,
+    fine: impl Fn(&Standing) -> bool,
+) -> Result<(), Failure> {
+    if as_json {
+        let wishes = survey.standings.iter().map(|standing| {
+            json!({
+                "name": standing.wish.name,
+                "file": standing.wish.file,
+                "policy": standing.wish.policy.to_string(),
+                "match": standing.wish.device.to_string(),
+                "queues": standing.wish.queues,
+                "cpus": standing.wish.cpus,
+                "rt": standing.wish.rt,
+                "state": standing.state(),
+                "why": standing.why(),
+                "devices": standing.devices,
+            })
+        });
+        let bad = survey.bad.iter().map(|bad| {
+            let mistakes = bad.mistakes.iter().map(|it| json!({"line": it.line, "why": it.why}));
+            json!({"file": bad.file, "mistakes": mistakes.collect::<Vec<_>>()})
+        });
+        print_json(&json!({
+            "wishes": wishes.collect::<Vec<_>>(),
+            "bad": bad.collect::<Vec<_>>(),
+        }))?;
+    } else {
+        let rows = survey.standings.iter().map(|standing| {
+            let Standing { wish, .. } = standing;
+            let why = standing.why().join("; ");
+            vec![wish.name.clone(), wish.sentence(), standing.state().name().into(), why]
+        });
+        let rows: Vec<Vec<String>> = rows.collect();
+        if rows.is_empty() && survey.bad.is_empty() {
+            print("no wishes\n")?;
+        } else if !rows.is_empty() {
+            print(&table::wrapped(&["name", "wish", "state", "why"], rows))?;
+        }
+        survey.bad.iter().for_each(|bad| say(&bad.to_string()));
+    }
+    if !survey.bad.is_empty() {
+        return Err(Failure::Exit(2));
+    }
+    if survey.standings.iter().all(fine) { Ok(()) } else { Err(Failure::Exit(1)) }
+}
+
+pub(crate) fn unkeep(args: &Unkeep) -> Result<(), Failure> {
+    let directory = Directory::here();
+    directory.remove(&args.name).map_err(Failure::of)?;
+    print(&format!("{}: removed\n", directory.file(&args.name).display()))?;
+    match keeper() {
+        Some(holder) => print(&format!("what it had set is put back by {holder}\n")),
+        None => print("no keeper runs here; napkin restore puts back what one may have left\n"),
+    }
+}
+
+pub(crate) fn keeper_run(args: &KeeperArgs) -> Result<(), Failure> {
+    // Before anything is changed, so that no signal ends this in between.
+    let signals = Signals::block_ends().map_err(Failure::of)?;
+    let options = Options { directory: Directory::here(), look: args.look.0 };
+    let keeper = Keeper::start(options).map_err(Failure::of)?;
+    let complete = keeper
+        .run(&signals, &mut |event: &Event| say(&event.to_string()))
+        .map_err(Failure::of)?;
+    if complete { Ok(()) } else { Err(Failure::Exit(1)) }
+}
