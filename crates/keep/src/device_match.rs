@@ -51,8 +51,10 @@ impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let driver = self.driver.as_ref().map(|driver| format!("driver {driver}"));
         let mac = self.mac_text();
-        let parts: Vec<&str> =
-            [self.name.as_deref(), driver.as_deref(), mac.as_deref()].into_iter().flatten().collect();
+        let parts: Vec<&str> = [self.name.as_deref(), driver.as_deref(), mac.as_deref()]
+            .into_iter()
+            .flatten()
+            .collect();
         f.write_str(&parts.join(" with "))
     }
 }
@@ -60,7 +62,8 @@ impl fmt::Display for Match {
 /// Whether a name is as a pattern says. Linear in both but for the last star, which is tried at each
 /// place: names have at most 127 bytes.
 fn is_like(name: &str, pattern: &str) -> bool {
-    let (name, pattern): (Vec<char>, Vec<char>) = (name.chars().collect(), pattern.chars().collect());
+    let (name, pattern): (Vec<char>, Vec<char>) =
+        (name.chars().collect(), pattern.chars().collect());
     let (mut at, mut of) = (0, 0);
     // The last star, and where what comes after it was tried.
     let mut star: Option<(usize, usize)> = None;
@@ -121,7 +124,9 @@ mod tests {
     #[test]
     fn a_mac_address_is_six_bytes() {
         assert_eq!(Match::read_mac("52:54:00:ab:CD:ef"), Some([0x52, 0x54, 0, 0xab, 0xcd, 0xef]));
-        for bad in ["", "52:54:00:12:34", "52:54:00:12:34:56:78", "52:54:00:12:34:+5", "0:1:2:3:4:5"] {
+        for bad in
+            ["", "52:54:00:12:34", "52:54:00:12:34:56:78", "52:54:00:12:34:+5", "0:1:2:3:4:5"]
+        {
             assert_eq!(Match::read_mac(bad), None, "{bad}");
         }
         assert_eq!(Match::read_mac("00:00:00:00:00:00"), None, "loopback's is nobody's");

@@ -60,7 +60,9 @@ pub enum DirectoryError {
         there: Vec<String>,
     },
     /// It cannot be a wish's name.
-    #[error("{name:?} cannot be a wish's name: letters, digits, ._-@, no dot first, at most 64 bytes")]
+    #[error(
+        "{name:?} cannot be a wish's name: letters, digits, ._-@, no dot first, at most 64 bytes"
+    )]
     Name {
         /// The name that was given.
         name: String,
@@ -122,7 +124,9 @@ impl Directory {
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| path.extension().is_some_and(|it| it == TOML))
             // An editor's own.
-            .filter(|path| !path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b".")))
+            .filter(|path| {
+                !path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b"."))
+            })
             .collect();
         files.sort();
         Ok(Directory::read_files(&files))
@@ -247,7 +251,9 @@ fn unsafe_by(uid: u32, mode: u32, what: &str) -> Option<String> {
         return Some(format!("{what} is user {uid}'s, not root's: chown root it"));
     }
     let others = mode & 0o022 != 0;
-    others.then(|| format!("{what} is writable by others (mode {:04o}): chmod go-w it", mode & 0o7777))
+    others.then(|| {
+        format!("{what} is writable by others (mode {:04o}): chmod go-w it", mode & 0o7777)
+    })
 }
 
 #[cfg(test)]

@@ -102,6 +102,13 @@ pub enum Event {
     Over(String),
     /// What a device was before was put back, as nothing is wished of it any more.
     PutBack(DeviceRestored),
+    /// A device is not in this network namespace any more.
+    Gone {
+        /// What it was called.
+        ifname: String,
+        /// Whether it is known that it is not in another one.
+        deleted: bool,
+    },
     /// Somebody else changes a device again and again: it is looked at less often for a while.
     Fight {
         /// The device's name.
@@ -149,6 +156,12 @@ impl fmt::Display for Event {
                 }
                 Ok(())
             }
+            Event::Gone { ifname, deleted: true } => write!(f, "{ifname}: the device is gone"),
+            Event::Gone { ifname, deleted: false } => write!(
+                f,
+                "{ifname}: the device is gone from this network namespace; if it is in another one, napkin \
+                 restore puts it back there"
+            ),
             Event::Fight { ifname } => write!(
                 f,
                 "{ifname}: somebody else changes again and again what is wished: looked at every {} s for \
@@ -197,7 +210,8 @@ impl Keeper {
             }
         };
         let watch = Watch::open(options.directory.path())?;
-        let links = Route::open().and_then(|mut route| route.links()).map_err(BackendError::from)?;
+        let links =
+            Route::open().and_then(|mut route| route.links()).map_err(BackendError::from)?;
         Ok(Keeper {
             options,
             backend: Linux::open()?,
@@ -237,11 +251,7 @@ impl Keeper {
         ended.map(|()| complete)
     }
 
-    fn hold(
-        &mut self,
-        signals: &Signals,
-        tell: &mut dyn FnMut(&Event),
-    ) -> Result<(), KeeperError> {
+    fn hold(&mut self, signals: &Signals, tell: &mut dyn FnMut(&Event)) -> Result<(), KeeperError> {
         let signal = signals.readable().map_err(WatchError::from)?;
         for missing in self.watch.missing() {
             tell(&Event::Problem(format!("no notice of changes: {missing}")));
@@ -252,18 +262,15 @@ impl Keeper {
             while self.look(tell)? {}
             self.status(!ready);
             ready = true;
-            let woken = loop {
-                self.watch.wait(signal.as_fd(), self.options.look)?;
-                let mut woken = self.watch.take(signal.as_fd())?;
-                if woken.signal {
-                    match signals.wait(Duration::ZERO) {
-                        Some(came) if came.signal == HANGUP => woken.wishes = true,
-                        Some(_) => return Ok(()),
-                        None => {}
-                    }
+            self.watch.wait(signal.as_fd(), self.options.look)?;
+            let mut woken = self.watch.take(signal.as_fd())?;
+            if woken.signal {
+                match signals.wait(Duration::ZERO) {
+                    Some(came) if came.signal == HANGUP => woken.wishes = true,
+                    Some(_) => return Ok(()),
+                    None => {}
                 }
-                break woken;
-            };
+            }
             let wishes = woken.wishes | self.settle(signal.as_fd())?;
             if wishes {
                 self.reload(tell);
@@ -439,13 +446,18 @@ impl Keeper {
     ) {
         let mut kept = Vec::new();
         for held in std::mem::take(&mut self.held) {
-            let here = self.backend.look(Target::Index(held.ifindex())).is_ok_and(|at| held.is(&at));
+            let here =
+                self.backend.look(Target::Index(held.ifindex())).is_ok_and(|at| held.is(&at));
             if here && meant.contains(&held.ifindex()) {
                 kept.push(held);
                 continue;
             }
             let ifname = held.ifname().to_owned();
-            if !here && held.is_gone(&mut self.backend).unwrap_or(false) {
+            if !here {
+                // What was set went with it, or is with it in another network namespace: there napkin
+                // restore knows of it.
+                let gone = held.is_gone(&mut self.backend).unwrap_or(false);
+                tell(&Event::Gone { ifname, deleted: gone });
                 continue;
             }
             let restored = held.restore(&mut self.backend);

@@ -161,7 +161,10 @@ impl Reader<'_> {
 
     fn policy(&mut self, root: &dyn TableLike) -> Option<(usize, Policy)> {
         if root.get("policy").is_none() {
-            self.mistake(1, "no policy is named: policy = \"suspend20\" (napkin policies lists them)");
+            self.mistake(
+                1,
+                "no policy is named: policy = \"suspend20\" (napkin policies lists them)",
+            );
         }
         let (line, text) = self.text(root, "policy", "\"suspend20\"")?;
         match text.parse() {
@@ -208,16 +211,21 @@ impl Reader<'_> {
         let item = root.get("rt")?;
         let line = self.line_of(root, "rt");
         let number = item.as_value().and_then(Value::as_integer);
-        let priority = number.and_then(|it| u8::try_from(it).ok()).filter(|it| (1..=99).contains(it));
+        let priority =
+            number.and_then(|it| u8::try_from(it).ok()).filter(|it| (1..=99).contains(it));
         if priority.is_none() {
             let given = number.map_or_else(|| item.type_name().to_owned(), |it| it.to_string());
-            self.mistake(line, format!("rt takes a priority of 1 to 99, as in rt = 10, not {given}"));
+            self.mistake(
+                line,
+                format!("rt takes a priority of 1 to 99, as in rt = 10, not {given}"),
+            );
         }
         priority
     }
 
     fn device(&mut self, root: &dyn TableLike) -> Option<Match> {
-        const FORM: &str = "say which devices are meant: [match], with name = \"eth0\", driver or mac";
+        const FORM: &str =
+            "say which devices are meant: [match], with name = \"eth0\", driver or mac";
         let Some(item) = root.get("match") else {
             self.mistake(1, FORM);
             return None;

@@ -36,7 +36,8 @@ impl SdNotify {
     pub(crate) fn tell(&self, lines: &[(&str, &str)]) {
         let Some((socket, address)) = &self.to else { return };
         let line = |(key, value): &(&str, &str)| {
-            let value: String = value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            let value: String =
+                value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
             let end = value.floor_char_boundary(LONGEST);
             format!("{key}={}\n", &value[..end])
         };

@@ -82,6 +82,11 @@ impl Standing {
         !self.devices.is_empty() && self.state() != State::Refused
     }
 
+    /// Whether a device is not yet as it can be.
+    fn is_different(&self) -> bool {
+        self.devices.iter().any(|on| !on.different.is_empty())
+    }
+
     /// Why it is not in force, a sentence for each reason.
     pub fn why(&self) -> Vec<String> {
         if self.devices.is_empty() {
@@ -103,7 +108,8 @@ impl Standing {
 pub(crate) fn different(ifname: &str, changes: &[Change]) -> String {
     let count = changes.len();
     let first = changes.first().map_or_else(String::new, |change| {
-        let now = change.old.as_ref().map_or_else(|| "not there".into(), |it| change.place.show(it));
+        let now =
+            change.old.as_ref().map_or_else(|| "not there".into(), |it| change.place.show(it));
         format!(
             "{} of {} is {now}, wished is {}",
             change.place.what(),
@@ -151,9 +157,7 @@ impl Survey {
             let survey = Survey::look(found)?;
             let standing = survey.standings.into_iter().find(|it| it.wish.name == name);
             match standing {
-                Some(standing)
-                    if standing.state() == State::NotHeld && begun.elapsed() < patience =>
-                {
+                Some(standing) if standing.is_different() && begun.elapsed() < patience => {
                     std::thread::sleep(AGAIN);
                 }
                 standing => return Ok(standing),
@@ -173,9 +177,8 @@ pub(crate) fn matched(wishes: &[Wish]) -> Result<Vec<(LinkRecord, Vec<usize>)>, 
     let of = |link: LinkRecord| {
         let driver = sysfs.as_ref().and_then(|sysfs| sysfs.driver(&link.name));
         let driver = driver.or_else(|| link.kind.clone());
-        let fits = |(at, wish): (usize, &Wish)| {
-            wish.device.fits(&link, driver.as_deref()).then_some(at)
-        };
+        let fits =
+            |(at, wish): (usize, &Wish)| wish.device.fits(&link, driver.as_deref()).then_some(at);
         let meant: Vec<usize> = wishes.iter().enumerate().filter_map(fits).collect();
         (link, meant)
     };
@@ -200,9 +203,10 @@ fn standings(all: &[Wish]) -> Result<Vec<Standing>, BackendError> {
         let wishes: Vec<&Wish> = meant.iter().filter_map(|place| all.get(*place)).collect();
         let assignment = assign(&wishes, &at, backend.kernel());
         for ((place, wish), share) in meant.iter().zip(wishes).zip(assignment.shares) {
-            let wanted = share.places.iter().filter_map(|place| {
-                Some((place.clone(), assignment.wanted.get(place)?.clone()))
-            });
+            let wanted = share
+                .places
+                .iter()
+                .filter_map(|place| Some((place.clone(), assignment.wanted.get(place)?.clone())));
             let mut on = OnDevice {
                 ifname: link.name.clone(),
                 refused: share.refused,

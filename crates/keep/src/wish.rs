@@ -65,12 +65,8 @@ impl Wish {
 
     /// What is asked of the device beside the policy: once for all queues, or once for each.
     pub(crate) fn options(&self) -> Vec<Options> {
-        let options = |queue| Options {
-            queue,
-            transmit: false,
-            cpus: self.cpus.clone(),
-            rt: self.rt,
-        };
+        let options =
+            |queue| Options { queue, transmit: false, cpus: self.cpus.clone(), rt: self.rt };
         match &self.queues {
             None => vec![options(None)],
             Some(queues) => queues.iter().map(|queue| options(Some(*queue))).collect(),
@@ -118,7 +114,10 @@ impl Wish {
         }
         if !self.cpus.is_empty() {
             let list = ordered(&self.cpus);
-            text.push_str(&format!(", on CPU{} {list}", if self.cpus.len() == 1 { "" } else { "s" }));
+            text.push_str(&format!(
+                ", on CPU{} {list}",
+                if self.cpus.len() == 1 { "" } else { "s" }
+            ));
         }
         if let Some(priority) = self.rt {
             text.push_str(&format!(", SCHED_FIFO {priority}"));

@@ -224,16 +224,13 @@ fn check(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
     } else {
         Directory::read_files(files)
     };
-    report(&Survey::look(found).map_err(Failure::of)?, as_json, |standing| {
-        standing.can_be_held()
-    })
+    report(&Survey::look(found).map_err(Failure::of)?, as_json, |standing| standing.can_be_held())
 }
 
 fn list(as_json: bool) -> Result<(), Failure> {
     let found = Directory::here().read().map_err(|error| Failure::Usage(error.to_string()))?;
     let survey = Survey::look(found).map_err(Failure::of)?;
-    let reported =
-        report(&survey, as_json, |standing| standing.state() == State::Held);
+    let reported = report(&survey, as_json, |standing| standing.state() == State::Held);
     if !as_json {
         say(&match keeper() {
             Some(holder) => format!("held by {holder}"),
@@ -244,11 +241,7 @@ fn list(as_json: bool) -> Result<(), Failure> {
 }
 
 /// Prints wishes and files that are wrong, and fails as `fine` says of each.
-fn report(
-    survey: &Survey,
-    as_json: bool,
-    fine: impl Fn(&Standing) -> bool,
-) -> Result<(), Failure> {
+fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> Result<(), Failure> {
     if as_json {
         let wishes = survey.standings.iter().map(|standing| {
             json!({
@@ -307,8 +300,7 @@ pub(crate) fn keeper_run(args: &KeeperArgs) -> Result<(), Failure> {
     let signals = Signals::block_ends().map_err(Failure::of)?;
     let options = Options { directory: Directory::here(), look: args.look.0 };
     let keeper = Keeper::start(options).map_err(Failure::of)?;
-    let complete = keeper
-        .run(&signals, &mut |event: &Event| say(&event.to_string()))
-        .map_err(Failure::of)?;
+    let complete =
+        keeper.run(&signals, &mut |event: &Event| say(&event.to_string())).map_err(Failure::of)?;
     if complete { Ok(()) } else { Err(Failure::Exit(1)) }
 }

@@ -1,0 +1,342 @@
+//! `napkin keep` and the keeper as commands: links that go down, vanish and come again, channels that
+//! change, others who write, wishes that are wrong or in each other's way, `kill -9`.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Output, Stdio};
+
+use common::namespace::fresh;
+use common::{Place, add_veth, text, within};
+use napkin_kernel::netlink::{Netdev, Route};
+use napkin_kernel::sysfs::{DeviceFile, Sysfs};
+use napkin_kernel::{Setting, device};
+use napkin_testing::{needs_program, test};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Directories of wishes and of journals, and the commands on them.
+struct Lab(Place);
+
+impl Lab {
+    fn new(name: &str) -> Lab {
+        let lab = Lab(Place::new(name));
+        fs::create_dir(lab.0.0.join("etc")).expect("a directory");
+        fs::set_permissions(lab.0.0.join("etc"), fs::Permissions::from_mode(0o755)).expect("mode");
+        lab
+    }
+
+    fn command(&self, args: &str) -> Command {
+        let mut command = common::command();
+        command.args(args.split(' ')).env("NAPKIN_STATE", self.0.0.join("state"));
+        command.env("NAPKIN_ETC", self.0.0.join("etc")).env_remove("SSH_CONNECTION");
+        command
+    }
+
+    fn napkin(&self, args: &str) -> Output {
+        self.command(args).output().expect("the binary runs")
+    }
+
+    fn ok(&self, args: &str) -> String {
+        let output = self.napkin(args);
+        assert!(output.status.success(), "{args}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    fn put(&self, file: &str, content: &str) {
+        let path = self.0.0.join("etc").join(file);
+        fs::write(&path, content).expect("written");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("mode");
+    }
+
+    /// A keeper that looks at nothing that nobody tells of.
+    fn keeper(&self) -> Keeper {
+        let file = fs::File::create(self.0.0.join("said")).expect("a file");
+        let mut command = self.command("keeper --look never");
+        let child = command.stderr(file).stdout(Stdio::null()).spawn().expect("the binary runs");
+        Keeper(child)
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.0.0.join("said")).unwrap_or_default()
+    }
+
+    /// How a wish is.
+    fn state(&self, name: &str) -> String {
+        let output = self.napkin("keep --list --json");
+        let list: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let wishes = list["wishes"].as_array().expect("wishes");
+        let wish = wishes.iter().find(|wish| wish["name"] == name).expect("the wish");
+        wish["state"].as_str().expect("a state").to_owned()
+    }
+
+    fn held(&self, name: &str) {
+        within(&format!("{name} is held"), || (self.state(name) == "held").then_some(()));
+    }
+
+    fn journals(&self) -> usize {
+        let files = fs::read_dir(self.0.0.join("state")).into_iter().flatten().flatten();
+        files.filter(|it| it.path().extension().is_some_and(|it| it == "journal")).count()
+    }
+}
+
+struct Keeper(Child);
+
+impl Keeper {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("it lives");
+    }
+
+    fn end(mut self, signal: Signal) -> std::process::ExitStatus {
+        self.signal(signal);
+        self.0.wait().expect("it ends")
+    }
+
+    /// How often it went to sleep.
+    fn sleeps(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("it lives");
+        let line = status.lines().find(|it| it.starts_with("voluntary_ctxt")).expect("a count");
+        line.split_whitespace().last().and_then(|it| it.parse().ok()).expect("a number")
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn settings() -> String {
+    let mut netdev = Netdev::open().expect("netdev");
+    let device = device::find(&mut netdev, "va").expect("it is there");
+    let settings: Vec<_> =
+        device.napis.iter().map(|napi| (&napi.rx_queues, napi.settings)).collect();
+    format!("{settings:?}")
+}
+
+fn of_queue(queue: u32, setting: Setting) -> Option<u64> {
+    let mut netdev = Netdev::open().expect("netdev");
+    let device = device::read(&mut netdev, "va").ok()?;
+    device.of_rx_queue(queue)?.settings.get(setting)
+}
+
+fn link(up: bool) {
+    let mut route = Route::open().expect("a socket");
+    let index = route.link("va").expect("va").ifindex;
+    if up { route.set_up(index) } else { route.set_down(index) }.expect("set");
+}
+
+fn ethtool(args: &[&str]) {
+    let output = Command::new("ethtool").args(args).output().expect("ethtool");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_wish_is_held_over_down_and_up_and_removal_and_put_back_by_unkeep_and_at_the_end() {
+    fresh()
+        .run(|| {
+            let lab = Lab::new("keep-links");
+            add_veth(2);
+            let original = settings();
+            let said = lab.ok("keep suspend20 --dev va");
+            assert!(said.contains("no keeper runs here"), "{said}");
+            assert_eq!(settings(), original, "a wish alone sets nothing");
+            let keeper = lab.keeper();
+            lab.held("va");
+
+            link(false);
+            link(true);
+            lab.held("va");
+
+            let mut route = Route::open().expect("a socket");
+            let index = route.link("va").expect("va").ifindex;
+            route.delete(index).expect("deleted");
+            assert_eq!(lab.state("va"), "not-held");
+            add_veth(2);
+            lab.held("va");
+
+            // Another napkin is told who has it.
+            let refused = lab.napkin("apply base --dev va");
+            assert!(text(&refused.stderr).contains("napkin keeper"), "{}", text(&refused.stderr));
+
+            let said = lab.ok("keep defer20 --dev va");
+            assert!(said.contains("in place of") && said.contains("in force"), "{said}");
+            assert_eq!(of_queue(1, Setting::IrqSuspendTimeout), Some(0));
+            lab.ok("unkeep va");
+            within("it is put back", || (settings() == original).then_some(()));
+
+            lab.ok("keep defer20 --dev va --queues 1");
+            assert_eq!(of_queue(0, Setting::DeferHardIrqs), Some(0), "only queue 1");
+            assert_ne!(of_queue(1, Setting::DeferHardIrqs), Some(0));
+            let status = keeper.end(Signal::TERM);
+            assert!(status.success(), "{}", lab.said());
+            assert_eq!(settings(), original);
+            assert_eq!(lab.journals(), 0, "{}", lab.said());
+        })
+        .expect("entered");
+}
+
+#[test]
+fn channels_that_change_and_what_others_write_in_sysfs_are_noticed_and_nothing_is_done_otherwise() {
+    needs_program("ethtool");
+    fresh()
+        .run(|| {
+            let lab = Lab::new("keep-channels");
+            add_veth(4);
+            lab.ok("keep defer20 --dev ?a --name v");
+            let keeper = lab.keeper();
+            lab.held("v");
+            ethtool(&["-L", "va", "rx", "2", "tx", "2"]);
+            lab.held("v");
+            ethtool(&["-L", "va", "rx", "4", "tx", "4"]);
+            within("its new queues are set", || {
+                (of_queue(3, Setting::DeferHardIrqs) != Some(0)).then_some(())
+            });
+            lab.held("v");
+
+            let links = Route::open().expect("a socket").links().expect("links");
+            let sysfs = Sysfs::open(&links).expect("sysfs");
+            sysfs.set_device_file("va", DeviceFile::DeferHardIrqs, 5).expect("written");
+            lab.held("v");
+            assert!(
+                lab.said().contains("set again: defer-hard-irqs of va queue"),
+                "{}",
+                lab.said()
+            );
+
+            // At rest: it is not woken once. What came before may still be looked at.
+            within("it sleeps", || {
+                let before = keeper.sleeps();
+                std::thread::sleep(std::time::Duration::from_secs(2));
+                (keeper.sleeps() == before).then_some(())
+            });
+            assert!(keeper.end(Signal::INT).success());
+        })
+        .expect("entered");
+}
+
+#[test]
+fn bad_files_and_conflicts_are_named_with_file_and_line_and_the_rest_is_held() {
+    fresh()
+        .run(|| {
+            let lab = Lab::new("keep-bad");
+            add_veth(2);
+            lab.put("a.toml", "policy = \"defer20\"\nqueues = \"0\"\n[match]\nname = \"va\"\n");
+            lab.put("b.toml", "\npolicy = \"suspend20\"\n[match]\nname = \"va\"\n");
+            lab.put("c.toml", "policy = \"defer20\"\nqueues = \"1,7\"\n[match]\nname = \"va\"\n");
+            lab.put("d.toml", "policy = \"hold\"\n[match]\nname = \"va\"\n");
+            lab.put("e.toml", "policy = \"base\"\n[match]\nname = \"eth77\"\n");
+            let check = lab.napkin("keep --check");
+            assert_eq!(check.status.code(), Some(1), "{}", text(&check.stderr));
+            lab.put("f.toml", "policy = \"base\"\nqeues = \"1\"\n[match]\nname = \"va\"\n");
+            let check = lab.napkin("keep --check");
+            assert_eq!(check.status.code(), Some(2), "{}", text(&check.stderr));
+            assert!(
+                text(&check.stderr).contains("f.toml:2: unknown key"),
+                "{}",
+                text(&check.stderr)
+            );
+            let good = lab.0.0.join("etc/a.toml");
+            lab.ok(&format!("keep --check {}", good.display()));
+
+            let keeper = lab.keeper();
+            lab.held("a");
+            within("queue 1 is set", || {
+                (of_queue(1, Setting::DeferHardIrqs) != Some(0)).then_some(())
+            });
+            let states: Vec<String> = ["b", "c", "d", "e"].iter().map(|it| lab.state(it)).collect();
+            assert_eq!(states, ["refused", "refused", "refused", "not-held"]);
+            let said = lab.said();
+            for part in [
+                "a.toml:1)",
+                "b (",
+                "b.toml:2): queue 0 of va is held by the wish a (",
+                "c.toml:1): va has no receive queue 7",
+                "d.toml:1): ",
+                "e.toml:1): no device here is eth77; it is held when one comes",
+                "f.toml:2: unknown key qeues: queues?",
+            ] {
+                assert!(said.contains(part), "{part}: {said}");
+            }
+            // What is mended is held, without anything being started anew.
+            fs::remove_file(good).expect("removed");
+            lab.put("c.toml", "policy = \"base\"\n[match]\nname = \"eth78\"\n");
+            lab.held("b");
+            assert!(keeper.end(Signal::TERM).success());
+        })
+        .expect("entered");
+}
+
+#[test]
+fn killed_it_leaves_what_the_next_one_goes_on_with_and_restore_puts_back() {
+    fresh()
+        .run(|| {
+            let lab = Lab::new("keep-kill");
+            add_veth(2);
+            let original = settings();
+            lab.ok("keep suspend20 --dev va");
+            // Before and after the first changes, and somewhere in between.
+            let points: &[u32] = if cfg!(debug_assertions) { &[1, 2, 5, 8, 11] } else { &[] };
+            for point in points {
+                let mut command = lab.command("keeper --look never");
+                let end = command.env("NAPKIN_FAULT", point.to_string()).output().expect("it runs");
+                assert_eq!(end.status.signal(), Some(libc::SIGKILL), "{}", text(&end.stderr));
+                if *point == 8 {
+                    lab.ok("restore");
+                    assert_eq!(settings(), original);
+                }
+            }
+            let keeper = lab.keeper();
+            lab.held("va");
+            keeper.end(Signal::KILL);
+            assert_ne!(settings(), original);
+            let second = lab.keeper();
+            lab.held("va");
+            let third = lab.napkin("keeper");
+            assert_eq!(third.status.code(), Some(1));
+            let said = text(&third.stderr);
+            assert!(said.contains("the wishes of this network namespace is held by"), "{said}");
+            assert!(second.end(Signal::TERM).success(), "{}", lab.said());
+            assert_eq!(settings(), original);
+            assert_eq!(lab.journals(), 0);
+        })
+        .expect("entered");
+}
+
+#[test]
+fn a_device_with_the_default_route_takes_a_yes_where_the_policy_delays() {
+    needs_program("ip");
+    fresh()
+        .run(|| {
+            let lab = Lab::new("keep-route");
+            add_veth(1);
+            let ip = |args: &str| {
+                let output = Command::new("ip").args(args.split(' ')).output().expect("ip");
+                assert!(output.status.success(), "{}", text(&output.stderr));
+            };
+            ip("addr add 192.0.2.1/24 dev va");
+            let connection = "192.0.2.7 40000 192.0.2.1 22";
+            let refused =
+                lab.command("keep defer20 --dev va").env("SSH_CONNECTION", connection).output();
+            let said = text(&refused.expect("it runs").stderr);
+            assert!(said.contains("va carries this terminal's own connection"), "{said}");
+            ip("route add default via 192.0.2.2");
+            let refused = lab.napkin("keep suspend20 --dev va");
+            assert_eq!(refused.status.code(), Some(1));
+            let said = text(&refused.stderr);
+            assert!(
+                said.contains("va carries the default route") && said.contains("--yes"),
+                "{said}"
+            );
+            assert!(fs::read_dir(lab.0.0.join("etc")).expect("there").next().is_none());
+            lab.ok("keep threaded --dev va");
+            lab.ok("keep suspend20 --dev va --yes");
+            lab.ok("keep defer20 --dev vb");
+        })
+        .expect("entered");
+}
+
+napkin_testing::main!();

@@ -55,9 +55,8 @@ impl Family {
         let mut connection = Connection::open(NETLINK_GENERIC)?;
         let body = header(CTRL_CMD_GETFAMILY, 1).text(CTRL_ATTR_FAMILY_NAME, name);
         let what = format_args!("looking for the netlink family `{name}`");
-        let found = connection.ask(what, GENL_ID_CTRL, 0, body, |_, body| {
-            Ok(Some((family(body)?, groups(body)?)))
-        });
+        let found = connection
+            .ask(what, GENL_ID_CTRL, 0, body, |_, body| Ok(Some((family(body)?, groups(body)?))));
         let found = match found {
             Ok(found) => found.into_iter().next(),
             Err(NetlinkError::Refused { errno: Errno::NOENT, .. }) => None,

@@ -90,12 +90,12 @@ impl HeldDevice {
         kept.foreign.retain(|it| wanted.get(&it.place).is_some_and(|value| *value != it.now));
         let surplus = |place: &Place| !wanted.contains_key(place);
         let options = RestoreOptions::default();
-        let left =
-            put_back(backend, &at, &journal, &surplus, &options, &mut kept.put_back)?;
+        let left = put_back(backend, &at, &journal, &surplus, &options, &mut kept.put_back)?;
         journal.keep(&left)?;
         // Which records are where is told anew: some are gone.
         journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
-        let changes = changes(wanted.iter().map(|(place, value)| (place.clone(), value.clone())), &at);
+        let changes =
+            changes(wanted.iter().map(|(place, value)| (place.clone(), value.clone())), &at);
         match execute(backend, &mut journal, &at, &changes, &mut kept.changes) {
             Ok(()) => Ok(kept),
             Err(failed) => {
@@ -111,7 +111,7 @@ impl HeldDevice {
     /// If the kernel or the journal does not answer; then the journal still knows.
     pub fn restore<W: Backend>(self, backend: &mut W) -> Result<DeviceRestored, ApplyError> {
         let journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
-        let mut restored = DeviceRestored { ifname: self.ifname.clone(), ..Default::default() };
+        let mut restored = DeviceRestored { ifname: self.ifname, ..Default::default() };
         unlocked(backend, journal, &RestoreOptions::default(), &mut restored)?;
         Ok(restored)
     }

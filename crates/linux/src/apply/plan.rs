@@ -79,10 +79,7 @@ pub fn plan(
 }
 
 /// What of these is not so yet, in the order in which it is safe to change it.
-pub fn changes(
-    places: impl IntoIterator<Item = (Place, Value)>,
-    at: &Snapshot,
-) -> Vec<Change> {
+pub fn changes(places: impl IntoIterator<Item = (Place, Value)>, at: &Snapshot) -> Vec<Change> {
     let mut changes: Vec<Change> = places
         .into_iter()
         .map(|(place, new)| Change { old: at.values.get(&place).cloned(), place, new })
