@@ -5,7 +5,6 @@
 //! - [`assign`]: what all wishes together want of one device, and which of them cannot be had.
 //! - [`Survey`]: whether each wish is in force now. It takes no right and changes nothing.
 //! - [`Keeper`]: brings devices to what is wished, at its start and whenever something changes.
-//! - [`carries`]: whether a device has what must not be delayed by mistake.
 //!
 //! What a policy takes on a device, and how that is written down and put back, is `napkin-linux`'.
 //! Nothing here prints.
@@ -13,7 +12,6 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod assign;
-mod carries;
 mod device_match;
 mod directory;
 mod keeper;
@@ -24,7 +22,6 @@ mod watch;
 mod wish;
 
 pub use assign::{Assignment, Share, assign};
-pub use carries::{Carries, carries};
 pub use device_match::Match;
 pub use directory::{Directory, DirectoryError, Found};
 pub use keeper::{Event, Keeper, KeeperError, Options};

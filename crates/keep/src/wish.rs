@@ -4,13 +4,12 @@ use std::path::PathBuf;
 
 use napkin_kernel::netlink::NetlinkError;
 use napkin_kernel::probe::Kernel;
-use napkin_linux::apply::Options;
+use napkin_linux::apply::{Lifeline, Options, can_delay, lifelines};
 use napkin_linux::support::{self, Refusal, Scope, Warning};
 use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
 use toml_edit::Value;
 
-use crate::carries::{Carries, carries};
 use crate::device_match::Match;
 use crate::survey::matched;
 
@@ -85,13 +84,12 @@ impl Wish {
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub fn risks(&self) -> Result<Vec<(String, Carries)>, NetlinkError> {
-        let delays = self.policy.instance.defers() || self.policy.instance.suspends();
+    pub fn risks(&self) -> Result<Vec<(String, Lifeline)>, NetlinkError> {
         let mut risks = Vec::new();
-        if delays {
+        if can_delay(&self.policy) {
             for (link, _) in matched(std::slice::from_ref(self))? {
-                let carries = carries(link.ifindex)?;
-                risks.extend(carries.any().then_some((link.name, carries)));
+                let found = lifelines(&link.name)?.into_iter();
+                risks.extend(found.map(|lifeline| (link.name.clone(), lifeline)));
             }
         }
         Ok(risks)

@@ -17,14 +17,7 @@ const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
-const RTM_NEWROUTE: u16 = 24;
-const RTM_GETROUTE: u16 = 26;
 const RTM_NEWLINKPROP: u16 = 108;
-/// Attributes of a route: its device, or several.
-const RTA_OIF: u16 = 4;
-const RTA_MULTIPATH: u16 = 9;
-/// `RTN_UNICAST`: a route that leads somewhere.
-const UNICAST: u8 = 1;
 pub(super) const IFLA_ADDRESS: u16 = 1;
 pub(super) const IFLA_IFNAME: u16 = 3;
 const IFLA_LINK: u16 = 5;
@@ -50,9 +43,6 @@ const IFA_F_NODAD: u8 = 2;
 const IFINFOMSG: usize = 16;
 /// Bytes of a `struct ifaddrmsg`.
 const IFADDRMSG: usize = 8;
-/// `sizeof(struct rtmsg)`, and of `struct rtnexthop`.
-const RTMSG: usize = 12;
-const RTNEXTHOP: usize = 8;
 
 /// A link, as `RTM_GETLINK` lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -136,22 +126,6 @@ impl Route {
     pub fn addresses(&mut self) -> Result<Vec<AddressRecord>, NetlinkError> {
         let body = Body::new().header(&[0; IFADDRMSG]);
         self.connection.dump(format_args!("listing the addresses"), RTM_GETADDR, body, address)
-    }
-
-    /// The links over which a default route leads, of IPv4 or IPv6 and of any table, by ifindex.
-    pub fn default_routes(&mut self) -> Result<Vec<u32>, NetlinkError> {
-        let mut links = Vec::new();
-        for family in [libc::AF_INET, libc::AF_INET6] {
-            let mut header = [0; RTMSG];
-            header[0] = family as u8;
-            let what = format_args!("listing the routes");
-            let body = Body::new().header(&header);
-            links.extend(self.connection.dump(what, RTM_GETROUTE, body, default_route)?);
-        }
-        let mut links: Vec<u32> = links.into_iter().flatten().collect();
-        links.sort_unstable();
-        links.dedup();
-        Ok(links)
     }
 
     /// One link by its name.
@@ -300,38 +274,6 @@ fn address(kind: u16, body: &[u8]) -> Result<Option<AddressRecord>, Malformed> {
         }
     }
     Ok(found.map(|ip| AddressRecord { ifindex, ip, prefix: header[1] }))
-}
-
-/// The links of a route, if it is a default one.
-pub(super) fn default_route(kind: u16, body: &[u8]) -> Result<Option<Vec<u32>>, Malformed> {
-    if kind != RTM_NEWROUTE {
-        return Ok(None);
-    }
-    let (header, list) = split_header(body, RTMSG)?;
-    let (destination_bits, route_type) = (header[1], header[7]);
-    if destination_bits != 0 || route_type != UNICAST {
-        return Ok(None);
-    }
-    let mut links = Vec::new();
-    for attribute in attributes(list) {
-        let attribute = attribute?;
-        match attribute.kind {
-            RTA_OIF => links.push(attribute.u32()?),
-            RTA_MULTIPATH => {
-                let mut rest = attribute.value;
-                while !rest.is_empty() {
-                    let (hop, _) = split_header(rest, RTNEXTHOP)?;
-                    let word = hop[4..].first_chunk().copied().map(u32::from_ne_bytes);
-                    links.extend(word);
-                    let length = usize::from(u16::from_ne_bytes([hop[0], hop[1]]));
-                    let next = length.max(RTNEXTHOP).next_multiple_of(4);
-                    rest = rest.get(next..).unwrap_or_default();
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(Some(links))
 }
 
 /// `struct ifinfomsg`: family, padding, type, index, flags, and which flags are to change.

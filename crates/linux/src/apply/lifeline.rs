@@ -6,6 +6,9 @@ use std::net::IpAddr;
 use napkin_kernel::netlink::{NetlinkError, Route};
 use napkin_policy::Policy;
 
+/// Ancestors of this process that are looked at.
+const ANCESTORS: usize = 64;
+
 /// What hangs on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifeline {
@@ -45,8 +48,7 @@ pub fn lifelines(ifname: &str) -> Result<Vec<Lifeline>, NetlinkError> {
     if defaults(&file("route"), &file("ipv6_route")).any(|it| it == ifname) {
         found.push(Lifeline::DefaultRoute);
     }
-    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
-    if let Some(address) = server_of(&connection)
+    if let Some(address) = terminal()
         && route.addresses()?.iter().any(|it| it.ifindex == ifindex && it.ip == address)
     {
         found.push(Lifeline::Terminal(address));
@@ -69,6 +71,24 @@ fn defaults<'a>(four: &'a str, six: &'a str) -> impl Iterator<Item = &'a str> {
         fields.get(9).copied().filter(|device| default && *device != "lo")
     });
     four.chain(six)
+}
+
+/// The address of this host at which the terminal's connection comes in. `sudo` drops the variable that
+/// says it; the shell above still has it.
+fn terminal() -> Option<IpAddr> {
+    let mut pid = std::process::id();
+    for _ in 0..ANCESTORS {
+        let bytes = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let mut variables = bytes.split(|byte| *byte == 0);
+        if let Some(value) = variables.find_map(|it| it.strip_prefix(b"SSH_CONNECTION=")) {
+            return server_of(&String::from_utf8_lossy(value));
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name may have blanks and brackets in it.
+        let (_, rest) = stat.rsplit_once(')')?;
+        pid = rest.split_ascii_whitespace().nth(1)?.parse().ok().filter(|it| *it > 0)?;
+    }
+    None
 }
 
 /// The server's end of `SSH_CONNECTION`: client, its port, server, its port.
