@@ -298,21 +298,25 @@ impl<'a> Machine<'a> {
             if let Some((time, order, cpu)) = self.events.pop_near() {
                 self.come_to(time);
                 self.segment_due(usize::from(cpu), order);
-                // What these touch is checked with the next other event; they follow closely.
+                // What these touch is checked with the next other event, and so is whether all is well: they
+                // follow closely.
                 if self.checks.all {
                     self.check();
+                    if self.broken().is_some() {
+                        return;
+                    }
                 }
             } else {
                 let Some((time, order, event)) = self.events.pop() else { break };
                 self.come_to(time);
                 self.happen(event, order);
                 self.check();
+                if self.broken().is_some() {
+                    return;
+                }
+                self.abandon.check();
             }
             self.trace_suspensions();
-            if self.broken().is_some() {
-                return;
-            }
-            self.abandon.check();
         }
         self.now = self.now.max(end);
         self.check_touched();

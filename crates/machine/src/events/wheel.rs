@@ -1,4 +1,5 @@
-//! A priority queue for times that mostly lie near: a wheel of slots, and a heap for what is far.
+//! A priority queue for times that mostly lie near: a wheel of slots, sheaves of what lies one of its
+//! turns and more ahead, and a heap for what is farther.
 //!
 //! What is taken out is never earlier than what was taken out before (virtual time does not run
 //! backwards), so the wheel turns in one direction. Putting in and taking out touch one slot of a
@@ -14,6 +15,8 @@ use napkin_core::Ns;
 const SLOT_BITS: u32 = 8;
 const SLOTS: usize = 4096;
 const WORDS: usize = SLOTS / 64;
+/// Turns of the wheel that have a sheaf: a quarter of a second.
+const SHEAVES: usize = 256;
 
 type Entry<T> = (Ns, u64, T);
 
@@ -57,13 +60,20 @@ pub(crate) struct Wheel<T> {
     /// Which slots hold anything; and which words of these bits are not 0.
     full: [u64; WORDS],
     full_words: u64,
-    /// The number of the slot (not its place) from which on the wheel holds everything, to
-    /// `SLOTS` later.
+    /// The number of the slot (not its place) from which on the wheel holds everything, to the end of
+    /// this turn: to the next multiple of `SLOTS`.
     turned: u64,
-    /// The place of the first slot that holds anything.
+    /// The place of the first slot that holds anything; `None` only if nothing is anywhere.
     first: Option<usize>,
+    /// What is to come in one of the next turns, unsorted, at the turn's number modulo `SHEAVES`.
+    sheaves: Vec<Vec<Entry<T>>>,
     far: BinaryHeap<Far<T>>,
     len: usize,
+}
+
+/// The turn in which a time is.
+fn turn(time: Ns) -> u64 {
+    (time >> SLOT_BITS) / SLOTS as u64
 }
 
 impl<T: Copy> Wheel<T> {
@@ -74,6 +84,7 @@ impl<T: Copy> Wheel<T> {
             full_words: 0,
             turned: 0,
             first: None,
+            sheaves: (0..SHEAVES).map(|_| Vec::new()).collect(),
             far: BinaryHeap::new(),
             len: 0,
         }
@@ -89,11 +100,24 @@ impl<T: Copy> Wheel<T> {
     pub(crate) fn push(&mut self, time: Ns, order: u64, what: T) {
         self.len += 1;
         let number = (time >> SLOT_BITS).max(self.turned);
-        if number - self.turned >= SLOTS as u64 {
-            self.far.push(Far((time, order, what)));
-            return;
+        if number / SLOTS as u64 == self.turned / SLOTS as u64 {
+            self.put(number, (time, order, what));
+        } else {
+            self.put_off((time, order, what));
         }
-        self.put(number, (time, order, what));
+    }
+
+    /// Keeps an entry of a later turn.
+    fn put_off(&mut self, entry: Entry<T>) {
+        let turn = turn(entry.0);
+        if turn - self.turned / (SLOTS as u64) < SHEAVES as u64 {
+            self.sheaves[turn as usize % SHEAVES].push(entry);
+        } else {
+            self.far.push(Far(entry));
+        }
+        if self.first.is_none() {
+            self.turn_on();
+        }
     }
 
     #[inline]
@@ -116,53 +140,49 @@ impl<T: Copy> Wheel<T> {
     /// The next entry.
     #[inline]
     pub(crate) fn next(&self) -> Option<&Entry<T>> {
-        match self.first {
-            Some(first) => self.slots[first].last(),
-            None => self.far.peek().map(|Far(it)| it),
-        }
+        self.slots[self.first?].last()
     }
 
     /// Takes the next entry out: its time, its order, and what it is.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Entry<T>> {
-        let Some(place) = self.first else { return self.pop_far() };
+        let place = self.first?;
         let entry = self.slots[place].pop()?;
         self.len -= 1;
-        self.turn_to(entry.0 >> SLOT_BITS);
+        self.turned = self.turned.max(entry.0 >> SLOT_BITS);
         if self.slots[place].is_empty() {
             self.full[place / 64] &= !(1 << (place % 64));
             if self.full[place / 64] == 0 {
                 self.full_words &= !(1 << (place / 64));
             }
             self.first = self.find(place);
-        }
-        Some(entry)
-    }
-
-    /// The wheel is empty: what was far is next.
-    fn pop_far(&mut self) -> Option<Entry<T>> {
-        let Far(entry) = self.far.pop()?;
-        self.len -= 1;
-        self.turn_to(entry.0 >> SLOT_BITS);
-        Some(entry)
-    }
-
-    /// The wheel turns: what was far and no longer is comes onto it.
-    #[inline]
-    fn turn_to(&mut self, number: u64) {
-        if number <= self.turned {
-            return;
-        }
-        self.turned = number;
-        while let Some(Far(entry)) = self.far.peek() {
-            let number = entry.0 >> SLOT_BITS;
-            if number - self.turned >= SLOTS as u64 {
-                return;
+            if self.first.is_none() && self.len > 0 {
+                self.turn_on();
             }
+        }
+        Some(entry)
+    }
+
+    /// The wheel is empty, and not all is: goes on to the next turn that has anything.
+    #[cold]
+    fn turn_on(&mut self) {
+        let now = self.turned / SLOTS as u64;
+        let sheaves = (now + 1..now + SHEAVES as u64)
+            .find(|&turn| !self.sheaves[turn as usize % SHEAVES].is_empty());
+        let Some(next) = sheaves.or(self.far.peek().map(|Far(it)| turn(it.0))) else { return };
+        self.turned = next * SLOTS as u64;
+        while let Some(Far(entry)) = self.far.peek()
+            && turn(entry.0) - next < SHEAVES as u64
+        {
             let entry = *entry;
             self.far.pop();
-            self.put(number, entry);
+            self.sheaves[turn(entry.0) as usize % SHEAVES].push(entry);
         }
+        let mut sheaf = std::mem::take(&mut self.sheaves[next as usize % SHEAVES]);
+        for entry in sheaf.drain(..) {
+            self.put(entry.0 >> SLOT_BITS, entry);
+        }
+        self.sheaves[next as usize % SHEAVES] = sheaf;
     }
 
     /// The place of the first slot from `place` on, going round, that holds anything.
@@ -199,8 +219,8 @@ mod tests {
             let (mut now, mut order) = (0, 0u64);
             for _ in 0..3_000 {
                 if rng.below(5) < 3 {
-                    let spans = [1, 300, 5_000, 900_000, 1_100_000, 40_000_000];
-                    let span = spans[rng.below(6) as usize];
+                    let spans = [1, 300, 5_000, 900_000, 1_100_000, 40_000_000, 900_000_000];
+                    let span = spans[rng.below(7) as usize];
                     let time = now + rng.below(span);
                     order += 1;
                     wheel.push(time, order, order as u32);

@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use napkin_core::{Id, IdleCycle, Interrupt, Ns, Op, Softirq};
 
 use crate::checks::Round;
+use crate::config::Kernel;
 use crate::host::idle::Idleness;
-use crate::host::segment::{Segment, USES};
+use crate::host::segment::{Segment, USES, Use};
 use crate::host::step::Exec;
 use crate::sched::id::ThreadId;
 use crate::sched::run_queue::RunQueue;
+use crate::sched::thread::Thread;
 
 /// What a CPU goes round in.
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +112,38 @@ impl Cpu<'_> {
             delivered: 0,
             round: Round::default(),
         }
+    }
+
+    /// Its time up to `now` has gone into that: since when. The thread on it is charged, unless an interrupt
+    /// or a softirq is on top of it in a kernel that tells them apart.
+    #[inline]
+    pub(super) fn uses(
+        &mut self,
+        now: Ns,
+        class: Use,
+        threads: &mut [Thread<'_>],
+        kernel: &Kernel,
+    ) -> Ns {
+        let from = std::mem::replace(&mut self.started, now);
+        let elapsed = now - from;
+        self.used[class as usize] += elapsed;
+        self.waited += elapsed * self.run_queue.waiting() as Ns;
+        let own = self.frames.is_empty();
+        if let Some(curr) = self.run_queue.curr()
+            && (own || !kernel.irq_time)
+        {
+            threads[curr.0 as usize].runs(elapsed, own);
+        }
+        from
+    }
+
+    /// The context on top is left: the piece of work that it interrupted; `None` where there is none.
+    #[inline]
+    pub(super) fn leave(&mut self) -> Option<Option<Segment>> {
+        let interrupted = self.frames.last()?.interrupted;
+        // Where it lies: it is large, and to be dropped.
+        self.frames.truncate(self.frames.len() - 1);
+        Some(interrupted)
     }
 
     /// Whether the scheduler sees it idle: an interrupt or a softirq on it does not count.

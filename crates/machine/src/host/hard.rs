@@ -56,25 +56,12 @@ impl Machine<'_> {
                     0 => {
                         exec.stage = 1;
                         // Until it is awake it is idle, for who accounts its time.
-                        let exit = self.cpus[cpu].idleness.take_exit_latency();
-                        self.spend(cpu, exit, Use::Idle, false)
+                        match self.cpus[cpu].idleness.take_exit_latency() {
+                            0 => self.enter_handler(cpu, source),
+                            exit => self.spend(cpu, exit, Use::Idle, false),
+                        }
                     }
-                    1 => {
-                        exec.stage = 2;
-                        let handler = match source {
-                            Source::Queue(_) => self.config.cost.nic_handler,
-                            Source::Timer(_) | Source::SliceEnd => self.config.cost.timer_expiry,
-                            Source::Tick => self.config.cost.tick,
-                            Source::Reschedule => 0,
-                            Source::Held(time) => time,
-                        };
-                        self.spend(
-                            cpu,
-                            self.config.cost.interrupt_entry + handler,
-                            Use::Interrupt,
-                            false,
-                        )
-                    }
+                    1 => self.enter_handler(cpu, source),
                     _ => {
                         *exec = Exec::START;
                         self.handle(cpu, source, now);
@@ -105,6 +92,22 @@ impl Machine<'_> {
             }
             Hard::Left => self.leave_frame(cpu),
         }
+    }
+
+    /// The CPU is awake: the way to the handler, and through it.
+    fn enter_handler(&mut self, cpu: usize, source: Source) -> bool {
+        if let Some(frame) = self.cpus[cpu].frames.last_mut() {
+            frame.exec.stage = 2;
+        }
+        let cost = &self.config.cost;
+        let handler = match source {
+            Source::Queue(_) => cost.nic_handler,
+            Source::Timer(_) | Source::SliceEnd => cost.timer_expiry,
+            Source::Tick => cost.tick,
+            Source::Reschedule => 0,
+            Source::Held(time) => time,
+        };
+        self.spend(cpu, cost.interrupt_entry + handler, Use::Interrupt, false)
     }
 
     /// What an interrupt is for.

@@ -207,7 +207,9 @@ impl Machine<'_> {
         let (work, again) = (Work { rx: exec.rx, tx: exec.tx }, exec.again);
         let says = self.says(cpu, id, budget, work.rx, again);
         self.queues[usize::from(id.0)].polled(self.now);
-        self.check_round_of(cpu, at, id, work.rx, budget);
+        if work.rx > 0 {
+            self.check_round_of(cpu, at, id, work.rx, budget);
+        }
         match at {
             At::Thread(me) => self.threads[me.0 as usize].round.polled(work.any()),
             // On top of whatever ran: the rest of the interrupt and its softirq stays work.

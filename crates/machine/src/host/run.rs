@@ -40,17 +40,9 @@ impl Machine<'_> {
     }
 
     /// A CPU's time up to now has gone into that.
-    #[inline(never)]
+    #[inline]
     fn use_time(&mut self, cpu: usize, class: Use) {
-        let this = &mut self.cpus[cpu];
-        let from = std::mem::replace(&mut this.started, self.now);
-        let elapsed = self.now - from;
-        this.used[class as usize] += elapsed;
-        let waiting = this.run_queue.waiting() as Ns;
-        if waiting > 0 {
-            this.waited += elapsed * waiting;
-        }
-        self.charge_thread(cpu, elapsed);
+        let from = self.cpus[cpu].uses(self.now, class, &mut self.threads, &self.config.kernel);
         if self.trace.is_some() {
             self.trace_ran(cpu, class, from);
         }
@@ -105,12 +97,10 @@ impl Machine<'_> {
         if left == 0 {
             return true;
         }
-        let this = &self.cpus[cpu];
-        if !this.busy || this.started != self.now {
-            self.set_busy(cpu, true);
-            self.account(cpu);
-        }
         let this = &mut self.cpus[cpu];
+        if !this.busy || this.started != self.now {
+            return self.spend_anew(cpu, left, class, preemptible);
+        }
         let end = self.now.saturating_add(this.wall(left));
         if end > self.end || end >= self.events.next_time() {
             this.segment = Some(Segment { left, class, preemptible });
@@ -122,8 +112,19 @@ impl Machine<'_> {
         }
         self.now = end;
         self.steps += 1;
-        self.use_time(cpu, class);
+        let from = this.uses(end, class, &mut self.threads, &self.config.kernel);
+        if self.trace.is_some() {
+            self.trace_ran(cpu, class, from);
+        }
         true
+    }
+
+    /// The same on a CPU that has been idle, or whose time up to now went into something else.
+    #[inline(never)]
+    fn spend_anew(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
+        self.set_busy(cpu, true);
+        self.account(cpu);
+        self.spend_here(cpu, left, class, preemptible)
     }
 
     /// The piece of work that a CPU is at may have ended: not if it has gone on to another meanwhile.
@@ -139,7 +140,10 @@ impl Machine<'_> {
             this.ends_by = 0;
             let class = this.segment.take().map_or(Use::Idle, |segment| segment.class);
             if this.started != self.now {
-                self.use_time(cpu, class);
+                let from = this.uses(self.now, class, &mut self.threads, &self.config.kernel);
+                if self.trace.is_some() {
+                    self.trace_ran(cpu, class, from);
+                }
             }
         }
         self.go(cpu);
@@ -149,10 +153,11 @@ impl Machine<'_> {
     pub(crate) fn go(&mut self, cpu: usize) {
         self.running_cpu = cpu as u16;
         loop {
-            if self.cpus[cpu].segment.is_some() {
+            let this = &self.cpus[cpu];
+            if this.segment.is_some() {
                 return;
             }
-            let goes_on = match self.cpus[cpu].frames.last() {
+            let goes_on = match this.frames.last() {
                 Some(Frame { body: Body::Hard(_), .. }) => self.go_hard(cpu),
                 Some(Frame { body: Body::Softirq(_), .. }) => self.go_softirq(cpu),
                 None => self.go_thread(cpu),
@@ -165,18 +170,19 @@ impl Machine<'_> {
 
     /// A context on top has ended: back to what it interrupted.
     pub(crate) fn leave_frame(&mut self, cpu: usize) -> bool {
-        let Some(frame) = self.cpus[cpu].frames.pop() else { return true };
-        if !self.cpus[cpu].pending.is_empty() {
+        let this = &mut self.cpus[cpu];
+        let Some(interrupted) = this.leave() else { return true };
+        if !this.pending.is_empty() {
             // The next interrupt comes before anything else; it interrupts the same.
-            self.resume_segment(cpu, frame.interrupted);
+            self.resume_segment(cpu, interrupted);
             self.enter_hard(cpu);
             return true;
         }
         if self.runs_softirq(cpu) {
-            self.push_softirq(cpu, frame.interrupted);
+            self.push_softirq(cpu, interrupted);
             return true;
         }
-        self.resume_segment(cpu, frame.interrupted);
+        self.resume_segment(cpu, interrupted);
         if self.cpus[cpu].frames.is_empty() {
             return self.back_in_thread(cpu);
         }

@@ -457,24 +457,6 @@ impl Machine<'_> {
         this.run_queue.min_vruntime = this.run_queue.min_vruntime.max(least);
     }
 
-    /// Time that a thread has had: interrupts and softirqs on top of it count only in kernels that
-    /// do not tell them apart.
-    pub(crate) fn charge_thread(&mut self, cpu: usize, elapsed: Ns) {
-        let this = &self.cpus[cpu];
-        let own = this.frames.is_empty();
-        if let Some(curr) = this.run_queue.curr
-            && (own || !self.config.kernel.irq_time)
-        {
-            let thread = &mut self.threads[curr.0 as usize];
-            if own {
-                thread.round.used(elapsed);
-            }
-            thread.vruntime += elapsed as i64;
-            thread.cpu_time += elapsed;
-            thread.ran_since_pick += elapsed;
-        }
-    }
-
     /// A CPU's tick, while it is not idle.
     pub(crate) fn tick_fires(&mut self, cpu: usize) {
         let this = &mut self.cpus[cpu];

@@ -135,6 +135,17 @@ impl<'a> Thread<'a> {
         }
     }
 
+    /// It has had the CPU for so long: `own`, with nothing on top of it.
+    #[inline]
+    pub(crate) fn runs(&mut self, time: Ns, own: bool) {
+        if own {
+            self.round.used(time);
+        }
+        self.vruntime += time as i64;
+        self.cpu_time += time;
+        self.ran_since_pick += time;
+    }
+
     /// The pass that a thread of the kernel's own runs for ever.
     pub(crate) fn loops(role: Role, host: &'a napkin_core::Host<()>) -> Option<ThreadPass<'a>> {
         Some(match role {
