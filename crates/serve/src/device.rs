@@ -164,8 +164,15 @@ fn set_up(
     made().map_err(|source| {
         let off = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{side}/disable_ipv6"));
         let off = off.is_ok_and(|off| off.trim() == "1");
-        let without_ipv6 = off && addresses.iter().any(|(ip, _)| ip.is_ipv6());
-        ServeError::Side { side: side.to_owned(), source, without_ipv6 }
+        let advice = if vlan.is_some() && !std::path::Path::new("/proc/net/vlan").exists() {
+            "; this kernel has no VLANs: load them with modprobe 8021q, or serve without one"
+        } else if off && addresses.iter().any(|(ip, _)| ip.is_ipv6()) {
+            "; IPv6 is switched off there: sysctl net.ipv6.conf.default.disable_ipv6=0 before, or \
+             leave the IPv6 address out"
+        } else {
+            ""
+        };
+        ServeError::Side { side: side.to_owned(), source, advice }
     })
 }
 

@@ -60,20 +60,14 @@ pub enum ServeError {
         free: Option<Network>,
     },
     /// The operating system's side of a TAP device could not be set up.
-    #[error(
-        "cannot set up the operating system's side of {side}: {source}{}",
-        if *without_ipv6 {
-            "; IPv6 is switched off there: sysctl net.ipv6.conf.default.disable_ipv6=0 before, or leave \
-             the IPv6 address out"
-        } else { "" }
-    )]
+    #[error("cannot set up the operating system's side of {side}: {source}{advice}")]
     Side {
         /// Its interface.
         side: String,
         /// What the kernel refused.
         source: napkin_kernel::netlink::NetlinkError,
-        /// It was to have an IPv6 address, and the interface has IPv6 switched off.
-        without_ipv6: bool,
+        /// What to do, where that is known: the end of a sentence, or nothing.
+        advice: &'static str,
     },
     /// The addresses cannot be together on one device.
     #[error(transparent)]
