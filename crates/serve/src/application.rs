@@ -44,7 +44,7 @@ struct Serving {
 pub(super) enum Kind {
     Echo(Echo<UdpSocket>),
     Sink(Sink<UdpSocket, fn(&Datagram)>),
-    Memcached(MemcachedUdp),
+    Memcached(MemcachedUdp<UdpSocket>),
 }
 
 impl Kind {

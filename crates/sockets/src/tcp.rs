@@ -3,27 +3,24 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::{Flow, TcpApplication};
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen,
-    socket_with, sockopt,
+    SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen, socket_with, sockopt,
 };
 use slab::Slab;
 
 use crate::Waker;
 use crate::connection::{Connection, Directions};
+use crate::port::family;
+use crate::waits::Waits;
 
-/// Events of one wait.
-const EVENTS: usize = 256;
 /// Connections that are accepted before others have their turn.
 const ACCEPTED: usize = 64;
 /// Connections that wait to be accepted; the kernel allows `net.core.somaxconn` at most.
@@ -37,9 +34,8 @@ const LINGER: Ns = 10_000 * MILLISECOND;
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 const PEER_TIMEOUT_MS: u32 = 120_000;
 
-/// What epoll says of the listener and of the waker, in the place of a connection's number.
-const LISTENER: u64 = u64::MAX;
-const WAKER: u64 = u64::MAX - 1;
+/// What epoll says of the listener, in the place of a connection's number.
+const LISTENER: u64 = u64::MAX - 1;
 
 /// What has happened since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,9 +48,8 @@ pub struct OsTcpCounters {
 
 /// One thread's TCP on the operating system's sockets.
 pub struct OsTcp<T> {
-    epoll: OwnedFd,
+    waits: Waits,
     listener: OwnedFd,
-    waker: Waker,
     /// Closed to accept, and so to refuse, one more where descriptors have run out.
     spare: Option<OwnedFd>,
     connections: Slab<Connection<T>>,
@@ -79,27 +74,21 @@ impl<T> OsTcp<T> {
     /// or of another user (`EADDRINUSE`), the port needs a right (`EACCES`), or descriptors have run out.
     pub fn listen(address: SocketAddr, connections: usize) -> io::Result<OsTcp<T>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let listener = socket_with(family, SocketType::STREAM, flags, None)?;
+        let listener = socket_with(family(address), SocketType::STREAM, flags, None)?;
         sockopt::set_socket_reuseport(&listener, true)?;
         sockopt::set_socket_reuseaddr(&listener, true)?;
         bind(&listener, &address)?;
         listen(&listener, BACKLOG)?;
-        let (epoll, waker) = (epoll::create(CreateFlags::CLOEXEC)?, Waker::new()?);
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-        epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
+        let waits = Waits::new()?;
+        waits.watch(&listener, LISTENER, EventFlags::IN)?;
         Ok(OsTcp {
-            epoll,
+            spare: Some(waits.waker.as_fd().try_clone_to_owned()?),
+            waits,
             listener,
-            spare: Some(waker.as_fd().try_clone_to_owned()?),
-            waker,
             connections: Slab::new(),
             places: HashMap::new(),
             most: connections,
-            events: Vec::with_capacity(EVENTS),
+            events: Vec::new(),
             again: Vec::new(),
             lingering: VecDeque::new(),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
@@ -117,7 +106,7 @@ impl<T> OsTcp<T> {
 
     /// Ends its wait, from any thread.
     pub fn waker(&self) -> Waker {
-        self.waker.clone()
+        self.waits.waker.clone()
     }
 
     /// Connections that are open.
@@ -138,16 +127,24 @@ impl<T> OsTcp<T> {
         let timeout = if self.again.is_empty() { timeout } else { Some(Duration::ZERO) };
         let linger = (!self.lingering.is_empty()).then_some(Duration::from_secs(1));
         let timeout = [timeout, linger].into_iter().flatten().min();
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
         self.events.clear();
-        let mut room = [MaybeUninit::uninit(); EVENTS];
-        match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
-            Ok((events, _)) => self.events.extend(events.iter().map(|event| event.data.u64())),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        self.waits.wait(timeout, &mut self.events)
+    }
+
+    /// Serves until `goes_on`, which is asked before each wait, says no: whoever ends it from another
+    /// thread has it say so, and [wakes](Waker::wake) it. `clock` is any that does not go back.
+    ///
+    /// # Errors
+    /// As [`OsTcp::wait`].
+    pub fn serve<A: TcpApplication<State = T>>(
+        &mut self,
+        application: &mut A,
+        clock: impl Fn() -> Ns,
+        mut goes_on: impl FnMut(&OsTcp<T>, &A) -> bool,
+    ) -> io::Result<()> {
+        while goes_on(self, application) {
+            self.wait(None)?;
+            self.step(clock(), application);
         }
         Ok(())
     }
@@ -162,7 +159,6 @@ impl<T> OsTcp<T> {
         for event in &events {
             match *event {
                 LISTENER => accepts = true,
-                WAKER => self.waker.clear(),
                 place => self.look(place as usize, now, application),
             }
         }
@@ -220,7 +216,7 @@ impl<T> OsTcp<T> {
                     // Left in the backlog it would be told of without end.
                     self.spare = None;
                     drop(acceptfrom_with(&self.listener, flags));
-                    self.spare = self.waker.as_fd().try_clone_to_owned().ok();
+                    self.spare = self.waits.waker.as_fd().try_clone_to_owned().ok();
                     self.counters.refused += 1;
                     return;
                 }
@@ -240,9 +236,8 @@ impl<T> OsTcp<T> {
             let _ = sockopt::set_socket_keepalive(&socket, true);
             let _ = sockopt::set_tcp_user_timeout(&socket, PEER_TIMEOUT_MS);
             let place = self.connections.vacant_key();
-            let data = EventData::new_u64(place as u64);
             let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-            if epoll::add(&self.epoll, &socket, data, flags).is_err() {
+            if self.waits.watch(&socket, place as u64, flags).is_err() {
                 self.counters.refused += 1;
                 continue;
             }

@@ -66,7 +66,7 @@ pub use fate::{Counters, Fate};
 pub use input::Input;
 pub use raw::RawSocket;
 pub use receiver::{Listener, Receiver};
-pub use socket::{Exchange, Message, Socket};
+pub use socket::{Exchange, Message, Socket, UdpExchange};
 pub use stack::{SendCounters, Stack};
 pub use tables::RawFilter;
 pub use tcp::{ByteStream, Flow, TcpApplication, TcpLimits, TcpStream, TcpWorker};

@@ -77,3 +77,17 @@ pub trait Exchange {
     /// If it cannot be answered, the payload does not fit, or could not be sent; it is dropped then.
     fn reply(&self, message: Self::Message, payload: &[u8], now: Ns) -> Result<(), Self::Error>;
 }
+
+/// A UDP socket as a service sees it: an answer may take several datagrams.
+pub trait UdpExchange: Exchange {
+    /// Answers a message with several payloads, one after the other.
+    ///
+    /// # Errors
+    /// The first one that cannot be sent, as [`Exchange::reply`] says it; those behind it are not sent.
+    fn reply_each(
+        &self,
+        message: Self::Message,
+        payloads: impl IntoIterator<Item = impl AsRef<[u8]>>,
+        now: Ns,
+    ) -> Result<(), Self::Error>;
+}

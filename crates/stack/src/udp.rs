@@ -13,7 +13,7 @@ use napkin_policy::Ns;
 
 use crate::emit::{self, Ports, Way};
 use crate::wire::{self, HEADERS, Shape};
-use crate::{Exchange, Message, Receiver, SendError, Socket, Stack};
+use crate::{Exchange, Message, Receiver, SendError, Socket, Stack, UdpExchange};
 
 /// The longest payload that a frame of the pool can hold, whatever its headers. A device with a smaller
 /// MTU refuses long ones itself.
@@ -191,5 +191,16 @@ impl Exchange for UdpSocket {
 
     fn reply(&self, message: Datagram, payload: &[u8], now: Ns) -> Result<(), SendError> {
         UdpSocket::reply(self, message, payload, now)
+    }
+}
+
+impl UdpExchange for UdpSocket {
+    fn reply_each(
+        &self,
+        message: Datagram,
+        payloads: impl IntoIterator<Item = impl AsRef<[u8]>>,
+        now: Ns,
+    ) -> Result<(), SendError> {
+        UdpSocket::reply_each(self, message, payloads, now)
     }
 }

@@ -6,7 +6,7 @@
 //! answer is longer than [`ANSWER_LIMIT`].
 
 use napkin_policy::Ns;
-use napkin_stack::UdpSocket;
+use napkin_stack::{Message, UdpExchange};
 
 use super::{Client, Memcached};
 use crate::{Served, Service, StreamService};
@@ -20,8 +20,8 @@ pub const ANSWER_LIMIT: usize = 64 * 1_024;
 
 /// memcached on a UDP socket.
 #[derive(Debug)]
-pub struct MemcachedUdp {
-    socket: UdpSocket,
+pub struct MemcachedUdp<S> {
+    socket: S,
     memcached: Memcached,
     output: Vec<u8>,
     served: u64,
@@ -29,9 +29,9 @@ pub struct MemcachedUdp {
     refused: u64,
 }
 
-impl MemcachedUdp {
+impl<S: UdpExchange> MemcachedUdp<S> {
     /// Serves this socket from now on.
-    pub fn new(socket: UdpSocket, memcached: Memcached) -> MemcachedUdp {
+    pub fn new(socket: S, memcached: Memcached) -> MemcachedUdp<S> {
         MemcachedUdp { socket, memcached, output: Vec::new(), served: 0, failed: 0, refused: 0 }
     }
 
@@ -40,7 +40,7 @@ impl MemcachedUdp {
         self.served
     }
 
-    /// Answers that could not be sent, or not in whole; the socket's stack counts the reasons.
+    /// Answers that could not be sent, or not in whole; the stack's own sockets count the reasons.
     pub fn failed(&self) -> u64 {
         self.failed
     }
@@ -74,10 +74,10 @@ impl MemcachedUdp {
     }
 }
 
-impl Service for MemcachedUdp {
-    type Socket = UdpSocket;
+impl<S: UdpExchange> Service for MemcachedUdp<S> {
+    type Socket = S;
 
-    fn socket(&self) -> &UdpSocket {
+    fn socket(&self) -> &S {
         &self.socket
     }
 
@@ -114,7 +114,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use napkin_nic::{Pool, SendError, Transmitter};
-    use napkin_stack::{Address, FrameBuilder, Input, Stack};
+    use napkin_stack::{Address, FrameBuilder, Input, Stack, UdpSocket};
 
     use super::*;
     use crate::memcached::Limits;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     struct Server {
-        service: MemcachedUdp,
+        service: MemcachedUdp<UdpSocket>,
         input: Input,
         wire: Arc<Wire>,
         pool: Pool,

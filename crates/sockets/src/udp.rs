@@ -1,0 +1,183 @@
+//! One thread's share of a UDP port.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use napkin_policy::Ns;
+use napkin_stack::{Exchange, Message, UdpExchange};
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvFlags, SendFlags, SocketFlags, SocketType, bind, getsockname, recvfrom, sendto,
+    socket_with, sockopt,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::Waker;
+use crate::port::family;
+use crate::waits::Waits;
+
+/// Bytes of the longest datagram.
+const LONGEST: usize = 64 * 1_024;
+/// Buffers that are kept for the next datagrams.
+const SPARE: usize = 64;
+
+/// Buffers without a datagram. They are one thread's, so that nobody waits for the lock.
+type Spare = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// A received datagram. Its buffer goes back to its socket when it is dropped.
+#[derive(Debug)]
+pub struct OsDatagram {
+    /// Of a datagram's greatest length.
+    buffer: Vec<u8>,
+    length: usize,
+    from: SocketAddr,
+    port: u16,
+    arrived: Ns,
+    spare: Spare,
+}
+
+impl OsDatagram {
+    /// The peer's address and port.
+    pub fn source(&self) -> SocketAddr {
+        self.from
+    }
+}
+
+impl Message for OsDatagram {
+    fn payload(&self) -> &[u8] {
+        self.buffer.get(..self.length).unwrap_or_default()
+    }
+
+    /// When it was taken out of the socket, on the monotonic clock: what it waited in there is not known.
+    fn arrived(&self) -> Ns {
+        self.arrived
+    }
+
+    fn ports(&self) -> Option<(u16, u16)> {
+        Some((self.from.port(), self.port))
+    }
+}
+
+impl Drop for OsDatagram {
+    fn drop(&mut self) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE {
+            spare.push(std::mem::take(&mut self.buffer));
+        }
+    }
+}
+
+/// One thread's UDP on the operating system's sockets.
+#[derive(Debug)]
+pub struct OsUdp {
+    waits: Waits,
+    socket: OwnedFd,
+    port: u16,
+    spare: Spare,
+}
+
+impl OsUdp {
+    /// Binds an address, which others may bind, too (`SO_REUSEPORT`): the kernel spreads datagrams over
+    /// them by their flows.
+    ///
+    /// # Errors
+    /// As [`OsTcp::listen`](crate::OsTcp::listen).
+    pub fn bind(address: SocketAddr) -> io::Result<OsUdp> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family(address), SocketType::DGRAM, flags, None)?;
+        sockopt::set_socket_reuseport(&socket, true)?;
+        bind(&socket, &address)?;
+        let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
+        let waits = Waits::new()?;
+        waits.watch(&socket, 0, EventFlags::IN)?;
+        Ok(OsUdp { waits, socket, port, spare: Spare::default() })
+    }
+
+    /// The port: the one that the kernel chose, if 0 was given.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Ends its wait, from any thread.
+    pub fn waker(&self) -> Waker {
+        self.waits.waker.clone()
+    }
+
+    /// Waits until a datagram is there, somebody has [woken](Waker::wake) it, or `timeout` is over; says
+    /// whether there is one.
+    ///
+    /// # Errors
+    /// The kernel is older than 5.11 (`ENOSYS`).
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let mut events = Vec::new();
+        self.waits.wait(timeout, &mut events)?;
+        Ok(!events.is_empty())
+    }
+
+    fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {
+        loop {
+            match sendto(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Exchange for OsUdp {
+    type Message = OsDatagram;
+    type Error = io::Error;
+
+    fn try_recv(&self) -> Option<OsDatagram> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut buffer = spare.unwrap_or_else(|| vec![0; LONGEST]);
+        loop {
+            match recvfrom(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((_, length, from)) => {
+                    // Of another family none comes.
+                    let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+                    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                    let arrived = clock_gettime(ClockId::Monotonic);
+                    let arrived = Duration::try_from(arrived).unwrap_or_default().as_nanos();
+                    return Some(OsDatagram {
+                        buffer,
+                        length,
+                        from: from.unwrap_or(unknown),
+                        port: self.port,
+                        arrived: Ns::try_from(arrived).unwrap_or(Ns::MAX),
+                        spare: Arc::clone(&self.spare),
+                    });
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => {
+                    self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn echo(&self, message: OsDatagram, _: Ns) -> io::Result<()> {
+        self.send(message.payload(), message.from)
+    }
+
+    fn reply(&self, message: OsDatagram, payload: &[u8], _: Ns) -> io::Result<()> {
+        self.send(payload, message.from)
+    }
+}
+
+impl UdpExchange for OsUdp {
+    fn reply_each(
+        &self,
+        message: OsDatagram,
+        payloads: impl IntoIterator<Item = impl AsRef<[u8]>>,
+        _: Ns,
+    ) -> io::Result<()> {
+        payloads.into_iter().try_for_each(|payload| self.send(payload.as_ref(), message.from))
+    }
+}
