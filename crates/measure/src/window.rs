@@ -36,8 +36,25 @@ pub struct WindowUsage {
     pub threads: Vec<ThreadUsage>,
     /// The CPUs' own times, steal among them.
     pub cpus: CpuTimes,
+    /// How many CPUs these are of.
+    pub of_cpus: u64,
     /// What is missing from these figures, and why.
     pub notes: Vec<String>,
+}
+
+impl WindowUsage {
+    /// CPU time that the traffic took: of these threads, and of the CPUs' interrupts and softirqs.
+    ///
+    /// The kernel measures how long a CPU is idle, so that what it is not is known to a tick (10 ms),
+    /// other programs' time among it. Its interrupts and softirqs it samples, and charges them to
+    /// the thread that they interrupt as well. So of the two sums, which are both too large, the smaller.
+    pub fn busy_ns(&self) -> u64 {
+        let cpus = self.wall_ns.saturating_mul(self.of_cpus);
+        let not_idle = cpus.saturating_sub(self.cpus.all_idle_ns());
+        let not_idle = not_idle.saturating_sub(self.cpus.steal_ns);
+        let interrupts = self.cpus.irq_ns.saturating_add(self.cpus.softirq_ns);
+        not_idle.min(self.totals.cpu_ns.saturating_add(interrupts))
+    }
 }
 
 impl CpuWindow {
@@ -127,7 +144,8 @@ impl CpuWindow {
             run_delay_ns: totals.run_delay_ns.unwrap_or(0),
             steal_ns: cpus.steal_ns,
         });
-        Ok(WindowUsage { wall_ns, split, totals, threads, cpus, notes })
+        let of_cpus = self.cpus.len() as u64;
+        Ok(WindowUsage { wall_ns, split, totals, threads, cpus, of_cpus, notes })
     }
 }
 
@@ -169,6 +187,28 @@ mod tests {
         let mut window = CpuWindow::new(meter, vec![0]).unwrap();
         let usage = window.end_of(|tid| tid == own, |threads| threads.len() as u64).unwrap();
         assert_eq!(usage.threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(), [own]);
+    }
+
+    #[test]
+    fn the_traffic_s_time_is_what_is_not_idle_and_no_more_than_its_threads_and_interrupts() {
+        let usage = |threads_ms: u64, idle_ms: u64| {
+            let meter = ThreadMeter::of_self(|_, _| false).unwrap();
+            let mut usage = CpuWindow::new(meter, vec![0]).unwrap().end(0).unwrap();
+            usage.wall_ns = 1_000_000_000;
+            usage.totals.cpu_ns = threads_ms * 1_000_000;
+            usage.cpus = CpuTimes {
+                idle_ns: idle_ms * 1_000_000,
+                softirq_ns: 100_000_000,
+                steal_ns: 50_000_000,
+                ..CpuTimes::default()
+            };
+            usage.busy_ns() / 1_000_000
+        };
+        // Half of the softirqs came while a thread ran, and are in its time.
+        assert_eq!(usage(300, 600), 350);
+        // Another program ran for 300 ms.
+        assert_eq!(usage(300, 250), 400);
+        assert_eq!(usage(0, 1_000), 0, "steal and ticks may add up to more than there was");
     }
 
     #[test]

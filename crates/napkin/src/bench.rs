@@ -71,6 +71,7 @@ Examples:
   napkin bench tcp-rr --world engine --policy base,threaded
   napkin bench memcached --world engine,machine --policy base,suspend20 --load 20k,max
   napkin bench ssd --world engine,machine --load 64K:2800 --cpus 0-3 --queues 3
+  sudo napkin bench memcached --world engine --server napkin,kernel,memcached --load 20k,max
   sudo napkin bench memcached --world linux --policy base,defer20,suspend20 --load 20k,max";
 
 /// What to run, and how.

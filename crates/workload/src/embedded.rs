@@ -1,8 +1,8 @@
-//! A TCP service on the engine, and its client at the other end of a cable.
+//! A TCP service on the engine, and its client at the other end of a wire.
 //!
 //! The queues, whoever polls them, and the program's threads share the serving CPUs, of which there is one
-//! unless there are several queues. The client has another CPU, where it polls its end of the cable by
-//! itself and is no part of the figures.
+//! unless there are several queues. The client has another CPU, where it polls its end of a cable by
+//! itself, or its sockets behind a TAP device, and is no part of the figures.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -10,29 +10,26 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use napkin_client::{Client, ClientFigures, ClientWait, Config, Host, Load};
+use napkin_client::{ClientFigures, ClientWait, Config, Load};
 use napkin_core::CpuId;
 use napkin_engine::{ApplicationWait, Class, Placement as Place, Relay, sched};
-use napkin_nic::{EndConfig, PacketQueue, Pool, cable};
+use napkin_nic::PacketQueue;
 use napkin_os::sched::CpuList;
 use napkin_service::{Pump, StreamService};
 use napkin_stack::{TcpLimits, TcpWorker};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
 
+use crate::beside::busy;
 use crate::error::BenchError;
 use crate::live::Trial;
 use crate::options::{Options, Placement};
-use crate::serving::{PEER, Serving, US, Window};
+use crate::server::{Server, Servers, Wire};
+use crate::serving::{Serving, US, Window};
+use crate::wire::lay;
 use napkin_measure::report::Figures;
 
 /// Where the service listens.
-const PORT: u16 = 11_211;
-
-/// Frames of each ring: more than a thousand connections have on their way.
-const RING: usize = 4_096;
-
-/// Buffers for each queue of an end: a ring, a receive buffer, and what is in hand.
-const BUFFERS: usize = 3 * RING;
+pub(crate) const PORT: u16 = 11_211;
 
 /// What a run takes beside its warm-up and its window.
 pub(crate) const OVERHEAD: Duration = Duration::from_millis(300);
@@ -76,26 +73,17 @@ pub(crate) fn run<S>(
     trial: Trial<'_>,
     threads: impl Into<Threads<S>>,
     config: &Config,
+    wire: Wire,
 ) -> Result<(Figures, ClientFigures), BenchError>
 where
     S: StreamService + Send + 'static,
     S::Connection: Send,
 {
-    let queues = trial.options.queues;
-    let end = |queues: u16| EndConfig {
-        queues,
-        ring: RING,
-        pool: Pool::new(BUFFERS * usize::from(queues)),
-    };
-    let (here, there) = cable(end(queues), end(1))?;
-    let of_queues: Vec<_> = here.iter().map(PacketQueue::counters).collect();
+    let (queues, mut end) = lay(wire, trial.options)?;
+    let of_queues: Vec<_> = queues.iter().map(|it| it.counters()).collect();
     let received = || of_queues.iter().map(|it| it.read().rx_packets).collect::<Vec<u64>>();
-    let here = here.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>).collect();
-    let served = Served::start(trial, here, threads.into())?;
-    let wire = there.first().map(PacketQueue::counters);
-    let queue = there.into_iter().next().ok_or(BenchError::Panicked)?;
-    let host = Host { queue: Box::new(queue), address: PEER };
-    let mut client = Client::embedded(config, host)?;
+    let served = Served::start(trial, queues, threads.into())?;
+    let mut client = end.client(config)?;
     trial.warm_up(Duration::ZERO)?;
     let Some(serving) = &served.serving else { return Err(BenchError::Panicked) };
     let window = Window::begin(serving, &trial.options.serving())?;
@@ -104,14 +92,15 @@ where
     trial.window()?;
     let told = client.end_window()?;
     let by_queue: Vec<u64> = received().iter().zip(before).map(|(now, it)| now - it).collect();
-    let mut figures = window.end(0)?;
+    let (mut figures, usage) = window.end_with_usage(0)?;
     client.stop()?;
+    figures.extra.insert("client_tx_dropped".to_owned(), end.refused().into());
     served.stop()?;
-    // A frame that the cable did not take is sent again, much later.
-    let refused = wire.map_or(0, |counters| counters.read().tx_dropped);
-    figures.extra.insert("client_tx_dropped".to_owned(), refused.into());
     figures.extra.insert("packets_by_queue".to_owned(), by_queue.into());
     answered(&mut figures, &told);
+    if wire == Wire::Tap {
+        busy(&mut figures, &usage, trial.options.placement());
+    }
     Ok((figures, told))
 }
 
@@ -132,12 +121,34 @@ pub(crate) fn answered(figures: &mut Figures, told: &ClientFigures) {
 }
 
 /// What a reader should know about such figures.
-pub(crate) fn notes(options: &Options) -> Vec<String> {
-    let mut notes = vec![
-        "the client is napkin's own, at the other end of a cable in memory: what a wire, a card and a \
-         kernel's stack on the client would take is not in the latency"
-            .to_owned(),
-    ];
+pub(crate) fn notes(options: &Options, servers: &Servers) -> Vec<String> {
+    let mut notes = match servers.wire {
+        Wire::Cable => vec![
+            "the client is napkin's own, at the other end of a cable in memory: what a wire, a card and \
+             a kernel's stack on the client would take is not in the latency"
+                .to_owned(),
+        ],
+        Wire::Tap => vec![
+            "the client has the operating system's sockets, in a network namespace and on a CPU of its \
+             own, where its kernel receives, too (RPS); cpu/req is the serving CPUs' time, in threads, \
+             interrupts and softirqs, polls that found nothing among them"
+                .to_owned(),
+        ],
+    };
+    if servers.wire == Wire::Tap && servers.servers.contains(&Server::Napkin) {
+        notes.push(
+            "napkin is behind a TAP device: a system call and a copy for each frame that comes or goes, \
+             and no offloads"
+                .to_owned(),
+        );
+    }
+    if servers.several() {
+        notes.push(
+            "the other servers are behind a veth, to which the kernel leaves checksums as to a card; they \
+             run as the kernel delivers by itself (its other policies: --world linux)"
+                .to_owned(),
+        );
+    }
     let cpus = options.serving().len();
     if usize::from(options.queues) > cpus {
         notes.push(format!(

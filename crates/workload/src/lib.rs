@@ -10,6 +10,7 @@
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
+mod beside;
 mod embedded;
 pub mod error;
 pub mod flood_ping;
@@ -25,6 +26,7 @@ pub mod partial;
 mod ping;
 mod rate;
 pub mod run;
+pub mod server;
 pub mod serving;
 pub mod setting;
 pub mod short;
@@ -33,6 +35,7 @@ pub mod sweep;
 pub mod tcp_rr;
 mod told;
 pub mod udp_sink;
+mod wire;
 pub mod workload;
 mod world;
 pub mod xsk_rr;
@@ -44,6 +47,7 @@ pub use live::Live;
 pub use options::Options;
 pub use partial::{Partial, PartialError};
 pub use run::{resumable, run};
+pub use server::{Server, Wire};
 pub use setting::{Given, Setting};
 pub use workload::Workload;
 pub use world::World;

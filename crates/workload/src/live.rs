@@ -6,16 +6,28 @@
 use std::time::Duration;
 
 use napkin_measure::report::{Column, Figures, Report};
-use napkin_policy::Policy;
+use napkin_policy::{NamedPolicy, Policy};
 use serde_json::{Map, Value};
 
 use crate::error::BenchError;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::options::Options;
+use crate::server::Server;
+
+/// One of what is compared: a policy, and who serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// Who serves; `None` where it is said by the workload.
+    pub server: Option<Server>,
+    /// Under which policy, by the name that its rows have.
+    pub policy: NamedPolicy,
+}
 
 /// One run: a policy under a load, once.
 #[derive(Debug, Clone, Copy)]
 pub struct Trial<'a> {
+    /// Who serves, where several are compared.
+    pub server: Option<Server>,
     /// What is compared with the other policies.
     pub policy: &'a Policy,
     /// What is common to all runs.
@@ -59,6 +71,12 @@ pub trait Live {
 
     /// A load in the workload's own terms, for the report.
     fn load(&self, index: usize) -> Map<String, Value>;
+
+    /// What is compared, under each of these policies.
+    fn subjects(&self, policies: &[NamedPolicy]) -> Vec<Subject> {
+        let of = |policy: &NamedPolicy| Subject { server: None, policy: policy.clone() };
+        policies.iter().map(of).collect()
+    }
 
     /// Runs a policy under a load.
     ///

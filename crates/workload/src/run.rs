@@ -5,13 +5,12 @@ use std::time::Duration;
 use napkin_measure::report::{Progress, Repetition, Report, Row, ties};
 use napkin_measure::{Host, Plan, conclusion};
 use napkin_os::procfs::CpuTimes;
-use napkin_policy::NamedPolicy;
 use serde_json::{Map, Value, json};
 
 use crate::error::{BenchError, Stopped};
 use crate::interrupt::Interrupt;
 use crate::list::rule;
-use crate::live::{Live, Trial};
+use crate::live::{Live, Subject, Trial};
 use crate::options::{Options, Placement};
 use crate::partial::Partial;
 
@@ -31,7 +30,7 @@ pub fn run(workload: &dyn Live, options: &Options) -> Result<Report, Stopped> {
 /// In which order a run measures.
 fn order(workload: &dyn Live, options: &Options) -> Plan {
     Plan {
-        subjects: options.policies.len(),
+        subjects: workload.subjects(&options.policies).len(),
         groups: workload.loads(),
         repetitions: options.repetitions,
         seed: options.seed,
@@ -48,7 +47,8 @@ pub fn size(workload: &dyn Live, options: &Options) -> (u64, Duration) {
 /// All that a run's figures depend on: a run that goes on must have the same.
 pub fn plan(workload: &dyn Live, options: &Options) -> Value {
     let Placement { queue, other, poller } = options.placement();
-    let policies = options.policies.iter();
+    let subjects = workload.subjects(&options.policies);
+    let policies = subjects.iter().map(|it| &it.policy);
     json!({
         "workload": workload.name(),
         "world": workload.world(),
@@ -80,7 +80,8 @@ pub fn resumable(
     partial: &mut Partial,
 ) -> Result<Report, Stopped> {
     options.check()?;
-    let policies = options.policies.len();
+    let subjects = workload.subjects(&options.policies);
+    let policies = subjects.len();
     let plan = order(workload, options);
     let steps = plan.len() as u64;
     let mut progress =
@@ -97,7 +98,7 @@ pub fn resumable(
     for (number, step) in plan.steps().enumerate() {
         // Loads outside, policies inside: those that are compared run next to each other.
         let (load, place) = (step.subject / policies, step.subject % policies);
-        let policy = &options.policies[place];
+        let Subject { server, policy } = &subjects[place];
         let number = number as u64;
         if let Some(figures) = partial.found(workload.name(), number) {
             progress.past();
@@ -111,7 +112,7 @@ pub fn resumable(
         }
         progress.step(&format!("{} {policy} {}", workload.name(), describe(&workload.load(load))));
         let seed = options.seed.wrapping_mul(1_000_003).wrapping_add(step.repetition as u64);
-        let trial = Trial { policy: &policy.policy, options, seed, interrupt };
+        let trial = Trial { server: *server, policy: &policy.policy, options, seed, interrupt };
         let asked = interrupt.check().map_err(BenchError::from);
         match asked.and_then(|()| workload.run(load, trial)) {
             Ok(figures) => {
@@ -137,7 +138,7 @@ pub fn resumable(
         host.note_steal(now.since(times));
     }
     let mut notes = workload.notes(options);
-    notes.extend(options.policies.iter().filter_map(NamedPolicy::note));
+    notes.extend(subjects.iter().filter_map(|it| it.policy.note()));
     if options.placement().shared() {
         notes
             .push("only one CPU is usable: what should run beside the queue shares its CPU".into());
@@ -159,8 +160,9 @@ pub fn resumable(
     let rows = repetitions.into_iter().enumerate().filter_map(|(subject, repetitions)| {
         let (load, place) = (subject / policies, subject % policies);
         let why = refused[place].iter().filter(|_| repetitions.is_empty()).cloned().collect();
-        let policy = &options.policies[place];
-        let row = Row::of(policy, workload.load(load), repetitions, why);
+        let Subject { server, policy } = &subjects[place];
+        let mut row = Row::of(policy, workload.load(load), repetitions, why);
+        row.server = server.map(|it| it.name().to_owned());
         // After a failure: what there is.
         (!row.repetitions.is_empty() || !row.notes.is_empty()).then_some(row)
     });
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
     use crate::interrupt::Interrupted;
     use napkin_measure::report::{Column, Figures, column};
-    use napkin_policy::Policy;
+    use napkin_policy::{NamedPolicy, Policy};
 
     /// What a run under a policy comes to.
     type Outcome = fn(&Policy) -> Result<Figures, BenchError>;

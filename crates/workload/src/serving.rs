@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::error::BenchError;
 use crate::options::{Options, Placement};
 use napkin_measure::report::Figures;
-use napkin_measure::{EngineTotals, EngineWindow, Interruption};
+use napkin_measure::{EngineTotals, EngineWindow, Interruption, WindowUsage};
 
 /// The name of the device under test.
 pub const DEVICE: &str = "bench0";
@@ -130,6 +130,14 @@ impl<'a> Window<'a> {
     /// # Errors
     /// If `/proc` cannot be read.
     pub fn end(self, looking: u64) -> Result<Figures, BenchError> {
+        self.end_with_usage(looking).map(|(figures, _)| figures)
+    }
+
+    /// The same, with what the window used.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub(crate) fn end_with_usage(self, looking: u64) -> Result<(Figures, WindowUsage), BenchError> {
         let engine = &self.serving.engine;
         let usage = self.threads.end(engine, looking).map_err(BenchError::Proc)?;
         let EngineTotals { counts, queues, drops, squeezes } =
@@ -138,7 +146,7 @@ impl<'a> Window<'a> {
         let holds = engine.napis().iter().all(|napi| napi.settings.hold > 0);
         let mut extra = extras(&counts, &queues, squeezes, holds);
         extra.insert("serving_cpus".into(), self.cpus.into());
-        Ok(Figures {
+        let figures = Figures {
             window_ns: Some(usage.wall_ns),
             cpu: usage.split,
             // The device counts those that were acknowledged: those that won the instance.
@@ -154,7 +162,8 @@ impl<'a> Window<'a> {
             wakeups: Some(usage.totals.wakeups),
             extra,
             ..Figures::default()
-        })
+        };
+        Ok((figures, usage))
     }
 }
 

@@ -11,11 +11,12 @@ use napkin_policy::NamedPolicy;
 use napkin_testing::{needs, needs_program, test};
 use napkin_workload::flood_ping::engine::{Client, FloodPing};
 use napkin_workload::memcached::engine::Memcached;
+use napkin_workload::server::Servers;
 use napkin_workload::ssd::engine::{Load as Operations, Ssd};
 use napkin_workload::tcp_rr::engine::TcpRr;
 use napkin_workload::udp_sink::engine::{Offered, UdpSink, Waits};
 use napkin_workload::xsk_rr::engine::{PACES, XskRr};
-use napkin_workload::{Live, Options, run};
+use napkin_workload::{Live, Options, Server, Wire, run};
 
 /// All of them use the same CPUs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -192,7 +193,8 @@ napkin_testing::main!();
 
 #[test]
 fn a_thousand_connections_are_answered_under_every_owner_of_a_poll() {
-    let workload = TcpRr { bytes: vec![1, 5_000], flows: 1_000, threads: Some(2) };
+    let workload =
+        TcpRr { bytes: vec![1, 5_000], flows: 1_000, threads: Some(2), ..TcpRr::default() };
     let policies = ["base", "threaded", "workqueue", "threaded-busy-poll", "suspend20"];
     let report = answered(1, &workload, &policies);
     assert_eq!(report.rows.len(), 10);
@@ -213,7 +215,8 @@ fn a_thousand_connections_are_answered_under_every_owner_of_a_poll() {
 #[test]
 fn a_memcached_finds_every_record_and_answers_what_is_due() {
     let open = Load::Open { per_second: 2_000.0 };
-    let workload = Memcached { loads: vec![open, Load::Closed], connections: 20 };
+    let workload =
+        Memcached { loads: vec![open, Load::Closed], connections: 20, ..Memcached::default() };
     let report = answered(1, &workload, &["base", "fullbusy", "suspend20"]);
     let columns = workload.columns();
     assert!(columns.iter().any(|it| it.name == "p90"));
@@ -240,14 +243,15 @@ fn with_several_queues_each_has_its_connections_and_a_thread_for_them() {
     // A thread that was given a segment of another's connection would answer with a reset, which ends the
     // client: with one a queue, and with others that share all queues' connections.
     for threads in [Some(3), None] {
-        let workload = TcpRr { bytes: vec![1], flows: 1_000, threads };
+        let workload = TcpRr { bytes: vec![1], flows: 1_000, threads, ..TcpRr::default() };
         for row in answered(3, &workload, &policies[..2]).rows {
             assert!(row.figures.packets.expect("counted") > 0, "{row:?}");
             assert_eq!(by_queue(&row).len(), 3, "{row:?}");
             assert_eq!(extra(&row, "threads"), threads.unwrap_or(21) as u64);
         }
     }
-    let memcached = Memcached { loads: vec![Load::Closed], connections: 100 };
+    let memcached =
+        Memcached { loads: vec![Load::Closed], connections: 100, ..Memcached::default() };
     for row in answered(2, &memcached, &policies).rows {
         assert!(extra(&row, "gets") > 0 && extra(&row, "misses") == 0, "one store: {row:?}");
         // Where the host gave it some time: of a hundred connections no queue has none.
@@ -282,4 +286,50 @@ fn a_remote_disk_reads_and_writes_what_is_due_in_any_size() {
         let application = polls(3, "polls_application") + polls(3, "empty_polls_application");
         assert!(application > 0, "{:?}", report.rows[3]);
     }
+}
+
+/// Ignores the test unless this process may make namespaces and TAP devices.
+fn needs_a_wire() {
+    for right in [Right::SysAdmin, Right::NetAdmin] {
+        needs(right.held(), right);
+    }
+    needs(std::path::Path::new("/dev/net/tun").exists(), "/dev/net/tun");
+}
+
+#[test]
+fn napkin_the_kernel_and_memcached_are_asked_by_the_same_client_in_one_run() {
+    needs_a_wire();
+    needs_program("memcached");
+    let servers = vec![Server::Napkin, Server::Kernel, Server::Memcached];
+    let workload = Memcached {
+        loads: vec![Load::Closed],
+        connections: 20,
+        servers: Servers { servers, wire: Wire::Tap },
+    };
+    let report = answered(1, &workload, &["base", "suspend20"]);
+    let names: Vec<_> = report.rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["napkin/base", "napkin/suspend20", "kernel/base", "memcached/base"]);
+    for row in &report.rows {
+        let (server, policy) = row.name.split_once('/').expect("both");
+        assert_eq!((row.server.as_deref(), row.policy.as_str()), (Some(server), policy));
+        assert!(extra(row, "gets") > 0 && extra(row, "misses") == 0, "{row:?}");
+        assert_eq!(row.figures.extra["client_errors"], serde_json::json!({}), "{row:?}");
+        // Only the engine knows what it ran for.
+        assert_eq!(row.figures.cpu.is_some(), server == "napkin", "{row:?}");
+        let own_cpu = !Options::default().placement().shared();
+        assert_eq!(extra(row, "cpu_ns_per_request") > 0, own_cpu, "{row:?}");
+    }
+    let json = serde_json::to_value(&report).expect("it is JSON");
+    assert_eq!(json["rows"][3]["server"], "memcached");
+}
+
+#[test]
+fn a_thousand_connections_are_answered_over_tap_and_by_threads_that_share_a_port() {
+    needs_a_wire();
+    let servers = Servers { servers: vec![Server::Napkin, Server::Kernel], wire: Wire::Tap };
+    let workload = TcpRr { threads: Some(2), servers, ..TcpRr::default() };
+    let report = answered(2, &workload, &["threaded"]);
+    let names: Vec<_> = report.rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["napkin/threaded", "kernel/base"]);
+    assert!(extra(&report.rows[0], "polls_thread") > 0, "{:?}", report.rows[0]);
 }

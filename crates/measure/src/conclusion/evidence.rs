@@ -53,12 +53,13 @@ pub(super) const P50: Figure = Figure {
     show: time,
 };
 
-/// The share of the serving CPUs that ran, usefully or not.
+/// The share of the serving CPUs that ran, usefully or not; with the kernel's own part, where that is
+/// known.
 pub(super) const CPU: Figure = Figure {
     name: "CPU",
     get: |figures| {
-        let kernel = || figures.extra.get("server_busy")?.as_f64();
-        figures.cpu.map(|cpu| cpu.busy()).or_else(kernel)
+        let kernel = figures.extra.get("server_busy").and_then(Value::as_f64);
+        kernel.or(figures.cpu.map(|cpu| cpu.busy()))
     },
     bears: 0.1,
     show: percent,
@@ -141,6 +142,11 @@ impl<'a> Witness<'a> {
     pub(super) fn is_reference(&self) -> bool {
         let policy = self.row.policy.as_str();
         ["base", "base-6.4", "interrupts"].contains(&policy)
+    }
+
+    /// Whether it is known who served, and it was not napkin.
+    fn is_another_server(&self) -> bool {
+        self.row.server.as_deref().is_some_and(|server| server != "napkin")
     }
 
     pub(super) fn interrupted(&self) -> Option<f64> {
@@ -253,9 +259,11 @@ impl<'a> Group<'a> {
         self.load.as_ref().map(|load| format!(" at {load}")).unwrap_or_default()
     }
 
-    /// What others are compared with: what Linux does without being told, or the first.
+    /// What others are compared with: what Linux does without being told, or the first. Of several
+    /// servers the last that is not napkin: a program of others, if there is one.
     pub(super) fn reference(&self) -> Option<Witness<'a>> {
-        self.rows.iter().find(|row| row.is_reference()).or(self.rows.first()).copied()
+        let linux = self.rows.iter().rfind(|row| row.is_reference() && row.is_another_server());
+        linux.or(self.rows.iter().find(|row| row.is_reference())).or(self.rows.first()).copied()
     }
 
     /// What is offered a second under this load; `None` in a closed loop.

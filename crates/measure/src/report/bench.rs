@@ -62,7 +62,7 @@ fn section(heading: &str, shows: &str, columns: &[&Column], report: &Report) -> 
     }
     out.push_str(&table(columns, report));
     let mut notes: Vec<String> = report.notes.clone();
-    for row in report.rows.iter().filter(|row| row.name != row.policy) {
+    for row in report.rows.iter().filter(|row| !row.says_its_policy()) {
         notes.push(format!("{}: {}", row.name, row.policy));
     }
     for row in &report.rows {

@@ -73,6 +73,7 @@ columns! {
     ACHIEVED: "achieved", "achieved_per_s", Rate, "replies, answers or received datagrams a second";
     P50: "p50", "latency_ns.p50", Time, "median latency, from the time at which it was meant to be sent; > is a bound, as requests had no answer; grows: less than 99 % were answered, by more than chance, and it lasts as long as the run lets it";
     P99: "p99", "latency_ns.p99", Time, "latency that 99 % do not exceed [least..most of the repetitions]; = overlaps the best row's";
+    CPU_PER_REQUEST: "cpu/req", "cpu_ns_per_request", Time, "the serving CPU's time for a request: threads, interrupts and softirqs, polls that found nothing among them";
     WORK: "work", "cpu.work", Share, "of the serving CPUs' time: ran, and found something to do";
     POLL: "poll", "cpu.poll", Share, "of the same: ran, in polls that found nothing";
     UNANSWERED: "unanswered", "unanswered", Count, "due in the window and not answered (received) in it: waiting, never sent, or lost";

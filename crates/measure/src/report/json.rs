@@ -45,6 +45,10 @@ pub struct Report {
 pub struct Row {
     /// What the row is called: the name that the policy was given, or the policy's text.
     pub name: String,
+    /// Who served, where several are compared: `napkin`, `kernel` or `memcached`. The row's name then
+    /// begins with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     /// The policy, in its text form or by its preset's name.
     pub policy: String,
     /// The load, in the workload's own terms.
@@ -63,6 +67,16 @@ pub struct Row {
     pub notes: Vec<String>,
     /// Each repetition as it was.
     pub repetitions: Vec<Repetition>,
+}
+
+impl Row {
+    /// Whether its name is the policy's text, but for the server before it: then nothing is left to say of
+    /// what it stands for.
+    pub(super) fn says_its_policy(&self) -> bool {
+        let server = self.server.as_deref();
+        let own = server.and_then(|server| self.name.strip_prefix(server)?.strip_prefix('/'));
+        own.unwrap_or(&self.name) == self.policy
+    }
 }
 
 /// One run of one policy under one load.

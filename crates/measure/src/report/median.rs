@@ -48,7 +48,8 @@ impl Row {
         notes.extend(without_an_answer(&figures));
         let name = policy.clone();
         let p99_overlaps_best = false;
-        Row { name, policy, load, figures, spread, p99_overlaps_best, notes, repetitions }
+        let server = None;
+        Row { name, server, policy, load, figures, spread, p99_overlaps_best, notes, repetitions }
     }
 }
 
@@ -85,13 +86,14 @@ fn combine(all: &[&Figures]) -> Figures {
 
 fn spreads(all: &[&Figures]) -> BTreeMap<String, Spread> {
     type Get = fn(&Figures) -> Option<f64>;
-    let main: [(&str, Get); 6] = [
+    let main: [(&str, Get); 7] = [
         ("achieved_per_s", |f| f.achieved_per_s),
         ("latency_mean_ns", |f| f.latency_ns.map(|l| l.mean)),
         ("latency_p50_ns", |f| f.latency_ns?.at.p50.map(|ns| ns as f64)),
         ("latency_p99_ns", |f| f.latency_ns?.at.p99.map(|ns| ns as f64)),
         ("latency_p999_ns", |f| f.latency_ns?.at.p999.map(|ns| ns as f64)),
         ("cpu_busy", |f| f.cpu.map(|c| c.busy())),
+        ("cpu_ns_per_request", |f| f.extra.get("cpu_ns_per_request")?.as_f64()),
     ];
     let spread = |get: Get| Spread::of(all.iter().filter_map(|f| get(f)));
     main.into_iter().filter_map(|(name, get)| Some((name.to_owned(), spread(get)?))).collect()

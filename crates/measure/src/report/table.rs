@@ -36,8 +36,8 @@ impl Shown {
         let rows = rows.iter().map(|row| {
             // Numbers, strings, lists and maps with names: nothing in there can fail.
             let mut shown = serde_json::to_value(row).unwrap_or_default();
-            let meaning = match row.name == row.policy {
-                true => row.policy.clone(),
+            let meaning = match row.says_its_policy() {
+                true => row.name.clone(),
                 false => format!("{} = {}", row.name, row.policy),
             };
             if row.name.chars().count() > width / POLICY_PART {
@@ -49,7 +49,7 @@ impl Shown {
                     sign
                 });
                 shown[POLICY.field] = sign.into();
-            } else if row.name != row.policy && !legend.iter().any(|(name, _)| *name == row.name) {
+            } else if !row.says_its_policy() && !legend.iter().any(|(name, _)| *name == row.name) {
                 legend.push((row.name.clone(), row.policy.clone()));
             }
             shown

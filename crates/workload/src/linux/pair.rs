@@ -18,7 +18,7 @@ use crate::error::BenchError;
 pub const DEVICE: &str = "nk-server";
 
 /// The client's device.
-const PEER: &str = "nk-client";
+pub const CLIENT_DEVICE: &str = "nk-client";
 
 /// The server's address.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
@@ -48,7 +48,7 @@ impl Pair {
         let client = Namespace::new().map_err(failed)?;
         let veth = VethConfig {
             name: DEVICE,
-            peer: PEER,
+            peer: CLIENT_DEVICE,
             peer_namespace: Some(client.as_fd()),
             rx_queues: 1,
             tx_queues: 1,
@@ -58,7 +58,7 @@ impl Pair {
             set_up(DEVICE, SERVER)
         });
         made.map_err(failed)??;
-        client.run(|| set_up(PEER, CLIENT)).map_err(failed)??;
+        client.run(|| set_up(CLIENT_DEVICE, CLIENT)).map_err(failed)??;
         Ok(Pair { server, client })
     }
 }
@@ -74,4 +74,42 @@ fn set_up(ifname: &str, address: Ipv4Addr) -> Result<(), BenchError> {
     ethtool.set_features(ifname, &offloads).map_err(failed)?;
     route.add_address(link.ifindex, address, PREFIX).map_err(failed)?;
     route.set_up(link.ifindex).map_err(failed)
+}
+
+/// Has what a device of the calling thread's namespace receives processed on these CPUs, by its flows (RPS),
+/// whoever's CPU it came from.
+///
+/// # Errors
+/// If the kernel has no RPS (`CONFIG_RPS`), or may not be told.
+pub fn receive_on(ifname: &str, cpus: &[usize]) -> Result<(), BenchError> {
+    let folder = format!("/sys/class/net/{ifname}/queues");
+    let refused = |error| failed(format!("{ifname} cannot receive on a CPU of its own: {error}"));
+    for queue in std::fs::read_dir(&folder).map_err(refused)? {
+        let queue = queue.map_err(refused)?;
+        if queue.file_name().to_string_lossy().starts_with("rx-") {
+            std::fs::write(queue.path().join("rps_cpus"), mask(cpus)).map_err(refused)?;
+        }
+    }
+    Ok(())
+}
+
+/// CPUs in the kernel's form of a set: words of 32 bits in hexadecimal, the highest first.
+fn mask(cpus: &[usize]) -> String {
+    let words = cpus.iter().max().map_or(1, |most| most / 32 + 1);
+    let word = |number: usize| {
+        let of_it = cpus.iter().filter(|cpu| **cpu / 32 == number);
+        format!("{:08x}", of_it.fold(0u32, |word, cpu| word | 1 << (cpu % 32)))
+    };
+    (0..words).rev().map(word).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_has_words_of_32_cpus() {
+        let masks = [&[0][..], &[5, 0], &[33, 1]].map(mask);
+        assert_eq!(masks, ["00000001", "00000021", "00000002,00000002"]);
+    }
 }

@@ -1,40 +1,50 @@
 //! `memcached` (2024) on the engine: napkin's own memcached, and a client that asks as mutilate does.
+//! Beside it the same on the operating system's sockets, and Debian's memcached there.
 //!
 //! One worker on the CPU of its queue, as each has in the document. The store is filled before the first
-//! connection is made.
+//! connection of the client's is made.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use napkin_client::{Config, Load, Records};
+use napkin_client::{ClientFigures, Config, Load, Records, populate};
+use napkin_os::meter::ThreadMeter;
+use napkin_policy::NamedPolicy;
 use napkin_service::memcached::{Limits, Memcached as Service};
 use napkin_service::{Served, StreamService};
 use napkin_stack::Flow;
 use serde_json::{Map, Value, json};
 
+use super::program::Program;
+use crate::beside;
 use crate::embedded::{self, OVERHEAD};
 use crate::error::BenchError;
-use crate::live::{Live, Trial};
+use crate::linux::failed;
+use crate::live::{Live, Subject, Trial};
 use crate::options::Options;
+use crate::server::{Server, Servers, Wire};
 use crate::told;
 use napkin_measure::report::{Column, Figures, Report, column};
 
 /// Either end of what stores before there are connections.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1);
 
-/// memcached on the engine, asked over a cable.
+/// memcached on the engine, or beside it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Memcached {
     /// What is asked of it, each a load.
     pub loads: Vec<Load>,
     /// The client's connections.
     pub connections: usize,
+    /// Who serves, and the engine's wire.
+    pub servers: Servers,
 }
 
 impl Default for Memcached {
     fn default() -> Self {
         let open = |per_second| Load::Open { per_second };
-        Memcached { loads: vec![open(20_000.0), open(60_000.0), Load::Closed], connections: 32 }
+        let loads = vec![open(20_000.0), open(60_000.0), Load::Closed];
+        Memcached { loads, connections: 32, servers: Servers::default() }
     }
 }
 
@@ -62,6 +72,24 @@ fn filled(config: &Config) -> Result<Service, BenchError> {
     Ok(service)
 }
 
+/// Runs Debian's memcached and the client, and measures a window.
+fn program(trial: Trial<'_>, config: &Config) -> Result<(Figures, ClientFigures), BenchError> {
+    let Trial { interrupt, options, .. } = trial;
+    let (pair, config) = (beside::pair(options)?, beside::config(config));
+    let cpus = options.serving();
+    let start = || Program::start(&cpus, options.queues, config.connections, interrupt);
+    let mut server = pair.server.run(start).map_err(failed)??;
+    let filled = pair.client.run(|| {
+        server.listening(interrupt)?;
+        populate(&config).map_err(BenchError::from)
+    });
+    filled.map_err(failed)??;
+    let meter = ThreadMeter::of_process(server.id()).map_err(BenchError::Proc)?;
+    let told = beside::measure(trial, &pair, &config, meter, &[server.id()])?;
+    server.still_there()?;
+    Ok(told)
+}
+
 impl Live for Memcached {
     fn name(&self) -> &'static str {
         "memcached"
@@ -87,11 +115,19 @@ impl Live for Memcached {
         let load = self.loads[index];
         let config = embedded::client(self.connections, load, trial.options, trial.seed);
         // One worker a queue, on one store.
-        let services = vec![filled(&config)?; trial.options.queues.into()];
-        let (mut figures, told) = embedded::run(trial, services, &config)?;
+        let services = || Ok::<_, BenchError>(vec![filled(&config)?; trial.options.queues.into()]);
+        let (mut figures, told) = match trial.server.unwrap_or(Server::Napkin) {
+            Server::Napkin => embedded::run(trial, services()?, &config, self.servers.wire)?,
+            Server::Kernel => beside::run(trial, services()?, &config)?,
+            Server::Memcached => program(trial, &config)?,
+        };
         told::of_a_store(&mut figures, &told);
         told::merge(&mut figures, &told);
         Ok(figures)
+    }
+
+    fn subjects(&self, policies: &[NamedPolicy]) -> Vec<Subject> {
+        self.servers.subjects(policies)
     }
 
     fn conclude(&self, report: &mut Report) {
@@ -99,11 +135,20 @@ impl Live for Memcached {
     }
 
     fn overhead(&self) -> Duration {
-        OVERHEAD
+        let filled = |server| match server {
+            Server::Memcached => OVERHEAD + Duration::from_secs(1),
+            _ => OVERHEAD,
+        };
+        // The longest, since all of them run equally often but for napkin's policies.
+        self.servers.servers.iter().copied().map(filled).max().unwrap_or(OVERHEAD)
     }
 
     fn columns(&self) -> Vec<&'static Column> {
-        vec![
+        let of_a_wire: &[&Column] = match self.servers.wire {
+            Wire::Cable => &[],
+            Wire::Tap => &[column::CPU_PER_REQUEST, column::BUSY, column::SOFTIRQ_BUSY],
+        };
+        let columns = [
             column::POLICY,
             column::REQUESTS_PER_S,
             column::OFFERED,
@@ -113,6 +158,8 @@ impl Live for Memcached {
             column::P95,
             column::P99,
             column::P999,
+        ];
+        let of_the_engine = [
             column::WORK,
             column::POLL,
             column::WAITING,
@@ -128,11 +175,12 @@ impl Live for Memcached {
             column::EMPTY_POLLS,
             column::DEFERRALS,
             column::ASLEEP,
-        ]
+        ];
+        [&columns, of_a_wire, &of_the_engine].concat()
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {
-        let mut notes = embedded::notes(options);
+        let mut notes = embedded::notes(options, &self.servers);
         if self.loads.contains(&Load::Closed) {
             notes.push(told::CLOSED.to_owned());
         }

@@ -4,20 +4,15 @@
 //! as the policy says, memcached's epoll descriptors from outside, and a client of ours loads it over
 //! the veth: open loop with latency from the intended time, or closed loop for the most it answers.
 
-use std::io::{self, Read};
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use napkin_linux::attach::{Attachment, EventKind, Plan};
-use napkin_linux::{process_change::ProcessChange, process_change::Recorder};
-use napkin_os::procfs::ThreadStat;
-use napkin_os::sched::{self as sched, CpuList};
-use napkin_policy::Policy;
+use napkin_os::sched::CpuList;
 use serde_json::{Map, Value, json};
 
+use super::program::Program;
+use crate::embedded::PORT;
 use crate::error::BenchError;
-use crate::interrupt::Interrupt;
 use crate::linux::bed::Bed;
 use crate::linux::pair::SERVER;
 use crate::linux::window::Window;
@@ -27,11 +22,6 @@ use crate::told;
 use crate::{live::Trial, options::Options, options::Placement};
 use napkin_client::{Client, ClientWait, Config, Load, populate};
 use napkin_measure::report::{Column, Figures, Report, column};
-
-const PORT: u16 = 11_211;
-
-/// Longest that memcached may take to listen.
-const START: Duration = Duration::from_secs(5);
 
 /// A real memcached in one namespace, and the load generator in another.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,7 +80,7 @@ impl Live for Memcached {
         let placement = trial.options.placement();
         let bed = Bed::new(policy, placement)?;
         let config = self.config(index, placement, seed);
-        let start = || Server::start(placement.queue, self.connections, interrupt);
+        let start = || Program::start(&[placement.queue], 1, self.connections, interrupt);
         let mut server = bed.pair.server.run(start).map_err(failed)??;
         let filled = bed.pair.client.run(|| {
             server.listening(interrupt)?;
@@ -101,7 +91,7 @@ impl Live for Memcached {
         let client = bed.pair.client.run(|| Client::start(&config)).map_err(failed)?;
         let mut client = client.map_err(failed)?;
         trial.warm_up(Duration::ZERO)?;
-        let window = Window::begin(&bed, placement, &[server.0.id()])?;
+        let window = Window::begin(&bed, placement, &[server.id()])?;
         let user_before = server.user_ns();
         client.begin_window().map_err(failed)?;
         trial.window()?;
@@ -174,110 +164,5 @@ impl Live for Memcached {
             ));
         }
         notes
-    }
-}
-
-/// Nothing is written down: what is changed is in a program of this run, and ends with it.
-#[derive(Debug)]
-struct Ours;
-
-impl Recorder for Ours {
-    fn before(&mut self, _: &ProcessChange) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn finished(&mut self, _: i32, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// A memcached of this run.
-#[derive(Debug)]
-struct Server(Child);
-
-impl Server {
-    /// Starts it in the calling thread's network namespace, on a CPU.
-    fn start(cpu: usize, connections: usize, interrupt: &Interrupt) -> Result<Server, BenchError> {
-        // A child runs where its parent did; this thread ends here.
-        sched::pin(None, &[cpu])?;
-        let mut command = Command::new("memcached");
-        command.args(["-l", &SERVER.to_string(), "-p", &PORT.to_string(), "-U", "0"]);
-        // The client's, with room for its filling of the store and its look whether we listen.
-        let most = (connections + 16).to_string();
-        command.args(["-t", "1", "-m", "256", "-c", &most]);
-        if rustix::process::geteuid().is_root() {
-            command.args(["-u", "root"]);
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        interrupt.restore_in(&mut command);
-        let child = command.spawn().map_err(|error| {
-            BenchError::Linux(format!(
-                "memcached cannot be run: {error}; install it (Debian: memcached), or model it: \
-                 --world machine"
-            ))
-        })?;
-        Ok(Server(child))
-    }
-
-    /// Waits until it listens; from the client's namespace.
-    fn listening(&mut self, interrupt: &Interrupt) -> Result<(), BenchError> {
-        let began = Instant::now();
-        loop {
-            match TcpStream::connect((SERVER, PORT)) {
-                Ok(_) => return Ok(()),
-                Err(error) if began.elapsed() > START => {
-                    return Err(BenchError::Linux(format!(
-                        "memcached does not answer within {} s: {error}",
-                        START.as_secs()
-                    )));
-                }
-                Err(_) => self.still_there()?,
-            }
-            interrupt.sleep(Duration::from_millis(5))?;
-        }
-    }
-
-    /// Puts it under the policy's epoll and socket part, as `napkin run` does. Its epoll descriptors
-    /// are there before it listens.
-    fn attach(&self, policy: &Policy) -> Result<Attachment<Ours>, BenchError> {
-        let plan = Plan::of(policy).map_err(|error| BenchError::Unsupported(error.to_string()))?;
-        let mut attachment = Attachment::new(plan, Ours);
-        let pid = i32::try_from(self.0.id()).map_err(failed)?;
-        attachment.add(pid).map_err(failed)?;
-        let events = attachment.look().events;
-        let failure = events.into_iter().find(|it| matches!(it.kind, EventKind::Failed { .. }));
-        match failure {
-            None => Ok(attachment),
-            Some(event) => Err(failed(event)),
-        }
-    }
-
-    /// Its user time by now, in ticks of 10 ms.
-    fn user_ns(&self) -> Option<u64> {
-        let pid = i32::try_from(self.0.id()).ok()?;
-        ThreadStat::of_process(pid).map(|it| it.user_ns)
-    }
-
-    /// An early end of its own is an error, with its words.
-    fn still_there(&mut self) -> Result<(), BenchError> {
-        match self.0.try_wait().map_err(failed)? {
-            None => Ok(()),
-            Some(status) => {
-                let mut words = String::new();
-                if let Some(pipe) = self.0.stderr.take() {
-                    // Whatever it said; if nothing can be read, nothing is quoted.
-                    let _ = pipe.take(1_000).read_to_string(&mut words);
-                }
-                Err(BenchError::Linux(format!("memcached ended ({status}): {}", words.trim())))
-            }
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

@@ -3,6 +3,7 @@
 pub mod engine;
 pub mod linux;
 pub mod machine;
+mod program;
 
 use napkin_client::Load;
 use napkin_policy::{MICROSECOND, Policy};
@@ -11,6 +12,7 @@ use crate::error::BenchError;
 use crate::linux::rates;
 use crate::live::Live;
 use crate::machine::Scenario;
+use crate::server::{self, SERVER, Servers, WIRE};
 use crate::setting::{Given, Setting, up_to};
 use crate::workload::Workload;
 use crate::world::World;
@@ -24,6 +26,8 @@ const CONNECTIONS: Setting = Setting {
     check: |text| up_to(text, 20_000),
     ..Setting::engine("connections", "N", "Connections of the client, on the engine and in linux.")
 };
+
+const SETTINGS: [Setting; 3] = [CONNECTIONS, Setting { choices: server::ALL, ..SERVER }, WIRE];
 
 impl Workload for Memcached {
     fn name(&self) -> &'static str {
@@ -71,7 +75,7 @@ impl Workload for Memcached {
     }
 
     fn settings(&self) -> &'static [Setting] {
-        &[CONNECTIONS]
+        &SETTINGS
     }
 
     fn machine(&self) -> Option<&'static dyn Scenario> {
@@ -86,6 +90,7 @@ impl Workload for Memcached {
         if let Some(connections) = given.number("connections")? {
             memcached.connections = connections;
         }
+        memcached.servers = Servers::read(given)?;
         Ok(Box::new(memcached))
     }
 

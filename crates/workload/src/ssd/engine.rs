@@ -24,6 +24,7 @@ use crate::machine::Scenario;
 use crate::machine::scenario::{field, size, whole};
 use crate::options::Options;
 use crate::rate::whole_rate;
+use crate::server::{Servers, Wire};
 use crate::told;
 use napkin_measure::report::{Column, Figures, Report, column};
 
@@ -112,7 +113,7 @@ impl Live for Ssd {
         let client = embedded::client(self.connections, rate, trial.options, trial.seed);
         let asks = Asks::Disk(Disk { bytes, within: EXPORT });
         let config = Config { asks, update: 0.5, records: 1, ..client };
-        let (mut figures, told) = embedded::run(trial, threads, &config)?;
+        let (mut figures, told) = embedded::run(trial, threads, &config, Wire::Cable)?;
         told::merge(&mut figures, &told);
         let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);
         put("connections", self.connections.into());
@@ -156,7 +157,7 @@ impl Live for Ssd {
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {
-        let mut notes = embedded::notes(options);
+        let mut notes = embedded::notes(options, &Servers::default());
         notes.push(
             "the disk is memory that answers after a flash device's time, drawn as in the machine; on top \
              comes by what this host's timers are late"

@@ -8,21 +8,24 @@
 use std::time::Duration;
 
 use napkin_client::{Asks, Config, Load};
+use napkin_policy::NamedPolicy;
 use napkin_service::EchoStream;
 use serde_json::{Map, Value};
 
+use crate::beside;
 use crate::embedded::{self, OVERHEAD};
 use crate::error::BenchError;
-use crate::live::{Live, Trial};
+use crate::live::{Live, Subject, Trial};
 use crate::machine::scenario::{field, size};
 use crate::options::Options;
+use crate::server::{Server, Servers, Wire};
 use napkin_measure::report::{Column, Figures, column};
 
 /// Threads of the program to each queue: the document's host has 56 CPUs, and so as many threads, and 8
 /// queues. With one thread there is nobody among whom a scheduler could choose.
 pub const A_QUEUE: usize = 7;
 
-/// tcp-rr on the engine, asked over a cable.
+/// tcp-rr on the engine, or beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpRr {
     /// Bytes of a request and of its response, each a load.
@@ -31,11 +34,13 @@ pub struct TcpRr {
     pub flows: usize,
     /// Threads of the program; `None` for [`A_QUEUE`] a queue.
     pub threads: Option<usize>,
+    /// Who serves, and the engine's wire.
+    pub servers: Servers,
 }
 
 impl Default for TcpRr {
     fn default() -> Self {
-        TcpRr { bytes: vec![1], flows: 1_000, threads: None }
+        TcpRr { bytes: vec![1], flows: 1_000, threads: None, servers: Servers::default() }
     }
 }
 
@@ -69,10 +74,17 @@ impl Live for TcpRr {
         let config = Config { asks: Asks::Echo(self.bytes[index]), records: 1, ..client };
         let threads = self.threads.unwrap_or(A_QUEUE * usize::from(trial.options.queues));
         let services = vec![EchoStream; threads];
-        let (mut figures, _) = embedded::run(trial, services, &config)?;
+        let (mut figures, _) = match trial.server {
+            Some(Server::Kernel) => beside::run(trial, services, &config)?,
+            _ => embedded::run(trial, services, &config, self.servers.wire)?,
+        };
         figures.extra.insert("flows".to_owned(), self.flows.into());
         figures.extra.insert("threads".to_owned(), threads.into());
         Ok(figures)
+    }
+
+    fn subjects(&self, policies: &[NamedPolicy]) -> Vec<Subject> {
+        self.servers.subjects(policies)
     }
 
     fn overhead(&self) -> Duration {
@@ -80,7 +92,11 @@ impl Live for TcpRr {
     }
 
     fn columns(&self) -> Vec<&'static Column> {
-        vec![
+        let of_a_wire: &[&Column] = match self.servers.wire {
+            Wire::Cable => &[],
+            Wire::Tap => &[column::CPU_PER_REQUEST, column::BUSY, column::SOFTIRQ_BUSY],
+        };
+        let columns = [
             column::BYTES,
             column::POLICY,
             column::ACHIEVED,
@@ -88,6 +104,8 @@ impl Live for TcpRr {
             column::P95,
             column::P99,
             column::P999,
+        ];
+        let of_the_engine = [
             column::WORK,
             column::POLL,
             column::WAITING,
@@ -99,10 +117,11 @@ impl Live for TcpRr {
             column::THREAD_POLLS,
             column::APPLICATION_POLLS,
             column::ASLEEP,
-        ]
+        ];
+        [&columns, of_a_wire, &of_the_engine].concat()
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {
-        embedded::notes(options)
+        embedded::notes(options, &self.servers)
     }
 }

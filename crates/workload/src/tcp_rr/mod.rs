@@ -8,6 +8,7 @@ use napkin_policy::Policy;
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::machine::Scenario;
+use crate::server::{self, SERVER, Servers, WIRE};
 use crate::setting::{Given, Setting, up_to};
 use crate::workload::Workload;
 use crate::world::World;
@@ -18,7 +19,7 @@ pub(crate) struct TcpRr;
 /// The form of a load.
 const SIZE: &str = "bytes of a request and of its response, from 1 to 16M, as in 1, 5K or 1M";
 
-const SETTINGS: [Setting; 2] = [
+const SETTINGS: [Setting; 4] = [
     Setting {
         default: Some("1000"),
         check: |text| up_to(text, 10_000),
@@ -33,6 +34,8 @@ const SETTINGS: [Setting; 2] = [
              they share all. [default: seven a queue, as the document's 56 with 8 queues]",
         )
     },
+    Setting { choices: server::OURS, ..SERVER },
+    WIRE,
 ];
 
 impl Workload for TcpRr {
@@ -80,6 +83,7 @@ impl Workload for TcpRr {
             bytes: if bytes.is_empty() { default.bytes } else { bytes },
             flows: given.number("flows")?.unwrap_or(default.flows),
             threads: given.number("threads")?,
+            servers: Servers::read(given)?,
         }))
     }
 

@@ -55,8 +55,8 @@ pub(super) const CPU: Quantity = Quantity {
     label: "of the serving CPUs, %",
     log: false,
     get: |figures| {
-        let kernel = || figures.extra.get("server_busy")?.as_f64();
-        Some(figures.cpu.map(|cpu| cpu.busy()).or_else(kernel)? * 100.0)
+        let kernel = figures.extra.get("server_busy").and_then(Value::as_f64);
+        Some(kernel.or(figures.cpu.map(|cpu| cpu.busy()))? * 100.0)
     },
     column: None,
 };

@@ -1,0 +1,175 @@
+//! Servers beside the engine, for comparison: the same service on the operating system's sockets, or a
+//! program, behind a veth, and the same client on its other side.
+//!
+//! Each side's kernel receives on its own CPUs, as behind a card whose interrupts go there; without that, a
+//! veth's receiver runs on the sender's CPU, and the client would pay for the server's stack.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use napkin_client::{Client, ClientFigures, Config};
+use napkin_measure::Interruption;
+use napkin_measure::report::Figures;
+use napkin_measure::window::{CpuWindow, WindowUsage};
+use napkin_os::meter::ThreadMeter;
+use napkin_os::sched;
+use napkin_service::{Pump, StreamService};
+use napkin_sockets::{OsTcp, Waker};
+use serde_json::Value;
+
+use crate::embedded::{PORT, answered};
+use crate::error::BenchError;
+use crate::linux::failed;
+use crate::linux::pair::{CLIENT_DEVICE, DEVICE, Pair, SERVER, receive_on};
+use crate::live::Trial;
+use crate::options::{Options, Placement};
+use crate::serving::set_ratio;
+
+/// Connections beside the client's: whoever fills the store, or looks whether there is a server.
+pub(crate) const OTHERS: usize = 16;
+
+/// Two namespaces and a veth between them; each side receives on its own CPUs.
+pub(crate) fn pair(options: &Options) -> Result<Pair, BenchError> {
+    let (pair, other) = (Pair::new()?, options.placement().other);
+    pair.server.run(|| receive_on(DEVICE, &options.serving())).map_err(failed)??;
+    pair.client.run(|| receive_on(CLIENT_DEVICE, &[other])).map_err(failed)??;
+    Ok(pair)
+}
+
+/// The client of a server in such a pair.
+pub(crate) fn config(config: &Config) -> Config {
+    Config { address: SocketAddr::from((SERVER, PORT)), ..config.clone() }
+}
+
+/// Runs a service on the operating system's sockets and a client, and measures a window. One thread
+/// serves for each of `services`; the kernel spreads the connections over them.
+pub(crate) fn run<S>(
+    trial: Trial<'_>,
+    services: Vec<S>,
+    client: &Config,
+) -> Result<(Figures, ClientFigures), BenchError>
+where
+    S: StreamService + Send + 'static,
+    S::Connection: Send,
+{
+    let (pair, client) = (pair(trial.options)?, config(client));
+    let most = client.connections + OTHERS;
+    let start = || Threads::start(services, most, &trial.options.serving());
+    let threads = pair.server.run(start).map_err(failed)??;
+    let meter =
+        ThreadMeter::of_self(|tid, _| threads.ids.contains(&tid)).map_err(BenchError::Proc)?;
+    let told = measure(trial, &pair, &client, meter, &[])?;
+    threads.end()?;
+    Ok(told)
+}
+
+/// Runs the client against a server that listens, and measures a window of it. Beside this process the
+/// `programs` take part.
+pub(crate) fn measure(
+    trial: Trial<'_>,
+    pair: &Pair,
+    client: &Config,
+    server: ThreadMeter,
+    programs: &[u32],
+) -> Result<(Figures, ClientFigures), BenchError> {
+    let cpus = trial.options.serving();
+    let mut client = pair.client.run(|| Client::start(client)).map_err(failed)??;
+    trial.warm_up(std::time::Duration::ZERO)?;
+    let interruption = Interruption::begin(&cpus, programs).ok();
+    let mut window = CpuWindow::new(server, cpus.clone()).map_err(BenchError::Proc)?;
+    client.begin_window()?;
+    window.begin().map_err(BenchError::Proc)?;
+    trial.window()?;
+    let told = client.end_window()?;
+    let usage = window.end(0).map_err(BenchError::Proc)?;
+    let mut figures = Figures {
+        window_ns: Some(usage.wall_ns),
+        interrupted: interruption.and_then(|it| it.end().ok().flatten()),
+        context_switches: Some(usage.totals.context_switches),
+        wakeups: Some(usage.totals.wakeups),
+        ..Figures::default()
+    };
+    figures.extra.insert("serving_cpus".to_owned(), cpus.into());
+    client.stop()?;
+    answered(&mut figures, &told);
+    busy(&mut figures, &usage, trial.options.placement());
+    Ok((figures, told))
+}
+
+/// Enters what of the serving CPUs' time the traffic took, the kernel's part among it.
+pub(crate) fn busy(figures: &mut Figures, usage: &WindowUsage, placement: Placement) {
+    // The client's time is on the same CPU, and in the same sums.
+    if placement.shared() {
+        return;
+    }
+    let (busy, all) = (usage.busy_ns(), usage.wall_ns.saturating_mul(usage.of_cpus));
+    set_ratio(&mut figures.extra, "server_busy", busy, all);
+    set_ratio(&mut figures.extra, "server_softirq", usage.cpus.softirq_ns, all);
+    if let Some(requests) = figures.packets.filter(|it| *it != 0) {
+        figures.extra.insert("cpu_ns_per_request".to_owned(), Value::from(busy / requests));
+    }
+}
+
+/// Threads that serve on the operating system's sockets. Dropping them ends them.
+struct Threads {
+    ends: Arc<AtomicBool>,
+    threads: Vec<(Waker, JoinHandle<Result<(), BenchError>>)>,
+    /// Their ids.
+    ids: Vec<u32>,
+}
+
+impl Threads {
+    /// Starts one for each service, in the calling thread's namespace, on these CPUs in turn; each holds so
+    /// many connections at most.
+    fn start<S>(services: Vec<S>, most: usize, cpus: &[usize]) -> Result<Threads, BenchError>
+    where
+        S: StreamService + Send + 'static,
+        S::Connection: Send,
+    {
+        let mut all = Threads { ends: Arc::default(), threads: Vec::new(), ids: Vec::new() };
+        // All of them listen before the first is asked.
+        let listen = |_: &S| OsTcp::listen(SocketAddr::from((SERVER, PORT)), most).map_err(failed);
+        let listening = services.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+        for (number, (service, mut tcp)) in services.into_iter().zip(listening).enumerate() {
+            let (waker, ends) = (tcp.waker(), Arc::clone(&all.ends));
+            let (told, id) = mpsc::channel();
+            let cpu = cpus.get(number % cpus.len().max(1)).copied();
+            let body = move || {
+                sched::pin(None, cpu.as_slice())?;
+                // Nobody may listen any more, which is no concern of this thread.
+                let _ = told.send(rustix::thread::gettid().as_raw_nonzero().get());
+                let goes_on = |_: &OsTcp<_>, _: &Pump<S>| !ends.load(Ordering::Acquire);
+                tcp.serve(&mut Pump::new(service), napkin_engine::now, goes_on).map_err(failed)
+            };
+            let thread = std::thread::Builder::new().name(format!("app/{number}")).spawn(body);
+            all.threads.push((waker, thread.map_err(BenchError::Proc)?));
+            // Without an answer it has ended, and says why.
+            all.ids.extend(id.recv().ok().and_then(|id| u32::try_from(id).ok()));
+        }
+        Ok(all)
+    }
+
+    fn end(mut self) -> Result<(), BenchError> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Result<(), BenchError> {
+        self.ends.store(true, Ordering::Release);
+        self.threads.iter().for_each(|(waker, _)| waker.wake());
+        let join =
+            |(_, thread): (_, JoinHandle<_>)| thread.join().unwrap_or(Err(BenchError::Panicked));
+        // All of them, whatever the first says.
+        let ended: Vec<_> = self.threads.drain(..).map(join).collect();
+        ended.into_iter().collect()
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // Nobody is left to hear of it.
+        let _ = self.stop();
+    }
+}
