@@ -2,6 +2,7 @@
 //!
 //! Not the limits of settings: the engine knows them and says them, so that they stand in one place.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,7 +47,8 @@ pub(crate) enum Command {
     Bench(crate::bench::Bench),
     /// Explain the delivery policies: what each does, what it costs, whose proposal it is.
     Policies(Policies),
-    /// Serve echo, sink, memcached or a remote disk (NBD) on devices until interrupted, under a delivery policy.
+    /// Serve echo, sink, memcached or a remote disk (NBD) on devices until interrupted, under a delivery policy;
+    /// or on the operating system's sockets.
     Serve(Serve),
     /// List the devices of a running engine.
     DevGet(DevGet),
@@ -151,6 +153,9 @@ Examples:
   sudo napkin serve nbd --device tap:nk0 --size 4G --export scratch
       nbd://10.99.0.1/scratch, in memory: gone with the server
   sudo napkin serve sink --device tap:a=hold --device tap:b=defer20 --cpus 0,1
+  napkin serve memcached --listen 127.0.0.1 --threads 2 --udp
+      the same on the operating system's sockets, without any rights; under a policy of the kernel's:
+      sudo napkin run --policy suspend20 --dev eth0 -- napkin serve memcached --listen 0.0.0.0
 Control it while it runs: napkin napi-get, napkin napi-set --help
 
 What nbd answers to a flush, or to a write with force unit access, is on the disk (fdatasync); what it
@@ -163,8 +168,19 @@ pub(crate) struct Serve {
     /// tap:NAME or synthetic, with =POLICY behind it if it has its own; may be given several times.
     /// tap:NAME.100 is tap:NAME in VLAN 100 (1 to 4094): frames without its tag are dropped, and the
     /// operating system's side is the interface NAME.100.
-    #[arg(long = "device", value_name = "DEVICE", required = true)]
+    #[arg(long = "device", value_name = "DEVICE", required_unless_present = "listen")]
     pub(crate) devices: Vec<DeviceSpec>,
+    /// Serve on the operating system's own sockets in place of devices: at this address of this host, or
+    /// at 0.0.0.0 for all of them (:: with IPv6). How the kernel delivers is then the business of napkin run.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        conflicts_with_all = ["devices", "policy", "addresses", "queues", "rate", "flows", "capture", "faults"]
+    )]
+    pub(crate) listen: Option<IpAddr>,
+    /// Threads that share the port (SO_REUSEPORT); on devices there is one a device, or a queue.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "devices")]
+    pub(crate) threads: u16,
     /// The policy of all devices that have none of their own (see napkin policies).
     #[arg(long, default_value = "base", value_parser = policy)]
     pub(crate) policy: Policy,

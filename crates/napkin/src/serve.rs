@@ -2,7 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use napkin_serve::{Datagrams, Event, Export, Limits, ServeConfig, Store, What, run as serve};
+use napkin_serve::{
+    Datagrams, Event, Export, Limits, Listen, ServeConfig, Store, What, run as serve,
+};
 
 use crate::args::{Serve, Service};
 use crate::failure::{Failure, say};
@@ -28,6 +30,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     let config = ServeConfig {
         port: args.port.unwrap_or(what.usual_port()),
         what,
+        listen: args.listen.map(|address| Listen { address, threads: args.threads }),
         devices: args.devices.clone(),
         policy: args.policy,
         networks: args.addresses.clone(),

@@ -9,7 +9,7 @@ use napkin_engine::{ApplicationWait, Engine, Poller, sched};
 use napkin_policy::Policy;
 use napkin_service::memcached::MemcachedUdp;
 use napkin_service::{Echo, Service, Sink, discard};
-use napkin_stack::{Datagram, UdpSocket};
+use napkin_stack::{UdpExchange, UdpSocket};
 
 use super::config::Datagrams;
 use super::error::ServeError;
@@ -19,6 +19,9 @@ const RECEIVE_BUFFER: usize = 1_024;
 
 /// Datagrams that are served before the next wait.
 const BATCH: usize = 64;
+
+/// What the names of its threads begin with.
+pub(super) const APPLICATION: &str = "app/";
 
 /// What one application has done.
 #[derive(Debug, Default)]
@@ -35,29 +38,37 @@ pub(super) struct Progress {
 }
 
 /// The service, and the counts that it makes public.
-struct Serving {
-    service: Kind,
-    progress: Arc<Progress>,
+pub(super) struct Serving<S: UdpExchange> {
+    pub(super) service: Kind<S>,
+    pub(super) progress: Arc<Progress>,
 }
 
-/// A service on one UDP socket.
-pub(super) enum Kind {
-    Echo(Echo<UdpSocket>),
-    Sink(Sink<UdpSocket, fn(&Datagram)>),
-    Memcached(MemcachedUdp<UdpSocket>),
+/// A service on one UDP socket, of the stack's or of the operating system's.
+pub(super) enum Kind<S: UdpExchange> {
+    Echo(Echo<S>),
+    Sink(Sink<S, fn(&S::Message)>),
+    Memcached(MemcachedUdp<S>),
 }
 
-impl Kind {
-    pub(super) fn of(what: Datagrams, socket: UdpSocket) -> Kind {
+impl<S: UdpExchange> Kind<S> {
+    pub(super) fn of(what: Datagrams, socket: S) -> Kind<S> {
         match what {
             Datagrams::Echo => Kind::Echo(Echo::new(socket)),
             Datagrams::Sink => Kind::Sink(Sink::new(socket, discard)),
         }
     }
+
+    pub(super) fn socket(&self) -> &S {
+        match self {
+            Kind::Echo(echo) => echo.socket(),
+            Kind::Sink(sink) => sink.socket(),
+            Kind::Memcached(memcached) => memcached.socket(),
+        }
+    }
 }
 
-impl Serving {
-    fn serve(&mut self) {
+impl<S: UdpExchange> Serving<S> {
+    pub(super) fn serve(&mut self) {
         let now = napkin_engine::now();
         // One writer: a store will do.
         let progress = &self.progress;
@@ -91,7 +102,7 @@ impl Serving {
 pub(super) fn start(
     engine: &Engine,
     device: &str,
-    (service, port): (impl FnOnce(UdpSocket) -> Kind, u16),
+    (service, port): (impl FnOnce(UdpSocket) -> Kind<UdpSocket>, u16),
     policy: &Policy,
     cpu: CpuId,
     progress: &Arc<Progress>,
@@ -102,14 +113,15 @@ pub(super) fn start(
     let mut serving = Serving { service: service(socket), progress: Arc::clone(progress) };
     let cpus = engine.cpus();
     let own = cpus.get(usize::from(cpu.0)).copied();
-    let mut threads = vec![spawn(format!("app/{device}"), own.into_iter().collect(), move || {
-        // An error is the engine's end.
-        while let Ok(ready) = waits.wait(None) {
-            if ready {
-                serving.serve();
+    let mut threads =
+        vec![spawn(format!("{APPLICATION}{device}"), own.into_iter().collect(), move || {
+            // An error is the engine's end.
+            while let Ok(ready) = waits.wait(None) {
+                if ready {
+                    serving.serve();
+                }
             }
-        }
-    })?];
+        })?];
     if let Some(poller) = poller {
         // It never sleeps, so it may go wherever there is room.
         threads.push(spawn(format!("poll/{device}"), cpus, move || poll(&poller))?);

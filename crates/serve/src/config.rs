@@ -21,6 +21,9 @@ pub(super) const MAX_QUEUES: u16 = napkin_nic::tap::MAX_TAP_QUEUES;
 /// The most addresses of a device beside a link-local one.
 pub(super) const MAX_NETWORKS: usize = napkin_stack::address::ADDRESSES - 1;
 
+/// The most threads that share a port of the operating system's.
+const MAX_THREADS: u16 = 1_024;
+
 /// The service that answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
@@ -262,12 +265,24 @@ impl FromStr for Network {
     }
 }
 
+/// A port of the operating system's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen {
+    /// The address of this host's; 0.0.0.0 or :: for all.
+    pub address: IpAddr,
+    /// Threads that share the port.
+    pub threads: u16,
+}
+
 /// All of it.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
     /// The service that answers.
     pub what: What,
-    /// The devices that are served, at least one.
+    /// Where it is served on the operating system's own sockets; then without devices, and nothing of what
+    /// is of theirs holds: policies, networks, queues, captures, faults.
+    pub listen: Option<Listen>,
+    /// The devices that are served, at least one if it is not on the operating system's sockets.
     pub devices: Vec<DeviceSpec>,
     /// The policy of the devices that have none of their own.
     pub policy: Policy,
@@ -299,6 +314,7 @@ impl Default for ServeConfig {
     fn default() -> Self {
         ServeConfig {
             what: What::Datagrams(Datagrams::Echo),
+            listen: None,
             devices: Vec::new(),
             policy: Policy::BASE,
             networks: vec![Network { ip: Ipv4Addr::new(10, 99, 0, 1).into(), prefix: 24 }],
@@ -318,8 +334,19 @@ impl Default for ServeConfig {
 impl ServeConfig {
     pub(super) fn check(&self) -> Result<(), ServeError> {
         let wrong = |what: String| Err(ServeError::Option(what));
-        if self.devices.is_empty() || self.devices.len() > MAX_DEVICES {
-            return wrong(format!("give 1 to {MAX_DEVICES} devices, not {}", self.devices.len()));
+        match self.listen {
+            Some(_) if !self.devices.is_empty() => {
+                return wrong("give devices, or an address to listen on, not both".into());
+            }
+            Some(Listen { threads, .. }) if !(1..=MAX_THREADS).contains(&threads) => {
+                return wrong(format!("1 to {MAX_THREADS} threads serve, not {threads}"));
+            }
+            Some(_) => {}
+            None if self.devices.is_empty() || self.devices.len() > MAX_DEVICES => {
+                let given = self.devices.len();
+                return wrong(format!("give 1 to {MAX_DEVICES} devices, not {given}"));
+            }
+            None => {}
         }
         if !(1..=MAX_QUEUES).contains(&self.queues) {
             return wrong(format!("a device has 1 to {MAX_QUEUES} queues, not {}", self.queues));
@@ -365,7 +392,7 @@ impl ServeConfig {
             if self.networks[..place].iter().any(|other| other.ip == network.ip) {
                 return wrong(format!("the address {} is given twice", network.ip));
             }
-            if network.later(self.devices.len() - 1).is_none() {
+            if network.later(self.devices.len().saturating_sub(1)).is_none() {
                 return wrong(format!("{network} leaves no network for every device"));
             }
         }

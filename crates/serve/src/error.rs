@@ -81,9 +81,19 @@ pub enum ServeError {
     /// The port could not be bound.
     #[error(transparent)]
     Bind(#[from] napkin_stack::BindError),
+    /// The operating system's port could not be had.
+    #[error(
+        "{address} cannot be served: {source}{}", what_to_do(.source)
+    )]
+    Listen {
+        /// The address and port.
+        address: std::net::SocketAddr,
+        /// What the operating system says.
+        source: std::io::Error,
+    },
     /// The TCP port could not be listened to.
     #[error(transparent)]
-    Listen(#[from] napkin_stack::tcp::ListenError),
+    ListenTcp(#[from] napkin_stack::tcp::ListenError),
     /// The service's limits contradict each other.
     #[error(transparent)]
     Limits(#[from] napkin_service::memcached::LimitError),
@@ -135,5 +145,21 @@ impl ServeError {
                 | ServeError::Size(_)
                 | ServeError::Name(_)
         )
+    }
+}
+
+/// What mends it, where that is known.
+fn what_to_do(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "; another program has the port (ss -lntup names it): end that, or give another --port"
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "; a port below 1024 needs CAP_NET_BIND_SERVICE: give --port 1024 or more"
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            "; no interface of this host has this address (ip addr lists them)"
+        }
+        _ => "",
     }
 }

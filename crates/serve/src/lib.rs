@@ -1,5 +1,5 @@
-//! What `napkin serve` does: an engine with real or synthetic devices and a service on each, until a
-//! signal or the time ends it.
+//! What `napkin serve` does: an engine with real or synthetic devices and a service on each, or the same
+//! service on the operating system's sockets, until a signal or the time ends it.
 //!
 //! One application thread a device receives as the device's policy says: through an `Epoll` with the
 //! policy's parameters, or with blocking receive calls that busy poll where the policy sets the
@@ -15,6 +15,7 @@ mod device;
 pub mod disk;
 mod error;
 mod server;
+mod sockets;
 mod status;
 mod streams;
 
@@ -22,12 +23,14 @@ use std::time::{Duration, Instant};
 
 use napkin_os::signals::Signals;
 
-pub use config::{Datagrams, DeviceKind, DeviceSpec, Export, Network, ServeConfig, Store, What};
+pub use config::{
+    Datagrams, DeviceKind, DeviceSpec, Export, Listen, Network, ServeConfig, Store, What,
+};
 pub use error::ServeError;
 pub use napkin_nic::faulty::Faults;
 pub use napkin_service::memcached::Limits;
 pub use server::Server;
-pub use status::{Status, Totals};
+pub use status::{DeviceTotals, Status, Totals};
 
 /// From one status to the next.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -1,6 +1,7 @@
 //! A running server: devices, engine, applications and control, in the order in which they start and
-//! the reverse of it in which they stop.
+//! the reverse of it in which they stop. On the operating system's sockets there are applications alone.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -14,18 +15,20 @@ use napkin_service::memcached::MemcachedUdp;
 use napkin_stack::UdpSocket;
 
 use super::application::{self, Kind, Progress};
-use super::config::{ServeConfig, What};
+use super::config::{Listen, ServeConfig, What};
 use super::device::{self, Made};
 use super::error::ServeError;
+use super::sockets::{self, Sockets};
 use super::status::{Meter, Status, Totals};
 use super::streams::Streams;
 
 /// A running server. Dropping it stops it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Server {
     // In the order in which they are dropped: the control keeps the engine.
     control: Option<Control>,
     engine: Option<Arc<Engine>>,
+    sockets: Option<Sockets>,
     threads: Vec<(String, JoinHandle<()>)>,
     meter: Meter,
     capture: Option<(PathBuf, Capture)>,
@@ -53,6 +56,9 @@ impl Server {
     pub fn start(config: &ServeConfig) -> Result<Server, ServeError> {
         config.check()?;
         let cpus = if config.cpus.is_empty() { sched::usable_cpus() } else { config.cpus.clone() };
+        if let Some(listen) = config.listen {
+            return Server::listen(config, listen, &cpus);
+        }
         let queues = usize::from(config.queues);
         let placed = config.devices.iter().enumerate().map(|(place, device)| Placed {
             name: device.name(place),
@@ -68,11 +74,7 @@ impl Server {
             Err(error) => Err(ServeError::Capture { path: path.clone(), error }),
         });
         let capture = capture.transpose()?;
-        let streams = match &config.what {
-            What::Datagrams(_) => None,
-            What::Memcached(limits) => Some(Streams::memcached(*limits)?),
-            What::Disk(export) => Some(Streams::disk(export)?),
-        };
+        let streams = Streams::of(&config.what)?;
         let mut devices = Vec::new();
         for (place, device) in config.devices.iter().enumerate() {
             // Checked: there is one for every device.
@@ -95,22 +97,16 @@ impl Server {
         }
         let engine = Arc::new(engine);
         // The server has the only handle, so that if anything fails the engine stops with it.
-        let mut server = Server {
-            control: None,
-            engine: Some(engine),
-            threads: Vec::new(),
-            meter: Meter::default(),
-            capture,
-            notes: Vec::new(),
-            warning: streams.as_ref().and_then(Streams::warning).map(str::to_owned),
-            gone: Vec::new(),
-        };
+        let mut server = Server::default();
+        server.engine = Some(engine);
+        server.capture = capture;
+        server.warning = streams.as_ref().and_then(Streams::warning).map(str::to_owned);
         let Some(engine) = &server.engine else { return Ok(server) };
         let mut progress = Vec::new();
         for (device, name) in placed.iter().zip(&names) {
             // Beside its queues, if there are other CPUs.
             let beside = |place| CpuId(device.on(device.queues + place, cpus.len()) as u16);
-            let datagrams: Option<Box<dyn FnOnce(UdpSocket) -> Kind>> =
+            let datagrams: Option<Box<dyn FnOnce(UdpSocket) -> Kind<UdpSocket>>> =
                 match (&config.what, &streams) {
                     (What::Datagrams(what), _) => Some(Box::new(|socket| Kind::of(*what, socket))),
                     (_, Some(Streams::Memcached(service))) if config.udp => {
@@ -147,6 +143,34 @@ impl Server {
         Ok(server)
     }
 
+    /// Starts the threads that serve on the operating system's sockets.
+    fn listen(config: &ServeConfig, listen: Listen, cpus: &[usize]) -> Result<Server, ServeError> {
+        let streams = Streams::of(&config.what)?;
+        let (sockets, started) = sockets::start(config, listen, cpus, streams.as_ref())?;
+        let mut server = Server::default();
+        server.sockets = Some(sockets);
+        server.warning = streams.as_ref().and_then(Streams::warning).map(str::to_owned);
+        let mut progress = Vec::new();
+        for (name, (thread, own)) in started {
+            server.threads.push((name, thread));
+            progress.push(own);
+        }
+        let protocols = match (streams.is_some(), config.udp) {
+            (true, true) => "TCP and UDP",
+            (true, false) => "TCP",
+            (false, _) => "UDP",
+        };
+        let Listen { address, threads } = listen;
+        let address = SocketAddr::new(address, config.port);
+        let shared = if threads == 1 { "" } else { "s, which share the port" };
+        server.notes.push(format!(
+            "listening on {address} ({protocols}), the operating system's own sockets: {threads} \
+             thread{shared}"
+        ));
+        server.meter = Meter::of_sockets(progress, cpus);
+        Ok(server)
+    }
+
     /// What there is to know about it, in sentences: the devices, and where it is controlled.
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -165,10 +189,7 @@ impl Server {
 
     /// What has happened since the last call.
     pub fn status(&mut self) -> Status {
-        match &self.engine {
-            Some(engine) => self.meter.status(engine),
-            None => Status::default(),
-        }
+        self.meter.status(self.engine.as_deref())
     }
 
     /// Looks whether everything still runs; returns the devices that have gone since the last time.
@@ -198,8 +219,7 @@ impl Server {
     /// # Errors
     /// The capture could not be written.
     pub fn stop(mut self) -> Result<Totals, ServeError> {
-        let engine = self.engine.as_deref();
-        let mut totals = engine.map(|engine| self.meter.totals(engine)).unwrap_or_default();
+        let mut totals = self.meter.totals(self.engine.as_deref());
         let missed = self.shut_down()?;
         if missed > 0 {
             totals.drops.insert("capture_missed", missed);
@@ -212,6 +232,7 @@ impl Server {
         self.control = None;
         // The last one: every wait of the application returns.
         self.engine = None;
+        self.sockets = None;
         for (_, thread) in self.threads.drain(..) {
             // One that panicked has said so.
             let _ = thread.join();

@@ -10,20 +10,30 @@ use napkin_engine::Engine;
 use napkin_nic::faulty::FaultCounters;
 use napkin_stack::Fate;
 
-use super::application::Progress;
+use super::application::{APPLICATION, Progress};
 use napkin_measure::engine::grown;
 use napkin_measure::report::text::percent;
-use napkin_measure::{CpuSplit, EngineTotals, EngineWindow};
+use napkin_measure::{CpuSplit, CpuWindow, EngineTotals, EngineWindow};
+use napkin_os::meter::ThreadMeter;
 
 /// What has happened since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Frames that came in.
-    pub packets: u64,
+    /// Of the devices; `None` on the operating system's sockets, which do not tell.
+    pub devices: Option<DeviceTotals>,
     /// Datagrams, or requests over TCP, that the application took.
     pub received: u64,
     /// Those that it answered.
     pub replies: u64,
+    /// Every drop by the name of its counter, of devices, stacks and applications; no zeros.
+    pub drops: BTreeMap<&'static str, u64>,
+}
+
+/// What the engine's devices and stacks have done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceTotals {
+    /// Frames that came in.
+    pub packets: u64,
     /// ARP requests that the stack answered.
     pub arps: u64,
     /// Neighbour solicitations answered, IPv6's ARP requests.
@@ -36,27 +46,11 @@ pub struct Totals {
     pub polls: u64,
     /// Polls that found nothing.
     pub empty_polls: u64,
-    /// Every drop by the name of its counter, of devices, stacks and applications; no zeros.
-    pub drops: BTreeMap<&'static str, u64>,
 }
 
 impl Totals {
-    fn read(engine: &Engine, sources: &Sources) -> Totals {
-        let EngineTotals { counts, queues, drops, .. } = EngineTotals::read(engine);
-        let mut totals = Totals {
-            packets: queues.rx_packets,
-            interrupts: counts.interrupts,
-            polls: counts.all_polls(),
-            empty_polls: counts.all_empty_polls(),
-            drops,
-            ..Totals::default()
-        };
-        for stack in engine.devices().iter().filter_map(|device| engine.stack(device).ok()) {
-            let counters = stack.counters();
-            totals.arps += counters.of(Fate::AnsweredArp);
-            totals.ndisc += counters.of(Fate::AnsweredNdisc);
-            totals.pings += counters.of(Fate::AnsweredPing);
-        }
+    fn read(engine: Option<&Engine>, sources: &Sources) -> Totals {
+        let mut totals = engine.map(Totals::of_engine).unwrap_or_default();
         for progress in &sources.progress {
             totals.received += progress.received.load(Ordering::Relaxed);
             totals.replies += progress.replied.load(Ordering::Relaxed);
@@ -79,33 +73,64 @@ impl Totals {
         totals
     }
 
+    fn of_engine(engine: &Engine) -> Totals {
+        let EngineTotals { counts, queues, drops, .. } = EngineTotals::read(engine);
+        let mut devices = DeviceTotals {
+            packets: queues.rx_packets,
+            interrupts: counts.interrupts,
+            polls: counts.all_polls(),
+            empty_polls: counts.all_empty_polls(),
+            ..DeviceTotals::default()
+        };
+        for stack in engine.devices().iter().filter_map(|device| engine.stack(device).ok()) {
+            let counters = stack.counters();
+            devices.arps += counters.of(Fate::AnsweredArp);
+            devices.ndisc += counters.of(Fate::AnsweredNdisc);
+            devices.pings += counters.of(Fate::AnsweredPing);
+        }
+        Totals { devices: Some(devices), drops, ..Totals::default() }
+    }
+
     /// What has happened since an earlier reading.
     fn since(&self, earlier: &Totals) -> Totals {
         Totals {
-            packets: self.packets.saturating_sub(earlier.packets),
+            devices: self.devices.map(|it| it.since(earlier.devices.unwrap_or_default())),
             received: self.received.saturating_sub(earlier.received),
             replies: self.replies.saturating_sub(earlier.replies),
+            drops: grown(&self.drops, &earlier.drops),
+        }
+    }
+}
+
+impl DeviceTotals {
+    fn since(self, earlier: DeviceTotals) -> DeviceTotals {
+        DeviceTotals {
+            packets: self.packets.saturating_sub(earlier.packets),
             arps: self.arps.saturating_sub(earlier.arps),
             ndisc: self.ndisc.saturating_sub(earlier.ndisc),
             pings: self.pings.saturating_sub(earlier.pings),
             interrupts: self.interrupts.saturating_sub(earlier.interrupts),
             polls: self.polls.saturating_sub(earlier.polls),
             empty_polls: self.empty_polls.saturating_sub(earlier.empty_polls),
-            drops: grown(&self.drops, &earlier.drops),
         }
     }
 }
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Totals { packets, received, replies, arps, ndisc, pings, drops, .. } = self;
-        let Totals { interrupts, polls, empty_polls, .. } = self;
-        write!(f, "{packets} packets, {received} received, {replies} replies, ")?;
-        write!(
-            f,
-            "{pings} pings and {arps} ARP requests answered, and {ndisc} neighbour solicitations, "
-        )?;
-        write!(f, "{interrupts} interrupts, {polls} polls ({empty_polls} empty), drops:")?;
+        let Totals { devices, received, replies, drops } = self;
+        if let Some(DeviceTotals { packets, .. }) = devices {
+            write!(f, "{packets} packets, ")?;
+        }
+        write!(f, "{received} received, {replies} replies, ")?;
+        if let Some(DeviceTotals { arps, ndisc, pings, .. }) = devices {
+            write!(f, "{pings} pings and {arps} ARP requests answered, ")?;
+            write!(f, "and {ndisc} neighbour solicitations, ")?;
+        }
+        if let Some(DeviceTotals { interrupts, polls, empty_polls, .. }) = devices {
+            write!(f, "{interrupts} interrupts, {polls} polls ({empty_polls} empty), ")?;
+        }
+        f.write_str("drops:")?;
         list(f, drops.iter().map(|(name, count)| (*name, *count)))
     }
 }
@@ -146,20 +171,30 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = |count| self.per_second(count);
         let counts = &self.counts;
-        write!(f, "{:.0} s: {} packets/s, ", self.at, rate(counts.packets))?;
-        write!(f, "{} received/s, {} replies/s, ", rate(counts.received), rate(counts.replies))?;
-        write!(f, "{} pings/s, {} ARP/s, ", rate(counts.pings), rate(counts.arps))?;
-        write!(f, "{} NDISC/s, ", rate(counts.ndisc))?;
-        write!(f, "{} interrupts/s, {} polls/s ", rate(counts.interrupts), rate(counts.polls))?;
-        write!(f, "({} empty), drops/s:", rate(counts.empty_polls))?;
-        list(f, counts.drops.iter().map(|(name, count)| (*name, rate(*count))))?;
-        match self.cpu {
-            None => f.write_str(", CPU times unknown"),
-            Some(CpuSplit { work, poll, waiting, asleep }) => {
-                let [work, poll, waiting, asleep] = [work, poll, waiting, asleep].map(percent);
-                write!(f, ", work {work}, poll {poll}, waiting {waiting}, asleep {asleep}")
-            }
+        write!(f, "{:.0} s: ", self.at)?;
+        if let Some(devices) = counts.devices {
+            write!(f, "{} packets/s, ", rate(devices.packets))?;
         }
+        write!(f, "{} received/s, {} replies/s, ", rate(counts.received), rate(counts.replies))?;
+        if let Some(DeviceTotals { pings, arps, ndisc, .. }) = counts.devices {
+            write!(f, "{} pings/s, {} ARP/s, {} NDISC/s, ", rate(pings), rate(arps), rate(ndisc))?;
+        }
+        if let Some(DeviceTotals { interrupts, polls, empty_polls, .. }) = counts.devices {
+            write!(f, "{} interrupts/s, {} polls/s ", rate(interrupts), rate(polls))?;
+            write!(f, "({} empty), ", rate(empty_polls))?;
+        }
+        f.write_str("drops/s:")?;
+        list(f, counts.drops.iter().map(|(name, count)| (*name, rate(*count))))?;
+        let Some(CpuSplit { work, poll, waiting, asleep }) = self.cpu else {
+            return f.write_str(", CPU times unknown");
+        };
+        let [work, poll, waiting, asleep] = [work, poll, waiting, asleep].map(percent);
+        write!(f, ", work {work}, ")?;
+        // Of the kernel's polls nobody knows which found nothing.
+        if counts.devices.is_some() {
+            write!(f, "poll {poll}, ")?;
+        }
+        write!(f, "waiting {waiting}, asleep {asleep}")
     }
 }
 
@@ -175,6 +210,8 @@ struct Sources {
 pub(super) struct Meter {
     start: Option<Instant>,
     sources: Sources,
+    /// The CPUs of threads on the operating system's sockets.
+    cpus: Vec<usize>,
     window: Option<Window>,
 }
 
@@ -182,7 +219,15 @@ pub(super) struct Meter {
 struct Window {
     begun: Instant,
     before: Totals,
-    cpu: Option<EngineWindow>,
+    cpu: Option<Cpu>,
+}
+
+/// Whose time is measured.
+#[derive(Debug)]
+enum Cpu {
+    Engine(EngineWindow),
+    /// Of the application's threads.
+    Threads(CpuWindow),
 }
 
 impl Meter {
@@ -192,34 +237,53 @@ impl Meter {
         faults: Vec<Arc<FaultCounters>>,
     ) -> Meter {
         let sources = Sources { progress, faults };
-        let window = Some(Window::begin(engine, &sources));
-        Meter { start: Some(Instant::now()), sources, window }
+        Meter { sources, ..Meter::default() }.begin(Some(engine))
     }
 
-    pub(super) fn totals(&self, engine: &Engine) -> Totals {
+    /// Of threads on the operating system's sockets, which run on these CPUs.
+    pub(super) fn of_sockets(progress: Vec<Arc<Progress>>, cpus: &[usize]) -> Meter {
+        let sources = Sources { progress, faults: Vec::new() };
+        Meter { sources, cpus: cpus.to_vec(), ..Meter::default() }.begin(None)
+    }
+
+    fn begin(mut self, engine: Option<&Engine>) -> Meter {
+        self.start = Some(Instant::now());
+        self.window = Some(self.window(engine));
+        self
+    }
+
+    fn window(&self, engine: Option<&Engine>) -> Window {
+        let cpu = match engine {
+            Some(engine) => EngineWindow::begin(engine, engine.cpus()).ok().map(Cpu::Engine),
+            None => {
+                let threads = ThreadMeter::of_self(|_, name| name.starts_with(APPLICATION));
+                let window = threads.and_then(|threads| CpuWindow::new(threads, self.cpus.clone()));
+                window.ok().map(Cpu::Threads)
+            }
+        };
+        Window { begun: Instant::now(), before: self.totals(engine), cpu }
+    }
+
+    /// Without an engine those of the operating system's sockets.
+    pub(super) fn totals(&self, engine: Option<&Engine>) -> Totals {
         Totals::read(engine, &self.sources)
     }
 
-    pub(super) fn status(&mut self, engine: &Engine) -> Status {
+    pub(super) fn status(&mut self, engine: Option<&Engine>) -> Status {
         // Threads come and go with the settings, so every window has its own.
-        let next = Window::begin(engine, &self.sources);
+        let next = self.window(engine);
         let window = self.window.replace(next);
         let (Some(window), Some(next)) = (window, &self.window) else { return Status::default() };
+        let split = |cpu: Cpu| match (cpu, engine) {
+            (Cpu::Engine(window), Some(engine)) => window.end(engine, 0).ok()?.split,
+            (Cpu::Threads(mut window), _) => window.end(0).ok()?.split,
+            (Cpu::Engine(_), None) => None,
+        };
         Status {
             at: self.start.map_or(0.0, |start| start.elapsed().as_secs_f64()),
             seconds: next.begun.duration_since(window.begun).as_secs_f64(),
             counts: next.before.since(&window.before),
-            cpu: window.cpu.and_then(|cpu| cpu.end(engine, 0).ok()?.split),
-        }
-    }
-}
-
-impl Window {
-    fn begin(engine: &Engine, sources: &Sources) -> Window {
-        Window {
-            begun: Instant::now(),
-            before: Totals::read(engine, sources),
-            cpu: EngineWindow::begin(engine, engine.cpus()).ok(),
+            cpu: window.cpu.and_then(split),
         }
     }
 }
@@ -230,16 +294,19 @@ mod tests {
 
     #[test]
     fn a_status_is_one_line_of_rates() {
-        let counts = Totals {
+        let devices = DeviceTotals {
             packets: 20,
-            received: 18,
-            replies: 18,
             arps: 0,
             ndisc: 0,
             pings: 4,
             interrupts: 6,
             polls: 10,
             empty_polls: 2,
+        };
+        let counts = Totals {
+            devices: Some(devices),
+            received: 18,
+            replies: 18,
             drops: BTreeMap::from([("socket_full", 2)]),
         };
         let cpu = Some(CpuSplit { work: 0.25, poll: 0.0, waiting: 0.05, asleep: 0.7 });
@@ -250,16 +317,25 @@ mod tests {
              3 interrupts/s, 5 polls/s (1 empty), drops/s: socket_full 1, work 25.0 %, poll 0.0 %, waiting 5.0 %, asleep 70.0 %"
         );
         assert!(counts.to_string().ends_with("drops: socket_full 2"));
+        let counts = Totals { devices: None, ..counts };
+        let status = Status { counts: counts.clone(), ..status };
+        assert_eq!(
+            status.to_string(),
+            "4 s: 9 received/s, 9 replies/s, drops/s: socket_full 1, work 25.0 %, waiting 5.0 %, \
+             asleep 70.0 %"
+        );
+        assert_eq!(counts.to_string(), "18 received, 18 replies, drops: socket_full 2");
         assert!(Totals::default().to_string().ends_with("drops: none"));
     }
 
     #[test]
     fn a_window_is_a_difference_and_names_only_what_grew() {
-        let before =
-            Totals { packets: 5, drops: BTreeMap::from([("a", 1), ("b", 1)]), ..Totals::default() };
-        let after =
-            Totals { packets: 7, drops: BTreeMap::from([("a", 1), ("b", 3)]), ..Totals::default() };
-        let since = after.since(&before);
-        assert_eq!((since.packets, since.drops), (2, BTreeMap::from([("b", 2)])));
+        let totals = |packets: u64, b: u64| Totals {
+            devices: Some(DeviceTotals { packets, ..DeviceTotals::default() }),
+            drops: BTreeMap::from([("a", 1), ("b", b)]),
+            ..Totals::default()
+        };
+        let since = totals(7, 3).since(&totals(5, 1));
+        assert_eq!(since, Totals { drops: BTreeMap::from([("b", 2)]), ..totals(2, 0) });
     }
 }

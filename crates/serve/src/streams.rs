@@ -1,4 +1,4 @@
-//! A service over TCP: a thread a queue, each with the connections whose segments come from its queue.
+//! A service over TCP on an engine: a thread a queue, each with the connections whose segments come from its queue.
 //!
 //! As with `SO_REUSEPORT` and one socket a queue, a connection stays with the thread of the queue that
 //! its flow falls to, and nothing of TCP is shared.
@@ -17,13 +17,13 @@ use napkin_service::nbd::{MemoryStore, TCP_LIMITS};
 use napkin_service::{Nbd, Pump, StreamService};
 use napkin_stack::TcpLimits;
 
-use super::application::{Progress, spawn};
-use super::config::{Export, Store};
+use super::application::{APPLICATION, Progress, spawn};
+use super::config::{Export, Store, What};
 use super::disk::Disk;
 use super::error::ServeError;
 
 /// A thread, and what it counts.
-type Started = (JoinHandle<()>, Arc<Progress>);
+pub(super) type Started = (JoinHandle<()>, Arc<Progress>);
 
 /// What the threads of all devices serve together.
 pub(super) enum Streams {
@@ -33,11 +33,23 @@ pub(super) enum Streams {
 }
 
 impl Streams {
+    /// Those of a service; `None` for one of datagrams alone.
+    ///
+    /// # Errors
+    /// As [`Streams::memcached`] and [`Streams::disk`].
+    pub(super) fn of(what: &What) -> Result<Option<Streams>, ServeError> {
+        Ok(match what {
+            What::Datagrams(_) => None,
+            What::Memcached(limits) => Some(Streams::memcached(*limits)?),
+            What::Disk(export) => Some(Streams::disk(export)?),
+        })
+    }
+
     /// An empty memcached.
     ///
     /// # Errors
     /// Limits that contradict each other.
-    pub(super) fn memcached(limits: Limits) -> Result<Streams, ServeError> {
+    fn memcached(limits: Limits) -> Result<Streams, ServeError> {
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, seconds);
         let epoch = unix - seconds(Duration::from_nanos(napkin_engine::now()));
@@ -48,7 +60,7 @@ impl Streams {
     ///
     /// # Errors
     /// Why the file, or memory of that size, cannot be served.
-    pub(super) fn disk(export: &Export) -> Result<Streams, ServeError> {
+    fn disk(export: &Export) -> Result<Streams, ServeError> {
         let streams = match &export.store {
             Store::Memory(size) => {
                 let store = MemoryStore::new(*size)?;
@@ -86,24 +98,27 @@ impl Streams {
         let napis = engine.napis().into_iter().filter(|napi| napi.device == device);
         let mut started = Vec::new();
         for (napi, cpu) in napis.zip(cpus) {
-            let place = Place { engine, device, port, policy, napi_id: napi.id, cpu: *cpu };
-            started.push(match self {
-                Streams::Memcached(service) => {
-                    place.start(service.clone(), TcpLimits::DEFAULT, None)?
-                }
-                Streams::Memory(export, store) => {
-                    let service = Nbd::new(&export.name, export.read_only, store.clone())?;
-                    place.start(service, TCP_LIMITS, None)?
-                }
-                Streams::Disk(export, disk) => {
-                    let store = disk.handle()?;
-                    let event = Arc::clone(store.event());
-                    let service = Nbd::new(&export.name, export.read_only, store)?;
-                    place.start(service, TCP_LIMITS, Some(event))?
-                }
-            });
+            let mut place = Place { engine, device, port, policy, napi_id: napi.id, cpu: *cpu };
+            started.push(self.serve_in(&mut place)?);
         }
         Ok(started)
+    }
+
+    /// Starts a thread of the service in a place.
+    pub(super) fn serve_in(&self, place: &mut impl Serves) -> Result<Started, ServeError> {
+        match self {
+            Streams::Memcached(service) => place.start(service.clone(), TcpLimits::DEFAULT, None),
+            Streams::Memory(export, store) => {
+                let service = Nbd::new(&export.name, export.read_only, store.clone())?;
+                place.start(service, TCP_LIMITS, None)
+            }
+            Streams::Disk(export, disk) => {
+                let store = disk.handle()?;
+                let event = Arc::clone(store.event());
+                let service = Nbd::new(&export.name, export.read_only, store)?;
+                place.start(service, TCP_LIMITS, Some(event))
+            }
+        }
     }
 }
 
@@ -113,7 +128,21 @@ fn signal(event: &OwnedFd) {
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-/// Where one thread serves.
+/// A place where a service on byte streams can be served by a thread.
+pub(super) trait Serves {
+    /// Starts the thread; `event` is signalled when something has ended that the service had begun.
+    fn start<S>(
+        &mut self,
+        service: S,
+        limits: TcpLimits,
+        event: Option<Arc<OwnedFd>>,
+    ) -> Result<Started, ServeError>
+    where
+        S: StreamService + Send + 'static,
+        S::Connection: Send;
+}
+
+/// Where one thread serves a queue.
 struct Place<'a> {
     engine: &'a Engine,
     device: &'a str,
@@ -123,11 +152,9 @@ struct Place<'a> {
     cpu: CpuId,
 }
 
-impl Place<'_> {
-    /// Starts the thread of one queue; `event` is signalled when something has ended that the service
-    /// had begun.
+impl Serves for Place<'_> {
     fn start<S>(
-        &self,
+        &mut self,
         service: S,
         limits: TcpLimits,
         event: Option<Arc<OwnedFd>>,
@@ -163,7 +190,8 @@ impl Place<'_> {
                 true
             });
         };
-        let thread = spawn(format!("app/{device}-{napi_id}"), own.into_iter().collect(), body)?;
+        let thread =
+            spawn(format!("{APPLICATION}{device}-{napi_id}"), own.into_iter().collect(), body)?;
         Ok((thread, progress))
     }
 }

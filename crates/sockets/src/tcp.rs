@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use napkin_policy::{MILLISECOND, Ns};
@@ -36,6 +37,8 @@ const PEER_TIMEOUT_MS: u32 = 120_000;
 
 /// What epoll says of the listener, in the place of a connection's number.
 const LISTENER: u64 = u64::MAX - 1;
+/// What it says of what else ends a wait.
+const OTHER: u64 = u64::MAX - 2;
 
 /// What has happened since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,6 +53,8 @@ pub struct OsTcpCounters {
 pub struct OsTcp<T> {
     waits: Waits,
     listener: OwnedFd,
+    /// What else ends a wait.
+    other: Option<Arc<OwnedFd>>,
     /// Closed to accept, and so to refuse, one more where descriptors have run out.
     spare: Option<OwnedFd>,
     connections: Slab<Connection<T>>,
@@ -85,6 +90,7 @@ impl<T> OsTcp<T> {
             spare: Some(waits.waker.as_fd().try_clone_to_owned()?),
             waits,
             listener,
+            other: None,
             connections: Slab::new(),
             places: HashMap::new(),
             most: connections,
@@ -107,6 +113,17 @@ impl<T> OsTcp<T> {
     /// Ends its wait, from any thread.
     pub fn waker(&self) -> Waker {
         self.waits.waker.clone()
+    }
+
+    /// Has `event`, an event descriptor, end its wait as well, whenever it is signalled; it is read then.
+    /// One at most: the last that was given.
+    ///
+    /// # Errors
+    /// No descriptor that epoll watches, or one that it watches already.
+    pub fn watch(&mut self, event: Arc<OwnedFd>) -> io::Result<()> {
+        self.waits.watch(&event, OTHER, EventFlags::IN)?;
+        self.other = Some(event);
+        Ok(())
     }
 
     /// Connections that are open.
@@ -159,6 +176,11 @@ impl<T> OsTcp<T> {
         for event in &events {
             match *event {
                 LISTENER => accepts = true,
+                OTHER => {
+                    // It is readable: nothing is waited for.
+                    let read = |event| rustix::io::read(event, &mut [0; 8]);
+                    let _ = self.other.as_ref().map(read);
+                }
                 place => self.look(place as usize, now, application),
             }
         }

@@ -76,11 +76,20 @@ pub struct Served {
 impl Served {
     /// Starts one and waits until it can be controlled; what it said, if it ends before.
     pub fn start(control: &Path, args: &[&str]) -> Result<Served, String> {
+        let path = control.to_str().expect("a plain path");
+        Served::run(control, &[args, &["--control", path]].concat(), "control: ")
+    }
+
+    /// Starts one on the operating system's sockets and waits until it listens.
+    pub fn listen(args: &[&str]) -> Result<Served, String> {
+        Served::run(Path::new(""), args, "listening on ")
+    }
+
+    fn run(control: &Path, args: &[&str], until: &str) -> Result<Served, String> {
         let mut child = command()
+            .env_remove("NAPKIN_CONTROL")
             .arg("serve")
             .args(args)
-            .arg("--control")
-            .arg(control)
             .stderr(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
@@ -93,7 +102,7 @@ impl Served {
                 return Err(said.join("\n"));
             };
             said.push(line);
-            if said.last().is_some_and(|line| line.starts_with("control: ")) {
+            if said.last().is_some_and(|line| line.starts_with(until)) {
                 break;
             }
         }
