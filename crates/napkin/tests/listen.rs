@@ -80,6 +80,9 @@ fn memcached_s_threads_share_a_port_and_their_items_also_with_udp() {
     for (key, client) in clients.iter_mut().enumerate() {
         assert_eq!(say(client, &format!("mg k{key} v")), "VA 2");
         assert_eq!(say(client, "mn"), "hi");
+        let mut heard = String::new();
+        client.read_line(&mut heard).expect("an answer");
+        assert_eq!(heard, "MN\r\n");
     }
     let heard = ask(at, b"\0\x09\0\0\0\x01\0\0get k7\r\n");
     assert_eq!(text(&heard[8..]), "VALUE k7 0 2\r\nhi\r\nEND\r\n");
