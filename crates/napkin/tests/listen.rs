@@ -179,7 +179,7 @@ fn what_cannot_be_had_is_named() {
     refused(&["echo", "--listen", LOOPBACK, "--device", "synthetic"], "cannot be used with");
     refused(&["echo", "--listen", LOOPBACK, "--policy", "base"], "cannot be used with");
     refused(&["echo", "--listen", LOOPBACK, "--threads", "0"], "1 to 1024 threads serve, not 0");
-    refused(&["echo", "--device", "synthetic", "--threads", "2"], "--listen");
+    refused(&["echo", "--device", "synthetic", "--threads", "2"], "cannot be used with");
     refused(&["echo"], "--device");
     refused(&["echo", "--listen", "here"], "here");
     refused(&["echo", "--listen", LOOPBACK, "--udp"], "leave --udp out");
