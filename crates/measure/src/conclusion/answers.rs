@@ -275,4 +275,25 @@ mod tests {
             Some(want)
         );
     }
+
+    #[test]
+    fn beside_another_server_that_is_what_others_are_compared_with() {
+        let row = |name: &str, p99: f64, cpu: f64| {
+            let mut it = row(name, [p99; 3], cpu).row();
+            it.server = name.split('/').next().map(str::to_owned);
+            it.policy = "base".to_owned();
+            it
+        };
+        let rows = vec![
+            row("napkin/base", 20.0, 0.5),
+            row("kernel/base", 30.0, 0.5),
+            row("memcached/base", 40.0, 1.0),
+        ];
+        let want = "napkin/base answers faster than memcached/base (p99 20.0 us against 40.0 us) for 50 % of \
+                    its CPU";
+        assert_eq!(
+            conclude(&report("memcached", "engine", rows), Rule::Answers).as_deref(),
+            Some(want)
+        );
+    }
 }

@@ -242,6 +242,7 @@ mod tests {
         };
         Row {
             name: "defer20".into(),
+            server: None,
             policy: "defer20".into(),
             load: Map::from_iter([("connections".into(), Value::from(4))]),
             figures: figures.clone(),
@@ -419,5 +420,20 @@ mod tests {
         idle.derive();
         assert_eq!(idle.interrupts_per_packet, None, "no packet, no ratio");
         assert_eq!(row().figures.dropped(), 5);
+    }
+
+    #[test]
+    fn a_server_before_the_policy_s_text_is_no_name_of_its_own() {
+        let row = |name: &str, server: Option<&str>| Row {
+            name: name.into(),
+            policy: "base".into(),
+            server: server.map(str::to_owned),
+            ..row()
+        };
+        assert!(row("base", None).says_its_policy());
+        assert!(row("base", Some("napkin")).says_its_policy());
+        assert!(row("kernel/base", Some("kernel")).says_its_policy());
+        assert!(!row("kernel/mine", Some("kernel")).says_its_policy());
+        assert!(!row("kernel/base", None).says_its_policy());
     }
 }
