@@ -2,7 +2,7 @@
 //! a veth; and what each run of each program took (with kernel.bpf_stats_enabled).
 //!
 //! `cargo run -p napkin-compare --example cost [PAIRS] [SECONDS] [ONE_IN] [OFF]`, as root, with two CPUs. With OFF,
-//! in seconds, the programs are at work for 0.1 s and away for OFF, as `napkin compare` has them at such rates.
+//! in seconds, the programs are at work for 0.05 s and away for OFF, as `napkin compare` has them at such rates (0.8).
 
 #[path = "../tests/harness/mod.rs"]
 mod harness;
@@ -32,7 +32,7 @@ fn main() {
             client.begin_window().expect("it runs");
             let began = Instant::now();
             while began.elapsed() < window {
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(50));
                 if !off.is_zero() {
                     probe.pause();
                     std::thread::sleep(off);

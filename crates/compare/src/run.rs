@@ -42,7 +42,7 @@ const FIRST: Duration = Duration::from_secs(2);
 /// Requests a second to be timed on average: more of them cost the service more, and tell little more.
 const TIMED: f64 = 10_000.0;
 /// How long requests are timed at a time where there are more.
-const ON: Duration = Duration::from_millis(100);
+const ON: Duration = Duration::from_millis(50);
 /// Longest that they are not.
 const OFF: Duration = Duration::from_millis(800);
 /// Longest that a guard's command may take.
