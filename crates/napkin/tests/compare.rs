@@ -125,6 +125,27 @@ fn each_policy_has_its_rounds_and_everything_is_put_back() {
 }
 
 #[test]
+fn a_service_with_many_requests_is_timed_in_turns_and_none_of_its_slices_is_empty() {
+    let mut service = Service::new("compare-turns");
+    let _ = service.client.take().map(Client::stop);
+    service.client = Some(service.bed.client(Load::Closed));
+    let args = ["--policies", "base,suspend20", "--slice", "2s", "--rounds", "1", "--json", "-"];
+    let report = json(&service.run(&args));
+    assert!(report["failed"].is_null(), "{report:#}");
+    let rows = report["rows"].as_array().expect("rows");
+    let of = |row: &Value, field: &str| row[field].as_f64().expect(field);
+    // On a host that serves so few it is timed all the time.
+    let most = rows.iter().map(|row| of(row, "answers_per_s")).fold(0.0, f64::max);
+    let share = of(&report, "timed_share");
+    eprintln!("{most:.0} answers a second, timed for {share:.3} of the time");
+    for row in rows {
+        assert!(row["slices"][0]["latency_ns"]["whole"]["count"].as_u64().expect("some") > 0);
+        assert!(of(row, "answers_per_s") > 0.0);
+    }
+    service.is_as_before();
+}
+
+#[test]
 fn a_policy_that_breaks_the_guard_is_out_and_the_others_go_on() {
     let service = Service::new("compare-guard");
     let bad = "bad=defer-hard-irqs=1000,gro-flush-timeout=200ms";
