@@ -3,6 +3,7 @@
 //!
 //! Told from the journals of this network namespace, which only who made the changes can read.
 
+use napkin_keep::{Directory, State, Survey};
 use napkin_linux::apply::{Linux, difference};
 use napkin_linux::journal::{Found, Store};
 
@@ -11,18 +12,50 @@ use crate::families::{Family, Kind, Series};
 /// The journals, looked at again at each sample.
 #[derive(Debug)]
 pub struct Drift {
-    store: Store,
+    /// `None` if there is no place for journals here.
+    store: Option<Store>,
+    wishes: Directory,
 }
 
 impl Drift {
-    /// `None` if there is no place for journals here.
-    pub fn open() -> Option<Drift> {
-        Store::open().ok().map(|store| Drift { store })
+    /// The journals and the wishes of this network namespace.
+    pub fn open() -> Drift {
+        Drift { store: Store::open().ok(), wishes: Directory::here() }
     }
 
-    /// Its family; `None` where the journals, or the kernel, cannot be read.
-    pub(crate) fn family(&mut self) -> Option<Family> {
-        let found = self.store.survey().ok()?;
+    /// Its families: without those for which the journals, the wishes or the kernel cannot be read.
+    pub(crate) fn families(&mut self) -> impl Iterator<Item = Family> {
+        [self.changed(), self.wishes()].into_iter().flatten()
+    }
+
+    /// How the wishes are, which anybody may read.
+    fn wishes(&self) -> Option<Family> {
+        let survey = Survey::look(self.wishes.read().ok()?).ok()?;
+        if survey.standings.is_empty() && survey.bad.is_empty() {
+            return None;
+        }
+        let count = |state| survey.standings.iter().filter(|it| it.state() == state).count();
+        let states = [
+            ("held", count(State::Held)),
+            ("not_held", count(State::NotHeld)),
+            ("refused", count(State::Refused)),
+            ("bad", survey.bad.len()),
+        ];
+        let series = states.map(|(state, count)| Series {
+            labels: vec![("state", state.to_owned())],
+            value: count as f64,
+        });
+        Some(Family {
+            name: "napkin_wishes",
+            kind: Kind::Gauge,
+            help: "Wishes of /etc/napkin: in force (held), not in force (not_held), not to be had here (refused), and files that are wrong (bad).",
+            series: series.into(),
+        })
+    }
+
+    fn changed(&mut self) -> Option<Family> {
+        let store = self.store.as_ref()?;
+        let found = store.survey().ok()?;
         let devices = found.into_iter().filter_map(|found| match found {
             Found::Device(journal) if !journal.stale() => Some(journal.ifname().to_owned()),
             _ => None,
@@ -34,7 +67,7 @@ impl Drift {
         for device in devices {
             // One that has gone drifts no more.
             let Some(changed) =
-                backend.as_mut().and_then(|backend| difference(backend, &self.store, &device).ok())
+                backend.as_mut().and_then(|backend| difference(backend, store, &device).ok())
             else {
                 continue;
             };

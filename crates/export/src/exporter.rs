@@ -45,7 +45,7 @@ impl Exporter {
         let sample = self.source.sample()?;
         let mut all = vec![build()];
         all.extend(families(&sample));
-        all.extend(self.drift.as_mut().and_then(Drift::family));
+        all.extend(self.drift.as_mut().into_iter().flat_map(Drift::families));
         all.push(Family {
             name: "napkin_notes",
             kind: Kind::Gauge,

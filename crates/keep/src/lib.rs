@@ -28,3 +28,6 @@ pub use keeper::{Event, Keeper, KeeperError, Options};
 pub use parse::{BadFile, Mistake};
 pub use survey::{OnDevice, Standing, State, Survey};
 pub use wish::Wish;
+// For its tests, which need rights and so are shown as ignored without them.
+#[doc(hidden)]
+pub use watch::{Watch, WatchError, Woken};

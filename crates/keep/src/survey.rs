@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use napkin_kernel::netlink::{LinkRecord, NetlinkError, Route};
 use napkin_kernel::sysfs::Sysfs;
 use napkin_linux::apply::{Backend, BackendError, Linux, Target, changes};
+use napkin_linux::doctor;
 use napkin_linux::place::Change;
 use serde::Serialize;
 
@@ -51,6 +52,16 @@ pub struct OnDevice {
 }
 
 impl OnDevice {
+    /// Why the wish is not in force on it, a sentence for each reason.
+    pub fn why(&self) -> Vec<String> {
+        let mut why = self.refused.clone();
+        why.extend(self.waits.clone());
+        if !self.different.is_empty() {
+            why.push(different(&self.ifname, &self.different));
+        }
+        why
+    }
+
     /// How the wish is on it.
     pub fn state(&self) -> State {
         match (self.refused.is_empty(), self.waits.is_none() && self.different.is_empty()) {
@@ -92,20 +103,12 @@ impl Standing {
         if self.devices.is_empty() {
             return vec![format!("no device here is {}", self.wish.device)];
         }
-        let mut why = Vec::new();
-        for on in &self.devices {
-            why.extend(on.refused.iter().cloned());
-            why.extend(on.waits.clone());
-            if !on.different.is_empty() {
-                why.push(different(&on.ifname, &on.different));
-            }
-        }
-        why
+        self.devices.iter().flat_map(OnDevice::why).collect()
     }
 }
 
 /// `eth0: 3 settings are not as wished: threaded of queue 0 is ...`.
-pub(crate) fn different(ifname: &str, changes: &[Change]) -> String {
+fn different(ifname: &str, changes: &[Change]) -> String {
     let count = changes.len();
     let first = changes.first().map_or_else(String::new, |change| {
         let now =
@@ -140,6 +143,27 @@ impl Survey {
     pub fn look(found: Found) -> Result<Survey, BackendError> {
         let standings = standings(&found.wishes)?;
         Ok(Survey { standings, bad: found.bad })
+    }
+
+    /// The wishes of a directory on each device, for `doctor`. What cannot be read or asked is none: it is
+    /// told elsewhere.
+    pub fn for_doctor(directory: &Directory) -> Vec<doctor::Wish> {
+        let found = directory.read().unwrap_or_default();
+        let Ok(survey) = Survey::look(found) else { return Vec::new() };
+        let on_devices = survey.standings.iter().flat_map(|standing| {
+            let name = format!("{} ({})", standing.wish.name, standing.wish.place());
+            standing.devices.iter().map(move |on| doctor::Wish {
+                ifname: Some(on.ifname.clone()),
+                name: name.clone(),
+                why: on.why(),
+            })
+        });
+        let bad = survey.bad.iter().map(|bad| doctor::Wish {
+            ifname: None,
+            name: bad.file.display().to_string(),
+            why: vec![bad.to_string()],
+        });
+        on_devices.chain(bad).collect()
     }
 
     /// How one wish is: looks again until it is in force, for `patience` at most. `None` if it is gone.

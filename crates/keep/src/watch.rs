@@ -24,18 +24,18 @@ const BUFFER: usize = 8 << 10;
 
 /// What woke who waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Woken {
+pub struct Woken {
     /// A signal came.
-    pub(crate) signal: bool,
+    pub signal: bool,
     /// Something of the kernel's may have changed.
-    pub(crate) kernel: bool,
+    pub kernel: bool,
     /// Files of wishes may have changed.
-    pub(crate) wishes: bool,
+    pub wishes: bool,
 }
 
 /// Everything that is listened to.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     notices: Notices,
     /// Of files that others write.
     files: OwnedFd,
@@ -49,7 +49,10 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Begins to listen in this thread's network namespace.
-    pub(crate) fn open(directory: &Path) -> Result<Watch, WatchError> {
+    ///
+    /// # Errors
+    /// If the kernel cannot be listened to; the same for all that follow.
+    pub fn open(directory: &Path) -> Result<Watch, WatchError> {
         let notices = Notices::open()?;
         let new = || inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
         let (files, wishes) = (new()?, new()?);
@@ -60,7 +63,7 @@ impl Watch {
     }
 
     /// Kinds of notices that this kernel does not give.
-    pub(crate) fn missing(&self) -> &[String] {
+    pub fn missing(&self) -> &[String] {
         self.notices.missing()
     }
 
@@ -85,17 +88,13 @@ impl Watch {
     }
 
     /// Waits until something happens, at most for `limit`. Nothing that has come before is lost.
-    pub(crate) fn wait(
-        &self,
-        signals: BorrowedFd<'_>,
-        limit: Option<Duration>,
-    ) -> Result<(), WatchError> {
+    pub fn wait(&self, signals: BorrowedFd<'_>, limit: Option<Duration>) -> Result<(), WatchError> {
         let all = [signals, self.files.as_fd(), self.wishes.as_fd()];
         wait(all.into_iter().chain(self.notices.descriptors()), limit)
     }
 
     /// Takes all that has come.
-    pub(crate) fn take(&mut self, signals: BorrowedFd<'_>) -> Result<Woken, WatchError> {
+    pub fn take(&mut self, signals: BorrowedFd<'_>) -> Result<Woken, WatchError> {
         let signal = readable(signals);
         let wishes = drain(&self.wishes)?;
         if wishes {
@@ -107,7 +106,7 @@ impl Watch {
 
     /// Watches these files for writes, and directories for what is removed in them, and no others.
     /// Gives whether one is watched that was not before: it may have been written to meanwhile.
-    pub(crate) fn follow(&mut self, paths: &BTreeSet<PathBuf>) -> Result<bool, WatchError> {
+    pub fn follow(&mut self, paths: &BTreeSet<PathBuf>) -> Result<bool, WatchError> {
         let mut followed = BTreeMap::new();
         let mut new = false;
         for path in paths {
@@ -178,7 +177,7 @@ fn drain(inotify: &OwnedFd) -> Result<bool, WatchError> {
 /// Why nothing can be listened to.
 #[derive(Debug, thiserror::Error)]
 #[error("changes cannot be listened for: {0}")]
-pub(crate) enum WatchError {
+pub enum WatchError {
     /// The kernel's notices.
     Netlink(#[from] NetlinkError),
     /// inotify.

@@ -395,6 +395,7 @@ fn a_program_in_another_namespace_is_not_taken_for_one_here() {
         ifname: None,
         policy: None,
         window: std::time::Duration::from_millis(10),
+        wishes: vec![],
     };
     let error = gather(&request).expect_err("it is elsewhere").to_string();
     assert!(error.contains(&format!("nsenter -t {} -n", rig.pid())), "{error}");

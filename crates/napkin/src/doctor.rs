@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use napkin_keep::{Directory, Survey};
 use napkin_linux::doctor::{CHECKS, Finding, Report, Request, Status, examine, gather};
 use napkin_policy::Policy;
 use serde_json::json;
@@ -70,6 +71,7 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {
         ifname: args.dev.clone(),
         policy: args.policy,
         window: args.window,
+        wishes: Survey::for_doctor(&Directory::here()),
     };
     let facts = gather(&request).map_err(Failure::of)?;
     let reports: Vec<Report> = facts.iter().map(examine).collect();

@@ -27,6 +27,7 @@ and of the host:
   napkin_time_squeezes_total        by cpu
   napkin_cpu_seconds_total          by cpu and mode
   napkin_changed_settings           by=\"napkin\": as napkin set them; \"other\": set by somebody else since
+  napkin_wishes                     state=\"held\", \"not_held\", \"refused\" or \"bad\": how what napkin keep wrote down is
   napkin_notes                      reasons for which something is not known (napkin top shows them)
 A metric that is not known is not there. GET /metrics is answered, in the OpenMetrics form if the scraper
 asks for it, and nothing else; 16 connections at once, each for 5 seconds at most.
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &Export) -> Result<(), Failure> {
         }
         None => {
             let source = LinuxSource::open(!args.no_count).map_err(Failure::of)?;
-            (Box::new(source), Drift::open())
+            (Box::new(source), Some(Drift::open()))
         }
     };
     let title = source.title();

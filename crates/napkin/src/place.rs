@@ -60,8 +60,13 @@ pub(crate) struct PlaceArgs {
 }
 
 pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
-    let request =
-        Request { pid: args.pid, ifname: Some(args.dev.clone()), policy: None, window: WINDOW };
+    let request = Request {
+        pid: args.pid,
+        ifname: Some(args.dev.clone()),
+        policy: None,
+        window: WINDOW,
+        wishes: vec![],
+    };
     let facts = gather(&request).map_err(Failure::of)?;
     let facts =
         facts.first().ok_or_else(|| Failure::Failed(format!("there is no {}", args.dev)))?;

@@ -261,6 +261,19 @@ fn bad_files_and_conflicts_are_named_with_file_and_line_and_the_rest_is_held() {
             ] {
                 assert!(said.contains(part), "{part}: {said}");
             }
+            // Who looks at the device, or scrapes, is told as well.
+            let doctor = text(&lab.napkin("doctor --dev va --for 100ms --all").stdout);
+            assert!(doctor.contains("the wish b ("), "{doctor}");
+            assert!(doctor.contains("the wish a (") && doctor.contains("is in force"), "{doctor}");
+            let metrics = lab.ok("export --once --no-count");
+            for series in [
+                "napkin_wishes{state=\"held\"} 1",
+                "napkin_wishes{state=\"not_held\"} 1",
+                "napkin_wishes{state=\"refused\"} 3",
+                "napkin_wishes{state=\"bad\"} 1",
+            ] {
+                assert!(metrics.contains(series), "{series}: {metrics}");
+            }
             // What is mended is held, without anything being started anew.
             fs::remove_file(good).expect("removed");
             lab.put("c.toml", "policy = \"base\"\n[match]\nname = \"eth78\"\n");

@@ -41,8 +41,28 @@ pub struct Facts {
     pub others: Known<Vec<Other>>,
     /// Processes that could not be looked at although the right is held: they protect themselves.
     pub unseen: Unseen,
+    /// What is wished of the device.
+    pub wishes: Vec<Wish>,
     /// What went on while it was looked at.
     pub measured: Measured,
+}
+
+/// A wish of how a device is to be set (`napkin keep`), as whoever reads the wishes found it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// The device; `None` of a file that is wrong, which may have been meant for any.
+    pub ifname: Option<String>,
+    /// The wish, and where it stands: `web (/etc/napkin/web.toml:2)`.
+    pub name: String,
+    /// Why it is not in force; nothing if it is.
+    pub why: Vec<String>,
+}
+
+impl Wish {
+    /// Whether it concerns a device.
+    pub(super) fn is_of(&self, ifname: &str) -> bool {
+        self.ifname.as_deref().is_none_or(|it| it == ifname)
+    }
 }
 
 /// Whether this kernel can do a policy.

@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::beside::{self, Beside};
 use super::facts::{
     Facts, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring, Support,
-    Unpolled,
+    Unpolled, Wish,
 };
 use super::{intent, observe};
 use crate::support::{self, Scope};
@@ -40,6 +40,8 @@ pub struct Request {
     pub policy: Option<Policy>,
     /// How long to look. At most [`Request::LONGEST`].
     pub window: Duration,
+    /// What is wished of devices (`napkin keep`), and whether it is in force.
+    pub wishes: Vec<Wish>,
 }
 
 impl Request {
@@ -147,6 +149,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
             others: others(&device, &programs, &owners),
             unseen: owners.denied.clone(),
             programs,
+            wishes: request.wishes.iter().filter(|it| it.is_of(&device.ifname)).cloned().collect(),
             measured: Measured {
                 window,
                 squeezes: squeezes.clone(),

@@ -25,7 +25,7 @@ mod waits;
 pub use checks::{CHECKS, Check, examine};
 pub use facts::{
     Epoll, Facts, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring, Socket,
-    SocketKind, Support, Thread, Unpolled, Wait,
+    SocketKind, Support, Thread, Unpolled, Wait, Wish,
 };
 pub use finding::{Finding, Report, Status};
 pub use gather::{DoctorError, Request, gather};

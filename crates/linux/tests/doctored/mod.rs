@@ -414,6 +414,7 @@ impl Rig {
             ifname: None,
             policy: None,
             window: Duration::from_millis(10),
+            wishes: vec![],
         };
         let look = || {
             let none = CapabilitySets {
@@ -450,6 +451,7 @@ impl Rig {
             ifname: Some("va".into()),
             policy: asked.map(policy),
             window: Duration::from_millis(300),
+            wishes: vec![],
         };
         let stop = Arc::new(AtomicBool::new(false));
         let mut streams: Vec<TcpStream> =

@@ -28,6 +28,27 @@ pub(super) fn napi(facts: &Facts) -> Vec<Finding> {
     vec![Finding::fault(format!("{name} has no NAPI instance: {why}"), seen, mend)]
 }
 
+/// Who wrote a wish down believes that it holds.
+pub(super) fn wishes(facts: &Facts) -> Vec<Finding> {
+    let finding = |wish: &crate::doctor::Wish| {
+        let name = &wish.name;
+        match (wish.why.as_slice(), &wish.ifname) {
+            ([], _) => Finding::ok(format!("the wish {name} is in force"), "each of its settings"),
+            (why, Some(_)) => Finding::fault(
+                format!(
+                    "the wish {name} is not in force; systemctl status napkin says who holds it"
+                ),
+                why.join("; "),
+                None,
+            ),
+            (why, None) => {
+                Finding::fault(format!("{name} is wrong, and held by nobody"), why.join("; "), None)
+            }
+        }
+    };
+    facts.wishes.iter().map(finding).collect()
+}
+
 /// RPS hands a packet to another CPU's backlog. That is not what a busy poll polls: it would find
 /// the packet gone, and the wake-up comes from elsewhere.
 pub(super) fn rps(facts: &Facts) -> Vec<Finding> {

@@ -47,6 +47,7 @@ macro_rules! checks {
 pub const CHECKS: &[Check] = checks! {
     "kernel-support" settings::support: "this kernel can do the policy";
     "napi" device::napi: "the device has NAPI instances";
+    "wishes" device::wishes: "what was written down with napkin keep is in force";
     "settings" settings::settings: "the instances are set as the policy says";
     "threaded" settings::threaded: "softirqs, or the instances' threads, poll as the policy says";
     "deferral" settings::deferral: "defer-hard-irqs and gro-flush-timeout are both set";

@@ -118,6 +118,7 @@ fn sound(name: &str) -> Facts {
         programs: vec![program],
         others: Ok(vec![]),
         unseen: Unseen::default(),
+        wishes: vec![],
         measured: Measured {
             window: 500_000_000,
             squeezes: Ok(0),

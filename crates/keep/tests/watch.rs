@@ -1,0 +1,79 @@
+//! Who sleeps until somebody else changes something is woken by it: on the files of the kernel itself.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use napkin_keep::Watch;
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Route, VethConfig};
+use napkin_os::rights::Right;
+use napkin_os::signals::Signals;
+use napkin_testing::{needs, test};
+
+const LONG: Option<Duration> = Some(Duration::from_secs(30));
+
+#[test]
+fn a_program_s_write_to_an_interrupt_s_cpus_is_noticed_by_either_name() {
+    let irqs = fs::read_dir("/proc/irq").into_iter().flatten().flatten();
+    // What is written is what is there: some interrupts cannot be moved, and refuse even that.
+    let found = irqs.map(|irq| irq.path()).find(|irq| {
+        let file = irq.join("smp_affinity_list");
+        fs::read(&file).is_ok_and(|cpus| fs::write(&file, cpus).is_ok())
+    });
+    needs(found.is_some(), "an interrupt whose CPUs may be set");
+    let irq = found.expect("one");
+    let names = ["smp_affinity", "smp_affinity_list"].map(|name| irq.join(name));
+    let paths: BTreeSet<PathBuf> = names.iter().cloned().collect();
+    let signals = Signals::block_ends().expect("blocked");
+    let signal = signals.readable().expect("a descriptor");
+    let mut watch = Watch::open(&std::env::temp_dir().join("napkin-none")).expect("it listens");
+    assert!(watch.follow(&paths).expect("followed"), "it was not watched before");
+    assert!(!watch.follow(&paths).expect("followed"), "now it is the same file");
+    watch.take(signal.as_fd()).expect("taken");
+    for name in &names {
+        fs::write(name, fs::read(name).expect("it is there")).expect("it takes what it is");
+        watch.wait(signal.as_fd(), LONG).expect("it waits");
+        let woken = watch.take(signal.as_fd()).expect("taken");
+        assert!(woken.kernel && !woken.signal && !woken.wishes, "{woken:?}");
+    }
+    // What is no longer followed wakes nobody.
+    watch.follow(&BTreeSet::new()).expect("followed");
+    fs::write(&names[0], fs::read(&names[0]).expect("there")).expect("it takes what it is");
+    watch.wait(signal.as_fd(), Some(Duration::from_millis(20))).expect("it waits");
+}
+
+#[test]
+fn links_that_come_and_wishes_that_are_written_are_told_apart() {
+    for right in [Right::SysAdmin, Right::NetAdmin] {
+        needs(right.held(), right);
+    }
+    let directory = std::env::temp_dir().join(format!("napkin-watch-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).expect("a directory");
+    let etc = directory.join("etc");
+    let inside = || {
+        let signals = Signals::block_ends().expect("blocked");
+        let signal = signals.readable().expect("a descriptor");
+        let mut watch = Watch::open(&etc).expect("it listens");
+        let mut woken = || {
+            watch.wait(signal.as_fd(), LONG).expect("it waits");
+            watch.take(signal.as_fd()).expect("taken")
+        };
+        fs::create_dir(&etc).expect("made");
+        assert!(woken().wishes, "the directory itself is new");
+        fs::write(etc.join("a.toml"), "x").expect("written");
+        assert!(woken().wishes);
+        let config =
+            VethConfig { name: "va", peer: "vb", peer_namespace: None, rx_queues: 1, tx_queues: 1 };
+        Route::open().and_then(|mut route| route.add_veth(&config)).expect("a veth");
+        let came = woken();
+        assert!(came.kernel && !came.wishes, "{came:?}");
+    };
+    Namespace::new().expect("a namespace").run(inside).expect("entered");
+    let _ = fs::remove_dir_all(&directory);
+}
+
+napkin_testing::main!();
