@@ -504,7 +504,7 @@ fn a_held_device_is_set_again_and_what_was_first_is_still_known() {
 
     // A change that the kernel refuses takes back those of its look, and no others.
     let before = backend.everything();
-    backend.refuses_after = Some(2);
+    backend.refuses_after = Some(backend.writes + 2);
     let error = kept(&keeper, &mut backend, Some("suspend200"), &plain()).expect_err("refused");
     assert!(matches!(error, ApplyError::Stopped { .. }), "{error}");
     assert_eq!(backend.everything(), before);

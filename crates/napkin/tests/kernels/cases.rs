@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::guest::{Guest, STATE, Set};
+use super::kept::kept;
 use super::programs::{attach, moved, pin, run, starvation, suspension, vlan};
 
 /// What came of a case: what there is to say of it, or what went wrong.
@@ -12,7 +13,7 @@ pub(crate) type Outcome = Result<String, String>;
 /// One of them.
 pub(crate) type Case = (&'static str, fn(&mut Guest, &str) -> Outcome);
 
-pub(crate) const CASES: [Case; 20] = [
+pub(crate) const CASES: [Case; 21] = [
     ("show", show),
     ("shared interrupt", shared_interrupt),
     ("apply", apply),
@@ -24,6 +25,7 @@ pub(crate) const CASES: [Case; 20] = [
     ("made anew", made_anew),
     ("disk full", disk_full),
     ("kill -9", killed),
+    ("kept", kept),
     ("run", run),
     ("pin", pin),
     ("attach", attach),
@@ -36,7 +38,7 @@ pub(crate) const CASES: [Case; 20] = [
 ];
 
 /// How many channels a card has, and what tells ethtool so; `None` where it has one for good.
-fn ethtool(dev: &str, channels: u32) -> Option<String> {
+pub(crate) fn ethtool(dev: &str, channels: u32) -> Option<String> {
     match dev {
         "eth0" | "eth3" => Some(format!("ethtool -L {dev} combined {channels}")),
         "va" => Some(format!("ethtool -L va rx {channels} tx {channels}")),
@@ -44,7 +46,7 @@ fn ethtool(dev: &str, channels: u32) -> Option<String> {
     }
 }
 
-fn channels_of(dev: &str) -> u32 {
+pub(crate) fn channels_of(dev: &str) -> u32 {
     if dev == "eth2" { 1 } else { 4 }
 }
 

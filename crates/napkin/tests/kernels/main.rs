@@ -10,6 +10,7 @@
 mod cases;
 mod guest;
 mod history;
+mod kept;
 mod programs;
 mod vm;
 

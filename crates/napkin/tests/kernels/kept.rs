@@ -1,0 +1,105 @@
+//! A wish that is held while its card goes through all that takes settings away.
+
+use super::cases::{Outcome, again, channels_of, ethtool};
+use super::guest::{Guest, STATE};
+
+/// Where the guest's wishes are.
+const ETC: &str = "/run/wishes";
+
+impl Guest {
+    /// Runs napkin on the guest's wishes; it succeeds.
+    fn wishes(&mut self, arguments: &str) -> Outcome {
+        let napkin = env!("CARGO_BIN_EXE_napkin");
+        self.does(&format!("NAPKIN_STATE={STATE} NAPKIN_ETC={ETC} {napkin} {arguments}"))
+    }
+
+    /// Does something to the card, and waits until its wish is in force again; gives the milliseconds
+    /// until that was seen.
+    fn held_after(&mut self, what: &str) -> Result<u64, String> {
+        let napkin = env!("CARGO_BIN_EXE_napkin");
+        let list = format!("NAPKIN_STATE={STATE} NAPKIN_ETC={ETC} {napkin} keep --list");
+        let text = self
+            .does(&format!(
+                "{what}\nbegun=$(date +%s%N)\n\
+                 for try in $(seq 200); do {list} > /run/list 2>&1 && break; sleep 0.05; done\n\
+                 echo $(( ($(date +%s%N) - begun) / 1000000 )); {list} > /run/list 2>&1"
+            ))
+            .map_err(|why| format!("not held again after `{what}`: {why}; {}", self.told()))?;
+        let last = text.lines().last().unwrap_or_default();
+        last.parse().map_err(|_| format!("`{what}` says {text}"))
+    }
+
+    /// What the keeper has said, and how its wish is.
+    fn told(&mut self) -> String {
+        self.vm.sh("cat /run/list /run/keeper.log").text
+    }
+
+    /// How often the keeper went to sleep.
+    fn sleeps(&mut self) -> Outcome {
+        self.does("awk '/^voluntary_ctxt/ {print $2}' /proc/$(cat /run/keeper.pid)/status")
+    }
+}
+
+pub(crate) fn kept(guest: &mut Guest, dev: &str) -> Outcome {
+    let before = guest.set(dev);
+    let policy = guest.policy();
+    guest.does(&format!("rm -rf {ETC}; mkdir -m 755 {ETC}"))?;
+    let cpus = guest.cpus(" --cpus 1,3");
+    guest.wishes(&format!("keep {policy} --dev {dev}{cpus} --name w --yes"))?;
+    guest.does(&format!(
+        "NAPKIN_STATE={STATE} NAPKIN_ETC={ETC} {} keeper --look never > /run/keeper.log 2>&1 \
+         < /dev/null & echo $! > /run/keeper.pid",
+        env!("CARGO_BIN_EXE_napkin")
+    ))?;
+    let held = hold(guest, dev, &before.interrupts);
+    let ended = guest.does(
+        "kill $(cat /run/keeper.pid)\n\
+         for try in $(seq 100); do kill -0 $(cat /run/keeper.pid) 2> /dev/null || exit 0; sleep 0.1; done\n\
+         exit 1",
+    );
+    let told = guest.told();
+    let held = held?;
+    ended.map_err(|why| format!("it does not end: {why}; {told}"))?;
+    guest.left(dev, &before).map_err(|why| format!("{why}; {told}"))?;
+    Ok(held)
+}
+
+fn hold(
+    guest: &mut Guest,
+    dev: &str,
+    interrupts: &std::collections::BTreeMap<String, String>,
+) -> Outcome {
+    let mut said = vec![format!("start {}", guest.held_after("true")?)];
+    let placed = guest.set(dev).interrupts;
+    let moved = placed.iter().find(|(name, cpus)| interrupts.get(*name) != Some(*cpus));
+    if let Some((name, _)) = moved {
+        let number = format!(
+            "$(awk '$NF == \"{name}\" {{sub(\":\", \"\", $1); print $1}}' /proc/interrupts)"
+        );
+        let move_it = format!("echo 0,2 > /proc/irq/{number}/smp_affinity_list");
+        said.push(format!("interrupt {}", guest.held_after(&move_it)?));
+        if !guest.told().contains("set again: irq-cpus") {
+            return Err(format!("nobody saw the interrupt moved: {}", guest.told()));
+        }
+    }
+    let write = format!("echo 3 > /sys/class/net/{dev}/napi_defer_hard_irqs");
+    said.push(format!("sysfs {}", guest.held_after(&write)?));
+    let down = format!("ip link set {dev} down; ip link set {dev} up");
+    said.push(format!("down and up {}", guest.held_after(&down)?));
+    for channels in [2, channels_of(dev)] {
+        if let Some(command) = ethtool(dev, channels) {
+            said.push(format!("{channels} channels {}", guest.held_after(&command)?));
+        }
+    }
+    again(guest, dev)?;
+    said.push(format!("made anew {}", guest.held_after("true")?));
+    // What came of it last may still be looked at.
+    for _ in 0..5 {
+        let sleeps = guest.sleeps()?;
+        guest.does("sleep 3")?;
+        if guest.sleeps()? == sleeps {
+            return Ok(format!("in force again, in ms: {}; then asleep", said.join(", ")));
+        }
+    }
+    Err(format!("it does not sleep: {}", guest.told()))
+}
