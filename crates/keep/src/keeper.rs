@@ -518,7 +518,9 @@ impl Keeper {
     fn status(&self, first: bool) {
         let names: Vec<&str> = self.held.iter().map(HeldDevice::ifname).collect();
         let held = if names.is_empty() { "no device".into() } else { names.join(", ") };
-        let mut status = format!("{} wishes, holding {held}", self.found.wishes.len());
+        let count = self.found.wishes.len();
+        let plural = if count == 1 { "wish" } else { "wishes" };
+        let mut status = format!("{count} {plural}, holding {held}");
         if !self.problems.is_empty() {
             let problems: Vec<&str> = self.problems.iter().map(String::as_str).collect();
             status.push_str(&format!("; not held: {}", problems.join("; ")));
