@@ -101,7 +101,7 @@ impl Servers {
         let wire = match (given.one("wire"), other) {
             (Some("cable"), Some(other)) => {
                 return Err(BenchError::Option(format!(
-                    "--wire cable is the engine's: leave it out, or --server {}",
+                    "only the engine has a cable: leave --wire cable out, or --server {}",
                     other.name()
                 )));
             }
