@@ -145,7 +145,8 @@ pub(crate) fn notes(options: &Options, servers: &Servers) -> Vec<String> {
     if servers.several() {
         notes.push(
             "the other servers are behind a veth, to which the kernel leaves checksums as to a card; they \
-             run as the kernel delivers by itself (its other policies: --world linux)"
+             run as the kernel delivers by itself. --world linux has its other policies, and its figures are \
+             without RPS: there the client's CPU does much of the server's receiving, and it serves more"
                 .to_owned(),
         );
     }
