@@ -289,6 +289,7 @@ mod tests {
             queues: None,
             cpus: vec![],
             rt: None,
+            unit: None,
         }
     }
 

@@ -4,7 +4,7 @@
 //! changed, so that a keeper that is killed leaves nothing that the next one, or `napkin restore`, does
 //! not know. While it holds a device no other napkin changes it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -22,10 +22,12 @@ use thiserror::Error;
 
 use crate::assign::{Assignment, assign};
 use crate::directory::{Directory, DirectoryError, Found};
+use crate::guards::Guards;
 use crate::parse::BadFile;
+use crate::programs::Programs;
 use crate::sd_notify::SdNotify;
 use crate::survey::matched;
-use crate::watch::{Watch, WatchError, wait};
+use crate::watch::{Follow, Watch, WatchError, wait};
 use crate::wish::Wish;
 
 /// A burst of notices is over when none came for this time, or after [`BURST`].
@@ -102,6 +104,8 @@ pub enum Event {
     Over(String),
     /// What a device was before was put back, as nothing is wished of it any more.
     PutBack(DeviceRestored),
+    /// Something about a program of a unit, or about a queue that one starves.
+    Program(String),
     /// A device is not in this network namespace any more.
     Gone {
         /// What it was called.
@@ -133,7 +137,7 @@ impl fmt::Display for Event {
                 write!(f, "{ifname}: {} {plural} changed", changes.len())
             }
             Event::Again(foreign) => write!(f, "set again: {foreign}"),
-            Event::Problem(why) => f.write_str(why),
+            Event::Problem(why) | Event::Program(why) => f.write_str(why),
             Event::Over(why) => write!(f, "over: {why}"),
             Event::PutBack(restored) => {
                 let DeviceRestored { ifname, changes, foreign, failed, missing, .. } = restored;
@@ -183,6 +187,9 @@ pub struct Keeper {
     watch: Watch,
     found: Found,
     held: Vec<HeldDevice>,
+    /// Of wishes with a unit.
+    programs: Vec<Programs>,
+    guards: Guards,
     /// What was said and is not over.
     problems: BTreeSet<String>,
     /// When something was corrected.
@@ -220,6 +227,8 @@ impl Keeper {
             watch,
             found: Found::default(),
             held: Vec::new(),
+            programs: Vec::new(),
+            guards: Guards::default(),
             problems: BTreeSet::new(),
             corrections: VecDeque::new(),
             fighting: false,
@@ -243,6 +252,10 @@ impl Keeper {
         let ended = self.hold(signals, tell);
         self.systemd.tell(&[("STOPPING", "1")]);
         let mut complete = true;
+        for programs in std::mem::take(&mut self.programs) {
+            complete &= programs.restore(&mut |line| tell(&Event::Program(line)));
+        }
+        self.guards = Guards::default();
         for held in std::mem::take(&mut self.held) {
             let ifname = held.ifname().to_owned();
             let restored = held.restore(&mut self.backend);
@@ -260,17 +273,27 @@ impl Keeper {
         let mut ready = false;
         loop {
             while self.look(tell)? {}
+            self.look_at_programs(true, tell);
             self.status(!ready);
             ready = true;
-            self.watch.wait(signal.as_fd(), self.options.look)?;
-            let mut woken = self.watch.take(signal.as_fd())?;
-            if woken.signal {
-                match signals.wait(Duration::ZERO) {
-                    Some(came) if came.signal == HANGUP => woken.wishes = true,
-                    Some(_) => return Ok(()),
-                    None => {}
+            let due = self.options.look.map(|look| Instant::now() + look);
+            let woken = loop {
+                let next = self.programs.iter().filter_map(Programs::next).chain(due).min();
+                let limit = next.map(|next| next.saturating_duration_since(Instant::now()));
+                self.watch.wait(signal.as_fd(), limit)?;
+                let mut woken = self.watch.take(signal.as_fd())?;
+                if woken.signal {
+                    match signals.wait(Duration::ZERO) {
+                        Some(came) if came.signal == HANGUP => woken.wishes = true,
+                        Some(_) => return Ok(()),
+                        None => {}
+                    }
                 }
-            }
+                if woken.kernel || woken.wishes || due.is_some_and(|due| due <= Instant::now()) {
+                    break woken;
+                }
+                self.look_at_programs(false, tell);
+            };
             let wishes = woken.wishes | self.settle(signal.as_fd())?;
             if wishes {
                 self.reload(tell);
@@ -322,7 +345,7 @@ impl Keeper {
     fn look(&mut self, tell: &mut dyn FnMut(&Event)) -> Result<bool, KeeperError> {
         let mut problems: BTreeSet<String> =
             self.found.bad.iter().map(BadFile::to_string).collect();
-        let mut files = BTreeSet::new();
+        let mut files = BTreeMap::new();
         let mut corrected: Option<String> = None;
         let mut meant_devices = BTreeSet::new();
         let mut meant_wishes = BTreeSet::new();
@@ -344,7 +367,7 @@ impl Keeper {
                             }
                             if matches!(error, ApplyError::Journal(JournalError::Locked { .. })) {
                                 // Its lock is removed when it is given up.
-                                files.insert(self.store.directory().to_owned());
+                                files.insert(self.store.directory().to_owned(), Follow::Removed);
                             }
                             problems.insert(format!("{}: {error}", link.name));
                         }
@@ -365,6 +388,7 @@ impl Keeper {
                 problems.insert(format!("the devices cannot be listed: {error}"));
             }
         }
+        self.meant_programs(&mut files, &mut problems, tell);
         self.told_problems(problems, tell);
         self.count(corrected, tell);
         Ok(self.watch.follow(&files)?)
@@ -375,7 +399,7 @@ impl Keeper {
         &mut self,
         ifindex: u32,
         wishes: &[Wish],
-        files: &mut BTreeSet<PathBuf>,
+        files: &mut BTreeMap<PathBuf, Follow>,
         problems: &mut BTreeSet<String>,
         tell: &mut dyn FnMut(&Event),
     ) -> Result<bool, ApplyError> {
@@ -387,7 +411,8 @@ impl Keeper {
             return Ok(false);
         }
         let wishes: Vec<&Wish> = wishes.iter().collect();
-        let Assignment { wanted, shares } = assign(&wishes, &at, self.backend.kernel());
+        let Assignment { mut wanted, shares } = assign(&wishes, &at, self.backend.kernel());
+        self.guards.excuse(&at, &mut wanted);
         for (wish, share) in wishes.iter().zip(&shares) {
             for why in &share.refused {
                 problems.insert(format!("{} ({}): {why}", wish.name, wish.place()));
@@ -416,24 +441,78 @@ impl Keeper {
         Ok(changed)
     }
 
+    /// Sees to it that there are programs for each wish with a unit, and for no other.
+    fn meant_programs(
+        &mut self,
+        files: &mut BTreeMap<PathBuf, Follow>,
+        problems: &mut BTreeSet<String>,
+        tell: &mut dyn FnMut(&Event),
+    ) {
+        let mut kept = Vec::new();
+        let mut before = std::mem::take(&mut self.programs);
+        for wish in &self.found.wishes {
+            let Some(unit) = &wish.unit else { continue };
+            let programs = match before.iter().position(|it| it.are_of(wish)) {
+                Some(at) => Ok(before.swap_remove(at)),
+                None => match unit.directory() {
+                    Some(group) => Programs::new(wish, unit, group, &self.store)
+                        .map_err(|error| error.to_string()),
+                    None => Err("there are no control groups (v2) here".into()),
+                },
+            };
+            match programs {
+                Ok(programs) => {
+                    problems.extend(programs.failing());
+                    files.insert(programs.group().join("cgroup.events"), Follow::Writes);
+                    // It goes with the unit's end, and comes again with its start.
+                    let above = programs.group().ancestors().skip(1).find(|it| it.is_dir());
+                    files.extend(above.map(|it| (it.to_owned(), Follow::Made)));
+                    kept.push(programs);
+                }
+                Err(why) => {
+                    problems.insert(format!("{} ({}): {why}", wish.name, wish.place()));
+                }
+            }
+        }
+        for programs in before {
+            programs.restore(&mut |line| tell(&Event::Program(line)));
+        }
+        self.programs = kept;
+    }
+
+    /// Looks at programs: at all of them, or at those whose time has come.
+    fn look_at_programs(&mut self, all: bool, tell: &mut dyn FnMut(&Event)) {
+        let now = Instant::now();
+        for programs in &mut self.programs {
+            if all || programs.next().is_some_and(|next| next <= now) {
+                programs.look(&mut |line| tell(&Event::Program(line)));
+            }
+        }
+        let run = self.programs.iter().any(Programs::run);
+        let devices = self.held.iter().map(HeldDevice::ifindex).filter(|_| run);
+        for line in self.guards.watch(devices.collect(), &self.store) {
+            tell(&Event::Program(line));
+        }
+    }
+
     /// The files by which others may change what is wanted of a device.
     fn files_of<'a>(
         &self,
         at: &Snapshot,
         wanted: impl Iterator<Item = &'a Place>,
-        files: &mut BTreeSet<PathBuf>,
+        files: &mut BTreeMap<PathBuf, Follow>,
     ) {
         for place in wanted {
             let Place::IrqCpus(instance) = place else { continue };
             if let Some(irq) = at.napi(instance).and_then(|napi| napi.irq) {
                 for name in ["smp_affinity", "smp_affinity_list"] {
-                    files.insert(format!("/proc/irq/{irq}/{name}").into());
+                    files.insert(format!("/proc/irq/{irq}/{name}").into(), Follow::Writes);
                 }
             }
         }
         let Some(sysfs) = &self.sysfs else { return };
         for file in [DeviceFile::Threaded, DeviceFile::DeferHardIrqs, DeviceFile::GroFlushTimeout] {
-            files.extend(sysfs.file(&at.device.ifname, file));
+            files.extend(sysfs.file(&at.device.ifname, file).map(|it| (it, Follow::Writes)));
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`Wish`]: what a file says. [`Directory`]: the files, read without trust and written whole.
 //! - [`Match`]: which devices are meant.
+//! - [`Unit`]: whose programs are meant.
 //! - [`assign`]: what all wishes together want of one device, and which of them cannot be had.
 //! - [`Survey`]: whether each wish is in force now. It takes no right and changes nothing.
 //! - [`Keeper`]: brings devices to what is wished, at its start and whenever something changes.
@@ -14,10 +15,13 @@
 mod assign;
 mod device_match;
 mod directory;
+mod guards;
 mod keeper;
 mod parse;
+mod programs;
 mod sd_notify;
 mod survey;
+mod unit;
 mod watch;
 mod wish;
 
@@ -27,7 +31,8 @@ pub use directory::{Directory, DirectoryError, Found};
 pub use keeper::{Event, Keeper, KeeperError, Options};
 pub use parse::{BadFile, Mistake};
 pub use survey::{OnDevice, Standing, State, Survey};
+pub use unit::Unit;
 pub use wish::Wish;
 // For its tests, which need rights and so are shown as ignored without them.
 #[doc(hidden)]
-pub use watch::{Watch, WatchError, Woken};
+pub use watch::{Follow, Watch, WatchError, Woken};

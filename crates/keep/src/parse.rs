@@ -9,10 +9,11 @@ use napkin_policy::{Policy, nearest};
 use toml_edit::{Document, Item, TableLike, Value};
 
 use crate::device_match::Match;
+use crate::unit::Unit;
 use crate::wish::Wish;
 
 /// Keys of a file, and of its section `[match]`.
-const KEYS: [&str; 5] = ["policy", "queues", "cpus", "rt", "match"];
+const KEYS: [&str; 6] = ["policy", "queues", "cpus", "rt", "unit", "match"];
 const MATCH: [&str; 3] = ["name", "driver", "mac"];
 
 /// The longest text of a value that is looked at.
@@ -153,10 +154,11 @@ impl Reader<'_> {
         let queues = self.queues(root);
         let cpus = self.cpus(root);
         let rt = self.rt(root);
+        let unit = self.unit(root);
         let device = self.device(root);
         let (line, policy) = policy?;
         let (name, file, device) = (name.to_owned(), file.to_owned(), device?);
-        Some(Wish { name, file, policy, line, device, queues, cpus, rt })
+        Some(Wish { name, file, policy, line, device, queues, cpus, rt, unit })
     }
 
     fn policy(&mut self, root: &dyn TableLike) -> Option<(usize, Policy)> {
@@ -221,6 +223,22 @@ impl Reader<'_> {
             );
         }
         priority
+    }
+
+    fn unit(&mut self, root: &dyn TableLike) -> Option<Unit> {
+        let (line, text) = self.text(root, "unit", "\"memcached.service\"")?;
+        let unit = Unit::read(&text);
+        if unit.is_none() {
+            let text = quoted(&text);
+            self.mistake(
+                line,
+                format!(
+                    "unit takes a unit's name, as in \"memcached.service\", or the path of its control \
+                     group, as in \"/work.slice/memcached.service\", not {text}"
+                ),
+            );
+        }
+        unit
     }
 
     fn device(&mut self, root: &dyn TableLike) -> Option<Match> {
@@ -328,6 +346,7 @@ mod tests {
             queues: Some(vec![0, 1, 5]),
             cpus: vec![3, 2],
             rt: Some(7),
+            unit: Unit::read("a.service"),
         };
         assert_eq!(parse(&wish.to_text()), Ok(wish));
     }

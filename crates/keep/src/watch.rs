@@ -6,7 +6,7 @@
 //! came again is another file of the same name, so files are opened anew at each look; a watch that is
 //! there already is found again by its number.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -31,6 +31,17 @@ pub struct Woken {
     pub kernel: bool,
     /// Files of wishes may have changed.
     pub wishes: bool,
+}
+
+/// What is followed of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Follow {
+    /// Writes to it.
+    Writes,
+    /// What is made in it.
+    Made,
+    /// What is removed in it.
+    Removed,
 }
 
 /// Everything that is listened to.
@@ -104,18 +115,21 @@ impl Watch {
         Ok(Woken { signal, kernel: self.notices.take() | files, wishes })
     }
 
-    /// Watches these files for writes, and directories for what is removed in them, and no others.
-    /// Gives whether one is watched that was not before: it may have been written to meanwhile.
-    pub fn follow(&mut self, paths: &BTreeSet<PathBuf>) -> Result<bool, WatchError> {
+    /// Follows these files and directories, and no others. Gives whether one is watched that was not before: it may have been written to meanwhile.
+    pub fn follow(&mut self, paths: &BTreeMap<PathBuf, Follow>) -> Result<bool, WatchError> {
         let mut followed = BTreeMap::new();
         let mut new = false;
-        for path in paths {
+        for (path, follow) in paths {
             // One that has gone is told of by others.
             let Ok(file) = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             else {
                 continue;
             };
-            let flags = if path.is_dir() { WatchFlags::DELETE } else { WatchFlags::MODIFY };
+            let flags = match follow {
+                Follow::Writes => WatchFlags::MODIFY,
+                Follow::Made => WatchFlags::CREATE,
+                Follow::Removed => WatchFlags::DELETE,
+            };
             // By the descriptor, so that it is the file that is kept open.
             let same = format!("/proc/self/fd/{}", file.as_raw_fd());
             let watch = match inotify::add_watch(&self.files, same, flags) {

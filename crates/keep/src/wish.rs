@@ -12,6 +12,7 @@ use toml_edit::Value;
 
 use crate::device_match::Match;
 use crate::survey::matched;
+use crate::unit::Unit;
 
 /// The longest name of a wish, which is its file's name without `.toml`.
 const LONGEST_NAME: usize = 64;
@@ -36,6 +37,8 @@ pub struct Wish {
     pub cpus: Vec<usize>,
     /// The priority of the instances' threads in `SCHED_FIFO`, 1 to 99; `None`: their class stays.
     pub rt: Option<u8>,
+    /// The unit whose programs get the policy's other part while they run.
+    pub unit: Option<Unit>,
 }
 
 impl Wish {
@@ -72,12 +75,13 @@ impl Wish {
         }
     }
 
-    /// Whether this kernel can do it, and what of the policy is not the device's.
+    /// Whether this kernel can do it, and what of the policy is not set.
     ///
     /// # Errors
     /// What this kernel lacks, and the nearest policy that it can do.
     pub fn check(&self) -> Result<Vec<Warning>, Refusal> {
-        support::check(&self.policy, &Kernel::probe(), Scope::Device)
+        let scope = if self.unit.is_some() { Scope::Both } else { Scope::Device };
+        support::check(&self.policy, &Kernel::probe(), scope)
     }
 
     /// Devices here that are meant and carry what the policy can delay.
@@ -120,6 +124,9 @@ impl Wish {
         if let Some(priority) = self.rt {
             text.push_str(&format!(", SCHED_FIFO {priority}"));
         }
+        if let Some(unit) = &self.unit {
+            text.push_str(&format!(", and programs of {unit}"));
+        }
         text
     }
 
@@ -139,6 +146,9 @@ impl Wish {
         }
         if let Some(priority) = self.rt {
             text.push_str(&format!("rt = {priority}\n"));
+        }
+        if let Some(unit) = &self.unit {
+            text.push_str(&format!("unit = {}\n", quoted(&unit.to_string())));
         }
         text.push_str("\n[match]\n");
         for (key, value) in [

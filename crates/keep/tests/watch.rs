@@ -1,12 +1,12 @@
 //! Who sleeps until somebody else changes something is woken by it: on the files of the kernel itself.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use napkin_keep::Watch;
+use napkin_keep::{Follow, Watch};
 use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Route, VethConfig};
 use napkin_os::rights::Right;
@@ -26,7 +26,8 @@ fn a_program_s_write_to_an_interrupt_s_cpus_is_noticed_by_either_name() {
     needs(found.is_some(), "an interrupt whose CPUs may be set");
     let irq = found.expect("one");
     let names = ["smp_affinity", "smp_affinity_list"].map(|name| irq.join(name));
-    let paths: BTreeSet<PathBuf> = names.iter().cloned().collect();
+    let paths: BTreeMap<PathBuf, Follow> =
+        names.iter().map(|name| (name.clone(), Follow::Writes)).collect();
     let signals = Signals::block_ends().expect("blocked");
     let signal = signals.readable().expect("a descriptor");
     let mut watch = Watch::open(&std::env::temp_dir().join("napkin-none")).expect("it listens");
@@ -40,7 +41,7 @@ fn a_program_s_write_to_an_interrupt_s_cpus_is_noticed_by_either_name() {
         assert!(woken.kernel && !woken.signal && !woken.wishes, "{woken:?}");
     }
     // What is no longer followed wakes nobody.
-    watch.follow(&BTreeSet::new()).expect("followed");
+    watch.follow(&BTreeMap::new()).expect("followed");
     fs::write(&names[0], fs::read(&names[0]).expect("there")).expect("it takes what it is");
     watch.wait(signal.as_fd(), Some(Duration::from_millis(20))).expect("it waits");
 }

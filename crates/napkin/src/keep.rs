@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use napkin_keep::{Directory, Event, Keeper, Match, Options, Standing, State, Survey, Wish};
+use napkin_keep::{Directory, Event, Keeper, Match, Options, Standing, State, Survey, Unit, Wish};
 use napkin_linux::journal::{Holder, Store};
 use napkin_os::sched::CpuList;
 use napkin_os::signals::Signals;
@@ -34,6 +34,7 @@ A file may be written by hand as well:
   queues = \"0-3\"          without: all
   cpus = \"2-5\"            queue i's interrupt and thread on the i-th; without: they stay
   rt = 10                 SCHED_FIFO priority of the threads
+  unit = \"web.service\"    whose programs are set, too
   [match]
   name = \"eth*\"           and, or instead: driver = \"igb\", mac = \"52:54:00:12:34:56\"
 It has to be root's and writable by nobody else. --check says before a deploy whether it is right.
@@ -50,6 +51,7 @@ Examples:
   napkin keep --list                                  each wish, and whether it is in force now
   napkin keep --check new/*.toml                      before they are copied to /etc/napkin
   sudo napkin unkeep eth0
+  sudo napkin keep suspend20 --dev eth0 --unit memcached.service
   systemctl enable --now napkin                       the service; systemctl status napkin says what it holds")]
 pub(crate) struct Keep {
     /// The policy: a preset, a member of a family, or one spelled out (see napkin policies).
@@ -73,6 +75,10 @@ pub(crate) struct Keep {
     /// Real-time priority (SCHED_FIFO) of the NAPI threads.
     #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u8).range(1..=99))]
     rt: Option<u8>,
+    /// Also set the programs of this unit, as napkin attach does, from when they start until they end:
+    /// memcached.service, or the path of a control group, /work.slice/memcached.service.
+    #[arg(long, value_parser = unit)]
+    unit: Option<Unit>,
     /// The wish's name, by which unkeep knows it; without, what its devices are matched by.
     #[arg(long)]
     name: Option<String>,
@@ -115,7 +121,12 @@ A setting changed by napi-set, or a thread moved by taskset, tells nobody: that 
 
 Each change is written to the journal before it is made: after kill -9 the next keeper goes on, or napkin
 restore puts everything back. While it holds a device no other napkin changes it.
-It takes CAP_NET_ADMIN, and CAP_SYS_NICE to place threads.
+Programs of a wish's unit are set from when they start until they end, as napkin attach does: what they open
+later is looked for every 250 ms, and a guard watches for queues that they starve. Without such a wish, or
+while none of them runs, it sleeps.
+
+It takes CAP_NET_ADMIN, and CAP_SYS_NICE to place threads; for programs of units CAP_SYS_PTRACE, CAP_BPF and
+CAP_PERFMON (packaging/napkin.service.d/programs.conf).
 
 Exit code: 0 after a signal, if all was put back; 1 if something is left, or it cannot start.
 
@@ -143,6 +154,11 @@ fn look(text: &str) -> Result<Look, String> {
 
 fn mac(text: &str) -> Result<[u8; 6], String> {
     Match::read_mac(text).ok_or_else(|| "give an address as in 52:54:00:12:34:56".into())
+}
+
+fn unit(text: &str) -> Result<Unit, String> {
+    let form = "give a unit's name, memcached.service, or its group's path, /work.slice/a.service";
+    Unit::read(text).ok_or_else(|| form.into())
 }
 
 pub(crate) fn run(args: &Keep) -> Result<(), Failure> {
@@ -173,6 +189,7 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
         }),
         cpus: args.cpus.clone().unwrap_or_default().0,
         rt: args.rt,
+        unit: args.unit.clone(),
     };
     for warning in wish.check().map_err(Failure::of)? {
         say(&format!("warning: {policy}: {warning}"));
@@ -187,7 +204,7 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
     let before = directory.write(&wish).map_err(Failure::of)?;
     let replaced = if before { " (in place of what it said)" } else { "" };
     print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()))?;
-    if policy.suspends() {
+    if policy.suspends() && wish.unit.is_none() {
         guard::unwatched();
     }
     match keeper() {
@@ -252,6 +269,7 @@ fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> R
                 "queues": standing.wish.queues,
                 "cpus": standing.wish.cpus,
                 "rt": standing.wish.rt,
+                "unit": standing.wish.unit.as_ref().map(ToString::to_string),
                 "state": standing.state(),
                 "why": standing.why(),
                 "devices": standing.devices,

@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Output, Stdio};
@@ -11,9 +12,13 @@ use std::process::{Child, Command, Output, Stdio};
 use common::namespace::fresh;
 use common::{Place, add_veth, text, within};
 use napkin_kernel::netlink::{Netdev, Route};
+use napkin_kernel::process::{Params, Process};
 use napkin_kernel::sysfs::{DeviceFile, Sysfs};
 use napkin_kernel::{Setting, device};
-use napkin_testing::{needs_program, test};
+use napkin_os::rights::Right;
+use napkin_policy::EpollPolicy;
+use napkin_testing::{needs, needs_program, test};
+use rustix::mount::MountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -315,6 +320,112 @@ fn killed_it_leaves_what_the_next_one_goes_on_with_and_restore_puts_back() {
             assert!(second.end(Signal::TERM).success(), "{}", lab.said());
             assert_eq!(settings(), original);
             assert_eq!(lab.journals(), 0);
+        })
+        .expect("entered");
+}
+
+/// A control group of the test's own, which goes with it.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn root() -> Option<&'static str> {
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+        roots.into_iter().find(|root| fs::exists(format!("{root}/cgroup.procs")).unwrap_or(false))
+    }
+
+    fn make(&self) {
+        fs::create_dir(&self.0).expect("a control group");
+    }
+
+    /// A program in it that waits by an epoll context, and says when it has one.
+    fn program(&self) -> Child {
+        let wait = "import select,sys; e=select.epoll(); print('ready',flush=True); e.poll(100)";
+        let join =
+            format!("echo $$ > {}/cgroup.procs && exec python3 -c \"{wait}\"", self.0.display());
+        let mut child =
+            Command::new("sh").args(["-c", &join]).stdout(Stdio::piped()).spawn().expect("a shell");
+        let mut said = String::new();
+        let stdout = child.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut said).expect("text");
+        assert_eq!(said, "ready\n");
+        child
+    }
+
+    fn gone(&self) {
+        within("the group is empty", || fs::remove_dir(&self.0).ok());
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0.join("cgroup.kill"), "1");
+        within("the group is gone", || {
+            (!self.0.exists() || fs::remove_dir(&self.0).is_ok()).then_some(())
+        });
+    }
+}
+
+/// Whether a program's epoll context prefers busy polling.
+fn prefers(child: &Child) -> bool {
+    let process = Process::open(child.id() as i32).expect("it lives");
+    let found = process.descriptors(64).expect("ours");
+    let epoll = found.epolls().next().expect("it has one");
+    let taken = process.take(&epoll).expect("taken").expect("there");
+    Params::get(&taken)
+        .expect("they can be read")
+        .is_some_and(|it| EpollPolicy::from(it).prefer_busy_poll)
+}
+
+#[test]
+fn programs_of_a_unit_are_set_when_they_start_and_put_back_in_the_end() {
+    for right in [Right::SysAdmin, Right::NetAdmin, Right::SysPtrace] {
+        needs(right.held(), right);
+    }
+    needs_program("python3");
+    let root = Group::root();
+    needs(root.is_some(), "control groups (v2)");
+    let name = format!("napkin-keep-{}", std::process::id());
+    let tried = format!("{}/{name}", root.unwrap_or_default());
+    let made = fs::create_dir(&tried).and_then(|()| fs::remove_dir(&tried));
+    needs(made.is_ok(), "a control group that may be made");
+    fresh()
+        .run(|| {
+            // The namespace's own sysfs hides what was mounted on the other one.
+            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            rustix::mount::mount("cgroup2", "/sys/fs/cgroup", "cgroup2", flags, None)
+                .expect("control groups");
+            let group = Group(format!("/sys/fs/cgroup/{name}").into());
+            let lab = Lab::new("keep-unit");
+            add_veth(1);
+            lab.ok(&format!("keep suspend20 --dev va --name u --unit /{name}"));
+            let keeper = lab.keeper();
+            lab.held("u");
+            // Twice: the group goes with the unit's end, and comes again with its start.
+            for _ in 0..2 {
+                group.make();
+                let mut first = group.program();
+                within("it is set", || prefers(&first).then_some(()));
+                let mut second = group.program();
+                within("the second, too", || prefers(&second).then_some(()));
+                for child in [&mut first, &mut second] {
+                    child.kill().expect("it lives");
+                    child.wait().expect("it ends");
+                }
+                group.gone();
+            }
+            within("it sleeps", || {
+                let before = keeper.sleeps();
+                std::thread::sleep(std::time::Duration::from_secs(1));
+                (keeper.sleeps() == before).then_some(())
+            });
+            group.make();
+            let mut last = group.program();
+            within("it is set", || prefers(&last).then_some(()));
+            assert!(keeper.end(Signal::TERM).success(), "{}", lab.said());
+            assert!(!prefers(&last), "{}", lab.said());
+            assert_eq!(lab.journals(), 0);
+            last.kill().expect("it lives");
+            last.wait().expect("it ends");
         })
         .expect("entered");
 }

@@ -1,0 +1,135 @@
+//! The programs of a unit under a wish's policy, from when they start until they end.
+//!
+//! When a unit's first process comes is told by its control group. What a process opens later tells nobody
+//! and is looked for, as `napkin attach` does; while there is no process nothing is looked at.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use napkin_linux::attach::{Attachment, Detail, Event, Lines, Plan, PlanError};
+use napkin_linux::journal::{ProcessJournals, Store};
+use napkin_policy::Policy;
+
+use crate::unit::{Unit, processes};
+use crate::wish::Wish;
+
+/// The programs of one wish's unit.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    /// The wish's name.
+    name: String,
+    unit: Unit,
+    policy: Policy,
+    group: PathBuf,
+    plan: Plan,
+    store: Store,
+    /// While there is a process.
+    attachment: Option<Attachment<ProcessJournals>>,
+    lines: Lines,
+    next: Option<Instant>,
+    /// Processes that cannot be set, and why.
+    failing: BTreeMap<i32, String>,
+}
+
+impl Programs {
+    /// Of a wish with a unit, at `group`.
+    pub(crate) fn new(
+        wish: &Wish,
+        unit: &Unit,
+        group: PathBuf,
+        store: &Store,
+    ) -> Result<Programs, PlanError> {
+        Ok(Programs {
+            name: wish.name.clone(),
+            unit: unit.clone(),
+            policy: wish.policy,
+            group,
+            plan: Plan::of(&wish.policy)?,
+            store: store.clone(),
+            attachment: None,
+            lines: Lines::new(Detail::News),
+            next: None,
+            failing: BTreeMap::new(),
+        })
+    }
+
+    /// Whether these are what the wish means.
+    pub(crate) fn are_of(&self, wish: &Wish) -> bool {
+        self.name == wish.name
+            && self.policy == wish.policy
+            && wish.unit.as_ref() == Some(&self.unit)
+    }
+
+    /// The control group's directory.
+    pub(crate) fn group(&self) -> &Path {
+        &self.group
+    }
+
+    /// When to look again; `None`: when something tells.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Whether one of them runs.
+    pub(crate) fn run(&self) -> bool {
+        self.attachment.is_some()
+    }
+
+    /// What keeps processes from being set, a sentence for each.
+    pub(crate) fn failing(&self) -> impl Iterator<Item = String> {
+        self.failing.values().map(|why| format!("{} ({}): {why}", self.name, self.unit))
+    }
+
+    /// Looks at the unit's processes, and sets what is not as wished.
+    pub(crate) fn look(&mut self, tell: &mut dyn FnMut(String)) {
+        let there = processes(&self.group);
+        self.failing.retain(|pid, _| there.contains(pid));
+        if there.is_empty() && self.attachment.is_none() {
+            self.next = None;
+            return;
+        }
+        let attachment = self.attachment.get_or_insert_with(|| {
+            let journals = ProcessJournals::new(self.store.clone());
+            let mut attachment = Attachment::new(self.plan.clone(), journals);
+            attachment.raise_open_files();
+            attachment
+        });
+        for pid in there {
+            if attachment.holds(pid) || self.failing.contains_key(&pid) {
+                continue;
+            }
+            match attachment.add(pid) {
+                Ok(()) => {}
+                Err(error) if error.is_gone() => {}
+                Err(error) => {
+                    tell(format!("{} ({}): {error}", self.name, self.unit));
+                    self.failing.insert(pid, error.to_string());
+                }
+            }
+        }
+        let look = attachment.look();
+        let lines: Vec<String> = look.events.iter().filter_map(|it| self.lines.line(it)).collect();
+        lines.into_iter().for_each(|line| tell(format!("{} ({}): {line}", self.name, self.unit)));
+        if attachment.processes() == 0 {
+            self.attachment = None;
+            self.next = None;
+        } else {
+            self.next = Some(Instant::now() + look.wait);
+        }
+    }
+
+    /// Puts everything back in those that run; whether that could be done.
+    pub(crate) fn restore(mut self, tell: &mut dyn FnMut(String)) -> bool {
+        let Some(mut attachment) = self.attachment.take() else { return true };
+        let (restoration, events) = attachment.restore();
+        let failed: Vec<String> =
+            events.iter().filter_map(|it: &Event| self.lines.line(it)).collect();
+        failed.into_iter().for_each(&mut *tell);
+        tell(format!(
+            "{} ({}): {} settings of programs put back",
+            self.name, self.unit, restoration.done
+        ));
+        restoration.failed == 0
+    }
+}

@@ -1,0 +1,86 @@
+//! The processes of a systemd unit: those in its control group (v2), which is a directory.
+
+use std::fmt;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use napkin_os::procfs::read_text;
+
+/// Where control groups are: alone, or beside those of version 1.
+const ROOTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// The longest list of a group's processes that is read, in bytes.
+const LONGEST: usize = 1 << 20;
+
+/// Groups below a unit's that are looked into.
+const GROUPS: usize = 1_024;
+
+/// A unit by its name, `memcached.service`, which is in `system.slice`; or its group's path,
+/// `/work.slice/memcached.service`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unit(String);
+
+impl Unit {
+    /// Reads one; `None` if it can be neither name nor path.
+    pub fn read(text: &str) -> Option<Unit> {
+        let path = Path::new(text.strip_prefix('/').unwrap_or(text));
+        let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+        let named = text.starts_with('/') || !text.contains('/');
+        let right =
+            plain && named && !text.contains(char::is_control) && path.file_name().is_some();
+        right.then(|| Unit(text.to_owned()))
+    }
+
+    /// Its group's directory, whether it is there or not; `None` without control groups.
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        let root =
+            ROOTS.into_iter().map(Path::new).find(|root| root.join("cgroup.procs").exists())?;
+        Some(match self.0.strip_prefix('/') {
+            Some(path) => root.join(path),
+            None => root.join("system.slice").join(&self.0),
+        })
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The processes of a group and of all below it. None if it is not there.
+pub(crate) fn processes(group: &Path) -> Vec<i32> {
+    let mut processes = Vec::new();
+    let mut groups = vec![group.to_owned()];
+    let mut looked = 0;
+    while let Some(group) = groups.pop() {
+        let text = read_text(group.join("cgroup.procs"), LONGEST).unwrap_or_default();
+        // 0 is one of another process namespace.
+        processes.extend(
+            text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0),
+        );
+        looked += 1;
+        if looked < GROUPS {
+            let below = fs::read_dir(&group).into_iter().flatten().flatten();
+            groups.extend(
+                below.filter(|it| it.file_type().is_ok_and(|it| it.is_dir())).map(|it| it.path()),
+            );
+        }
+    }
+    processes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_a_name_or_a_path_below_the_root() {
+        for right in ["memcached.service", "foo@1.service", "/work.slice/a.scope"] {
+            assert_eq!(Unit::read(right).map(|it| it.to_string()).as_deref(), Some(right));
+        }
+        for wrong in ["", "/", "a/b.service", "/../etc", "/a/../../b", "..", "a\n"] {
+            assert_eq!(Unit::read(wrong), None, "{wrong}");
+        }
+    }
+}
