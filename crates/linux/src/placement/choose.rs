@@ -39,23 +39,38 @@ pub fn choose(topology: &Topology, wanted: &Wanted<'_>) -> Vec<usize> {
         .collect();
     ranked.sort_unstable();
     ranked.truncate(wanted.now.len());
-    let mut free: Vec<usize> = ranked.into_iter().map(|(.., number)| number).collect();
-    let chosen = free.clone();
-    // Whoever is on one of them already stays, so that a plan that was carried out plans nothing.
-    let stays: Vec<Option<usize>> = wanted
-        .now
-        .iter()
-        .map(|now| {
-            let at = free.iter().position(|cpu| Some(*cpu) == *now)?;
-            Some(free.remove(at))
-        })
-        .collect();
-    let mut free = free.into_iter();
-    let mut again = chosen.iter().cycle().copied();
-    stays
-        .into_iter()
-        .filter_map(|stays| stays.or_else(|| free.next()).or_else(|| again.next()))
-        .collect()
+    let chosen: Vec<usize> = ranked.into_iter().map(|(.., number)| number).collect();
+    share(&chosen, wanted.now)
+}
+
+/// Deals CPUs out to queues, each to as many as any other, or one more. Whoever is on one of them stays
+/// as far as that allows, so that a plan that was carried out plans nothing.
+fn share(cpus: &[usize], now: &[Option<usize>]) -> Vec<usize> {
+    let Some(each) = now.len().checked_div(cpus.len()) else { return Vec::new() };
+    let mut more = now.len() % cpus.len();
+    let mut loads = vec![0; cpus.len()];
+    let mut places: Vec<Option<usize>> = vec![None; now.len()];
+    for with_more in [false, true] {
+        for (place, now) in places.iter_mut().zip(now) {
+            let at = cpus.iter().position(|cpu| Some(*cpu) == *now);
+            let Some(at) = at.filter(|_| place.is_none()) else { continue };
+            if loads[at] < each || (with_more && more > 0 && loads[at] == each) {
+                more -= usize::from(loads[at] == each);
+                loads[at] += 1;
+                *place = Some(at);
+            }
+        }
+    }
+    let deal = |place: Option<usize>| {
+        // The first of those with the least: at least one CPU is there.
+        let least = (0..cpus.len()).min_by_key(|at| loads[*at]).unwrap_or(0);
+        let at = place.unwrap_or_else(|| {
+            loads[least] += 1;
+            least
+        });
+        cpus[at]
+    };
+    places.into_iter().map(deal).collect()
 }
 
 #[cfg(test)]
