@@ -30,4 +30,4 @@ pub use guard::{Condition, Guard, GuardError};
 pub use report::{Report, Row};
 pub use run::{Options, Told, compare};
 pub use service::Service;
-pub use window::{Cpu, Percentiles, Slice};
+pub use window::{Cpu, Slice};

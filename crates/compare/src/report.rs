@@ -1,5 +1,6 @@
 //! What a comparison leaves behind: each policy's slices, as a table, as JSON and as a page.
 
+use napkin_kernel::count::latency::Percentiles;
 use napkin_measure::Spread;
 use napkin_measure::interleave::median;
 use napkin_measure::report::text::{rate, time};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use crate::run::Options;
 use crate::service::Service;
 use crate::verdict::{Verdict, verdict};
-use crate::window::{Percentiles, Slice};
+use crate::window::Slice;
 
 /// A policy's slices.
 #[derive(Debug, Clone, PartialEq, Default)]

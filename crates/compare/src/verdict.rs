@@ -268,7 +268,8 @@ fn with_outs(report: &Report, mut clauses: Vec<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::window::{Cpu, Percentiles};
+    use crate::window::Cpu;
+    use napkin_kernel::count::latency::Percentiles;
 
     /// Rounds of (p99 in microseconds, CPUs).
     fn row(name: &str, rounds: &[(f64, f64)]) -> Row {

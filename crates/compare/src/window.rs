@@ -3,45 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use napkin_kernel::count::latency::{Histogram, Part, Probe, Reading};
+use napkin_kernel::count::latency::{Histogram, Part, Percentiles, Probe, Reading};
 use napkin_kernel::device::Device;
 use napkin_os::procfs::{CpuTimes, Interrupts, ThreadStat, Time};
 use serde::Serialize;
 
 use crate::error::CompareError;
 use crate::service::Service;
-
-/// Percentiles of a part of the requests' time, in nanoseconds; `None` where fewer than ten times lie
-/// beyond one.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Percentiles {
-    /// Half stays within.
-    pub p50: Option<f64>,
-    /// Nine of ten stay within.
-    pub p90: Option<f64>,
-    /// 99 of a hundred stay within.
-    pub p99: Option<f64>,
-    /// 999 of a thousand stay within.
-    pub p999: Option<f64>,
-    /// The mean of all.
-    pub mean: Option<f64>,
-    /// Requests that were timed.
-    pub count: u64,
-}
-
-impl Percentiles {
-    pub(crate) fn of(histogram: &Histogram) -> Percentiles {
-        let at = |part| histogram.known_quantile(part);
-        Percentiles {
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p999: at(0.999),
-            mean: histogram.mean(),
-            count: histogram.count(),
-        }
-    }
-}
 
 /// CPUs that were busy, as 0.25 for a quarter of one.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]

@@ -41,10 +41,8 @@ impl Drift {
             ("refused", count(State::Refused)),
             ("bad", survey.bad.len()),
         ];
-        let series = states.map(|(state, count)| Series {
-            labels: vec![("state", state.to_owned())],
-            value: count as f64,
-        });
+        let labels = |state: &str| vec![("state", state.to_owned())];
+        let series = states.map(|(state, count)| Series::new(labels(state), count as f64));
         Some(Family {
             name: "napkin_wishes",
             kind: Kind::Gauge,
@@ -74,7 +72,7 @@ impl Drift {
             let foreign = changed.iter().filter(|it| it.foreign).count();
             for (by, count) in [("napkin", changed.len() - foreign), ("other", foreign)] {
                 let labels = vec![("device", device.clone()), ("by", by.to_owned())];
-                series.push(Series { labels, value: count as f64 });
+                series.push(Series::new(labels, count as f64));
             }
         }
         (!series.is_empty()).then_some(Family {

@@ -50,7 +50,7 @@ impl Exporter {
             name: "napkin_notes",
             kind: Kind::Gauge,
             help: "Reasons for which something could not be known; napkin top shows them.",
-            series: vec![Series { labels: vec![], value: sample.notes.len() as f64 }],
+            series: vec![Series::new(vec![], sample.notes.len() as f64)],
         });
         Ok(all)
     }
@@ -62,6 +62,6 @@ fn build() -> Family {
         name: "napkin_build_info",
         kind: Kind::Gauge,
         help: "Always 1: the version that exports.",
-        series: vec![Series { labels, value: 1.0 }],
+        series: vec![Series::new(labels, 1.0)],
     }
 }

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use napkin_watch::{NapiSample, Sample, Squeezes};
+use napkin_watch::{NapiSample, Part, Sample, Squeezes};
 
 const SECOND_NS: f64 = 1e9;
 
@@ -17,6 +17,8 @@ pub enum Kind {
     Counter,
     /// They rise and fall.
     Gauge,
+    /// Counts of observations up to each bound of a `le`, with their sum and their number.
+    Histogram,
 }
 
 /// Metrics of one name.
@@ -35,10 +37,19 @@ pub struct Family {
 /// One value of a family, with what it is of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
+    /// What follows the family's name: of a histogram `_bucket`, `_sum` or `_count`, else nothing.
+    pub suffix: &'static str,
     /// Names and values, each name once.
     pub labels: Vec<(&'static str, String)>,
     /// Finite, and of a counter not negative.
     pub value: f64,
+}
+
+impl Series {
+    /// A value of a counter or a gauge.
+    pub fn new(labels: Vec<(&'static str, String)>, value: f64) -> Series {
+        Series { suffix: "", labels, value }
+    }
 }
 
 /// A count of an instance: its family's name and help, and where it is in a sample.
@@ -69,6 +80,33 @@ const COUNTS: &[Count] = &[
     }),
 ];
 
+/// The times of requests: each part's family.
+const TIMES: &[(Part, &str, &str)] = &[
+    (
+        Part::Ring,
+        "napkin_ring_wait_seconds",
+        "How long requests waited in the instance's receive ring, at most; of those that were timed.",
+    ),
+    (
+        Part::Socket,
+        "napkin_socket_wait_seconds",
+        "From a request's delivery to the program's read; of those that were timed.",
+    ),
+    (
+        Part::Service,
+        "napkin_service_seconds",
+        "From the program's read to its answer on the same connection; of those that were timed.",
+    ),
+    (
+        Part::Whole,
+        "napkin_request_seconds",
+        "From a request's arrival in the ring to its answer; of those that were timed.",
+    ),
+];
+
+/// The bounds of histograms: nanoseconds as powers of two, which times are counted by, from 1 us to 0.27 s.
+const BOUNDS: std::ops::RangeInclusive<u32> = 10..=28;
+
 /// All that a sample says, in an order that stays.
 pub fn families(sample: &Sample) -> Vec<Family> {
     let napis = &sample.napis;
@@ -82,7 +120,7 @@ pub fn families(sample: &Sample) -> Vec<Family> {
         },
     ];
     all.extend(COUNTS.iter().map(|(name, help, count)| {
-        let one = |napi: &NapiSample| Some(Series { labels: of(napi), value: count(napi)? as f64 });
+        let one = |napi: &NapiSample| Some(Series::new(of(napi), count(napi)? as f64));
         let series = napis.iter().filter_map(one).collect();
         Family { name, kind: Kind::Counter, help, series }
     }));
@@ -92,12 +130,15 @@ pub fn families(sample: &Sample) -> Vec<Family> {
         help: "CPU that the instance's own thread has used.",
         series: napis
             .iter()
-            .filter_map(|napi| {
-                let value = napi.thread_cpu_ns? as f64 / SECOND_NS;
-                Some(Series { labels: of(napi), value })
-            })
+            .filter_map(|napi| Some(Series::new(of(napi), napi.thread_cpu_ns? as f64 / SECOND_NS)))
             .collect(),
     });
+    all.extend(TIMES.iter().map(|(part, name, help)| Family {
+        name,
+        kind: Kind::Histogram,
+        help,
+        series: napis.iter().flat_map(|napi| times(napi, *part)).collect(),
+    }));
     all.push(squeezes(sample));
     all.push(cpu_seconds(sample));
     all.retain(|family| !family.series.is_empty());
@@ -121,7 +162,7 @@ fn info(napis: &[NapiSample]) -> Family {
         labels.push(("policy", napi.mode.clone()));
         labels.push(("rx_queues", queues));
         labels.push(("irq", napi.irq.map(|irq| irq.to_string()).unwrap_or_default()));
-        Series { labels, value: 1.0 }
+        Series::new(labels, 1.0)
     };
     Family {
         name: "napkin_instance_info",
@@ -136,7 +177,7 @@ fn polls(napi: &NapiSample) -> Vec<Series> {
     let by = |who: &str, count: u64| {
         let mut labels = of(napi);
         labels.push(("by", who.to_owned()));
-        Series { labels, value: count as f64 }
+        Series::new(labels, count as f64)
     };
     vec![
         by("softirq", polls.softirq),
@@ -145,14 +186,37 @@ fn polls(napi: &NapiSample) -> Vec<Series> {
     ]
 }
 
+/// A histogram of an instance; nothing until a request of it was timed.
+fn times(napi: &NapiSample, part: Part) -> Vec<Series> {
+    let Some(times) = napi.latency.as_ref().map(|parts| parts.of(part)) else { return Vec::new() };
+    let (count, Some(mean)) = (times.count() as f64, times.mean()) else { return Vec::new() };
+    let bucket = |le: String, count: f64| {
+        let mut labels = of(napi);
+        labels.push(("le", le));
+        Series { suffix: "_bucket", labels, value: count }
+    };
+    let bounds = BOUNDS.map(|exponent| {
+        let bound = 1_u64 << exponent;
+        bucket((bound as f64 / SECOND_NS).to_string(), times.below(bound) as f64)
+    });
+    let value = mean * count / SECOND_NS;
+    bounds
+        .chain([
+            bucket("+Inf".to_owned(), count),
+            Series { suffix: "_sum", labels: of(napi), value },
+            Series { suffix: "_count", labels: of(napi), value: count },
+        ])
+        .collect()
+}
+
 /// The kernel's are a CPU's; an engine says each instance's own.
 fn squeezes(sample: &Sample) -> Family {
     let cpus = sample.cpus.iter().filter_map(|cpu| {
         let labels = vec![("cpu", cpu.cpu.to_string())];
-        Some(Series { labels, value: cpu.time_squeezes? as f64 })
+        Some(Series::new(labels, cpu.time_squeezes? as f64))
     });
     let napis = sample.napis.iter().filter_map(|napi| match napi.time_squeezes {
-        Squeezes::Counted(count) => Some(Series { labels: of(napi), value: count as f64 }),
+        Squeezes::Counted(count) => Some(Series::new(of(napi), count as f64)),
         Squeezes::Unknown | Squeezes::OfCpu => None,
     });
     let counted: Vec<Series> = napis.collect();
@@ -173,9 +237,9 @@ fn cpu_seconds(sample: &Sample) -> Family {
             ("idle", cpu.idle_ns),
             ("steal", cpu.steal_ns),
         ];
-        parts.map(|(mode, ns)| Series {
-            labels: vec![("cpu", cpu.cpu.to_string()), ("mode", mode.to_owned())],
-            value: ns as f64 / SECOND_NS,
+        parts.map(|(mode, ns)| {
+            let labels = vec![("cpu", cpu.cpu.to_string()), ("mode", mode.to_owned())];
+            Series::new(labels, ns as f64 / SECOND_NS)
         })
     });
     Family {

@@ -50,14 +50,15 @@ impl Format {
         let (kind, suffix) = match family.kind {
             Kind::Counter => ("counter", "_total"),
             Kind::Gauge => ("gauge", ""),
+            Kind::Histogram => ("histogram", ""),
         };
         let name = family.name;
         let described = if self == Format::Prometheus { suffix } else { "" };
         // A string takes whatever is written to it.
         let _ = writeln!(text, "# HELP {name}{described} {}", escaped(family.help, false));
         let _ = writeln!(text, "# TYPE {name}{described} {kind}");
-        for Series { labels, value } in &family.series {
-            let _ = write!(text, "{name}{suffix}");
+        for Series { suffix: part, labels, value } in &family.series {
+            let _ = write!(text, "{name}{suffix}{part}");
             for (number, (label, value)) in labels.iter().enumerate() {
                 let before = if number == 0 { '{' } else { ',' };
                 let _ = write!(text, "{before}{label}=\"{}\"", escaped(value, true));
@@ -92,13 +93,13 @@ mod tests {
             name: "napkin_polls",
             kind: Kind::Counter,
             help: "Polls.",
-            series: vec![Series { labels, value: 12.0 }],
+            series: vec![Series::new(labels, 12.0)],
         };
         let gauge = Family {
             name: "napkin_up",
             kind: Kind::Gauge,
             help: "Whether.",
-            series: vec![Series { labels: vec![], value: 0.5 }],
+            series: vec![Series::new(vec![], 0.5)],
         };
         vec![counter, gauge]
     }

@@ -14,6 +14,7 @@
 
 pub mod count;
 pub mod device;
+pub mod listening;
 pub mod namespace;
 pub mod netlink;
 pub mod open_files;

@@ -23,6 +23,11 @@ Metrics of each NAPI instance, by device and NAPI id; counters begin when napkin
   napkin_empty_polls_total napkin_full_polls_total
   napkin_deferrals_total napkin_watchdogs_total napkin_suspensions_total
   napkin_thread_cpu_seconds_total   of the instance's own thread
+and with --latency histograms of the requests that were timed on the server's side (see napkin compare):
+  napkin_ring_wait_seconds          in the receive ring, at most
+  napkin_socket_wait_seconds        from delivery to the program's read
+  napkin_service_seconds            from there to the answer
+  napkin_request_seconds            all three
 and of the host:
   napkin_time_squeezes_total        by cpu
   napkin_cpu_seconds_total          by cpu and mode
@@ -40,6 +45,8 @@ Examples:
   sudo napkin export                                  http://127.0.0.1:9917/metrics
   sudo napkin export --listen unix:/run/napkin.sock
       then: curl --unix-socket /run/napkin.sock http://napkin/metrics
+  sudo napkin export --latency
+      then: histogram_quantile(0.99, sum by (le) (rate(napkin_socket_wait_seconds_bucket[5m])))
   sudo napkin export --textfile /var/lib/prometheus/node-exporter/napkin.prom --interval 15s
   napkin export --engine                              the only engine that runs (see napkin serve)
   sudo napkin export --once | promtool check metrics")]
@@ -63,6 +70,10 @@ pub(crate) struct Export {
     /// Do not count polls: what is left costs the kernel's polls nothing.
     #[arg(long, conflicts_with = "engine")]
     no_count: bool,
+    /// Time requests, too, up to some 2000 a second all of them, of more a sample: of all programs that
+    /// serve in this network namespace. Refused without CAP_BPF and CAP_PERFMON.
+    #[arg(long, conflicts_with = "engine")]
+    latency: bool,
 }
 
 pub(crate) fn run(args: &Export) -> Result<(), Failure> {
@@ -81,7 +92,7 @@ pub(crate) fn run(args: &Export) -> Result<(), Failure> {
             (Box::new(EngineSource::open(named.as_deref()).map_err(Failure::of)?), None)
         }
         None => {
-            let source = LinuxSource::open(!args.no_count).map_err(Failure::of)?;
+            let source = LinuxSource::open(!args.no_count, args.latency).map_err(Failure::of)?;
             (Box::new(source), Some(Drift::open()))
         }
     };

@@ -22,21 +22,29 @@ Each line is a NAPI instance: what a device's queue is polled by. Rates are by t
   suspend              waits of applications that suspended the interrupt
   squeeze              softirq rounds that were cut short on that CPU, whichever instance's
   thr-cpu              CPU that its thread uses
+  ring99               with --latency: 99 of 100 requests waited no longer in its ring
+  socket99 service99   nor from delivery to the program's read, nor from there to the answer
   mode owners          the policy in force; the programs whose sockets it serves
 A dash is what is not known; a note says why, and which right it needs. It also stands for the empty
 polls of an instance that was not polled, and the CPU of one without a thread.
 On a narrow terminal the less important columns are left out: select a line with the arrows to
 read them. Keys: h shows them all; q ends it.
 
+--latency times requests on the server's side, as napkin compare does (see there what is seen and what is
+not): of all programs that serve in this network namespace, up to some 2000 a second all, of more a sample
+of the time. A percentile is shown from 1000 timed requests in an interval on: --interval 10s for few.
+
 Only the network namespace in which it runs is watched. Counting polls takes CAP_BPF and
 CAP_PERFMON, and costs every poll of the machine some 100 to 400 ns while it runs (--no-count);
-owners take CAP_SYS_PTRACE. Without them the rest is shown.
+owners take CAP_SYS_PTRACE. Without them the rest is shown; --latency takes the first two and is refused
+without them.
 
 Examples:
   sudo napkin top                              the kernel's instances
   sudo napkin top --filter 'eth0 memcached'    those of a device that serve a program
   sudo ip netns exec NAME napkin top           those of another network namespace
   napkin top --engine                          the only engine that runs (see napkin serve)
+  sudo napkin top --latency --sort socket99    which queue's requests wait longest for their program
   napkin top --sort empty --interval 500ms
   sudo napkin top --batch --json -n 5 | jq '.napis[] | {id, mode, polls_per_s}'")]
 pub(crate) struct Top {
@@ -55,6 +63,9 @@ pub(crate) struct Top {
     /// Do not count polls: what is left costs the kernel's polls nothing.
     #[arg(long, conflicts_with = "engine")]
     no_count: bool,
+    /// Time a sample of the requests: in the ring, in the socket, in the program.
+    #[arg(long, conflicts_with = "engine")]
+    latency: bool,
     /// Print tables instead of a live view: one at the end of each interval.
     #[arg(long)]
     batch: bool,
@@ -73,7 +84,7 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
                 named.clone().or_else(|| std::env::var_os("NAPKIN_CONTROL").map(Into::into));
             Box::new(EngineSource::open(named.as_deref()).map_err(Failure::of)?)
         }
-        None => Box::new(LinuxSource::open(!args.no_count).map_err(Failure::of)?),
+        None => Box::new(LinuxSource::open(!args.no_count, args.latency).map_err(Failure::of)?),
     };
     let view = View::new().sorted(args.sort).filtered(args.filter.as_deref().unwrap_or(""));
     let options = Options { interval: args.interval, count: args.count };

@@ -2,6 +2,8 @@
 #![allow(unreachable_pub, reason = "the shared module is another test's as well")]
 
 mod common;
+#[path = "../../compare/tests/harness/mod.rs"]
+mod harness;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,9 +12,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use common::namespace::fresh;
 use common::{Place, Served, add_veth, command, napkin, text, within};
+use harness::Bed;
+use napkin_client::Load;
 use napkin_kernel::netlink::Route;
 use napkin_os::rights::Right;
 use napkin_testing::{needs_program, test};
+use napkin_workload::linux::pair::DEVICE;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A running `napkin export`, and the line in which it says what it exports and where.
@@ -196,6 +201,71 @@ fn the_kernel_s_instances_are_exported_and_no_right_is_left_that_changes_any() {
         within("its end", || apply.0.try_wait().expect("our child"));
     };
     lab.run(scraped).expect("the namespace is ours");
+}
+
+#[test]
+fn requests_are_timed_if_asked_for_in_histograms_and_in_top() {
+    needs_program("promtool");
+    needs_program("memcached");
+    common::namespace::needs_rights(&[
+        Right::NetAdmin,
+        Right::SysAdmin,
+        Right::Bpf,
+        Right::Perfmon,
+    ]);
+    let bed = Bed::new();
+    let client = bed.client(Load::Open { per_second: 1_000.0 });
+    let look = || {
+        let mut exporting = Exporting::start(&["--latency", "--listen", "127.0.0.1:0"]);
+        let families = ["ring_wait", "socket_wait", "service", "request"];
+        let answer = within("requests that were timed", || {
+            let answer = scrape(exporting.port(), "");
+            let timed =
+                |family: &&str| answer.contains(&format!("napkin_{family}_seconds_count{{"));
+            families.iter().all(timed).then_some(answer)
+        });
+        let instance = format!("{{device=\"{DEVICE}\",napi=\"");
+        for family in families {
+            let of = |what: &str| {
+                let series = format!("napkin_{family}_seconds_{what}{instance}");
+                let lines = answer.lines().filter(|line| line.starts_with(&series));
+                lines.map(|line| line.rsplit_once(' ').expect("a value").1.to_owned()).collect()
+            };
+            let buckets: Vec<String> = of("bucket");
+            let numbers = buckets.iter().map(|it| it.parse::<u64>().expect("a count"));
+            assert!(numbers.is_sorted() && buckets.len() == 20, "{buckets:?}");
+            let count: Vec<String> = of("count");
+            assert_eq!(buckets.last(), count.first(), "the last is +Inf: {answer}");
+            let sum: Vec<String> = of("sum");
+            assert!(sum[0].parse::<f64>().expect("seconds") > 0.0, "{sum:?}");
+        }
+        check(answer.split("\r\n\r\n").nth(1).expect("a body"));
+        assert!(exporting.end().success());
+        let args = ["top", "--latency", "--batch", "--json", "-n", "1", "--interval", "2s"];
+        let top = text(&napkin(args).stdout);
+        for part in ["\"ring\":{", "\"socket\":{", "\"service\":{"] {
+            assert!(top.contains(part), "{top}");
+        }
+    };
+    bed.pair.server.run(look).expect("entered");
+    client.stop().expect("it stops");
+}
+
+#[test]
+fn who_asks_for_times_without_the_right_is_told_which() {
+    let bare = if Right::Bpf.held() {
+        needs_program("setpriv");
+        "setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all"
+    } else {
+        ""
+    };
+    for asks in ["export --once --latency", "top --batch -n 1 --latency"] {
+        let shell = format!("exec {bare} {} {asks}", env!("CARGO_BIN_EXE_napkin"));
+        let output = Command::new("sh").args(["-c", &shell]).output().expect("a shell");
+        let said = text(&output.stderr);
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains("requests cannot be timed: ") && said.contains("CAP_BPF"), "{said}");
+    }
 }
 
 /// Ends a child that a failing test leaves.

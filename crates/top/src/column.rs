@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text::{UNKNOWN, rate, share, width};
+use crate::text::{UNKNOWN, rate, share, time, width};
 use napkin_watch::{NapiRates, Rates};
 
 /// Space between two columns.
@@ -49,6 +49,12 @@ pub enum Column {
     Squeezes,
     /// CPU of its thread.
     ThreadCpu,
+    /// 99 of a hundred requests stay within: in the ring, at most.
+    Ring,
+    /// The same in the socket.
+    Socket,
+    /// The same in the program.
+    Service,
     /// The policy in force.
     Mode,
     /// The programs whose sockets it serves.
@@ -63,7 +69,7 @@ enum Value {
 
 impl Column {
     /// All, from left to right.
-    pub const ALL: [Column; 20] = [
+    pub const ALL: [Column; 23] = [
         Column::Dev,
         Column::Napi,
         Column::Rx,
@@ -82,12 +88,15 @@ impl Column {
         Column::Suspensions,
         Column::Squeezes,
         Column::ThreadCpu,
+        Column::Ring,
+        Column::Socket,
+        Column::Service,
         Column::Mode,
         Column::Owners,
     ];
 
     /// The same, the most important first: the order in which they get their place.
-    const BY_IMPORTANCE: [Column; 20] = [
+    const BY_IMPORTANCE: [Column; 23] = [
         Column::Napi,
         Column::Dev,
         Column::Packets,
@@ -96,6 +105,9 @@ impl Column {
         Column::Interrupts,
         Column::Mode,
         Column::Owners,
+        Column::Ring,
+        Column::Socket,
+        Column::Service,
         Column::ThreadCpu,
         Column::Application,
         Column::Softirq,
@@ -131,6 +143,9 @@ impl Column {
             Column::Suspensions => "suspend",
             Column::Squeezes => "squeeze",
             Column::ThreadCpu => "thr-cpu",
+            Column::Ring => "ring99",
+            Column::Socket => "socket99",
+            Column::Service => "service99",
             Column::Mode => "mode",
             Column::Owners => "owners",
         }
@@ -161,6 +176,9 @@ impl Column {
             Column::ThreadCpu => {
                 "CPU that its thread uses, if it has one; 100% is the whole of one"
             }
+            Column::Ring => "99 of 100 requests waited no longer in its ring (--latency)",
+            Column::Socket => "no longer from delivery to the program's read (--latency)",
+            Column::Service => "no longer from the read to the answer (--latency)",
             Column::Mode => "policy in force",
             Column::Owners => "programs whose sockets it serves",
         }
@@ -185,6 +203,7 @@ impl Column {
                 number.map_or_else(|| UNKNOWN.into(), |number| format!("{number:.0}"))
             }
             (Column::Empty | Column::ThreadCpu, Value::Number(part)) => share(part),
+            (Column::Ring | Column::Socket | Column::Service, Value::Number(ns)) => time(ns),
             (_, Value::Number(number)) => rate(number),
         }
     }
@@ -211,6 +230,9 @@ impl Column {
             Column::Suspensions => napi.suspensions_per_s,
             Column::Squeezes => napi.time_squeezes_per_s,
             Column::ThreadCpu => napi.thread_cpu,
+            Column::Ring => napi.latency_ns.get("ring").and_then(|it| it.p99),
+            Column::Socket => napi.latency_ns.get("socket").and_then(|it| it.p99),
+            Column::Service => napi.latency_ns.get("service").and_then(|it| it.p99),
         })
     }
 
@@ -403,6 +425,14 @@ mod tests {
             assert!(eighty.contains(&column), "{column}");
         }
         assert!(!eighty.contains(&Column::Watchdogs), "nothing is known of them");
+    }
+
+    #[test]
+    fn times_of_requests_are_shown_where_they_are_known() {
+        let p99 = napkin_watch::Percentiles { p99: Some(34_100.0), ..Default::default() };
+        let timed = NapiRates { latency_ns: [("socket", p99)].into(), ..napi() };
+        let cells = [Column::Ring, Column::Socket, Column::Service].map(|it| it.cell(&timed));
+        assert_eq!(cells, ["-", "34us", "-"]);
     }
 
     #[test]

@@ -58,6 +58,20 @@ pub(crate) fn rate(rate: Option<f64>) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
+/// Nanoseconds as a time in at most five characters: `850ns`, `3.4us`, `34us`, `1.2ms`, `56s`.
+pub(crate) fn time(ns: Option<f64>) -> String {
+    let Some(ns) = ns.filter(|ns| ns.is_finite()) else { return UNKNOWN.into() };
+    let (mut scaled, mut unit) = (ns, "ns");
+    for next in ["us", "ms", "s"] {
+        if scaled < 999.5 {
+            break;
+        }
+        (scaled, unit) = (scaled / 1e3, next);
+    }
+    let decimals = usize::from(scaled < 9.95 && unit != "ns");
+    format!("{scaled:.decimals$}{unit}")
+}
+
 /// A part of a whole in at most four characters: `0%`, `<1%`, `37%`, `100%`; of several CPUs more.
 pub(crate) fn share(share: Option<f64>) -> String {
     let Some(share) = share.filter(|share| share.is_finite()) else { return UNKNOWN.into() };
@@ -91,6 +105,23 @@ mod tests {
             assert!(shown.len() <= 5);
         }
         assert_eq!((rate(None).as_str(), rate(Some(f64::NAN)).as_str()), ("-", "-"));
+    }
+
+    #[test]
+    fn a_time_has_at_most_five_characters_and_its_unit() {
+        for (ns, shown) in [
+            (0.0, "0ns"),
+            (850.4, "850ns"),
+            (999.6, "1.0us"),
+            (3_440.0, "3.4us"),
+            (9_960.0, "10us"),
+            (999_400.0, "999us"),
+            (1_234_567.0, "1.2ms"),
+            (56e9, "56s"),
+        ] {
+            assert_eq!(time(Some(ns)), shown);
+        }
+        assert_eq!((time(None).as_str(), time(Some(f64::INFINITY)).as_str()), ("-", "-"));
     }
 
     #[test]

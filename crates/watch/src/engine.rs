@@ -134,6 +134,7 @@ fn napi(record: &Record, process: Option<&(i32, String)>) -> NapiSample {
             .zip(process)
             .and_then(|(tid, (pid, _))| Time::read(*pid, tid))
             .map(|time| time.run_ns),
+        latency: None,
         owners: process.map(|(pid, comm)| format!("{comm}[{pid}]")).into_iter().collect(),
     }
 }

@@ -22,13 +22,14 @@ pub struct LinuxSource {
 
 impl LinuxSource {
     /// Begins to watch; with `count` also to count polls, which costs each of the machine's polls
-    /// some time. What takes a right that this process has not is left out and noted.
+    /// some time. What takes a right that this process has not is left out and noted. With `latency` also
+    /// to time a sample of the requests of whoever serves.
     ///
     /// # Errors
-    /// If the kernel cannot list its instances (Linux 6.8 can).
-    pub fn open(count: bool) -> Result<LinuxSource, SourceError> {
+    /// If the kernel cannot list its instances (Linux 6.8 can), or requests are to be timed and cannot be.
+    pub fn open(count: bool, latency: bool) -> Result<LinuxSource, SourceError> {
         let default = Options::default();
-        let options = Options { count: default.count.filter(|_| count), ..default };
+        let options = Options { count: default.count.filter(|_| count), latency, ..default };
         let sampler = Sampler::start(&options);
         let sampler = sampler.map_err(|error| SourceError(error.to_string()))?;
         let system = rustix::system::uname();
@@ -78,6 +79,7 @@ fn napi(napi: &NapiSnapshot) -> NapiSample {
         time_squeezes: Squeezes::OfCpu,
         pid: napi.pid,
         thread_cpu_ns: napi.thread_cpu_ns,
+        latency: napi.latency.clone(),
         owners: napi.owners.iter().take(MOST_OWNERS).map(|it| plain(it, LONGEST_NAME)).collect(),
     }
 }
@@ -104,6 +106,7 @@ mod tests {
             counts,
             interrupts: Some(7),
             thread_cpu_ns: Some(8),
+            latency: None,
             owners: vec!["mem\x1bcached[812]".into()],
         }
     }

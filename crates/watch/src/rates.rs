@@ -4,8 +4,9 @@
 //! with: an instance that came, one that was made anew under its old id (a count of it fell), a
 //! thread that was replaced. It is never shown as 0.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use napkin_kernel::count::latency::{Part, Parts, Percentiles};
 use serde::Serialize;
 
 use crate::sample::{CpuSample, NapiSample, Sample, Squeezes};
@@ -71,6 +72,9 @@ pub struct NapiRates {
     pub pid: Option<i32>,
     /// CPUs that its thread used: 1 is the whole of one.
     pub thread_cpu: Option<f64>,
+    /// How long the requests took that were timed, in nanoseconds: `ring`, `socket`, `service` and `whole`;
+    /// empty where none was.
+    pub latency_ns: BTreeMap<&'static str, Percentiles>,
     /// The programs whose sockets it serves.
     pub owners: Vec<String>,
 }
@@ -223,8 +227,17 @@ fn napi(
         thread_cpu: growth(|napi| napi.thread_cpu_ns)
             .filter(|_| same_thread)
             .map(|used| used / SECOND_NS / seconds),
+        latency_ns: before.map(|before| latency(before, now)).unwrap_or_default(),
         owners: now.owners.clone(),
     }
+}
+
+/// Of the requests that came to their end in the window.
+fn latency(before: &NapiSample, now: &NapiSample) -> BTreeMap<&'static str, Percentiles> {
+    let since = |(before, now): (&Parts, &Parts)| now.since(before);
+    let parts = before.latency.as_ref().zip(now.latency.as_ref()).map(since).unwrap_or_default();
+    let of = |part: Part| (part.name(), Percentiles::of(parts.of(part)));
+    Part::ALL.into_iter().map(of).filter(|(_, it)| it.count > 0).collect()
 }
 
 /// Of the CPU in which the instance is now, also if it came from another within the window.

@@ -4,6 +4,7 @@
 //! samples. What a source cannot know is `None`, with the reason among the sample's notes: it is
 //! never shown as 0.
 
+use napkin_kernel::count::latency::Parts;
 use napkin_policy::text::escaped;
 use serde::Serialize;
 use thiserror::Error;
@@ -107,6 +108,9 @@ pub struct NapiSample {
     pub pid: Option<i32>,
     /// Nanoseconds of CPU that its thread has used.
     pub thread_cpu_ns: Option<u64>,
+    /// How long the requests took that were timed, by part, where they are.
+    #[serde(skip)]
+    pub latency: Option<Parts>,
     /// The programs whose sockets it serves: `memcached[812]`.
     pub owners: Vec<String>,
 }

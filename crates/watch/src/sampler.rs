@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::sample::CpuSample;
+use crate::timing::Timing;
+use napkin_kernel::count::latency::Parts;
 use napkin_kernel::count::{self, CountError, Counter, Counts, Key};
 use napkin_kernel::device::{self, DeviceError, Napi, NoIrq};
 use napkin_kernel::namespace::{Namespace, NamespaceError};
@@ -27,6 +29,8 @@ use napkin_os::rights::Right;
 pub struct Options {
     /// What the counting programs count; `None` for no counting.
     pub count: Option<count::Options>,
+    /// Whether requests are timed, from the receive ring to the answer; a sample of them.
+    pub latency: bool,
     /// How often to look at the processes for owners and their epoll parameters: some
     /// microseconds a socket. Also how late a device's new name may be.
     pub owners_every: Duration,
@@ -34,7 +38,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { count: Some(count::Options::default()), owners_every: Duration::from_secs(5) }
+        Options {
+            count: Some(count::Options::default()),
+            latency: false,
+            owners_every: Duration::from_secs(5),
+        }
     }
 }
 
@@ -51,6 +59,9 @@ pub enum SampleError {
     /// The calling thread's namespace cannot be told.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
+    /// Requests were to be timed, and cannot be.
+    #[error("requests cannot be timed: {0}")]
+    Latency(CountError),
 }
 
 /// Everything at one moment.
@@ -97,6 +108,8 @@ pub struct NapiSnapshot {
     pub interrupts: Option<u64>,
     /// Nanoseconds of CPU that its thread has used.
     pub thread_cpu_ns: Option<u64>,
+    /// How long the requests took that were timed since the start, by part.
+    pub latency: Option<Parts>,
     /// The programs whose sockets it serves, with the most sockets first: `memcached[812]`.
     pub owners: Vec<String>,
 }
@@ -113,6 +126,7 @@ pub struct Sampler {
     crowded: usize,
     /// Why there is none, or what it does not count.
     counter_notes: Vec<String>,
+    timing: Option<Timing>,
     owners_every: Duration,
     programs: Programs,
     /// A test has it take long.
@@ -126,7 +140,8 @@ impl Sampler {
     /// Begins to count. Without the rights to count the rest is sampled all the same.
     ///
     /// # Errors
-    /// If the kernel has no netlink family `netdev`, or no procfs.
+    /// If the kernel has no netlink family `netdev`, or no procfs; if requests are to be timed, and a right
+    /// for it is missing, or this kernel lacks what it takes.
     pub fn start(options: &Options) -> Result<Sampler, SampleError> {
         // A namespace's inode has 32 bits, also where the file system's numbers have 64.
         let netns = u32::try_from(Namespace::identity()?.inode).unwrap_or(0);
@@ -154,6 +169,11 @@ impl Sampler {
             counter,
             crowded: usize::try_from(room / 2).unwrap_or(usize::MAX),
             counter_notes,
+            timing: options
+                .latency
+                .then(Timing::start)
+                .transpose()
+                .map_err(SampleError::Latency)?,
             owners_every: options.owners_every,
             programs: Programs::default(),
             find_programs: Programs::find,
@@ -179,6 +199,10 @@ impl Sampler {
         let counted = self.counted(&mut notes);
         let at_ns = clock::now();
         let records = self.netdev.napis(None)?;
+        let mut timed = self.timing.as_ref().map_or_else(BTreeMap::new, |timing| {
+            let ids: Vec<u32> = records.iter().map(|record| record.id).collect();
+            timing.read(&ids, &mut notes)
+        });
         if let Some(counted) = &counted {
             self.forget(counted, &records);
         }
@@ -195,7 +219,8 @@ impl Sampler {
             .filter_map(|record| {
                 // What went between the two lists is left out.
                 let known = self.devices.get(record)?;
-                Some(self.napi(record, known, counted.as_ref(), interrupts.as_ref()))
+                let napi = self.napi(record, known, counted.as_ref(), interrupts.as_ref());
+                Some(NapiSnapshot { latency: timed.remove(&record.id), ..napi })
             })
             .collect();
         napis.sort_by_key(|napi| (napi.ifindex, napi.id));
@@ -298,6 +323,7 @@ impl Sampler {
             counts,
             interrupts: irq.and_then(|irq| Some(interrupts?.get(irq)?.total())),
             thread_cpu_ns: ran,
+            latency: None,
             owners: owners
                 .iter()
                 .map(|program| format!("{}[{}]", program.owner.comm, program.owner.pid))
@@ -458,6 +484,7 @@ mod tests {
             cpu: None,
             counts: None,
             interrupts: None,
+            latency: None,
             thread_cpu_ns: None,
             owners: Vec::new(),
         }

@@ -28,6 +28,7 @@ fn napi(id: u32) -> NapiRates {
         time_squeezes_per_s: Some(0.0),
         pid: None,
         thread_cpu: None,
+        latency_ns: Default::default(),
         owners: vec![format!("memcached[{}]", 800 + id)],
     }
 }

@@ -4,6 +4,8 @@
 //! to half of that by the middle of its bucket. Below 32 ns each has its own; above 68 s all are in the
 //! last.
 
+use serde::Serialize;
+
 use super::Part;
 
 /// Buckets of a histogram.
@@ -82,6 +84,13 @@ impl Histogram {
         buckets.filter(|(it, _)| least(*it) as f64 > time).map(|(_, count)| *count).sum()
     }
 
+    /// How many took less than that, in nanoseconds; of the bucket that it lies in, none. Of a power of two,
+    /// which is an end of a bucket, it is exact.
+    pub fn below(&self, time: u64) -> u64 {
+        let buckets = self.buckets.iter().enumerate();
+        buckets.take_while(|(it, _)| least(it + 1) <= time).map(|(_, count)| *count).sum()
+    }
+
     /// The mean in nanoseconds, with each time in the middle of its bucket; `None` if there are none.
     pub fn mean(&self) -> Option<f64> {
         let middle = |bucket| (least(bucket) + least(bucket + 1)) as f64 / 2.0;
@@ -89,6 +98,39 @@ impl Histogram {
             self.buckets.iter().enumerate().map(|(it, count)| middle(it) * *count as f64).sum();
         let count = self.count();
         (count > 0).then(|| sum / count as f64)
+    }
+}
+
+/// Percentiles of a part of the requests' time, in nanoseconds; `None` where fewer than ten times lie
+/// beyond one.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Percentiles {
+    /// Half stays within.
+    pub p50: Option<f64>,
+    /// Nine of ten stay within.
+    pub p90: Option<f64>,
+    /// 99 of a hundred stay within.
+    pub p99: Option<f64>,
+    /// 999 of a thousand stay within.
+    pub p999: Option<f64>,
+    /// The mean of all.
+    pub mean: Option<f64>,
+    /// Requests that were timed.
+    pub count: u64,
+}
+
+impl Percentiles {
+    /// What a histogram says.
+    pub fn of(histogram: &Histogram) -> Percentiles {
+        let at = |part| histogram.known_quantile(part);
+        Percentiles {
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            mean: histogram.mean(),
+            count: histogram.count(),
+        }
     }
 }
 
@@ -154,6 +196,7 @@ mod tests {
         assert_eq!(both.known_quantile(0.99), both.quantile(0.99));
         assert_eq!(both.known_quantile(0.991), None);
         assert_eq!(Histogram::default().quantile(0.5), None);
+        assert_eq!((both.below(512), both.below(1_024), both.below(1 << 20)), (0, 990, 1_000));
         assert_eq!((both.above(0.0), both.above(1_000.0), both.above(60_000.0)), (1_000, 10, 0));
         assert_eq!(both.since(&both).count(), 0);
         let mean = both.mean().expect("some");

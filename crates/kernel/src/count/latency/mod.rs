@@ -25,7 +25,7 @@ mod layout;
 mod probe;
 mod program;
 
-pub use histogram::{Histogram, Parts};
+pub use histogram::{Histogram, Parts, Percentiles};
 pub use probe::{Options, Probe, Reading};
 
 /// A part of a request's time within the host.

@@ -1,0 +1,90 @@
+//! The ports on which anybody serves in the calling thread's network namespace.
+//!
+//! From `/proc/thread-self/net`, without a right, and without looking at any process. Of TCP those that
+//! listen: the kernel lists them before all connections, so that a host with a hundred thousand of these
+//! costs no more. Of UDP those that are bound without a peer, outside of the range that the kernel takes
+//! a client's port from (`ip_local_port_range`).
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::ops::RangeInclusive;
+
+/// `TCP_LISTEN`, as the tables have it.
+const LISTEN: &str = "0A";
+/// A UDP socket without a peer (`TCP_CLOSE`).
+const UNCONNECTED: &str = "07";
+/// Linux's own range, if it cannot be read.
+const CLIENTS: RangeInclusive<u16> = 32_768..=60_999;
+/// More sockets of UDP than this are not looked at.
+const MOST_DATAGRAM_SOCKETS: usize = 1 << 16;
+
+/// The ports, rising.
+///
+/// # Errors
+/// If there is no procfs. A protocol that this kernel was built without has no ports.
+pub fn ports() -> io::Result<BTreeSet<u16>> {
+    let clients = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let clients = clients.ok().and_then(|text| range(&text)).unwrap_or(CLIENTS);
+    let mut ports = BTreeSet::new();
+    for name in ["tcp", "tcp6"] {
+        ports.extend(each(name)?.map_while(|line| of(&line?, LISTEN)));
+    }
+    for name in ["udp", "udp6"] {
+        let bound = each(name)?.take(MOST_DATAGRAM_SOCKETS);
+        let bound = bound.filter_map(|line| of(&line?, UNCONNECTED));
+        ports.extend(bound.filter(|port| !clients.contains(port)));
+    }
+    Ok(ports)
+}
+
+/// The lines of a table, without its header; it ends where it cannot be read.
+fn each(name: &str) -> io::Result<impl Iterator<Item = Option<String>>> {
+    let file = match File::open(format!("/proc/thread-self/net/{name}")) {
+        Ok(file) => Some(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let lines = file.into_iter().flat_map(|file| BufReader::new(file).lines().skip(1));
+    Ok(lines.map(Result::ok))
+}
+
+/// The local port of a line, if its socket is in that state.
+fn of(line: &str, state: &str) -> Option<u16> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (local, is) = (fields.next()?, fields.nth(1)?);
+    let (_, port) = local.rsplit_once(':')?;
+    (is == state).then(|| u16::from_str_radix(port, 16).ok()).flatten().filter(|port| *port != 0)
+}
+
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let mut ends = text.split_ascii_whitespace().map(|end| end.parse().ok());
+    Some(ends.next()??..=ends.next()??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_its_port_if_its_state_is_the_one() {
+        let line = "   0: 0100007F:2BCB 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0";
+        assert_eq!(of(line, LISTEN), Some(11_211));
+        assert_eq!(of(line, UNCONNECTED), None);
+        for garbage in ["", "0:", "0: a b 0A", "0: 0:0000 x 0A", "0: 0:FFFFF x 0A"] {
+            assert_eq!(of(garbage, LISTEN), None, "{garbage:?}");
+        }
+        assert_eq!(range("32768\t60999\n"), Some(32_768..=60_999));
+        assert_eq!(range("many"), None);
+    }
+
+    #[test]
+    fn who_listens_is_there_and_who_has_connected_is_not() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let ports = ports().expect("procfs");
+        assert!(ports.contains(&port), "{ports:?}");
+        assert!(!ports.contains(&client.local_addr().expect("an address").port()), "{ports:?}");
+    }
+}

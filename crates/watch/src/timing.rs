@@ -1,0 +1,200 @@
+//! How long requests take within this host, sampled so that it is cheap: the kernel's programs
+//! ([`latency`]) at work for a moment at a time, and away in between.
+//!
+//! Timed are the answers on the ports on which anybody serves in this network namespace, whoever it is. Up
+//! to [`TIMED`] of them a second all are; where there are more, for [`ON`] at a time and then not for up to
+//! [`OFF`], by a thread of its own, which sleeps in between. Counts go on across ports that come and go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use napkin_kernel::count::CountError;
+use napkin_kernel::count::latency::{Options, Parts, Probe};
+use napkin_kernel::listening;
+
+/// Requests a second to be timed on average, about.
+const TIMED: f64 = 2_000.0;
+/// How long requests are timed at a time where there are more.
+const ON: Duration = Duration::from_millis(50);
+/// Longest that they are not.
+const OFF: Duration = Duration::from_millis(950);
+/// How often the rate is looked at while all are timed.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often it is looked whether others serve now.
+const PORTS: Duration = Duration::from_secs(5);
+
+/// A measurement that goes on until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Timing {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    ends: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The programs, and the ports that they look at.
+    probe: Probe,
+    ports: BTreeSet<u16>,
+    /// What earlier programs have counted, by instance.
+    past: BTreeMap<u32, Parts>,
+    /// The instances that were asked for last.
+    napi_ids: Vec<u32>,
+    /// Why it does not go on as it should.
+    failure: Option<String>,
+    ended: bool,
+}
+
+impl Timing {
+    /// Begins to time, in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If a right is missing, or this kernel lacks what it takes.
+    pub(crate) fn start() -> Result<Timing, CountError> {
+        let ports = listening::ports().unwrap_or_default();
+        let state = State {
+            probe: start(&ports)?,
+            ports,
+            past: BTreeMap::new(),
+            napi_ids: Vec::new(),
+            failure: None,
+            ended: false,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), ends: Condvar::new() });
+        let theirs = shared.clone();
+        // It inherits the namespace, in which it looks for ports.
+        let thread = std::thread::Builder::new().name("timing".into());
+        let thread = thread.spawn(move || theirs.take_turns());
+        let thread = thread.map_err(|error| CountError::Absent(format!("a thread: {error}")))?;
+        Ok(Timing { shared, thread: Some(thread) })
+    }
+
+    /// What was timed of these instances' requests since the start, by id.
+    pub(crate) fn read(&self, napi_ids: &[u32], notes: &mut Vec<String>) -> BTreeMap<u32, Parts> {
+        let mut state = self.shared.state();
+        state.napi_ids = napi_ids.to_vec();
+        notes.extend(state.probe.notes().iter().cloned());
+        notes.extend(state.failure.clone());
+        if state.ports.len() > Options::MOST {
+            let (all, most) = (state.ports.len(), Options::MOST);
+            notes.push(format!("requests are timed on the lowest {most} of {all} ports"));
+        }
+        state.counts().unwrap_or_else(|error| {
+            notes.push(format!("times of requests are not known: {error}"));
+            BTreeMap::new()
+        })
+    }
+}
+
+impl Drop for Timing {
+    fn drop(&mut self) {
+        self.shared.state().ended = true;
+        self.shared.ends.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has been told of on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits, unless it is at its end.
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        let waited = self.ends.wait_timeout_while(state, time, |state| !state.ended);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn take_turns(&self) {
+        let mut state = self.state();
+        let (mut looked, mut on) = (Instant::now(), ON);
+        while !state.ended {
+            let (began, before) = (Instant::now(), state.sends());
+            state = self.wait(state, on);
+            let rate = state.sends().saturating_sub(before) as f64 / began.elapsed().as_secs_f64();
+            let off = off(rate);
+            on = if off.is_zero() { LOOK } else { ON };
+            let turn = if off.is_zero() || state.ended {
+                Ok(())
+            } else {
+                state.probe.pause();
+                state = self.wait(state, off);
+                state.probe.resume()
+            };
+            let ports = if looked.elapsed() >= PORTS {
+                looked = Instant::now();
+                state.follow_ports()
+            } else {
+                Ok(())
+            };
+            let failed = turn.and(ports).err();
+            state.failure = failed.map(|error| format!("requests are not timed: {error}"));
+        }
+    }
+}
+
+impl State {
+    fn sends(&self) -> u64 {
+        self.probe.read(&[]).map_or(0, |reading| reading.sends)
+    }
+
+    /// Of each instance that was asked for.
+    fn counts(&self) -> Result<BTreeMap<u32, Parts>, CountError> {
+        let mut counts = self.probe.read(&self.napi_ids)?.instances;
+        // What came through no instance of these.
+        counts.remove(&0);
+        for (id, past) in &self.past {
+            if let Some(parts) = counts.get_mut(id) {
+                parts.add(past);
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Looks at other ports, if there are others.
+    fn follow_ports(&mut self) -> Result<(), CountError> {
+        let ports = listening::ports().map_err(|error| CountError::Absent(error.to_string()))?;
+        if ports == self.ports {
+            return Ok(());
+        }
+        let probe = start(&ports)?;
+        self.past = self.counts()?;
+        (self.probe, self.ports) = (probe, ports);
+        Ok(())
+    }
+}
+
+fn start(ports: &BTreeSet<u16>) -> Result<Probe, CountError> {
+    // Without any, port 0 stands for nobody.
+    let none = [0].into_iter().filter(|_| ports.is_empty());
+    let ports = ports.iter().copied().chain(none).take(Options::MOST).collect();
+    Probe::start(&Options { processes: Vec::new(), ports, one_in: 1 })
+}
+
+/// How long requests are not timed after [`ON`], at so many a second.
+fn off(per_second: f64) -> Duration {
+    let times = (per_second / TIMED - 1.0).max(0.0);
+    ON.mul_f64(times.min(OFF.as_secs_f64() / ON.as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_come_the_less_of_the_time_they_are_timed_and_never_less_than_a_twentieth() {
+        let at = |rate: f64| off(rate).as_millis();
+        assert_eq!([0.0, 1_000.0, 2_000.0].map(at), [0, 0, 0]);
+        assert_eq!([4_000.0, 40_000.0, 1e9].map(at), [50, 950, 950]);
+    }
+}
