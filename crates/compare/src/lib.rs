@@ -5,6 +5,7 @@
 //! - [`compare()`]: the rounds. Each slice is what `napkin apply` and `napkin attach` do, journalled as
 //!   there, with a time to settle that is not counted.
 //! - [`Guard`]: what ends a slice at once and takes its policy out of the rest.
+//! - [`Canary`]: the same guard over what `napkin apply` puts in force.
 //! - [`Measure`]: a command that prints a number, in the place of the server's own latency.
 //! - [`Report`]: the figures, the [`verdict`](mod@verdict) with its uncertainty, as a table, as JSON and as a page.
 //!
@@ -13,10 +14,12 @@
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
+mod canary;
 mod command;
 mod error;
 mod force;
 mod guard;
+mod lookout;
 mod page;
 mod report;
 mod run;
@@ -24,6 +27,7 @@ mod service;
 pub mod verdict;
 mod window;
 
+pub use canary::{Canary, End};
 pub use command::Measure;
 pub use error::CompareError;
 pub use guard::{Condition, Guard, GuardError};

@@ -1,6 +1,5 @@
 //! The rounds: each policy in turn, in an order of its own each round, watched while it is in force.
 
-use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -16,40 +15,21 @@ use napkin_measure::Plan;
 use napkin_os::signals::Signals;
 use napkin_policy::Policy;
 
-use crate::command::{Measure, Outcome, Running, number};
+use crate::command::{Measure, Running, number};
 use crate::error::CompareError;
 use crate::force::Force;
-use crate::guard::{Condition, Guard, Reference};
+use crate::guard::{Guard, Reference};
+use crate::lookout::{Lookout, ON, TICK, off};
 use crate::report::{Report, Row};
 use crate::service::Service;
 use crate::window::{Slice, Window};
 
-/// How often the service is looked at while a slice lasts.
-const TICK: Duration = Duration::from_millis(100);
 /// How often it is seen to that the device is there.
 const PRESENT: Duration = Duration::from_millis(500);
-/// How far back a guard looks.
-const BACK: Duration = Duration::from_secs(1);
 /// What a change itself does to the requests under way is not held against the policy.
 const CHANGE: Duration = Duration::from_millis(100);
-/// A service that answers nothing for so long, though it answered [`ENOUGH`] in that time under the
-/// reference, is not left so.
-const SILENCE: Duration = Duration::from_millis(500);
-/// How many answers must be missing.
-const ENOUGH: f64 = 20.0;
 /// Longest that the reference is looked at before the rounds.
 const FIRST: Duration = Duration::from_secs(2);
-/// Requests a second to be timed on average: more of them cost the service more, and tell little more.
-const TIMED: f64 = 10_000.0;
-/// How long requests are timed at a time where there are more.
-const ON: Duration = Duration::from_millis(50);
-/// Longest that they are not.
-const OFF: Duration = Duration::from_millis(800);
-/// Longest that a guard's command may take.
-const GUARD_LIMIT: Duration = Duration::from_secs(10);
-/// From the end of a guard's command to its next start.
-const GUARD_EVERY: Duration = Duration::from_millis(500);
-
 /// What to compare, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -264,8 +244,7 @@ impl Run<'_> {
                     )));
                 }
                 self.reference = Reference { whole, answers_per_s };
-                let times = (answers_per_s / TIMED - 1.0).max(0.0);
-                self.off = ON.mul_f64(times.min(OFF.as_secs_f64() / ON.as_secs_f64()));
+                self.off = off(answers_per_s);
                 report.timed_share = ON.as_secs_f64() / (ON + self.off).as_secs_f64();
                 Ok(None)
             }
@@ -366,16 +345,12 @@ impl Run<'_> {
         let device = self.device()?;
         let began = Instant::now();
         let mut seen = began;
-        // While the service settles all is timed, so that a guard is quick; then in turns.
-        let mut turn = Turn { timed: true, since: began, on: Duration::ZERO };
         if let Some(probe) = &mut self.probe {
             probe.resume()?;
-            turn.since = Instant::now();
         }
-        let mut recent: VecDeque<(Instant, Reading)> = VecDeque::new();
+        let mut lookout = Lookout::new(self.options.guard.as_ref(), &self.reference);
         let mut window: Option<Window> = None;
         let mut measuring: Option<Running> = None;
-        let mut guarding = GuardCommand { running: None, due: began };
         let fail = |error| CompareError::System { what: "a command cannot be run", error };
         loop {
             force.tend(self.service)?;
@@ -387,32 +362,15 @@ impl Run<'_> {
             if let Some(why) = starving.and_then(|it| it.try_recv().ok()) {
                 return Ok(Ran::Ended(End::Broken(why)));
             }
-            if let Some(probe) = &mut self.probe {
-                if turn.timed && now - began >= CHANGE {
-                    recent.push_back((now, probe.read(&self.service.napi_ids())?));
-                    while recent.get(1).is_some_and(|(at, _)| now - *at >= BACK) {
-                        recent.pop_front();
-                    }
-                }
-                let in_turns = window.is_some() && !self.off.is_zero();
-                let answered = recent.front().zip(recent.back());
-                let answered = answered.is_some_and(|(then, now)| now.1.sends > then.1.sends);
-                let passed = now - turn.since;
-                // A service that says nothing is watched until it does, or is not left so.
-                if in_turns && turn.timed && passed >= ON && answered {
-                    turn.rest(probe);
-                    recent.clear();
-                } else if !turn.timed && passed >= self.off {
-                    turn.time(probe)?;
-                }
-            }
-            if let Some(why) = self.broken(&recent) {
-                return Ok(Ran::Ended(End::Broken(why)));
-            }
-            if let Some(Guard::Command(command)) = &self.options.guard
-                && let Some(why) =
-                    guarding.look(command, name, round, self.signals).map_err(fail)?
+            if let Some(probe) = &mut self.probe
+                && now - began >= CHANGE
             {
+                // While the service settles all is timed, so that a guard is quick; then in turns.
+                let off = if window.is_some() { self.off } else { Duration::ZERO };
+                lookout.look(probe, &self.service.napi_ids(), off)?;
+            }
+            let whole = |reading: &Reading| reading.all().of(Part::Whole).clone();
+            if let Some(why) = lookout.broken(name, round, self.signals, whole).map_err(fail)? {
                 return Ok(Ran::Ended(End::Broken(why)));
             }
             match (&mut measuring, measure) {
@@ -424,14 +382,13 @@ impl Run<'_> {
                         let Some(window) = window.take() else { break };
                         let probe = self.probe.as_ref();
                         let (slice, whole) =
-                            window.end(self.service, &device, probe, turn.seconds())?;
+                            window.end(self.service, &device, probe, lookout.timed())?;
                         return Ok(Ran::Done(Slice { measured: Some(measured), ..slice }, whole));
                     }
                 }
                 _ if window.is_none() && began.elapsed() >= self.options.settle => {
                     window = Some(Window::begin(self.service, &device, self.probe.as_ref())?);
-                    turn.on = Duration::ZERO;
-                    turn.since = Instant::now();
+                    lookout.restart();
                     if let Some(Measure { command, limit, .. }) = measure {
                         let start = Running::start(command, name, round, *limit, self.signals);
                         measuring = Some(start.map_err(fail)?);
@@ -457,97 +414,7 @@ impl Run<'_> {
             return Err(CompareError::Option("a slice ended before it had settled".into()));
         };
         let probe = self.probe.as_ref();
-        let (slice, whole) = window.end(self.service, &device, probe, turn.seconds())?;
+        let (slice, whole) = window.end(self.service, &device, probe, lookout.timed())?;
         Ok(Ran::Done(slice, whole))
-    }
-
-    /// Why the last second is none to go on with.
-    fn broken(&self, recent: &VecDeque<(Instant, Reading)>) -> Option<String> {
-        let ((first, then), (last, now)) = (recent.front()?, recent.back()?);
-        let seconds = (*last - *first).as_secs_f64();
-        if seconds <= 0.0 {
-            return None;
-        }
-        let since = now.since(then);
-        let quiet = recent.iter().rev().take_while(|(_, it)| it.sends == now.sends).last()?;
-        let silent = *last - quiet.0;
-        let due = self.reference.answers_per_s * silent.as_secs_f64();
-        if silent >= SILENCE && due >= ENOUGH {
-            return Some(format!(
-                "nothing was answered for {:.1} s, {:.0} a second before",
-                silent.as_secs_f64(),
-                self.reference.answers_per_s
-            ));
-        }
-        let Some(Guard::Condition(condition)) = &self.options.guard else { return None };
-        let rate = since.answers().unwrap_or(0.0) / seconds;
-        let broken = condition.broken(since.all().of(Part::Whole), rate, seconds, &self.reference);
-        broken.map(|why| format!("{}: {why}", shown(*condition)))
-    }
-}
-
-fn shown(condition: Condition) -> String {
-    Guard::Condition(condition).to_string()
-}
-
-/// Requests are timed in turns: the programs at work, and away.
-struct Turn {
-    timed: bool,
-    since: Instant,
-    /// How long they were at work in earlier turns.
-    on: Duration,
-}
-
-impl Turn {
-    fn rest(&mut self, probe: &mut Probe) {
-        self.on += self.since.elapsed();
-        probe.pause();
-        (self.timed, self.since) = (false, Instant::now());
-    }
-
-    fn time(&mut self, probe: &mut Probe) -> Result<(), CompareError> {
-        probe.resume()?;
-        (self.timed, self.since) = (true, Instant::now());
-        Ok(())
-    }
-
-    /// How long they were at work in all.
-    fn seconds(&self) -> f64 {
-        let now = if self.timed { self.since.elapsed() } else { Duration::ZERO };
-        (self.on + now).as_secs_f64()
-    }
-}
-
-/// A guard's command, again and again.
-struct GuardCommand {
-    running: Option<Running>,
-    due: Instant,
-}
-
-impl GuardCommand {
-    /// Why it is broken, if it is.
-    fn look(
-        &mut self,
-        command: &str,
-        name: &str,
-        round: usize,
-        signals: &Signals,
-    ) -> std::io::Result<Option<String>> {
-        let Some(running) = &mut self.running else {
-            if Instant::now() >= self.due {
-                self.running = Some(Running::start(command, name, round, GUARD_LIMIT, signals)?);
-            }
-            return Ok(None);
-        };
-        let Some(outcome) = running.look()? else { return Ok(None) };
-        self.running = None;
-        self.due = Instant::now() + GUARD_EVERY;
-        Ok(match outcome {
-            Outcome::Hung => {
-                Some(format!("{command:?} did not end within {} s", GUARD_LIMIT.as_secs()))
-            }
-            Outcome::Ended { status, .. } if status.success() => None,
-            Outcome::Ended { status, .. } => Some(format!("{command:?} failed ({status})")),
-        })
     }
 }

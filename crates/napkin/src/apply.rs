@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use napkin_compare::{Canary, CompareError, End};
 use napkin_kernel::{Device, shell};
 use napkin_linux::apply::{
     self as kernel, Applied, ApplyError, Backend, DeviceRestored, Ended, Linux, Neighbours,
@@ -15,8 +16,8 @@ use napkin_policy::{Policy, Time};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};
-use crate::guard::{self, Guard};
-use crate::{policies, restore, table, units};
+use crate::guard::{self, Guard, Guards};
+use crate::{lifeline, policies, restore, table, units};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -32,12 +33,24 @@ already writes nothing. What somebody else changed meanwhile is told of, not ove
 Under a policy that suspends interrupts a program can starve its queue. --for watches for that, as
 run and attach do (--guard; napkin attach --help says how it comes); without --for nobody does.
 
+A guard of your own makes it a canary: the policy is put in force, watched for a time, and put back
+within a second if the guard breaks; the exit code is then 3. If it holds the policy stays (with --for it is put
+back at the end). Guards are those of napkin compare:
+  p99<2x, p99.9<500us     of the server's own part of requests that come through the device; times what it was in the
+                          two seconds before the change, or a time; any percentile
+  rate>0.9x, rate>5000    answers a second
+  anything else           a command, run again and again: an exit code other than 0 breaks it
+A service that stops answering for half a second breaks a guard of the first two kinds as well. These time requests
+(CAP_BPF and CAP_PERFMON).
+
 The journal is in $NAPKIN_STATE, else in /run/napkin (root) or $XDG_RUNTIME_DIR/napkin.
 Changing a device takes CAP_NET_ADMIN; --dry-run takes nothing.
 
 Examples:
   napkin apply suspend20 --dev eth0 --dry-run       what would be changed
   sudo napkin apply defer20 --dev eth0 --for 10m    and back by itself, or on Ctrl-C
+  sudo napkin apply defer200 --dev eth0 --guard 'p99<2x'   watched for a minute, then it stays
+  sudo napkin apply defer200 --dev eth0 --guard 'curl -fsm1 localhost/healthz >/dev/null' --watch 10m
   sudo napkin apply threaded --dev eth0 --cpus 2-5 --rt 10
       queue 0's interrupt and thread on CPU 2, queue 1's on CPU 3 ..., all SCHED_FIFO 10
   sudo napkin apply napibusy --dev eth0 --queue 3   only the instance of receive queue 3
@@ -65,13 +78,26 @@ pub(crate) struct Apply {
     /// Temporary it for this time, as in 10m, then put back what was before; also on Ctrl-C or SIGTERM.
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     limit: Option<Duration>,
-    /// With --for: what to do when a program starves a queue: when each of its waits finds something
-    /// else that is ready, nobody polls the queue, and nothing is received any more.
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Guard::Once)]
-    guard: Guard,
+    /// What must stay true, as 'p99<2x', or a command: else it is put back at once. And, as once (the
+    /// default), again or off, what to do with --for or --watch when a program starves a queue: when each of its waits
+    /// finds something else that is ready, nobody polls the queue, and nothing is received any more. May be
+    /// given once of each kind.
+    #[arg(long, value_name = "CONDITION|CMD|WHEN")]
+    guard: Vec<Guards>,
+    /// How long a guard of your own watches before the policy stays; one minute unless said.
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with_all = ["limit", "dry_run"])]
+    watch: Option<Duration>,
+    /// Whose requests a guard is about: a running program, with its children and theirs; otherwise all that
+    /// serve in this network namespace.
+    #[arg(long, value_name = "PID", requires = "guard", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
     /// Also change what somebody else has changed since napkin did.
     #[arg(long)]
     force: bool,
+    /// Also a policy that can delay packets, for good and without a guard, on a device with the default route
+    /// or this terminal's own connection.
+    #[arg(long)]
+    yes: bool,
     /// Only say what would be changed.
     #[arg(long)]
     dry_run: bool,
@@ -80,7 +106,14 @@ pub(crate) struct Apply {
     json: bool,
 }
 
+/// How long a guard watches before the policy stays.
+const WATCH: Duration = Duration::from_secs(60);
+
+/// The exit code of a policy that was put back because its guard broke.
+const BROKEN: u8 = 3;
+
 pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
+    let guards = args.guards()?;
     policies::warn(&[args.policy]);
     let cpus = args.cpus.clone().unwrap_or_default().0;
     let options = Options { queue: args.queue, transmit: args.tx, cpus, rt: args.rt };
@@ -93,6 +126,14 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
         warn(&plan, &at.device, neighbours.as_ref());
         return print_plan(args, &plan, &plan.changes, neighbours.as_ref());
     }
+    if args.limit.is_none() && guards.1.is_none() && !args.yes {
+        let policy = args.policy.to_string();
+        lifeline::check(
+            &args.dev,
+            [(&*policy, &args.policy)],
+            "a --guard, as 'p99<3x', or --for TIME",
+        )?;
+    }
     let store = Store::open().map_err(|error| match backend.may_change() {
         // The right is what is missing first.
         Err(right) => Failure::of(ApplyError::NoRight { ifname: args.dev.clone(), right }),
@@ -100,7 +141,9 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     })?;
     let request =
         Request { policy: &args.policy, ifname: &args.dev, options: &options, force: args.force };
-    let Some(limit) = args.limit else {
+    let stays = args.limit.is_none();
+    let limit = args.limit.or_else(|| guards.1.as_ref().map(|_| args.watch.unwrap_or(WATCH)));
+    let Some(limit) = limit else {
         let applied = kernel::apply(&mut backend, &store, &request).map_err(Failure::of)?;
         if args.policy.suspends() {
             guard::unwatched();
@@ -109,20 +152,89 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     };
     // Before anything is changed, so that no signal ends this in between.
     let signals = Signals::block_ends().map_err(Failure::of)?;
+    let mut canary = guards.1.map(|guard| args.canary(guard)).transpose()?;
     let hold = Temporary::apply(backend, &store, &request).map_err(Failure::of)?;
     // A reader that has gone is no reason to end early.
     let told = told_applied(args, hold.applied());
     let suspends = args.policy.suspends();
-    let guard = if suspends { args.guard.start(Some(&hold), true, false) } else { None };
+    let guard = if suspends { guards.0.start(Some(&hold), true, false) } else { None };
     let time = Time(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-    say(&format!("{}: held for {time}; Ctrl-C puts it back", args.dev));
-    if let Ended::Signal(signal) = hold.wait(&signals, limit) {
-        say(&format!("{}: ended by signal {signal}", args.dev));
-    }
+    let then = if stays { "watched" } else { "held" };
+    say(&format!("{}: {then} for {time}; Ctrl-C puts it back", args.dev));
+    let end = match &mut canary {
+        Some(canary) => {
+            canary.watch(&args.policy.to_string(), &signals, limit).map_err(Failure::of)
+        }
+        None => Ok(match hold.wait(&signals, limit) {
+            Ended::Signal(signal) => End::Signal(signal),
+            Ended::Time => End::Held,
+        }),
+    };
     drop(guard);
+    if stays && matches!(end, Ok(End::Held)) {
+        hold.leave();
+        say(&format!("{}: the guard held for {time}, and the policy stays", args.dev));
+        if suspends {
+            guard::unwatched();
+        }
+        return told;
+    }
+    // First of all, whatever there is to say.
     let restored = hold.restore().map_err(Failure::of)?;
+    let exit = match end? {
+        End::Held => None,
+        End::Signal(signal) => {
+            say(&format!("{}: ended by signal {signal}", args.dev));
+            // Whoever asked for it to stay has not got it.
+            stays.then(|| u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
+        }
+        End::Broken(why) => {
+            say(&format!("{}: the guard broke and {} is put back: {why}", args.dev, args.policy));
+            Some(BROKEN)
+        }
+    };
     ended(args, &restored)?;
-    told
+    exit.map_or(told, |code| Err(Failure::Exit(code)))
+}
+
+impl Apply {
+    /// The one that starvation has, and the user's own.
+    fn guards(&self) -> Result<(Guard, Option<napkin_compare::Guard>), Failure> {
+        let twice = |what| Failure::Usage(format!("--guard was given twice for {what}: once each"));
+        let (mut starving, mut own) = (None, None);
+        for guard in &self.guard {
+            let again = match guard {
+                Guards::Starving(guard) => {
+                    starving.replace(*guard).map(|_| "queues that starve (once, again, off)")
+                }
+                Guards::Canary(guard) => own.replace(guard.clone()).map(|_| "what must stay true"),
+            };
+            if let Some(what) = again {
+                return Err(twice(what));
+            }
+        }
+        if own.is_none() && (self.watch.is_some() || self.pid.is_some()) {
+            let why =
+                "--watch and --pid are for a guard of your own: give --guard CONDITION or CMD";
+            return Err(Failure::Usage(why.into()));
+        }
+        Ok((starving.unwrap_or(Guard::Once), own))
+    }
+
+    /// Looks at what is there before anything is changed.
+    fn canary(&self, guard: napkin_compare::Guard) -> Result<Canary, Failure> {
+        let canary = Canary::begin(guard, &self.dev, self.pid).map_err(|error| match error {
+            CompareError::Option(why) => Failure::Usage(why),
+            error => Failure::of(error),
+        })?;
+        if let Some((count, rate)) = canary.reference() {
+            say(&format!(
+                "{}: before the change {rate:.0} answers a second, {count} requests timed",
+                self.dev
+            ));
+        }
+        Ok(canary)
+    }
 }
 
 fn ended(args: &Apply, restored: &DeviceRestored) -> Result<(), Failure> {

@@ -4,14 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use napkin_compare::{CompareError, Guard, Measure, Options, Report, Service, Told, compare};
-use napkin_linux::apply::{can_delay, lifelines};
 use napkin_measure::report::{Progress, Provenance, file, text};
 use napkin_os::signals::Signals;
 use napkin_policy::NamedPolicy;
 
 use crate::failure::{Failure, print, say};
 use crate::policies::warn_named;
-use crate::{outputs, table, units};
+use crate::{lifeline, outputs, table, units};
 
 /// Its arguments.
 #[derive(Debug, clap::Args)]
@@ -173,16 +172,8 @@ impl Compare {
         if self.yes || options.guard.is_some() {
             return Ok(());
         }
-        let delaying = options.policies.iter().find(|(_, policy)| can_delay(policy));
-        let Some((name, _)) = delaying else { return Ok(()) };
-        let carries = lifelines(&self.dev).map_err(Failure::of)?;
-        match carries.first() {
-            None => Ok(()),
-            Some(first) => Err(Failure::Usage(format!(
-                "{} carries {first}, and {name} can delay its packets: give a --guard, as 'p99<3x', or --yes",
-                self.dev
-            ))),
-        }
+        let policies = options.policies.iter().map(|(name, policy)| (name.as_str(), policy));
+        lifeline::check(&self.dev, policies, "a --guard, as 'p99<3x'")
     }
 
     fn show(&self, report: &Report) -> Result<(), Failure> {

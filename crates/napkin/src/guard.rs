@@ -1,4 +1,4 @@
-//! `--guard` of `run`, `attach` and `apply --for`.
+//! `--guard` of `run`, `attach` and `apply`.
 
 use clap::ValueEnum;
 use napkin_linux::apply::Temporary;
@@ -61,4 +61,24 @@ pub(crate) fn unwatched() {
         "note: nobody watches for starved queues once napkin has ended: a program that always finds \
          something else ready leaves its queue unpolled; napkin run, attach and apply --for watch",
     );
+}
+
+/// What `apply --guard` takes.
+#[derive(Debug, Clone)]
+pub(crate) enum Guards {
+    /// What is done about a queue that starves.
+    Starving(Guard),
+    /// What must stay true while the policy is in force.
+    Canary(napkin_compare::Guard),
+}
+
+impl std::str::FromStr for Guards {
+    type Err = napkin_compare::GuardError;
+
+    fn from_str(text: &str) -> Result<Guards, napkin_compare::GuardError> {
+        match <Guard as ValueEnum>::from_str(text, false) {
+            Ok(guard) => Ok(Guards::Starving(guard)),
+            Err(_) => text.parse().map(Guards::Canary),
+        }
+    }
 }

@@ -18,6 +18,7 @@ mod guard;
 mod host_costs;
 mod keep;
 mod launch;
+mod lifeline;
 mod machine;
 mod manual;
 mod outputs;

@@ -327,4 +327,27 @@ fn without_rights_what_can_be_done_is_done_and_the_right_is_named() {
     });
 }
 
+#[test]
+fn whoever_could_cut_himself_off_is_asked_first() {
+    needs_program("ip");
+    lab(|| {
+        let home = Place::new("apply-lifeline");
+        for args in ["addr add 192.0.2.1/24 dev va", "route add default via 192.0.2.2"] {
+            let done = Command::new("ip").args(args.split(' ')).status();
+            assert!(done.expect("installed").success(), "{args}");
+        }
+        let before = settings();
+        let refused = napkin(&home, "apply defer20 --dev va");
+        let said = text(&refused.stderr);
+        assert_eq!((refused.status.code(), settings()), (Some(2), before.clone()), "{said}");
+        assert!(said.contains("va carries the default route"), "{said}");
+        // One that delays nothing, one that ends by itself, and one that was asked for all the same.
+        for args in ["base --dev va", "defer20 --dev va --for 10ms", "defer20 --dev va --yes"] {
+            let done = napkin(&home, &format!("apply {args}"));
+            assert!(done.status.success(), "{args}: {}", text(&done.stderr));
+        }
+        assert_ne!(settings(), before);
+    });
+}
+
 napkin_testing::main!();

@@ -148,8 +148,8 @@ fn a_service_with_many_requests_is_timed_in_turns_and_none_of_its_slices_is_empt
 #[test]
 fn a_policy_that_breaks_the_guard_is_out_and_the_others_go_on() {
     let service = Service::new("compare-guard");
-    let bad = "bad=defer-hard-irqs=1000,gro-flush-timeout=200ms";
-    let policies = ["--policies", "base,defer20", "--policies", bad];
+    let bad = format!("bad={BAD}");
+    let policies = ["--policies", "base,defer20", "--policies", &bad];
     let guarded = [&policies[..], &["--guard", "p99<50ms", "--json", "-"]].concat();
     let report = json(&service.run(&guarded));
     let rows = report["rows"].as_array().expect("rows");
@@ -164,6 +164,71 @@ fn a_policy_that_breaks_the_guard_is_out_and_the_others_go_on() {
     let report =
         json(&service.run(&["--policies", "base,defer20", "--guard", command, "--json", "-"]));
     assert!(report["rows"][1]["out"].as_str().expect("out").contains("failed"), "{report:#}");
+    service.is_as_before();
+}
+
+/// Of 200 ms: nobody's requests are to wait for so long.
+const BAD: &str = "defer-hard-irqs=1000,gro-flush-timeout=200ms";
+
+impl Service {
+    /// `napkin apply` on its device.
+    fn apply(&self, args: &[&str]) -> Output {
+        let mut command = common::command();
+        command.args(["apply", "--dev", DEVICE]).args(args);
+        command.env("NAPKIN_STATE", self.home.0.join("state")).stdin(Stdio::null());
+        self.bed.pair.server.run(|| command.output()).expect("entered").expect("it runs")
+    }
+}
+
+#[test]
+fn a_canary_that_breaks_is_put_back_and_one_that_holds_stays() {
+    let service = Service::new("apply-canary");
+    let pid = service.bed.pid().to_string();
+    for guard in [&["--guard", "p99<50ms"][..], &["--guard", "p99<50ms", "--pid", &pid]] {
+        let output = service.apply(&[&[BAD, "--watch", "5m"], guard].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains("the guard broke and defer-hard-irqs="), "{said}");
+        service.is_as_before();
+    }
+    let file = service.home.0.join("healthy");
+    fs::write(&file, "").expect("written");
+    let healthy = format!("test -e {}", file.display());
+    let args = ["defer20", "--guard", &healthy, "--watch", "1s"];
+    let output = service.apply(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("the policy stays"), "{}", text(&output.stderr));
+    assert!(service.in_force());
+    // What a canary finds is another policy, which comes back when it breaks.
+    let unhealthy = format!("rm {} 2>/dev/null", file.display());
+    let found = settings(&service.bed);
+    let output = service.apply(&["defer200", "--guard", &unhealthy, "--for", "5m"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert_eq!(settings(&service.bed), found);
+    let mut restore = common::command();
+    restore.args(["restore", "--dev", DEVICE]).env("NAPKIN_STATE", service.home.0.join("state"));
+    let restored = service.bed.pair.server.run(|| restore.output()).expect("entered");
+    assert!(restored.expect("it runs").status.success());
+    service.is_as_before();
+}
+
+#[test]
+fn a_canary_without_what_it_takes_changes_nothing() {
+    let mut service = Service::new("apply-canary-refused");
+    let refused = |args: &[&str], why: &str| {
+        let output = service.apply(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(why), "{said}");
+        service.is_as_before();
+    };
+    refused(&["defer20", "--guard", "p99<fast"], "give times of the reference or a time");
+    refused(&["defer20", "--guard", "p99<2x", "--guard", "true"], "given twice");
+    refused(&["defer20", "--watch", "1s"], "for a guard of your own");
+    let _ = service.client.take().map(Client::stop);
+    let output = service.apply(&["defer20", "--guard", "p99<2x"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("nothing to compare with"));
     service.is_as_before();
 }
 

@@ -16,7 +16,7 @@ use super::plan::changes;
 use super::restore::{RestoreOptions, put_back, unlocked};
 use super::restored::{DeviceRestored, Foreign};
 use super::undo::undo;
-use crate::journal::{Lock, Store};
+use crate::journal::{Lock, Store, sole_writer};
 use crate::place::{Change, Place, Value};
 
 /// A device whose lock is held; dropped, it is left as it is, and the journal knows.
@@ -83,6 +83,7 @@ impl HeldDevice {
         backend: &mut W,
         wanted: &BTreeMap<Place, Value>,
     ) -> Result<Kept, ApplyError> {
+        let _sole = sole_writer();
         let at = backend.look(Target::Index(self.ifindex))?;
         let mut journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
         journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
@@ -110,6 +111,7 @@ impl HeldDevice {
     /// # Errors
     /// If the kernel or the journal does not answer; then the journal still knows.
     pub fn restore<W: Backend>(self, backend: &mut W) -> Result<DeviceRestored, ApplyError> {
+        let _sole = sole_writer();
         let journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
         let mut restored = DeviceRestored { ifname: self.ifname, ..Default::default() };
         unlocked(backend, journal, &RestoreOptions::default(), &mut restored)?;
@@ -121,6 +123,7 @@ impl HeldDevice {
     /// # Errors
     /// If the kernel does not answer, or the journal cannot be removed.
     pub fn is_gone<W: Backend>(&self, backend: &mut W) -> Result<bool, ApplyError> {
+        let _sole = sole_writer();
         let gone = matches!(again(backend, self.ifindex, self.identity)?, Again::Gone);
         if gone {
             self.store.device(self.ifindex, &self.ifname, self.identity)?.drop_all()?;

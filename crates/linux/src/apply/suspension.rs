@@ -11,7 +11,7 @@ use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target};
 use super::error::ApplyError;
 use super::located::located;
-use crate::journal::{DeviceJournal, Lock, Store, fault};
+use crate::journal::{DeviceJournal, Lock, Store, fault, sole_writer};
 use crate::place::{Place, Spot, Value};
 use napkin_kernel::device::Device;
 use napkin_kernel::settings::Setting;
@@ -57,6 +57,7 @@ pub fn end_suspension<W: Backend>(
     let place = Place::Napi(instance.clone(), Setting::IrqSuspendTimeout);
     let ifname = at.device.ifname.clone();
     let _lock = lock(store, &at, held)?;
+    let _sole = sole_writer();
     let old = match backend.read(&at, &place)? {
         Some(Value::Number(timeout)) if timeout != 0 => timeout,
         _ => return Ok(None),
@@ -86,6 +87,7 @@ pub fn give_back<W: Backend>(
     let Suspension { ifindex, ifname, timeout, identity, spot, .. } = suspension;
     let Again::There(at) = again(backend, *ifindex, *identity)? else { return Ok(false) };
     let _lock = lock(store, &at, held)?;
+    let _sole = sole_writer();
     let mut journal = store.device(at.device.ifindex, ifname, at.identity)?;
     let place = located(&at, std::iter::once(spot)).pop().flatten().map(|spot| spot.place);
     let off = Value::Number(0);

@@ -9,7 +9,7 @@ use super::execute::{Applied, Request, held};
 use super::linux::Linux;
 use super::restored::DeviceRestored;
 use super::undo::undo;
-use crate::journal::{DeviceJournal, Lock, Store};
+use crate::journal::{DeviceJournal, Lock, Store, sole_writer};
 use napkin_os::signals::Signals;
 
 /// The longest single wait; longer ones are several.
@@ -78,6 +78,11 @@ impl<W: Backend> Temporary<W> {
         }
     }
 
+    /// Leaves it in force, as if it had been [`apply`](super::apply())ed, and gives up the lock.
+    pub fn leave(mut self) {
+        self.restored = true;
+    }
+
     /// Puts back what was before.
     ///
     /// # Errors
@@ -88,6 +93,7 @@ impl<W: Backend> Temporary<W> {
 
     pub(super) fn put_back(&mut self) -> Result<DeviceRestored, ApplyError> {
         self.restored = true;
+        let _sole = sole_writer();
         // A guard may have written into it meanwhile. What cannot be read is known from before.
         if let Ok(journal) = self.store.reopen(&self.journal) {
             self.journal = journal;

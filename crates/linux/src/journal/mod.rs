@@ -20,6 +20,7 @@ use std::cmp::Reverse;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use device::{DeviceJournal, Record, Standing};
 pub use error::JournalError;
@@ -38,6 +39,14 @@ const JOURNAL: &str = "journal";
 
 /// The most files that are looked at.
 const MAX_FILES: usize = 16_384;
+
+/// Who has it is the only thread of this process that reads a device's journal and writes what follows from
+/// that. A device's lock keeps other processes away; under it a keeper and a [guard](crate::guard) are two
+/// threads, and one that rewrites the file would drop the line that the other has just added.
+pub(crate) fn sole_writer() -> MutexGuard<'static, ()> {
+    static WRITER: Mutex<()> = Mutex::new(());
+    WRITER.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The directory of the journals, seen from one boot and one network namespace.
 #[derive(Debug, Clone)]

@@ -1,5 +1,8 @@
 //! A guard takes a suspension away under a policy, and gives it back.
 
+use std::sync::Mutex;
+use std::thread::JoinHandle;
+
 use super::*;
 use crate::place::{Place, Value};
 
@@ -178,4 +181,48 @@ fn nothing_is_changed_that_cannot_be_written_down_or_is_another_napkin_s() {
     drop(lock);
     let absent = end_suspension(&mut backend, &store, (DEVICE, 9), None).expect("told");
     assert_eq!(absent, None);
+}
+
+/// Where a guard's thread writes, and what it found.
+static GUARD: Mutex<Option<Store>> = Mutex::new(None);
+static ENDED: Mutex<Option<JoinHandle<Option<Suspension>>>> = Mutex::new(None);
+
+/// A thread of this process ends a suspension; it is given the time for it.
+fn guard_ends_it(keeper: &mut Fake) {
+    let store = GUARD.lock().expect("no panic").clone().expect("a journal");
+    // The same kernel, seen by another thread.
+    let mut theirs = Fake::new(2);
+    theirs.somebody_sets(&timeout(), &now(keeper, &timeout()));
+    let (tell, done) = std::sync::mpsc::channel();
+    let ends = move || {
+        let ended = end(&mut theirs, &store, Some(DEVICE));
+        let _ = tell.send(());
+        ended
+    };
+    *ENDED.lock().expect("no panic") = Some(std::thread::spawn(ends));
+    let _ = done.recv_timeout(std::time::Duration::from_millis(200));
+}
+
+#[test]
+fn a_keeper_that_rewrites_the_journal_loses_no_line_of_a_guard_s() {
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let store = place.store();
+    *GUARD.lock().expect("no panic") = Some(store.clone());
+    let held = held(&mut backend, &store);
+    let suspends = (timeout(), Value::Number(20_000_000));
+    let defers = (napi(1, Setting::DeferHardIrqs), Value::Number(100));
+    let both = [suspends.clone(), defers].into();
+    held.keep(&mut backend, &both).expect("set");
+    // One is not wanted any more: it is put back, and then its lines go.
+    backend.behind = Some((backend.writes + 1, guard_ends_it));
+    held.keep(&mut backend, &[suspends].into()).expect("set");
+    let ended = ENDED.lock().expect("no panic").take().expect("it was started").join();
+    let ended = ended.expect("no panic").expect("it was on");
+    backend.somebody_sets(&timeout(), &Value::Number(0));
+    let known = store.device(DEVICE, "va", Some(700)).expect("readable");
+    assert_eq!(known.records().len(), 1, "{known:?}");
+    assert_eq!(known.records()[0].set, Value::Number(0), "{known:?}");
+    assert!(give_back(&mut backend, &store, &ended, Some(DEVICE)).expect("given back"));
+    assert!(held.restore(&mut backend).expect("put back").is_complete());
+    assert_eq!(place.files(), [""; 0]);
 }

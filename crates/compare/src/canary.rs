@@ -1,0 +1,162 @@
+//! A guard over a policy that somebody else puts in force: what the services' requests were like before, and
+//! whether they still are.
+//!
+//! Those of one service, or of all that serve in this network namespace. It changes nothing: whoever put
+//! the policy in force puts it back.
+
+use std::time::{Duration, Instant};
+
+use napkin_kernel::count::latency::{Histogram, Options, Part, Probe, Reading};
+use napkin_kernel::device;
+use napkin_kernel::listening;
+use napkin_kernel::netlink::Netdev;
+use napkin_os::signals::Signals;
+
+use crate::error::CompareError;
+use crate::guard::{Bound, Condition, Guard, Reference};
+use crate::lookout::{Lookout, ON, TICK, off};
+use crate::service::Service;
+
+/// How long it is looked at what is there before the change.
+const FIRST: Duration = Duration::from_secs(2);
+/// Longest that requests are not timed: what breaks meanwhile is to be put back within a second.
+const OFF: Duration = Duration::from_millis(400);
+/// What a change itself does to the requests under way is not held against the policy.
+const CHANGE: Duration = Duration::from_millis(100);
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// Its time was up, and the guard held.
+    Held,
+    /// This signal came.
+    Signal(i32),
+    /// The guard broke: why.
+    Broken(String),
+}
+
+/// A guard, and what it compares with.
+#[derive(Debug)]
+pub struct Canary {
+    guard: Guard,
+    probe: Option<Probe>,
+    napi_ids: Vec<u32>,
+    /// Whether requests that came through no instance count.
+    others: bool,
+    reference: Reference,
+}
+
+impl Canary {
+    /// Looks at what is there, for two seconds if the guard is a condition. Those are the requests of the
+    /// process `pid` and its children, or without one of all that serve in this thread's network namespace,
+    /// as far as they come through the device.
+    ///
+    /// # Errors
+    /// If requests cannot be timed, or the guard compares with what is not there. A signal that comes
+    /// meanwhile is left to [`Canary::watch`].
+    pub fn begin(guard: Guard, ifname: &str, pid: Option<i32>) -> Result<Canary, CompareError> {
+        let device = device::read(&mut Netdev::open()?, ifname)?;
+        let napi_ids = device.napis.iter().map(|napi| napi.id).collect();
+        let reference = Reference::default();
+        let mut canary = Canary { guard, probe: None, napi_ids, others: pid.is_some(), reference };
+        let Guard::Condition(condition) = canary.guard else { return Ok(canary) };
+        let options = match pid {
+            Some(pid) => Service::find(pid, ifname)?.timed()?,
+            None => timed()?,
+        };
+        let probe = Probe::start(&options)?;
+        let (began, before) = (Instant::now(), probe.read(&canary.napi_ids)?);
+        std::thread::sleep(FIRST);
+        let reading = probe.read(&canary.napi_ids)?.since(&before);
+        let answers_per_s = reading.answers().unwrap_or(0.0) / began.elapsed().as_secs_f64();
+        canary.reference = Reference { whole: whole(&reading, canary.others), answers_per_s };
+        canary.probe = Some(probe);
+        let relative = matches!(
+            condition,
+            Condition::Latency(_, Bound::Times(_)) | Condition::Rate(Bound::Times(_))
+        );
+        if relative && canary.reference.whole.count() == 0 {
+            return Err(CompareError::Option(format!(
+                "{}: no request came through {ifname} and was answered in {} s before the change, so there \
+                 is nothing to compare with: give a time or a rate, as in 'p99<500us', or a command",
+                canary.guard,
+                FIRST.as_secs()
+            )));
+        }
+        Ok(canary)
+    }
+
+    /// Requests that were timed before the change, and answers a second; `None` for a guard that is a
+    /// command.
+    pub fn reference(&self) -> Option<(u64, f64)> {
+        let it = &self.reference;
+        self.probe.as_ref().map(|_| (it.whole.count(), it.answers_per_s))
+    }
+
+    /// Watches what is in force now, `policy` by name, until the time is up, a signal comes, or the guard breaks.
+    ///
+    /// # Errors
+    /// If the kernel does not answer, or the guard's command cannot be run.
+    pub fn watch(
+        &mut self,
+        policy: &str,
+        signals: &Signals,
+        limit: Duration,
+    ) -> Result<End, CompareError> {
+        let began = Instant::now();
+        let off = off(self.reference.answers_per_s).min(OFF);
+        let (napi_ids, others) = (self.napi_ids.clone(), self.others);
+        let mut lookout = Lookout::new(Some(&self.guard), &self.reference);
+        loop {
+            if let Some(probe) = &mut self.probe
+                && began.elapsed() >= CHANGE
+            {
+                lookout.look(probe, &napi_ids, off)?;
+            }
+            let broken = lookout.broken(policy, 0, signals, |it| whole(it, others));
+            let broken = broken.map_err(|error| CompareError::System {
+                what: "the guard's command cannot be run",
+                error,
+            })?;
+            if let Some(why) = broken {
+                return Ok(End::Broken(why));
+            }
+            let left = limit.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Ok(End::Held);
+            }
+            let tick = if off.is_zero() { TICK } else { ON / 2 };
+            if let Some(came) = signals.wait(left.min(tick)) {
+                return Ok(End::Signal(came.signal));
+            }
+        }
+    }
+}
+
+fn whole(reading: &Reading, others: bool) -> Histogram {
+    let mut all = Histogram::default();
+    for (_, parts) in reading.instances.iter().filter(|(id, _)| others || **id != 0) {
+        all.add(parts.of(Part::Whole));
+    }
+    all
+}
+
+/// All that serve here.
+fn timed() -> Result<Options, CompareError> {
+    let what = "the ports on which anybody serves cannot be listed";
+    let ports = listening::ports().map_err(|error| CompareError::System { what, error })?;
+    if ports.is_empty() {
+        return Err(CompareError::Option(
+            "nobody serves in this network namespace, so that no request can be timed: give a command as guard"
+                .into(),
+        ));
+    }
+    if ports.len() > Options::MOST {
+        return Err(CompareError::Option(format!(
+            "{} ports are served on, and at most {} can be timed: name the service by --pid",
+            ports.len(),
+            Options::MOST
+        )));
+    }
+    Ok(Options { processes: Vec::new(), ports: ports.into_iter().collect(), one_in: 1 })
+}

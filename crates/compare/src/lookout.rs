@@ -1,0 +1,208 @@
+//! Whether what is in force is one to go on with: the last second of the service's requests, looked at by a
+//! guard, and a service that answers nothing any more.
+//!
+//! Requests are timed in turns where there are many: the kernel's programs at work, and away.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use napkin_kernel::count::CountError;
+use napkin_kernel::count::latency::{Histogram, Probe, Reading};
+use napkin_os::signals::Signals;
+
+use crate::command::{Outcome, Running};
+use crate::guard::{Guard, Reference};
+
+/// How often the service is looked at.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// How far back a guard looks.
+const BACK: Duration = Duration::from_secs(1);
+/// A service that answers nothing for so long, though it answered [`ENOUGH`] in that time under the
+/// reference, is not left so.
+const SILENCE: Duration = Duration::from_millis(500);
+/// How many answers must be missing.
+const ENOUGH: f64 = 20.0;
+/// Requests a second to be timed on average: more of them cost the service more, and tell little more.
+const TIMED: f64 = 10_000.0;
+/// How long requests are timed at a time where there are more.
+pub(crate) const ON: Duration = Duration::from_millis(50);
+/// Longest that they are not.
+const OFF: Duration = Duration::from_millis(800);
+/// Longest that a guard's command may take.
+const GUARD_LIMIT: Duration = Duration::from_secs(10);
+/// From the end of a guard's command to its next start.
+const GUARD_EVERY: Duration = Duration::from_millis(500);
+
+/// How long requests are not timed after each time that they are, where so many come a second.
+pub(crate) fn off(answers_per_s: f64) -> Duration {
+    let times = (answers_per_s / TIMED - 1.0).max(0.0);
+    ON.mul_f64(times.min(OFF.as_secs_f64() / ON.as_secs_f64()))
+}
+
+/// A look at one policy, from the moment that it is in force.
+#[derive(Debug)]
+pub(crate) struct Lookout<'a> {
+    guard: Option<&'a Guard>,
+    reference: &'a Reference,
+    /// Readings of the time that is looked back at; of a turn, if there are turns.
+    recent: VecDeque<(Instant, Reading)>,
+    turn: Turn,
+    command: GuardCommand,
+}
+
+impl<'a> Lookout<'a> {
+    /// With the programs at work.
+    pub(crate) fn new(guard: Option<&'a Guard>, reference: &'a Reference) -> Lookout<'a> {
+        let now = Instant::now();
+        Lookout {
+            guard,
+            reference,
+            recent: VecDeque::new(),
+            turn: Turn { timed: true, since: now, on: Duration::ZERO },
+            command: GuardCommand { running: None, due: now },
+        }
+    }
+
+    /// Takes what came since the last look; the programs rest for `off` after each turn, if that is not zero.
+    pub(crate) fn look(
+        &mut self,
+        probe: &mut Probe,
+        napi_ids: &[u32],
+        off: Duration,
+    ) -> Result<(), CountError> {
+        let now = Instant::now();
+        if self.turn.timed {
+            self.recent.push_back((now, probe.read(napi_ids)?));
+            while self.recent.get(1).is_some_and(|(at, _)| now - *at >= BACK) {
+                self.recent.pop_front();
+            }
+        }
+        let answered = self.recent.front().zip(self.recent.back());
+        let answered = answered.is_some_and(|(then, now)| now.1.sends > then.1.sends);
+        let passed = now - self.turn.since;
+        // A service that says nothing is watched until it does, or is not left so.
+        if !off.is_zero() && self.turn.timed && passed >= ON && answered {
+            self.turn.rest(probe);
+            self.recent.clear();
+        } else if !self.turn.timed && passed >= off {
+            self.turn.time(probe)?;
+        }
+        Ok(())
+    }
+
+    /// Counts from here on how long requests are timed.
+    pub(crate) fn restart(&mut self) {
+        (self.turn.on, self.turn.since) = (Duration::ZERO, Instant::now());
+    }
+
+    /// How long requests were timed since then, in seconds.
+    pub(crate) fn timed(&self) -> f64 {
+        self.turn.seconds()
+    }
+
+    /// Why the last second is none to go on with. `which` is the policy and `round` its turn, for a command;
+    /// `whole` takes the requests that count out of a reading.
+    pub(crate) fn broken(
+        &mut self,
+        which: &str,
+        round: usize,
+        signals: &Signals,
+        whole: impl Fn(&Reading) -> Histogram,
+    ) -> io::Result<Option<String>> {
+        if let Some(why) = self.figures(whole) {
+            return Ok(Some(why));
+        }
+        match self.guard {
+            Some(Guard::Command(command)) => self.command.look(command, which, round, signals),
+            _ => Ok(None),
+        }
+    }
+
+    fn figures(&self, whole: impl Fn(&Reading) -> Histogram) -> Option<String> {
+        let ((first, then), (last, now)) = (self.recent.front()?, self.recent.back()?);
+        let seconds = (*last - *first).as_secs_f64();
+        if seconds <= 0.0 {
+            return None;
+        }
+        let since = now.since(then);
+        let quiet = self.recent.iter().rev().take_while(|(_, it)| it.sends == now.sends).last()?;
+        let silent = *last - quiet.0;
+        let due = self.reference.answers_per_s * silent.as_secs_f64();
+        if silent >= SILENCE && due >= ENOUGH {
+            return Some(format!(
+                "nothing was answered for {:.1} s, {:.0} a second before",
+                silent.as_secs_f64(),
+                self.reference.answers_per_s
+            ));
+        }
+        let Some(Guard::Condition(condition)) = self.guard else { return None };
+        let rate = since.answers().unwrap_or(0.0) / seconds;
+        let broken = condition.broken(&whole(&since), rate, seconds, self.reference);
+        broken.map(|why| format!("{}: {why}", Guard::Condition(*condition)))
+    }
+}
+
+/// Requests are timed in turns: the programs at work, and away.
+#[derive(Debug)]
+struct Turn {
+    timed: bool,
+    since: Instant,
+    /// How long they were at work in earlier turns.
+    on: Duration,
+}
+
+impl Turn {
+    fn rest(&mut self, probe: &mut Probe) {
+        self.on += self.since.elapsed();
+        probe.pause();
+        (self.timed, self.since) = (false, Instant::now());
+    }
+
+    fn time(&mut self, probe: &mut Probe) -> Result<(), CountError> {
+        probe.resume()?;
+        (self.timed, self.since) = (true, Instant::now());
+        Ok(())
+    }
+
+    /// How long they were at work in all.
+    fn seconds(&self) -> f64 {
+        let now = if self.timed { self.since.elapsed() } else { Duration::ZERO };
+        (self.on + now).as_secs_f64()
+    }
+}
+
+/// A guard's command, again and again.
+#[derive(Debug)]
+struct GuardCommand {
+    running: Option<Running>,
+    due: Instant,
+}
+
+impl GuardCommand {
+    /// Why it is broken, if it is.
+    fn look(
+        &mut self,
+        command: &str,
+        which: &str,
+        round: usize,
+        signals: &Signals,
+    ) -> io::Result<Option<String>> {
+        let Some(running) = &mut self.running else {
+            if Instant::now() >= self.due {
+                self.running = Some(Running::start(command, which, round, GUARD_LIMIT, signals)?);
+            }
+            return Ok(None);
+        };
+        let Some(outcome) = running.look()? else { return Ok(None) };
+        self.running = None;
+        self.due = Instant::now() + GUARD_EVERY;
+        Ok(match outcome {
+            Outcome::Hung => {
+                Some(format!("{command:?} did not end within {} s", GUARD_LIMIT.as_secs()))
+            }
+            Outcome::Ended { status, .. } if status.success() => None,
+            Outcome::Ended { status, .. } => Some(format!("{command:?} failed ({status})")),
+        })
+    }
+}
