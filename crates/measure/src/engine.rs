@@ -65,11 +65,12 @@ impl EngineTotals {
 }
 
 /// The drops of a device, named as its counters are.
-fn device_drops(counts: &QueueCounts) -> [(&'static str, u64); 5] {
+fn device_drops(counts: &QueueCounts) -> [(&'static str, u64); 6] {
     [
         (RING_DROPS, counts.rx_dropped_ring),
         ("rx_oversized", counts.rx_oversized),
         ("rx_truncated", counts.rx_truncated),
+        ("rx_malformed", counts.rx_malformed),
         ("rx_no_buffer", counts.rx_no_buffer),
         ("tx_dropped", counts.tx_dropped),
     ]

@@ -8,17 +8,15 @@
 //!
 //! # The ring
 //!
-//! Many may send and one polls, none waits for another: a real-time thread that polls may have preempted
-//! a sender on its own CPU in the middle of a push. A sender takes a place by its number and marks it
-//! when the frame is there. A poll ends at the first place without a mark, and whoever marks one rings
-//! if the queue is unmasked: it marks first and then looks, while the queue unmasks first and then looks
-//! at the place, both sequentially consistent, so one of them sees the other.
+//! Many may send and one polls, none waits for another. A poll ends at the first place that is not filled,
+//! and whoever fills one rings if the queue is unmasked: it fills first and then looks, while the queue
+//! unmasks first and then looks at the place, both sequentially consistent, so one of them sees the other.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, fence};
 
 use napkin_core::Work;
 use napkin_policy::Ns;
@@ -26,6 +24,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use thiserror::Error;
 
 use crate::counters::add;
+use crate::places::Places;
 use crate::{
     ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, SendError, Toeplitz,
     Transmitter,
@@ -113,23 +112,10 @@ impl End {
     }
 }
 
-/// A place for one frame. The lock is never waited for: the mark says whose turn it is.
-#[derive(Debug, Default)]
-struct Place {
-    marked: AtomicBool,
-    frame: Mutex<Option<Frame>>,
-}
-
 /// A receive ring with its interrupt.
 #[derive(Debug)]
 struct Ring {
-    places: Box<[Place]>,
-    /// Numbers of the next place to be sent to and to be received from, without an end: they wrap with
-    /// the integer, of which the number of places is a power-of-two part.
-    tail: AtomicUsize,
-    head: AtomicUsize,
-    /// Frames that it holds at most.
-    size: usize,
+    frames: Places,
     open: AtomicBool,
     unmasked: AtomicBool,
     /// The descriptor was written to, or is about to be, since it was read last.
@@ -143,10 +129,7 @@ impl Ring {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let interrupt = eventfd(0, flags).map_err(|errno| CableError::Interrupt(errno.into()))?;
         Ok(Arc::new(Ring {
-            places: (0..size.next_power_of_two()).map(|_| Place::default()).collect(),
-            tail: AtomicUsize::new(0),
-            head: AtomicUsize::new(0),
-            size,
+            frames: Places::new(size),
             open: AtomicBool::new(true),
             unmasked: AtomicBool::new(false),
             rung: AtomicBool::new(false),
@@ -155,36 +138,11 @@ impl Ring {
         }))
     }
 
-    fn place(&self, number: usize) -> &Place {
-        &self.places[number & (self.places.len() - 1)]
-    }
-
-    /// The number of the next place to be sent to, unless the ring is full.
-    fn room(&self) -> Option<usize> {
-        loop {
-            let tail = self.tail.load(Acquire);
-            if tail.wrapping_sub(self.head.load(Acquire)) < self.size {
-                return Some(tail);
-            }
-            // With a tail that others have moved meanwhile the head says nothing.
-            if self.tail.load(Acquire) == tail {
-                return None;
-            }
-        }
-    }
-
     /// Puts a frame in, for any thread; `false` if there is no room.
     fn push(&self, frame: Frame) -> bool {
-        let tail = loop {
-            let Some(tail) = self.room() else { return false };
-            let next = tail.wrapping_add(1);
-            if self.tail.compare_exchange_weak(tail, next, AcqRel, Relaxed).is_ok() {
-                break tail;
-            }
-        };
-        let place = self.place(tail);
-        *place.frame.lock().unwrap_or_else(PoisonError::into_inner) = Some(frame);
-        place.marked.store(true, SeqCst);
+        if !self.frames.push(frame) {
+            return false;
+        }
         fence(SeqCst);
         if self.unmasked.load(SeqCst) && self.unmasked.swap(false, SeqCst) {
             self.rung.store(true, SeqCst);
@@ -192,24 +150,6 @@ impl Ring {
             let _ = rustix::io::write(&self.interrupt, &1u64.to_ne_bytes());
         }
         true
-    }
-
-    /// Takes the oldest frame out, for the queue's owner.
-    fn pop(&self) -> Option<Frame> {
-        let head = self.head.load(Relaxed);
-        let place = self.place(head);
-        if !place.marked.load(Acquire) {
-            return None;
-        }
-        let frame = place.frame.lock().unwrap_or_else(PoisonError::into_inner).take();
-        place.marked.store(false, Release);
-        self.head.store(head.wrapping_add(1), Release);
-        frame
-    }
-
-    /// Whether a poll would find a frame.
-    fn ready(&self) -> bool {
-        self.place(self.head.load(Relaxed)).marked.load(SeqCst)
     }
 
     /// Makes the descriptor unreadable; whether it was readable.
@@ -229,7 +169,7 @@ pub struct CableQueue {
 impl CableQueue {
     /// Frames that wait to be polled, those that are being put in included.
     pub fn pending(&self) -> usize {
-        self.ring.tail.load(Acquire).wrapping_sub(self.ring.head.load(Acquire))
+        self.ring.frames.len()
     }
 }
 
@@ -237,7 +177,7 @@ impl PacketQueue for CableQueue {
     fn poll(&mut self, budget: u16, _now: Ns, into: &mut Vec<Frame>) -> Work {
         let (mut taken, mut bytes) = (0, 0);
         while taken < budget
-            && let Some(frame) = self.ring.pop()
+            && let Some(frame) = self.ring.frames.pop()
         {
             taken += 1;
             bytes += frame.len() as u64;
@@ -259,7 +199,7 @@ impl PacketQueue for CableQueue {
         }
         self.ring.unmasked.store(true, SeqCst);
         fence(SeqCst);
-        let ready = self.ring.ready();
+        let ready = self.ring.frames.ready();
         if ready {
             self.mask();
         }
@@ -308,7 +248,7 @@ impl Wire {
         if !ring.open.load(Acquire) {
             return Err(SendError::Down);
         }
-        if ring.room().is_none() {
+        if ring.frames.room().is_none() {
             return Err(SendError::RingFull);
         }
         let Some(mut frame) = self.to.pool.take() else {

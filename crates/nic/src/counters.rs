@@ -54,6 +54,9 @@ counters! {
     rx_oversized,
     /// Frames shorter than an Ethernet header, dropped.
     rx_truncated,
+    /// Frames dropped because what describes them makes no sense: descriptors, addresses, or a header that asks
+    /// for what was never agreed. Only a device whose ring a peer shares has any.
+    rx_malformed,
     /// Frames dropped because the pool had no buffer for them.
     rx_no_buffer,
     /// Frames accepted for transmission.
@@ -93,7 +96,11 @@ impl QueueCounters {
 impl QueueCounts {
     /// All frames that arrived and were dropped, for whatever reason.
     pub fn rx_dropped(&self) -> u64 {
-        self.rx_dropped_ring + self.rx_oversized + self.rx_truncated + self.rx_no_buffer
+        self.rx_dropped_ring
+            + self.rx_oversized
+            + self.rx_truncated
+            + self.rx_malformed
+            + self.rx_no_buffer
     }
 }
 

@@ -7,6 +7,8 @@
 //! - the [`synthetic`] queue: an open-loop source inside the queue itself, with a ring that
 //!   overflows and moderated interrupts, as a NIC has;
 //! - the [`tap`] device: real frames to and from the operating system's network stack;
+//! - [`vhost`]: virtio rings shared with another process, as the NIC of a virtual machine or as the driver of
+//!   somebody's backend;
 //! - a [`cable`](mod@cable): two ends in memory, flows spread over the queues of each by [`Toeplitz`];
 //! - around any of them: [`faulty`] loses, changes, repeats and reorders frames, [`late`] keeps interrupts
 //!   back, [`capture`] writes what passes to a pcap file.
@@ -25,10 +27,12 @@ pub mod faulty;
 mod forward;
 pub mod frame;
 pub mod late;
+mod places;
 pub mod synthetic;
 pub mod tap;
 pub mod toeplitz;
 mod tun_ioctl;
+pub mod vhost;
 
 pub use cable::{CableQueue, EndConfig, cable};
 pub use counters::{QueueCounters, QueueCounts};

@@ -231,6 +231,7 @@ fn counters(counts: &QueueCounts, kind: Kind) -> Record {
             ("rx-hw-drop-overruns", counts.rx_dropped_ring.into()),
             ("rx-oversized", counts.rx_oversized.into()),
             ("rx-truncated", counts.rx_truncated.into()),
+            ("rx-malformed", counts.rx_malformed.into()),
             ("irqs-rx", counts.interrupts_rx.into()),
         ]),
         Kind::Tx => record([

@@ -1,0 +1,98 @@
+//! A ring of frames in memory that many fill and one empties, and nobody waits for another.
+//!
+//! A real-time thread that empties it may have preempted one that fills it on its own CPU, in the middle. So
+//! who fills takes a place by its number and marks it when the frame is there, and who empties ends at the
+//! first place without a mark; whoever marks one then sees to it that somebody looks.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Mutex, PoisonError};
+
+use crate::Frame;
+
+/// A place for one frame. The lock is never waited for: the mark says whose turn it is.
+#[derive(Debug, Default)]
+struct Place {
+    marked: AtomicBool,
+    frame: Mutex<Option<Frame>>,
+}
+
+/// The ring.
+#[derive(Debug)]
+pub(crate) struct Places {
+    places: Box<[Place]>,
+    /// Numbers of the next place to be filled and to be emptied, without an end: they wrap with the integer,
+    /// of which the number of places is a power-of-two part.
+    tail: AtomicUsize,
+    head: AtomicUsize,
+    /// Frames that it holds at most.
+    size: usize,
+}
+
+impl Places {
+    /// For `size` frames.
+    pub(crate) fn new(size: usize) -> Places {
+        Places {
+            places: (0..size.next_power_of_two()).map(|_| Place::default()).collect(),
+            tail: AtomicUsize::new(0),
+            head: AtomicUsize::new(0),
+            size,
+        }
+    }
+
+    fn place(&self, number: usize) -> &Place {
+        &self.places[number & (self.places.len() - 1)]
+    }
+
+    /// The number of the next place to be filled, unless it is full.
+    pub(crate) fn room(&self) -> Option<usize> {
+        loop {
+            let tail = self.tail.load(Acquire);
+            if tail.wrapping_sub(self.head.load(Acquire)) < self.size {
+                return Some(tail);
+            }
+            // With a tail that others have moved meanwhile the head says nothing.
+            if self.tail.load(Acquire) == tail {
+                return None;
+            }
+        }
+    }
+
+    /// Puts a frame in, for any thread; `false` if there is no room. The mark is sequentially consistent.
+    pub(crate) fn push(&self, frame: Frame) -> bool {
+        let tail = loop {
+            let Some(tail) = self.room() else { return false };
+            let next = tail.wrapping_add(1);
+            if self.tail.compare_exchange_weak(tail, next, AcqRel, Relaxed).is_ok() {
+                break tail;
+            }
+        };
+        let place = self.place(tail);
+        *place.frame.lock().unwrap_or_else(PoisonError::into_inner) = Some(frame);
+        place.marked.store(true, SeqCst);
+        true
+    }
+
+    /// Takes the oldest frame out, for the one who empties it.
+    pub(crate) fn pop(&self) -> Option<Frame> {
+        let head = self.head.load(Relaxed);
+        let place = self.place(head);
+        if !place.marked.load(Acquire) {
+            return None;
+        }
+        let frame = place.frame.lock().unwrap_or_else(PoisonError::into_inner).take();
+        place.marked.store(false, Release);
+        self.head.store(head.wrapping_add(1), Release);
+        frame
+    }
+
+    /// Whether [`pop`](Places::pop) would find a frame.
+    pub(crate) fn ready(&self) -> bool {
+        self.place(self.head.load(Relaxed)).marked.load(SeqCst)
+    }
+
+    /// Frames in it, those that are being put in included.
+    pub(crate) fn len(&self) -> usize {
+        self.tail.load(Acquire).wrapping_sub(self.head.load(Acquire))
+    }
+}

@@ -1,0 +1,40 @@
+//! What can be agreed on, by the bits of virtio and of vhost-user.
+
+use super::split_device::RingFeatures;
+
+/// The device computes checksums that the driver leaves open.
+pub(super) const CSUM: u64 = 1 << 0;
+/// The driver does so for the device's frames.
+pub(super) const GUEST_CSUM: u64 = 1 << 1;
+/// A frame to the driver may be in several buffers.
+pub(super) const MRG_RXBUF: u64 = 1 << 15;
+/// Several pairs of rings.
+pub(super) const MQ: u64 = 1 << 22;
+/// Notifications at a place.
+pub(super) const EVENT_IDX: u64 = 1 << 29;
+/// Of vhost-user: there are protocol features, and rings are enabled one by one.
+pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
+/// Virtio 1: little-endian, and a header of 12 bytes.
+pub(super) const VERSION_1: u64 = 1 << 32;
+/// Packed rings.
+pub(super) const RING_PACKED: u64 = 1 << 34;
+
+/// Protocol feature: several pairs of rings.
+pub(super) const PROTOCOL_MQ: u64 = 1 << 0;
+/// Protocol feature: an answer to every request that asks for one.
+pub(super) const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
+
+/// What a device of ours offers. Segments to be cut (TSO, UFO) are not among it: a frame has 2048 bytes here.
+pub(super) const OFFERED: u64 =
+    CSUM | MRG_RXBUF | MQ | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1 | RING_PACKED;
+/// What of vhost-user a device of ours offers.
+pub(super) const PROTOCOL_OFFERED: u64 = PROTOCOL_MQ | PROTOCOL_REPLY_ACK;
+
+/// What a driver of ours takes, but for packed rings, which it takes if it was told to.
+pub(super) const TAKEN: u64 =
+    GUEST_CSUM | MRG_RXBUF | MQ | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1;
+
+/// What of this a ring has to know.
+pub(super) fn of_rings(features: u64) -> RingFeatures {
+    RingFeatures { event: features & EVENT_IDX != 0, mergeable: features & MRG_RXBUF != 0 }
+}

@@ -1,0 +1,232 @@
+//! The thread of a frontend: connects, makes rings in memory of its own, tells the backend of them, and
+//! begins again when that has gone. Each connection has memory of its own, so that nothing of the last one is
+//! left.
+
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::FrontendConfig;
+use super::control::{Peers, pause};
+use super::features;
+use super::memory::Memory;
+use super::message::{Connection, Ended, Message, request, two};
+use super::packed_driver::PackedDriver;
+use super::port::{Kind, Port, Ring};
+use super::slots::{STRIDE, Slots};
+use super::split_device::RingAddresses;
+use super::split_driver::SplitDriver;
+
+/// The address of our memory in descriptors and messages: any will do, but 0.
+const START: u64 = 1 << 32;
+
+/// Milliseconds between two attempts to connect, at first and at most.
+const PAUSE: (i64, i64) = (10, 500);
+
+/// Why a backend is of no use.
+enum Useless {
+    Ended(Ended),
+    /// In a sentence.
+    Lacks(String),
+}
+
+impl<E: Into<Ended>> From<E> for Useless {
+    fn from(error: E) -> Useless {
+        Useless::Ended(error.into())
+    }
+}
+
+/// Until it is to stop.
+pub(super) fn run(
+    config: &FrontendConfig,
+    ports: &Arc<[Arc<Port>]>,
+    peers: &Arc<Peers>,
+    stop: BorrowedFd<'_>,
+) {
+    let mut wait = PAUSE.0;
+    let mut told = None;
+    loop {
+        match UnixStream::connect(&config.path) {
+            Ok(socket) => {
+                let connection = Connection::new(&socket, stop).map_err(Ended::System);
+                let driven =
+                    connection.map_or_else(Useless::Ended, |it| drive(config, ports, peers, &it));
+                let why = match driven {
+                    Useless::Ended(Ended::Stopped) => return,
+                    Useless::Ended(Ended::Closed) => {
+                        wait = PAUSE.0;
+                        None
+                    }
+                    Useless::Ended(ended) => Some(ended.to_string()),
+                    Useless::Lacks(what) => Some(what),
+                };
+                if let Some(why) = why {
+                    peers.refuse(why);
+                }
+            }
+            // Not there yet, or not any more.
+            Err(error) => {
+                let usual = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
+                let kind = error.kind();
+                if !usual.contains(&kind) && told.replace(kind) != Some(kind) {
+                    peers.refuse(format!("cannot connect to {}: {error}", config.path.display()));
+                }
+            }
+        }
+        if pause(stop, wait) {
+            return;
+        }
+        wait = (wait * 2).min(PAUSE.1);
+    }
+}
+
+/// Why it is over with a backend.
+fn drive(
+    config: &FrontendConfig,
+    ports: &Arc<[Arc<Port>]>,
+    peers: &Arc<Peers>,
+    connection: &Connection<'_>,
+) -> Useless {
+    let mut rings = Rings { ports: Arc::clone(ports), peers, calls: Vec::new(), run: 0 };
+    if let Err(useless) = agree(config, connection, &mut rings) {
+        return useless;
+    }
+    peers.served.fetch_add(1, Relaxed);
+    // A backend says nothing unasked, but that it is gone.
+    match connection.receive() {
+        Ok(_) => Ended::Malformed("came that was not asked for").into(),
+        Err(ended) => ended.into(),
+    }
+}
+
+/// Rings in use, taken out of it at the end.
+struct Rings<'a> {
+    ports: Arc<[Arc<Port>]>,
+    peers: &'a Peers,
+    /// Of the rings that frames come from.
+    calls: Vec<(usize, OwnedFd)>,
+    run: u64,
+}
+
+impl Drop for Rings<'_> {
+    fn drop(&mut self) {
+        for port in &*self.ports {
+            drop(port.incoming.enter(Option::take));
+            drop(port.outgoing.enter(Option::take));
+        }
+        for (pair, call) in &self.calls {
+            self.ports[*pair].forget(call.as_fd());
+            self.ports[*pair].wake();
+        }
+        self.peers.rings.fetch_sub(self.run, Relaxed);
+    }
+}
+
+/// Where everything of a ring lies, from an address on; and where the next begins.
+fn layout(start: u64, size: u16) -> (RingAddresses, u64, u64) {
+    let n = u64::from(size);
+    let whole = |bytes: u64| bytes.next_multiple_of(128);
+    let driver = start + whole(16 * n);
+    let device = driver + whole(6 + 2 * n);
+    let buffers = device + whole(6 + 8 * n);
+    let end = buffers + n * STRIDE as u64;
+    (RingAddresses { table: start, driver, device }, buffers, end.next_multiple_of(4096))
+}
+
+fn agree(
+    config: &FrontendConfig,
+    connection: &Connection<'_>,
+    rings: &mut Rings<'_>,
+) -> Result<(), Useless> {
+    let path = config.path.display();
+    let lacks = |what: &str| Err(Useless::Lacks(format!("the backend at {path} {what}")));
+    let number = |request| {
+        let answer = connection.ask(request, Vec::new())?;
+        answer.number().ok_or(Ended::Malformed("has not the form of a number"))
+    };
+    let offered = number(request::GET_FEATURES)?;
+    let wanted = match config.packed {
+        true => features::TAKEN | features::RING_PACKED,
+        false => features::TAKEN,
+    };
+    let taken = offered & wanted;
+    if taken & features::VERSION_1 == 0 {
+        return lacks("is older than virtio 1.0");
+    }
+    if config.packed && taken & features::RING_PACKED == 0 {
+        return lacks("has no packed rings: leave packed out");
+    }
+    let send =
+        |request, payload: Vec<u8>, files| connection.send(&Message::ask(request, payload, files));
+    let value = |value: u64| value.to_ne_bytes().to_vec();
+    let protocol = match taken & features::PROTOCOL_FEATURES {
+        0 => 0,
+        _ => number(request::GET_PROTOCOL_FEATURES)? & features::PROTOCOL_MQ,
+    };
+    if taken & features::PROTOCOL_FEATURES != 0 {
+        send(request::SET_PROTOCOL_FEATURES, value(protocol), vec![])?;
+    }
+    let most = match protocol {
+        0 => 1,
+        _ => number(request::GET_QUEUE_NUM)?,
+    };
+    if most < config.queues.into() {
+        return lacks(&format!("has {most} queues: give no more"));
+    }
+    send(request::SET_OWNER, vec![], vec![])?;
+    let multiple = if config.queues > 1 { u64::MAX } else { !features::MQ };
+    send(request::SET_FEATURES, value(taken & multiple), vec![])?;
+
+    let count = 2 * u64::from(config.queues);
+    let (_, _, each) = layout(0, config.ring);
+    let (memory, file) = Memory::own(START, each * count)
+        .map_err(|error| Useless::Lacks(format!("no memory for rings: {error}")))?;
+    let memory = Arc::new(memory);
+    let region = [START, each * count, START, 0].map(u64::to_ne_bytes).concat();
+    send(request::SET_MEM_TABLE, [two(1, 0), region].concat(), vec![file])?;
+
+    for index in 0..count {
+        let (at, buffers, _) = layout(START + index * each, config.ring);
+        let slots = Slots::new(buffers, config.ring);
+        let (ring_features, receive) = (features::of_rings(taken), index % 2 == 0);
+        let kind = if config.packed {
+            PackedDriver::new(&memory, at, slots, ring_features, receive).map(Kind::PackedDriver)
+        } else {
+            SplitDriver::new(&memory, at, slots, ring_features, receive).map(Kind::SplitDriver)
+        };
+        let Some(kind) = kind else { return lacks("has no place for rings") };
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let (kick, call) = (event()?, event()?);
+        let (ring, base) = (index as u32, if config.packed { 1 << 15 } else { 0 });
+        // The call first: DPDK makes a ring with it.
+        send(request::SET_VRING_CALL, value(index), vec![call.as_fd().try_clone_to_owned()?])?;
+        send(request::SET_VRING_NUM, two(ring, config.ring.into()), vec![])?;
+        send(request::SET_VRING_BASE, two(ring, base), vec![])?;
+        let addresses = [at.table, at.device, at.driver, 0].map(u64::to_ne_bytes).concat();
+        send(request::SET_VRING_ADDR, [two(ring, 0), addresses].concat(), vec![])?;
+        let pair = index as usize / 2;
+        let port = &rings.ports[pair];
+        if receive {
+            port.watch(call.as_fd())?;
+            rings.calls.push((pair, call));
+        }
+        send(request::SET_VRING_KICK, value(index), vec![kick.as_fd().try_clone_to_owned()?])?;
+        let gate = if receive { &port.incoming } else { &port.outgoing };
+        gate.enter(|place| *place = Some(Ring { kind, notify: Some(Arc::new(kick)) }));
+        rings.run += 1;
+        rings.peers.rings.fetch_add(1, Relaxed);
+    }
+    if taken & features::PROTOCOL_FEATURES != 0 {
+        for ring in 0..count as u32 {
+            send(request::SET_VRING_ENABLE, two(ring, 1), vec![])?;
+        }
+    }
+    for port in &*rings.ports {
+        port.wake();
+    }
+    Ok(())
+}

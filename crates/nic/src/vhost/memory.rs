@@ -1,0 +1,342 @@
+//! Memory that another process shares: regions of files, mapped, and read and written by the peer's
+//! addresses.
+//!
+//! All `unsafe` of the virtio rings is here. The peer may write to any of it at any time, so nothing in it
+//! is ever borrowed as Rust's: fields of rings are atomics, payloads are copied out before they are looked
+//! at. Every address and length is checked against the regions with each access; a region has to lie within
+//! its file when it is mapped.
+//!
+//! What cannot be prevented: a peer that cuts its file short afterwards makes the next access a SIGBUS, as
+//! for every vhost-user backend. A memfd sealed with `F_SEAL_SHRINK` (QEMU's `memory-backend-memfd` is, by
+//! default; ours is) rules it out.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+
+use rustix::fs::{FileType, MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use thiserror::Error;
+
+/// The most regions of a peer, as in `SET_MEM_TABLE`.
+pub(super) const MAX_REGIONS: usize = 8;
+
+/// Where a region lies: in the peer's descriptors, in the peer's own memory, in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RegionAt {
+    /// The address that descriptors use.
+    pub(super) guest: u64,
+    /// Bytes.
+    pub(super) len: u64,
+    /// The address that the peer's messages use for rings.
+    pub(super) user: u64,
+    /// Where it begins in its file.
+    pub(super) offset: u64,
+}
+
+/// Why memory is refused.
+#[derive(Debug, Error)]
+pub(super) enum MemoryError {
+    /// A length of 0, or addresses that wrap.
+    #[error("the region at {guest:#x} of {len:#x} bytes is empty or wraps around")]
+    Range { guest: u64, len: u64 },
+    /// Two regions share addresses.
+    #[error("the region at {guest:#x} overlaps another")]
+    Overlap { guest: u64 },
+    /// The file ends before the region does: an access would be a SIGBUS.
+    #[error("the region ends at byte {end:#x} of a file of {size:#x}")]
+    Beyond { end: u64, size: u64 },
+    /// Not something whose size can be told.
+    #[error("a region's descriptor is no file")]
+    NoFile,
+    /// The operating system refused.
+    #[error("cannot map a region: {0}")]
+    System(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for MemoryError {
+    fn from(errno: rustix::io::Errno) -> MemoryError {
+        MemoryError::System(errno.into())
+    }
+}
+
+/// All that a peer shares.
+#[derive(Debug)]
+pub(super) struct Memory {
+    regions: Vec<Region>,
+}
+
+#[derive(Debug)]
+struct Region {
+    at: RegionAt,
+    /// Of its first byte.
+    base: NonNull<u8>,
+    /// What keeps it there.
+    _map: Map,
+}
+
+/// A mapping, undone when dropped.
+#[derive(Debug)]
+struct Map {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to nobody's thread. It is read and written only as memory that anybody may
+// change at any time: by atomics, and by copies that are not looked at before they are made.
+unsafe impl Send for Region {}
+// SAFETY: as above; no reference to plain bytes is ever made of it.
+unsafe impl Sync for Region {}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: made by `mmap` with this length, and nothing uses it any more: who does has the `Memory`.
+        let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Region {
+    fn map(at: RegionAt, file: &OwnedFd) -> Result<Region, MemoryError> {
+        let RegionAt { guest, len, user, offset } = at;
+        let wraps = [guest, user, offset].iter().any(|it| it.checked_add(len).is_none());
+        let end = offset.wrapping_add(len);
+        if len == 0 || wraps || isize::try_from(end).is_err() {
+            return Err(MemoryError::Range { guest, len });
+        }
+        let stat = rustix::fs::fstat(file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(MemoryError::NoFile);
+        }
+        let size = stat.st_size as u64;
+        if end > size {
+            return Err(MemoryError::Beyond { end, size });
+        }
+        // A mapping of huge pages is made and undone in whole ones.
+        let page = (stat.st_blksize as u64).max(4096);
+        let whole = end.next_multiple_of(page) as usize;
+        // SAFETY: a new mapping, wherever the kernel likes.
+        let mapped = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                whole,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                file,
+                0,
+            )?
+        };
+        let start = NonNull::new(mapped.cast::<u8>()).ok_or(MemoryError::NoFile)?;
+        let map = Map { at: start, len: whole };
+        // SAFETY: `offset` is less than `end`, and so within the mapping.
+        let base = unsafe { start.add(offset as usize) };
+        Ok(Region { at, base, _map: map })
+    }
+}
+
+impl Memory {
+    /// Maps regions of files.
+    pub(super) fn map(list: &[(RegionAt, OwnedFd)]) -> Result<Memory, MemoryError> {
+        let mut regions: Vec<Region> = Vec::with_capacity(list.len());
+        for (at, file) in list {
+            let region = Region::map(*at, file)?;
+            let meets = |a: u64, b: u64, len: u64| {
+                a < b.saturating_add(len) && b < a.saturating_add(at.len)
+            };
+            if regions.iter().any(|it| {
+                meets(at.guest, it.at.guest, it.at.len) || meets(at.user, it.at.user, it.at.len)
+            }) {
+                return Err(MemoryError::Overlap { guest: at.guest });
+            }
+            regions.push(region);
+        }
+        Ok(Memory { regions })
+    }
+
+    /// Memory of our own for a peer: a sealed memfd of `len` bytes, at `guest` in both kinds of addresses.
+    pub(super) fn own(guest: u64, len: u64) -> Result<(Memory, OwnedFd), MemoryError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("napkin-virtio", flags)?;
+        rustix::fs::ftruncate(&file, len)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let at = RegionAt { guest, len, user: guest, offset: 0 };
+        let region = Region::map(at, &file)?;
+        Ok((Memory { regions: vec![region] }, file))
+    }
+
+    /// The byte at a descriptor's address, and how many there are from it on.
+    #[inline]
+    fn find(&self, guest: u64) -> Option<(NonNull<u8>, u64)> {
+        for region in &self.regions {
+            let offset = guest.wrapping_sub(region.at.guest);
+            if offset < region.at.len {
+                // SAFETY: within the region, which is within its mapping.
+                let at = unsafe { region.base.add(offset as usize) };
+                return Some((at, region.at.len - offset));
+            }
+        }
+        None
+    }
+
+    /// Copies from a descriptor's address; `false` if part of it is nobody's. A range may go on in the
+    /// next region.
+    #[inline]
+    pub(super) fn read(&self, guest: u64, into: &mut [u8]) -> bool {
+        let (mut guest, mut rest) = (guest, into);
+        // Each round ends in another region, so there are at most as many as regions.
+        while !rest.is_empty() {
+            let Some((at, there)) = self.find(guest) else { return false };
+            let n = rest.len().min(there as usize);
+            let (now, later) = rest.split_at_mut(n);
+            // SAFETY: `n` bytes lie there and in `now`, which is ours alone. The peer may write at the same
+            // time; then these are bytes of before or after, and nothing has looked at them yet.
+            unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), now.as_mut_ptr(), n) };
+            (rest, guest) = (later, guest.wrapping_add(n as u64));
+        }
+        true
+    }
+
+    /// Copies to a descriptor's address; `false` if part of it is nobody's, with the part before written.
+    #[inline]
+    pub(super) fn write(&self, guest: u64, from: &[u8]) -> bool {
+        let (mut guest, mut rest) = (guest, from);
+        while !rest.is_empty() {
+            let Some((at, there)) = self.find(guest) else { return false };
+            let (now, later) = rest.split_at(rest.len().min(there as usize));
+            // SAFETY: as many bytes lie there, and none of ours are in a shared region.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), at.as_ptr(), now.len()) };
+            (rest, guest) = (later, guest.wrapping_add(now.len() as u64));
+        }
+        true
+    }
+
+    /// A part of a ring, by the address that messages use; `None` if it is not within one region or not
+    /// aligned.
+    pub(super) fn area(self: &Arc<Memory>, user: u64, len: usize, align: usize) -> Option<Area> {
+        let region = self.regions.iter().find(|it| user.wrapping_sub(it.at.user) < it.at.len)?;
+        let offset = user.wrapping_sub(region.at.user);
+        if region.at.len - offset < len as u64 {
+            return None;
+        }
+        // SAFETY: within the region.
+        let base = unsafe { region.base.add(offset as usize) };
+        let aligned = base.as_ptr().addr().is_multiple_of(align);
+        aligned.then(|| Area { base, len, _memory: Arc::clone(self) })
+    }
+}
+
+/// A part of a ring: fields at offsets, each an atomic, little-endian.
+#[derive(Debug)]
+pub(super) struct Area {
+    base: NonNull<u8>,
+    len: usize,
+    _memory: Arc<Memory>,
+}
+
+// SAFETY: as for `Region`: fields are atomics, and the mapping lives as long as this.
+unsafe impl Send for Area {}
+
+macro_rules! fields {
+    ($($load:ident $store:ident $int:ty, $atomic:ty;)*) => { $(
+        #[inline]
+        pub(super) fn $load(&self, offset: usize, order: Ordering) -> $int {
+            <$int>::from_le(self.field::<$atomic>(offset).load(order))
+        }
+
+        #[inline]
+        pub(super) fn $store(&self, offset: usize, value: $int, order: Ordering) {
+            self.field::<$atomic>(offset).store(value.to_le(), order);
+        }
+    )* };
+}
+
+/// The atomics, all of whose bit patterns are values.
+trait Atomic {}
+impl Atomic for AtomicU16 {}
+impl Atomic for AtomicU32 {}
+impl Atomic for AtomicU64 {}
+
+impl Area {
+    /// The offsets are of rings' own making: a masked index times a size. They are checked all the same.
+    #[inline]
+    fn field<T: Atomic>(&self, offset: usize) -> &T {
+        assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
+        // SAFETY: within the area.
+        let field = unsafe { self.base.add(offset) }.cast::<T>();
+        // SAFETY: it lives as long as `self`; it is aligned, as the area is by what its ring asked for and
+        // the offset just was; any bits are a value of an atomic integer, and all of ours goes through
+        // atomics.
+        unsafe { field.as_ref() }
+    }
+
+    fields! {
+        load16 store16 u16, AtomicU16;
+        load32 store32 u32, AtomicU32;
+        load64 store64 u64, AtomicU64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+
+    fn file(len: u64) -> OwnedFd {
+        let file = rustix::fs::memfd_create("napkin-test", MemfdFlags::CLOEXEC).expect("a memfd");
+        rustix::fs::ftruncate(&file, len).expect("it grows");
+        file
+    }
+
+    fn at(guest: u64, len: u64, offset: u64) -> RegionAt {
+        RegionAt { guest, len, user: guest + 0x10_0000, offset }
+    }
+
+    #[test]
+    fn what_is_written_is_read_also_across_two_regions_and_nowhere_else() {
+        let list = [(at(0x1000, 0x1000, 0), file(0x1000)), (at(0x2000, 0x1000, 8), file(0x2000))];
+        let memory = Memory::map(&list).expect("both are whole");
+        assert!(memory.write(0x1ffe, b"abcd"));
+        let mut read = [0; 4];
+        assert!(memory.read(0x1ffe, &mut read));
+        assert_eq!(&read, b"abcd");
+        for (guest, len) in [(0xfff, 1), (0x2fff, 2), (u64::MAX, 2), (0, 1), (0x3000, 1)] {
+            assert!(!memory.read(guest, &mut vec![0; len]), "{guest:#x}");
+            assert!(!memory.write(guest, &vec![0; len]), "{guest:#x}");
+        }
+        assert!(memory.read(u64::MAX, &mut []));
+    }
+
+    #[test]
+    fn regions_beyond_their_file_or_over_each_other_are_refused() {
+        let map = |at: RegionAt, len| Memory::map(&[(at, file(len))]);
+        assert!(matches!(map(at(0, 0x1001, 0), 0x1000), Err(MemoryError::Beyond { .. })));
+        assert!(matches!(map(at(0, 0x1000, 1), 0x1000), Err(MemoryError::Beyond { .. })));
+        assert!(matches!(map(at(0, 0, 0), 0x1000), Err(MemoryError::Range { .. })));
+        assert!(matches!(
+            map(at(u64::MAX - 0x10_0000, 2, u64::MAX), 9),
+            Err(MemoryError::Range { .. })
+        ));
+        let two = [(at(0, 0x1000, 0), file(0x1000)), (at(0xfff, 0x1000, 0), file(0x1000))];
+        assert!(matches!(Memory::map(&two), Err(MemoryError::Overlap { .. })));
+        let (pipe, _other) = rustix::pipe::pipe().expect("a pipe");
+        assert!(matches!(Memory::map(&[(at(0, 1, 0), pipe)]), Err(MemoryError::NoFile)));
+    }
+
+    #[test]
+    fn our_own_is_sealed_and_its_areas_are_within_it() {
+        let (memory, file) = Memory::own(1 << 32, 0x1000).expect("a memfd");
+        let memory = Arc::new(memory);
+        assert!(rustix::fs::ftruncate(&file, 0).is_err());
+        let area = memory.area((1 << 32) + 16, 0x100, 16).expect("within");
+        area.store32(4, 0x0102_0304, Relaxed);
+        let mut bytes = [0; 4];
+        assert!(memory.read((1 << 32) + 20, &mut bytes));
+        assert_eq!(bytes, [4, 3, 2, 1]);
+        assert!(memory.area((1 << 32) + 8, 0x10, 16).is_none());
+        assert!(memory.area((1 << 32) + 0xff0, 0x11, 16).is_none());
+        assert!(memory.area(0, 1, 1).is_none());
+    }
+}

@@ -1,0 +1,304 @@
+//! Messages of the vhost-user protocol, and how they go over a socket.
+//!
+//! A message is a header of three 32-bit words (request, flags, size), as many bytes as the size says, and up to
+//! eight descriptors that come with the header. The peer is not trusted: a message that is too long, has another version, more
+//! descriptors than can be or does not come to its end in time ends the connection, and descriptors that nobody
+//! takes are closed.
+//!
+//! Our own instead of the crate `vhost`: that one brings fifteen others for what are two hundred lines, cannot give
+//! up on a message that does not end, has no ring's lap in a base, and keeps the state machine behind thirty
+//! requests that a NIC has no use for.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use thiserror::Error;
+
+use super::memory::{MAX_REGIONS, RegionAt};
+
+/// Requests, by the numbers of the protocol.
+#[allow(missing_docs)]
+pub(super) mod request {
+    pub(in super::super) const GET_FEATURES: u32 = 1;
+    pub(in super::super) const SET_FEATURES: u32 = 2;
+    pub(in super::super) const SET_OWNER: u32 = 3;
+    pub(in super::super) const RESET_OWNER: u32 = 4;
+    pub(in super::super) const SET_MEM_TABLE: u32 = 5;
+    pub(in super::super) const SET_VRING_NUM: u32 = 8;
+    pub(in super::super) const SET_VRING_ADDR: u32 = 9;
+    pub(in super::super) const SET_VRING_BASE: u32 = 10;
+    pub(in super::super) const GET_VRING_BASE: u32 = 11;
+    pub(in super::super) const SET_VRING_KICK: u32 = 12;
+    pub(in super::super) const SET_VRING_CALL: u32 = 13;
+    pub(in super::super) const SET_VRING_ERR: u32 = 14;
+    pub(in super::super) const GET_PROTOCOL_FEATURES: u32 = 15;
+    pub(in super::super) const SET_PROTOCOL_FEATURES: u32 = 16;
+    pub(in super::super) const GET_QUEUE_NUM: u32 = 17;
+    pub(in super::super) const SET_VRING_ENABLE: u32 = 18;
+}
+
+const VERSION: u32 = 1;
+const VERSION_MASK: u32 = 3;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
+
+/// Set in the number that comes with a kick, call or error descriptor if none comes.
+pub(super) const NO_DESCRIPTOR: u64 = 1 << 8;
+
+const HEADER: usize = 12;
+
+/// The most bytes of a message behind its header; that of a table of regions has 264.
+pub(super) const MAX_PAYLOAD: usize = 4096;
+
+/// How long a message may take from its first byte to its last.
+const MESSAGE_TIME: Duration = Duration::from_secs(1);
+
+/// A message, either way.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) request: u32,
+    pub(super) flags: u32,
+    pub(super) payload: Vec<u8>,
+    pub(super) files: Vec<OwnedFd>,
+}
+
+impl Message {
+    /// A request of ours.
+    pub(super) fn ask(request: u32, payload: Vec<u8>, files: Vec<OwnedFd>) -> Message {
+        Message { request, flags: VERSION, payload, files }
+    }
+
+    /// The answer to a request.
+    pub(super) fn reply(request: u32, payload: Vec<u8>) -> Message {
+        Message { request, flags: VERSION | REPLY, payload, files: Vec::new() }
+    }
+
+    /// Whether the sender waits for a word on how it went.
+    pub(super) fn needs_reply(&self) -> bool {
+        self.flags & NEED_REPLY != 0
+    }
+
+    /// Whether it is an answer.
+    pub(super) fn is_reply(&self) -> bool {
+        self.flags & REPLY != 0
+    }
+
+    /// The payload as one number, if it is just that.
+    pub(super) fn number(&self) -> Option<u64> {
+        self.payload[..].try_into().map(u64::from_ne_bytes).ok()
+    }
+
+    /// The payload as a ring and a number.
+    pub(super) fn ring_number(&self) -> Option<(u32, u32)> {
+        let [index, number] = words(&self.payload)?;
+        Some((index, number))
+    }
+
+    /// The payload as a table of regions.
+    pub(super) fn regions(&self) -> Option<Vec<RegionAt>> {
+        let (head, rest) = self.payload.split_at_checked(8)?;
+        let [count, _padding] = words(head)?;
+        let count = usize::try_from(count).ok().filter(|it| (1..=MAX_REGIONS).contains(it))?;
+        let (entries, none) = rest.as_chunks::<32>();
+        if entries.len() != count || !none.is_empty() {
+            return None;
+        }
+        let region = |entry: &[u8; 32]| {
+            let (fields, _) = entry.as_chunks::<8>();
+            let field = |at: usize| u64::from_ne_bytes(fields[at]);
+            RegionAt { guest: field(0), len: field(1), user: field(2), offset: field(3) }
+        };
+        Some(entries.iter().map(region).collect())
+    }
+
+    /// The payload as a ring, its flags, and four addresses: descriptors, used, available, log.
+    pub(super) fn ring_addresses(&self) -> Option<(u32, u32, [u64; 4])> {
+        let (head, rest) = self.payload.split_at_checked(8)?;
+        let [index, flags] = words(head)?;
+        let (fields, none) = rest.as_chunks::<8>();
+        let fields: &[[u8; 8]; 4] = fields.try_into().ok().filter(|_| none.is_empty())?;
+        Some((index, flags, fields.map(u64::from_ne_bytes)))
+    }
+}
+
+/// Two words.
+fn words(bytes: &[u8]) -> Option<[u32; 2]> {
+    let number = u64::from_ne_bytes(bytes.try_into().ok()?);
+    let bytes = number.to_ne_bytes();
+    let (words, _) = bytes.as_chunks::<4>();
+    Some([u32::from_ne_bytes(words[0]), u32::from_ne_bytes(words[1])])
+}
+
+/// Bytes of two words.
+pub(super) fn two(first: u32, second: u32) -> Vec<u8> {
+    [first.to_ne_bytes(), second.to_ne_bytes()].concat()
+}
+
+/// Why a connection ends.
+#[derive(Debug, Error)]
+pub(super) enum Ended {
+    /// Whoever owns this end is done.
+    #[error("stopped")]
+    Stopped,
+    /// The peer has gone.
+    #[error("the peer has closed the connection")]
+    Closed,
+    /// A message that is none.
+    #[error("a message {0}")]
+    Malformed(&'static str),
+    /// The peer does not answer.
+    #[error("the peer did not answer within {} s", MESSAGE_TIME.as_secs())]
+    Silent,
+    /// The operating system refused.
+    #[error("the socket: {0}")]
+    System(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for Ended {
+    fn from(errno: rustix::io::Errno) -> Ended {
+        Ended::System(errno.into())
+    }
+}
+
+/// A connection, and the descriptor by which its owner stops it.
+#[derive(Debug)]
+pub(super) struct Connection<'a> {
+    socket: &'a UnixStream,
+    stop: BorrowedFd<'a>,
+}
+
+impl<'a> Connection<'a> {
+    pub(super) fn new(socket: &'a UnixStream, stop: BorrowedFd<'a>) -> io::Result<Connection<'a>> {
+        socket.set_write_timeout(Some(MESSAGE_TIME))?;
+        Ok(Connection { socket, stop })
+    }
+
+    /// Waits for the next message.
+    pub(super) fn receive(&self) -> Result<Message, Ended> {
+        self.wait(None)?;
+        self.read(Instant::now() + MESSAGE_TIME)
+    }
+
+    /// Sends a request, and waits for its answer.
+    pub(super) fn ask(&self, request: u32, payload: Vec<u8>) -> Result<Message, Ended> {
+        self.send(&Message::ask(request, payload, Vec::new()))?;
+        let end = Instant::now() + MESSAGE_TIME;
+        self.wait(Some(end))?;
+        let answer = self.read(end)?;
+        if answer.request != request || !answer.is_reply() || !answer.files.is_empty() {
+            return Err(Ended::Malformed("is not the answer to what was asked"));
+        }
+        Ok(answer)
+    }
+
+    /// Sends a message. It waits for a peer that does not read for as long as a message may take.
+    pub(super) fn send(&self, message: &Message) -> Result<(), Ended> {
+        let mut bytes = Vec::with_capacity(HEADER + message.payload.len());
+        for word in [message.request, message.flags, message.payload.len() as u32] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(&message.payload);
+        let files: Vec<BorrowedFd<'_>> = message.files.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_REGIONS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&files));
+        }
+        let flags = SendFlags::NOSIGNAL;
+        match rustix::net::sendmsg(self.socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Err(Ended::Silent),
+            Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Err(Ended::Closed),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Waits until the peer has sent something.
+    fn wait(&self, until: Option<Instant>) -> Result<(), Ended> {
+        loop {
+            let mut watched = [
+                PollFd::new(self.socket, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.stop, PollFlags::IN),
+            ];
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let left = left.map(|left| Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            });
+            match poll(&mut watched, left.as_ref()) {
+                Ok(0) => return Err(Ended::Silent),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+                Ok(_) if !watched[1].revents().is_empty() => return Err(Ended::Stopped),
+                Ok(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads a message whose first byte is there.
+    fn read(&self, until: Instant) -> Result<Message, Ended> {
+        let (mut header, mut files) = ([0; HEADER], Vec::new());
+        self.fill(&mut header, &mut files, until)?;
+        let (words, _) = header.as_chunks::<4>();
+        let word = |at: usize| u32::from_ne_bytes(words[at]);
+        let (request, flags, size) = (word(0), word(1), word(2) as usize);
+        if flags & VERSION_MASK != VERSION {
+            return Err(Ended::Malformed("is of another version than 1"));
+        }
+        if size > MAX_PAYLOAD {
+            return Err(Ended::Malformed("is longer than 4096 bytes"));
+        }
+        let mut payload = vec![0; size];
+        self.fill(&mut payload, &mut files, until)?;
+        Ok(Message { request, flags, payload, files })
+    }
+
+    fn fill(
+        &self,
+        mut rest: &mut [u8],
+        files: &mut Vec<OwnedFd>,
+        until: Instant,
+    ) -> Result<(), Ended> {
+        while !rest.is_empty() {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_REGIONS))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            let received = rustix::net::recvmsg(
+                self.socket,
+                &mut [IoSliceMut::new(rest)],
+                &mut ancillary,
+                flags,
+            );
+            let received = match received {
+                Ok(received) => received,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                    self.wait(Some(until))?;
+                    continue;
+                }
+                Err(rustix::io::Errno::CONNRESET) => return Err(Ended::Closed),
+                Err(errno) => return Err(errno.into()),
+            };
+            for message in ancillary.drain() {
+                if let RecvAncillaryMessage::ScmRights(these) = message {
+                    files.extend(these);
+                }
+            }
+            if received.flags.contains(ReturnFlags::CTRUNC) || files.len() > MAX_REGIONS {
+                return Err(Ended::Malformed("comes with more than eight descriptors"));
+            }
+            if received.bytes == 0 {
+                return Err(Ended::Closed);
+            }
+            rest = &mut rest[received.bytes..];
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,240 @@
+//! A packed ring that a peer drives and we serve.
+//!
+//! One array of descriptors for both directions: a descriptor is available when its two flags differ as the
+//! driver's lap says, and used when they are alike. Chains are consecutive, and given back where they began,
+//! in the call that takes them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+
+use super::memory::{Area, Memory};
+use super::ring::{
+    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Taken, WRITE,
+};
+use super::split_device::{RingAddresses, RingFeatures};
+use super::turn::{AVAILABLE, Suppression, Turn, USED};
+
+/// The most chains that are given back before the driver sees them; with more, some are shown earlier.
+const BATCH: usize = 64;
+
+/// A chain that was given back, and that the driver does not see yet.
+#[derive(Debug, Clone, Copy, Default)]
+struct Given {
+    at: u16,
+    id: u16,
+    len: u32,
+    flags: u16,
+}
+
+/// The device's side.
+#[derive(Debug)]
+pub(super) struct PackedDevice {
+    memory: Arc<Memory>,
+    table: Area,
+    ours: Suppression,
+    theirs: Suppression,
+    features: RingFeatures,
+    next: Turn,
+    given: [Given; BATCH],
+    held: usize,
+    /// Descriptors given back since the driver was last looked after.
+    moved: u16,
+    broken: bool,
+}
+
+impl PackedDevice {
+    /// `None` if a part is not within the memory, or `base` (place and lap, as messages have it) is none.
+    pub(super) fn new(
+        memory: &Arc<Memory>,
+        at: RingAddresses,
+        size: u16,
+        base: u16,
+        features: RingFeatures,
+    ) -> Option<PackedDevice> {
+        if size == 0 || size > MAX_RING {
+            return None;
+        }
+        let next = Turn::from_base(base, size)?;
+        Some(PackedDevice {
+            table: memory.area(at.table, 16 * usize::from(size), 16)?,
+            theirs: Suppression::new(memory.area(at.driver, 4, 4)?),
+            ours: Suppression::new(memory.area(at.device, 4, 4)?),
+            memory: Arc::clone(memory),
+            features,
+            next,
+            given: [Given::default(); BATCH],
+            held: 0,
+            moved: 0,
+            broken: false,
+        })
+    }
+
+    /// The place where another device would go on, and its lap.
+    pub(super) fn base(&self) -> u16 {
+        self.next.base()
+    }
+
+    #[inline]
+    fn flags(&self, at: u16) -> u16 {
+        self.table.load16(usize::from(at) * 16 + 14, Acquire)
+    }
+
+    #[inline]
+    fn available(&self) -> bool {
+        !self.broken && self.next.is_available(self.flags(self.next.at()))
+    }
+
+    /// Calls `part` with each descriptor of the next chain, until it has enough. The id of its last
+    /// descriptor and how many it has; `None` if it has no end.
+    ///
+    /// A driver makes a chain's first descriptor available last, so all of it is there.
+    #[inline]
+    fn walk(
+        &self,
+        mut part: impl FnMut(&Memory, Descriptor) -> Option<()>,
+    ) -> Option<(u16, u16, bool)> {
+        let (mut turn, mut good) = (self.next, true);
+        for count in 1..=turn.size() {
+            let it = Descriptor::read(&self.table, turn.at());
+            good = good && part(&self.memory, it).is_some();
+            if it.second & NEXT == 0 {
+                return Some((it.first, count, good));
+            }
+            turn.step(1);
+        }
+        None
+    }
+
+    #[inline]
+    fn give_back(&mut self, id: u16, count: u16, len: u32, flags: u16) {
+        if self.held == BATCH {
+            self.show();
+        }
+        let (at, flags) = (self.next.at(), self.next.used() | flags);
+        // Written later: until the driver is to see it, the descriptor may have to be as it was.
+        self.given[self.held] = Given { at, id, len, flags };
+        self.held += 1;
+        self.next.step(count);
+        self.moved = self.moved.saturating_add(count);
+    }
+
+    /// The driver sees what was given back: the first last, so that it finds all at once.
+    #[inline]
+    fn show(&mut self) {
+        for Given { at, id, len, flags } in self.given[..self.held].iter().rev() {
+            let place = usize::from(*at) * 16;
+            self.table.store32(place + 8, *len, Relaxed);
+            self.table.store16(place + 12, *id, Relaxed);
+            self.table.store16(place + 14, *flags, Release);
+        }
+        self.held = 0;
+    }
+}
+
+impl Incoming for PackedDevice {
+    #[inline]
+    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+        if !self.available() {
+            return if self.broken { Taken::Broken } else { Taken::Empty };
+        }
+        let mut gather = Gather::new(buffer);
+        let chain = self.walk(|memory, it| {
+            let readable = it.second & (WRITE | INDIRECT) == 0;
+            (readable && gather.add(memory, it.address, it.len)).then_some(())
+        });
+        let Some((id, count, good)) = chain else {
+            self.broken = true;
+            return Taken::Broken;
+        };
+        let taken = if good { gather.end() } else { Taken::Malformed };
+        self.give_back(id, count, 0, 0);
+        taken
+    }
+
+    #[inline]
+    fn publish(&mut self) -> bool {
+        self.show();
+        if self.moved == 0 {
+            return false;
+        }
+        let moved = std::mem::take(&mut self.moved);
+        fence(SeqCst);
+        self.theirs.wants(self.next, moved)
+    }
+
+    fn mask(&mut self) {
+        self.ours.disable();
+    }
+
+    fn unmask(&mut self) -> bool {
+        self.ours.enable(self.features.event.then_some(self.next));
+        fence(SeqCst);
+        let waits = self.available();
+        if waits {
+            self.mask();
+        }
+        waits
+    }
+}
+
+impl Outgoing for PackedDevice {
+    #[inline]
+    fn put(&mut self, frame: &[u8]) -> Put {
+        let (start, held, moved) = (self.next, self.held, self.moved);
+        let mut scatter = Scatter::new(frame);
+        let mut buffers = 0;
+        while !scatter.done() {
+            let back = if self.broken {
+                Put::Broken
+            } else if buffers > 0 && !self.features.mergeable {
+                Put::TooLong
+            } else if usize::from(buffers) + held >= BATCH {
+                // A frame's buffers are shown together, and room for them has to be kept.
+                if held == 0 {
+                    Put::TooLong
+                } else {
+                    self.next = start;
+                    (self.held, self.moved) = (held, moved);
+                    self.show();
+                    return self.put(frame);
+                }
+            } else if self.available() {
+                let mut written = 0;
+                let chain = self.walk(|memory, it| {
+                    if it.second & (WRITE | INDIRECT) != WRITE {
+                        return None;
+                    }
+                    if !scatter.done() {
+                        written += scatter.add(memory, it.address, it.len)?;
+                    }
+                    Some(())
+                });
+                if let Some((id, count, true)) = chain {
+                    self.give_back(id, count, written, WRITE);
+                    buffers += 1;
+                    continue;
+                }
+                self.broken = true;
+                Put::Broken
+            } else {
+                Put::Full
+            };
+            self.next = start;
+            (self.held, self.moved) = (held, moved);
+            return back;
+        }
+        if scatter.end(&self.memory, buffers) { Put::Sent } else { Put::Broken }
+    }
+
+    #[inline]
+    fn publish(&mut self) -> bool {
+        Incoming::publish(self)
+    }
+}
+
+/// Both flags as a driver sets them in the lap that `turn` is in.
+#[inline]
+pub(super) fn available_flags(turn: Turn) -> u16 {
+    if turn.lap() { AVAILABLE } else { USED }
+}

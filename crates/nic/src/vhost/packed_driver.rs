@@ -1,0 +1,178 @@
+//! A packed ring of ours that a peer serves. Id *i* always means buffer *i*, and each buffer is one
+//! descriptor; the peer gives back ids in any order, and each is checked to be out.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+
+use super::header::HEADER;
+use super::memory::{Area, Memory};
+use super::packed_device::available_flags;
+use super::ring::{Descriptor, Gather, Incoming, Outgoing, Put, Taken, WRITE};
+use super::slots::Slots;
+use super::split_device::{RingAddresses, RingFeatures};
+use super::turn::{Suppression, Turn};
+
+/// The driver's side.
+#[derive(Debug)]
+pub(super) struct PackedDriver {
+    memory: Arc<Memory>,
+    table: Area,
+    ours: Suppression,
+    theirs: Suppression,
+    features: RingFeatures,
+    slots: Slots,
+    /// The next to be made available.
+    next: Turn,
+    /// The next to be taken back.
+    back: Turn,
+    /// Flags that the device does not see yet, of the descriptor before which all are to be seen.
+    first: Option<(u16, u16)>,
+    /// Descriptors made available since the device was last looked after.
+    moved: u16,
+    broken: bool,
+}
+
+impl PackedDriver {
+    /// A ring on fresh memory; `None` if it does not fit there. To receive, all buffers are handed over.
+    pub(super) fn new(
+        memory: &Arc<Memory>,
+        at: RingAddresses,
+        slots: Slots,
+        features: RingFeatures,
+        receive: bool,
+    ) -> Option<PackedDriver> {
+        let size = slots.count();
+        let mut ring = PackedDriver {
+            table: memory.area(at.table, 16 * usize::from(size), 16)?,
+            ours: Suppression::new(memory.area(at.driver, 4, 4)?),
+            theirs: Suppression::new(memory.area(at.device, 4, 4)?),
+            memory: Arc::clone(memory),
+            features,
+            slots,
+            next: Turn::first(size),
+            back: Turn::first(size),
+            first: None,
+            moved: 0,
+            broken: false,
+        };
+        ring.ours.disable();
+        let len = ring.slots.len();
+        while receive && let Some(slot) = ring.slots.lend() {
+            ring.hand_over(slot, len, WRITE);
+        }
+        Incoming::publish(&mut ring);
+        Some(ring)
+    }
+
+    #[inline]
+    fn hand_over(&mut self, slot: u16, len: u32, flags: u16) {
+        let at = self.next.at();
+        let place = usize::from(at) * 16;
+        self.table.store64(place, self.slots.address(slot), Relaxed);
+        self.table.store32(place + 8, len, Relaxed);
+        self.table.store16(place + 12, slot, Relaxed);
+        let flags = flags | available_flags(self.next);
+        if self.first.is_none() {
+            self.first = Some((at, flags));
+        } else {
+            self.table.store16(place + 14, flags, Release);
+        }
+        self.next.step(1);
+        self.moved += 1;
+    }
+
+    #[inline]
+    fn used(&self) -> bool {
+        let flags = self.table.load16(usize::from(self.back.at()) * 16 + 14, Acquire);
+        !self.broken && self.slots.any_out() && self.back.is_used(flags)
+    }
+
+    /// The next that was used, and how much is in it; `None`, and broken, if it was not out.
+    #[inline]
+    fn take_back(&mut self) -> Option<(u16, u32)> {
+        let it = Descriptor::read(&self.table, self.back.at());
+        self.back.step(1);
+        let good = self.slots.back(it.first);
+        self.broken |= !good;
+        good.then_some((it.first, it.len))
+    }
+}
+
+impl Incoming for PackedDriver {
+    #[inline]
+    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+        if !self.used() {
+            return if self.broken { Taken::Broken } else { Taken::Empty };
+        }
+        let mut gather = Gather::new(buffer);
+        let (mut parts, mut good) = (1, true);
+        while parts > 0 {
+            if !self.used() {
+                // A frame's parts are shown together.
+                self.broken = true;
+                return Taken::Broken;
+            }
+            let Some((slot, len)) = self.take_back() else { return Taken::Broken };
+            let first = gather.is_empty();
+            good &= len <= self.slots.len() && (!first || len >= HEADER as u32);
+            good = good && gather.add(&self.memory, self.slots.address(slot), len);
+            if first && self.features.mergeable && good {
+                parts = gather.buffers();
+                good = (1..=self.slots.count()).contains(&parts);
+                parts = parts.clamp(1, self.slots.count());
+            }
+            parts -= 1;
+            if self.slots.lend_again(slot) {
+                self.hand_over(slot, self.slots.len(), WRITE);
+            }
+        }
+        if good { gather.end() } else { Taken::Malformed }
+    }
+
+    #[inline]
+    fn publish(&mut self) -> bool {
+        let Some((at, flags)) = self.first.take() else { return false };
+        self.table.store16(usize::from(at) * 16 + 14, flags, Release);
+        let moved = std::mem::take(&mut self.moved);
+        fence(SeqCst);
+        self.theirs.wants(self.next, moved)
+    }
+
+    fn mask(&mut self) {
+        self.ours.disable();
+    }
+
+    fn unmask(&mut self) -> bool {
+        self.ours.enable(self.features.event.then_some(self.back));
+        fence(SeqCst);
+        let waits = self.used();
+        if waits {
+            self.mask();
+        }
+        waits
+    }
+}
+
+impl Outgoing for PackedDriver {
+    #[inline]
+    fn put(&mut self, frame: &[u8]) -> Put {
+        if self.slots.none_left() {
+            while self.used() {
+                let _ = self.take_back();
+            }
+        }
+        if self.broken {
+            return Put::Broken;
+        }
+        let Some(slot) = self.slots.lend() else { return Put::Full };
+        let Some(len) = self.slots.fill(&self.memory, slot, frame) else { return Put::TooLong };
+        self.hand_over(slot, len, 0);
+        Put::Sent
+    }
+
+    #[inline]
+    fn publish(&mut self) -> bool {
+        Incoming::publish(self)
+    }
+}

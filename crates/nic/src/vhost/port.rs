@@ -1,0 +1,160 @@
+//! One pair of rings as it is shared: by the queue's owner, who polls; by senders; and by the control
+//! thread, which puts rings in and takes them out as the peer comes, changes its mind, and goes.
+//!
+//! Who moves frames never waits: he tries the lock, and a queue that is being changed is empty. The control
+//! thread waits, for a poll at most: it says so first, and then nobody else tries. What came meanwhile is
+//! found because it wakes the queue when it is done ([`Port::wake`]).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use super::packed_device::PackedDevice;
+use super::packed_driver::PackedDriver;
+use super::split_device::SplitDevice;
+use super::split_driver::SplitDriver;
+use crate::places::Places;
+use crate::{Pool, QueueCounters};
+
+/// A ring of either kind, from either side.
+#[derive(Debug)]
+pub(super) enum Kind {
+    SplitDevice(SplitDevice),
+    SplitDriver(SplitDriver),
+    // Most of it is what it has not shown its driver yet.
+    PackedDevice(Box<PackedDevice>),
+    PackedDriver(PackedDriver),
+}
+
+impl Kind {
+    /// Where another device would go on; 0 for a ring that we drive.
+    pub(super) fn base(&self) -> u16 {
+        match self {
+            Kind::SplitDevice(ring) => ring.base(),
+            Kind::PackedDevice(ring) => ring.base(),
+            Kind::SplitDriver(_) | Kind::PackedDriver(_) => 0,
+        }
+    }
+}
+
+/// A ring in use, and where its peer is notified, if it wants to be at all.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub(super) kind: Kind,
+    pub(super) notify: Option<Arc<OwnedFd>>,
+}
+
+impl Ring {
+    /// Notifies the peer.
+    #[cold]
+    pub(super) fn ring(&self) {
+        if let Some(notify) = &self.notify {
+            // It was made not to wait. It refuses for a count near the largest integer: the peer has
+            // notifications enough then.
+            let _ = rustix::io::write(notify, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A place for a ring that is taken out and put in while others use it.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    ring: Mutex<Option<Ring>>,
+    /// The control thread wants it.
+    wanted: AtomicBool,
+}
+
+impl Gate {
+    /// For who moves frames; `None` if somebody else is there.
+    #[inline]
+    pub(super) fn try_enter(&self) -> Option<MutexGuard<'_, Option<Ring>>> {
+        if self.wanted.load(Acquire) {
+            return None;
+        }
+        match self.ring.try_lock() {
+            Ok(ring) => Some(ring),
+            Err(TryLockError::Poisoned(ring)) => Some(ring.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// For the control thread: waits until nobody is there, and does something.
+    pub(super) fn enter<T>(&self, act: impl FnOnce(&mut Option<Ring>) -> T) -> T {
+        self.wanted.store(true, SeqCst);
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = act(&mut ring);
+        drop(ring);
+        self.wanted.store(false, SeqCst);
+        result
+    }
+}
+
+/// A pair.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) incoming: Gate,
+    pub(super) outgoing: Gate,
+    /// Frames of senders that found another one at the ring.
+    pub(super) waiting: Places,
+    pub(super) pool: Pool,
+    pub(super) counters: Arc<QueueCounters>,
+    /// Readable when the peer notifies, or the control thread does; see [`Port::quiet`].
+    interrupt: OwnedFd,
+    wake: OwnedFd,
+}
+
+/// Frames that may wait for a sender at a time.
+const WAITING: usize = 64;
+
+impl Port {
+    pub(super) fn new(pool: Pool) -> io::Result<Port> {
+        let interrupt = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let port = Port {
+            incoming: Gate::default(),
+            outgoing: Gate::default(),
+            waiting: Places::new(WAITING),
+            pool,
+            counters: Arc::default(),
+            interrupt,
+            wake,
+        };
+        port.watch(port.wake.as_fd())?;
+        Ok(port)
+    }
+
+    /// Interrupts when this descriptor becomes readable. It is never read: it may be a peer's, and reading
+    /// might wait; each time that it is written to counts.
+    pub(super) fn watch(&self, notified: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.interrupt, notified, epoll::EventData::new_u64(0), flags)?;
+        Ok(())
+    }
+
+    pub(super) fn forget(&self, notified: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.interrupt, notified);
+    }
+
+    pub(super) fn interrupt(&self) -> BorrowedFd<'_> {
+        self.interrupt.as_fd()
+    }
+
+    /// Makes the descriptor unreadable; whether it was readable.
+    pub(super) fn quiet(&self) -> bool {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; 4];
+        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        epoll::wait(&self.interrupt, &mut events[..], Some(&at_once)).is_ok_and(|n| n > 0)
+    }
+
+    /// Interrupts: something has changed, and is to be looked at.
+    pub(super) fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}

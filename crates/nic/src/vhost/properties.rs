@@ -1,0 +1,290 @@
+//! A driver against a device, both kinds of rings, in one thread and in any order; and a device against a
+//! driver that writes anything anywhere.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::memory::Memory;
+use super::packed_device::PackedDevice;
+use super::packed_driver::PackedDriver;
+use super::ring::{Incoming, Outgoing, Put, Taken};
+use super::slots::{STRIDE, Slots};
+use super::split_device::{RingAddresses, RingFeatures, SplitDevice};
+use super::split_driver::SplitDriver;
+use crate::FRAME_CAPACITY;
+
+const START: u64 = 1 << 32;
+const BUFFERS: u64 = START + 0x10000;
+
+fn memory(size: u16) -> Arc<Memory> {
+    let len = 0x10000 + STRIDE as u64 * u64::from(size);
+    Arc::new(Memory::own(START, len).expect("a memfd").0)
+}
+
+fn addresses() -> RingAddresses {
+    RingAddresses { table: START, driver: START + 0x8000, device: START + 0xc000 }
+}
+
+/// What is done next.
+#[derive(Debug, Clone)]
+enum Step {
+    /// The producer puts frames of this length, and shows them.
+    Put(u8, usize),
+    /// The consumer takes at most so many, and gives them back.
+    Take(u8),
+    /// The consumer wants to be notified.
+    Unmask,
+    /// It does not.
+    Mask,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (1..40u8, prop_oneof![14..100usize, 14..=FRAME_CAPACITY])
+            .prop_map(|(n, len)| Step::Put(n, len)),
+        (1..80u8).prop_map(Step::Take),
+        Just(Step::Unmask),
+        Just(Step::Mask),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// Frames come out as they went in, and nobody who waits for a notification waits in vain.
+fn talk(mut producer: impl Outgoing, mut consumer: impl Incoming, steps: Vec<Step>) {
+    let (mut sent, mut number) = (VecDeque::new(), 0u32);
+    // Nothing was there when the consumer asked to be notified, and nothing has come since.
+    let mut waits = false;
+    let mut buffer = vec![0; FRAME_CAPACITY];
+    for step in steps.into_iter().chain([Step::Take(u8::MAX), Step::Take(u8::MAX)]) {
+        match step {
+            Step::Put(count, len) => {
+                let mut any = false;
+                for _ in 0..count {
+                    let mut frame = vec![number as u8; len];
+                    frame[..4].copy_from_slice(&number.to_le_bytes());
+                    match producer.put(&frame) {
+                        Put::Sent => sent.push_back(frame),
+                        Put::Full => break,
+                        other => panic!("{other:?}"),
+                    }
+                    (number, any) = (number + 1, true);
+                }
+                let notify = producer.publish();
+                assert!(any || !notify, "a notification of nothing");
+                assert!(notify || !(any && waits), "nobody was told");
+                waits &= !any;
+            }
+            Step::Take(most) => {
+                for _ in 0..most {
+                    match consumer.take(&mut buffer) {
+                        Taken::Frame(len) => {
+                            assert_eq!(sent.pop_front().as_deref(), Some(&buffer[..len]));
+                        }
+                        Taken::Empty => {
+                            assert!(sent.is_empty());
+                            break;
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+                consumer.publish();
+            }
+            Step::Unmask => {
+                let more = consumer.unmask();
+                assert_eq!(more, !sent.is_empty(), "{more}");
+                waits = !more;
+            }
+            Step::Mask => {
+                consumer.mask();
+                waits = false;
+            }
+        }
+    }
+    assert!(sent.is_empty());
+}
+
+fn both(packed: bool, to_device: bool, size: u16, features: RingFeatures, steps: Vec<Step>) {
+    let (memory, at, slots) = (memory(size), addresses(), Slots::new(BUFFERS, size));
+    let receive = !to_device;
+    if packed {
+        let driver = PackedDriver::new(&memory, at, slots, features, receive).expect("it fits");
+        let device = PackedDevice::new(&memory, at, size, 1 << 15, features).expect("it fits");
+        if to_device { talk(driver, device, steps) } else { talk(device, driver, steps) }
+    } else {
+        let driver = SplitDriver::new(&memory, at, slots, features, receive).expect("it fits");
+        let device = SplitDevice::new(&memory, at, size, features).expect("it fits");
+        if to_device { talk(driver, device, steps) } else { talk(device, driver, steps) }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_driver_and_a_device_understand_each_other(
+        packed: bool,
+        to_device: bool,
+        event: bool,
+        mergeable: bool,
+        size in prop_oneof![Just(16u16), Just(32), Just(256)],
+        steps in steps(),
+    ) {
+        both(packed, to_device, size, RingFeatures { event, mergeable }, steps);
+    }
+
+    #[test]
+    fn whatever_stands_in_a_ring_ends_without_harm(
+        packed: bool,
+        size in prop_oneof![Just(1u16), Just(2), Just(8), Just(64)],
+        features in any::<(bool, bool)>(),
+        base: u16,
+        // Small numbers are what indices, flags and lengths are made of.
+        words in prop::collection::vec((0..0x400u64, prop_oneof![0..8u64, any::<u64>(),
+            (0..0x10000u64).prop_map(|it| START + it)]), 0..120),
+        index in 0..80u16,
+    ) {
+        let (memory, at) = (memory(1), addresses());
+        for (place, word) in words {
+            let area = [at.table, at.driver, at.device][place as usize % 3];
+            memory.write(area + place / 3 * 8, &word.to_le_bytes());
+        }
+        if !packed {
+            memory.write(at.driver + 2, &index.to_le_bytes());
+        }
+        let features = RingFeatures { event: features.0, mergeable: features.1 };
+        fn harmless<R: Incoming + Outgoing>(mut ring: R) {
+            let mut buffer = vec![0; FRAME_CAPACITY];
+            for round in 0..200 {
+                if round % 3 == 0 {
+                    let _ = ring.put(&[round; 60]);
+                } else if matches!(ring.take(&mut buffer), Taken::Broken) {
+                    assert_eq!(ring.take(&mut buffer), Taken::Broken, "it is not looked at again");
+                }
+                let _ = Incoming::publish(&mut ring);
+                let _ = ring.unmask();
+            }
+        }
+        if packed {
+            if let Some(ring) = PackedDevice::new(&memory, at, size, base, features) {
+                harmless(ring);
+            }
+        } else if let Some(ring) = SplitDevice::new(&memory, at, size, features) {
+            harmless(ring);
+        }
+    }
+}
+
+/// A chain of descriptors, the first of which is available.
+fn chain(memory: &Memory, parts: &[(u64, u32, u16, u16)]) {
+    for (place, (address, len, flags, next)) in parts.iter().enumerate() {
+        let rest = u64::from(*len) | u64::from(*flags) << 32 | u64::from(*next) << 48;
+        memory.write(START + 16 * place as u64, &address.to_le_bytes());
+        memory.write(START + 16 * place as u64 + 8, &rest.to_le_bytes());
+    }
+    memory.write(START + 0x8002, &1u16.to_le_bytes());
+}
+
+fn device(features: RingFeatures) -> (Arc<Memory>, SplitDevice) {
+    let memory = memory(8);
+    let device = SplitDevice::new(&memory, addresses(), 8, features).expect("it fits");
+    (memory, device)
+}
+
+#[test]
+fn a_header_may_be_apart_and_a_frame_in_pieces() {
+    let (memory, mut device) = device(RingFeatures::default());
+    memory.write(BUFFERS + 100, b"destinationsource");
+    let parts =
+        [(BUFFERS, 12, 1, 2), (0, 0, 0, 0), (BUFFERS + 100, 11, 1, 3), (BUFFERS + 111, 6, 0, 0)];
+    chain(&memory, &parts);
+    let mut buffer = [0; 64];
+    assert_eq!(device.take(&mut buffer), Taken::Frame(17));
+    assert_eq!(&buffer[..17], b"destinationsource");
+}
+
+#[test]
+fn chains_that_are_none_are_given_back_and_counted() {
+    let good = (BUFFERS, 100, 0, 0);
+    for (parts, why) in [
+        (vec![(BUFFERS, 40, 1, 0)], "a circle"),
+        (vec![(BUFFERS, 40, 1, 1), (BUFFERS, 40, 1, 0)], "a circle of two"),
+        (vec![(BUFFERS, 40, 1, 8)], "out of the table"),
+        (vec![(BUFFERS, 40, 2, 0)], "for the device to write"),
+        (vec![(BUFFERS, 40, 4, 0)], "indirect"),
+        (vec![(0, 40, 0, 0)], "outside"),
+        (vec![(u64::MAX - 3, 40, 0, 0)], "around the end"),
+        (vec![(BUFFERS, 11, 0, 0)], "less than a header"),
+        (vec![(BUFFERS + 8 * STRIDE as u64 - 20, 40, 0, 0)], "past the end"),
+    ] {
+        let (memory, mut device) = device(RingFeatures::default());
+        chain(&memory, &parts);
+        let mut buffer = [0; 256];
+        assert_eq!(device.take(&mut buffer), Taken::Malformed, "{why}");
+        assert!(Incoming::publish(&mut device), "{why}");
+        chain(&memory, &[good]);
+        memory.write(START + 0x8002, &2u16.to_le_bytes());
+        assert_eq!(device.take(&mut buffer), Taken::Frame(88), "after {why}");
+    }
+    let (memory, mut device) = device(RingFeatures::default());
+    chain(&memory, &[(BUFFERS, 12 + 257, 0, 0)]);
+    assert_eq!(device.take(&mut [0; 256]), Taken::Oversized);
+    chain(&memory, &[(BUFFERS, 12 + 13, 0, 0)]);
+    memory.write(START + 0x8002, &2u16.to_le_bytes());
+    assert_eq!(device.take(&mut [0; 256]), Taken::Truncated);
+}
+
+#[test]
+fn an_index_that_leaps_and_a_head_that_is_none_break_the_ring() {
+    for (index, head) in [(9u16, 0u16), (40_000, 0), (1, 8)] {
+        let (memory, mut device) = device(RingFeatures::default());
+        chain(&memory, &[(BUFFERS, 100, 0, 0)]);
+        memory.write(START + 0x8002, &index.to_le_bytes());
+        memory.write(START + 0x8004, &head.to_le_bytes());
+        assert_eq!(device.take(&mut [0; 256]), Taken::Broken);
+        assert_eq!((device.put(&[0; 60]), device.unmask()), (Put::Broken, false));
+    }
+}
+
+#[test]
+fn a_frame_is_spread_over_small_buffers_if_that_was_agreed() {
+    for mergeable in [true, false] {
+        let (memory, mut device) = device(RingFeatures { mergeable, event: false });
+        let part = |place: u64| (BUFFERS + 100 * place, 40, 2, 0);
+        chain(&memory, &[part(0), part(1), part(2), part(3)]);
+        memory.write(START + 0x8004, &[0, 0, 1, 0, 2, 0, 3, 0]);
+        memory.write(START + 0x8002, &4u16.to_le_bytes());
+        let frame: Vec<u8> = (0..100).collect();
+        if !mergeable {
+            assert_eq!(device.put(&frame), Put::TooLong);
+            assert_eq!(device.put(&frame[..28]), Put::Sent);
+            continue;
+        }
+        assert_eq!(device.put(&frame), Put::Sent);
+        let (mut read, mut header) = ([0; 100], [0; 12]);
+        assert!(memory.read(BUFFERS, &mut header) && memory.read(BUFFERS + 12, &mut read[..28]));
+        assert!(memory.read(BUFFERS + 100, &mut read[28..68]));
+        assert!(memory.read(BUFFERS + 200, &mut read[68..]));
+        assert_eq!((&read[..], header[10]), (&frame[..], 3));
+        // One buffer is left, which is not enough; and it is still there for less.
+        assert_eq!(device.put(&frame), Put::Full);
+        assert_eq!(device.put(&frame[..20]), Put::Sent);
+    }
+}
+
+#[test]
+fn a_device_that_gives_back_what_it_has_not_breaks_the_ring() {
+    for (id, len) in [(8u32, 20u32), (u32::MAX, 20), (0, 5_000), (0, 3)] {
+        let memory = memory(8);
+        let slots = Slots::new(BUFFERS, 8);
+        let ring = SplitDriver::new(&memory, addresses(), slots, RingFeatures::default(), true);
+        let mut ring = ring.expect("it fits");
+        for (place, word) in [(4, id), (8, len), (12, id), (16, len)] {
+            memory.write(START + 0xc000 + place, &word.to_le_bytes());
+        }
+        memory.write(START + 0xc002, &1u16.to_le_bytes());
+        let taken = ring.take(&mut [0; 64]);
+        assert_eq!(taken, if id < 8 { Taken::Malformed } else { Taken::Broken }, "{id} {len}");
+    }
+}

@@ -1,0 +1,210 @@
+//! What all rings have in common: split or packed, ours to serve (device) or ours to drive (driver).
+//!
+//! # Suppression
+//!
+//! A ring's consumer says when it wants to be notified, and its producer looks at that after it has put
+//! something in. Both write one place and then read the other's, so each has a sequentially consistent
+//! fence in between: the producer between its index (split) or flags (packed) and the look at the
+//! consumer's wish ([`Incoming::publish`], [`Outgoing::publish`]); the consumer between its wish and the
+//! look for work ([`Incoming::unmask`]). One of the two therefore sees the other: the producer notifies, or
+//! the consumer finds the work. Both may, and then a notification is spurious. Other wishes (masking) need no
+//! order: a notification that was on its way is spurious as well.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::header::{self, HEADER};
+use super::memory::{Area, Memory};
+use crate::ETHERNET_HEADER;
+
+/// The most entries of a ring of ours to drive, and of a peer's that we serve: virtio's limit.
+pub const MAX_RING: u16 = 1 << 15;
+
+/// A buffer continues in another descriptor.
+pub(super) const NEXT: u16 = 1;
+/// A buffer for the device to write to.
+pub(super) const WRITE: u16 = 2;
+/// A buffer that is a table of descriptors: never negotiated.
+pub(super) const INDIRECT: u16 = 4;
+
+/// What came of taking the next frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// There is none.
+    Empty,
+    /// One of so many bytes.
+    Frame(usize),
+    /// One that does not fit a buffer; it was let go, as were those below.
+    Oversized,
+    /// One that is shorter than an Ethernet header.
+    Truncated,
+    /// One whose descriptors, addresses or header make no sense.
+    Malformed,
+    /// The ring itself makes no sense, and will not be looked at again.
+    Broken,
+}
+
+/// What came of putting a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Put {
+    /// It is in the ring.
+    Sent,
+    /// There is no buffer for it now.
+    Full,
+    /// The peer's buffers are too small for it.
+    TooLong,
+    /// The ring makes no sense, and will not be looked at again.
+    Broken,
+}
+
+/// A ring that frames come from.
+pub(super) trait Incoming {
+    /// Takes the next frame into `buffer` and gives its place back, which the peer sees with the next
+    /// [`publish`](Incoming::publish).
+    fn take(&mut self, buffer: &mut [u8]) -> Taken;
+    /// Lets the peer see all that was given back; `true` if it wants to be notified of that.
+    fn publish(&mut self) -> bool;
+    /// Asks for no notifications.
+    fn mask(&mut self);
+    /// Asks for one with the next frame, and looks once more: `true` if there is one already.
+    fn unmask(&mut self) -> bool;
+}
+
+/// A ring that frames go to.
+pub(super) trait Outgoing {
+    /// Puts a frame in, which the peer sees with the next [`publish`](Outgoing::publish).
+    fn put(&mut self, frame: &[u8]) -> Put;
+    /// Lets the peer see all that was put in; `true` if it wants to be notified of that.
+    fn publish(&mut self) -> bool;
+}
+
+/// The standard's `vring_need_event`: whether the move from `old` to `new` passed `event`.
+pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// One descriptor of either ring; the last field is `next` in a split one, and `id` comes before the flags in
+/// a packed one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Descriptor {
+    pub(super) address: u64,
+    pub(super) len: u32,
+    /// The two 16-bit fields behind the length, in their order.
+    pub(super) first: u16,
+    pub(super) second: u16,
+}
+
+impl Descriptor {
+    /// Reads entry `index`, once: what is checked is what is used.
+    #[inline]
+    pub(super) fn read(table: &Area, index: u16) -> Descriptor {
+        let at = usize::from(index) * 16;
+        let address = table.load64(at, Relaxed);
+        let rest = table.load64(at + 8, Relaxed);
+        let (first, second) = ((rest >> 32) as u16, (rest >> 48) as u16);
+        Descriptor { address, len: rest as u32, first, second }
+    }
+}
+
+/// A frame as it comes together from the parts of a chain.
+#[derive(Debug)]
+pub(super) struct Gather<'a> {
+    header: [u8; HEADER],
+    /// Bytes of header and frame so far.
+    have: u64,
+    buffer: &'a mut [u8],
+}
+
+impl<'a> Gather<'a> {
+    pub(super) fn new(buffer: &'a mut [u8]) -> Gather<'a> {
+        Gather { header: [0; HEADER], have: 0, buffer }
+    }
+
+    /// Adds the bytes at `address`; `false` if they are not within the peer's memory.
+    #[inline]
+    pub(super) fn add(&mut self, memory: &Memory, mut address: u64, len: u32) -> bool {
+        let mut left = u64::from(len);
+        if self.have < HEADER as u64 {
+            let part = &mut self.header[self.have as usize..];
+            let n = part.len().min(left as usize);
+            if !memory.read(address, &mut part[..n]) {
+                return false;
+            }
+            (address, left, self.have) =
+                (address.wrapping_add(n as u64), left - n as u64, self.have + n as u64);
+        }
+        let start = self.have - HEADER.min(self.have as usize) as u64;
+        self.have += left;
+        match self.buffer.get_mut(start as usize..(start + left) as usize) {
+            Some(part) => memory.read(address, part),
+            // It does not fit, so it is of no interest where it lies.
+            None => true,
+        }
+    }
+
+    /// Whether nothing has been added.
+    pub(super) fn is_empty(&self) -> bool {
+        self.have == 0
+    }
+
+    /// In how many buffers the frame is said to be.
+    pub(super) fn buffers(&self) -> u16 {
+        header::buffers(&self.header)
+    }
+
+    /// All parts are there.
+    #[inline]
+    pub(super) fn end(self) -> Taken {
+        let Some(len) = self.have.checked_sub(HEADER as u64) else { return Taken::Malformed };
+        let len = len as usize;
+        match self.buffer.get_mut(..len) {
+            None => Taken::Oversized,
+            Some(_) if len < ETHERNET_HEADER => Taken::Truncated,
+            Some(frame) => match header::apply(&self.header, frame) {
+                true => Taken::Frame(len),
+                false => Taken::Malformed,
+            },
+        }
+    }
+}
+
+/// A frame as it is spread over the parts of one or more chains.
+#[derive(Debug)]
+pub(super) struct Scatter<'a> {
+    /// What is left of it.
+    rest: &'a [u8],
+    /// Where its header goes, once the number of buffers is known.
+    header: Option<u64>,
+}
+
+impl<'a> Scatter<'a> {
+    pub(super) fn new(frame: &'a [u8]) -> Scatter<'a> {
+        Scatter { rest: frame, header: None }
+    }
+
+    /// Writes as much as fits `len` bytes at `address`: how many, or `None` if they are not within the peer's
+    /// memory, or the first buffer cannot hold a header.
+    #[inline]
+    pub(super) fn add(&mut self, memory: &Memory, address: u64, len: u32) -> Option<u32> {
+        let (mut at, mut room) = (address, len as usize);
+        if self.header.is_none() {
+            room = room.checked_sub(HEADER)?;
+            self.header = Some(address);
+            at = address.wrapping_add(HEADER as u64);
+        }
+        let n = room.min(self.rest.len());
+        let (now, later) = self.rest.split_at(n);
+        self.rest = later;
+        let header = at.wrapping_sub(address) as u32;
+        memory.write(at, now).then_some(header + n as u32)
+    }
+
+    pub(super) fn done(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub(super) fn end(self, memory: &Memory, buffers: u16) -> bool {
+        self.header.is_some_and(|at| memory.write(at, &header::plain(buffers)))
+    }
+}

@@ -1,0 +1,352 @@
+//! What a peer has told a device of ours, from its first message to its last: sans-I/O, a message in and an
+//! answer out. Rings come into use as soon as all is known of them, and go out of use before anything of them
+//! changes.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::fs::OFlags;
+use thiserror::Error;
+
+use super::control::Peers;
+use super::features;
+use super::memory::{Memory, MemoryError, RegionAt};
+use super::message::{Message, NO_DESCRIPTOR, request, two};
+use super::packed_device::PackedDevice;
+use super::port::{Gate, Kind, Port, Ring};
+use super::ring::{Incoming, MAX_RING};
+use super::split_device::{RingAddresses, SplitDevice};
+
+/// Why a peer is refused.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(super) enum Refused {
+    /// Not as long as it has to be, or with the wrong number of descriptors.
+    #[error("request {0} has not the form that it has to have")]
+    Form(u32),
+    /// Not one that a NIC knows, or not agreed on.
+    #[error("request {0} was not agreed on")]
+    Unknown(u32),
+    /// What was not offered, or not without which nothing can be done.
+    #[error("features {0:#x}: only what was offered can be taken, and virtio 1 has to be")]
+    Features(u64),
+    /// Beyond the number of rings.
+    #[error("ring {0} does not exist")]
+    NoRing(u32),
+    /// A ring of this size cannot be.
+    #[error("a ring of {0} entries: at most 32768, and a power of two unless it is packed")]
+    Size(u32),
+    /// Its parts are not within the memory that is shared.
+    #[error("ring {0} is not within the memory that is shared, or not aligned, or begins nowhere")]
+    Outside(u32),
+    /// What is to be notified cannot be.
+    #[error("a descriptor to notify by is no eventfd")]
+    NoEvent,
+    /// Logging is for migration, which was not agreed on.
+    #[error("flags {0:#x} of a ring were not agreed on")]
+    Flags(u32),
+    /// The memory cannot be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+/// A ring as far as it is known.
+#[derive(Debug, Default)]
+struct Known {
+    size: u16,
+    base: u16,
+    at: Option<RingAddresses>,
+    /// Where the peer notifies; kept over changes of the ring.
+    kick: Option<OwnedFd>,
+    call: Option<Arc<OwnedFd>>,
+    /// Begun by its kick, until its base is asked for.
+    started: bool,
+    enabled: bool,
+    /// In use.
+    runs: bool,
+}
+
+/// A peer's session.
+#[derive(Debug)]
+pub(super) struct Session {
+    ports: Arc<[Arc<Port>]>,
+    peers: Arc<Peers>,
+    features: u64,
+    memory: Option<Arc<Memory>>,
+    rings: Vec<Known>,
+    /// Whether any ring has run, so that it is counted once.
+    served: bool,
+}
+
+impl Session {
+    pub(super) fn new(ports: &Arc<[Arc<Port>]>, peers: &Arc<Peers>) -> Session {
+        Session {
+            ports: Arc::clone(ports),
+            peers: Arc::clone(peers),
+            features: 0,
+            memory: None,
+            rings: ports.iter().flat_map(|_| [Known::default(), Known::default()]).collect(),
+            served: false,
+        }
+    }
+
+    /// Does what a message asks for.
+    pub(super) fn handle(&mut self, mut message: Message) -> Result<Option<Message>, Refused> {
+        let Message { request, .. } = message;
+        if message.is_reply() {
+            return Err(Refused::Form(request));
+        }
+        let form = || Refused::Form(request);
+        let files = std::mem::take(&mut message.files);
+        let expects_files = matches!(
+            request,
+            request::SET_MEM_TABLE
+                | request::SET_VRING_KICK
+                | request::SET_VRING_CALL
+                | request::SET_VRING_ERR
+        );
+        if !expects_files && !files.is_empty() {
+            return Err(form());
+        }
+        let asks = matches!(
+            request,
+            request::GET_FEATURES
+                | request::GET_PROTOCOL_FEATURES
+                | request::GET_QUEUE_NUM
+                | request::SET_OWNER
+                | request::RESET_OWNER
+        );
+        if asks && !message.payload.is_empty() {
+            return Err(form());
+        }
+        let number = |value: u64| Message::reply(request, value.to_ne_bytes().to_vec());
+        match request {
+            request::GET_FEATURES => return Ok(Some(number(features::OFFERED))),
+            request::GET_PROTOCOL_FEATURES => return Ok(Some(number(features::PROTOCOL_OFFERED))),
+            request::GET_QUEUE_NUM => return Ok(Some(number(self.ports.len() as u64))),
+            request::SET_OWNER => {}
+            request::RESET_OWNER => self.stop_all(),
+            request::SET_FEATURES => self.set_features(message.number().ok_or_else(form)?)?,
+            request::SET_PROTOCOL_FEATURES => {
+                let taken = message.number().ok_or_else(form)?;
+                if taken & !features::PROTOCOL_OFFERED != 0 {
+                    return Err(Refused::Features(taken));
+                }
+            }
+            request::SET_MEM_TABLE => {
+                let regions = message.regions().ok_or_else(form)?;
+                if regions.len() != files.len() {
+                    return Err(form());
+                }
+                self.set_memory(&regions.into_iter().zip(files).collect::<Vec<_>>())?;
+            }
+            request::SET_VRING_NUM => {
+                let (index, size) = message.ring_number().ok_or_else(form)?;
+                let packed = self.features & features::RING_PACKED != 0;
+                if size == 0 || size > MAX_RING.into() || !(packed || size.is_power_of_two()) {
+                    return Err(Refused::Size(size));
+                }
+                self.change(index, |ring| ring.size = size as u16)?;
+            }
+            request::SET_VRING_BASE => {
+                let (index, base) = message.ring_number().ok_or_else(form)?;
+                // The half above is where a packed ring's used descriptors go on; here it is the same place.
+                self.change(index, |ring| ring.base = base as u16)?;
+            }
+            request::SET_VRING_ADDR => {
+                let (index, flags, [table, device, driver, _log]) =
+                    message.ring_addresses().ok_or_else(form)?;
+                if flags != 0 {
+                    return Err(Refused::Flags(flags));
+                }
+                let at = RingAddresses { table, driver, device };
+                self.change(index, |ring| ring.at = Some(at))?;
+            }
+            request::GET_VRING_BASE => {
+                let (index, _) = message.ring_number().ok_or_else(form)?;
+                self.known(index)?;
+                self.stop(index);
+                let ring = self.known(index)?;
+                ring.started = false;
+                let base = ring.base;
+                self.set_kick(index, None)?;
+                return Ok(Some(Message::reply(request, two(index, base.into()))));
+            }
+            request::SET_VRING_KICK | request::SET_VRING_CALL | request::SET_VRING_ERR => {
+                let (index, file) =
+                    one(message.number().ok_or_else(form)?, files).ok_or_else(form)?;
+                self.known(index)?;
+                self.stop(index);
+                match request {
+                    request::SET_VRING_KICK => {
+                        self.set_kick(index, file)?;
+                        self.known(index)?.started = true;
+                    }
+                    request::SET_VRING_CALL => {
+                        let call = file.map(notifier).transpose()?.map(Arc::new);
+                        self.known(index)?.call = call;
+                    }
+                    // Nothing is ever told there: an error ends the connection.
+                    _ => {}
+                }
+                self.start(index)?;
+            }
+            request::SET_VRING_ENABLE => {
+                let (index, enabled) = message.ring_number().ok_or_else(form)?;
+                if enabled > 1 || self.features & features::PROTOCOL_FEATURES == 0 {
+                    return Err(form());
+                }
+                self.change(index, |ring| ring.enabled = enabled == 1)?;
+            }
+            _ => return Err(Refused::Unknown(request)),
+        }
+        Ok(message.needs_reply().then(|| number(0)))
+    }
+
+    fn known(&mut self, index: u32) -> Result<&mut Known, Refused> {
+        self.rings.get_mut(index as usize).ok_or(Refused::NoRing(index))
+    }
+
+    /// Takes a ring out of use, changes what is known of it, and takes it into use again.
+    fn change(&mut self, index: u32, change: impl FnOnce(&mut Known)) -> Result<(), Refused> {
+        self.known(index)?;
+        self.stop(index);
+        change(self.known(index)?);
+        self.start(index)
+    }
+
+    fn set_features(&mut self, taken: u64) -> Result<(), Refused> {
+        if taken & !features::OFFERED != 0 || taken & features::VERSION_1 == 0 {
+            return Err(Refused::Features(taken));
+        }
+        // QEMU repeats them to switch logging on, which was not offered; the rings need not be disturbed.
+        if taken != self.features {
+            self.stop_all();
+            self.features = taken;
+            self.start_all()?;
+        }
+        Ok(())
+    }
+
+    fn set_memory(&mut self, list: &[(RegionAt, OwnedFd)]) -> Result<(), Refused> {
+        let memory = Memory::map(list)?;
+        self.stop_all();
+        self.memory = Some(Arc::new(memory));
+        self.start_all()
+    }
+
+    fn set_kick(&mut self, index: u32, kick: Option<OwnedFd>) -> Result<(), Refused> {
+        let (port, incoming) = self.port(index);
+        let port = Arc::clone(port);
+        let ring = self.known(index)?;
+        if let Some(kick) = ring.kick.take()
+            && incoming
+        {
+            port.forget(kick.as_fd());
+        }
+        if let Some(kick) = &kick
+            && incoming
+        {
+            port.watch(kick.as_fd()).map_err(|_| Refused::NoEvent)?;
+        }
+        self.known(index)?.kick = kick;
+        Ok(())
+    }
+
+    /// The pair of a ring, and whether it is the one that frames come from: the driver's to send.
+    fn port(&self, index: u32) -> (&Arc<Port>, bool) {
+        (&self.ports[index as usize / 2], index % 2 == 1)
+    }
+
+    fn gate(&self, index: u32) -> &Gate {
+        let (port, incoming) = self.port(index);
+        if incoming { &port.incoming } else { &port.outgoing }
+    }
+
+    fn stop(&mut self, index: u32) {
+        if !self.rings[index as usize].runs {
+            return;
+        }
+        let ring = self.gate(index).enter(Option::take);
+        let known = &mut self.rings[index as usize];
+        known.runs = false;
+        if let Some(ring) = ring {
+            known.base = ring.kind.base();
+        }
+        self.peers.rings.fetch_sub(1, Relaxed);
+    }
+
+    fn stop_all(&mut self) {
+        (0..self.rings.len() as u32).for_each(|index| self.stop(index));
+    }
+
+    /// Takes a ring into use, if all is known of it.
+    fn start(&mut self, index: u32) -> Result<(), Refused> {
+        let known = &self.rings[index as usize];
+        let enabled = known.enabled || self.features & features::PROTOCOL_FEATURES == 0;
+        let (true, Some(at), Some(memory)) =
+            (enabled && known.started && known.size > 0, known.at, &self.memory)
+        else {
+            return Ok(());
+        };
+        let rings = features::of_rings(self.features);
+        let mut kind = if self.features & features::RING_PACKED != 0 {
+            let ring = PackedDevice::new(memory, at, known.size, known.base, rings);
+            ring.map(Box::new).map(Kind::PackedDevice)
+        } else {
+            SplitDevice::new(memory, at, known.size, rings).map(Kind::SplitDevice)
+        }
+        .ok_or(Refused::Outside(index))?;
+        match &mut kind {
+            Kind::SplitDevice(ring) => ring.mask(),
+            Kind::PackedDevice(ring) => ring.mask(),
+            Kind::SplitDriver(_) | Kind::PackedDriver(_) => {}
+        }
+        let ring = Ring { kind, notify: known.call.clone() };
+        self.gate(index).enter(|place| *place = Some(ring));
+        self.rings[index as usize].runs = true;
+        self.peers.rings.fetch_add(1, Relaxed);
+        if !std::mem::replace(&mut self.served, true) {
+            self.peers.served.fetch_add(1, Relaxed);
+        }
+        self.port(index).0.wake();
+        Ok(())
+    }
+
+    fn start_all(&mut self) -> Result<(), Refused> {
+        (0..self.rings.len() as u32).try_for_each(|index| self.start(index))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.stop_all();
+        for index in 0..self.rings.len() as u32 {
+            let _ = self.set_kick(index, None);
+            self.port(index).0.wake();
+        }
+    }
+}
+
+/// The ring, and the one descriptor that comes for it; `None` if there are too many or too few.
+fn one(number: u64, mut files: Vec<OwnedFd>) -> Option<(u32, Option<OwnedFd>)> {
+    let without = number & NO_DESCRIPTOR != 0;
+    let index = number & !NO_DESCRIPTOR;
+    if index > 0xff || files.len() != usize::from(!without) {
+        return None;
+    }
+    Some((index as u32, files.pop()))
+}
+
+/// A descriptor that is written to, and must not make the writer wait: an eventfd.
+fn notifier(file: OwnedFd) -> Result<OwnedFd, Refused> {
+    use std::os::fd::AsRawFd;
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if !name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]") {
+        return Err(Refused::NoEvent);
+    }
+    let flags = rustix::fs::fcntl_getfl(&file).map_err(|_| Refused::NoEvent)?;
+    rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(|_| Refused::NoEvent)?;
+    Ok(file)
+}

@@ -1,0 +1,92 @@
+//! The buffers of a ring that we drive: one for each entry, and which of them the device has.
+
+use super::header::{self, HEADER};
+use super::memory::Memory;
+use crate::FRAME_CAPACITY;
+
+/// Bytes from one buffer to the next: a header, a frame, and an odd number of cache lines, so that buffers
+/// do not all begin in the same few sets of a cache.
+pub(super) const STRIDE: usize = 33 * 64;
+const _: () = assert!(HEADER + FRAME_CAPACITY <= STRIDE);
+
+/// Buffers by number.
+#[derive(Debug)]
+pub(super) struct Slots {
+    first: u64,
+    free: Vec<u16>,
+    /// Whether the device has it.
+    out: Box<[bool]>,
+}
+
+impl Slots {
+    /// `count` buffers from an address on, all free.
+    pub(super) fn new(first: u64, count: u16) -> Slots {
+        let free = (0..count).rev().collect();
+        Slots { first, free, out: vec![false; count.into()].into_boxed_slice() }
+    }
+
+    pub(super) fn count(&self) -> u16 {
+        self.out.len() as u16
+    }
+
+    /// Bytes of each.
+    pub(super) fn len(&self) -> u32 {
+        (HEADER + FRAME_CAPACITY) as u32
+    }
+
+    #[inline]
+    pub(super) fn address(&self, slot: u16) -> u64 {
+        self.first + u64::from(slot) * STRIDE as u64
+    }
+
+    #[inline]
+    pub(super) fn none_left(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Whether the device has any.
+    #[inline]
+    pub(super) fn any_out(&self) -> bool {
+        self.free.len() < self.out.len()
+    }
+
+    /// One for the device.
+    #[inline]
+    pub(super) fn lend(&mut self) -> Option<u16> {
+        let slot = self.free.pop()?;
+        self.out[usize::from(slot)] = true;
+        Some(slot)
+    }
+
+    /// The device gives one back; `false` if it has none of this number.
+    #[inline]
+    pub(super) fn back(&mut self, slot: u16) -> bool {
+        let was = self.out.get_mut(usize::from(slot)).is_some_and(std::mem::take);
+        if was {
+            self.free.push(slot);
+        }
+        was
+    }
+
+    /// The one that came back last goes to the device again.
+    #[inline]
+    pub(super) fn lend_again(&mut self, slot: u16) -> bool {
+        let last = self.free.pop_if(|it| *it == slot).is_some();
+        self.out[usize::from(slot)] |= last;
+        last
+    }
+
+    /// Writes a frame with its header into one that is lent; how many bytes that is. `None` if it does not
+    /// fit, and the buffer is free again.
+    #[inline]
+    pub(super) fn fill(&mut self, memory: &Memory, slot: u16, frame: &[u8]) -> Option<u32> {
+        let at = self.address(slot);
+        let fits = frame.len() <= FRAME_CAPACITY
+            && memory.write(at, &header::plain(0))
+            && memory.write(at + HEADER as u64, frame);
+        if !fits {
+            self.back(slot);
+        }
+        fits.then_some((HEADER + frame.len()) as u32)
+    }
+}

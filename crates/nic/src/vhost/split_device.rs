@@ -1,0 +1,256 @@
+//! A split ring that a peer drives and we serve.
+//!
+//! Every chain is given back in the call that takes it, in order, so that what is taken and what is given
+//! back is one number.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+
+use super::memory::{Area, Memory};
+use super::ring::{
+    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Taken, WRITE,
+    need_event,
+};
+
+/// Where a ring's parts are, in addresses of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct RingAddresses {
+    /// The descriptors.
+    pub(super) table: u64,
+    /// What the driver writes: the available ring, or (packed) its event suppression.
+    pub(super) driver: u64,
+    /// What the device writes: the used ring, or (packed) its event suppression.
+    pub(super) device: u64,
+}
+
+/// What was agreed that a ring has to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct RingFeatures {
+    /// Notifications at a place instead of on or off.
+    pub(super) event: bool,
+    /// A frame may be spread over several buffers of the receiver's.
+    pub(super) mergeable: bool,
+}
+
+/// The device's side.
+#[derive(Debug)]
+pub(super) struct SplitDevice {
+    memory: Arc<Memory>,
+    table: Area,
+    available: Area,
+    used: Area,
+    size: u16,
+    features: RingFeatures,
+    /// The next to be taken, and given back.
+    next: u16,
+    /// The driver's index as it was read last.
+    seen: u16,
+    /// Our index as the driver sees it.
+    told: u16,
+    broken: bool,
+}
+
+impl SplitDevice {
+    /// `None` if a part is not within the memory, or the size is no power of two.
+    ///
+    /// It goes on where the used ring says: the last device may have gone without a word, and what it has
+    /// not given back is taken again.
+    pub(super) fn new(
+        memory: &Arc<Memory>,
+        at: RingAddresses,
+        size: u16,
+        features: RingFeatures,
+    ) -> Option<SplitDevice> {
+        if !size.is_power_of_two() || size > MAX_RING {
+            return None;
+        }
+        let n = usize::from(size);
+        let table = memory.area(at.table, 16 * n, 16)?;
+        let available = memory.area(at.driver, 6 + 2 * n, 2)?;
+        let used = memory.area(at.device, 6 + 8 * n, 4)?;
+        let next = used.load16(2, Relaxed);
+        let memory = Arc::clone(memory);
+        let (seen, told, broken) = (next, next, false);
+        Some(SplitDevice {
+            memory,
+            table,
+            available,
+            used,
+            size,
+            features,
+            next,
+            seen,
+            told,
+            broken,
+        })
+    }
+
+    /// The place where another device would go on.
+    pub(super) fn base(&self) -> u16 {
+        self.told
+    }
+
+    /// How many chains wait. The driver's index is read only when those known of are used up.
+    #[inline]
+    fn waiting(&mut self) -> u16 {
+        if self.next == self.seen && !self.broken {
+            let index = self.available.load16(2, Acquire);
+            if index.wrapping_sub(self.next) > self.size {
+                self.broken = true;
+            } else {
+                self.seen = index;
+            }
+        }
+        self.seen.wrapping_sub(self.next)
+    }
+
+    #[inline]
+    fn place(&self) -> usize {
+        usize::from(self.next & (self.size - 1))
+    }
+
+    /// The head of the next chain; `None` if it is none, after which nobody knows what to give back.
+    #[inline]
+    fn head(&mut self) -> Option<u16> {
+        let head = self.available.load16(4 + 2 * self.place(), Relaxed);
+        let good = head < self.size;
+        if !good {
+            self.fail();
+        }
+        good.then_some(head)
+    }
+
+    fn fail(&mut self) {
+        self.broken = true;
+        self.seen = self.next;
+    }
+
+    #[inline]
+    fn give_back(&mut self, head: u16, len: u32) {
+        let at = 4 + 8 * self.place();
+        self.used.store32(at, head.into(), Relaxed);
+        self.used.store32(at + 4, len, Relaxed);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Calls `part` with each descriptor of a chain until it says that it has enough; `false` if the chain
+    /// is none: it leads out of the table, in a circle, or `part` refuses.
+    #[inline]
+    fn walk(&self, head: u16, mut part: impl FnMut(&Memory, Descriptor) -> Option<bool>) -> bool {
+        let mut index = head;
+        for _ in 0..self.size {
+            let descriptor = Descriptor::read(&self.table, index);
+            match part(&self.memory, descriptor) {
+                None => return false,
+                Some(true) => return true,
+                Some(false) if descriptor.first & NEXT == 0 => return true,
+                Some(false) => index = descriptor.second,
+            }
+            if index >= self.size {
+                return false;
+            }
+        }
+        false
+    }
+}
+
+impl Incoming for SplitDevice {
+    #[inline]
+    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+        if self.waiting() == 0 {
+            return if self.broken { Taken::Broken } else { Taken::Empty };
+        }
+        let Some(head) = self.head() else { return Taken::Broken };
+        let mut gather = Gather::new(buffer);
+        let whole = self.walk(head, |memory, it| {
+            let readable = it.first & (WRITE | INDIRECT) == 0;
+            (readable && gather.add(memory, it.address, it.len)).then_some(false)
+        });
+        self.give_back(head, 0);
+        if whole { gather.end() } else { Taken::Malformed }
+    }
+
+    #[inline]
+    fn publish(&mut self) -> bool {
+        if self.told == self.next {
+            return false;
+        }
+        let (old, new) = (self.told, self.next);
+        self.told = new;
+        self.used.store16(2, new, Release);
+        fence(SeqCst);
+        if self.features.event {
+            need_event(self.available.load16(4 + 2 * usize::from(self.size), Relaxed), new, old)
+        } else {
+            self.available.load16(0, Relaxed) & 1 == 0
+        }
+    }
+
+    fn mask(&mut self) {
+        // With events nothing is to be done: the place is behind us, and comes again after 65536 frames.
+        if !self.features.event {
+            self.used.store16(0, 1, Relaxed);
+        }
+    }
+
+    fn unmask(&mut self) -> bool {
+        if self.features.event {
+            self.used.store16(4 + 8 * usize::from(self.size), self.next, Relaxed);
+        } else {
+            self.used.store16(0, 0, Relaxed);
+        }
+        fence(SeqCst);
+        let waits = self.waiting() > 0;
+        if waits {
+            self.mask();
+        }
+        waits
+    }
+}
+
+impl Outgoing for SplitDevice {
+    #[inline]
+    fn put(&mut self, frame: &[u8]) -> Put {
+        let start = self.next;
+        let mut scatter = Scatter::new(frame);
+        let mut buffers = 0;
+        while !scatter.done() {
+            let back = if self.broken {
+                Put::Broken
+            } else if buffers > 0 && !self.features.mergeable {
+                Put::TooLong
+            } else if self.waiting() > 0 {
+                let Some(head) = self.head() else { return Put::Broken };
+                let mut written = 0;
+                let whole = self.walk(head, |memory, it| {
+                    if it.first & (WRITE | INDIRECT) != WRITE {
+                        return None;
+                    }
+                    written += scatter.add(memory, it.address, it.len)?;
+                    Some(scatter.done())
+                });
+                if !whole {
+                    self.next = start;
+                    self.fail();
+                    return Put::Broken;
+                }
+                self.give_back(head, written);
+                buffers += 1;
+                continue;
+            } else {
+                // More than the whole ring holds will never fit.
+                if buffers >= self.size { Put::TooLong } else { Put::Full }
+            };
+            // Nothing was published, so it is as if nothing had been taken.
+            self.next = start;
+            return back;
+        }
+        if scatter.end(&self.memory, buffers) { Put::Sent } else { Put::Broken }
+    }
+
+    #[inline]
+    fn publish(&mut self) -> bool {
+        Incoming::publish(self)
+    }
+}

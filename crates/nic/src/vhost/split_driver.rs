@@ -1,0 +1,211 @@
+//! A split ring of ours that a peer serves.
+//!
+//! Descriptor *i* always means buffer *i*, in memory of our own that is shared; the peer gives back numbers
+//! of descriptors, in any order, and each is checked to be out.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+
+use super::header::HEADER;
+use super::memory::{Area, Memory};
+use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, need_event};
+use super::slots::Slots;
+use super::split_device::{RingAddresses, RingFeatures};
+
+/// The driver's side.
+#[derive(Debug)]
+pub(super) struct SplitDriver {
+    memory: Arc<Memory>,
+    table: Area,
+    available: Area,
+    used: Area,
+    size: u16,
+    features: RingFeatures,
+    slots: Slots,
+    /// The next to be made available.
+    next: u16,
+    /// Our index as the device sees it.
+    told: u16,
+    /// The next to be taken back.
+    back: u16,
+    /// The device's index as it was read last.
+    seen: u16,
+    broken: bool,
+}
+
+impl SplitDriver {
+    /// A ring on fresh memory; `None` if it does not fit there. To receive, all buffers are handed over.
+    pub(super) fn new(
+        memory: &Arc<Memory>,
+        at: RingAddresses,
+        slots: Slots,
+        features: RingFeatures,
+        receive: bool,
+    ) -> Option<SplitDriver> {
+        let size = slots.count();
+        let n = usize::from(size);
+        let table = memory.area(at.table, 16 * n, 16)?;
+        let available = memory.area(at.driver, 6 + 2 * n, 2)?;
+        let used = memory.area(at.device, 6 + 8 * n, 4)?;
+        let memory = Arc::clone(memory);
+        let mut ring = SplitDriver {
+            memory,
+            table,
+            available,
+            used,
+            size,
+            features,
+            slots,
+            next: 0,
+            told: 0,
+            back: 0,
+            seen: 0,
+            broken: false,
+        };
+        for slot in 0..size {
+            let at = usize::from(slot) * 16;
+            ring.table.store64(at, ring.slots.address(slot), Relaxed);
+            let flags = if receive { WRITE } else { 0 };
+            ring.table.store64(
+                at + 8,
+                u64::from(ring.slots.len()) | u64::from(flags) << 32,
+                Relaxed,
+            );
+        }
+        // Whoever sends wants to hear of nothing: buffers are taken back when they are needed.
+        ring.available.store16(0, u16::from(!ring.features.event), Relaxed);
+        while receive && let Some(slot) = ring.slots.lend() {
+            ring.hand_over(slot);
+        }
+        Incoming::publish(&mut ring);
+        Some(ring)
+    }
+
+    #[inline]
+    fn hand_over(&mut self, slot: u16) {
+        let at = 4 + 2 * usize::from(self.next & (self.size - 1));
+        self.available.store16(at, slot, Relaxed);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// How many have been used.
+    #[inline]
+    fn waiting(&mut self) -> u16 {
+        if self.back == self.seen && !self.broken {
+            let index = self.used.load16(2, Acquire);
+            if index.wrapping_sub(self.back) > self.size {
+                self.broken = true;
+            } else {
+                self.seen = index;
+            }
+        }
+        self.seen.wrapping_sub(self.back)
+    }
+
+    /// The next that was used, and how much is in it; `None`, and broken, if it was not out.
+    #[inline]
+    fn take_back(&mut self) -> Option<(u16, u32)> {
+        let at = 4 + 8 * usize::from(self.back & (self.size - 1));
+        let (id, len) = (self.used.load32(at, Relaxed), self.used.load32(at + 4, Relaxed));
+        self.back = self.back.wrapping_add(1);
+        let slot = u16::try_from(id).ok().filter(|slot| self.slots.back(*slot));
+        if slot.is_none() {
+            self.broken = true;
+            self.seen = self.back;
+        }
+        slot.map(|slot| (slot, len))
+    }
+}
+
+impl Incoming for SplitDriver {
+    #[inline]
+    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+        if self.waiting() == 0 {
+            return if self.broken { Taken::Broken } else { Taken::Empty };
+        }
+        let mut gather = Gather::new(buffer);
+        let (mut parts, mut good) = (1, true);
+        while parts > 0 {
+            if self.waiting() == 0 {
+                // A frame's parts are published together.
+                self.broken = true;
+                return Taken::Broken;
+            }
+            let Some((slot, len)) = self.take_back() else { return Taken::Broken };
+            let first = gather.is_empty();
+            good &= len <= self.slots.len() && (!first || len >= HEADER as u32);
+            good = good && gather.add(&self.memory, self.slots.address(slot), len);
+            if first && self.features.mergeable && good {
+                parts = gather.buffers();
+                good = (1..=self.size).contains(&parts);
+                parts = parts.clamp(1, self.size);
+            }
+            parts -= 1;
+            if self.slots.lend_again(slot) {
+                self.hand_over(slot);
+            }
+        }
+        if good { gather.end() } else { Taken::Malformed }
+    }
+
+    #[inline]
+    fn publish(&mut self) -> bool {
+        if self.told == self.next {
+            return false;
+        }
+        let (old, new) = (self.told, self.next);
+        self.told = new;
+        self.available.store16(2, new, Release);
+        fence(SeqCst);
+        if self.features.event {
+            need_event(self.used.load16(4 + 8 * usize::from(self.size), Relaxed), new, old)
+        } else {
+            self.used.load16(0, Relaxed) & 1 == 0
+        }
+    }
+
+    fn mask(&mut self) {
+        if !self.features.event {
+            self.available.store16(0, 1, Relaxed);
+        }
+    }
+
+    fn unmask(&mut self) -> bool {
+        if self.features.event {
+            self.available.store16(4 + 2 * usize::from(self.size), self.back, Relaxed);
+        } else {
+            self.available.store16(0, 0, Relaxed);
+        }
+        fence(SeqCst);
+        let waits = self.waiting() > 0;
+        if waits {
+            self.mask();
+        }
+        waits
+    }
+}
+
+impl Outgoing for SplitDriver {
+    #[inline]
+    fn put(&mut self, frame: &[u8]) -> Put {
+        if self.slots.none_left() {
+            while self.waiting() > 0 {
+                let _ = self.take_back();
+            }
+        }
+        if self.broken {
+            return Put::Broken;
+        }
+        let Some(slot) = self.slots.lend() else { return Put::Full };
+        let Some(len) = self.slots.fill(&self.memory, slot, frame) else { return Put::TooLong };
+        self.table.store32(usize::from(slot) * 16 + 8, len, Relaxed);
+        self.hand_over(slot);
+        Put::Sent
+    }
+
+    #[inline]
+    fn publish(&mut self) -> bool {
+        Incoming::publish(self)
+    }
+}

@@ -1,0 +1,128 @@
+//! Places of a packed ring, and its event suppression.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use super::memory::Area;
+use super::ring::need_event;
+
+/// Set as the driver's lap when a descriptor is made available.
+pub(super) const AVAILABLE: u16 = 1 << 7;
+/// Set as the device's lap when it was used.
+pub(super) const USED: u16 = 1 << 15;
+
+/// A place in the ring and the lap that it is in, whose parity says what the flags mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Turn {
+    at: u16,
+    lap: bool,
+    size: u16,
+}
+
+impl Turn {
+    /// The beginning of the first lap.
+    pub(super) fn first(size: u16) -> Turn {
+        Turn { at: 0, lap: true, size }
+    }
+
+    /// As messages have it: the lap in the highest bit. `None` if there is no such place.
+    pub(super) fn from_base(base: u16, size: u16) -> Option<Turn> {
+        let (at, lap) = (base & 0x7fff, base >> 15 == 1);
+        (at < size).then_some(Turn { at, lap, size })
+    }
+
+    pub(super) fn base(self) -> u16 {
+        self.at | u16::from(self.lap) << 15
+    }
+
+    #[inline]
+    pub(super) fn at(self) -> u16 {
+        self.at
+    }
+
+    pub(super) fn lap(self) -> bool {
+        self.lap
+    }
+
+    pub(super) fn size(self) -> u16 {
+        self.size
+    }
+
+    /// Goes on by at most a lap.
+    #[inline]
+    pub(super) fn step(&mut self, count: u16) {
+        self.at += count;
+        if self.at >= self.size {
+            self.at -= self.size;
+            self.lap = !self.lap;
+        }
+    }
+
+    /// Whether flags say that the descriptor here is for the device.
+    #[inline]
+    pub(super) fn is_available(self, flags: u16) -> bool {
+        (flags & AVAILABLE != 0) == self.lap && (flags & USED != 0) != self.lap
+    }
+
+    /// Whether flags say that the descriptor here was used.
+    #[inline]
+    pub(super) fn is_used(self, flags: u16) -> bool {
+        (flags & AVAILABLE != 0) == self.lap && (flags & USED != 0) == self.lap
+    }
+
+    /// The flags of a descriptor that is used here.
+    #[inline]
+    pub(super) fn used(self) -> u16 {
+        if self.lap { AVAILABLE | USED } else { 0 }
+    }
+}
+
+const ENABLE: u16 = 0;
+const DISABLE: u16 = 1;
+/// At a place.
+const PLACE: u16 = 2;
+
+/// What one side wants to be notified of: a place and its lap, and flags.
+#[derive(Debug)]
+pub(super) struct Suppression {
+    area: Area,
+}
+
+impl Suppression {
+    pub(super) fn new(area: Area) -> Suppression {
+        Suppression { area }
+    }
+
+    pub(super) fn disable(&self) {
+        self.area.store16(2, DISABLE, Relaxed);
+    }
+
+    /// From now on, or from a place on.
+    pub(super) fn enable(&self, place: Option<Turn>) {
+        match place {
+            Some(turn) => {
+                self.area.store16(0, turn.base(), Relaxed);
+                // Who sees the flags sees the place.
+                self.area.store16(2, PLACE, Release);
+            }
+            None => self.area.store16(2, ENABLE, Relaxed),
+        }
+    }
+
+    /// Whether the move by `moved` descriptors to `now` is to be told of.
+    #[inline]
+    pub(super) fn wants(&self, now: Turn, moved: u16) -> bool {
+        match self.area.load16(2, Acquire) {
+            DISABLE => false,
+            PLACE => {
+                let place = self.area.load16(0, Relaxed);
+                let mut event = place & 0x7fff;
+                if (place >> 15 == 1) != now.lap {
+                    // Of the lap before.
+                    event = event.wrapping_sub(now.size);
+                }
+                need_event(event, now.at, now.at.wrapping_sub(moved))
+            }
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Two ends of a vhost-user socket in one process, each driven as an engine drives a queue; and peers that
+//! come, go, and mean no good.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use napkin_nic::vhost::{FrontendConfig, Peers, Vhost, VhostError, VhostQueue};
+use napkin_nic::{Frame, PacketQueue, Pool, SendError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// A path that nobody else has, gone at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("napkin-vhost-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        Place(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn backend(path: &Path) -> (VhostQueue, Arc<Peers>) {
+    let Vhost { mut queues, peers } =
+        Vhost::backend(path, 1, &Pool::new(2_048)).expect("a free path");
+    (queues.remove(0), peers)
+}
+
+fn frontend(config: &FrontendConfig) -> (VhostQueue, Arc<Peers>) {
+    let Vhost { mut queues, peers } =
+        Vhost::frontend(config, &Pool::new(2_048)).expect("it can be");
+    (queues.remove(0), peers)
+}
+
+/// Waits for what another thread does; who has to wait ten seconds waits for ever.
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < Duration::from_secs(10), "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn connected(peers: &Peers, rings: u64) {
+    until("the rings are in use", || peers.rings.load(Relaxed) == rings);
+}
+
+/// A frame whose bytes follow from its number, and the number of one whose bytes are right.
+fn numbered(number: u32) -> Vec<u8> {
+    let len = 60 + number as usize % 1_400;
+    let mut frame: Vec<u8> = (0..len).map(|at| (at as u32 ^ number) as u8).collect();
+    frame[14..18].copy_from_slice(&number.to_le_bytes());
+    frame
+}
+
+fn number(frame: &[u8]) -> u32 {
+    let number = u32::from_le_bytes(frame[14..18].try_into().expect("four bytes"));
+    assert_eq!(frame, numbered(number), "bytes have changed");
+    number
+}
+
+/// Sleeps until the queue interrupts; `false` after ten seconds.
+fn sleep(queue: &mut VhostQueue) -> bool {
+    let timeout = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let ready = {
+        let mut watched = [PollFd::from_borrowed_fd(queue.interrupt(), PollFlags::IN)];
+        poll(&mut watched, Some(&timeout)) == Ok(1)
+    };
+    queue.acknowledge();
+    ready
+}
+
+/// Takes everything, as an engine does: masked, until nothing is there and interrupts are allowed again.
+fn drain(queue: &mut VhostQueue, mut each: impl FnMut(&Frame)) {
+    let mut frames = Vec::with_capacity(64);
+    loop {
+        queue.mask();
+        while queue.poll(64, 0, &mut frames).rx == 64 {
+            frames.drain(..).for_each(|frame| each(&frame));
+        }
+        frames.drain(..).for_each(|frame| each(&frame));
+        if !queue.unmask(0) {
+            return;
+        }
+    }
+}
+
+/// Sends `count` numbered frames from one queue to another, who sleeps in between: none is lost, none changed,
+/// none overtakes.
+fn carry(from: &VhostQueue, to: &mut VhostQueue, count: u32) {
+    let wire = from.transmitter();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..count {
+                let frame = numbered(number);
+                while let Err(error) = wire.send(&frame, 0) {
+                    assert_eq!(error, SendError::RingFull);
+                    std::thread::yield_now();
+                }
+                if number % 997 == 0 {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+        });
+        let mut next = 0;
+        loop {
+            drain(to, |frame| {
+                assert_eq!(number(frame), next);
+                next += 1;
+            });
+            if next == count {
+                return;
+            }
+            assert!(sleep(to), "an interrupt was lost after {next} frames");
+        }
+    });
+}
+
+/// Frames each way in a test that has seconds; by hand ten million.
+fn frames() -> u32 {
+    std::env::var("NAPKIN_VHOST_FRAMES").ok().and_then(|it| it.parse().ok()).unwrap_or(10_000)
+}
+
+#[test]
+fn frames_go_both_ways_over_split_and_packed_rings() {
+    for packed in [false, true] {
+        for ring in [16, 256] {
+            let place = Place::new();
+            let (mut here, peers) = backend(&place.0);
+            let config = FrontendConfig { packed, ring, ..FrontendConfig::new(&place.0) };
+            let (mut there, others) = frontend(&config);
+            connected(&peers, 2);
+            connected(&others, 2);
+            carry(&there, &mut here, frames());
+            carry(&here, &mut there, frames());
+            let (ours, theirs) = (here.counters().read(), there.counters().read());
+            let n = u64::from(frames());
+            assert_eq!((ours.rx_packets, theirs.tx_packets), (n, n));
+            assert_eq!((ours.tx_packets, theirs.rx_packets), (n, n));
+            assert_eq!((ours.rx_dropped(), theirs.rx_dropped()), (0, 0));
+            assert_eq!((peers.refused.load(Relaxed), others.refused.load(Relaxed)), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn senders_on_many_threads_wait_for_nobody_and_lose_nothing() {
+    let place = Place::new();
+    let (mut here, peers) = backend(&place.0);
+    let (there, _) = frontend(&FrontendConfig::new(&place.0));
+    connected(&peers, 2);
+    let each = frames() / 4;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let wire = there.transmitter();
+            scope.spawn(move || {
+                for number in 0..each {
+                    let frame = numbered(thread * each + number);
+                    while wire.send(&frame, 0).is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        let mut next: Vec<u32> = (0..4).map(|thread| thread * each).collect();
+        loop {
+            drain(&mut here, |frame| {
+                let number = number(frame);
+                let next = &mut next[(number / each) as usize];
+                // Of one thread the ring's refusals are told, and so is the order.
+                assert_eq!(number, *next);
+                *next += 1;
+            });
+            if (0..4).all(|thread| next[thread as usize] == (thread + 1) * each) {
+                break;
+            }
+            assert!(sleep(&mut here), "an interrupt was lost at {next:?}");
+        }
+    });
+    assert_eq!(there.counters().read().tx_packets, u64::from(4 * each));
+}
+
+#[test]
+fn several_queues_are_several_pairs_and_an_idle_one_sends_through_the_first() {
+    let place = Place::new();
+    let device = Vhost::backend(&place.0, 4, &Pool::new(2_048)).expect("a free path");
+    let config = FrontendConfig { queues: 3, ..FrontendConfig::new(&place.0) };
+    let mut driver = Vhost::frontend(&config, &Pool::new(2_048)).expect("it can be");
+    connected(&device.peers, 6);
+    connected(&driver.peers, 6);
+    for (queue, pair) in device.queues.iter().zip([0, 1, 2, 0]) {
+        queue.transmitter().send(&numbered(7), 0).expect("room");
+        let mut got = 0;
+        drain(&mut driver.queues[pair], |frame| got += u32::from(number(frame) == 7));
+        assert_eq!(got, 1, "pair {pair}");
+    }
+    let too_many = FrontendConfig { queues: 5, ..FrontendConfig::new(&place.0) };
+    drop(driver);
+    let driver = Vhost::frontend(&too_many, &Pool::new(64)).expect("it can be");
+    until("it is refused", || driver.peers.refused.load(Relaxed) > 0);
+    let trouble = driver.peers.trouble().expect("a reason");
+    assert!(trouble.contains("has 4 queues: give no more"), "{trouble}");
+}
+
+#[test]
+fn either_side_may_die_and_come_back_under_traffic() {
+    let place = Place::new();
+    let lives =
+        std::env::var("NAPKIN_VHOST_LIVES").ok().and_then(|it| it.parse().ok()).unwrap_or(15);
+    let (mut here, peers) = backend(&place.0);
+    for life in 0..lives {
+        let packed = life % 2 == 1;
+        let config = FrontendConfig { packed, ..FrontendConfig::new(&place.0) };
+        let (mut there, others) = frontend(&config);
+        connected(&others, 2);
+        until("it is served", || peers.served.load(Relaxed) == life + 1);
+        connected(&peers, 2);
+        drain(&mut here, |_| ());
+        carry(&there, &mut here, 300);
+        carry(&here, &mut there, 300);
+        // It goes in the middle of something.
+        let wire = there.transmitter();
+        (0..50).for_each(|number| _ = wire.send(&numbered(number), 0));
+        drop(there);
+        assert_eq!(wire.send(&numbered(0), 0), Err(SendError::Down));
+        connected(&peers, 0);
+        assert_eq!(here.transmitter().send(&numbered(0), 0), Err(SendError::Down));
+    }
+    // And now the backend, under a frontend that stays.
+    drop(here);
+    let (mut there, others) = frontend(&FrontendConfig::new(&place.0));
+    for life in 0..lives {
+        let (mut here, peers) = backend(&place.0);
+        until("it is served", || others.served.load(Relaxed) == life + 1);
+        connected(&peers, 2);
+        connected(&others, 2);
+        drain(&mut there, |_| ());
+        carry(&here, &mut there, 300);
+        carry(&there, &mut here, 300);
+        let wire = here.transmitter();
+        (0..50).for_each(|number| _ = wire.send(&numbered(number), 0));
+        drop(here);
+        connected(&others, 0);
+    }
+}
+
+#[test]
+fn a_path_that_is_taken_is_refused_and_a_stale_one_is_replaced() {
+    let place = Place::new();
+    let pool = Pool::new(64);
+    drop(UnixListener::bind(&place.0).expect("a free path"));
+    let device = Vhost::backend(&place.0, 1, &pool).expect("nobody listens there");
+    assert!(matches!(Vhost::backend(&place.0, 1, &pool), Err(VhostError::InUse { .. })));
+    assert!(place.0.exists());
+    drop(device);
+    assert!(!place.0.exists(), "it is removed at the end");
+    std::fs::write(&place.0, "precious").expect("written");
+    assert!(matches!(Vhost::backend(&place.0, 1, &pool), Err(VhostError::NoSocket { .. })));
+    assert_eq!(std::fs::read(&place.0).expect("read"), b"precious");
+    let nowhere = Path::new("/nonexistent/vhost");
+    assert!(matches!(Vhost::backend(nowhere, 1, &pool), Err(VhostError::Listen { .. })));
+    for queues in [0, 65] {
+        assert!(matches!(Vhost::backend(&place.0, queues, &pool), Err(VhostError::Queues { .. })));
+    }
+    for ring in [0, 8, 100, 1_000, u16::MAX] {
+        let config = FrontendConfig { ring, ..FrontendConfig::new("x") };
+        assert!(matches!(Vhost::frontend(&config, &pool), Err(VhostError::Ring { .. })), "{ring}");
+    }
+}
+
+/// A message's bytes.
+fn message(request: u32, flags: u32, size: u32, payload: &[u8]) -> Vec<u8> {
+    let header = [request, flags, size].map(u32::to_ne_bytes).concat();
+    [&header[..], payload].concat()
+}
+
+#[test]
+fn messages_that_make_no_sense_end_the_connection_and_no_more() {
+    let place = Place::new();
+    let (mut here, peers) = backend(&place.0);
+    let pair = |a: u32, b: u32| [a.to_ne_bytes(), b.to_ne_bytes()].concat();
+    let region = [1u64, 0, 0x1000, 0, 0].map(u64::to_ne_bytes).concat();
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (message(1, 2, 0, &[]), "of another version"),
+        (message(1, 1, 5_000, &[]), "longer than 4096"),
+        (message(1, 1, 4, &[0; 4]), "has not the form"),
+        (message(1, 5, 0, &[]), "has not the form"),
+        (message(77, 1, 0, &[]), "request 77 was not agreed on"),
+        (message(0, 1, 0, &[]), "request 0 was not agreed on"),
+        (message(2, 1, 8, &u64::MAX.to_ne_bytes()), "features"),
+        (message(2, 1, 8, &0u64.to_ne_bytes()), "virtio 1 has to be"),
+        (message(2, 1, 4, &[0; 4]), "has not the form"),
+        (message(16, 1, 8, &4u64.to_ne_bytes()), "features"),
+        (message(8, 1, 8, &pair(0, 100)), "a ring of 100 entries"),
+        (message(8, 1, 8, &pair(0, 0)), "a ring of 0 entries"),
+        (message(8, 1, 8, &pair(0, 65_536)), "a ring of 65536 entries"),
+        (message(8, 1, 8, &pair(2, 64)), "ring 2 does not exist"),
+        (message(11, 1, 8, &pair(u32::MAX, 0)), "does not exist"),
+        (message(9, 1, 8, &pair(0, 0)), "has not the form"),
+        (message(12, 1, 8, &0u64.to_ne_bytes()), "has not the form"),
+        (message(13, 1, 8, &0x300u64.to_ne_bytes()), "has not the form"),
+        (message(12, 1, 8, &0x105u64.to_ne_bytes()), "ring 5 does not exist"),
+        (message(18, 1, 8, &pair(0, 1)), "has not the form"),
+        (message(5, 1, 40, &region), "has not the form"),
+    ];
+    for (bytes, why) in cases {
+        let mut peer = UnixStream::connect(&place.0).expect("it listens");
+        peer.set_read_timeout(Some(Duration::from_secs(10))).expect("a time");
+        peer.write_all(&bytes).expect("written");
+        assert_eq!(peer.read(&mut [0; 64]).unwrap_or(0), 0, "{why}");
+        let trouble = peers.trouble().unwrap_or_default();
+        assert!(trouble.contains(why), "{trouble} is not {why}");
+    }
+    // One that does not end, and one that nobody reads the answer of.
+    let mut peer = UnixStream::connect(&place.0).expect("it listens");
+    peer.write_all(&message(1, 1, 0, &[])[..7]).expect("written");
+    assert_eq!(peer.read(&mut [0; 64]).unwrap_or(0), 0);
+    assert!(peers.trouble().is_some_and(|it| it.contains("did not answer")));
+    // After all of them it is as good as new.
+    let (there, others) = frontend(&FrontendConfig::new(&place.0));
+    connected(&others, 2);
+    connected(&peers, 2);
+    carry(&there, &mut here, 300);
+}
+
+#[test]
+fn a_backend_that_answers_nonsense_or_nothing_is_tried_again() {
+    let place = Place::new();
+    let listener = UnixListener::bind(&place.0).expect("a free path");
+    let (queue, peers) = frontend(&FrontendConfig::new(&place.0));
+    for (answer, why) in [
+        (message(1, 5, 4, &[0; 4]), "has not the form of a number"),
+        (message(2, 5, 8, &[0; 8]), "is not the answer"),
+        (message(1, 1, 8, &[0; 8]), "is not the answer"),
+        (message(1, 5, 8, &[0; 8]), "is older than virtio 1.0"),
+        (vec![], "did not answer within 1 s"),
+    ] {
+        let (mut peer, _) = listener.accept().expect("it comes");
+        peer.read_exact(&mut [0; 12]).expect("a question");
+        peer.write_all(&answer).expect("written");
+        until(why, || peers.trouble().is_some_and(|it| it.contains(why)));
+    }
+    assert_eq!(queue.transmitter().send(&numbered(0), 0), Err(SendError::Down));
+}
