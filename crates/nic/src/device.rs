@@ -81,6 +81,16 @@ pub trait Transmitter: Send + Sync {
     fn send_all(&self, frames: &[Frame], now: Ns) -> usize {
         frames.iter().take_while(|frame| self.send(frame, now).is_ok()).count()
     }
+
+    /// As [`send`](Self::send), of a frame after which there may be more: a device that has to call
+    /// somebody for each may let it wait for the next ones. Who posts flushes before he does anything
+    /// else.
+    fn post(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
+        self.send(frame, now)
+    }
+
+    /// Sends what was [posted](Self::post), by whomever; costs nothing where nothing was.
+    fn flush(&self) {}
 }
 
 /// Why a frame was not sent.

@@ -9,6 +9,7 @@
 //! - the [`tap`] device: real frames to and from the operating system's network stack;
 //! - [`vhost`]: virtio rings shared with another process, as the NIC of a virtual machine or as the driver of
 //!   somebody's backend;
+//! - the [`xdp`] device (AF_XDP): an interface's own queues, in memory that is shared with the kernel;
 //! - a [`cable`](mod@cable): two ends in memory, flows spread over the queues of each by [`Toeplitz`];
 //! - around any of them: [`faulty`] loses, changes, repeats and reorders frames, [`late`] keeps interrupts
 //!   back, [`capture`] writes what passes to a pcap file.
@@ -33,6 +34,7 @@ pub mod tap;
 pub mod toeplitz;
 mod tun_ioctl;
 pub mod vhost;
+pub mod xdp;
 
 pub use cable::{CableQueue, EndConfig, cable};
 pub use counters::{QueueCounters, QueueCounts};

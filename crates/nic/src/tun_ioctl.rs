@@ -1,4 +1,5 @@
-//! The ioctls by which a TAP device is made and its kernel side is configured.
+//! The ioctls by which a TAP device is made and its kernel side is configured, and an interface is asked
+//! what it is.
 //!
 //! One request structure serves them all: sixteen bytes of name and a body whose meaning depends on
 //! the request. It is written here as bytes rather than as libc's union, so that the calls themselves
@@ -65,6 +66,13 @@ impl Request {
     /// The flags in the answer.
     pub(crate) fn answered_flags(&self) -> i16 {
         i16::from_ne_bytes([self.body[0], self.body[1]])
+    }
+
+    /// The Ethernet address in the answer; `None` of an interface of another kind.
+    pub(crate) fn answered_ethernet(&self) -> Option<[u8; 6]> {
+        let kind = u16::from_ne_bytes([self.body[0], self.body[1]]);
+        let address = self.body.get(2..8).and_then(|it| it.first_chunk()).copied();
+        (kind == libc::ARPHRD_ETHER).then_some(address).flatten()
     }
 
     /// Makes the request of the device or socket `fd`. `request` must be one whose argument is a

@@ -14,6 +14,8 @@ use rustix::thread::{
 pub enum Right {
     /// To change devices: `napi-set`, sysfs, budgets above 64, `SO_PREFER_BUSY_POLL`.
     NetAdmin,
+    /// To make an AF_XDP socket.
+    NetRaw,
     /// To take a descriptor of another user's process (`pidfd_getfd`).
     SysPtrace,
     /// To enter a namespace, and to mount a sysfs of it.
@@ -31,6 +33,7 @@ impl Right {
     pub const fn name(self) -> &'static str {
         match self {
             Right::NetAdmin => "CAP_NET_ADMIN",
+            Right::NetRaw => "CAP_NET_RAW",
             Right::SysPtrace => "CAP_SYS_PTRACE",
             Right::SysAdmin => "CAP_SYS_ADMIN",
             Right::SysNice => "CAP_SYS_NICE",
@@ -42,6 +45,7 @@ impl Right {
     const fn bit(self) -> CapabilitySet {
         match self {
             Right::NetAdmin => CapabilitySet::NET_ADMIN,
+            Right::NetRaw => CapabilitySet::NET_RAW,
             Right::SysPtrace => CapabilitySet::SYS_PTRACE,
             Right::SysAdmin => CapabilitySet::SYS_ADMIN,
             Right::SysNice => CapabilitySet::SYS_NICE,

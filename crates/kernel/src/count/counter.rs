@@ -7,11 +7,11 @@ use std::os::fd::OwnedFd;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::assemble::AssembleError;
-use super::bpf::{Hook, Map, MapKind, Program, Refused, RunStats};
 use super::btf::{Btf, BtfError};
 use super::layout::{Absent, Layout, Timer};
 use super::program::{self, Maps, key, polled, row};
+use napkin_bpf::assemble::AssembleError;
+use napkin_bpf::{Hook, Map, MapKind, Program, Refused, RunStats};
 use napkin_os::rights::Right;
 
 /// What to count.
@@ -556,7 +556,7 @@ pub mod verifier {
     /// Always: it is wrong.
     pub fn refuses_a_wrong_program() -> Result<(), CountError> {
         let (layout, ..) = layout_and_tables()?;
-        let mut program = super::super::assemble::Assembler::new();
+        let mut program = napkin_bpf::assemble::Assembler::new();
         program.exit();
         Attached::new("napkin_bad", program.finish(), layout.napi_poll).map(drop)
     }

@@ -4,7 +4,7 @@
 //! The kernel keeps no such counts, and a mode that is set need not be active. So five small eBPF
 //! programs are put at its trace points: three add to a table, after each poll, where timers are
 //! armed, and where an instance's timer fires; two mark a CPU while it serves network softirqs. They
-//! are assembled here ([`assemble`], `program`), with the places of members from the kernel's own
+//! are assembled here (`program`, by napkin-bpf), with the places of members from the kernel's own
 //! description of its types ([`btf`]), and loaded with `bpf(2)`; nothing is pinned, so all of it
 //! goes when the process does, however it ends.
 //!
@@ -16,8 +16,6 @@
 //! Not who owns the sockets, nor interrupts (the kernel counts these itself): that is
 //! `sample`'s.
 
-pub mod assemble;
-mod bpf;
 pub mod btf;
 mod counter;
 pub mod latency;
@@ -25,7 +23,7 @@ mod layout;
 mod program;
 pub mod stopwatch;
 
-pub use bpf::RunStats;
 #[doc(hidden)]
 pub use counter::verifier;
 pub use counter::{CountError, Counter, Counts, Key, Lost, Options, Polled, ProgramStats};
+pub use napkin_bpf::RunStats;

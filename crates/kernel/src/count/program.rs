@@ -19,10 +19,10 @@
 //!
 //! Polls with a budget of 0 (netpoll, which only cleans transmit rings) are not counted.
 
-use super::assemble::Register::{FP, R0, R1, R2, R3, R4, R6, R7, R8, R9};
-use super::assemble::Width::{Double, Word};
-use super::assemble::{AssembleError, Assembler, Helper, Label, When};
 use super::layout::{Layout, Settings, Softirq, Timer};
+use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R6, R7, R8, R9};
+use napkin_bpf::assemble::Width::{Double, Word};
+use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
 
 /// Places in a row, in bytes.
 pub(super) mod row {

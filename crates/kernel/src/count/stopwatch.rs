@@ -11,13 +11,13 @@
 use std::io;
 use std::num::NonZeroU32;
 
-use super::assemble::Register::{FP, R0, R1, R2, R6, R7, R8};
-use super::assemble::Width::{Double, Word};
-use super::assemble::{AssembleError, Assembler, Helper, When};
-use super::bpf::{Map, MapKind};
 use super::btf::{Btf, Kind};
 use super::counter::{Attached, CountError, no_table, not_read};
 use super::layout::{Absent, Layout};
+use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R6, R7, R8};
+use napkin_bpf::assemble::Width::{Double, Word};
+use napkin_bpf::assemble::{AssembleError, Assembler, Helper, When};
+use napkin_bpf::{Map, MapKind};
 use napkin_os::rights::Right;
 
 /// Records of each CPU: a power of two.

@@ -3,9 +3,9 @@
 //! Trace points are preferred, for they stay; where a kernel has not got one, the function that it
 //! stands in is taken (`sk_data_ready`, `sock_recv_length` and `sock_send_length` came with Linux 6.3).
 
-use super::super::bpf::Hook;
 use super::super::btf::{Btf, Kind};
 use super::super::layout::{Absent, Kernel};
+use napkin_bpf::Hook;
 
 /// A place to stand at, and where the arguments are in what a program is given, in bytes.
 #[derive(Debug, Clone, Copy)]

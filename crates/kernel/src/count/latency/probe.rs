@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::super::assemble::AssembleError;
-use super::super::bpf::{Map, MapKind};
 use super::super::btf::Btf;
 use super::super::counter::{Attached, CountError, ProgramStats, no_table, not_read};
 use super::super::layout::Absent;
@@ -12,6 +10,8 @@ use super::histogram::{BUCKETS, Histogram, Parts};
 use super::layout::{Layout, Stand};
 use super::program::{self, CPUS, INSTANCES, Maps, SOCKETS, THREADS, Whose, choice, cpu};
 use super::program::{instance, place_of, socket, thread};
+use napkin_bpf::assemble::AssembleError;
+use napkin_bpf::{Map, MapKind};
 use napkin_os::rights::Right;
 
 /// Whose requests are timed, and how many of them.

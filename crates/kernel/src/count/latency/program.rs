@@ -20,12 +20,12 @@
 //! time of the last arrival is taken. So waits of requests that queue within one socket are told too
 //! short rather than too long.
 
-use super::super::assemble::Register::{FP, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
-use super::super::assemble::Width::{Double, Half, Word};
-use super::super::assemble::{AssembleError, Assembler, Helper, Label, When};
 use super::Part;
 use super::histogram::BUCKETS;
 use super::layout::{Layout, Stand, Wake};
+use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
+use napkin_bpf::assemble::Width::{Double, Half, Word};
+use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
 
 /// Places in the one value of the choice, in bytes; 64 bits each.
 pub(super) mod choice {

@@ -1,6 +1,6 @@
 //! An assembler for eBPF: one method an instruction, labels for jumps, bytes at the end.
 //!
-//! Only what the counting programs use. It checks nothing that the kernel's verifier checks anyway;
+//! Only what the programs of napkin use. It checks nothing that the kernel's verifier checks anyway;
 //! it does see to it that every label was placed and that every jump reaches it.
 
 use thiserror::Error;
@@ -27,6 +27,8 @@ pub enum Register {
 /// The width of a load or a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
+    /// 1 byte: `BPF_B`.
+    Byte,
     /// 2 bytes: `BPF_H`.
     Half,
     /// 4 bytes: `BPF_W`.
@@ -38,6 +40,7 @@ pub enum Width {
 impl Width {
     const fn bits(self) -> u8 {
         match self {
+            Width::Byte => 0x10,
             Width::Half => 0x08,
             Width::Word => 0x00,
             Width::Double => 0x18,
@@ -88,6 +91,7 @@ pub enum Helper {
     KtimeGetNs = 5,
     GetSmpProcessorId = 8,
     GetCurrentPidTgid = 14,
+    RedirectMap = 51,
     SkcToTcpSock = 137,
     GetCurrentTaskBtf = 158,
 }
@@ -393,6 +397,7 @@ mod tests {
         program.and_register(R5, R4); // r5 &= r4
         program.multiply(R1, 3); // r1 *= 3
         program.load(Width::Half, R1, R6, 14); // r1 = *(u16 *)(r6 + 14)
+        program.load(Width::Byte, R1, R6, 23); // r1 = *(u8 *)(r6 + 23)
         program.call(Helper::GetCurrentTaskBtf); // call 158
         program.exit(); // exit
         assert_eq!(
@@ -415,6 +420,7 @@ mod tests {
                 "5f45000000000000",
                 "2701000003000000",
                 "69610e0000000000",
+                "7161170000000000",
                 "850000009e000000",
                 "9500000000000000",
             ]

@@ -1,4 +1,4 @@
-//! `bpf(2)`, the few commands of it that counting needs. Everything is a descriptor: what is not
+//! `bpf(2)`, the few commands of it that counting and AF_XDP need. Everything is a descriptor: what is not
 //! pinned goes away with the last process that holds it, however that ends.
 
 use std::ffi::CStr;
@@ -18,28 +18,35 @@ enum Command {
     ProgLoad = 5,
     ObjGetInfoByFd = 15,
     RawTracepointOpen = 17,
+    LinkCreate = 28,
 }
 
 /// Kinds of maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum MapKind {
+pub enum MapKind {
     /// From keys to values, shared by all CPUs.
     Hash = 1,
     /// Values by number, shared by all CPUs.
     Array = 2,
     /// Values by number, one a CPU.
     PercpuArray = 6,
+    /// AF_XDP sockets by number.
+    Xsk = 17,
 }
 
 /// Entries are made when they are needed, not all at the start.
 const NO_PREALLOC: u32 = 1;
 /// `BPF_PROG_TYPE_TRACING` of linux/bpf.h.
 const TRACING: u32 = 26;
-/// What a program is attached to; the types of its arguments are known.
+/// `BPF_PROG_TYPE_XDP` and, of attachments, `BPF_XDP`.
+const XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+
+/// What a program that traces is attached to; the types of its arguments are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum Hook {
+pub enum Hook {
     /// `BPF_TRACE_RAW_TP`: a trace point.
     TracePoint = 23,
     /// `BPF_TRACE_FENTRY`: a function, before it runs.
@@ -113,6 +120,15 @@ struct RawTracepointOpen {
 
 #[repr(C)]
 #[derive(Default)]
+struct LinkCreate {
+    prog_fd: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
 struct Info {
     bpf_fd: u32,
     info_len: u32,
@@ -134,10 +150,11 @@ pub struct RunStats {
 
 /// A program that the kernel refused.
 #[derive(Debug)]
-pub(super) struct Refused {
-    pub(super) error: io::Error,
+pub struct Refused {
+    /// The operating system's answer.
+    pub error: io::Error,
     /// The end of what its verifier said, if it got so far.
-    pub(super) log: String,
+    pub log: String,
 }
 
 /// # Safety
@@ -191,13 +208,17 @@ fn name(of: &str) -> [u8; 16] {
 
 /// A map from `K` to `V`, both plain bytes of fixed size.
 #[derive(Debug)]
-pub(super) struct Map<const K: usize, const V: usize> {
+pub struct Map<const K: usize, const V: usize> {
     descriptor: OwnedFd,
     kind: MapKind,
 }
 
 impl<const K: usize, const V: usize> Map<K, V> {
-    pub(super) fn create(kind: MapKind, entries: u32, named: &str) -> io::Result<Map<K, V>> {
+    /// Makes one of at most `entries` values; of its name the first 15 bytes count.
+    ///
+    /// # Errors
+    /// If the kernel refuses, as without `CAP_BPF`.
+    pub fn create(kind: MapKind, entries: u32, named: &str) -> io::Result<Map<K, V>> {
         let mut attributes = MapCreate {
             map_type: kind as u32,
             key_size: u32::try_from(K).unwrap_or(u32::MAX),
@@ -212,12 +233,13 @@ impl<const K: usize, const V: usize> Map<K, V> {
         Ok(Map { descriptor, kind })
     }
 
-    pub(super) fn descriptor(&self) -> i32 {
+    /// Its descriptor, for the programs that use it.
+    pub fn descriptor(&self) -> i32 {
         self.descriptor.as_raw_fd()
     }
 
     /// The value at a key; `None` if there is none, or if it cannot be read as one value.
-    pub(super) fn get(&self, key: &[u8; K]) -> io::Result<Option<[u8; V]>> {
+    pub fn get(&self, key: &[u8; K]) -> io::Result<Option<[u8; V]>> {
         // Of a per-CPU map the kernel would write as many values as there are CPUs.
         if self.kind == MapKind::PercpuArray {
             return Ok(None);
@@ -236,7 +258,7 @@ impl<const K: usize, const V: usize> Map<K, V> {
     }
 
     /// Writes the value at a key.
-    pub(super) fn set(&self, key: &[u8; K], value: &[u8; V]) -> io::Result<()> {
+    pub fn set(&self, key: &[u8; K], value: &[u8; V]) -> io::Result<()> {
         // Of a per-CPU map the kernel would read as many values as there are CPUs.
         if self.kind == MapKind::PercpuArray {
             return Err(io::ErrorKind::Unsupported.into());
@@ -253,7 +275,7 @@ impl<const K: usize, const V: usize> Map<K, V> {
     }
 
     /// The key after this one in the map's order, or its first.
-    pub(super) fn key_after(&self, key: Option<&[u8; K]>) -> io::Result<Option<[u8; K]>> {
+    pub fn key_after(&self, key: Option<&[u8; K]>) -> io::Result<Option<[u8; K]>> {
         let mut next = [0; K];
         let mut attributes = Element {
             map_fd: number(self.descriptor.as_fd()),
@@ -267,7 +289,7 @@ impl<const K: usize, const V: usize> Map<K, V> {
     }
 
     /// Takes an entry out; whether there was one.
-    pub(super) fn remove(&self, key: &[u8; K]) -> io::Result<bool> {
+    pub fn remove(&self, key: &[u8; K]) -> io::Result<bool> {
         let mut attributes = Element {
             map_fd: number(self.descriptor.as_fd()),
             key: address(key),
@@ -277,6 +299,38 @@ impl<const K: usize, const V: usize> Map<K, V> {
         found(unsafe { bpf(Command::MapDeleteElem, &mut attributes) })
     }
 }
+
+/// AF_XDP sockets by number, to which a program redirects frames (`BPF_MAP_TYPE_XSKMAP`). A socket
+/// leaves it when it is closed.
+#[derive(Debug)]
+pub struct SocketMap(Map<4, 4>);
+
+impl SocketMap {
+    /// Makes one with places for `entries` sockets.
+    ///
+    /// # Errors
+    /// If the kernel refuses: without `CAP_BPF`, or without AF_XDP.
+    pub fn create(entries: u32, named: &str) -> io::Result<SocketMap> {
+        Map::create(MapKind::Xsk, entries, named).map(SocketMap)
+    }
+
+    /// Its descriptor, for [`Assembler::set_map`](crate::assemble::Assembler::set_map).
+    pub fn descriptor(&self) -> i32 {
+        self.0.descriptor()
+    }
+
+    /// Puts a bound socket at a place.
+    ///
+    /// # Errors
+    /// If it is no AF_XDP socket, or there is no such place.
+    pub fn set(&self, place: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.0.set(&place.to_ne_bytes(), &number(socket).to_ne_bytes())
+    }
+}
+
+/// An attachment; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Link(#[expect(dead_code, reason = "held for as long as it is attached")] OwnedFd);
 
 /// Of a command that says `ENOENT` where there is nothing.
 fn found(answer: io::Result<i32>) -> io::Result<bool> {
@@ -289,19 +343,42 @@ fn found(answer: io::Result<i32>) -> io::Result<bool> {
 
 /// A loaded program.
 #[derive(Debug)]
-pub(super) struct Program(OwnedFd);
+pub struct Program(OwnedFd);
 
 impl Program {
     /// Loads a program for one trace point or function, by its number in the kernel's BTF.
-    pub(super) fn load(
+    ///
+    /// # Errors
+    /// If the kernel refuses, with what its verifier said.
+    pub fn load(named: &str, instructions: &[u8], hook: Hook, to: u32) -> Result<Program, Refused> {
+        let kind = ProgLoad {
+            prog_type: TRACING,
+            expected_attach_type: hook as u32,
+            attach_btf_id: to,
+            ..ProgLoad::default()
+        };
+        Program::load_as(named, instructions, || ProgLoad { ..kind })
+    }
+
+    /// Loads a program that decides what becomes of a received frame (XDP).
+    ///
+    /// # Errors
+    /// If the kernel refuses, with what its verifier said.
+    pub fn load_xdp(named: &str, instructions: &[u8]) -> Result<Program, Refused> {
+        Program::load_as(named, instructions, || ProgLoad {
+            prog_type: XDP,
+            expected_attach_type: ATTACH_XDP,
+            ..ProgLoad::default()
+        })
+    }
+
+    fn load_as(
         named: &str,
         instructions: &[u8],
-        hook: Hook,
-        to: u32,
+        kind: impl Fn() -> ProgLoad,
     ) -> Result<Program, Refused> {
         let load = |log: &mut [u8]| {
             let mut attributes = ProgLoad {
-                prog_type: TRACING,
                 insn_cnt: u32::try_from(instructions.len() / 8).unwrap_or(u32::MAX),
                 insns: address(instructions),
                 license: address(LICENSE.to_bytes_with_nul()),
@@ -309,9 +386,7 @@ impl Program {
                 log_size: u32::try_from(log.len()).unwrap_or(0),
                 log_buf: if log.is_empty() { 0 } else { address_mut(log) },
                 prog_name: name(named),
-                expected_attach_type: hook as u32,
-                attach_btf_id: to,
-                ..ProgLoad::default()
+                ..kind()
             };
             // SAFETY: the instructions and the licence may be read as far as is said (the licence
             // to its final 0), and the log, if there is one, written as far.
@@ -330,8 +405,27 @@ impl Program {
         }
     }
 
+    /// Attaches an XDP program to an interface, until the link is dropped or this process ends.
+    /// `generic` is that of the stack itself, behind any driver; otherwise it runs in the driver.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` from a driver without XDP, `EBUSY` where another program is attached, `EPERM`
+    /// without `CAP_NET_ADMIN`, `EINVAL` from a kernel before 5.9.
+    pub fn attach_xdp(&self, ifindex: u32, generic: bool) -> io::Result<Link> {
+        const GENERIC: u32 = 1 << 1;
+        const DRIVER: u32 = 1 << 2;
+        let mut attributes = LinkCreate {
+            prog_fd: number(self.0.as_fd()),
+            target: ifindex,
+            attach_type: ATTACH_XDP,
+            flags: if generic { GENERIC } else { DRIVER },
+        };
+        // SAFETY: LINK_CREATE of this kind follows no address, and opens a descriptor.
+        unsafe { bpf_opens(Command::LinkCreate, &mut attributes) }.map(Link)
+    }
+
     /// Attaches it to what it was loaded for, until the answer is dropped.
-    pub(super) fn attach(&self) -> io::Result<OwnedFd> {
+    pub fn attach(&self) -> io::Result<OwnedFd> {
         let mut attributes =
             RawTracepointOpen { prog_fd: number(self.0.as_fd()), ..RawTracepointOpen::default() };
         // SAFETY: no name is given, so no address is followed; the command opens a descriptor.
@@ -339,7 +433,7 @@ impl Program {
     }
 
     /// How it fared.
-    pub(super) fn stats(&self) -> io::Result<RunStats> {
+    pub fn stats(&self) -> io::Result<RunStats> {
         // `struct bpf_prog_info`; newer kernels fill in no more than is asked for.
         let mut info = [0_u64; 29];
         let mut attributes = Info {

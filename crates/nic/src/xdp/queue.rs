@@ -1,0 +1,289 @@
+//! One queue: frames off its ring, and buffers for the next ones into the other.
+//!
+//! A frame is where the kernel put it: what a poll hands out is the buffer itself, and another one
+//! takes its place. Without another one the frame is dropped and its buffer stays, so that the kernel
+//! always has as many buffers as it had at first, and never falls silent for want of them.
+//!
+//! The interrupt is the socket, readable while frames wait. The engine's one-shot readiness masks it,
+//! and arming it again looks by itself. It stands in an epoll of its own, beside the kernel's news of
+//! interfaces: a socket whose interface has gone is never readable again, and says nothing.
+//!
+//! With [busy polling](super::BusyPoll) a poll that finds the ring empty has the kernel's own NAPI
+//! polled, once, and looks again; that is the one call that a poll makes, and never while there is work.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use napkin_core::Work;
+use napkin_policy::{MILLISECOND, Ns};
+use rustix::event::epoll;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socket_with};
+
+use super::busy::{Busy, BusyPolling};
+use super::ring::{Consumer, Descriptor, Producer};
+use super::socket::{Called, Dropped};
+use super::transmitter::Wire;
+use crate::counters::add;
+use crate::{
+    ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, Transmitter,
+};
+
+/// How often the kernel is asked what it dropped, at most, and only while there is nothing to do.
+const ASK: Ns = 10 * MILLISECOND;
+
+/// One queue of an AF_XDP device.
+#[derive(Debug)]
+pub struct XdpQueue {
+    wire: Arc<Wire>,
+    receive: Consumer<Descriptor>,
+    fill: Producer<u64>,
+    pool: Pool,
+    /// Whether a buffer of the pool, by its number, is with the kernel: no other number is believed.
+    lent: Vec<bool>,
+    watch: Watch,
+    busy: Option<Busy>,
+    /// An interrupt came, and nothing was found since.
+    interrupted: bool,
+    asked: Ns,
+    dropped: Dropped,
+}
+
+impl XdpQueue {
+    pub(super) fn new(
+        wire: Arc<Wire>,
+        receive: Consumer<Descriptor>,
+        fill: Producer<u64>,
+        pool: &Pool,
+        buffers: u32,
+        busy: bool,
+    ) -> std::io::Result<XdpQueue> {
+        let watch = Watch::new(wire.socket.as_fd())?;
+        let mut queue = XdpQueue {
+            wire,
+            receive,
+            fill,
+            pool: pool.clone(),
+            lent: vec![false; pool.memory().1 / FRAME_CAPACITY],
+            watch,
+            busy: busy.then(Busy::default),
+            interrupted: false,
+            asked: 0,
+            dropped: Dropped::default(),
+        };
+        for _ in 0..buffers {
+            match queue.pool.lend() {
+                Some(buffer) if queue.fill.room(1) > 0 => queue.lend(buffer),
+                Some(buffer) => {
+                    queue.pool.put_back(buffer);
+                    break;
+                }
+                None => break,
+            }
+        }
+        queue.fill.publish();
+        Ok(queue)
+    }
+
+    /// Whether the driver honours busy polling, as far as has been seen; `None` without it.
+    pub fn busy_polling(&self) -> Option<BusyPolling> {
+        self.busy.as_ref().map(Busy::verdict)
+    }
+
+    /// Gives the kernel a buffer to receive into; the ring has room, for it is as long as buffers are
+    /// with the kernel.
+    fn lend(&mut self, buffer: u32) {
+        if let Some(lent) = self.lent.get_mut(buffer as usize) {
+            *lent = true;
+        }
+        self.fill.push(u64::from(buffer) * FRAME_CAPACITY as u64);
+    }
+
+    /// The buffer of a descriptor, where in it the frame begins, and its length; `None` if the kernel
+    /// cannot have meant it.
+    fn believe(&mut self, descriptor: Descriptor) -> Option<(u32, usize, usize)> {
+        let capacity = FRAME_CAPACITY as u64;
+        let buffer = usize::try_from(descriptor.address / capacity).ok()?;
+        let lent = self.lent.get_mut(buffer).filter(|lent| **lent)?;
+        *lent = false;
+        let start = (descriptor.address % capacity) as usize;
+        Some((buffer as u32, start, descriptor.length as usize))
+    }
+
+    /// Takes up to `budget` frames off the ring.
+    fn take(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> u16 {
+        let ready = self.receive.ready(budget.into()).min(budget.into());
+        if ready == 0 {
+            return 0;
+        }
+        let (mut packets, mut bytes, mut truncated, mut oversized, mut none) = (0, 0, 0, 0, 0);
+        for _ in 0..ready {
+            let descriptor = self.receive.pop();
+            let Some((buffer, start, length)) = self.believe(descriptor) else {
+                // Nobody's buffer: it is nowhere to be given back to.
+                truncated += 1;
+                continue;
+            };
+            let fits = start + length <= FRAME_CAPACITY && descriptor.options == 0;
+            if !fits || length < ETHERNET_HEADER {
+                *(if fits { &mut truncated } else { &mut oversized }) += 1;
+                self.lend(buffer);
+                continue;
+            }
+            match self.pool.lend() {
+                Some(next) => {
+                    packets += 1;
+                    bytes += length as u64;
+                    into.push(self.pool.frame(buffer, start, length, now));
+                    self.lend(next);
+                }
+                None => {
+                    none += 1;
+                    self.lend(buffer);
+                }
+            }
+        }
+        self.receive.release();
+        self.fill.publish();
+        if self.fill.needs_wakeup() {
+            self.wire.socket.receive();
+        }
+        let counters = &self.wire.counters;
+        add(&counters.rx_packets, packets);
+        add(&counters.rx_bytes, bytes);
+        add(&counters.rx_truncated, truncated);
+        add(&counters.rx_oversized, oversized);
+        add(&counters.rx_no_buffer, none);
+        ready as u16
+    }
+
+    /// Has the kernel's NAPI polled, and looks again.
+    fn call(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> u16 {
+        self.look();
+        let rx = self.take(budget, now, into);
+        if let Some(busy) = &mut self.busy {
+            busy.called(rx > 0);
+        }
+        rx
+    }
+
+    /// The ring was empty, and so is whatever else there was to do.
+    fn idle(&mut self, now: Ns) {
+        if std::mem::take(&mut self.interrupted) && self.watch.news() {
+            self.look();
+        }
+        if now.wrapping_sub(self.asked) >= ASK {
+            self.asked = now;
+            self.ask();
+        }
+    }
+
+    fn look(&self) {
+        if self.wire.socket.receive() == Called::Gone {
+            self.wire.counters.depart();
+        }
+    }
+
+    /// Asks the kernel what it dropped.
+    fn ask(&mut self) {
+        let Some(dropped) = self.wire.socket.dropped() else { return };
+        let before = std::mem::replace(&mut self.dropped, dropped);
+        let counters = &self.wire.counters;
+        add(&counters.rx_dropped_ring, dropped.ring.saturating_sub(before.ring));
+        add(&counters.rx_oversized, dropped.other.saturating_sub(before.other));
+    }
+}
+
+impl PacketQueue for XdpQueue {
+    fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
+        let tx = self.wire.poll().min(u16::MAX.into()) as u16;
+        if budget == 0 {
+            return Work { rx: 0, tx };
+        }
+        let mut rx = self.take(budget, now, into);
+        if let Some(busy) = &mut self.busy
+            && !busy.useless
+        {
+            if rx > 0 {
+                busy.came_alone(|| self.wire.socket.napi_id());
+            } else {
+                rx = self.call(budget, now, into);
+            }
+        }
+        if rx == 0 {
+            self.idle(now);
+        } else {
+            self.interrupted = false;
+        }
+        Work { rx, tx }
+    }
+
+    /// Nothing: the engine's one-shot readiness masks. (The kernel's request to be called, in the
+    /// ring's flags, is none of it.)
+    fn mask(&mut self) {}
+
+    /// `true` while frames that are to go out wait for another call to the kernel; frames that came in
+    /// are found by arming the descriptor again.
+    fn unmask(&mut self, _now: Ns) -> bool {
+        self.wire.flush();
+        self.wire.stuck()
+    }
+
+    fn interrupt(&self) -> BorrowedFd<'_> {
+        self.watch.epoll.as_fd()
+    }
+
+    fn acknowledge(&mut self) {
+        self.interrupted = true;
+        add(&self.wire.counters.interrupts_rx, 1);
+    }
+
+    fn gone(&self) -> bool {
+        self.wire.counters.gone()
+    }
+
+    fn transmitter(&self) -> Arc<dyn Transmitter> {
+        Arc::clone(&self.wire) as Arc<dyn Transmitter>
+    }
+
+    fn counters(&self) -> Arc<QueueCounters> {
+        Arc::clone(&self.wire.counters)
+    }
+}
+
+/// What the interrupt descriptor is readable for: the socket, and the kernel's news of interfaces.
+#[derive(Debug)]
+struct Watch {
+    epoll: OwnedFd,
+    links: OwnedFd,
+}
+
+impl Watch {
+    fn new(socket: BorrowedFd<'_>) -> std::io::Result<Watch> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // Protocol 0 of netlink is rtnetlink.
+        let links = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        rustix::net::bind(&links, &SocketAddrNetlink::new(0, libc::RTMGRP_LINK as u32))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&epoll, socket, data, epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &links, data, epoll::EventFlags::IN)?;
+        Ok(Watch { epoll, links })
+    }
+
+    /// Whether something was said of any interface; it is not read, for what is asked is the socket.
+    fn news(&self) -> bool {
+        let mut news = false;
+        let mut bytes = [0; 64];
+        // Bounded: one that is told more than this comes again.
+        for _ in 0..64 {
+            match rustix::net::recv(&self.links, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok(_) => news = true,
+                // Some were lost: there was news all the same.
+                Err(rustix::io::Errno::NOBUFS) => news = true,
+                Err(_) => break,
+            }
+        }
+        news
+    }
+}

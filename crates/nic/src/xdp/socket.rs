@@ -1,0 +1,284 @@
+//! An AF_XDP socket: made, given its rings, bound to one queue, and called when the kernel asks for it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING,
+    XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags,
+    XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
+use rustix::process::{Resource, getrlimit};
+
+use super::config::{BusyPoll, Copying, XdpConfig};
+use super::error::XdpError;
+use super::interface::Interface;
+use super::ring::{Consumer, Descriptor, Producer};
+use crate::{FRAME_CAPACITY, Pool};
+
+/// What a frame that waits to be sent may take of the kernel's memory: more than any does.
+const SEND_MEMORY: u32 = 4096;
+
+/// Times that a queue in use is asked for again, 10 ms apart.
+const PATIENCE: u32 = 50;
+
+/// One queue's socket, bound.
+#[derive(Debug)]
+pub(super) struct XdpSocket(OwnedFd);
+
+/// The four rings of a queue.
+#[derive(Debug)]
+pub(super) struct Rings {
+    /// Buffers for the kernel to receive into.
+    pub(super) fill: Producer<u64>,
+    pub(super) receive: Consumer<Descriptor>,
+    pub(super) transmit: Producer<Descriptor>,
+    /// Buffers whose frames were sent.
+    pub(super) complete: Consumer<u64>,
+}
+
+/// What the kernel dropped before it reached the ring, since the socket was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Dropped {
+    /// There was no room in the ring, or no buffer.
+    pub(super) ring: u64,
+    /// For another reason: mostly frames that no buffer holds.
+    pub(super) other: u64,
+}
+
+/// What a call to the kernel came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Called {
+    /// It did what it could.
+    Done,
+    /// It has more to do, or has no room: call again.
+    Again,
+    /// The interface is down for the moment.
+    Down,
+    /// The interface has gone.
+    Gone,
+}
+
+impl XdpSocket {
+    /// Makes and binds the socket of one queue. The first of a device registers the pool's memory,
+    /// the others share it: `first` is that one.
+    pub(super) fn bind(
+        config: &XdpConfig,
+        interface: &Interface,
+        queue: u32,
+        pool: &Pool,
+        copying: Copying,
+        first: Option<BorrowedFd<'_>>,
+    ) -> Result<(XdpSocket, Rings), XdpError> {
+        let name = &config.interface;
+        let wrong = |action| move |errno: Errno| XdpError::system(action, name, errno);
+        let socket = XdpSocket(XdpSocket::open(name)?);
+        if first.is_none() {
+            socket.register(pool, name)?;
+        }
+        let action = "make the rings";
+        let sizes = || {
+            sockopt::set_xdp_umem_fill_ring_size(&socket.0, config.rx_ring)?;
+            // Every frame that was sent has its place, so that the kernel never waits for one.
+            let complete = config.tx_ring.saturating_mul(2);
+            sockopt::set_xdp_umem_completion_ring_size(&socket.0, complete)?;
+            sockopt::set_xdp_rx_ring_size(&socket.0, config.rx_ring)?;
+            sockopt::set_xdp_tx_ring_size(&socket.0, config.tx_ring)
+        };
+        sizes().map_err(wrong(action))?;
+        let rings = socket.map(config).map_err(|error| XdpError::system(action, name, error))?;
+        let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP
+            | match copying {
+                Copying::Auto => SocketAddrXdpFlags::empty(),
+                Copying::Copy => SocketAddrXdpFlags::XDP_COPY,
+                Copying::Zero => SocketAddrXdpFlags::XDP_ZEROCOPY,
+            };
+        let bind = || match first {
+            None => {
+                let address = SocketAddrXdp::new(flags, interface.index, queue);
+                rustix::net::bind(&socket.0, &address)
+            }
+            // The first one's flags hold for all.
+            Some(shared_umem_fd) => {
+                let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
+                let addr = SocketAddrXdp::new(flags, interface.index, queue);
+                let address = SocketAddrXdpWithSharedUmem { addr, shared_umem_fd };
+                rustix::net::bind(&socket.0, &address)
+            }
+        };
+        // The kernel lets go of a socket's queue a while after the socket was closed.
+        let mut bound = bind();
+        for _ in 0..PATIENCE {
+            if bound != Err(Errno::BUSY) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            bound = bind();
+        }
+        bound.map_err(|errno| match errno {
+            Errno::BUSY => XdpError::QueueInUse { name: name.clone(), queue },
+            Errno::NETDOWN => XdpError::Down { name: name.clone() },
+            Errno::INVAL if interface.queues.is_none_or(|queues| queue >= queues) => {
+                XdpError::NoQueue {
+                    name: name.clone(),
+                    queue,
+                    queues: interface.queues.unwrap_or(1),
+                }
+            }
+            Errno::OPNOTSUPP | Errno::PROTONOSUPPORT if copying == Copying::Zero => {
+                XdpError::NotZeroCopy { name: name.clone(), driver: interface.driver.clone() }
+            }
+            Errno::PERM | Errno::ACCESS => {
+                XdpError::Permission { action: "bind an AF_XDP socket", right: "CAP_NET_RAW" }
+            }
+            errno => XdpError::system("bind to a queue", name, errno),
+        })?;
+        // Without the right it stays at the system's default, and fewer frames are on their way.
+        let _ = sockopt_u32(
+            &socket.0,
+            libc::SO_SNDBUFFORCE,
+            config.tx_ring.saturating_mul(SEND_MEMORY).min(i32::MAX as u32),
+        );
+        if let Some(poll) = config.busy_poll {
+            socket.busy_poll(poll).map_err(|error| match error.raw_os_error() {
+                Some(libc::EPERM) => {
+                    XdpError::Permission { action: "busy poll", right: "CAP_NET_ADMIN" }
+                }
+                _ => XdpError::system("set busy polling", name, error),
+            })?;
+        }
+        Ok((socket, rings))
+    }
+
+    fn open(name: &str) -> Result<OwnedFd, XdpError> {
+        socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None).map_err(
+            |errno| match errno {
+                Errno::AFNOSUPPORT => XdpError::NoXdp,
+                Errno::PERM => {
+                    XdpError::Permission { action: "make an AF_XDP socket", right: "CAP_NET_RAW" }
+                }
+                errno => XdpError::system("make an AF_XDP socket", name, errno),
+            },
+        )
+    }
+
+    /// Tells the kernel of the memory that frames lie in.
+    fn register(&self, pool: &Pool, name: &str) -> Result<(), XdpError> {
+        let (base, bytes) = pool.memory();
+        let memory = XdpUmemReg {
+            addr: base.as_ptr().expose_provenance() as u64,
+            len: bytes as u64,
+            chunk_size: FRAME_CAPACITY as u32,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        sockopt::set_xdp_umem_reg(&self.0, memory).map_err(|errno| match errno {
+            Errno::NOBUFS | Errno::PERM => {
+                let limit = getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX) / 1024;
+                XdpError::Memlock { needed: (bytes as u64).div_ceil(1024), limit }
+            }
+            errno => XdpError::system("share the buffers", name, errno),
+        })
+    }
+
+    fn map(&self, config: &XdpConfig) -> io::Result<Rings> {
+        let offsets = sockopt::xdp_mmap_offsets(&self.0)?;
+        let (rx, tx) = (config.rx_ring, config.tx_ring);
+        Ok(Rings {
+            fill: Producer::map(&self.0, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, rx)?,
+            receive: Consumer::map(&self.0, XDP_PGOFF_RX_RING, &offsets.rx, rx)?,
+            transmit: Producer::map(&self.0, XDP_PGOFF_TX_RING, &offsets.tx, tx)?,
+            complete: Consumer::map(
+                &self.0,
+                XDP_UMEM_PGOFF_COMPLETION_RING,
+                &offsets.cr,
+                tx.saturating_mul(2),
+            )?,
+        })
+    }
+
+    fn busy_poll(&self, poll: BusyPoll) -> io::Result<()> {
+        sockopt_u32(&self.0, libc::SO_PREFER_BUSY_POLL, 1)?;
+        sockopt_u32(&self.0, libc::SO_BUSY_POLL, poll.usecs)?;
+        sockopt_u32(&self.0, libc::SO_BUSY_POLL_BUDGET, poll.budget.into())
+    }
+
+    /// The kernel's NAPI id behind the frames that were received last; 0 where the driver has none.
+    pub(super) fn napi_id(&self) -> u32 {
+        let mut id = 0_u32;
+        let mut length = size_of::<u32>() as libc::socklen_t;
+        let fd = self.0.as_raw_fd();
+        // SAFETY: the descriptor is open; the answer is a number of 4 bytes, for which there is room.
+        let answer = unsafe {
+            libc::getsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_INCOMING_NAPI_ID,
+                std::ptr::from_mut(&mut id).cast(),
+                &raw mut length,
+            )
+        };
+        if answer == 0 { id } else { 0 }
+    }
+
+    /// Whether the card itself moves the bytes.
+    pub(super) fn zero_copy(&self) -> bool {
+        sockopt::xdp_options(&self.0)
+            .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
+    }
+
+    /// What was dropped before the ring.
+    pub(super) fn dropped(&self) -> Option<Dropped> {
+        let counts = sockopt::xdp_statistics(&self.0).ok()?;
+        // A frame for which there was no buffer is among the dropped as well.
+        let no_buffer = counts.rx_fill_ring_empty_descs.unwrap_or(0);
+        let ring = counts.rx_ring_full.unwrap_or(0) + no_buffer;
+        Some(Dropped { ring, other: counts.rx_dropped.saturating_sub(no_buffer) })
+    }
+
+    /// Has the kernel receive: new buffers are there to be filled, or its NAPI is to be polled.
+    pub(super) fn receive(&self) -> Called {
+        let none: &mut [u8] = &mut [];
+        Called::from(rustix::net::recv(&self.0, none, RecvFlags::DONTWAIT).map(drop))
+    }
+
+    /// Has the kernel send what is in the ring, or a part of it.
+    pub(super) fn send(&self) -> Called {
+        Called::from(rustix::net::send(&self.0, &[], SendFlags::DONTWAIT).map(drop))
+    }
+}
+
+impl From<Result<(), Errno>> for Called {
+    fn from(answer: Result<(), Errno>) -> Called {
+        match answer {
+            Ok(()) => Called::Done,
+            Err(Errno::NETDOWN) => Called::Down,
+            Err(Errno::NXIO | Errno::BADF | Errno::NODEV) => Called::Gone,
+            // BUSY is that of a frame which the other side of a veth had no room for: it is gone, and the
+            // rest waits. The others are for want of memory or room.
+            Err(_) => Called::Again,
+        }
+    }
+}
+
+impl AsFd for XdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// An option of a socket whose value is a number.
+fn sockopt_u32(socket: &OwnedFd, option: libc::c_int, value: u32) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    let length = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the value has as many bytes as is said.
+    let answer = unsafe {
+        libc::setsockopt(fd, libc::SOL_SOCKET, option, std::ptr::from_ref(&value).cast(), length)
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

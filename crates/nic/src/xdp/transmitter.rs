@@ -1,0 +1,305 @@
+//! The way out of an AF_XDP queue, for any thread and without waiting.
+//!
+//! The ring has one writer. Whoever finds it free writes his frame and has the kernel send; who finds
+//! it taken leaves his frame in a list, and goes. Whoever has the ring looks at the list before and
+//! after he lets go of it, so that nothing stays there. Nobody waits, also not a real-time thread for
+//! one that it has preempted.
+//!
+//! Calling the kernel is what sending costs. So frames that are [posted](Transmitter::post) wait in the
+//! ring until there are [`BATCH`] of them, or until somebody [flushes](Transmitter::flush).
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, fence};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use crossbeam_queue::ArrayQueue;
+use napkin_policy::Ns;
+
+use super::Attachment;
+use super::ring::{Consumer, Descriptor, Producer};
+use super::socket::{Called, XdpSocket};
+use crate::counters::add;
+use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, Pool, QueueCounters, SendError, Transmitter};
+
+/// Frames after which a call is due, flushed or not: as many as the kernel sends in one.
+const BATCH: u32 = 32;
+
+/// Calls that are made in a row while each gets something done.
+const ROUNDS: u32 = 8;
+
+/// Frames that are left to whoever has the ring.
+const LEFT: usize = 256;
+
+/// What a queue and its senders share. The attachment ends with the last queue of the device.
+#[derive(Debug)]
+pub(super) struct Wire {
+    // The rings' memory keeps the socket open, so it goes with this too.
+    ring: Mutex<Ring>,
+    pub(super) socket: XdpSocket,
+    pool: Pool,
+    /// Buffers and lengths of frames whose senders found the ring taken.
+    left: ArrayQueue<(u32, u32)>,
+    /// Frames in the ring of which the kernel was not told.
+    untold: AtomicU32,
+    /// The interface was down, or had no room: the frames in the ring wait for the next call.
+    stuck: AtomicBool,
+    pub(super) counters: Arc<QueueCounters>,
+    _attachment: Arc<Attachment>,
+}
+
+/// The ring and the buffers of frames that go out.
+#[derive(Debug)]
+struct Ring {
+    transmit: Producer<Descriptor>,
+    complete: Consumer<u64>,
+    /// Buffers that nothing is in.
+    free: VecDeque<u32>,
+    /// Whether a buffer of the pool, by its number, is on its way out: no other number is believed.
+    out: Vec<bool>,
+    most: usize,
+}
+
+impl Wire {
+    pub(super) fn new(
+        socket: XdpSocket,
+        (transmit, complete): (Producer<Descriptor>, Consumer<u64>),
+        pool: &Pool,
+        buffers: usize,
+        attachment: Arc<Attachment>,
+    ) -> Wire {
+        let free: VecDeque<u32> = (0..buffers).map_while(|_| pool.lend()).collect();
+        let out = vec![false; pool.memory().1 / FRAME_CAPACITY];
+        let ring = Ring { transmit, complete, most: free.len(), free, out };
+        Wire {
+            ring: Mutex::new(ring),
+            socket,
+            pool: pool.clone(),
+            left: ArrayQueue::new(LEFT),
+            untold: AtomicU32::new(0),
+            stuck: AtomicBool::new(false),
+            counters: Arc::default(),
+            _attachment: attachment,
+        }
+    }
+
+    fn try_ring(&self) -> Option<MutexGuard<'_, Ring>> {
+        match self.ring.try_lock() {
+            Ok(ring) => Some(ring),
+            // Whoever panicked left indices and lists that are each whole.
+            Err(TryLockError::Poisoned(ring)) => Some(ring.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Does something with the ring if nobody else has it, and sees to what others left meanwhile.
+    /// `None` if somebody has it: he will see to it.
+    fn with_ring<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> Option<T> {
+        let mut ring = self.try_ring()?;
+        self.take_left(&mut ring);
+        let result = act(&mut ring);
+        drop(ring);
+        self.see_to_left();
+        Some(result)
+    }
+
+    /// Sees to frames that were left while somebody had the ring. Whoever leaves one does so before he
+    /// looks whether the ring is taken; whoever lets go looks afterwards.
+    fn see_to_left(&self) {
+        loop {
+            fence(SeqCst);
+            if self.left.is_empty() {
+                return;
+            }
+            let Some(mut ring) = self.try_ring() else { return };
+            self.take_left(&mut ring);
+            self.tell(&mut ring);
+        }
+    }
+
+    /// Puts what others left into the ring. What it has no room for is dropped.
+    fn take_left(&self, ring: &mut Ring) {
+        for _ in 0..LEFT {
+            let Some((buffer, length)) = self.left.pop() else { return };
+            if ring.transmit.room(1) == 0 {
+                self.pool.put_back(buffer);
+                add(&self.counters.tx_dropped, 1);
+                continue;
+            }
+            ring.put(buffer, length);
+            self.untold.fetch_add(1, Relaxed);
+            self.count(length as usize);
+        }
+    }
+
+    fn count(&self, bytes: usize) {
+        self.counters.tx_packets.fetch_add(1, Relaxed);
+        self.counters.tx_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Has the kernel send what is in the ring.
+    fn tell(&self, ring: &mut Ring) {
+        if self.untold.load(Relaxed) == 0 {
+            return;
+        }
+        ring.transmit.publish();
+        // In copy mode the kernel always asks for it, in zero-copy only while it sleeps.
+        let mut waiting = ring.transmit.waiting();
+        let mut stuck = false;
+        if ring.transmit.needs_wakeup() {
+            for _ in 0..ROUNDS.max(waiting / BATCH + 1) {
+                match self.socket.send() {
+                    Called::Done | Called::Again => {}
+                    // Whoever sends once it is up again takes them along.
+                    Called::Down => {
+                        stuck = false;
+                        break;
+                    }
+                    Called::Gone => {
+                        self.counters.depart();
+                        break;
+                    }
+                }
+                let before = std::mem::replace(&mut waiting, ring.transmit.waiting());
+                stuck = waiting > 0;
+                if waiting == 0 || waiting == before || !ring.transmit.needs_wakeup() {
+                    break;
+                }
+            }
+        }
+        self.untold.store(0, Relaxed);
+        self.stuck.store(stuck, Relaxed);
+        self.reap(ring);
+    }
+
+    fn reap(&self, ring: &mut Ring) -> u32 {
+        let done = ring.complete.ready(1);
+        for _ in 0..done {
+            let address = ring.complete.pop();
+            let buffer = (address / FRAME_CAPACITY as u64) as usize;
+            // A buffer that is not on its way out cannot have arrived.
+            let Some(out) = ring.out.get_mut(buffer).filter(|out| **out) else { continue };
+            *out = false;
+            if ring.free.len() < ring.most {
+                ring.free.push_back(buffer as u32);
+            } else {
+                self.pool.put_back(buffer as u32);
+            }
+        }
+        if done > 0 {
+            ring.complete.release();
+            add(&self.counters.tx_completions, done.into());
+        }
+        done
+    }
+
+    /// Reaps what was sent, and calls for what was not; for the owner of the queue. How many were
+    /// reaped.
+    pub(super) fn poll(&self) -> u32 {
+        self.with_ring(|ring| {
+            if self.stuck.load(Relaxed) {
+                self.untold.fetch_add(1, Relaxed);
+            }
+            self.tell(ring);
+            self.reap(ring)
+        })
+        .unwrap_or(0)
+    }
+
+    /// Whether frames wait for another call.
+    pub(super) fn stuck(&self) -> bool {
+        self.stuck.load(Relaxed) && !self.counters.gone()
+    }
+
+    fn write(&self, frame: &[u8], now_or_later: When) -> Result<(), SendError> {
+        if frame.len() > FRAME_CAPACITY {
+            return Err(SendError::TooLong);
+        }
+        if frame.len() < ETHERNET_HEADER {
+            return Err(SendError::TooShort);
+        }
+        if self.counters.gone() {
+            return Err(SendError::Down);
+        }
+        let written = self.with_ring(|ring| {
+            let buffer = self.buffer(ring).ok_or(SendError::RingFull)?;
+            self.copy(buffer, frame);
+            ring.put(buffer, frame.len() as u32);
+            self.count(frame.len());
+            let untold = self.untold.fetch_add(1, Relaxed) + 1;
+            if now_or_later == When::Now || untold >= BATCH {
+                self.tell(ring);
+            }
+            Ok(())
+        });
+        written.unwrap_or_else(|| self.leave(frame))
+    }
+
+    /// A buffer for a frame, if the ring has room for it.
+    fn buffer(&self, ring: &mut Ring) -> Option<u32> {
+        if ring.free.is_empty() || ring.transmit.room(1) == 0 {
+            self.untold.fetch_add(1, Relaxed);
+            self.tell(ring);
+        }
+        if ring.transmit.room(1) == 0 {
+            return None;
+        }
+        ring.free.pop_front()
+    }
+
+    fn copy(&self, buffer: u32, frame: &[u8]) {
+        // SAFETY: the buffer was taken off a list a moment ago, and is in no ring.
+        unsafe { self.pool.write(buffer, frame) }
+    }
+
+    /// Leaves a frame to whoever has the ring.
+    fn leave(&self, frame: &[u8]) -> Result<(), SendError> {
+        let buffer = self.pool.lend().ok_or(SendError::RingFull)?;
+        self.copy(buffer, frame);
+        if let Err((buffer, _)) = self.left.push((buffer, frame.len() as u32)) {
+            self.pool.put_back(buffer);
+            return Err(SendError::RingFull);
+        }
+        self.see_to_left();
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    Now,
+    Later,
+}
+
+impl Ring {
+    /// Puts a buffer's frame into the ring, which has room.
+    fn put(&mut self, buffer: u32, length: u32) {
+        if let Some(out) = self.out.get_mut(buffer as usize) {
+            *out = true;
+        }
+        let address = u64::from(buffer) * FRAME_CAPACITY as u64;
+        self.transmit.push(Descriptor { address, length, options: 0 });
+    }
+}
+
+impl Transmitter for Wire {
+    fn send(&self, frame: &[u8], _now: Ns) -> Result<(), SendError> {
+        self.write(frame, When::Now).inspect_err(|_| add(&self.counters.tx_dropped, 1))
+    }
+
+    fn send_all(&self, frames: &[Frame], now: Ns) -> usize {
+        let sent = frames.iter().take_while(|frame| self.post(frame, now).is_ok()).count();
+        self.flush();
+        sent
+    }
+
+    fn post(&self, frame: &[u8], _now: Ns) -> Result<(), SendError> {
+        self.write(frame, When::Later).inspect_err(|_| add(&self.counters.tx_dropped, 1))
+    }
+
+    fn flush(&self) {
+        if self.untold.load(Relaxed) > 0 {
+            self.with_ring(|ring| self.tell(ring));
+        }
+    }
+}
