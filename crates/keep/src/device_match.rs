@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use napkin_kernel::netlink::LinkRecord;
+use napkin_kernel::netlink::{LinkRecord, NetlinkError, Route};
+use napkin_kernel::sysfs::Sysfs;
 
 /// By what devices are found; at least one is given.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -86,6 +87,28 @@ fn is_like(name: &str, pattern: &str) -> bool {
         }
     }
     pattern[of..].iter().all(|c| *c == '*')
+}
+
+/// The devices of this network namespace that are meant, with the places in `matches` of those that mean
+/// each.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub(crate) fn matched<'a>(
+    matches: impl IntoIterator<Item = &'a Match>,
+) -> Result<Vec<(LinkRecord, Vec<usize>)>, NetlinkError> {
+    let matches: Vec<&Match> = matches.into_iter().collect();
+    let links = Route::open()?.links()?;
+    let by_driver = matches.iter().any(|it| it.driver.is_some());
+    let sysfs = if by_driver { Sysfs::open(&links).ok() } else { None };
+    let of = |link: LinkRecord| {
+        let driver = sysfs.as_ref().and_then(|sysfs| sysfs.driver(&link.name));
+        let driver = driver.or_else(|| link.kind.clone());
+        let fits = |(at, it): (usize, &&Match)| it.fits(&link, driver.as_deref()).then_some(at);
+        let meant: Vec<usize> = matches.iter().enumerate().filter_map(fits).collect();
+        (link, meant)
+    };
+    Ok(links.into_iter().map(of).filter(|(_, meant)| !meant.is_empty()).collect())
 }
 
 #[cfg(test)]

@@ -21,12 +21,12 @@ use napkin_os::signals::Signals;
 use thiserror::Error;
 
 use crate::assign::{Assignment, assign};
+use crate::device_match::matched;
 use crate::directory::{Directory, DirectoryError, Found};
 use crate::guards::Guards;
 use crate::parse::BadFile;
 use crate::programs::Programs;
 use crate::sd_notify::SdNotify;
-use crate::survey::matched;
 use crate::watch::{Follow, Watch, WatchError, wait};
 use crate::wish::Wish;
 
@@ -349,7 +349,7 @@ impl Keeper {
         let mut corrected: Option<String> = None;
         let mut meant_devices = BTreeSet::new();
         let mut meant_wishes = BTreeSet::new();
-        match matched(&self.found.wishes) {
+        match matched(self.found.wishes.iter().map(|wish| &wish.device)) {
             Ok(devices) => {
                 for (link, meant) in devices {
                     meant_devices.insert(link.ifindex);

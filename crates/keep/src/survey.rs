@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use napkin_kernel::netlink::{LinkRecord, NetlinkError, Route};
-use napkin_kernel::sysfs::Sysfs;
 use napkin_linux::apply::{Backend, BackendError, Linux, Target, changes};
 use napkin_linux::doctor;
 use napkin_linux::place::Change;
 use serde::Serialize;
 
 use crate::assign::assign;
+use crate::device_match::matched;
 use crate::directory::{Directory, Found};
 use crate::parse::BadFile;
 use crate::wish::Wish;
@@ -193,26 +192,10 @@ impl Survey {
 /// How long until a wish is looked at again.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// The devices of this network namespace with the wishes that mean each, by their places in `wishes`.
-pub(crate) fn matched(wishes: &[Wish]) -> Result<Vec<(LinkRecord, Vec<usize>)>, NetlinkError> {
-    let links = Route::open()?.links()?;
-    let by_driver = wishes.iter().any(|wish| wish.device.driver.is_some());
-    let sysfs = if by_driver { Sysfs::open(&links).ok() } else { None };
-    let of = |link: LinkRecord| {
-        let driver = sysfs.as_ref().and_then(|sysfs| sysfs.driver(&link.name));
-        let driver = driver.or_else(|| link.kind.clone());
-        let fits =
-            |(at, wish): (usize, &Wish)| wish.device.fits(&link, driver.as_deref()).then_some(at);
-        let meant: Vec<usize> = wishes.iter().enumerate().filter_map(fits).collect();
-        (link, meant)
-    };
-    Ok(links.into_iter().map(of).filter(|(_, meant)| !meant.is_empty()).collect())
-}
-
 fn standings(all: &[Wish]) -> Result<Vec<Standing>, BackendError> {
     let mut standings: Vec<Standing> =
         all.iter().map(|wish| Standing { wish: wish.clone(), devices: vec![] }).collect();
-    let devices = matched(all)?;
+    let devices = matched(all.iter().map(|wish| &wish.device))?;
     // The kernel is not asked for anything where nothing is wished of it.
     if devices.is_empty() {
         return Ok(standings);

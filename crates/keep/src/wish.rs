@@ -10,8 +10,7 @@ use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
 use toml_edit::Value;
 
-use crate::device_match::Match;
-use crate::survey::matched;
+use crate::device_match::{Match, matched};
 use crate::unit::Unit;
 
 /// The longest name of a wish, which is its file's name without `.toml`.
@@ -91,7 +90,7 @@ impl Wish {
     pub fn risks(&self) -> Result<Vec<(String, Lifeline)>, NetlinkError> {
         let mut risks = Vec::new();
         if can_delay(&self.policy) {
-            for (link, _) in matched(std::slice::from_ref(self))? {
+            for (link, _) in matched([&self.device])? {
                 let found = lifelines(&link.name)?.into_iter();
                 risks.extend(found.map(|lifeline| (link.name.clone(), lifeline)));
             }

@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};
 use crate::guard::{self, Guard, Guards};
-use crate::{lifeline, policies, restore, table, units};
+use crate::policies::{self, policy};
+use crate::table::changed;
+use crate::{lifeline, restore, units};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -303,17 +305,4 @@ fn print_plan(
         (false, Some(_)) => String::new(),
     });
     print(&text)
-}
-
-/// Changes as a table.
-pub(crate) fn changed(ifname: &str, changes: &[Change]) -> String {
-    let rows = kernel::fold(changes)
-        .into_iter()
-        .map(|it| vec![ifname.to_owned(), it.subject, it.what.to_owned(), it.from, it.to]);
-    table::columns(&["dev", "instance", "setting", "from", "to"], rows.collect())
-}
-
-/// Reads a policy; its errors suggest the nearest name.
-pub(crate) fn policy(text: &str) -> Result<Policy, napkin_policy::PolicyError> {
-    text.parse()
 }

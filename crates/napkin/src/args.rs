@@ -11,6 +11,7 @@ use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
 use napkin_serve::{DeviceSpec, Faults, Network};
 
+use crate::policies::policy;
 use crate::settings::Settings;
 use crate::units;
 
@@ -46,7 +47,7 @@ pub(crate) enum Command {
     /// Measure workloads under delivery policies, side by side.
     Bench(crate::bench::Bench),
     /// Explain the delivery policies: what each does, what it costs, whose proposal it is.
-    Policies(Policies),
+    Policies(crate::policies::Policies),
     /// Serve echo, sink, memcached or a remote disk (NBD) on devices until interrupted, under a delivery policy;
     /// or on the operating system's sockets.
     Serve(Serve),
@@ -102,21 +103,6 @@ pub(crate) enum Command {
     Completions(crate::manual::Completions),
     /// Write the manual, a page for each command.
     Man(crate::manual::Manual),
-}
-
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  napkin policies                      all of them, one line each
-  napkin policies suspend20            one, with what it costs and its values
-  napkin policies hold250              a member of a family
-  napkin policies defer20,hold=50us    one that is spelled out, with what will not do what it says")]
-pub(crate) struct Policies {
-    /// A policy: a preset, a member of a family, or one spelled out.
-    pub(crate) name: Option<String>,
-    /// Print JSON instead of tables.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -352,11 +338,6 @@ pub(crate) struct QstatsGet {
     pub(crate) scope: Option<String>,
     #[command(flatten)]
     pub(crate) target: Target,
-}
-
-/// Reads a policy; its errors suggest the nearest name.
-fn policy(text: &str) -> Result<Policy, napkin_policy::PolicyError> {
-    text.parse()
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use napkin_os::sched::CpuList;
 use napkin_os::signals::Signals;
 use napkin_policy::Policy;
 
-use crate::apply::policy;
 use crate::failure::{Failure, say};
 use crate::guard::{self, Guard};
+use crate::policies::policy;
 use crate::{policies, units};
 
 #[derive(Debug, clap::Args)]

@@ -5,10 +5,11 @@ use napkin_linux::journal::Store;
 use napkin_policy::Policy;
 use serde_json::json;
 
-use crate::apply::{changed, policy};
 use crate::failure::{Failure, print, print_json};
+use crate::policies::policy;
 use crate::restore::note_unread;
 use crate::table;
+use crate::table::changed;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

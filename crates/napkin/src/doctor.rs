@@ -7,8 +7,8 @@ use napkin_linux::doctor::{CHECKS, Finding, Report, Request, Status, examine, ga
 use napkin_policy::Policy;
 use serde_json::json;
 
-use crate::apply::policy;
 use crate::failure::{Failure, print, print_json};
+use crate::policies::policy;
 use crate::{table, units};
 
 #[derive(Debug, clap::Args)]

@@ -10,8 +10,8 @@ use napkin_os::signals::Signals;
 use napkin_policy::Policy;
 use serde_json::json;
 
-use crate::apply::policy;
 use crate::failure::{Failure, print, print_json, say};
+use crate::policies::policy;
 use crate::{guard, policies, table, units};
 
 /// How long a wish that was just written may take to be in force before that is said.

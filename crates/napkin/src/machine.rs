@@ -1,8 +1,5 @@
 //! `napkin bench --world machine`: a modelled host, and options that every modelled run has.
 
-use std::num::NonZeroUsize;
-use std::path::PathBuf;
-
 use napkin_machine::profile::Profile;
 use napkin_measure::report::{Progress, Report, file};
 use napkin_workload::machine::perfetto;
@@ -10,90 +7,15 @@ use napkin_workload::machine::{Plan, PlanError, Scenario};
 use napkin_workload::{Interrupt, WORKLOADS, Workload, World};
 
 use crate::attempt::Attempt;
-use crate::bench::{Common, Setup};
+use crate::common::{Common, Setup};
 use crate::failure::{Failure, say};
 use crate::outputs::Outputs;
-use crate::units;
 
 /// Virtual nanoseconds before the window, unless another time is given.
 const WARM_UP: u64 = 200_000_000;
 
 /// Virtual nanoseconds of the window, unless another time is given.
 const WINDOW: u64 = 500_000_000;
-
-/// What is modelled.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Modelled host")]
-pub(crate) struct Modelled {
-    /// The host: a profile's name (napkin profile list) or a TOML file. [default: the testbed that the
-    /// workload was published with]
-    #[arg(long, value_name = "NAME|FILE", global = true)]
-    profile: Option<String>,
-    /// Receive queues of the modelled host. On the engine, of tcp-rr, ssd and memcached: queues of the
-    /// server, each with a thread of the program. [default: the profile's; on the engine 1]
-    #[arg(long, value_name = "N", global = true)]
-    pub(crate) queues: Option<u16>,
-    /// Change a constant of the profile, as in cost.poll=400ns; may be given several times.
-    #[arg(long, value_name = "KEY=VALUE", global = true)]
-    set: Vec<String>,
-    /// Loads, with commas. memcached: requests a second, as in 200k, or max; udp-sink: packets a second;
-    /// flood-ping: flood, or requests a second; xsk-rr: RATE or RATE:DELAY, as in 60000:2us; tcp-rr:
-    /// bytes, as in 5K; ssd: BYTES:RATE, as in 4K:50000. [default: published ones] On the engine,
-    /// too: tcp-rr, ssd and memcached, as here. In linux, too: memcached: as here; udp-sink: packets a
-    /// second, or max; flood-ping: flood.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', global = true)]
-    load: Vec<String>,
-    /// In the place of repetitions, draw all fitted and assumed constants of the profile N times within
-    /// their ranges: says which orders of two policies are left.
-    #[arg(long, value_name = "N", conflicts_with = "repetitions", global = true)]
-    uncertainty: Option<u64>,
-    /// Virtual time before the window. [default: 200ms]
-    #[arg(long, value_name = "TIME", value_parser = units::nanoseconds, global = true)]
-    warm_up: Option<u64>,
-    /// Runs at a time. [default: as many as there are CPUs]
-    #[arg(long, value_name = "N", global = true)]
-    jobs: Option<NonZeroUsize>,
-    /// Write a timeline of the first part of each row's window, for ui.perfetto.dev; - is standard
-    /// output.
-    #[arg(long, value_name = "FILE", global = true)]
-    trace: Option<PathBuf>,
-    /// How much of the window the timeline shows. [default: 20ms]
-    #[arg(
-        long,
-        value_name = "TIME",
-        value_parser = units::nanoseconds,
-        requires = "trace",
-        global = true
-    )]
-    trace_window: Option<u64>,
-}
-
-impl Modelled {
-    /// The first option that was given.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        let queues = || self.queues.is_some().then_some("queues");
-        let load = || (!self.load.is_empty()).then_some("load");
-        self.given_beside_load().or_else(queues).or_else(load)
-    }
-
-    /// The loads that were given.
-    pub(crate) fn loads(&self) -> &[String] {
-        &self.load
-    }
-
-    /// The first option that was given, loads and queues aside, which other worlds take, too.
-    pub(crate) fn given_beside_load(&self) -> Option<&'static str> {
-        let options = [
-            ("profile", self.profile.is_some()),
-            ("uncertainty", self.uncertainty.is_some()),
-            ("set", !self.set.is_empty()),
-            ("warm-up", self.warm_up.is_some()),
-            ("jobs", self.jobs.is_some()),
-            ("trace", self.trace.is_some()),
-        ];
-        options.into_iter().find_map(|(name, given)| given.then_some(name))
-    }
-}
 
 /// A profile with changes to it, and where it was read.
 pub(crate) fn host(

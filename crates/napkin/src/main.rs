@@ -8,6 +8,7 @@ mod args;
 mod attach;
 mod attempt;
 mod bench;
+mod common;
 mod compare;
 mod control;
 mod diff;
@@ -21,6 +22,7 @@ mod launch;
 mod lifeline;
 mod machine;
 mod manual;
+mod modelled;
 mod outputs;
 mod place;
 mod policies;
@@ -77,8 +79,8 @@ fn main() -> ExitCode {
         Command::Place(args) => place::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Export(args) => export::run(&args),
-        Command::Completions(args) => manual::completions(&args),
-        Command::Man(args) => manual::man(&args),
+        Command::Completions(args) => manual::completions(&args, Args::command()),
+        Command::Man(args) => manual::man(&args, Args::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

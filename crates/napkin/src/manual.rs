@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::args::Args;
 use crate::failure::{Failure, print};
 
 #[derive(Debug, clap::Args)]
@@ -21,10 +20,10 @@ pub(crate) struct Completions {
     shell: Shell,
 }
 
-/// Prints a shell's script.
-pub(crate) fn completions(args: &Completions) -> Result<(), Failure> {
+/// Prints a shell's script for a command.
+pub(crate) fn completions(args: &Completions, mut command: Command) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Args::command(), "napkin", &mut script);
+    clap_complete::generate(args.shell, &mut command, "napkin", &mut script);
     print(&String::from_utf8_lossy(&script))
 }
 
@@ -39,10 +38,10 @@ pub(crate) struct Manual {
     directory: PathBuf,
 }
 
-/// Writes a page for each command.
-pub(crate) fn man(args: &Manual) -> Result<(), Failure> {
+/// Writes a page for a command, and for each below it.
+pub(crate) fn man(args: &Manual, command: Command) -> Result<(), Failure> {
     let directory = &args.directory;
-    let mut command = Args::command().disable_help_subcommand(true);
+    let mut command = command.disable_help_subcommand(true);
     command.build();
     fs::create_dir_all(directory).and_then(|()| write_pages(&command, directory)).map_err(|error| {
         Failure::Failed(format!("cannot write to {}: {error}", directory.display()))

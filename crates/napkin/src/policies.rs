@@ -3,10 +3,25 @@
 use napkin_policy::{FAMILIES, Family, KEYS, Key, NamedPolicy, PRESETS, Policy, Preset};
 use serde_json::{Value, json};
 
-use crate::args::Policies;
 use crate::failure::{Failure, print, print_json, say};
 use crate::table;
 
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  napkin policies                      all of them, one line each
+  napkin policies suspend20            one, with what it costs and its values
+  napkin policies hold250              a member of a family
+  napkin policies defer20,hold=50us    one that is spelled out, with what will not do what it says")]
+pub(crate) struct Policies {
+    /// A policy: a preset, a member of a family, or one spelled out.
+    name: Option<String>,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints what was asked for.
 pub(crate) fn run(args: &Policies) -> Result<(), Failure> {
     match &args.name {
         Some(name) => one(name, args.json),
@@ -31,6 +46,11 @@ pub(crate) fn warn_named(policies: &[NamedPolicy]) {
             say(&format!("warning: {name}: {warning}"));
         }
     }
+}
+
+/// Reads a policy; its errors suggest the nearest name.
+pub(crate) fn policy(text: &str) -> Result<Policy, napkin_policy::PolicyError> {
+    text.parse()
 }
 
 fn all(json: bool) -> Result<(), Failure> {

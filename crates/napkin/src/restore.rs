@@ -6,8 +6,8 @@ use napkin_linux::apply::{
 use napkin_linux::journal::{Store, Subject};
 use serde_json::json;
 
-use crate::apply::changed;
 use crate::failure::{Failure, print, print_json, say};
+use crate::table::changed;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -4,6 +4,8 @@
 //! crate's.
 
 use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
+use napkin_linux::apply::fold;
+use napkin_linux::place::Change;
 use napkin_policy::text::escaped;
 
 /// Characters in a line of text that is wrapped.
@@ -41,4 +43,12 @@ fn finish(table: &mut Table) -> String {
         column.set_padding((0, if place == last { 0 } else { 2 }));
     }
     table.trim_fmt() + "\n"
+}
+
+/// Changes as a table.
+pub(crate) fn changed(ifname: &str, changes: &[Change]) -> String {
+    let rows = fold(changes)
+        .into_iter()
+        .map(|it| vec![ifname.to_owned(), it.subject, it.what.to_owned(), it.from, it.to]);
+    columns(&["dev", "instance", "setting", "from", "to"], rows.collect())
 }

@@ -1,8 +1,10 @@
-//! Times and sizes on the command line, in the types that options have.
+//! Times, sizes and worlds on the command line, in the types that options have.
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use napkin_policy::{Time, TimeError};
+use napkin_workload::World;
 use napkin_workload::machine::plan::LONGEST;
 
 /// A time in nanoseconds.
@@ -36,6 +38,16 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = number.parse().map_err(|_| form())?;
     number.checked_mul(1 << shift).ok_or_else(|| "more than 16 EiB are no size".to_owned())
+}
+
+/// Reads a world's name.
+pub(crate) fn world() -> impl TypedValueParser<Value = World> {
+    let name = |(world, what): &(World, &'static str)| PossibleValue::new(world.name()).help(*what);
+    let read = |text: String| {
+        let named = World::ALL.into_iter().find(|(world, _)| world.name() == text);
+        named.map(|(world, _)| world).ok_or("a world that is listed is one")
+    };
+    PossibleValuesParser::new(World::ALL.iter().map(name)).try_map(read)
 }
 
 #[cfg(test)]

@@ -2,26 +2,16 @@
 //!
 //! An option of another world is refused rather than ignored. What a world is, is in the crates.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use napkin_workload::{Setting, World};
 
-use crate::bench::Bench;
+use crate::common::Common;
 use crate::failure::Failure;
-
-/// Reads a world's name.
-pub(crate) fn parser() -> impl TypedValueParser<Value = World> {
-    let name = |(world, what): &(World, &'static str)| PossibleValue::new(world.name()).help(*what);
-    let read = |text: String| {
-        let named = World::ALL.into_iter().find(|(world, _)| world.name() == text);
-        named.map(|(world, _)| world).ok_or("a world that is listed is one")
-    };
-    PossibleValuesParser::new(World::ALL.iter().map(name)).try_map(read)
-}
+use crate::workload::Chosen;
 
 /// The worlds that a call means; options that none of them has are refused.
-pub(crate) fn worlds(args: &Bench) -> Result<Vec<World>, Failure> {
-    let has = args.workload.as_ref().map_or(&[World::Engine][..], |it| it.workload.worlds());
-    let worlds = match &args.common.world[..] {
+pub(crate) fn worlds(chosen: Option<&Chosen>, common: &Common) -> Result<Vec<World>, Failure> {
+    let has = chosen.map_or(&[World::Engine][..], |it| it.workload.worlds());
+    let worlds = match &common.world[..] {
         [] => vec![has[0]],
         given => given.to_vec(),
     };
@@ -32,7 +22,7 @@ pub(crate) fn worlds(args: &Bench) -> Result<Vec<World>, Failure> {
         if has.contains(world) {
             continue;
         }
-        let Some(chosen) = &args.workload else {
+        let Some(chosen) = chosen else {
             let text = format!("name a workload: napkin bench flood-ping --world {world}");
             return Err(Failure::Usage(text));
         };
@@ -45,20 +35,20 @@ pub(crate) fn worlds(args: &Bench) -> Result<Vec<World>, Failure> {
         );
         return Err(Failure::Usage(text));
     }
-    if worlds.len() > 1 && args.common.resume.is_some() {
+    if worlds.len() > 1 && common.resume.is_some() {
         let text = "--resume goes on in one world: give --world the one that was interrupted";
         return Err(Failure::Usage(text.to_owned()));
     }
-    foreign(args, &worlds)?;
+    foreign(chosen, common, &worlds)?;
     Ok(worlds)
 }
 
 /// Refuses an option that none of the worlds has.
-fn foreign(args: &Bench, worlds: &[World]) -> Result<(), Failure> {
-    let modelled = &args.common.modelled;
-    let option = match args.workload {
+fn foreign(chosen: Option<&Chosen>, common: &Common, worlds: &[World]) -> Result<(), Failure> {
+    let modelled = &common.modelled;
+    let option = match chosen {
         _ if worlds.contains(&World::Machine) => None,
-        Some(ref chosen) => modelled.given_beside_load().or_else(|| {
+        Some(chosen) => modelled.given_beside_load().or_else(|| {
             let have = worlds.contains(&World::Engine) && chosen.workload.queues();
             (modelled.queues.is_some() && !have).then_some("queues")
         }),
@@ -70,7 +60,7 @@ fn foreign(args: &Bench, worlds: &[World]) -> Result<(), Failure> {
             "--{option} is for a modelled host: add --world machine"
         )));
     }
-    let explicit = args.workload.iter().flat_map(|it| &it.explicit);
+    let explicit = chosen.iter().flat_map(|it| &it.explicit);
     let none_has = |it: &&&Setting| !it.worlds.iter().any(|world| worlds.contains(world));
     let Some(setting) = { explicit }.find(none_has) else { return Ok(()) };
     let (engine, name) = (setting.worlds == [World::Engine], setting.name);

@@ -7,8 +7,8 @@
 use alloc::string::String;
 use core::fmt;
 
-use super::key::Takes;
-use super::{FAMILY_MICROSECONDS, MAX_TIMEOUT};
+use super::FAMILY_MICROSECONDS;
+use super::takes::{MAX_TIMEOUT, Takes};
 use crate::{Time, TimeError};
 
 /// Why a text is not a policy, or a value not a valid one.

@@ -11,63 +11,8 @@ use core::fmt;
 use Field::{Budget, Choice, Count, Switch};
 
 use super::{NetSoftirq, Policy, PolicyError, SocketPoller, Threaded};
-use crate::{MICROSECOND, Ns, Time};
-
-/// Largest count the kernel takes for `defer-hard-irqs` and the busy-poll times: `i32::MAX`.
-pub const MAX_COUNT: u32 = i32::MAX as u32;
-
-/// Longest timeout a policy may hold: 10 s. The kernel takes more; nothing that delivers packets
-/// has a use for it, and with this bound no sum of a time and a timeout can overflow.
-pub const MAX_TIMEOUT: Ns = 10_000_000 * MICROSECOND;
-
-/// What a key's value is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
-    /// One of these words.
-    Choice(&'static [&'static str]),
-    /// A plain number up to `max`.
-    Count {
-        /// The largest that is accepted.
-        max: u32,
-    },
-    /// A [`Time`] up to [`MAX_TIMEOUT`].
-    Time,
-}
-
-impl Takes {
-    /// Whether it is `off` or `on`.
-    pub fn is_switch(self) -> bool {
-        matches!(self, Takes::Choice(["off", "on"]))
-    }
-
-    /// The largest value, in the form in which the table carries it.
-    pub fn max(self) -> u64 {
-        match self {
-            Takes::Choice(words) => (words.len() as u64).saturating_sub(1),
-            Takes::Count { max } => u64::from(max),
-            Takes::Time => MAX_TIMEOUT,
-        }
-    }
-}
-
-impl fmt::Display for Takes {
-    /// As a help text shows it: `off|on`, `0..=65535`, `TIME`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Takes::Choice(words) => {
-                for (place, word) in words.iter().enumerate() {
-                    if place != 0 {
-                        f.write_str("|")?;
-                    }
-                    f.write_str(word)?;
-                }
-                Ok(())
-            }
-            Takes::Count { max } => write!(f, "0..={max}"),
-            Takes::Time => f.write_str("TIME"),
-        }
-    }
-}
+use crate::takes::{MAX_COUNT, Takes};
+use crate::{Ns, Time};
 
 /// One key of the spelled-out form.
 #[derive(Debug, Clone, Copy)]

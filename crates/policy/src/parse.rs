@@ -7,8 +7,9 @@
 
 use core::str::FromStr;
 
-use super::key::{Key, Takes};
+use super::key::Key;
 use super::nearest::nearest;
+use super::takes::Takes;
 use super::{FAMILIES, Family, KEYS, PRESETS, Policy, PolicyError, Preset};
 use crate::text::quoted;
 use crate::{Time, TimeError};

@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Unit};
-use super::text::{Grid, TextColumn};
+use super::grid::{FITTED, Grid, TextColumn};
 
 /// What came out of trying.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,7 +156,7 @@ impl Causes {
     /// The rows that are off, a line each.
     pub fn lines(&self) -> Vec<String> {
         let line = |it: &Missed| {
-            let mark = if it.fitted { super::text::FITTED.to_string() } else { String::new() };
+            let mark = if it.fitted { FITTED.to_string() } else { String::new() };
             let off = it.off.join("; ");
             format!("{mark}{}, {}: {off}: {}", it.row, it.load, it.words(self.draws))
         };

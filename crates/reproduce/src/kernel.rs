@@ -11,13 +11,13 @@ use napkin_workload::oracle::{self, Arrivals, Scenario};
 
 use self::change::{CHANGES, Change};
 pub use self::counts::Counted;
-use self::counts::{counts_empty, judged, published};
+use self::counts::{WITHIN, counts_empty, judged, published};
 use super::causes::Causes;
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{About, Experiment, Options, ReproduceError, Run, Task};
 use super::oracle::{Event, OracleRow, Threaded, scenarios, scenarios_of};
 use super::plot::{self, Figure, Group};
-use super::verdict::{self, Tolerance, Verdict};
+use super::verdict::{self, Verdict};
 
 pub mod change;
 mod counts;
@@ -30,9 +30,6 @@ pub const PROFILE: &str = "emulator-7.2";
 /// ended, and all rows were looked at while mechanisms were chosen.
 pub const FITTED: [&str; 10] =
     ["A006", "A008", "A013", "A022", "B074", "B076", "B077", "C092", "E117", "F148"];
-
-/// How far a count may be off: as a fraction, or in events.
-const WITHIN: Tolerance = Tolerance::RelativeOr(0.05, 3.0);
 
 /// The share of the rows that must be within it.
 const NEEDED: f64 = 0.9;

@@ -19,6 +19,7 @@ pub mod cell;
 pub mod experiment;
 #[cfg(test)]
 mod fake;
+mod grid;
 pub mod hold;
 pub mod json;
 pub mod kernel;

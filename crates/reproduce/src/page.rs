@@ -3,8 +3,9 @@
 //! It says what is shown and how it was taken, since it will be read apart from the program.
 
 use super::cell::number;
+use super::grid::{FITTED, Grid, TextColumn};
 use super::json::{Document, Reproduction};
-use super::text::{self, EXEMPT, FITTED, Grid, TextColumn};
+use super::text::{self, EXEMPT};
 use napkin_measure::report::Provenance;
 use napkin_measure::report::page::{self, escape};
 use napkin_measure::report::proposal::Proposal;

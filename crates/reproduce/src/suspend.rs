@@ -6,6 +6,7 @@
 //! of epoll, time for each request by context) is in the runs' JSON.
 
 mod regime;
+mod row;
 
 use napkin_machine::profile::Profile;
 use napkin_policy::Policy;
@@ -14,6 +15,7 @@ use napkin_workload::memcached::machine::{self as memcached, Rate};
 use serde_json::Value;
 
 use self::regime::{Regime, by_construction, by_timer};
+use self::row::{ACHIEVED, CPU, MEAN, P95, P99, rate};
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{About, Experiment, Options, ReproduceError, Run, Task};
 use super::null::{self, NullModel};
@@ -58,13 +60,6 @@ const QUICK_S: f64 = 0.2;
 
 /// What a run of a fit lasts.
 const FIT_S: f64 = 0.2;
-
-/// What the figures are called.
-const ACHIEVED: &str = "achieved";
-const MEAN: &str = "mean";
-const P95: &str = "p95";
-const P99: &str = "p99";
-const CPU: &str = "CPU";
 
 /// A figure: its name, its unit, the published one, the one of a run, and what its name promises.
 type Quantity = (
@@ -209,13 +204,6 @@ pub fn fit_error(profile: &Profile) -> f64 {
 fn is_fitted(row: &IrqSuspendRow) -> bool {
     let rate = rate(row.target_qps).unwrap_or(0.0);
     FITTED.contains(&(row.config.as_str(), rate))
-}
-
-fn rate(target: TargetQps) -> Option<f64> {
-    match target {
-        TargetQps::PerS(rate) => Some(rate),
-        TargetQps::Max => None,
-    }
 }
 
 fn load(target: TargetQps) -> String {

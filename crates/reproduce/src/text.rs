@@ -4,47 +4,19 @@
 //! the error, and, where the publication's estimator is something else than its name says, the true one.
 //! Nothing is computed here that is not in the cells.
 
-use comfy_table::{
-    Cell as TableCell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle,
-};
-
 use super::cell::{self, Cell, Modelled};
+use super::grid::{FITTED, Grid, TextColumn, draw};
 use super::json::Reproduction;
-use napkin_measure::report::text::WIDTH;
 use napkin_measure::uncertainty::{Interval, Uncertainty};
 
 /// What stands where there is no figure.
 const ABSENT: &str = "-";
 
-/// Blanks between two columns.
-const GAP: usize = 2;
-
 /// Misses that are printed for each criterion; the JSON has them all.
 const MISSES: usize = 5;
 
-/// Marks a figure that the profile was fitted to.
-pub const FITTED: char = '*';
-
 /// Marks a figure that is shown and not judged.
 pub const EXEMPT: char = '~';
-
-/// A column of strings under its header.
-#[derive(Debug, Clone)]
-pub(super) struct TextColumn {
-    pub(super) header: String,
-    pub(super) values: Vec<String>,
-}
-
-/// The rows of one table, transposed into columns that are ready to be printed.
-#[derive(Debug)]
-pub(super) struct Grid {
-    /// The table's name; empty for an experiment with one.
-    pub(super) table: String,
-    /// The columns that name the row.
-    pub(super) leading: Vec<TextColumn>,
-    /// The columns of each quantity, which belong together.
-    pub(super) quantities: Vec<Vec<TextColumn>>,
-}
 
 /// The cells as grids, one for each table, rows and quantities in the order of the cells.
 pub(super) fn grids(cells: &[Cell]) -> Vec<Grid> {
@@ -237,55 +209,12 @@ pub fn summary(met: usize, all: usize) -> String {
     }
 }
 
-/// Draws a grid in parts of at most [`WIDTH`] characters, each led by the columns that name the row; the
-/// columns of one quantity are never parted.
-fn draw(grid: &Grid) -> String {
-    let width = |column: &TextColumn| {
-        let texts = column.values.iter().chain([&column.header]);
-        texts.map(|text| text.chars().count()).max().unwrap_or(0) + GAP
-    };
-    let of_all = |columns: &[TextColumn]| columns.iter().map(width).sum::<usize>();
-    let lead = of_all(&grid.leading);
-    let mut parts: Vec<Vec<&TextColumn>> = Vec::new();
-    let mut used = usize::MAX;
-    for quantity in &grid.quantities {
-        let needed = of_all(quantity);
-        if used.saturating_add(needed) > WIDTH + GAP {
-            parts.push(grid.leading.iter().collect());
-            used = lead;
-        }
-        used += needed;
-        if let Some(part) = parts.last_mut() {
-            part.extend(quantity);
-        }
-    }
-    parts.iter().map(|part| draw_part(part, grid.leading.len())).collect::<Vec<_>>().join("\n")
-}
-
-fn draw_part(columns: &[&TextColumn], leading: usize) -> String {
-    let mut table = Table::new();
-    // No junctions: with them, every column would be one wider than its padding.
-    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('-')));
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(columns.iter().map(|column| TableCell::new(&column.header)));
-    let rows = columns.first().map_or(0, |column| column.values.len());
-    for row in 0..rows {
-        table.add_row(columns.iter().filter_map(|column| column.values.get(row)));
-    }
-    for (i, drawn) in table.column_iter_mut().enumerate() {
-        let last = i + 1 == columns.len();
-        drawn.set_padding((0, if last { 0 } else { GAP as u16 }));
-        let names = i < leading;
-        drawn.set_cell_alignment(if names { CellAlignment::Left } else { CellAlignment::Right });
-    }
-    table.trim_fmt() + "\n"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cell::Unit;
     use crate::fake::Fake;
+    use napkin_measure::report::text::WIDTH;
 
     #[test]
     fn a_reproduction_reads_as_a_table_and_its_verdicts() {

@@ -13,8 +13,9 @@ use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::{Address, Addresses, FrameBuilder};
 
-use super::config::{DeviceKind, DeviceSpec, Network, ServeConfig};
+use super::config::{DeviceKind, DeviceSpec, ServeConfig};
 use super::error::ServeError;
+use super::network::Network;
 
 /// Frame buffers of each device: more than its ring and its socket hold together.
 const FRAMES: usize = 4_096;

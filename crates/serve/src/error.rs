@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use napkin_policy::Conflict;
 use thiserror::Error;
 
-use super::config::Network;
+use super::network::Network;
 
 /// Why it does not run.
 #[derive(Debug, Error)]

@@ -14,6 +14,7 @@ mod config;
 mod device;
 pub mod disk;
 mod error;
+mod network;
 mod server;
 mod sockets;
 mod status;
@@ -23,12 +24,11 @@ use std::time::{Duration, Instant};
 
 use napkin_os::signals::Signals;
 
-pub use config::{
-    Datagrams, DeviceKind, DeviceSpec, Export, Listen, Network, ServeConfig, Store, What,
-};
+pub use config::{Datagrams, DeviceKind, DeviceSpec, Export, Listen, ServeConfig, Store, What};
 pub use error::ServeError;
 pub use napkin_nic::faulty::Faults;
 pub use napkin_service::memcached::Limits;
+pub use network::Network;
 pub use server::Server;
 pub use status::{DeviceTotals, Status, Totals};
 

@@ -3,6 +3,8 @@
 //! The tables are replaced whole, under a mutex, when a socket opens or closes or a queue comes or
 //! goes; the packet path reads them without a lock. There is no thread here and no clock: queues are
 //! driven by their owners through [`Input`](crate::Input), and time is an argument.
+//!
+//! It makes the sockets and they hold it: this file and theirs use each other.
 
 use std::hash::RandomState;
 use std::net::{IpAddr, SocketAddr};

@@ -13,20 +13,19 @@ use std::thread::JoinHandle;
 use napkin_client::{Client, ClientFigures, Config};
 use napkin_measure::Interruption;
 use napkin_measure::report::Figures;
-use napkin_measure::window::{CpuWindow, WindowUsage};
+use napkin_measure::window::CpuWindow;
 use napkin_os::meter::ThreadMeter;
 use napkin_os::sched;
 use napkin_service::{Pump, StreamService};
 use napkin_sockets::{OsTcp, Waker};
-use serde_json::Value;
 
-use crate::embedded::{PORT, answered};
+use crate::embedded::PORT;
 use crate::error::BenchError;
 use crate::linux::failed;
 use crate::linux::pair::{CLIENT_DEVICE, DEVICE, Pair, SERVER, receive_on};
 use crate::live::Trial;
-use crate::options::{Options, Placement};
-use crate::serving::set_ratio;
+use crate::options::Options;
+use crate::told::{answered, busy};
 
 /// Connections beside the client's: whoever fills the store, or looks whether there is a server.
 pub(crate) const OTHERS: usize = 16;
@@ -97,20 +96,6 @@ pub(crate) fn measure(
     answered(&mut figures, &told);
     busy(&mut figures, &usage, trial.options.placement());
     Ok((figures, told))
-}
-
-/// Enters what of the serving CPUs' time the traffic took, the kernel's part among it.
-pub(crate) fn busy(figures: &mut Figures, usage: &WindowUsage, placement: Placement) {
-    // The client's time is on the same CPU, and in the same sums.
-    if placement.shared() {
-        return;
-    }
-    let (busy, all) = (usage.busy_ns(), usage.wall_ns.saturating_mul(usage.of_cpus));
-    set_ratio(&mut figures.extra, "server_busy", busy, all);
-    set_ratio(&mut figures.extra, "server_softirq", usage.cpus.softirq_ns, all);
-    if let Some(requests) = figures.packets.filter(|it| *it != 0) {
-        figures.extra.insert("cpu_ns_per_request".to_owned(), Value::from(busy / requests));
-    }
 }
 
 /// Threads that serve on the operating system's sockets. Dropping them ends them.

@@ -19,12 +19,12 @@ use napkin_service::{Pump, StreamService};
 use napkin_stack::{TcpLimits, TcpWorker};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
 
-use crate::beside::busy;
 use crate::error::BenchError;
 use crate::live::Trial;
 use crate::options::{Options, Placement};
 use crate::server::{Server, Servers, Wire};
 use crate::serving::{Serving, US, Window};
+use crate::told::{answered, busy};
 use crate::wire::lay;
 use napkin_measure::report::Figures;
 
@@ -102,22 +102,6 @@ where
         busy(&mut figures, &usage, trial.options.placement());
     }
     Ok((figures, told))
-}
-
-/// Enters what the client saw: rates, latency, and what fell due.
-pub(crate) fn answered(figures: &mut Figures, told: &ClientFigures) {
-    if let (Some(asked), Some(offered)) = (told.asked_per_s, told.offered_per_s) {
-        figures.set_due(told.due, told.requests);
-        // By each thread's own window.
-        figures.offered_per_s = Some(offered);
-        figures.extra.insert("asked_per_s".to_owned(), asked.into());
-    }
-    figures.achieved_per_s = Some(told.achieved_per_s);
-    figures.latency_ns = told.latency_ns;
-    figures.packets = Some(told.requests);
-    let polls = figures.polls.unwrap_or(0);
-    let packets = figures.polled_packets.unwrap_or(0);
-    crate::serving::set_ratio(&mut figures.extra, "packets_per_poll", packets, polls);
 }
 
 /// What a reader should know about such figures.

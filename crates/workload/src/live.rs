@@ -12,16 +12,7 @@ use serde_json::{Map, Value};
 use crate::error::BenchError;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::options::Options;
-use crate::server::Server;
-
-/// One of what is compared: a policy, and who serves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
-    /// Who serves; `None` where it is said by the workload.
-    pub server: Option<Server>,
-    /// Under which policy, by the name that its rows have.
-    pub policy: NamedPolicy,
-}
+use crate::server::{Server, Subject};
 
 /// One run: a policy under a load, once.
 #[derive(Debug, Clone, Copy)]

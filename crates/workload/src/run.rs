@@ -10,9 +10,10 @@ use serde_json::{Map, Value, json};
 use crate::error::{BenchError, Stopped};
 use crate::interrupt::Interrupt;
 use crate::list::rule;
-use crate::live::{Live, Subject, Trial};
+use crate::live::{Live, Trial};
 use crate::options::{Options, Placement};
 use crate::partial::Partial;
+use crate::server::Subject;
 
 /// How long after a failure it may turn out that the run was interrupted.
 const GRACE: Duration = Duration::from_millis(100);

@@ -3,7 +3,6 @@
 use napkin_policy::{NamedPolicy, Policy};
 
 use crate::error::BenchError;
-use crate::live::Subject;
 use crate::setting::{Given, Setting};
 
 /// Who serves.
@@ -15,6 +14,15 @@ pub enum Server {
     Kernel,
     /// Debian's memcached, unmodified.
     Memcached,
+}
+
+/// One of what is compared: a policy, and who serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// Who serves; `None` where it is said by the workload.
+    pub server: Option<Server>,
+    /// Under which policy, by the name that its rows have.
+    pub policy: NamedPolicy,
 }
 
 /// What is between a client and the engine.

@@ -1,10 +1,13 @@
-//! What the client tells of a service, in figures and in words: the same in every world that has a real one.
+//! What the client and the serving CPUs tell of a service, in figures and in words: the same in every world
+//! that has a real one.
 
 use napkin_client::ClientFigures;
 use napkin_measure::report::{Figures, Repetition, Row};
+use napkin_measure::window::WindowUsage;
 use serde_json::{Value, json};
 
-use crate::embedded::answered;
+use crate::options::Placement;
+use crate::serving::set_ratio;
 
 /// A closed loop's note.
 pub(crate) const CLOSED: &str =
@@ -32,6 +35,36 @@ pub(crate) fn of_the_client(row: &Row) -> Vec<String> {
         notes.push(format!("{} gets found nothing", count("misses")));
     }
     notes
+}
+
+/// Enters what the client saw: rates, latency, and what fell due.
+pub(crate) fn answered(figures: &mut Figures, told: &ClientFigures) {
+    if let (Some(asked), Some(offered)) = (told.asked_per_s, told.offered_per_s) {
+        figures.set_due(told.due, told.requests);
+        // By each thread's own window.
+        figures.offered_per_s = Some(offered);
+        figures.extra.insert("asked_per_s".to_owned(), asked.into());
+    }
+    figures.achieved_per_s = Some(told.achieved_per_s);
+    figures.latency_ns = told.latency_ns;
+    figures.packets = Some(told.requests);
+    let polls = figures.polls.unwrap_or(0);
+    let packets = figures.polled_packets.unwrap_or(0);
+    set_ratio(&mut figures.extra, "packets_per_poll", packets, polls);
+}
+
+/// Enters what of the serving CPUs' time the traffic took, the kernel's part among it.
+pub(crate) fn busy(figures: &mut Figures, usage: &WindowUsage, placement: Placement) {
+    // The client's time is on the same CPU, and in the same sums.
+    if placement.shared() {
+        return;
+    }
+    let (busy, all) = (usage.busy_ns(), usage.wall_ns.saturating_mul(usage.of_cpus));
+    set_ratio(&mut figures.extra, "server_busy", busy, all);
+    set_ratio(&mut figures.extra, "server_softirq", usage.cpus.softirq_ns, all);
+    if let Some(requests) = figures.packets.filter(|it| *it != 0) {
+        figures.extra.insert("cpu_ns_per_request".to_owned(), Value::from(busy / requests));
+    }
 }
 
 /// Enters what the client saw of a store.

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::restored::Foreign;
+use super::foreign::Foreign;
 use crate::journal::JournalError;
 use crate::support::Refusal;
 use napkin_kernel::device::DeviceError;

@@ -5,9 +5,9 @@ use napkin_policy::Policy;
 
 use super::backend::{Backend, Snapshot, Target};
 use super::error::ApplyError;
+use super::foreign::Foreign;
 use super::located::located;
 use super::plan::{Options, Plan, plan};
-use super::restored::Foreign;
 use super::undo::undo;
 use crate::journal::{DeviceJournal, Lock, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Value};

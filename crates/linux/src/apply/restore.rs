@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target, Whereabouts};
 use super::error::{ApplyError, BackendError};
+use super::foreign::Foreign;
 use super::located::located;
 use super::plan::sort;
-use super::restored::{Also, DeviceRestored, Failed, Foreign, ProcessRestored, Restoration};
+use super::restored::{Also, DeviceRestored, Failed, ProcessRestored, Restoration};
 use crate::attach::{MAX_DESCRIPTORS, restore_moved};
 use crate::journal::{
     DeviceJournal, Found, JournalError, ProcessJournal, Record, Standing, Store, fault,

@@ -1,54 +1,13 @@
 //! What became of everything that the journal knew, to be told to a person or as JSON.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
 use super::backend::Snapshot;
-use crate::journal::{Record, Subject};
-use crate::place::{Change, Place, Value, all_as_json, as_json};
-
-/// A place that somebody else changed after napkin.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct Foreign {
-    /// The device's name.
-    pub ifname: String,
-    /// The place on the device, or the setting of the process.
-    #[serde(flatten, serialize_with = "as_json")]
-    pub place: Place,
-    /// What it is now.
-    pub now: Value,
-    /// What napkin had set.
-    pub set: Value,
-    /// What it was before.
-    pub before: Value,
-}
-
-impl Foreign {
-    pub(super) fn of(record: &Record, place: &Place, now: &Value, ifname: &str) -> Foreign {
-        Foreign {
-            ifname: ifname.to_owned(),
-            place: place.clone(),
-            now: now.clone(),
-            set: record.set.clone(),
-            before: record.before.clone(),
-        }
-    }
-}
-
-impl fmt::Display for Foreign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Foreign { ifname, place, now, set, before } = self;
-        let [now, set, before] = [now, set, before].map(|value| place.show(value));
-        let (what, subject) = (place.what(), place.subject());
-        write!(
-            f,
-            "{what} of {ifname} {subject} is {now}; napkin had set {set}, before it was {before}"
-        )
-    }
-}
+use super::foreign::Foreign;
+use crate::journal::Subject;
+use crate::place::{Change, Place, all_as_json, as_json};
 
 /// A place that could not be put back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

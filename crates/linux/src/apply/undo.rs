@@ -2,9 +2,10 @@
 
 use super::backend::{Backend, Snapshot};
 use super::error::ApplyError;
+use super::foreign::Foreign;
 use super::located::located;
 use super::plan::sort;
-use super::restored::{DeviceRestored, Failed, Foreign};
+use super::restored::{DeviceRestored, Failed};
 use crate::journal::{DeviceJournal, fault};
 use crate::place::{Change, Place, Spot, Value};
 

@@ -9,10 +9,8 @@ use std::net::IpAddr;
 use napkin_policy::{EpollPolicy, Policy, Threaded};
 
 use super::mend::Mend;
-use super::target;
 use napkin_kernel::device::{Device, Napi};
 use napkin_kernel::process::{Ready, Unseen};
-use napkin_kernel::settings::{Setting, Settings};
 
 /// Something that was seen, or what was missing to see it: a right by its name, a file that this
 /// kernel does not have, a program that never waited while it was looked at.
@@ -322,40 +320,6 @@ impl Facts {
     /// The instances that receive.
     pub(super) fn receiving(&self) -> Vec<&Napi> {
         self.device.napis.iter().filter(|it| !it.transmits_only()).collect()
-    }
-
-    /// The policy to which all mends lead.
-    pub(super) fn target(&self) -> Policy {
-        target::of(self)
-    }
-
-    /// The [target](Self::target) is applied to the device, unless it is already.
-    pub(super) fn apply(&self) -> Option<Mend> {
-        let policy = self.target();
-        let wanted = Settings::of(&policy.instance);
-        let differs = |napi: &&Napi| {
-            let known =
-                Setting::ALL.into_iter().filter_map(|it| Some((it, napi.settings.get(it)?)));
-            known.into_iter().any(|(setting, have)| wanted.get(setting) != Some(have))
-        };
-        let ifname = self.device.ifname.clone();
-        self.instances().iter().any(differs).then_some(Mend::Apply { policy, ifname })
-    }
-
-    /// A program is put under the target. Where that leaves the application out, what the program
-    /// was set to is taken back with it.
-    pub(super) fn attach(&self, program: &Program) -> Option<Mend> {
-        let policy = self.target();
-        let pid = program.pid;
-        if policy.epoll.enabled() || policy.application.socket_busy_polls() {
-            return Some(Mend::Attach { pid, policy, ifname: None });
-        }
-        let epolls = program.epolls.as_deref().unwrap_or_default();
-        if epolls.iter().any(|epoll| epoll.params.as_ref().is_ok_and(EpollPolicy::enabled)) {
-            let ifname = Some(self.device.ifname.clone());
-            return Some(Mend::Attach { pid, policy, ifname });
-        }
-        self.apply()
     }
 
     /// Whether a program cannot busy poll, and another one here can: the policy is for that one, and

@@ -11,6 +11,9 @@ use napkin_policy::{
 
 use super::checks::starvation::starves;
 use super::facts::{Facts, Program, Support};
+use super::mend::Mend;
+use napkin_kernel::device::Napi;
+use napkin_kernel::settings::{Setting, Settings};
 
 /// Below it a timer costs more than the packets that it gathers: an expiry with an empty poll is
 /// 0.8 to 1.4 us of CPU (2024's runs), and timers overshoot.
@@ -32,7 +35,43 @@ pub(super) const PROPORTION: u64 = 10;
 /// From here on a program that hangs makes others wait noticeably (every published set-up: 20 ms).
 pub(super) const LONG_SUSPENSION: Ns = 100 * MILLISECOND;
 
-pub(super) fn of(facts: &Facts) -> Policy {
+impl Facts {
+    /// The policy to which all mends lead.
+    pub(super) fn target(&self) -> Policy {
+        of(self)
+    }
+
+    /// The [target](Self::target) is applied to the device, unless it is already.
+    pub(super) fn apply(&self) -> Option<Mend> {
+        let policy = self.target();
+        let wanted = Settings::of(&policy.instance);
+        let differs = |napi: &&Napi| {
+            let known =
+                Setting::ALL.into_iter().filter_map(|it| Some((it, napi.settings.get(it)?)));
+            known.into_iter().any(|(setting, have)| wanted.get(setting) != Some(have))
+        };
+        let ifname = self.device.ifname.clone();
+        self.instances().iter().any(differs).then_some(Mend::Apply { policy, ifname })
+    }
+
+    /// A program is put under the target. Where that leaves the application out, what the program
+    /// was set to is taken back with it.
+    pub(super) fn attach(&self, program: &Program) -> Option<Mend> {
+        let policy = self.target();
+        let pid = program.pid;
+        if policy.epoll.enabled() || policy.application.socket_busy_polls() {
+            return Some(Mend::Attach { pid, policy, ifname: None });
+        }
+        let epolls = program.epolls.as_deref().unwrap_or_default();
+        if epolls.iter().any(|epoll| epoll.params.as_ref().is_ok_and(EpollPolicy::enabled)) {
+            let ifname = Some(self.device.ifname.clone());
+            return Some(Mend::Attach { pid, policy, ifname });
+        }
+        self.apply()
+    }
+}
+
+fn of(facts: &Facts) -> Policy {
     let mut policy = facts.policy;
     if let Ok(Support::No { nearest: Some(nearest), .. }) = &facts.support {
         policy = *nearest;

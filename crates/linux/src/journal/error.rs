@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::lock::Holder;
+use super::holder::Holder;
 use napkin_kernel::namespace::NamespaceError;
 
 /// Why a journal could not be read, written or had.

@@ -3,69 +3,21 @@
 //! The lock is the operating system's (`flock`), so it ends with its holder, however that ends; the
 //! file behind it only says who holds it.
 
-use std::fmt;
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use napkin_policy::text::escaped;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use super::error::JournalError;
+use super::holder::Holder;
 use super::{fault, log};
 use napkin_kernel::open_files;
 
 /// How often a lock file that was removed under us is opened again.
 const TRIES: u32 = 16;
-
-/// The longest command that is written down.
-const MAX_COMMAND: usize = 200;
-
-/// Who holds a lock, as it says itself.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Holder {
-    /// Its process; 0 if it has not said yet.
-    pub pid: u32,
-    /// Its command line.
-    pub command: String,
-    /// Since when, in seconds since 1970.
-    pub since: u64,
-}
-
-impl Holder {
-    fn here() -> Holder {
-        let bytes = fs::read("/proc/self/cmdline").unwrap_or_default();
-        let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-        let words: Vec<_> = words.map(String::from_utf8_lossy).collect();
-        let command = words.join(" ").chars().take(MAX_COMMAND).collect();
-        Holder { pid: std::process::id(), command, since: now() }
-    }
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.pid == 0 {
-            return f.write_str("another napkin");
-        }
-        // The file may have been written by anybody who may write there.
-        let command = escaped(&self.command);
-        let seconds = now().saturating_sub(self.since);
-        let time = match seconds {
-            0..120 => format!("{seconds} s"),
-            120..7_200 => format!("{} min", seconds / 60),
-            _ => format!("{} h", seconds / 3_600),
-        };
-        write!(f, "process {} ({command}), for {time} now", self.pid)
-    }
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
 
 /// A lock that is held; dropping it gives it up.
 #[derive(Debug)]
@@ -88,7 +40,7 @@ impl Lock {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => {
-                    let holder = read(&mut file);
+                    let holder = Holder::read(&mut file);
                     return Err(JournalError::Locked { what: what.to_owned(), holder });
                 }
                 Err(errno) => return Err(failed(errno.into())),
@@ -113,7 +65,7 @@ impl Lock {
 pub(super) fn holder(path: &Path) -> Option<Holder> {
     let mut file = log::options().read(true).open(path).ok()?;
     match flock(&file, FlockOperation::NonBlockingLockShared) {
-        Err(Errno::WOULDBLOCK) => Some(read(&mut file)),
+        Err(Errno::WOULDBLOCK) => Some(Holder::read(&mut file)),
         _ => None,
     }
 }
@@ -131,10 +83,4 @@ impl Drop for Lock {
         // Held still, so nobody else's is removed. One that stays is no harm: it is not locked.
         let _ = fs::remove_file(&self.path);
     }
-}
-
-fn read(file: &mut File) -> Holder {
-    let mut bytes = Vec::new();
-    let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.take(4_096).read_to_end(&mut bytes));
-    read.ok().and_then(|_| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }

@@ -10,10 +10,12 @@
 mod device;
 mod error;
 pub(crate) mod fault;
+mod holder;
 mod living;
 mod lock;
 mod log;
 mod process;
+mod record;
 mod records;
 
 use std::cmp::Reverse;
@@ -22,12 +24,14 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use device::{DeviceJournal, Record, Standing};
+pub use device::DeviceJournal;
 pub use error::JournalError;
+pub use holder::Holder;
 pub(crate) use living::namespaces;
-pub use lock::{Holder, Lock};
+pub use lock::Lock;
 pub use log::{Header, Subject};
 pub use process::{ProcessJournal, ProcessJournals};
+pub use record::{Record, Standing};
 
 use napkin_kernel::namespace::{Identity, Namespace, boot_id};
 

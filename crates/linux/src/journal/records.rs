@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::device::Record;
+use super::record::Record;
 use crate::{place::Place, place::Spot};
 
 /// The records of one device, in the order in which their places were first changed.

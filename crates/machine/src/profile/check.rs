@@ -3,10 +3,10 @@
 //! Reading has already made sure that each value is of the right kind. Here are the limits of each
 //! key, the ranges of fitted constants, and what two keys must not say together.
 
+use super::amount::Amount;
 use super::error::Problem;
-use super::key::Takes;
 use super::schema::Schema;
-use super::unit::Amount;
+use super::takes::Takes;
 use super::{Basis, Constant};
 
 /// Where in a constant a problem is.

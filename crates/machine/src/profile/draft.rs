@@ -3,9 +3,10 @@
 use napkin_policy::text::quoted;
 use thiserror::Error;
 
-use super::key::{Key, Takes};
+use super::key::Key;
 use super::schema::Schema;
 use super::show::text;
+use super::takes::Takes;
 use super::{Profile, ProfileError};
 
 /// A constant for a [`Draft`].

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::key::Takes;
+use super::takes::Takes;
 
 /// Faults that an error prints; a file with more of them is no profile. The rest is counted.
 const PRINTED: usize = 100;

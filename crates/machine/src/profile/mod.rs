@@ -6,6 +6,7 @@
 //! hold the values to their limits (`check`), write fitted values back (`write`), a whole profile
 //! (`show`) or one that states what was measured (`draft`), and say what is wrong (`error`). The machine looks its constants up once, when it is set up.
 
+mod amount;
 mod built_in;
 mod check;
 mod draft;
@@ -15,6 +16,7 @@ mod parse;
 mod range;
 mod schema;
 mod show;
+mod takes;
 mod unit;
 mod write;
 
@@ -28,12 +30,13 @@ use napkin_policy::text::quoted;
 
 pub use draft::{Draft, DraftError, Written};
 pub use error::{Fault, Problem, ProfileError};
-pub use key::{Constants, Key, MAX_TIME, Section, Takes};
+pub use key::{Constants, Key, Section};
 pub use range::Range;
 pub use schema::Schema;
+pub use takes::{MAX_TIME, Takes};
 pub use unit::{Scale, Unit};
 
-use unit::Amount;
+use amount::Amount;
 
 /// A testbed's constants, all checked.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,11 +10,12 @@ use napkin_policy::nearest;
 use napkin_policy::text::quoted;
 use toml_edit::{Document, Item, TableLike, Value};
 
+use super::amount::Amount;
 use super::check::{self, Part};
 use super::error::{Fault, Problem, ProfileError};
-use super::key::{Key, Section, Takes};
+use super::key::{Key, Section};
 use super::schema::Schema;
-use super::unit::Amount;
+use super::takes::Takes;
 use super::{Basis, Constant, Profile};
 
 /// What a constant may have.

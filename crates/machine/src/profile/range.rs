@@ -1,6 +1,7 @@
 //! The range of a constant: what a fit searches, and what a draw takes its values from.
 
-use super::key::{Key, Takes};
+use super::key::Key;
+use super::takes::Takes;
 use super::{Origin, Profile, ProfileError};
 use napkin_traffic::Rng;
 

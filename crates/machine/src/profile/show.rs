@@ -2,8 +2,8 @@
 
 use toml_edit::Value;
 
-use super::key::Takes;
-use super::unit::Amount;
+use super::amount::Amount;
+use super::takes::Takes;
 use super::{Basis, Profile};
 
 impl Profile {

@@ -4,10 +4,10 @@
 
 use toml_edit::{Item, TableLike, Value};
 
+use super::amount::Amount;
 use super::error::{Fault, Problem, ProfileError};
-use super::key::Takes;
 use super::parse::document;
-use super::unit::Amount;
+use super::takes::Takes;
 use super::{Basis, Profile};
 
 impl Profile {

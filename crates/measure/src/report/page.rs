@@ -4,7 +4,7 @@
 //! where and how its figures were taken, since it will be read apart from the program.
 
 use super::plot::Figure;
-use super::plot::svg;
+use super::plot::draw::draw;
 pub use super::plot::svg::escape;
 use super::proposal::Proposal;
 
@@ -43,7 +43,7 @@ pub fn figure(figure: &Figure) -> String {
     format!(
         "<figure>\n<h3>{}</h3>\n<div class=\"wide\">\n{}</div>\n<figcaption>{}</figcaption>\n{gaps}</figure>\n",
         escape(&figure.title),
-        svg::draw(figure),
+        draw(figure),
         escape(&figure.caption)
     )
 }
@@ -68,6 +68,7 @@ pub fn links(proposals: &[&Proposal]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plot::svg;
     use super::*;
     use crate::report::page_check::check;
     use crate::report::plot::{Axis, Dots, Plot};

@@ -13,15 +13,9 @@
 
 use napkin_policy::{NEVER, Ns};
 
-use super::config::ConfigError;
+use super::error::{ConfigError, MAX_RATE, MIN_RATE};
 use super::flood::Flood;
 use napkin_traffic::SplitMix;
-
-/// The highest rate of arrivals, per second: one per nanosecond.
-pub const MAX_RATE: f64 = 1e9;
-
-/// The lowest rate of arrivals, per second: one in about 12 days.
-pub const MIN_RATE: f64 = 1e-6;
 
 /// How frames arrive at a synthetic queue.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,16 +1,11 @@
 //! What a synthetic queue is made from, and what can be wrong with it.
 
-use std::io;
-
 use napkin_policy::{NEVER, Ns};
-use thiserror::Error;
 
-use super::arrivals::{Arrivals, MAX_RATE, MIN_RATE};
+use super::arrivals::Arrivals;
+use super::error::{ConfigError, MAX_RING};
 use super::moderation::Moderation;
 use napkin_traffic::splitmix;
-
-/// The longest receive or transmit ring, in frames.
-pub const MAX_RING: u32 = 65_536;
 
 /// How frames are spread over flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -177,62 +172,6 @@ impl SyntheticConfig {
 fn part(whole: u64, index: u32, parts: u32) -> u64 {
     let parts = u64::from(parts.max(1));
     whole / parts + u64::from(u64::from(index) < whole % parts)
-}
-
-/// Why a synthetic queue cannot be made.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// The rate is no number, or out of range.
-    #[error(
-        "a rate of {per_second} frames a second is out of range: give {MIN_RATE} to {MAX_RATE}"
-    )]
-    Rate {
-        /// What was given.
-        per_second: f64,
-    },
-    /// A burst of no frames.
-    #[error("a burst has at least 1 frame")]
-    EmptyBurst,
-    /// Bursts would overlap.
-    #[error(
-        "a burst of {size} frames {within} ns apart does not end before the next one starts: lower \
-         the rate, the size or the gap"
-    )]
-    BurstTooLong {
-        /// Frames in a burst.
-        size: u32,
-        /// Nanoseconds between them.
-        within: Ns,
-    },
-    /// The arrival would fall together with the unmasking.
-    #[error("the gap between unmasking and the next arrival is at least 1 ns")]
-    NoGap,
-    /// A flood without requests.
-    #[error("a flood keeps at least 1 request outstanding")]
-    NothingOutstanding,
-    /// A ring of an impossible size.
-    #[error("a {name} ring of {size} frames is out of range: give 1 to {MAX_RING}")]
-    Ring {
-        /// The ring, receive or transmit.
-        name: &'static str,
-        /// What was given.
-        size: u32,
-    },
-    /// No flow to give the frames to.
-    #[error("a queue has at least 1 flow")]
-    NoFlows,
-    /// Moderation waits for more frames than the ring can hold.
-    #[error("rx-frames of {frames} is never reached in a ring of {ring}: give at most {ring}")]
-    FramesBeyondRing {
-        /// `rx-frames` as it was given.
-        frames: u32,
-        /// The ring's size.
-        ring: u32,
-    },
-    /// The operating system gave no timer.
-    #[error("cannot make the interrupt timer: {0}; is the limit of open files reached?")]
-    Timer(#[from] io::Error),
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod alarm;
 mod arrivals;
 mod config;
 mod control;
+mod error;
 mod flood;
 mod moderation;
 #[cfg(test)]
@@ -23,9 +24,10 @@ mod ring;
 mod template;
 mod wire;
 
-pub use arrivals::{Arrivals, MAX_RATE, MIN_RATE};
-pub use config::{ConfigError, FlowChoice, Flows, MAX_RING, SyntheticConfig};
+pub use arrivals::Arrivals;
+pub use config::{FlowChoice, Flows, SyntheticConfig};
 pub use control::SourceControl;
+pub use error::{ConfigError, MAX_RATE, MAX_RING, MIN_RATE};
 pub use flood::FLOOD_FALLBACK;
 pub use moderation::Moderation;
 pub use queue::SyntheticQueue;

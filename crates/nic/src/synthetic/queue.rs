@@ -15,8 +15,9 @@ use napkin_policy::{MICROSECOND, NEVER, Ns};
 
 use super::alarm::Alarm;
 use super::arrivals::{Arrivals, Schedule};
-use super::config::{ConfigError, Flows, SyntheticConfig};
+use super::config::{Flows, SyntheticConfig};
 use super::control::{Gate, SourceControl};
+use super::error::ConfigError;
 use super::moderation::Moderation;
 use super::ring::{Pending, RxRing};
 use super::template::Template;

@@ -6,8 +6,11 @@ use napkin_machine::Who;
 use napkin_workload::oracle::Observed;
 use serde::{Deserialize, Serialize};
 
-use super::WITHIN;
 use crate::oracle::{OracleRow, Who as Current};
+use crate::verdict::Tolerance;
+
+/// How far a count may be off: as a fraction, or in events.
+pub(super) const WITHIN: Tolerance = Tolerance::RelativeOr(0.05, 3.0);
 
 /// What came out of a scenario.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

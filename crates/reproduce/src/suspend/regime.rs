@@ -1,9 +1,10 @@
 //! Which figures of 2024's table say something of the model, and where on its curve a row stands.
 
-use super::{ACHIEVED, CPU, MEAN, rate};
 use crate::cell::Cell;
 use crate::null;
 use crate::published::{IrqSuspendRow, TargetQps};
+
+use super::row::{ACHIEVED, CPU, MEAN, rate};
 
 /// Why a figure says nothing of the model: no constant of a profile could move it. 71 of 330 are so.
 pub(super) fn by_construction(row: &IrqSuspendRow, quantity: &str) -> Option<&'static str> {

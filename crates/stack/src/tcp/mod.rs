@@ -16,15 +16,19 @@
 //! as the link's, 1500 bytes, but for IPv6 peers beyond our own networks: those get the 1280 that every path
 //! carries (RFC 8200, 5). Not here: urgent data, SYN cookies, path MTU discovery.
 
+mod application;
 mod connection;
 mod deadlines;
 mod flow;
+mod limits;
 mod link;
 mod stream;
 mod worker;
 
+pub use application::TcpApplication;
 pub use flow::Flow;
+pub use limits::TcpLimits;
 pub use stream::{ByteStream, TcpStream};
-pub use worker::{ListenError, Segments, TcpApplication, TcpCounters, TcpLimits, TcpWorker};
+pub use worker::{ListenError, Segments, TcpCounters, TcpWorker};
 
 pub(crate) use flow::flow_hash;

@@ -6,17 +6,19 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use napkin_policy::{MILLISECOND, NEVER, Ns};
+use napkin_policy::{NEVER, Ns};
 use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
+use super::Flow;
+use super::application::TcpApplication;
 use super::connection::{Connection, Phase};
 use super::deadlines::Deadlines;
 use super::flow::{Segment, clamp_segments};
+use super::limits::TcpLimits;
 use super::link::Link;
-use super::{ByteStream, Flow};
 use crate::receiver::Arrival;
 use crate::stack::FIRST_EPHEMERAL_PORT;
 use crate::{Receiver, Socket, Stack};
@@ -24,50 +26,6 @@ use crate::{Receiver, Socket, Stack};
 /// The longest segment to an IPv6 peer beyond our networks: what every path carries (RFC 8200, 5), less
 /// the headers of IPv6 and TCP.
 const BEYOND_THE_LINK: u16 = 1_280 - 40 - 20;
-
-/// What the peers of one worker can make it hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TcpLimits {
-    /// Connections, half-open ones and those in TIME-WAIT included. Beyond it the oldest in TIME-WAIT
-    /// gives way; without one, a SYN is dropped, and the peer asks again.
-    pub connections: usize,
-    /// Half-open connections. Beyond it the oldest gives way: a flood of SYNs pushes out itself, and
-    /// whoever answers within a round trip gets through.
-    pub half_open: usize,
-    /// Bytes of a connection that the application has not received yet.
-    pub receive_buffer: usize,
-    /// Bytes of a connection that the peer has not acknowledged yet.
-    pub send_buffer: usize,
-    /// How long a handshake may take, in nanoseconds.
-    pub handshake: Ns,
-    /// How long a peer may say nothing before it is asked whether it is there, in nanoseconds.
-    pub keep_alive: Ns,
-    /// How long a peer may leave bytes, or that question, unanswered before the connection is given up,
-    /// in nanoseconds; longer than [`keep_alive`](TcpLimits::keep_alive).
-    pub peer_timeout: Ns,
-    /// Segments that wait in the worker's receive buffer.
-    pub segments: usize,
-}
-
-impl Default for TcpLimits {
-    fn default() -> TcpLimits {
-        TcpLimits::DEFAULT
-    }
-}
-
-impl TcpLimits {
-    /// Those of a server of many small requests.
-    pub const DEFAULT: TcpLimits = TcpLimits {
-        connections: 16_384,
-        half_open: 1_024,
-        receive_buffer: 16 * 1_024,
-        send_buffer: 32 * 1_024,
-        handshake: 10_000 * MILLISECOND,
-        keep_alive: 60_000 * MILLISECOND,
-        peer_timeout: 120_000 * MILLISECOND,
-        segments: 4_096,
-    };
-}
 
 /// What a worker has counted since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -88,26 +46,6 @@ pub struct TcpCounters {
     pub pushed_out: u64,
     /// Connections removed from TIME-WAIT before their time.
     pub cut_short: u64,
-}
-
-/// Who is told of connections.
-pub trait TcpApplication {
-    /// What it keeps of each connection.
-    type State;
-
-    /// A connection is open.
-    fn opened(&mut self, flow: Flow) -> Self::State;
-
-    /// Something has changed: bytes came, there is room to send, the peer has ended its side, or the
-    /// connection is closed ([`ByteStream::is_closed`]), which is the last call for it.
-    fn ready(&mut self, state: &mut Self::State, stream: &mut impl ByteStream, now: Ns);
-
-    /// Names the connections for which something has ended that was begun earlier: they are ready.
-    /// Called before connections are looked at.
-    fn collect(&mut self, _look_at: &mut dyn FnMut(Flow)) {}
-
-    /// Hands over what was begun since the last call. Called after connections were looked at.
-    fn submit(&mut self) {}
 }
 
 /// Why a port is not listened to, or a connection not begun.

@@ -11,22 +11,10 @@ use smoltcp::wire::{
     TcpPacket, UdpPacket,
 };
 
+use super::packet::Packet;
 use super::{IPV4_HEADER, IPV6_HEADER, Seen, To, can_send, resolve};
 use crate::address::group_mac;
 use crate::{Addresses, Fate};
-
-/// An IP packet whose header was verified.
-#[derive(Clone, Copy)]
-pub(super) struct Packet<'a> {
-    pub(super) source: IpAddr,
-    pub(super) destination: IpAddr,
-    /// What follows the header, and no padding.
-    pub(super) payload: &'a [u8],
-    /// It is for us alone.
-    pub(super) for_us: bool,
-    /// The byte of the frame at which the payload begins.
-    at: usize,
-}
 
 pub(super) fn v4(bytes: &[u8], us: &Addresses, to: To, at: usize) -> Result<Seen, Fate> {
     if bytes.len() < IPV4_HEADER {

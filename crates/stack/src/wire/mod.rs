@@ -9,6 +9,7 @@
 //! Not here: state. Nothing in these files knows a socket, a neighbour or a queue.
 
 mod ip;
+mod packet;
 mod resolve;
 
 use std::net::{IpAddr, SocketAddr};

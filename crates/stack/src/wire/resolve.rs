@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 
-use super::ip::Packet;
+use super::packet::Packet;
 use super::{Seen, can_send, is_host};
 use crate::address::solicited;
 use crate::{Addresses, Fate};

@@ -10,10 +10,13 @@ use std::collections::BTreeMap;
 use napkin_machine::{Packet, Station};
 use napkin_policy::Ns;
 
-use super::perfetto::us;
-
 /// The events that one request may become in the file.
 const EVENTS: usize = 12;
+
+/// Microseconds with the nanoseconds behind the point.
+pub(super) fn us(ns: Ns) -> String {
+    format!("{}.{:03}", ns / 1_000, ns % 1_000)
+}
 
 /// The steps of one request, from its sending to its answer.
 #[derive(Debug, Clone)]

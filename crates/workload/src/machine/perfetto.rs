@@ -16,7 +16,7 @@ use napkin_machine::{Mark, Packet, Station, Trace, Use};
 use napkin_policy::Ns;
 use thiserror::Error;
 
-use super::journey::Journeys;
+use super::journey::{Journeys, us};
 
 /// The most events that one file may hold, about 100 MB: more than that the viewer cannot open.
 pub const MOST_EVENTS: usize = 1_000_000;
@@ -292,11 +292,6 @@ pub fn json(timelines: &[Timeline]) -> String {
     }
     text.push_str("\n]}\n");
     text
-}
-
-/// Microseconds with the nanoseconds behind the point.
-pub(super) fn us(ns: Ns) -> String {
-    format!("{}.{:03}", ns / 1_000, ns % 1_000)
 }
 
 /// What a slice's time counted as.

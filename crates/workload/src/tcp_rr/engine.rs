@@ -15,9 +15,10 @@ use serde_json::{Map, Value};
 use crate::beside;
 use crate::embedded::{self, OVERHEAD};
 use crate::error::BenchError;
-use crate::live::{Live, Subject, Trial};
+use crate::live::{Live, Trial};
 use crate::machine::scenario::{field, size};
 use crate::options::Options;
+use crate::server::Subject;
 use crate::server::{Server, Servers, Wire};
 use napkin_measure::report::{Column, Figures, column};
 

@@ -157,7 +157,7 @@ mod tests {
         let kinds = kinds.map(|(name, source)| Kind { name: name.into(), style: 0, source }).into();
         let plot = Plot::Dots(Dots { x, kinds, rows });
         let gaps = Vec::new();
-        svg::draw(&Figure { title: "t".into(), caption: String::new(), plot, gaps })
+        super::super::draw::draw(&Figure { title: "t".into(), caption: String::new(), plot, gaps })
     }
 
     #[test]

@@ -238,7 +238,7 @@ mod tests {
             series,
         });
         let gaps = Vec::new();
-        svg::draw(&Figure { title: "t".into(), caption: String::new(), plot, gaps })
+        super::super::draw::draw(&Figure { title: "t".into(), caption: String::new(), plot, gaps })
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod across;
 pub mod axis;
 mod dots;
+pub(super) mod draw;
 mod lines;
 mod shares;
 pub mod svg;

@@ -99,7 +99,8 @@ fn draw_bar(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::plot::{Figure, Plot, svg};
+    use crate::report::plot::draw::draw;
+    use crate::report::plot::{Figure, Plot};
 
     #[test]
     fn parts_stand_side_by_side_and_wide_ones_say_their_share() {
@@ -109,7 +110,7 @@ mod tests {
         };
         let plot = Plot::Shares(shares);
         let figure = Figure { title: "t".into(), caption: String::new(), plot, gaps: Vec::new() };
-        let svg = svg::draw(&figure);
+        let svg = draw(&figure);
         assert!(svg.contains("<title>base, work: 25 %</title>"), "{svg}");
         assert!(!svg.contains("base, poll"), "a part of nothing has no bar: {svg}");
         assert!(svg.contains(">75 %<") && svg.contains("part rest"), "{svg}");

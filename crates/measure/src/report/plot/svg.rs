@@ -1,4 +1,4 @@
-//! Draws a plot as SVG.
+//! The parts of an SVG plot: its panel, axes, marks and words.
 //!
 //! Colours and dashes are classes, which the page's style sheet gives for light and dark; every mark has a
 //! title, which a browser shows under the pointer, and without a script. Coordinates are rounded to tenths
@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::axis::{Scale, number, tick_text};
-use super::{Axis, Figure, Plot, Source, dots, lines, shares};
+use super::{Axis, Source};
 
 /// Styles that the style sheet has; later ones begin again with the first.
 pub const STYLES: usize = 6;
@@ -24,9 +24,6 @@ pub(super) const LINE: f64 = 15.0;
 /// Width of a letter, roughly: too much rather than too little.
 pub(super) const LETTER: f64 = 7.2;
 
-/// Height of a line of the legend.
-const LEGEND_LINE: f64 = 20.0;
-
 /// What is drawn of a plot.
 pub(super) struct Drawing {
     pub(super) body: String,
@@ -34,48 +31,6 @@ pub(super) struct Drawing {
     pub(super) height: f64,
     /// Keys, drawn at 0 0 and 22 wide, with their words.
     pub(super) legend: Vec<(String, String)>,
-}
-
-/// The SVG element of a figure's plot, its legend included.
-pub fn draw(figure: &Figure) -> String {
-    let Drawing { body, height, legend } = match &figure.plot {
-        Plot::Lines(plot) => lines::draw(plot),
-        Plot::Dots(plot) => dots::draw(plot),
-        Plot::Shares(plot) => shares::draw(plot),
-    };
-    let (legend, below) = place_legend(&legend, height);
-    format!(
-        "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{}\">\n{body}{legend}</svg>\n",
-        tenth(height + below),
-        escape(&figure.title)
-    )
-}
-
-/// The legend below the plot, in as many lines as it needs, and their height.
-fn place_legend(entries: &[(String, String)], top: f64) -> (String, f64) {
-    if entries.is_empty() {
-        return (String::new(), 0.0);
-    }
-    let mut out = String::new();
-    let (mut x, mut y) = (MARGIN, top + LEGEND_LINE);
-    for (key, words) in entries {
-        let width = 30.0 + LETTER * words.chars().count() as f64 + 18.0;
-        if x + width > WIDTH && x > MARGIN {
-            x = MARGIN;
-            y += LEGEND_LINE;
-        }
-        put(
-            &mut out,
-            format_args!(
-                "<g transform=\"translate({} {})\">{key}<text x=\"28\">{}</text></g>",
-                tenth(x),
-                tenth(y),
-                escape(words)
-            ),
-        );
-        x += width;
-    }
-    (out, y - top + LEGEND_LINE / 2.0)
 }
 
 /// A rectangle in which values stand.

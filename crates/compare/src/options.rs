@@ -1,0 +1,76 @@
+//! What a comparison is asked for, and what of it makes no sense.
+
+use std::time::Duration;
+
+use napkin_policy::Policy;
+
+use crate::command::Measure;
+use crate::error::CompareError;
+use crate::guard::Guard;
+
+/// Longest that the reference is looked at before the rounds.
+const FIRST: Duration = Duration::from_secs(2);
+
+/// What to compare, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Policies by name; the first is the reference.
+    pub policies: Vec<(String, Policy)>,
+    /// How long each is in force at a time, the time to settle included. With a measure of the user's
+    /// own it lasts as long as that.
+    pub slice: Duration,
+    /// How much of it is not counted.
+    pub settle: Duration,
+    /// How often each has its turn.
+    pub rounds: usize,
+    /// Where the order comes from.
+    pub seed: u64,
+    /// What ends a slice at once.
+    pub guard: Option<Guard>,
+    /// What measures in the place of the server's own latency.
+    pub measure: Option<Measure>,
+}
+
+impl Options {
+    /// Slices in all, without the first look at the reference.
+    pub fn slices(&self) -> usize {
+        self.policies.len().saturating_mul(self.rounds)
+    }
+
+    /// About how long it takes, without a measure of the user's own.
+    pub fn time(&self) -> Duration {
+        let slices = u32::try_from(self.slices()).unwrap_or(u32::MAX);
+        self.slice.saturating_mul(slices).saturating_add(self.first())
+    }
+
+    /// How long the reference is looked at before the rounds, the time to settle included.
+    pub(crate) fn first(&self) -> Duration {
+        (self.slice - self.settle.min(self.slice)).min(FIRST) + self.settle
+    }
+
+    /// # Errors
+    /// Which option makes no sense, and why.
+    pub(crate) fn check(&self) -> Result<(), CompareError> {
+        let wrong = |why: String| Err(CompareError::Option(why));
+        if self.policies.len() < 2 {
+            return wrong("one policy has nothing to be compared with: name two or more".into());
+        }
+        for (place, (name, _)) in self.policies.iter().enumerate() {
+            if self.policies[..place].iter().any(|(other, _)| other == name) {
+                return wrong(format!("{name} is named twice: each policy once"));
+            }
+        }
+        if !(1..=1_000).contains(&self.rounds) {
+            return wrong(format!("{} rounds: from 1 to 1000", self.rounds));
+        }
+        let least = Duration::from_millis(200);
+        let most = Duration::from_secs(3_600);
+        if !(least..=most).contains(&self.slice) {
+            return wrong("a slice takes from 200ms to 1h".into());
+        }
+        if self.measure.is_none() && self.slice.saturating_sub(self.settle) < least {
+            return wrong("of each slice 200ms or more must be left after --settle".into());
+        }
+        Ok(())
+    }
+}

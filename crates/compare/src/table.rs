@@ -1,0 +1,131 @@
+//! A [`Report`] as a table and as JSON, the verdict with it.
+
+use napkin_measure::report::text::{rate, time};
+use serde_json::{Value, json};
+
+use crate::report::{Report, Row};
+use crate::verdict::{Verdict, verdict};
+use crate::window::Slice;
+
+impl Report {
+    /// What it shows.
+    pub fn verdict(&self) -> Verdict {
+        verdict(self)
+    }
+
+    /// The heads of [`Report::table`]'s columns.
+    pub fn header(&self) -> Vec<&'static str> {
+        columns(self).into_iter().map(|column| column.0).collect()
+    }
+
+    /// A row of cells for each policy: medians over its slices. A dash is what is not known.
+    pub fn table(&self) -> Vec<Vec<String>> {
+        let columns = columns(self);
+        let row = |row: &Row| columns.iter().map(|column| (column.1)(self, row)).collect();
+        self.rows.iter().map(row).collect()
+    }
+
+    /// The same with every slice.
+    pub fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|row| {
+            let part = |name: &'static str| {
+                json!({
+                    "p50": row.median(Row::part(name, |it| it.p50)),
+                    "p90": row.median(Row::part(name, |it| it.p90)),
+                    "p99": row.median(Row::part(name, |it| it.p99)),
+                    "p999": row.median(Row::part(name, |it| it.p999)),
+                })
+            };
+            json!({
+                "name": row.name,
+                "policy": row.policy,
+                "out": row.out,
+                "answers_per_s": row.median(|slice| slice.answers_per_s),
+                "latency_ns": {
+                    "ring": part("ring"), "socket": part("socket"), "service": part("service"),
+                    "whole": part("whole"),
+                },
+                "cpu": {
+                    "softirq": row.median(|slice| Some(slice.cpu.softirq)),
+                    "threads": row.median(|slice| Some(slice.cpu.threads)),
+                    "application": row.median(|slice| Some(slice.cpu.application)),
+                },
+                "interrupts_per_s": row.median(|slice| slice.interrupts_per_s),
+                "measured": row.median(|slice| slice.measured),
+                "slices": row.slices,
+            })
+        });
+        json!({
+            "service": self.service,
+            "device": self.device,
+            "slice_s": self.slice[0],
+            "settle_s": self.slice[1],
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "timed_share": self.timed_share,
+            "guard": self.guard,
+            "measure": self.measure,
+            "verdict": self.verdict(),
+            "rows": rows.collect::<Vec<_>>(),
+            "notes": self.notes,
+            "failed": self.failed,
+            "interrupted": self.signal.is_some(),
+        })
+    }
+}
+
+type Column = (&'static str, fn(&Report, &Row) -> String);
+
+const UNKNOWN: &str = "-";
+
+fn cell(value: Option<f64>, show: fn(f64) -> String) -> String {
+    value.map_or_else(|| UNKNOWN.into(), show)
+}
+
+fn p99(row: &Row, part: &'static str) -> String {
+    cell(row.median(Row::part(part, |it| it.p99)), time)
+}
+
+fn cpus(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+/// A ratio of the verdict's, by the policy's name.
+fn beside(report: &Report, row: &Row, cpu: bool) -> String {
+    let verdict = report.verdict();
+    let compared = verdict.compared.iter().find(|it| it.policy == row.name);
+    let ratio = compared.and_then(|it| if cpu { it.cpu } else { it.ratio });
+    match ratio {
+        Some(ratio) => format!("{:.2} [{:.2},{:.2}]", ratio.median, ratio.low, ratio.high),
+        None => UNKNOWN.into(),
+    }
+}
+
+fn columns(report: &Report) -> Vec<Column> {
+    let mut columns: Vec<Column> = vec![("policy", |_, row| row.name.clone())];
+    columns.push(("slices", |_, row| row.counted().count().to_string()));
+    let has = |of: fn(&Slice) -> bool| report.rows.iter().any(|row| row.counted().any(of));
+    if report.measure.is_some() {
+        columns.push(("measure", |_, row| {
+            cell(row.median(|it| it.measured), |it| format!("{it:.4}"))
+        }));
+    }
+    if has(|slice| slice.answers_per_s.is_some()) {
+        columns.push(("answers", |_, row| cell(row.median(|it| it.answers_per_s), rate)));
+        columns.push(("p50", |_, row| cell(row.median(|it| it.whole().p50), time)));
+        columns.push(("p99", |_, row| p99(row, "whole")));
+        columns.push(("ring99", |_, row| p99(row, "ring")));
+        columns.push(("socket99", |_, row| p99(row, "socket")));
+        columns.push(("service99", |_, row| p99(row, "service")));
+    }
+    columns.push(("/reference", |report, row| beside(report, row, false)));
+    columns.push(("cpu", |_, row| cell(row.median(|it| Some(it.cpu.all())), cpus)));
+    columns.push(("softirq", |_, row| cell(row.median(|it| Some(it.cpu.softirq)), cpus)));
+    columns.push(("threads", |_, row| cell(row.median(|it| Some(it.cpu.threads)), cpus)));
+    columns.push(("app", |_, row| cell(row.median(|it| Some(it.cpu.application)), cpus)));
+    columns.push(("cpu/reference", |report, row| beside(report, row, true)));
+    if has(|slice| slice.interrupts_per_s.is_some()) {
+        columns.push(("intr", |_, row| cell(row.median(|it| it.interrupts_per_s), rate)));
+    }
+    columns
+}

@@ -1,0 +1,49 @@
+//! What somebody else changed after napkin, and is therefore left alone.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::journal::Record;
+use crate::place::{Place, Value, as_json};
+
+/// A place that somebody else changed after napkin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Foreign {
+    /// The device's name.
+    pub ifname: String,
+    /// The place on the device, or the setting of the process.
+    #[serde(flatten, serialize_with = "as_json")]
+    pub place: Place,
+    /// What it is now.
+    pub now: Value,
+    /// What napkin had set.
+    pub set: Value,
+    /// What it was before.
+    pub before: Value,
+}
+
+impl Foreign {
+    pub(super) fn of(record: &Record, place: &Place, now: &Value, ifname: &str) -> Foreign {
+        Foreign {
+            ifname: ifname.to_owned(),
+            place: place.clone(),
+            now: now.clone(),
+            set: record.set.clone(),
+            before: record.before.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Foreign { ifname, place, now, set, before } = self;
+        let [now, set, before] = [now, set, before].map(|value| place.show(value));
+        let (what, subject) = (place.what(), place.subject());
+        write!(
+            f,
+            "{what} of {ifname} {subject} is {now}; napkin had set {set}, before it was {before}"
+        )
+    }
+}

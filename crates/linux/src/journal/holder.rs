@@ -1,0 +1,63 @@
+//! Who holds a lock, as it wrote down itself.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use napkin_policy::text::escaped;
+use serde::{Deserialize, Serialize};
+
+/// The longest command that is written down.
+const MAX_COMMAND: usize = 200;
+
+/// Who holds a lock, as it says itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Holder {
+    /// Its process; 0 if it has not said yet.
+    pub pid: u32,
+    /// Its command line.
+    pub command: String,
+    /// Since when, in seconds since 1970.
+    pub since: u64,
+}
+
+impl Holder {
+    /// This process.
+    pub(super) fn here() -> Holder {
+        let bytes = fs::read("/proc/self/cmdline").unwrap_or_default();
+        let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+        let words: Vec<_> = words.map(String::from_utf8_lossy).collect();
+        let command = words.join(" ").chars().take(MAX_COMMAND).collect();
+        Holder { pid: std::process::id(), command, since: now() }
+    }
+
+    /// What a lock's file says; nothing where it cannot be read.
+    pub(super) fn read(file: &mut File) -> Holder {
+        let mut bytes = Vec::new();
+        let read =
+            file.seek(SeekFrom::Start(0)).and_then(|_| file.take(4_096).read_to_end(&mut bytes));
+        read.ok().and_then(|_| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pid == 0 {
+            return f.write_str("another napkin");
+        }
+        // The file may have been written by anybody who may write there.
+        let command = escaped(&self.command);
+        let seconds = now().saturating_sub(self.since);
+        let time = match seconds {
+            0..120 => format!("{seconds} s"),
+            120..7_200 => format!("{} min", seconds / 60),
+            _ => format!("{} h", seconds / 3_600),
+        };
+        write!(f, "process {} ({command}), for {time} now", self.pid)
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

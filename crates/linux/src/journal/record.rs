@@ -1,0 +1,49 @@
+//! What the journal knows of one place of a device, and whose its value is now.
+
+use serde::Serialize;
+
+use crate::place::{Spot, ThreadId, Value};
+
+/// All that is known of one place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Record {
+    /// Where, when it was last changed.
+    #[serde(flatten)]
+    pub spot: Spot,
+    /// What it was before napkin changed it first.
+    pub before: Value,
+    /// What napkin last set.
+    pub set: Value,
+    /// What napkin had set before that, if it changed it more than once.
+    pub earlier: Vec<Value>,
+    /// The thread that was changed, if it is a thread's: an instance may keep one that it no longer
+    /// uses.
+    pub thread: Option<ThreadId>,
+}
+
+/// Whose a value is that a place has now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is as it was before napkin changed it.
+    Before,
+    /// Napkin set it.
+    Ours,
+    /// Somebody else set it.
+    Foreign,
+    /// The place is not there (any more).
+    Gone,
+}
+
+impl Record {
+    /// Whose the value is.
+    pub fn judge(&self, now: Option<&Value>) -> Standing {
+        match now {
+            None => Standing::Gone,
+            Some(now) if *now == self.before => Standing::Before,
+            // An earlier one is there if we died between the line and the change.
+            Some(now) if *now == self.set || self.earlier.contains(now) => Standing::Ours,
+            Some(_) => Standing::Foreign,
+        }
+    }
+}

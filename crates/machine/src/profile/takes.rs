@@ -1,0 +1,107 @@
+//! What the value of a key is: its kind, its limits and the units that fit.
+
+use std::fmt;
+
+use super::unit::{self, Unit};
+
+/// Longest time a profile may name, in nanoseconds: an hour. It keeps sums of times far from an
+/// overflow.
+pub const MAX_TIME: f64 = 3_600e9;
+
+/// What a key takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Takes {
+    /// A length of time from `min` nanoseconds to [`MAX_TIME`], with a unit; `cycles` are those of
+    /// `processor.frequency`.
+    Time {
+        /// The shortest, in nanoseconds.
+        min: f64,
+    },
+    /// A whole number.
+    Count {
+        /// The smallest number accepted.
+        min: u32,
+        /// The largest number accepted.
+        max: u32,
+    },
+    /// A plain number.
+    Ratio {
+        /// The smallest number accepted.
+        min: f64,
+        /// The largest number accepted.
+        max: f64,
+    },
+    /// A clock's frequency, 1 Hz to 1000 GHz.
+    Frequency,
+    /// Bits a second, 1 bit/s to 1 000 000 Gbit/s.
+    Rate,
+    /// Bytes, up to 1024 GiB.
+    Size,
+    /// One of these words, carried as its place among them.
+    Choice(&'static [&'static str]),
+}
+
+impl Takes {
+    /// A time that may be 0: the step is free, or does not exist on this host.
+    pub const TIME: Takes = Takes::Time { min: 0.0 };
+
+    /// A switch: 0 is `off`, 1 is `on`.
+    pub const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
+
+    /// The units that fit, the base unit first; one without a name where a plain number is meant.
+    pub fn units(self) -> &'static [Unit] {
+        match self {
+            Takes::Time { .. } => unit::TIME,
+            Takes::Count { .. } | Takes::Ratio { .. } | Takes::Choice(_) => unit::PLAIN,
+            Takes::Frequency => unit::FREQUENCY,
+            Takes::Rate => unit::RATE,
+            Takes::Size => unit::SIZE,
+        }
+    }
+
+    /// The smallest and the largest value, in the base unit.
+    pub fn limits(self) -> (f64, f64) {
+        match self {
+            Takes::Time { min } => (min, MAX_TIME),
+            Takes::Count { min, max } => (f64::from(min), f64::from(max)),
+            Takes::Ratio { min, max } => (min, max),
+            Takes::Frequency => (1.0, 1e12),
+            Takes::Rate => (1.0, 1e15),
+            Takes::Size => (0.0, 1_024.0 * unit::GIB),
+            Takes::Choice(words) => (0.0, words.len().saturating_sub(1) as f64),
+        }
+    }
+
+    /// Whether a value must be a whole number: counts, and the places of words.
+    pub fn whole(self) -> bool {
+        matches!(self, Takes::Count { .. } | Takes::Choice(_))
+    }
+
+    /// A value as a profile would show it, in the base unit: `350 ns`, `8`, `off`.
+    pub fn show(self, value: f64) -> String {
+        if let Takes::Choice(words) = self
+            && let Some(word) = words.get(value as usize)
+        {
+            return (*word).to_string();
+        }
+        match self.units() {
+            [base, ..] if !base.name.is_empty() => format!("{value} {}", base.name),
+            _ => format!("{value}"),
+        }
+    }
+}
+
+impl fmt::Display for Takes {
+    /// As help and errors show it: `time`, `count 1..=1024`, `off or on`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Takes::Time { .. } => f.write_str("time"),
+            Takes::Count { min, max } => write!(f, "count {min}..={max}"),
+            Takes::Ratio { min, max } => write!(f, "ratio {min}..={max}"),
+            Takes::Frequency => f.write_str("frequency"),
+            Takes::Rate => f.write_str("rate"),
+            Takes::Size => f.write_str("size"),
+            Takes::Choice(words) => f.write_str(&words.join(" or ")),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Options that a bench has in every world, and what it has in one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use napkin_os::sched::CpuList;
+use napkin_policy::NamedPolicy;
+use napkin_workload::World;
+use napkin_workload::options::REPETITIONS;
+
+use crate::modelled::Modelled;
+use crate::units;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Common {
+    /// Where to run: napkin's engine on this machine, a model in virtual time, or the kernel's own NAPI.
+    /// Of several, with commas, the tables come one after the other, and then side by side.
+    /// [default: engine; of tcp-rr, ssd and memcached machine]
+    #[arg(
+        long,
+        value_parser = units::world(),
+        value_name = "WORLD",
+        value_delimiter = ',',
+        global = true
+    )]
+    pub(crate) world: Vec<World>,
+    #[command(flatten)]
+    pub(crate) modelled: Modelled,
+    /// A policy to compare, or a list of names with commas; may be given several times. A value with
+    /// a '=' is one policy, spelled out (see napkin policies), or NAME=POLICY, whose rows have that
+    /// name. Without, those that tell the workload's story.
+    #[arg(long = "policy", value_name = "POLICY", global = true)]
+    pub(crate) policies: Vec<String>,
+    /// How often each policy runs under each load; in the machine, each with a seed of its own.
+    #[arg(long, visible_alias = "seeds", value_name = "N", default_value_t = REPETITIONS, global = true)]
+    pub(crate) repetitions: usize,
+    /// The measured part of one run, as in 500ms or 2s. [default: 500ms; 200-300ms in the short round]
+    #[arg(
+        long,
+        visible_alias = "virtual",
+        value_name = "TIME",
+        value_parser = units::duration,
+        global = true
+    )]
+    pub(crate) window: Option<Duration>,
+    /// Where all randomness comes from.
+    #[arg(long, default_value_t = 1, global = true)]
+    pub(crate) seed: u64,
+    /// The CPUs to use; the first serves the queue, the second has the application or the client, and
+    /// further ones serve further queues (--queues).
+    /// Without, the last two that this process may use. In the machine: how many CPUs the host has.
+    #[arg(long, value_name = "LIST", global = true)]
+    pub(crate) cpus: Option<CpuList>,
+    /// Write the figures, with every repetition, to this file (FILE.flood-ping.json and so on in the
+    /// short round). With - they go to standard output, one JSON document a workload, and the tables to
+    /// standard error; so they do if FILE is a pipe.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) json: Option<PathBuf>,
+    /// Write a page with plots and tables of what was run to this file; - is standard output.
+    #[arg(long, value_name = "FILE.html", global = true)]
+    pub(crate) report: Option<PathBuf>,
+    /// Go on with the file that an interrupted run has left; the other options must be the same.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) resume: Option<PathBuf>,
+    /// Show no progress.
+    #[arg(long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+/// What a run in one world has of its own.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) policies: Vec<NamedPolicy>,
+    /// The loads; without any, the world's own.
+    pub(crate) loads: Vec<String>,
+    /// The file of its figures.
+    pub(crate) json: Option<PathBuf>,
+    /// The world, where it is one of several.
+    pub(crate) of_several: Option<World>,
+}

@@ -1,0 +1,75 @@
+//! A table of text in columns that belong together, drawn in parts that fit a terminal.
+
+use comfy_table::{
+    Cell as TableCell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle,
+};
+
+use napkin_measure::report::text::WIDTH;
+
+/// Blanks between two columns.
+const GAP: usize = 2;
+
+/// Marks a figure that the profile was fitted to.
+pub(crate) const FITTED: char = '*';
+
+/// A column of strings under its header.
+#[derive(Debug, Clone)]
+pub(super) struct TextColumn {
+    pub(super) header: String,
+    pub(super) values: Vec<String>,
+}
+
+/// The rows of one table, transposed into columns that are ready to be printed.
+#[derive(Debug)]
+pub(super) struct Grid {
+    /// The table's name; empty for an experiment with one.
+    pub(super) table: String,
+    /// The columns that name the row.
+    pub(super) leading: Vec<TextColumn>,
+    /// The columns of each quantity, which belong together.
+    pub(super) quantities: Vec<Vec<TextColumn>>,
+}
+
+/// Draws a grid in parts of at most [`WIDTH`] characters, each led by the columns that name the row; the
+/// columns of one quantity are never parted.
+pub(super) fn draw(grid: &Grid) -> String {
+    let width = |column: &TextColumn| {
+        let texts = column.values.iter().chain([&column.header]);
+        texts.map(|text| text.chars().count()).max().unwrap_or(0) + GAP
+    };
+    let of_all = |columns: &[TextColumn]| columns.iter().map(width).sum::<usize>();
+    let lead = of_all(&grid.leading);
+    let mut parts: Vec<Vec<&TextColumn>> = Vec::new();
+    let mut used = usize::MAX;
+    for quantity in &grid.quantities {
+        let needed = of_all(quantity);
+        if used.saturating_add(needed) > WIDTH + GAP {
+            parts.push(grid.leading.iter().collect());
+            used = lead;
+        }
+        used += needed;
+        if let Some(part) = parts.last_mut() {
+            part.extend(quantity);
+        }
+    }
+    parts.iter().map(|part| draw_part(part, grid.leading.len())).collect::<Vec<_>>().join("\n")
+}
+
+fn draw_part(columns: &[&TextColumn], leading: usize) -> String {
+    let mut table = Table::new();
+    // No junctions: with them, every column would be one wider than its padding.
+    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('-')));
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(columns.iter().map(|column| TableCell::new(&column.header)));
+    let rows = columns.first().map_or(0, |column| column.values.len());
+    for row in 0..rows {
+        table.add_row(columns.iter().filter_map(|column| column.values.get(row)));
+    }
+    for (i, drawn) in table.column_iter_mut().enumerate() {
+        let last = i + 1 == columns.len();
+        drawn.set_padding((0, if last { 0 } else { GAP as u16 }));
+        let names = i < leading;
+        drawn.set_cell_alignment(if names { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    table.trim_fmt() + "\n"
+}
