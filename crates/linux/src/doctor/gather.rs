@@ -239,7 +239,8 @@ fn on(program: &Program, device: &Device) -> bool {
     sockets.iter().any(|socket| device.napi(socket.napi_id).is_some())
 }
 
-/// What the settings of the instances in use mean.
+/// What the settings of the instances in use mean; where that cannot be told, of all that receive. What
+/// a mend applies leaves those that transmit as they are, so nothing is meant by them.
 pub(super) fn meant(device: &Device, programs: &[Program]) -> Policy {
     let used = |id| {
         let sockets = programs.iter().filter_map(|it| it.sockets.as_ref().ok()).flatten();
@@ -247,7 +248,7 @@ pub(super) fn meant(device: &Device, programs: &[Program]) -> Policy {
     };
     let mut napis: Vec<_> = device.napis.iter().filter(|napi| used(napi.id)).collect();
     if napis.is_empty() {
-        napis = device.napis.iter().collect();
+        napis = device.napis.iter().filter(|napi| !napi.transmits_only()).collect();
     }
     intent::of(&napis, programs)
 }

@@ -210,3 +210,28 @@ proptest! {
         }
     }
 }
+
+/// A random state once found it: the mend took the suspension from the instances that receive, and the
+/// one that transmits, which no mend touches, said that suspension was meant.
+#[test]
+fn what_transmits_does_not_say_what_is_meant() {
+    let mut machine = Machine::new("base");
+    machine.facts.asked = false;
+    for (name, number) in [
+        ("sockets not seen", 0),
+        ("something that is always ready", 808_177_707),
+        ("an instance that transmits", 4_251_996_718),
+        ("irq-suspend-timeout", 4_222_198_115),
+    ] {
+        let (_, broken) = breaks().iter().find(|it| it.0 == name).expect(name);
+        broken(&mut machine, number);
+    }
+    assert!(
+        machine
+            .napis
+            .iter()
+            .any(|it| it.transmits_only() && it.settings.policy().irq_suspend_timeout != 0)
+    );
+    followed(machine.clone()).expect("all at once");
+    followed_singly(machine).expect("one at a time");
+}
