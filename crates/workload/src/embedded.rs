@@ -26,7 +26,7 @@ use crate::server::{Server, Servers, Wire};
 use crate::serving::{Serving, US, Window};
 use crate::told::{answered, busy};
 use crate::wire::lay;
-use napkin_measure::report::Figures;
+use napkin_measure::report::{Column, Figures, column};
 
 /// Where the service listens.
 pub(crate) const PORT: u16 = 11_211;
@@ -102,6 +102,32 @@ where
         busy(&mut figures, &usage, trial.options.placement());
     }
     Ok((figures, told))
+}
+
+/// The columns of such a service's table: its own, those of a client behind a device, and the engine's.
+pub(crate) fn columns(own: &[&'static Column], wire: Wire) -> Vec<&'static Column> {
+    let of_a_wire: &[&Column] = match wire {
+        Wire::Cable => &[],
+        Wire::Tap => &[column::CPU_PER_REQUEST, column::BUSY, column::SOFTIRQ_BUSY],
+    };
+    let of_the_engine: &[&Column] = &[
+        column::WORK,
+        column::POLL,
+        column::WAITING,
+        column::INTERRUPTED,
+        column::UNANSWERED,
+        column::LATE,
+        column::INTERRUPTS_PER_PACKET,
+        column::PACKETS_PER_POLL,
+        column::SWITCHES_PER_PACKET,
+        column::SOFTIRQ_POLLS,
+        column::THREAD_POLLS,
+        column::APPLICATION_POLLS,
+        column::EMPTY_POLLS,
+        column::DEFERRALS,
+        column::ASLEEP,
+    ];
+    [own, of_a_wire, of_the_engine].concat()
 }
 
 /// What a reader should know about such figures.

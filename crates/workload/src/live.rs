@@ -83,7 +83,8 @@ pub trait Live {
 
     /// What a run takes beside its warm-up and its window, for an estimate.
     fn overhead(&self) -> Duration {
-        Duration::from_millis(50)
+        // Namespaces, devices and programs are made and removed.
+        Duration::from_millis(if self.world() == "linux" { 300 } else { 50 })
     }
 
     /// What a reader should know about its figures on this machine.

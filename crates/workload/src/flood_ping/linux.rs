@@ -58,10 +58,6 @@ impl Live for FloodPing {
         crate::linux::conclude(report);
     }
 
-    fn overhead(&self) -> Duration {
-        Duration::from_millis(300)
-    }
-
     fn columns(&self) -> Vec<&'static Column> {
         vec![
             column::POLICY,

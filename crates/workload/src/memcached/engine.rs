@@ -23,7 +23,7 @@ use crate::linux::failed;
 use crate::live::{Live, Trial};
 use crate::options::Options;
 use crate::server::Subject;
-use crate::server::{Server, Servers, Wire};
+use crate::server::{Server, Servers};
 use crate::told;
 use napkin_measure::report::{Column, Figures, Report, column};
 
@@ -145,11 +145,7 @@ impl Live for Memcached {
     }
 
     fn columns(&self) -> Vec<&'static Column> {
-        let of_a_wire: &[&Column] = match self.servers.wire {
-            Wire::Cable => &[],
-            Wire::Tap => &[column::CPU_PER_REQUEST, column::BUSY, column::SOFTIRQ_BUSY],
-        };
-        let columns = [
+        let own = [
             column::POLICY,
             column::REQUESTS_PER_S,
             column::OFFERED,
@@ -160,24 +156,7 @@ impl Live for Memcached {
             column::P99,
             column::P999,
         ];
-        let of_the_engine = [
-            column::WORK,
-            column::POLL,
-            column::WAITING,
-            column::INTERRUPTED,
-            column::UNANSWERED,
-            column::LATE,
-            column::INTERRUPTS_PER_PACKET,
-            column::PACKETS_PER_POLL,
-            column::SWITCHES_PER_PACKET,
-            column::SOFTIRQ_POLLS,
-            column::THREAD_POLLS,
-            column::APPLICATION_POLLS,
-            column::EMPTY_POLLS,
-            column::DEFERRALS,
-            column::ASLEEP,
-        ];
-        [&columns, of_a_wire, &of_the_engine].concat()
+        embedded::columns(&own, self.servers.wire)
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {

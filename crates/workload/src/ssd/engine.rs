@@ -131,7 +131,7 @@ impl Live for Ssd {
     }
 
     fn columns(&self) -> Vec<&'static Column> {
-        vec![
+        let own = [
             column::BYTES,
             column::OPERATIONS_PER_S,
             column::POLICY,
@@ -140,20 +140,8 @@ impl Live for Ssd {
             column::P95,
             column::P99,
             column::P999,
-            column::WORK,
-            column::POLL,
-            column::WAITING,
-            column::INTERRUPTED,
-            column::UNANSWERED,
-            column::LATE,
-            column::INTERRUPTS_PER_PACKET,
-            column::PACKETS_PER_POLL,
-            column::SWITCHES_PER_PACKET,
-            column::SOFTIRQ_POLLS,
-            column::THREAD_POLLS,
-            column::APPLICATION_POLLS,
-            column::ASLEEP,
-        ]
+        ];
+        embedded::columns(&own, Wire::Cable)
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {

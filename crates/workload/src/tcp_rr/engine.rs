@@ -19,7 +19,7 @@ use crate::live::{Live, Trial};
 use crate::machine::scenario::{field, size};
 use crate::options::Options;
 use crate::server::Subject;
-use crate::server::{Server, Servers, Wire};
+use crate::server::{Server, Servers};
 use napkin_measure::report::{Column, Figures, column};
 
 /// Threads of the program to each queue: the document's host has 56 CPUs, and so as many threads, and 8
@@ -93,11 +93,7 @@ impl Live for TcpRr {
     }
 
     fn columns(&self) -> Vec<&'static Column> {
-        let of_a_wire: &[&Column] = match self.servers.wire {
-            Wire::Cable => &[],
-            Wire::Tap => &[column::CPU_PER_REQUEST, column::BUSY, column::SOFTIRQ_BUSY],
-        };
-        let columns = [
+        let own = [
             column::BYTES,
             column::POLICY,
             column::ACHIEVED,
@@ -106,20 +102,7 @@ impl Live for TcpRr {
             column::P99,
             column::P999,
         ];
-        let of_the_engine = [
-            column::WORK,
-            column::POLL,
-            column::WAITING,
-            column::INTERRUPTED,
-            column::INTERRUPTS_PER_PACKET,
-            column::PACKETS_PER_POLL,
-            column::SWITCHES_PER_PACKET,
-            column::SOFTIRQ_POLLS,
-            column::THREAD_POLLS,
-            column::APPLICATION_POLLS,
-            column::ASLEEP,
-        ];
-        [&columns, of_a_wire, &of_the_engine].concat()
+        embedded::columns(&own, self.servers.wire)
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {
