@@ -33,6 +33,9 @@ It shows the plan. With --apply it is carried out: each change is journalled, an
 it back. The policy stays as it is. irqbalance, if it runs, is told over its own socket to leave these
 interrupts alone, until it is started again (for good: its option --banirq).
 
+A service to which systemd gives other CPUs (CPUAffinity= of its unit, a drop-in or system.conf) is told of, with file and
+line: its next start would undo the plan.
+
 Moving an interrupt takes root (/proc/irq), a program's threads CAP_SYS_NICE.
 
 Examples:

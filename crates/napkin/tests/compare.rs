@@ -270,7 +270,7 @@ fn a_service_that_ends_and_a_device_that_goes_end_it_with_all_put_back() {
     let mut service = Service::new("compare-ends");
     let running = service.start(&long);
     within("a policy is in force", || service.in_force().then_some(()));
-    service.bed.memcached.kill().expect("it is a child");
+    service.bed.server.kill().expect("it is a child");
     let output = running.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(

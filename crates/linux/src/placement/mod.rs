@@ -9,6 +9,7 @@
 mod carry_out;
 mod choose;
 mod irqbalance;
+mod service_manager;
 
 use napkin_kernel::device::Napi;
 use napkin_kernel::topology::Topology;
@@ -100,7 +101,10 @@ impl Placement {
             );
         }
         let rows = napis.iter().zip(&cpus).map(|(napi, cpu)| row(napi, *cpu, &workers)).collect();
-        Placement { ifname: facts.device.ifname.clone(), node, rows, notes }
+        let mut placement = Placement { ifname: facts.device.ifname.clone(), node, rows, notes };
+        let contradicted = service_manager::notes(facts, &placement);
+        placement.notes.extend(contradicted);
+        placement
     }
 
     /// For [`apply`](crate::apply): the CPU of each queue, by the queue's number.

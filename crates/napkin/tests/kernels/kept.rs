@@ -64,6 +64,29 @@ pub(crate) fn kept(guest: &mut Guest, dev: &str) -> Outcome {
     Ok(held)
 }
 
+/// irqbalance deals all interrupts out, and goes on doing so; what is held stays, and the keeper says how
+/// often it was moved.
+fn fight_irqbalance(guest: &mut Guest) -> Outcome {
+    if guest.vm.sh("command -v irqbalance").status != 0 {
+        return Ok("no irqbalance here".into());
+    }
+    let moved = "grep -c 'set again: irq-cpus' /run/keeper.log";
+    let before: u32 = guest.does(moved)?.parse().unwrap_or(0);
+    let run = "mkdir -p /run/irqbalance; irqbalance --foreground --interval 1 > /run/irqbalance.log 2>&1 & \
+               echo $! > /run/irqbalance.pid";
+    guest.does(run)?;
+    let seen = guest.does(&format!(
+        "for try in $(seq 100); do test $({moved}) -gt {before} && exit 0; sleep 0.2; done; \
+         cat /run/irqbalance.log; exit 1"
+    ));
+    let held = guest.held_after("true");
+    // Where all CPUs share a cache it deals them out once, and ends by itself.
+    guest.does("kill $(cat /run/irqbalance.pid) 2> /dev/null; true")?;
+    seen.map_err(|why| format!("irqbalance moved nothing: {why}; {}", guest.told()))?;
+    let after: u32 = guest.does(moved)?.parse().unwrap_or(0);
+    Ok(format!("irqbalance {} ({} moved back)", held?, after - before))
+}
+
 fn hold(
     guest: &mut Guest,
     dev: &str,
@@ -81,6 +104,9 @@ fn hold(
         if !guest.told().contains("set again: irq-cpus") {
             return Err(format!("nobody saw the interrupt moved: {}", guest.told()));
         }
+    }
+    if moved.is_some() {
+        said.push(fight_irqbalance(guest)?);
     }
     let write = format!("echo 3 > /sys/class/net/{dev}/napi_defer_hard_irqs");
     said.push(format!("sysfs {}", guest.held_after(&write)?));

@@ -1,0 +1,285 @@
+//! Whether what `napkin compare` says is what a client sees: in each scenario its verdict, found on the
+//! server's side alone, beside an exhaustive measurement by an outside client of the same policies.
+//!
+//! `cargo run --release -p napkin-compare --example agree [SCENARIOS] [SECONDS] [ROUNDS]`, as root, with two CPUs of
+//! its own: SCENARIOS as in 1-20 or 7; SECONDS of each slice (1); ROUNDS (6). All twenty take some 20 minutes.
+//!
+//! A scenario is a load (5, 20, 40, 60 or 90 % of what the server can do), what a request costs the program
+//! itself (0: Debian's memcached; 10, 30, 60 us: an echo server that spins for so long), and who polls
+//! under the reference: the softirq on the server's CPU (RPS), or the instance's thread. The verdict's
+//! policy agrees if it is the client's best, or within 10 % of it, by the percentile that the verdict went by.
+
+#[path = "../tests/harness/mod.rs"]
+mod harness;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use harness::{Bed, PORT};
+use napkin_client::{Asks, Client, ClientFigures, ClientWait, Config, Load};
+use napkin_compare::{Options, Report, Service, compare, verdict::Quantity};
+use napkin_linux::apply::{self, Request, Temporary};
+use napkin_linux::attach::{Attachment, Plan};
+use napkin_linux::journal::{ProcessJournals, Store};
+use napkin_measure::interleave::median;
+use napkin_measure::report::text::time;
+use napkin_os::signals::Signals;
+use napkin_policy::Policy;
+use napkin_workload::linux::pair::{DEVICE, receive_on};
+use rustix::event::epoll;
+
+const LOADS: [f64; 5] = [0.05, 0.2, 0.4, 0.6, 0.9];
+const COSTS_US: [u64; 4] = [0, 10, 30, 60];
+/// How near a policy must be to the best.
+const NEAR: f64 = 1.1;
+
+#[derive(Debug, Clone, Copy)]
+struct Scenario {
+    number: usize,
+    load: f64,
+    cost_us: u64,
+    rps: bool,
+}
+
+impl Scenario {
+    fn all() -> impl Iterator<Item = Scenario> {
+        let each = COSTS_US.into_iter().flat_map(|cost| LOADS.map(|load| (cost, load)));
+        each.enumerate().map(|(at, (cost_us, load))| {
+            // Each load and each cost has both.
+            Scenario { number: at + 1, load, cost_us, rps: (at / LOADS.len() + at) % 2 == 0 }
+        })
+    }
+
+    /// The reference first.
+    fn policies(self) -> [&'static str; 4] {
+        match self.rps {
+            true => ["base", "threaded", "defer20", "suspend20"],
+            false => ["threaded", "defer200", "napibusy", "suspend20"],
+        }
+    }
+
+    fn bed(self) -> Bed {
+        let bed = match self.cost_us {
+            0 => Bed::new(),
+            cost => {
+                let mut command = Command::new(std::env::current_exe().expect("this program"));
+                command.args(["serve", &cost.to_string()]);
+                Bed::serving(command, Asks::Echo(64))
+            }
+        };
+        if self.rps {
+            let here = [bed.cpus[0]];
+            bed.pair.server.run(|| receive_on(DEVICE, &here)).expect("entered").expect("RPS");
+        }
+        bed
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let first = arguments.next().unwrap_or_else(|| "1-20".into());
+    if first == "serve" {
+        let cost = arguments.next().and_then(|it| it.parse().ok()).expect("microseconds");
+        serve(Duration::from_micros(cost));
+    }
+    let number = |text: &str| text.parse::<usize>().expect("a number");
+    let (from, to) = first.split_once('-').unwrap_or((&first, &first));
+    let seconds = arguments.next().map_or(1.0, |it| it.parse().expect("seconds"));
+    let rounds = arguments.next().map_or(6, |it| number(&it));
+    // Before any thread is started.
+    let signals = Signals::block_ends().expect("signals");
+    let (mut agreed, mut all) = (0, 0);
+    for scenario in Scenario::all().filter(|it| (number(from)..=number(to)).contains(&it.number)) {
+        let agrees = run(scenario, Duration::from_secs_f64(seconds), rounds, &signals);
+        (agreed, all) = (agreed + usize::from(agrees), all + 1);
+        println!("agreed so far: {agreed} of {all}\n");
+    }
+}
+
+fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) -> bool {
+    let Scenario { number, load, cost_us, rps } = scenario;
+    let bed = scenario.bed();
+    let policies: Vec<(String, Policy)> =
+        scenario.policies().map(|name| (name.to_owned(), name.parse().expect("a policy"))).into();
+    let spins = |load| Config { wait: ClientWait::Spin, ..bed.config(load) };
+    let start = |load| {
+        let client = bed.pair.client.run(|| Client::start(&spins(load)));
+        client.expect("entered").expect("connected")
+    };
+    // What the server can do under the reference.
+    let mut client = start(Load::Closed);
+    let most = under(&bed, &policies[0].1, || {
+        std::thread::sleep(slice / 2);
+        Bed::window(&mut client, slice).achieved_per_s
+    });
+    client.stop().expect("it stops");
+    let rate = most * load;
+    let by = if rps { "RPS" } else { "threaded" };
+    println!("{number}: {cost_us} us, {:.0} % ({rate:.0}/s of {most:.0}), {by}", load * 100.0);
+
+    let mut client = start(Load::Open { per_second: rate });
+    let options = Options {
+        policies: policies.clone(),
+        slice: slice + slice / 5,
+        settle: slice / 5,
+        rounds,
+        seed: number as u64,
+        guard: None,
+        measure: None,
+    };
+    let report: Report = in_server(&bed, || {
+        let service = Service::find(bed.pid(), DEVICE).expect("it serves");
+        compare(&service, &options, signals, &mut |_| {}).expect("compared")
+    });
+    let verdict = report.verdict();
+    println!("  {}", verdict.sentence);
+    for why in report.failed.iter().chain(&report.notes) {
+        println!("  note: {why}");
+    }
+
+    // The same by the client, each policy once a round, in an order that turns.
+    let mut seen: BTreeMap<&str, Vec<ClientFigures>> = BTreeMap::new();
+    for round in 0..rounds {
+        for at in 0..policies.len() {
+            let (name, policy) = &policies[(round + at) % policies.len()];
+            let figures = under(&bed, policy, || {
+                std::thread::sleep(slice / 5);
+                Bed::window(&mut client, slice)
+            });
+            seen.entry(name).or_default().push(figures);
+        }
+    }
+    client.stop().expect("it stops");
+
+    let quantity = verdict.quantity;
+    let client_at = |name: &str, quantity: Quantity| {
+        let of = |it: &ClientFigures| {
+            let at = it.latency_ns.as_ref()?.at;
+            let ns = match quantity {
+                Quantity::P90 => at.p90,
+                Quantity::P50 => at.p50,
+                _ => at.p99,
+            };
+            Some(ns? as f64)
+        };
+        median(seen[name].iter().filter_map(of)).unwrap_or(f64::INFINITY)
+    };
+    println!("  policy | server p50 p99 | client p50 p99 | server/client p50 p99");
+    for row in &report.rows {
+        let nan = f64::NAN;
+        let p50 = row.median(|it| it.whole().p50).unwrap_or(nan);
+        let p99 = row.median(|it| it.whole().p99).unwrap_or(nan);
+        let (c50, c99) = (client_at(&row.name, Quantity::P50), client_at(&row.name, Quantity::P99));
+        println!(
+            "  {} | {} {} | {} {} | {:.2} {:.2}",
+            row.name,
+            time(p50),
+            time(p99),
+            time(c50),
+            time(c99),
+            p50 / c50,
+            p99 / c99
+        );
+    }
+    let Some(quantity) = quantity else {
+        println!("  NO verdict");
+        return false;
+    };
+    // The reference, unless something is shown to be better.
+    let better = verdict.compared.iter().filter_map(|it| Some((it.ratio?, &it.policy)));
+    let better = better.filter(|(ratio, _)| ratio.is_less());
+    let pick = better.min_by(|one, other| one.0.median.total_cmp(&other.0.median));
+    let pick = pick.map_or(policies[0].0.as_str(), |(_, name)| name);
+    let best = policies.iter().map(|(name, _)| name.as_str());
+    let best = best
+        .min_by(|one, other| client_at(one, quantity).total_cmp(&client_at(other, quantity)))
+        .expect("some");
+    let behind = client_at(pick, quantity) / client_at(best, quantity);
+    let agrees = behind <= NEAR;
+    println!(
+        "  {} verdict {pick}, client {best}, which is {behind:.2} of it by {quantity:?}",
+        if agrees { "agree:" } else { "DISAGREE:" }
+    );
+    agrees
+}
+
+/// Runs something in the server's namespace, in a thread of its own.
+fn in_server<T: Send>(bed: &Bed, what: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            bed.pair.server.enter_thread().expect("entered");
+            what()
+        });
+        there.join().expect("no panic")
+    })
+}
+
+/// Has a policy in force on device and program meanwhile.
+fn under<T: Send>(bed: &Bed, policy: &Policy, what: impl FnOnce() -> T + Send) -> T {
+    in_server(bed, || {
+        let store = Store::open().expect("a journal");
+        let plan = Plan::of(policy).expect("a plan");
+        let mut attachment = Attachment::new(plan, ProcessJournals::new(store));
+        attachment.add(bed.pid()).expect("it lives");
+        let options = apply::Options::default();
+        let request = Request { policy, ifname: DEVICE, options: &options, force: false };
+        let device = Temporary::here(&request).expect("applied");
+        attachment.look();
+        let came = what();
+        attachment.restore();
+        device.restore().expect("put back");
+        came
+    })
+}
+
+/// An echo server of one thread that waits by epoll and spins for each request.
+fn serve(cost: Duration) -> ! {
+    let address = (napkin_workload::linux::pair::SERVER, PORT);
+    let listener = TcpListener::bind(address).expect("an address");
+    listener.set_nonblocking(true).expect("it can be");
+    let context = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a context");
+    let watch = |socket: &dyn std::os::fd::AsFd, data: u64| {
+        let data = epoll::EventData::new_u64(data);
+        epoll::add(&context, socket.as_fd(), data, epoll::EventFlags::IN).expect("watched");
+    };
+    watch(&listener, u64::MAX);
+    let mut connections = BTreeMap::new();
+    let mut events = Vec::with_capacity(64);
+    let mut bytes = [0; 4_096];
+    loop {
+        events.clear();
+        epoll::wait(&context, rustix::buffer::spare_capacity(&mut events), None).expect("waited");
+        for event in &events {
+            let of = event.data.u64();
+            if of == u64::MAX {
+                while let Ok((stream, _)) = listener.accept() {
+                    stream.set_nonblocking(true).expect("it can be");
+                    stream.set_nodelay(true).expect("it can be");
+                    let number = stream.as_raw_fd() as u64;
+                    watch(&stream, number);
+                    connections.insert(number, stream);
+                }
+                continue;
+            }
+            let Some(stream) = connections.get_mut(&of) else { continue };
+            let ended = match stream.read(&mut bytes) {
+                Ok(0) => true,
+                Ok(count) => {
+                    let began = Instant::now();
+                    while began.elapsed() < cost {
+                        std::hint::spin_loop();
+                    }
+                    stream.write_all(&bytes[..count]).is_err()
+                }
+                Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+            };
+            if ended {
+                connections.remove(&of);
+            }
+        }
+    }
+}
