@@ -290,6 +290,7 @@ mod tests {
             cpus: vec![],
             rt: None,
             unit: None,
+            pin: false,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::unit::Unit;
 use crate::wish::Wish;
 
 /// Keys of a file, and of its section `[match]`.
-const KEYS: [&str; 6] = ["policy", "queues", "cpus", "rt", "unit", "match"];
+const KEYS: [&str; 7] = ["policy", "queues", "cpus", "rt", "unit", "pin", "match"];
 const MATCH: [&str; 3] = ["name", "driver", "mac"];
 
 /// The longest text of a value that is looked at.
@@ -155,10 +155,11 @@ impl Reader<'_> {
         let cpus = self.cpus(root);
         let rt = self.rt(root);
         let unit = self.unit(root);
+        let pin = self.pin(root);
         let device = self.device(root);
         let (line, policy) = policy?;
         let (name, file, device) = (name.to_owned(), file.to_owned(), device?);
-        Some(Wish { name, file, policy, line, device, queues, cpus, rt, unit })
+        Some(Wish { name, file, policy, line, device, queues, cpus, rt, unit, pin })
     }
 
     fn policy(&mut self, root: &dyn TableLike) -> Option<(usize, Policy)> {
@@ -239,6 +240,21 @@ impl Reader<'_> {
             );
         }
         unit
+    }
+
+    fn pin(&mut self, root: &dyn TableLike) -> bool {
+        let Some(item) = root.get("pin") else { return false };
+        let line = self.line_of(root, "pin");
+        let pin = item.as_value().and_then(Value::as_bool);
+        if pin.is_none() {
+            self.mistake(line, format!("pin takes true or false, not {}", item.type_name()));
+        } else if root.get("unit").is_none() {
+            self.mistake(
+                line,
+                "pin is for the programs of a unit: name it, as in unit = \"web.service\"",
+            );
+        }
+        pin.unwrap_or(false)
     }
 
     fn device(&mut self, root: &dyn TableLike) -> Option<Match> {
@@ -347,8 +363,23 @@ mod tests {
             cpus: vec![3, 2],
             rt: Some(7),
             unit: Unit::read("a.service"),
+            pin: true,
         };
         assert_eq!(parse(&wish.to_text()), Ok(wish));
+    }
+
+    #[test]
+    fn who_is_pinned_is_a_program_of_a_unit() {
+        let read = |lines: &str| {
+            let text = format!("policy = \"base\"\n{lines}\n[match]\nname = \"eth0\"\n");
+            parse(&text).map(|wish| wish.pin).map_err(|it| it[0].1.clone())
+        };
+        assert_eq!(read("unit = \"a.service\""), Ok(false));
+        assert_eq!(read("unit = \"a.service\"\npin = true"), Ok(true));
+        assert!(read("pin = true").expect_err("alone").contains("of a unit"));
+        assert!(
+            read("unit = \"a.service\"\npin = 1").expect_err("a number").contains("true or false")
+        );
     }
 
     proptest! {

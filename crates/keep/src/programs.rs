@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use napkin_linux::attach::{Attachment, Detail, Event, Lines, Plan, PlanError};
+use napkin_linux::attach::{Attachment, Detail, Event, Lines, Plan, PlanError, cpus_by_napi};
 use napkin_linux::journal::{ProcessJournals, Store};
 use napkin_policy::Policy;
 
@@ -22,6 +22,7 @@ pub(crate) struct Programs {
     unit: Unit,
     policy: Policy,
     group: PathBuf,
+    pin: bool,
     plan: Plan,
     store: Store,
     /// While there is a process.
@@ -45,6 +46,7 @@ impl Programs {
             unit: unit.clone(),
             policy: wish.policy,
             group,
+            pin: wish.pin,
             plan: Plan::of(&wish.policy)?,
             store: store.clone(),
             attachment: None,
@@ -58,6 +60,7 @@ impl Programs {
     pub(crate) fn are_of(&self, wish: &Wish) -> bool {
         self.name == wish.name
             && self.policy == wish.policy
+            && self.pin == wish.pin
             && wish.unit.as_ref() == Some(&self.unit)
     }
 
@@ -93,6 +96,12 @@ impl Programs {
             let journals = ProcessJournals::new(self.store.clone());
             let mut attachment = Attachment::new(self.plan.clone(), journals);
             attachment.raise_open_files();
+            if self.pin {
+                match cpus_by_napi() {
+                    Ok(cpus) => attachment.pin_with(cpus),
+                    Err(why) => tell(format!("{} ({}): not pinned: {why}", self.name, self.unit)),
+                }
+            }
             attachment
         });
         for pid in there {

@@ -38,6 +38,9 @@ pub struct Wish {
     pub rt: Option<u8>,
     /// The unit whose programs get the policy's other part while they run.
     pub unit: Option<Unit>,
+    /// Whether each thread of these programs that waits for one instance goes to the CPU where that is
+    /// polled.
+    pub pin: bool,
 }
 
 impl Wish {
@@ -124,7 +127,8 @@ impl Wish {
             text.push_str(&format!(", SCHED_FIFO {priority}"));
         }
         if let Some(unit) = &self.unit {
-            text.push_str(&format!(", and programs of {unit}"));
+            let pinned = if self.pin { ", pinned" } else { "" };
+            text.push_str(&format!(", and programs of {unit}{pinned}"));
         }
         text
     }
@@ -148,6 +152,9 @@ impl Wish {
         }
         if let Some(unit) = &self.unit {
             text.push_str(&format!("unit = {}\n", quoted(&unit.to_string())));
+        }
+        if self.pin {
+            text.push_str("pin = true\n");
         }
         text.push_str("\n[match]\n");
         for (key, value) in [

@@ -35,6 +35,7 @@ A file may be written by hand as well:
   cpus = \"2-5\"            queue i's interrupt and thread on the i-th; without: they stay
   rt = 10                 SCHED_FIFO priority of the threads
   unit = \"web.service\"    whose programs are set, too
+  pin = true              and their threads moved to where their packets are polled
   [match]
   name = \"eth*\"           and, or instead: driver = \"igb\", mac = \"52:54:00:12:34:56\"
 It has to be root's and writable by nobody else. --check says before a deploy whether it is right.
@@ -79,6 +80,10 @@ pub(crate) struct Keep {
     /// memcached.service, or the path of a control group, /work.slice/memcached.service.
     #[arg(long, value_parser = unit)]
     unit: Option<Unit>,
+    /// Also move each thread of these programs that waits for the packets of one instance to the CPU where
+    /// that is polled.
+    #[arg(long, requires = "unit")]
+    pin: bool,
     /// The wish's name, by which unkeep knows it; without, what its devices are matched by.
     #[arg(long)]
     name: Option<String>,
@@ -190,6 +195,7 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
         cpus: args.cpus.clone().unwrap_or_default().0,
         rt: args.rt,
         unit: args.unit.clone(),
+        pin: args.pin,
     };
     for warning in wish.check().map_err(Failure::of)? {
         say(&format!("warning: {policy}: {warning}"));
@@ -270,6 +276,7 @@ fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> R
                 "cpus": standing.wish.cpus,
                 "rt": standing.wish.rt,
                 "unit": standing.wish.unit.as_ref().map(ToString::to_string),
+                "pin": standing.wish.pin,
                 "state": standing.state(),
                 "why": standing.why(),
                 "devices": standing.devices,

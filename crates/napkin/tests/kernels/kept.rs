@@ -71,6 +71,10 @@ fn fight_irqbalance(guest: &mut Guest) -> Outcome {
         return Ok("no irqbalance here".into());
     }
     let moved = "grep -c 'set again: irq-cpus' /run/keeper.log";
+    // Those that nobody holds it leaves elsewhere: they are put back here.
+    guest.does(
+        "for it in /proc/irq/*/smp_affinity_list; do echo $it $(cat $it); done > /run/affinities",
+    )?;
     let before: u32 = guest.does(moved)?.parse().unwrap_or(0);
     let run = "mkdir -p /run/irqbalance; irqbalance --foreground --interval 1 > /run/irqbalance.log 2>&1 & \
                echo $! > /run/irqbalance.pid";
@@ -82,6 +86,9 @@ fn fight_irqbalance(guest: &mut Guest) -> Outcome {
     let held = guest.held_after("true");
     // Where all CPUs share a cache it deals them out once, and ends by itself.
     guest.does("kill $(cat /run/irqbalance.pid) 2> /dev/null; true")?;
+    guest.does(
+        "while read -r it cpus; do echo $cpus > $it; done < /run/affinities 2> /dev/null; true",
+    )?;
     seen.map_err(|why| format!("irqbalance moved nothing: {why}; {}", guest.told()))?;
     let after: u32 = guest.does(moved)?.parse().unwrap_or(0);
     Ok(format!("irqbalance {} ({} moved back)", held?, after - before))
@@ -105,7 +112,7 @@ fn hold(
             return Err(format!("nobody saw the interrupt moved: {}", guest.told()));
         }
     }
-    if moved.is_some() {
+    if dev == "eth0" && moved.is_some() {
         said.push(fight_irqbalance(guest)?);
     }
     let write = format!("echo 3 > /sys/class/net/{dev}/napi_defer_hard_irqs");
