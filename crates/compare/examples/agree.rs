@@ -50,7 +50,12 @@ impl Scenario {
         let each = COSTS_US.into_iter().flat_map(|cost| LOADS.map(|load| (cost, load)));
         each.enumerate().map(|(at, (cost_us, load))| {
             // Each load and each cost has both.
-            Scenario { number: at + 1, load, cost_us, rps: (at / LOADS.len() + at) % 2 == 0 }
+            Scenario {
+                number: at + 1,
+                load,
+                cost_us,
+                rps: (at / LOADS.len() + at).is_multiple_of(2),
+            }
         })
     }
 
