@@ -463,4 +463,24 @@ fn a_device_with_the_default_route_takes_a_yes_where_the_policy_delays() {
         .expect("entered");
 }
 
+#[test]
+fn the_unit_sees_the_same_procfs_as_who_moves_interrupts() {
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/napkin.service");
+    let unit = fs::read_to_string(unit).expect("it is in the repository");
+    // Each has systemd mount another one, with files of its own: a write to the host's tells nobody there.
+    for option in [
+        "ProtectControlGroups",
+        "ProtectKernelTunables",
+        "ProtectProc",
+        "ProcSubset",
+        "MountAPIVFS",
+        "PrivatePIDs",
+        "RootDirectory",
+        "RootImage",
+    ] {
+        let set = unit.lines().find(|line| line.starts_with(&format!("{option}=")));
+        assert_eq!(set, None);
+    }
+}
+
 napkin_testing::main!();
