@@ -139,6 +139,11 @@ Examples:
   sudo napkin serve nbd --device tap:nk0 --size 4G --export scratch
       nbd://10.99.0.1/scratch, in memory: gone with the server
   sudo napkin serve sink --device tap:a=hold --device tap:b=defer20 --cpus 0,1
+  napkin serve memcached --device vhost:/run/user/1000/nk0.sock --policy suspend20
+      then the guest of: qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=m,size=1G,share=on
+      -machine q35,memory-backend=m -chardev socket,id=c,path=/run/user/1000/nk0.sock,reconnect-ms=1000
+      -netdev vhost-user,id=n,chardev=c -device virtio-net-pci,netdev=n,romfile= ...
+      has 10.99.0.1 as its neighbour
   napkin serve memcached --listen 127.0.0.1 --threads 2 --udp
       the same on the operating system's sockets, without any rights; under a policy of the kernel's:
       sudo napkin run --policy suspend20 --dev eth0 -- napkin serve memcached --listen 0.0.0.0
@@ -151,9 +156,13 @@ whoever reaches the address reads and writes it.")]
 pub(crate) struct Serve {
     /// What is served.
     pub(crate) what: Service,
-    /// tap:NAME or synthetic, with =POLICY behind it if it has its own; may be given several times.
+    /// tap:NAME, vhost:PATH, virtio-user:PATH or synthetic, with =POLICY behind it if it has its own; may be
+    /// given several times.
     /// tap:NAME.100 is tap:NAME in VLAN 100 (1 to 4094): frames without its tag are dropped, and the
-    /// operating system's side is the interface NAME.100.
+    /// operating system's side is the interface NAME.100. vhost:PATH[:QUEUES] is the NIC of a virtual machine or
+    /// of a DPDK program: it listens at the socket PATH (vhost-user) for its driver, and again when that has
+    /// gone. virtio-user:PATH[:QUEUES][:packed][:ring-N] drives the device of whoever listens there, on rings of
+    /// N entries (256).
     #[arg(long = "device", value_name = "DEVICE", required_unless_present = "listen")]
     pub(crate) devices: Vec<DeviceSpec>,
     /// Serve on the operating system's own sockets in place of devices: at this address of this host, or

@@ -56,12 +56,20 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             let _ = write!(io::stderr(), "\r\x1b[?7l{status}\x1b[K\x1b[?7h");
         }
         Event::Status(status) => say(&status.to_string()),
-        Event::Gone(device) => {
+        Event::Gone(_) | Event::Trouble(_) => {
             if terminal {
                 // Below the status.
                 say("");
             }
-            say(&format!("device {device} has gone: somebody removed it; the others go on"));
+            match event {
+                Event::Gone(device) => {
+                    say(&format!(
+                        "device {device} has gone: somebody removed it; the others go on"
+                    ));
+                }
+                Event::Trouble(trouble) => say(trouble),
+                _ => {}
+            }
         }
     });
     if terminal {

@@ -11,6 +11,7 @@ use napkin_service::memcached::Limits;
 
 use super::error::ServeError;
 use super::network::Network;
+use super::virtio::{Side, Virtio};
 
 /// The most devices one engine serves.
 pub(super) const MAX_DEVICES: usize = 64;
@@ -82,6 +83,8 @@ pub enum DeviceKind {
     Tap(String),
     /// A synthetic source.
     Synthetic,
+    /// Virtio rings, over vhost-user.
+    Virtio(Virtio),
 }
 
 impl DeviceKind {
@@ -90,12 +93,13 @@ impl DeviceKind {
         match self {
             DeviceKind::Tap(name) => name.clone(),
             DeviceKind::Synthetic => format!("syn{place}"),
+            DeviceKind::Virtio(virtio) => virtio.name(),
         }
     }
 }
 
-/// A device, and its own policy if it has one: `tap:NAME`, `tap:NAME.VLAN`, `synthetic`,
-/// `tap:NAME=POLICY`.
+/// A device, and its own policy if it has one: `tap:NAME`, `tap:NAME.VLAN`, `synthetic`, `vhost:PATH`,
+/// `virtio-user:PATH`, `tap:NAME=POLICY`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
     /// What it is.
@@ -122,6 +126,9 @@ impl FromStr for DeviceSpec {
             Some((device, policy)) => (device, Some(policy)),
             None => (text, None),
         };
+        let virtio = [("vhost:", Side::Backend), ("virtio-user:", Side::Frontend)];
+        let virtio =
+            virtio.into_iter().find_map(|(it, side)| Some((side, device.strip_prefix(it)?)));
         let (kind, vlan) = match (device, device.strip_prefix("tap:")) {
             ("synthetic", _) => (DeviceKind::Synthetic, None),
             (_, Some("")) | ("tap", _) => {
@@ -131,11 +138,13 @@ impl FromStr for DeviceSpec {
                 let (name, vlan) = in_vlan(name)?;
                 (DeviceKind::Tap(name.to_owned()), vlan)
             }
-            _ => {
-                return Err(
-                    "give tap:NAME or synthetic, and =POLICY behind it if it has its own".into()
-                );
-            }
+            _ => match virtio {
+                Some((side, text)) => (DeviceKind::Virtio(Virtio::parse(side, text)?), None),
+                None => return Err(
+                    "give tap:NAME, vhost:PATH, virtio-user:PATH or synthetic, and =POLICY behind it if \
+                     it has its own".into(),
+                ),
+            },
         };
         let policy = policy.map(str::parse::<Policy>).transpose().map_err(|e| e.to_string())?;
         Ok(DeviceSpec { kind, vlan, policy })
@@ -298,8 +307,27 @@ impl ServeConfig {
                     "the device tap:{name} is given twice: it is served once, in one VLAN at most"
                 ));
             }
+            let name = device.name(place);
+            let same = |(place, it): (usize, &DeviceSpec)| it.name(place) == name;
+            if let DeviceKind::Virtio(virtio) = &device.kind
+                && self.devices[..place].iter().enumerate().any(same)
+            {
+                return wrong(format!(
+                    "two devices would be called {name}, as the socket of {virtio}:{} is: give it \
+                     another name",
+                    virtio.path.display()
+                ));
+            }
         }
         Ok(())
+    }
+
+    /// How many queues a device has.
+    pub(super) fn queues_of(&self, device: &DeviceSpec) -> u16 {
+        match &device.kind {
+            DeviceKind::Virtio(virtio) => virtio.queues.unwrap_or(self.queues),
+            DeviceKind::Tap(_) | DeviceKind::Synthetic => self.queues,
+        }
     }
 
     pub(super) fn policy_of(&self, device: &DeviceSpec) -> Policy {

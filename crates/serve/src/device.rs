@@ -1,4 +1,4 @@
-//! The devices: TAP interfaces with their kernel side set up, and synthetic sources.
+//! The devices: TAP interfaces with their kernel side set up, synthetic sources, and virtio rings.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,6 +9,7 @@ use napkin_nic::capture::Capture;
 use napkin_nic::faulty::{FaultCounters, Faults, FaultyQueue};
 use napkin_nic::synthetic::{Arrivals, Flows, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::tap::{Tap, TapConfig, TapError};
+use napkin_nic::vhost::Peers;
 use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::{Address, Addresses, FrameBuilder};
@@ -16,6 +17,7 @@ use napkin_stack::{Address, Addresses, FrameBuilder};
 use super::config::{DeviceKind, DeviceSpec, ServeConfig};
 use super::error::ServeError;
 use super::network::Network;
+use super::virtio::Virtio;
 
 /// Frame buffers of each device: more than its ring and its socket hold together.
 const FRAMES: usize = 4_096;
@@ -30,6 +32,8 @@ pub(super) struct Made {
     pub(super) queues: Vec<Box<dyn PacketQueue>>,
     pub(super) note: String,
     pub(super) faults: Vec<Arc<FaultCounters>>,
+    /// How it goes with who is at the other side of a socket.
+    pub(super) peers: Option<Arc<Peers>>,
 }
 
 /// Makes one device with its networks; `place` is its number, from 0. Faults come between it and the capture, so that the
@@ -45,6 +49,7 @@ pub(super) fn make(
     for network in networks {
         addresses = addresses.with(network.ip, network.prefix)?;
     }
+    let queues = config.queues_of(device);
     let pool = Pool::new(FRAMES);
     let made = match &device.kind {
         DeviceKind::Tap(name) => {
@@ -58,6 +63,7 @@ pub(super) fn make(
             tap(config, name, networks, addresses, &pool)?
         }
         DeviceKind::Synthetic => synthetic(config, addresses, &pool, place)?,
+        DeviceKind::Virtio(device) => virtio(device, queues, networks, addresses, &pool)?,
     };
     let mut faults = Vec::new();
     let around = |(seed, mut queue): (u64, Box<dyn PacketQueue>)| {
@@ -138,7 +144,14 @@ fn tap(
         )
     };
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
-    Ok(Made { name: side, addresses, queues: queues.collect(), note, faults: Vec::new() })
+    Ok(Made {
+        name: side,
+        addresses,
+        queues: queues.collect(),
+        note,
+        faults: Vec::new(),
+        peers: None,
+    })
 }
 
 /// Sets up the operating system's side: the VLAN's interface, if it is to be in one, and the addresses.
@@ -220,6 +233,21 @@ fn free(name: &str, network: Network) -> Result<(), ServeError> {
     })
 }
 
+fn virtio(
+    device: &Virtio,
+    queues: u16,
+    networks: &[Network],
+    addresses: Addresses,
+    pool: &Pool,
+) -> Result<Made, ServeError> {
+    let (queues, peers) = device.open(queues, pool)?;
+    let theirs: Vec<_> =
+        networks.iter().map(|it| format!("{}/{}", it.neighbour(), it.prefix)).collect();
+    let note = format!("{} may be {}", device.other(), theirs.join(", "));
+    let (faults, peers) = (Vec::new(), Some(peers));
+    Ok(Made { name: device.name(), addresses, queues, note, faults, peers })
+}
+
 fn synthetic(
     config: &ServeConfig,
     addresses: Addresses,
@@ -254,7 +282,7 @@ fn synthetic(
         .collect::<Result<_, ServeError>>()?;
     let note = format!("{} datagrams a second of {} flows", config.rate, config.flows);
     let name = DeviceKind::Synthetic.name(place);
-    Ok(Made { name, addresses, queues, note, faults: Vec::new() })
+    Ok(Made { name, addresses, queues, note, faults: Vec::new(), peers: None })
 }
 
 /// Writes datagrams to the service's port, each flow from a port of its own.

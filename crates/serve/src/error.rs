@@ -75,6 +75,9 @@ pub enum ServeError {
     /// The TAP device could not be had.
     #[error(transparent)]
     Tap(#[from] napkin_nic::tap::TapError),
+    /// The virtio device could not be had.
+    #[error(transparent)]
+    Vhost(#[from] napkin_nic::vhost::VhostError),
     /// The synthetic source could not be made.
     #[error(transparent)]
     Synthetic(#[from] napkin_nic::synthetic::ConfigError),

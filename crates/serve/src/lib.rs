@@ -19,6 +19,7 @@ mod server;
 mod sockets;
 mod status;
 mod streams;
+mod virtio;
 
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ pub use napkin_service::memcached::Limits;
 pub use network::Network;
 pub use server::Server;
 pub use status::{DeviceTotals, Status, Totals};
+pub use virtio::{Side, Virtio};
 
 /// From one status to the next.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -44,6 +46,8 @@ pub enum Event<'a> {
     Status(Status),
     /// A device was removed from outside; the others go on.
     Gone(&'a str),
+    /// Something was wrong with the other side of a virtio device, in a sentence; it is waited for again.
+    Trouble(&'a str),
 }
 
 /// Serves until a signal comes, or for `limit`; returns the totals.
@@ -73,6 +77,9 @@ pub fn run(
         }
         for device in server.check()? {
             tell(Event::Gone(&device));
+        }
+        for trouble in server.troubles() {
+            tell(Event::Trouble(&trouble));
         }
         if start.elapsed() >= next {
             // Not `+= PERIOD`: after a pause of the whole machine the missed ones are not made up.

@@ -10,6 +10,7 @@ use napkin_core::CpuId;
 use napkin_engine::control::{Control, default_path};
 use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement, sched};
 use napkin_nic::capture::Capture;
+use napkin_nic::vhost::Peers;
 use napkin_policy::Policy;
 use napkin_service::memcached::MemcachedUdp;
 use napkin_stack::UdpSocket;
@@ -37,6 +38,8 @@ pub struct Server {
     warning: Option<String>,
     /// Devices that have gone, each told once.
     gone: Vec<String>,
+    /// Devices with somebody at the other side of a socket.
+    peers: Vec<(String, Arc<Peers>)>,
 }
 
 /// A device's policy, and the engine's CPUs that its queues are on.
@@ -59,12 +62,11 @@ impl Server {
         if let Some(listen) = config.listen {
             return Server::listen(config, listen, &cpus);
         }
-        let queues = usize::from(config.queues);
-        let placed = config.devices.iter().enumerate().map(|(place, device)| Placed {
-            name: device.name(place),
-            policy: config.policy_of(device),
-            first: place * queues,
-            queues,
+        let mut next = 0;
+        let placed = config.devices.iter().enumerate().map(|(place, device)| {
+            let (first, queues) = (next, usize::from(config.queues_of(device)));
+            next += queues;
+            Placed { name: device.name(place), policy: config.policy_of(device), first, queues }
         });
         let placed: Vec<Placed> = placed.collect();
         agree(&placed, &cpus)?;
@@ -85,6 +87,8 @@ impl Server {
         }
         let faults: Vec<_> =
             devices.iter_mut().flat_map(|it| std::mem::take(&mut it.faults)).collect();
+        let peers = devices.iter().filter_map(|it| Some((it.name.clone(), it.peers.clone()?)));
+        let peers = peers.collect();
         let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
         let mut notes: Vec<String> = devices.iter().map(note).collect();
 
@@ -100,6 +104,7 @@ impl Server {
         let mut server = Server::default();
         server.engine = Some(engine);
         server.capture = capture;
+        server.peers = peers;
         server.warning = streams.as_ref().and_then(Streams::warning).map(str::to_owned);
         let Some(engine) = &server.engine else { return Ok(server) };
         let mut progress = Vec::new();
@@ -212,6 +217,12 @@ impl Server {
             return Err(ServeError::Gone(news.join(", ")));
         }
         Ok(news.to_vec())
+    }
+
+    /// What was wrong with the other side of virtio devices, each told once.
+    pub(super) fn troubles(&self) -> Vec<String> {
+        let told = self.peers.iter().filter_map(|(name, peers)| Some((name, peers.trouble()?)));
+        told.map(|(name, trouble)| format!("device {name}: {trouble}")).collect()
     }
 
     /// Stops: no thread, no device and no socket is left. Returns what has happened in all.

@@ -1,0 +1,150 @@
+//! Virtio devices over vhost-user, as options name them, and as queues.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use napkin_nic::vhost::{FrontendConfig, MAX_RING, MAX_VHOST_QUEUES, Peers, Vhost, VhostError};
+use napkin_nic::{PacketQueue, Pool};
+
+/// Entries of a frontend's rings, if nobody says otherwise.
+const RING: u16 = 256;
+
+/// Which side of the rings is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// We listen, and are the NIC of who connects: a virtual machine, DPDK's `virtio_user`.
+    Backend,
+    /// We connect, and drive the device of who listens: DPDK's `net_vhost`, another napkin.
+    Frontend,
+}
+
+/// A virtio device: `vhost:PATH[:QUEUES]`, `virtio-user:PATH[:QUEUES][:packed][:ring-N]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Virtio {
+    /// Ours.
+    pub side: Side,
+    /// The socket.
+    pub path: PathBuf,
+    /// Pairs of rings; `None` for as many as the other devices have queues.
+    pub queues: Option<u16>,
+    /// Whether a frontend makes packed rings. A backend takes what its driver makes.
+    pub packed: bool,
+    /// Entries of each of a frontend's rings, a power of two.
+    pub ring: u16,
+}
+
+impl Virtio {
+    /// Reads what stands behind `vhost:` or `virtio-user:`. A path may have colons, as long as what is
+    /// behind the last one is no option.
+    pub(super) fn parse(side: Side, text: &str) -> Result<Virtio, String> {
+        let mut this =
+            Virtio { side, path: PathBuf::new(), queues: None, packed: false, ring: RING };
+        let mut rest = text;
+        while let Some((before, last)) = rest.rsplit_once(':') {
+            let number = |text: &str| text.parse::<u16>().ok();
+            if !last.is_empty() && last.bytes().all(|it| it.is_ascii_digit()) {
+                let queues = number(last).filter(|it| (1..=MAX_VHOST_QUEUES).contains(it));
+                this.queues = Some(queues.ok_or_else(|| {
+                    format!("{this} has 1 to {MAX_VHOST_QUEUES} queues, not {last}")
+                })?);
+            } else if last == "packed" || last.starts_with("ring-") {
+                if side == Side::Backend {
+                    return Err(format!(
+                        "{last} is for virtio-user: the driver of a vhost device makes the rings"
+                    ));
+                }
+                match last.strip_prefix("ring-") {
+                    None => this.packed = true,
+                    Some(size) => {
+                        let ring = number(size).filter(|it| it.is_power_of_two());
+                        let ring = ring.filter(|it| (16..=MAX_RING).contains(it));
+                        this.ring = ring.ok_or_else(|| {
+                            format!(
+                                "a ring has 16 to {MAX_RING} entries, a power of two, not {size}"
+                            )
+                        })?;
+                    }
+                }
+            } else {
+                break;
+            }
+            rest = before;
+        }
+        if rest.is_empty() {
+            return Err(format!("{this} has the path of a socket, as in {this}:/run/nk0.sock"));
+        }
+        this.path = rest.into();
+        Ok(this)
+    }
+
+    /// What the device is called: as its socket, without an ending.
+    pub(super) fn name(&self) -> String {
+        let stem = self.path.file_stem().unwrap_or(self.path.as_os_str());
+        stem.to_string_lossy().into_owned()
+    }
+
+    /// Listens, or begins to connect.
+    pub(super) fn open(
+        &self,
+        queues: u16,
+        pool: &Pool,
+    ) -> Result<(Vec<Box<dyn PacketQueue>>, Arc<Peers>), VhostError> {
+        let device = match self.side {
+            Side::Backend => Vhost::backend(&self.path, queues, pool),
+            Side::Frontend => {
+                let Virtio { packed, ring, .. } = *self;
+                let config = FrontendConfig { path: self.path.clone(), queues, packed, ring };
+                Vhost::frontend(&config, pool)
+            }
+        }?;
+        let queues = device.queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
+        Ok((queues.collect(), device.peers))
+    }
+
+    /// Who is at the other side, as the end of a sentence about it.
+    pub(super) fn other(&self) -> String {
+        let path = self.path.display();
+        match self.side {
+            Side::Backend => format!("the driver that connects to {path}"),
+            Side::Frontend => format!("the backend that listens at {path}"),
+        }
+    }
+}
+
+impl fmt::Display for Virtio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.side {
+            Side::Backend => "vhost",
+            Side::Frontend => "virtio-user",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_its_socket_and_what_stands_behind_it() {
+        let parse = |text| Virtio::parse(Side::Frontend, text).expect(text);
+        let device = parse("/run/a.sock:2:packed:ring-1024");
+        assert_eq!((device.path.to_str(), device.name().as_str()), (Some("/run/a.sock"), "a"));
+        assert_eq!((device.queues, device.packed, device.ring), (Some(2), true, 1_024));
+        let device = parse("/run/a:b");
+        assert_eq!((device.path.to_str(), device.queues), (Some("/run/a:b"), None));
+        for (wrong, why) in [
+            ("", "has the path of a socket"),
+            (":2", "has the path of a socket"),
+            ("a:0", "1 to 64 queues, not 0"),
+            ("a:65", "1 to 64 queues, not 65"),
+            ("a:ring-100", "a power of two, not 100"),
+            ("a:ring-", "a power of two, not "),
+        ] {
+            let error = Virtio::parse(Side::Frontend, wrong).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        let error = Virtio::parse(Side::Backend, "a:packed").unwrap_err();
+        assert!(error.contains("the driver of a vhost device makes the rings"), "{error}");
+    }
+}
