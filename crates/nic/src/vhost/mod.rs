@@ -31,6 +31,8 @@ mod control;
 mod features;
 mod frontend;
 mod header;
+#[doc(hidden)]
+pub mod hostile;
 mod memory;
 mod message;
 mod packed_device;
@@ -178,7 +180,7 @@ impl Vhost {
 
     fn new(ports: &Arc<[Arc<Port>]>, peers: Arc<Peers>, control: Control) -> Vhost {
         let control = Arc::new(control);
-        let queue = |index| VhostQueue::new(ports, index, &control);
+        let queue = |index| VhostQueue::new(ports, index, Some(&control));
         Vhost { queues: (0..ports.len()).map(queue).collect(), peers }
     }
 }

@@ -39,8 +39,8 @@ pub struct VhostQueue {
     wire: Arc<Wire>,
     /// Where frames go for which there is no buffer: they are given back all the same.
     spare: Box<[u8]>,
-    /// Keeps the control thread while there is a queue.
-    _control: Arc<Control>,
+    /// Keeps the control thread, if there is one, while there is a queue.
+    _control: Option<Arc<Control>>,
 }
 
 impl VhostQueue {
@@ -48,12 +48,12 @@ impl VhostQueue {
     pub(super) fn new(
         ports: &Arc<[Arc<Port>]>,
         index: usize,
-        control: &Arc<Control>,
+        control: Option<&Arc<Control>>,
     ) -> VhostQueue {
         let port = Arc::clone(&ports[index]);
         let wire = Arc::new(Wire { ports: Arc::clone(ports), index });
         let spare = vec![0; FRAME_CAPACITY].into_boxed_slice();
-        VhostQueue { port, wire, spare, _control: Arc::clone(control) }
+        VhostQueue { port, wire, spare, _control: control.cloned() }
     }
 }
 
