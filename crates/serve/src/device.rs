@@ -9,7 +9,7 @@ use napkin_nic::capture::Capture;
 use napkin_nic::faulty::{FaultCounters, Faults, FaultyQueue};
 use napkin_nic::synthetic::{Arrivals, Flows, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::tap::{Tap, TapConfig, TapError};
-use napkin_nic::vhost::Peers;
+use napkin_nic::vhost::{Peers, Vhost};
 use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::{Address, Addresses, FrameBuilder};
@@ -240,7 +240,8 @@ fn virtio(
     addresses: Addresses,
     pool: &Pool,
 ) -> Result<Made, ServeError> {
-    let (queues, peers) = device.open(queues, pool)?;
+    let Vhost { queues, peers } = device.open(queues, pool)?;
+    let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>).collect();
     let theirs: Vec<_> =
         networks.iter().map(|it| format!("{}/{}", it.neighbour(), it.prefix)).collect();
     let note = format!("{} may be {}", device.other(), theirs.join(", "));

@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use napkin_nic::vhost::{FrontendConfig, MAX_RING, MAX_VHOST_QUEUES, Peers, Vhost, VhostError};
-use napkin_nic::{PacketQueue, Pool};
+use napkin_nic::Pool;
+use napkin_nic::vhost::{FrontendConfig, MAX_RING, MAX_VHOST_QUEUES, Vhost, VhostError};
 
 /// Entries of a frontend's rings, if nobody says otherwise.
 const RING: u16 = 256;
@@ -85,21 +84,15 @@ impl Virtio {
     }
 
     /// Listens, or begins to connect.
-    pub(super) fn open(
-        &self,
-        queues: u16,
-        pool: &Pool,
-    ) -> Result<(Vec<Box<dyn PacketQueue>>, Arc<Peers>), VhostError> {
-        let device = match self.side {
+    pub(super) fn open(&self, queues: u16, pool: &Pool) -> Result<Vhost, VhostError> {
+        match self.side {
             Side::Backend => Vhost::backend(&self.path, queues, pool),
             Side::Frontend => {
                 let Virtio { packed, ring, .. } = *self;
                 let config = FrontendConfig { path: self.path.clone(), queues, packed, ring };
                 Vhost::frontend(&config, pool)
             }
-        }?;
-        let queues = device.queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
-        Ok((queues.collect(), device.peers))
+        }
     }
 
     /// Who is at the other side, as the end of a sentence about it.

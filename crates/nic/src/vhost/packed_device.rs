@@ -5,7 +5,7 @@
 //! in the call that takes them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use super::memory::{Area, Memory};
@@ -123,10 +123,8 @@ impl PackedDevice {
     #[inline]
     fn show(&mut self) {
         for Given { at, id, len, flags } in self.given[..self.held].iter().rev() {
-            let place = usize::from(*at) * 16;
-            self.table.store32(place + 8, *len, Relaxed);
-            self.table.store16(place + 12, *id, Relaxed);
-            self.table.store16(place + 14, *flags, Release);
+            let word = packed_word(*len, *id, *flags);
+            self.table.store64(usize::from(*at) * 16 + 8, word, Release);
         }
         self.held = 0;
     }
@@ -231,6 +229,12 @@ impl Outgoing for PackedDevice {
     fn publish(&mut self) -> bool {
         Incoming::publish(self)
     }
+}
+
+/// Length, id and flags of a descriptor, which are written at once.
+#[inline]
+pub(super) fn packed_word(len: u32, id: u16, flags: u16) -> u64 {
+    u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48
 }
 
 /// Both flags as a driver sets them in the lap that `turn` is in.

@@ -2,12 +2,12 @@
 //! descriptor; the peer gives back ids in any order, and each is checked to be out.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use super::header::HEADER;
 use super::memory::{Area, Memory};
-use super::packed_device::available_flags;
+use super::packed_device::{available_flags, packed_word};
 use super::ring::{Descriptor, Gather, Incoming, Outgoing, Put, Taken, WRITE};
 use super::slots::Slots;
 use super::split_device::{RingAddresses, RingFeatures};
@@ -26,8 +26,8 @@ pub(super) struct PackedDriver {
     next: Turn,
     /// The next to be taken back.
     back: Turn,
-    /// Flags that the device does not see yet, of the descriptor before which all are to be seen.
-    first: Option<(u16, u16)>,
+    /// What the device does not see yet, of the descriptor before which all are to be seen.
+    first: Option<(u16, u64)>,
     /// Descriptors made available since the device was last looked after.
     moved: u16,
     broken: bool,
@@ -69,14 +69,12 @@ impl PackedDriver {
     fn hand_over(&mut self, slot: u16, len: u32, flags: u16) {
         let at = self.next.at();
         let place = usize::from(at) * 16;
-        self.table.store64(place, self.slots.address(slot), Relaxed);
-        self.table.store32(place + 8, len, Relaxed);
-        self.table.store16(place + 12, slot, Relaxed);
-        let flags = flags | available_flags(self.next);
+        self.table.update64(place, self.slots.address(slot));
+        let word = packed_word(len, slot, flags | available_flags(self.next));
         if self.first.is_none() {
-            self.first = Some((at, flags));
+            self.first = Some((at, word));
         } else {
-            self.table.store16(place + 14, flags, Release);
+            self.table.store64(place + 8, word, Release);
         }
         self.next.step(1);
         self.moved += 1;
@@ -132,8 +130,8 @@ impl Incoming for PackedDriver {
 
     #[inline]
     fn publish(&mut self) -> bool {
-        let Some((at, flags)) = self.first.take() else { return false };
-        self.table.store16(usize::from(at) * 16 + 14, flags, Release);
+        let Some((at, word)) = self.first.take() else { return false };
+        self.table.store64(usize::from(at) * 16 + 8, word, Release);
         let moved = std::mem::take(&mut self.moved);
         fence(SeqCst);
         self.theirs.wants(self.next, moved)

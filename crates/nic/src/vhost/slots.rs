@@ -1,7 +1,10 @@
 //! The buffers of a ring that we drive: one for each entry, and which of them the device has.
 
+use std::collections::VecDeque;
+
 use super::header::{self, HEADER};
 use super::memory::Memory;
+use super::ring::AHEAD;
 use crate::FRAME_CAPACITY;
 
 /// Bytes from one buffer to the next: a header, a frame, and an odd number of cache lines, so that buffers
@@ -13,7 +16,9 @@ const _: () = assert!(HEADER + FRAME_CAPACITY <= STRIDE);
 #[derive(Debug)]
 pub(super) struct Slots {
     first: u64,
-    free: Vec<u16>,
+    /// In the order in which they came back: where a device keeps the order, so do buffers, and the arrays of a
+    /// ring stay as they are.
+    free: VecDeque<u16>,
     /// Whether the device has it.
     out: Box<[bool]>,
 }
@@ -21,7 +26,7 @@ pub(super) struct Slots {
 impl Slots {
     /// `count` buffers from an address on, all free.
     pub(super) fn new(first: u64, count: u16) -> Slots {
-        let free = (0..count).rev().collect();
+        let free = (0..count).collect();
         Slots { first, free, out: vec![false; count.into()].into_boxed_slice() }
     }
 
@@ -53,7 +58,7 @@ impl Slots {
     /// One for the device.
     #[inline]
     pub(super) fn lend(&mut self) -> Option<u16> {
-        let slot = self.free.pop()?;
+        let slot = self.free.pop_front()?;
         self.out[usize::from(slot)] = true;
         Some(slot)
     }
@@ -63,7 +68,7 @@ impl Slots {
     pub(super) fn back(&mut self, slot: u16) -> bool {
         let was = self.out.get_mut(usize::from(slot)).is_some_and(std::mem::take);
         if was {
-            self.free.push(slot);
+            self.free.push_back(slot);
         }
         was
     }
@@ -71,7 +76,7 @@ impl Slots {
     /// The one that came back last goes to the device again.
     #[inline]
     pub(super) fn lend_again(&mut self, slot: u16) -> bool {
-        let last = self.free.pop_if(|it| *it == slot).is_some();
+        let last = self.free.back() == Some(&slot) && self.free.pop_back().is_some();
         self.out[usize::from(slot)] |= last;
         last
     }
@@ -81,6 +86,9 @@ impl Slots {
     #[inline]
     pub(super) fn fill(&mut self, memory: &Memory, slot: u16, frame: &[u8]) -> Option<u32> {
         let at = self.address(slot);
+        if let Some(later) = self.free.get(AHEAD.into()) {
+            memory.prefetch(self.address(*later));
+        }
         let fits = frame.len() <= FRAME_CAPACITY
             && memory.write(at, &header::plain(0))
             && memory.write(at + HEADER as u64, frame);

@@ -85,7 +85,7 @@ impl SplitDriver {
     #[inline]
     fn hand_over(&mut self, slot: u16) {
         let at = 4 + 2 * usize::from(self.next & (self.size - 1));
-        self.available.store16(at, slot, Relaxed);
+        self.available.update16(at, slot);
         self.next = self.next.wrapping_add(1);
     }
 
@@ -199,7 +199,7 @@ impl Outgoing for SplitDriver {
         }
         let Some(slot) = self.slots.lend() else { return Put::Full };
         let Some(len) = self.slots.fill(&self.memory, slot, frame) else { return Put::TooLong };
-        self.table.store32(usize::from(slot) * 16 + 8, len, Relaxed);
+        self.table.update32(usize::from(slot) * 16 + 8, len);
         self.hand_over(slot);
         Put::Sent
     }
