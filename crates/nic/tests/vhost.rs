@@ -310,7 +310,7 @@ fn messages_that_make_no_sense_end_the_connection_and_no_more() {
         (message(12, 1, 8, &0u64.to_ne_bytes()), "has not the form"),
         (message(13, 1, 8, &0x300u64.to_ne_bytes()), "has not the form"),
         (message(12, 1, 8, &0x105u64.to_ne_bytes()), "ring 5 does not exist"),
-        (message(18, 1, 8, &pair(0, 1)), "has not the form"),
+        (message(18, 1, 8, &pair(0, 2)), "has not the form"),
         (message(5, 1, 40, &region), "has not the form"),
     ];
     for (bytes, why) in cases {

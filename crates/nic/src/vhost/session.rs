@@ -194,7 +194,8 @@ impl Session {
             }
             request::SET_VRING_ENABLE => {
                 let (index, enabled) = message.ring_number().ok_or_else(form)?;
-                if enabled > 1 || self.features & features::PROTOCOL_FEATURES == 0 {
+                // QEMU does so before it has taken any features, this one included.
+                if enabled > 1 {
                     return Err(form());
                 }
                 self.change(index, |ring| ring.enabled = enabled == 1)?;
