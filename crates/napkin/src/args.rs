@@ -159,10 +159,11 @@ pub(crate) struct Serve {
     /// tap:NAME, vhost:PATH, virtio-user:PATH or synthetic, with =POLICY behind it if it has its own; may be
     /// given several times.
     /// tap:NAME.100 is tap:NAME in VLAN 100 (1 to 4094): frames without its tag are dropped, and the
-    /// operating system's side is the interface NAME.100. vhost:PATH[:QUEUES] is the NIC of a virtual machine or
-    /// of a DPDK program: it listens at the socket PATH (vhost-user) for its driver, and again when that has
-    /// gone. virtio-user:PATH[:QUEUES][:packed][:ring-N] drives the device of whoever listens there, on rings of
-    /// N entries (256).
+    /// operating system's side is the interface NAME.100. vhost:PATH is the NIC of a virtual machine or of a
+    /// DPDK program: it listens at the socket PATH (vhost-user) for its driver, and again when that has gone.
+    /// virtio-user:PATH drives the device of whoever listens there; behind the path of either may stand how many
+    /// queues there are (vhost:PATH:2), and behind that of virtio-user :packed and :ring-512, a ring's kind and
+    /// size (split, 256).
     #[arg(long = "device", value_name = "DEVICE", required_unless_present = "listen")]
     pub(crate) devices: Vec<DeviceSpec>,
     /// Serve on the operating system's own sockets in place of devices: at this address of this host, or
