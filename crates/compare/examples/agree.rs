@@ -136,10 +136,18 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
         guard: None,
         measure: None,
     };
-    let report: Report = in_server(&bed, || {
+    let compared = in_server(&bed, || {
         let service = Service::find(bed.pid(), DEVICE).expect("it serves");
-        compare(&service, &options, signals, &mut |_| {}).expect("compared")
+        compare(&service, &options, signals, &mut |_| {})
     });
+    let report: Report = match compared {
+        Ok(report) => report,
+        Err(error) => {
+            println!("  NO verdict: {error}");
+            client.stop().expect("it stops");
+            return false;
+        }
+    };
     let verdict = report.verdict();
     println!("  {}", verdict.sentence);
     for why in report.failed.iter().chain(&report.notes) {
