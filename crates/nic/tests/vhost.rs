@@ -154,6 +154,23 @@ fn frames_go_both_ways_over_split_and_packed_rings() {
 }
 
 #[test]
+fn an_interrupt_that_a_poll_was_faster_than_does_not_come_again_and_again() {
+    let place = Place::new();
+    let (mut here, peers) = backend(&place.0);
+    let (there, _) = frontend(&FrontendConfig::new(&place.0));
+    connected(&peers, 2);
+    drain(&mut here, |_| ());
+    there.transmitter().send(&numbered(1), 0).expect("room");
+    // Polled without having been acknowledged, twice: as an owner does whom the interrupt found at it.
+    let mut frames = 0;
+    (0..2).for_each(|_| drain(&mut here, |_| frames += 1));
+    assert_eq!(frames, 1);
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut watched = [PollFd::from_borrowed_fd(here.interrupt(), PollFlags::IN)];
+    assert_eq!(poll(&mut watched, Some(&at_once)), Ok(0), "it is still readable");
+}
+
+#[test]
 fn senders_on_many_threads_wait_for_nobody_and_lose_nothing() {
     let place = Place::new();
     let (mut here, peers) = backend(&place.0);

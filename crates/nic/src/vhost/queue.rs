@@ -37,6 +37,8 @@ macro_rules! with {
 pub struct VhostQueue {
     port: Arc<Port>,
     wire: Arc<Wire>,
+    /// Interrupts were allowed since the last one was acknowledged, so that the descriptor may be readable.
+    armed: bool,
     /// Where frames go for which there is no buffer: they are given back all the same.
     spare: Box<[u8]>,
     /// Keeps the control thread, if there is one, while there is a queue.
@@ -53,7 +55,7 @@ impl VhostQueue {
         let port = Arc::clone(&ports[index]);
         let wire = Arc::new(Wire { ports: Arc::clone(ports), index });
         let spare = vec![0; FRAME_CAPACITY].into_boxed_slice();
-        VhostQueue { port, wire, spare, _control: control.cloned() }
+        VhostQueue { port, wire, armed: false, spare, _control: control.cloned() }
     }
 }
 
@@ -141,6 +143,11 @@ impl PacketQueue for VhostQueue {
 
     /// Where the control thread is changing the ring there is nothing to look at: it interrupts when it is done.
     fn unmask(&mut self, _now: Ns) -> bool {
+        // Of an interrupt that a poll was faster than. Left readable, it would interrupt at once; and if that
+        // finds the queue's owner still there it is not acknowledged either, and so on for ever.
+        if std::mem::replace(&mut self.armed, true) {
+            self.port.quiet();
+        }
         let Some(mut gate) = self.port.incoming.try_enter() else { return false };
         gate.as_mut().is_some_and(|ring| with!(ring, it => it.unmask()))
     }
@@ -150,6 +157,7 @@ impl PacketQueue for VhostQueue {
     }
 
     fn acknowledge(&mut self) {
+        self.armed = false;
         add(&self.port.counters.interrupts_rx, self.port.quiet().into());
     }
 
