@@ -52,11 +52,24 @@ impl<T> Ord for Far<T> {
     }
 }
 
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// An entry in a list of a slot or of a sheaf, or a place that is free.
+#[derive(Debug)]
+struct Node<T> {
+    entry: Entry<T>,
+    next: u32,
+}
+
 /// Events by time: the near ones in slots, the others in a heap.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
-    /// Each in falling order, so that the next is the last.
-    slots: Vec<Vec<Entry<T>>>,
+    /// All entries but the farthest, in lists: those of the slots, of the sheaves, and of free places.
+    nodes: Vec<Node<T>>,
+    free: u32,
+    /// The first entry of each slot; they are in rising order.
+    slots: Box<[u32; SLOTS]>,
     /// Which slots hold anything; and which words of these bits are not 0.
     full: [u64; WORDS],
     full_words: u64,
@@ -66,7 +79,7 @@ pub(crate) struct Wheel<T> {
     /// The place of the first slot that holds anything; `None` only if nothing is anywhere.
     first: Option<usize>,
     /// What is to come in one of the next turns, unsorted, at the turn's number modulo `SHEAVES`.
-    sheaves: Vec<Vec<Entry<T>>>,
+    sheaves: [u32; SHEAVES],
     far: BinaryHeap<Far<T>>,
     len: usize,
 }
@@ -79,12 +92,14 @@ fn turn(time: Ns) -> u64 {
 impl<T: Copy> Wheel<T> {
     pub(crate) fn new() -> Self {
         Wheel {
-            slots: (0..SLOTS).map(|_| Vec::new()).collect(),
+            nodes: Vec::new(),
+            free: NONE,
+            slots: Box::new([NONE; SLOTS]),
             full: [0; WORDS],
             full_words: 0,
             turned: 0,
             first: None,
-            sheaves: (0..SHEAVES).map(|_| Vec::new()).collect(),
+            sheaves: [NONE; SHEAVES],
             far: BinaryHeap::new(),
             len: 0,
         }
@@ -101,9 +116,27 @@ impl<T: Copy> Wheel<T> {
         self.len += 1;
         let number = (time >> SLOT_BITS).max(self.turned);
         if number / SLOTS as u64 == self.turned / SLOTS as u64 {
-            self.put(number, (time, order, what));
+            let node = self.keep((time, order, what));
+            self.put(number, node);
         } else {
             self.put_off((time, order, what));
+        }
+    }
+
+    /// Keeps an entry, in no list yet: its place.
+    #[inline]
+    fn keep(&mut self, entry: Entry<T>) -> u32 {
+        let place = self.free;
+        match self.nodes.get_mut(place as usize) {
+            Some(node) => {
+                self.free = node.next;
+                node.entry = entry;
+                place
+            }
+            None => {
+                self.nodes.push(Node { entry, next: NONE });
+                self.nodes.len() as u32 - 1
+            }
         }
     }
 
@@ -111,7 +144,8 @@ impl<T: Copy> Wheel<T> {
     fn put_off(&mut self, entry: Entry<T>) {
         let turn = turn(entry.0);
         if turn - self.turned / (SLOTS as u64) < SHEAVES as u64 {
-            self.sheaves[turn as usize % SHEAVES].push(entry);
+            let node = self.keep(entry);
+            self.put_by(turn, node);
         } else {
             self.far.push(Far(entry));
         }
@@ -120,14 +154,29 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
+    /// Puts an entry into the sheaf of its turn.
+    fn put_by(&mut self, turn: u64, node: u32) {
+        let sheaf = &mut self.sheaves[turn as usize % SHEAVES];
+        self.nodes[node as usize].next = std::mem::replace(sheaf, node);
+    }
+
+    /// Puts an entry into its slot.
     #[inline]
-    fn put(&mut self, number: u64, entry: Entry<T>) {
+    fn put(&mut self, number: u64, node: u32) {
         let place = number as usize % SLOTS;
-        let slot = &mut self.slots[place];
-        // Mostly later than all that is there: then it belongs at the front.
-        let at =
-            slot.iter().rposition(|it| (it.0, it.1) > (entry.0, entry.1)).map_or(0, |it| it + 1);
-        slot.insert(at, entry);
+        let (time, order, _) = self.nodes[node as usize].entry;
+        let (mut before, mut after) = (NONE, self.slots[place]);
+        while let Some(other) = self.nodes.get(after as usize)
+            && (other.entry.0 < time || other.entry.0 == time && other.entry.1 < order)
+        {
+            (before, after) = (after, other.next);
+        }
+        self.nodes[node as usize].next = after;
+        if let Some(before) = self.nodes.get_mut(before as usize) {
+            before.next = node;
+            return;
+        }
+        self.slots[place] = node;
         self.full[place / 64] |= 1 << (place % 64);
         self.full_words |= 1 << (place / 64);
         let turned = self.turned as usize;
@@ -140,17 +189,23 @@ impl<T: Copy> Wheel<T> {
     /// The next entry.
     #[inline]
     pub(crate) fn next(&self) -> Option<&Entry<T>> {
-        self.slots[self.first?].last()
+        let node = self.slots[self.first? % SLOTS];
+        self.nodes.get(node as usize).map(|it| &it.entry)
     }
 
     /// Takes the next entry out: its time, its order, and what it is.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Entry<T>> {
-        let place = self.first?;
-        let entry = self.slots[place].pop()?;
+        let place = self.first? % SLOTS;
+        let head = self.slots[place];
+        let node = self.nodes.get_mut(head as usize)?;
+        let entry = node.entry;
+        let next = std::mem::replace(&mut node.next, self.free);
+        self.free = head;
+        self.slots[place] = next;
         self.len -= 1;
         self.turned = self.turned.max(entry.0 >> SLOT_BITS);
-        if self.slots[place].is_empty() {
+        if next == NONE {
             self.full[place / 64] &= !(1 << (place % 64));
             if self.full[place / 64] == 0 {
                 self.full_words &= !(1 << (place / 64));
@@ -168,7 +223,7 @@ impl<T: Copy> Wheel<T> {
     fn turn_on(&mut self) {
         let now = self.turned / SLOTS as u64;
         let sheaves = (now + 1..now + SHEAVES as u64)
-            .find(|&turn| !self.sheaves[turn as usize % SHEAVES].is_empty());
+            .find(|&turn| self.sheaves[turn as usize % SHEAVES] != NONE);
         let Some(next) = sheaves.or(self.far.peek().map(|Far(it)| turn(it.0))) else { return };
         self.turned = next * SLOTS as u64;
         while let Some(Far(entry)) = self.far.peek()
@@ -176,13 +231,15 @@ impl<T: Copy> Wheel<T> {
         {
             let entry = *entry;
             self.far.pop();
-            self.sheaves[turn(entry.0) as usize % SHEAVES].push(entry);
+            let node = self.keep(entry);
+            self.put_by(turn(entry.0), node);
         }
-        let mut sheaf = std::mem::take(&mut self.sheaves[next as usize % SHEAVES]);
-        for entry in sheaf.drain(..) {
-            self.put(entry.0 >> SLOT_BITS, entry);
+        let mut node = std::mem::replace(&mut self.sheaves[next as usize % SHEAVES], NONE);
+        while let Some(it) = self.nodes.get(node as usize) {
+            let (time, after) = (it.entry.0, it.next);
+            self.put(time >> SLOT_BITS, node);
+            node = after;
         }
-        self.sheaves[next as usize % SHEAVES] = sheaf;
     }
 
     /// The place of the first slot from `place` on, going round, that holds anything.
