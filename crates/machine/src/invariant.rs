@@ -30,14 +30,18 @@ impl Machine<'_> {
     #[inline]
     pub(crate) fn check(&mut self) {
         if self.checks.all {
-            let queue = (0..self.queues.len()).find_map(|queue| self.check_queue(queue));
-            let cpus = 0..self.cpus.len();
-            let broken = queue.or_else(|| cpus.into_iter().find_map(|cpu| self.check_cpu(cpu)));
-            return broken.into_iter().for_each(|what| self.breaks(&what));
-        }
-        if self.now >= self.checks.next_touched {
+            self.check_all();
+        } else if self.now >= self.checks.next_touched {
             self.check_touched();
         }
+    }
+
+    /// Checks every queue and every CPU.
+    #[inline(never)]
+    fn check_all(&mut self) {
+        let queue = (0..self.queues.len()).find_map(|queue| self.check_queue(queue));
+        let broken = queue.or_else(|| (0..self.cpus.len()).find_map(|cpu| self.check_cpu(cpu)));
+        broken.into_iter().for_each(|what| self.breaks(&what));
     }
 
     /// Checks the queues that were touched since the last look, or all of them once in a while.

@@ -4,7 +4,6 @@ use napkin_core::{CpuId, Interrupt, Ns, Vector};
 
 use crate::host::cpu::{Body, Frame, Hard, Source};
 use crate::host::segment::Use;
-use crate::host::step::At;
 use crate::host::step::Exec;
 use crate::machine::Machine;
 use crate::trace::Mark;
@@ -74,7 +73,7 @@ impl Machine<'_> {
                 if exec.op.is_none() {
                     self.next_step(cpu, &mut exec);
                 }
-                self.step(cpu, At::Frame, Use::Interrupt, exec)
+                self.step_on_top(cpu, Use::Interrupt, exec)
             }
             Hard::Step(op) => {
                 let mut exec = *exec;
@@ -84,7 +83,7 @@ impl Machine<'_> {
                     *hard = Hard::Leaving;
                     return true;
                 }
-                self.step(cpu, At::Frame, Use::Interrupt, exec)
+                self.step_on_top(cpu, Use::Interrupt, exec)
             }
             Hard::Leaving => {
                 *hard = Hard::Left;

@@ -29,7 +29,7 @@ const SEND: u8 = 7;
 
 impl Machine<'_> {
     /// Takes the step under way one part further.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn perform(&mut self, cpu: usize, at: At, exec: &mut Exec, class: Use) -> Next {
         let Some(op) = exec.op else { return Next::Ended };
         let cost = &self.config.cost;
@@ -128,6 +128,7 @@ impl Machine<'_> {
         }
     }
 
+    #[inline]
     fn role(&self, at: At) -> Option<Role> {
         match at {
             At::Frame => None,
@@ -135,6 +136,7 @@ impl Machine<'_> {
         }
     }
 
+    #[inline(always)]
     fn poll(
         &mut self,
         cpu: usize,
@@ -145,29 +147,28 @@ impl Machine<'_> {
     ) -> Next {
         let index = usize::from(id.0);
         loop {
-            match exec.stage {
-                0 => {
-                    let time = self.begin_poll(cpu, at, exec, id);
-                    return Next::Spend(time, class);
-                }
+            let time = match exec.stage {
+                0 => self.begin_poll(cpu, at, exec, id),
                 1 => {
                     (exec.tx, exec.again) = self.reap(index);
                     let sends = self.queues[index].sends();
                     exec.stage = if sends { SEND } else { FRAMES };
                     let first = if sends { self.config.cost.send_frame } else { 0 };
                     let time = Ns::from(exec.tx) * self.config.cost.poll_completion + first;
-                    if time > 0 {
-                        return Next::Spend(time, class);
+                    if time == 0 {
+                        continue;
                     }
+                    time
                 }
                 SEND => {
                     if let Some(packet) = self.queues[index].next_to_send() {
                         self.transmit(id.0, packet);
                     }
-                    if self.queues[index].sends() {
-                        return Next::Spend(self.config.cost.send_frame, class);
+                    if !self.queues[index].sends() {
+                        exec.stage = FRAMES;
+                        continue;
                     }
-                    exec.stage = FRAMES;
+                    self.config.cost.send_frame
                 }
                 FRAMES => {
                     if exec.rx >= budget {
@@ -184,20 +185,27 @@ impl Machine<'_> {
                     exec.rx += 1;
                     exec.stage = TAKEN;
                     let merged = Ns::from(packet.segments() - 1) * self.config.cost.segment;
-                    return Next::Spend(self.config.cost.poll_frame + merged, class);
+                    self.config.cost.poll_frame + merged
                 }
                 TAKEN => {
                     let batch = usize::from(self.config.nic.gro_batch);
-                    if batch > 0 && self.queues[index].taken() >= batch {
-                        exec.stage = HAND_UP;
-                        return Next::Spend(self.config.cost.deliver, class);
+                    if batch == 0 || self.queues[index].taken() < batch {
+                        exec.stage = FRAMES;
+                        continue;
                     }
-                    exec.stage = FRAMES;
+                    exec.stage = HAND_UP;
+                    self.config.cost.deliver
                 }
-                _ => match self.hand_up(cpu, exec, index, class) {
-                    Some(next) => return next,
-                    None => exec.stage = FRAMES,
+                _ => match self.hand_up(cpu, exec, index) {
+                    Some(time) => time,
+                    None => {
+                        exec.stage = FRAMES;
+                        continue;
+                    }
                 },
+            };
+            if !self.pays(cpu, time, class) {
+                return Next::Paid;
             }
         }
     }
@@ -286,20 +294,20 @@ impl Machine<'_> {
         Some(time + self.fetch_flow(flow, cpu))
     }
 
-    /// Hands the batch to the stack, frame by frame; `None` once it is empty.
-    fn hand_up(&mut self, cpu: usize, exec: &mut Exec, index: usize, class: Use) -> Option<Next> {
+    /// Hands the batch to the stack, frame by frame: what the next part costs; `None` once it is empty.
+    fn hand_up(&mut self, cpu: usize, exec: &mut Exec, index: usize) -> Option<Ns> {
         loop {
             match exec.stage {
                 HAND_UP => {
                     let time = self.frame_cost(index, cpu)?;
                     exec.stage = HANDED;
-                    return Some(Next::Spend(time, class));
+                    return Some(time);
                 }
                 HANDED => {
                     exec.wakes = self.deliver_one(index, cpu);
                     if exec.wakes.is_some() {
                         exec.stage = WAKE;
-                        return Some(Next::Spend(self.config.cost.wake, class));
+                        return Some(self.config.cost.wake);
                     }
                     exec.stage = HAND_UP;
                 }
@@ -315,14 +323,20 @@ impl Machine<'_> {
 
     fn deliver(&mut self, cpu: usize, exec: &mut Exec, id: Id, class: Use) -> Next {
         let index = usize::from(id.0);
-        if exec.stage == 0 {
-            exec.stage = HAND_UP;
-            let empty = self.queues[index].taken() == 0;
-            return Next::Spend(if empty { 0 } else { self.config.cost.deliver }, class);
-        }
-        match self.hand_up(cpu, exec, index, class) {
-            Some(next) => next,
-            None => Next::Did(Did::Delivered(self.pressure(index))),
+        loop {
+            let time = if exec.stage == 0 {
+                exec.stage = HAND_UP;
+                let empty = self.queues[index].taken() == 0;
+                if empty { 0 } else { self.config.cost.deliver }
+            } else {
+                match self.hand_up(cpu, exec, index) {
+                    Some(time) => time,
+                    None => return Next::Did(Did::Delivered(self.pressure(index))),
+                }
+            };
+            if !self.pays(cpu, time, class) {
+                return Next::Paid;
+            }
         }
     }
 

@@ -92,6 +92,13 @@ impl Machine<'_> {
         self.spend_here(cpu, left, class, preemptible)
     }
 
+    /// Pays for a part of a step: `true` if the next follows at once, for nothing comes before its end and
+    /// no softirq that was raised may run before it.
+    #[inline(always)]
+    pub(crate) fn pays(&mut self, cpu: usize, time: Ns, class: Use) -> bool {
+        self.spend_here(cpu, time, class, false) && !self.cpus[cpu].raised
+    }
+
     #[inline(always)]
     fn spend_here(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         if left == 0 {
@@ -276,7 +283,7 @@ impl Machine<'_> {
                 return self.spend(cpu, self.config.cost.softirq_entry, Use::Softirq, false);
             }
         }
-        self.step(cpu, At::Frame, Use::Softirq, exec)
+        self.step_on_top(cpu, Use::Softirq, exec)
     }
 
     /// The next step of the pass on top, whose last is done; `false` where none is.
@@ -339,12 +346,12 @@ impl Machine<'_> {
             }
             let mut exec = thread.exec;
             return match self.next_of_thread(cpu, me, &mut exec) {
-                true => self.step(cpu, At::Thread(me), Use::System, exec),
+                true => self.step_of_thread(cpu, me, exec),
                 false => false,
             };
         }
         let exec = thread.exec;
-        self.step(cpu, At::Thread(me), Use::System, exec)
+        self.step_of_thread(cpu, me, exec)
     }
 
     /// The next step of a thread's pass, whose last is done; `false` where it goes round from here on.
@@ -415,16 +422,28 @@ impl Machine<'_> {
         self.threads[me.0 as usize].saved = None;
     }
 
+    /// Takes the step of the context on top further.
+    #[inline(never)]
+    pub(crate) fn step_on_top(&mut self, cpu: usize, class: Use, exec: Exec) -> bool {
+        self.step(cpu, At::Frame, class, exec)
+    }
+
+    /// Takes the step of the thread on the CPU further.
+    #[inline(never)]
+    fn step_of_thread(&mut self, cpu: usize, me: ThreadId, exec: Exec) -> bool {
+        self.step(cpu, At::Thread(me), Use::System, exec)
+    }
+
     /// Takes the step of a context further, until it is done or a part of it takes time.
     /// Its time goes into `class`; nobody else looks at `exec` meanwhile.
-    pub(crate) fn step(&mut self, cpu: usize, at: At, class: Use, mut exec: Exec) -> bool {
+    // Compiled once for each of the two above, which know whose step it is.
+    #[inline(always)]
+    fn step(&mut self, cpu: usize, at: At, class: Use, mut exec: Exec) -> bool {
         let next = loop {
             self.trace_suspensions();
             let next = self.perform(cpu, at, &mut exec, class);
-            // The next part follows at once, unless a softirq that was raised may run before it.
             if let Next::Spend(time, class) = next
-                && self.spend_here(cpu, time, class, false)
-                && !self.cpus[cpu].raised
+                && self.pays(cpu, time, class)
             {
                 continue;
             }
@@ -446,7 +465,7 @@ impl Machine<'_> {
         match next {
             Next::Yielded => (exec.op, exec.did) = (None, Did::Resched),
             Next::Nested(_) => (exec.op, exec.did) = (None, Did::Ok),
-            Next::Did(_) | Next::Spend(..) | Next::Blocked | Next::Ended => {}
+            Next::Did(_) | Next::Spend(..) | Next::Paid | Next::Blocked | Next::Ended => {}
         }
         if let Some(place) = self.exec(cpu, at) {
             *place = exec;
@@ -454,7 +473,7 @@ impl Machine<'_> {
         match next {
             Next::Did(_) => true,
             // The softirq first, or the part takes time.
-            Next::Spend(..) => self.cpus[cpu].segment.is_none(),
+            Next::Spend(..) | Next::Paid => self.cpus[cpu].segment.is_none(),
             Next::Yielded => !self.reschedule(cpu, false),
             Next::Blocked => false,
             Next::Nested(target) => {

@@ -18,6 +18,8 @@ pub(crate) enum At {
 pub(crate) enum Next {
     /// Pay for the next part.
     Spend(Ns, Use),
+    /// The next part is paid for, and does not follow at once.
+    Paid,
     /// It is done.
     Did(Did),
     /// It is done, and somebody else may run.

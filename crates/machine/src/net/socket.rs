@@ -33,7 +33,8 @@ pub(crate) struct Socket {
 impl Socket {
     pub(crate) fn new(capacity: u32, epoll: Option<u32>, waiter: Option<ThreadId>) -> Self {
         Socket {
-            frames: VecDeque::new(),
+            // Room for a few from the first on, as it would get with its first frame.
+            frames: VecDeque::with_capacity(4),
             capacity,
             epoll,
             ready: false,
