@@ -77,10 +77,14 @@ impl Virtio {
         Ok(this)
     }
 
-    /// What the device is called: as its socket, without an ending.
+    /// What the device is called: as its socket, without an ending, and cut to what can be a name.
     pub(super) fn name(&self) -> String {
+        /// As many bytes as an interface's name has.
+        const LONGEST: usize = 15;
         let stem = self.path.file_stem().unwrap_or(self.path.as_os_str());
-        stem.to_string_lossy().into_owned()
+        let harmless =
+            |it: char| if it.is_ascii_alphanumeric() || "._-".contains(it) { it } else { '-' };
+        stem.to_string_lossy().chars().take(LONGEST).map(harmless).collect()
     }
 
     /// Listens, or begins to connect.
@@ -124,6 +128,7 @@ mod tests {
         let device = parse("/run/a.sock:2:packed:ring-1024");
         assert_eq!((device.path.to_str(), device.name().as_str()), (Some("/run/a.sock"), "a"));
         assert_eq!((device.queues, device.packed, device.ring), (Some(2), true, 1_024));
+        assert_eq!(parse("/run/vhost user/the first guest's.sock").name(), "the-first-guest");
         let device = parse("/run/a:b");
         assert_eq!((device.path.to_str(), device.queues), (Some("/run/a:b"), None));
         for (wrong, why) in [
