@@ -29,7 +29,7 @@ fn a_server_answers_the_driver_of_its_rings_and_its_socket_is_its_own() {
     };
     let server = Server::start(&config).expect("it starts");
     assert!(server.notes().iter().any(|note| note.contains("may be 10.99.0.2/24")));
-    let second = ServeConfig { control: Some(path.with_extension("other")), ..config.clone() };
+    let second = ServeConfig { control: Some(path.with_extension("other")), ..config };
     let refused = Server::start(&second).expect_err("somebody listens there");
     assert!(matches!(refused, ServeError::Vhost(_)) && refused.to_string().contains("is in use"));
 
