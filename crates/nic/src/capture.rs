@@ -173,6 +173,16 @@ impl Transmitter for CapturedTransmitter {
         self.tap.write(frame, now);
         Ok(())
     }
+
+    fn post(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
+        self.inner.post(frame, now)?;
+        self.tap.write(frame, now);
+        Ok(())
+    }
+
+    fn flush(&self) {
+        self.inner.flush();
+    }
 }
 
 #[cfg(test)]

@@ -55,8 +55,11 @@ impl<S: Exchange> Service for Echo<S> {
     }
 
     fn serve_ready(&mut self, now: Ns, limit: usize) -> usize {
-        for served in 0..limit {
-            let Some(message) = self.socket.try_recv() else { return served };
+        let mut served = 0;
+        while served < limit
+            && let Some(message) = self.socket.try_recv()
+        {
+            served += 1;
             if message.ports().is_some_and(from_service) {
                 self.refused += 1;
                 continue;
@@ -66,7 +69,8 @@ impl<S: Exchange> Service for Echo<S> {
                 Err(_) => self.failed += 1,
             }
         }
-        limit
+        self.socket.flush();
+        served
     }
 }
 

@@ -93,10 +93,16 @@ impl Input {
         if tables.generation != self.generation {
             self.refresh(&tables);
         }
+        let mut answered = false;
         for frame in frames.drain(..) {
             self.queue.tally.frame();
             let fate = self.receive(&tables, frame, now);
+            answered |=
+                matches!(fate, Fate::AnsweredPing | Fate::AnsweredArp | Fate::AnsweredNdisc);
             self.queue.tally.fate(fate);
+        }
+        if answered {
+            self.queue.transmitter.flush();
         }
         if self.settle() { self.pressure(now) } else { Pressure::Room }
     }
@@ -154,10 +160,10 @@ impl Input {
         }
     }
 
-    /// Sends an answer of the stack itself back where the question came from; `sent` is the fate of
-    /// the question then.
+    /// Sends an answer of the stack itself back where the question came from, with the batch; `sent` is the
+    /// fate of the question then.
     fn answer(&self, frame: &[u8], now: Ns, sent: Fate) -> Fate {
-        match self.queue.transmitter.send(frame, now) {
+        match self.queue.transmitter.post(frame, now) {
             Ok(()) => sent,
             Err(_) => Fate::AnswerFailed,
         }

@@ -84,6 +84,11 @@ impl Queues {
         list.iter().find(|entry| entry.napi_id == napi_id).or(list.first()).map(|e| each(e))
     }
 
+    /// Calls `each` with every queue.
+    pub(crate) fn each(&self, each: impl FnMut(&Entry)) {
+        self.list.load().iter().map(|entry| &**entry).for_each(each);
+    }
+
     /// Calls `each` with the NAPI id of every queue in a set of bits.
     pub(crate) fn each_of(&self, bits: u64, mut each: impl FnMut(u32)) {
         if bits != 0 {

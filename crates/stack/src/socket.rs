@@ -76,6 +76,10 @@ pub trait Exchange {
     /// # Errors
     /// If it cannot be answered, the payload does not fit, or could not be sent; it is dropped then.
     fn reply(&self, message: Self::Message, payload: &[u8], now: Ns) -> Result<(), Self::Error>;
+
+    /// Sends what was answered: answers may wait for each other until then. A service calls it once it has
+    /// answered what there was.
+    fn flush(&self) {}
 }
 
 /// A UDP socket as a service sees it: an answer may take several datagrams.

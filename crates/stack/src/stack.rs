@@ -246,6 +246,24 @@ impl Stack {
             .unwrap_or(Err(SendError::NoQueue))
     }
 
+    /// As [`transmit`](Self::transmit), of one frame of several: the queue may wait for the
+    /// [flush](Self::flush) behind the last.
+    pub(crate) fn post(&self, napi_id: u32, frame: &[u8], now: Ns) -> Result<(), SendError> {
+        self.queues
+            .with(napi_id, |queue| queue.transmitter.post(frame, now).map_err(SendError::Queue))
+            .unwrap_or(Err(SendError::NoQueue))
+    }
+
+    /// Has a queue send what was posted on it.
+    pub(crate) fn flush(&self, napi_id: u32) {
+        self.queues.with(napi_id, |queue| queue.transmitter.flush());
+    }
+
+    /// Has every queue send what was posted.
+    pub(crate) fn flush_all(&self) {
+        self.queues.each(|queue| queue.transmitter.flush());
+    }
+
     /// Counts a failed send and passes it on.
     pub(crate) fn counted<T>(&self, sent: Result<T, SendError>) -> Result<T, SendError> {
         if let Err(error) = &sent {

@@ -15,6 +15,9 @@ use crate::emit::{self, Ports, Way};
 use crate::wire::{self, HEADERS, Shape};
 use crate::{Exchange, Message, Receiver, SendError, Socket, Stack, UdpExchange};
 
+/// How a frame leaves: at once, or with those that may follow.
+type WayOut = fn(&Stack, u32, &[u8], Ns) -> Result<(), SendError>;
+
 /// The longest payload that a frame of the pool can hold, whatever its headers. A device with a smaller
 /// MTU refuses long ones itself.
 pub const PAYLOAD_LIMIT: usize = FRAME_CAPACITY - HEADERS;
@@ -119,11 +122,15 @@ impl UdpSocket {
     /// # Errors
     /// If it came from port 0, or the queue does not take it.
     pub fn echo(&self, datagram: Datagram, now: Ns) -> Result<(), SendError> {
+        self.turn(datagram, now, Stack::transmit)
+    }
+
+    fn turn(&self, datagram: Datagram, now: Ns, way_out: WayOut) -> Result<(), SendError> {
         let Datagram { mut frame, end, .. } = datagram;
         frame.set_len(end);
         let sent = self.way_back(&frame).and_then(|(way, ports)| {
             emit::turn_udp(&mut frame, &way, ports)?;
-            self.stack.transmit(self.receiver.incoming_napi_id(), &frame, now)
+            way_out(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
         });
         self.stack.counted(sent)
     }
@@ -147,6 +154,16 @@ impl UdpSocket {
         payloads: impl IntoIterator<Item = impl AsRef<[u8]>>,
         now: Ns,
     ) -> Result<(), SendError> {
+        self.answer(datagram, payloads, now, Stack::transmit)
+    }
+
+    fn answer(
+        &self,
+        datagram: Datagram,
+        payloads: impl IntoIterator<Item = impl AsRef<[u8]>>,
+        now: Ns,
+        way_out: WayOut,
+    ) -> Result<(), SendError> {
         let Datagram { mut frame, .. } = datagram;
         let (way, ports) = self.stack.counted(self.way_back(&frame))?;
         payloads.into_iter().try_for_each(|payload| {
@@ -154,7 +171,7 @@ impl UdpSocket {
             let sent = emit::put(frame.buffer(), way.shape(), payload).and_then(|()| {
                 let length = emit::write_udp(frame.buffer(), &way, ports, payload.len())?;
                 frame.set_len(length);
-                self.stack.transmit(self.receiver.incoming_napi_id(), &frame, now)
+                way_out(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
             });
             self.stack.counted(sent)
         })
@@ -186,11 +203,15 @@ impl Exchange for UdpSocket {
     }
 
     fn echo(&self, message: Datagram, now: Ns) -> Result<(), SendError> {
-        UdpSocket::echo(self, message, now)
+        self.turn(message, now, Stack::post)
     }
 
     fn reply(&self, message: Datagram, payload: &[u8], now: Ns) -> Result<(), SendError> {
-        UdpSocket::reply(self, message, payload, now)
+        self.answer(message, [payload], now, Stack::post)
+    }
+
+    fn flush(&self) {
+        self.stack.flush_all();
     }
 }
 
@@ -201,6 +222,6 @@ impl UdpExchange for UdpSocket {
         payloads: impl IntoIterator<Item = impl AsRef<[u8]>>,
         now: Ns,
     ) -> Result<(), SendError> {
-        UdpSocket::reply_each(self, message, payloads, now)
+        self.answer(message, payloads, now, Stack::post)
     }
 }

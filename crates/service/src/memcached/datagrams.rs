@@ -82,8 +82,11 @@ impl<S: UdpExchange> Service for MemcachedUdp<S> {
     }
 
     fn serve_ready(&mut self, now: Ns, limit: usize) -> usize {
-        for served in 0..limit {
-            let Some(datagram) = self.socket.try_recv() else { return served };
+        let mut served = 0;
+        while served < limit
+            && let Some(datagram) = self.socket.try_recv()
+        {
+            served += 1;
             let Some((header, request)) = datagram.payload().split_first_chunk::<HEADER>() else {
                 self.refused += 1;
                 continue;
@@ -105,7 +108,8 @@ impl<S: UdpExchange> Service for MemcachedUdp<S> {
                 self.failed += 1;
             }
         }
-        limit
+        self.socket.flush();
+        served
     }
 }
 

@@ -1,4 +1,5 @@
-//! smoltcp's way in and out: one frame presented at a time, and what is sent goes straight to the queue.
+//! smoltcp's way in and out: one frame presented at a time, and what is sent goes to the queue, which is
+//! flushed when the worker's step is at its end.
 //!
 //! smoltcp sees IP packets. The Ethernet header is written here, to where the connection's segments
 //! come from, so that a server needs no ARP and no neighbour solicitation to answer.
@@ -26,6 +27,8 @@ pub(super) struct Link {
     pub(super) mac: [u8; 6],
     /// On which queue.
     pub(super) napi_id: u32,
+    /// The queue of what was sent and not flushed.
+    posted: Option<u32>,
     pub(super) now: Ns,
     pub(super) sent: u64,
     /// Refused by the queue; the peer asks again.
@@ -35,12 +38,19 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(stack: Arc<Stack>) -> Link {
         let out = Box::new([0; FRAME_CAPACITY]);
-        Link { stack, out, mac: [0; 6], napi_id: 0, now: 0, sent: 0, refused: 0 }
+        Link { stack, out, mac: [0; 6], napi_id: 0, posted: None, now: 0, sent: 0, refused: 0 }
     }
 
     /// The link with a packet that it has received.
     pub(super) fn with<'a>(&'a mut self, packet: &'a [u8]) -> Presented<'a> {
         Presented { link: self, packet: Some(packet) }
+    }
+
+    /// Has the queue send what waits for more.
+    pub(super) fn flush(&mut self) {
+        if let Some(napi_id) = self.posted.take() {
+            self.stack.flush(napi_id);
+        }
     }
 
     /// The link with nothing received.
@@ -79,7 +89,11 @@ impl TxToken for Out<'_> {
         };
         emit::write_ethernet(&mut link.out[..end], macs, tag, protocol);
         // One that is not taken is as good as lost on the wire: TCP sends it again.
-        match link.stack.transmit(link.napi_id, &link.out[..end], link.now) {
+        if link.posted != Some(link.napi_id) {
+            link.flush();
+            link.posted = Some(link.napi_id);
+        }
+        match link.stack.post(link.napi_id, &link.out[..end], link.now) {
             Ok(()) => link.sent += 1,
             Err(_) => link.refused += 1,
         }

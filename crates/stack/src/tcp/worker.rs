@@ -214,6 +214,7 @@ impl<T> TcpWorker<T> {
             // What was done at once, such as a read of what is in memory, is answered at once.
             self.collect(application);
             if self.changed.is_empty() {
+                self.link.flush();
                 return taken;
             }
         }
