@@ -132,6 +132,8 @@ Examples:
       then: printf 'set a 0 0 2\\r\\nhi\\r\\nget a\\r\\nquit\\r\\n' | nc 10.99.0.1 11211
   sudo napkin serve memcached --device tap:nk0.100 --address 10.99.0.1/24,fd00:99::1/64
       in VLAN 100, over IPv4 and IPv6: then, from the same machine: ping fd00:99::1
+  sudo napkin serve memcached --device xdp:eth0:0-3 --policy suspend20
+      on a card's own queues, at the addresses it has; ssh and all else go on as before
   sudo napkin serve nbd --device tap:nk0 --file disk.img
       before, make it: truncate -s 1G disk.img; then: nbdinfo nbd://10.99.0.1,
       nbdcopy disk2.img nbd://10.99.0.1, fio --ioengine=nbd --uri=nbd://10.99.0.1 ...,
@@ -156,14 +158,16 @@ whoever reaches the address reads and writes it.")]
 pub(crate) struct Serve {
     /// What is served.
     pub(crate) what: Service,
-    /// tap:NAME, vhost:PATH, virtio-user:PATH or synthetic, with =POLICY behind it if it has its own; may be
-    /// given several times.
+    /// tap:NAME, xdp:IF:QUEUES, vhost:PATH, virtio-user:PATH or synthetic, with =POLICY behind it if it has
+    /// its own; may be given several times.
     /// tap:NAME.100 is tap:NAME in VLAN 100 (1 to 4094): frames without its tag are dropped, and the
     /// operating system's side is the interface NAME.100. vhost:PATH is the NIC of a virtual machine or of a
     /// DPDK program: it listens at the socket PATH (vhost-user) for its driver, and again when that has gone.
     /// virtio-user:PATH drives the device of whoever listens there; behind the path of either may stand how many
     /// queues there are (vhost:PATH:2), and behind that of virtio-user :packed and :ring-512, a ring's kind and
-    /// size (split, 256).
+    /// size (split, 256). xdp:eth0:0-3 is AF_XDP on four queues of an interface (without
+    /// numbers, the first of --queues): what goes to the port is ours, at the interface's own addresses, all
+    /// else the kernel's; xdp:eth0:0-3:all takes everything there, at --address.
     #[arg(long = "device", value_name = "DEVICE", required_unless_present = "listen")]
     pub(crate) devices: Vec<DeviceSpec>,
     /// Serve on the operating system's own sockets in place of devices: at this address of this host, or

@@ -12,6 +12,7 @@ use napkin_service::memcached::Limits;
 use super::error::ServeError;
 use super::network::Network;
 use super::virtio::{Side, Virtio};
+use super::xdp::XdpSpec;
 
 /// The most devices one engine serves.
 pub(super) const MAX_DEVICES: usize = 64;
@@ -81,6 +82,8 @@ impl What {
 pub enum DeviceKind {
     /// A TAP interface of this name.
     Tap(String),
+    /// Queues of an interface, over AF_XDP.
+    Xdp(XdpSpec),
     /// A synthetic source.
     Synthetic,
     /// Virtio rings, over vhost-user.
@@ -92,6 +95,7 @@ impl DeviceKind {
     pub(super) fn name(&self, place: usize) -> String {
         match self {
             DeviceKind::Tap(name) => name.clone(),
+            DeviceKind::Xdp(spec) => spec.interface.clone(),
             DeviceKind::Synthetic => format!("syn{place}"),
             DeviceKind::Virtio(virtio) => virtio.name(),
         }
@@ -130,6 +134,10 @@ impl FromStr for DeviceSpec {
         let virtio =
             virtio.into_iter().find_map(|(it, side)| Some((side, device.strip_prefix(it)?)));
         let (kind, vlan) = match (device, device.strip_prefix("tap:")) {
+            _ if device == "xdp" || device.starts_with("xdp:") => {
+                let spec = device.trim_start_matches("xdp").trim_start_matches(':').parse()?;
+                (DeviceKind::Xdp(spec), None)
+            }
             ("synthetic", _) => (DeviceKind::Synthetic, None),
             (_, Some("")) | ("tap", _) => {
                 return Err("a TAP device has a name, as in tap:nk0".into());
@@ -141,7 +149,7 @@ impl FromStr for DeviceSpec {
             _ => match virtio {
                 Some((side, text)) => (DeviceKind::Virtio(Virtio::parse(side, text)?), None),
                 None => return Err(
-                    "give tap:NAME, vhost:PATH, virtio-user:PATH or synthetic, and =POLICY behind it if \
+                    "give tap:NAME, xdp:IF:QUEUES, vhost:PATH, virtio-user:PATH or synthetic, and =POLICY behind it if \
                      it has its own".into(),
                 ),
             },
@@ -270,7 +278,7 @@ impl ServeConfig {
         if let Some(service) = service {
             if self.devices.iter().any(|device| device.kind == DeviceKind::Synthetic) {
                 return wrong(format!(
-                    "a synthetic device sends datagrams: give {service} a tap:NAME"
+                    "a synthetic device sends datagrams: give {service} a tap:NAME or xdp:IF"
                 ));
             }
             let separate = |device: &DeviceSpec| {
@@ -300,6 +308,17 @@ impl ServeConfig {
         }
         for (place, device) in self.devices.iter().enumerate() {
             let twice = |other: &DeviceSpec| other.kind == device.kind;
+            let same = |other: &DeviceSpec| match (&other.kind, &device.kind) {
+                (DeviceKind::Xdp(one), DeviceKind::Xdp(other)) => one.interface == other.interface,
+                _ => false,
+            };
+            if self.devices[..place].iter().any(same) {
+                return wrong(format!(
+                    "the interface {} is given twice: it has one program, and is given once with all its \
+                     queues, as in xdp:{0}:0-3",
+                    device.kind.name(place)
+                ));
+            }
             if let DeviceKind::Tap(name) = &device.kind
                 && self.devices[..place].iter().any(twice)
             {
@@ -326,6 +345,7 @@ impl ServeConfig {
     pub(super) fn queues_of(&self, device: &DeviceSpec) -> u16 {
         match &device.kind {
             DeviceKind::Virtio(virtio) => virtio.queues.unwrap_or(self.queues),
+            DeviceKind::Xdp(spec) => spec.count(self.queues),
             DeviceKind::Tap(_) | DeviceKind::Synthetic => self.queues,
         }
     }

@@ -1,4 +1,4 @@
-//! The devices: TAP interfaces with their kernel side set up, synthetic sources, and virtio rings.
+//! The devices: TAP interfaces with their kernel side set up, AF_XDP's, synthetic sources, and virtio rings.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -34,6 +34,8 @@ pub(super) struct Made {
     pub(super) faults: Vec<Arc<FaultCounters>>,
     /// How it goes with who is at the other side of a socket.
     pub(super) peers: Option<Arc<Peers>>,
+    /// Its buffers, if they are its own.
+    pub(super) pool: Option<Pool>,
 }
 
 /// Makes one device with its networks; `place` is its number, from 0. Faults come between it and the capture, so that the
@@ -62,9 +64,13 @@ pub(super) fn make(
             }
             tap(config, name, networks, addresses, &pool)?
         }
+        DeviceKind::Xdp(spec) => {
+            super::xdp::make(config, spec, &config.policy_of(device), networks)?
+        }
         DeviceKind::Synthetic => synthetic(config, addresses, &pool, place)?,
         DeviceKind::Virtio(device) => virtio(device, queues, networks, addresses, &pool)?,
     };
+    let pool = made.pool.clone().unwrap_or(pool);
     let mut faults = Vec::new();
     let around = |(seed, mut queue): (u64, Box<dyn PacketQueue>)| {
         if config.faults != Faults::default() {
@@ -151,6 +157,7 @@ fn tap(
         note,
         faults: Vec::new(),
         peers: None,
+        pool: None,
     })
 }
 
@@ -246,7 +253,7 @@ fn virtio(
         networks.iter().map(|it| format!("{}/{}", it.neighbour(), it.prefix)).collect();
     let note = format!("{} may be {}", device.other(), theirs.join(", "));
     let (faults, peers) = (Vec::new(), Some(peers));
-    Ok(Made { name: device.name(), addresses, queues, note, faults, peers })
+    Ok(Made { name: device.name(), addresses, queues, note, faults, peers, pool: None })
 }
 
 fn synthetic(
@@ -283,7 +290,7 @@ fn synthetic(
         .collect::<Result<_, ServeError>>()?;
     let note = format!("{} datagrams a second of {} flows", config.rate, config.flows);
     let name = DeviceKind::Synthetic.name(place);
-    Ok(Made { name, addresses, queues, note, faults: Vec::new(), peers: None })
+    Ok(Made { name, addresses, queues, note, faults: Vec::new(), peers: None, pool: None })
 }
 
 /// Writes datagrams to the service's port, each flow from a port of its own.

@@ -78,6 +78,26 @@ pub enum ServeError {
     /// The virtio device could not be had.
     #[error(transparent)]
     Vhost(#[from] napkin_nic::vhost::VhostError),
+    /// The AF_XDP device could not be had.
+    #[error(transparent)]
+    Xdp(#[from] napkin_nic::xdp::XdpError),
+    /// The interface has no address that could be served.
+    #[error(
+        "{name} has no IP address, and by port the service is at the interface's own: ip addr add \
+         10.99.0.1/24 dev {name}, or take all traffic with xdp:{name}:0:all and --address"
+    )]
+    NoAddress {
+        /// The interface's name.
+        name: String,
+    },
+    /// The kernel does not say what addresses the interface has.
+    #[error("cannot ask for the addresses of {name}: {source}")]
+    Asked {
+        /// The interface's name.
+        name: String,
+        /// What the kernel said.
+        source: napkin_kernel::netlink::NetlinkError,
+    },
     /// The synthetic source could not be made.
     #[error(transparent)]
     Synthetic(#[from] napkin_nic::synthetic::ConfigError),

@@ -20,6 +20,7 @@ mod sockets;
 mod status;
 mod streams;
 mod virtio;
+mod xdp;
 
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,7 @@ pub use network::Network;
 pub use server::Server;
 pub use status::{DeviceTotals, Status, Totals};
 pub use virtio::{Side, Virtio};
+pub use xdp::XdpSpec;
 
 /// From one status to the next.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -98,7 +98,7 @@ where
     served.stop()?;
     figures.extra.insert("packets_by_queue".to_owned(), by_queue.into());
     answered(&mut figures, &told);
-    if wire == Wire::Tap {
+    if wire != Wire::Cable {
         busy(&mut figures, &usage, trial.options.placement());
     }
     Ok((figures, told))
@@ -108,7 +108,7 @@ where
 pub(crate) fn columns(own: &[&'static Column], wire: Wire) -> Vec<&'static Column> {
     let of_a_wire: &[&Column] = match wire {
         Wire::Cable => &[],
-        Wire::Tap => &[column::CPU_PER_REQUEST, column::BUSY, column::SOFTIRQ_BUSY],
+        Wire::Tap | Wire::Xdp => &[column::CPU_PER_REQUEST, column::BUSY, column::SOFTIRQ_BUSY],
     };
     let of_the_engine: &[&Column] = &[
         column::WORK,
@@ -138,7 +138,7 @@ pub(crate) fn notes(options: &Options, servers: &Servers) -> Vec<String> {
              a kernel's stack on the client would take is not in the latency"
                 .to_owned(),
         ],
-        Wire::Tap => vec![
+        Wire::Tap | Wire::Xdp => vec![
             "the client has the operating system's sockets, in a network namespace and on a CPU of its \
              own, where its kernel receives, too (RPS); cpu/req is the serving CPUs' time, in threads, \
              interrupts and softirqs, polls that found nothing among them"
@@ -149,6 +149,13 @@ pub(crate) fn notes(options: &Options, servers: &Servers) -> Vec<String> {
         notes.push(
             "napkin is behind a TAP device: a system call and a copy for each frame that comes or goes, \
              and no offloads"
+                .to_owned(),
+        );
+    }
+    if servers.wire == Wire::Xdp && servers.servers.contains(&Server::Napkin) {
+        notes.push(
+            "napkin is on one end of a veth, over AF_XDP: the kernel copies each frame, and is called \
+             once for all that a batch sends"
                 .to_owned(),
         );
     }

@@ -25,6 +25,9 @@ pub enum BenchError {
     /// The TAP device could not be had.
     #[error("{0}; or flood without a TAP device: --device synthetic")]
     Tap(#[from] napkin_nic::tap::TapError),
+    /// AF_XDP could not be had.
+    #[error(transparent)]
+    Xdp(#[from] napkin_nic::xdp::XdpError),
     /// There is no cable.
     #[error(transparent)]
     Cable(#[from] napkin_nic::cable::CableError),

@@ -33,6 +33,8 @@ pub enum Wire {
     Cable,
     /// A TAP device, and a client on the operating system's sockets.
     Tap,
+    /// AF_XDP on one end of a veth, and a client on the operating system's sockets behind the other.
+    Xdp,
 }
 
 /// Every server, with a line of what it is; in the order of its rows.
@@ -63,6 +65,7 @@ pub(crate) const WIRE: Setting = Setting {
     choices: &[
         ("cable", "Memory: the client has a stack of its own, and costs no kernel's"),
         ("tap", "A TAP device: the client has the operating system's sockets; needs root"),
+        ("xdp", "AF_XDP on a veth: the same client; needs root"),
     ],
     ..Setting::engine(
         "wire",
@@ -113,6 +116,7 @@ impl Servers {
                     other.name()
                 )));
             }
+            (Some("xdp"), _) => Wire::Xdp,
             (Some("tap"), _) | (None, Some(_)) => Wire::Tap,
             _ => Wire::Cable,
         };

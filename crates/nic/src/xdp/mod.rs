@@ -57,6 +57,8 @@ pub struct Xdp {
     pub native: bool,
     /// Whether the card itself moves the bytes, and not the kernel.
     pub zero_copy: bool,
+    /// How many queues the interface has; `None` where the driver does not say.
+    pub total: Option<u32>,
     /// The number of each queue on the interface.
     pub numbers: Vec<u32>,
     /// One for each, in the same order.
@@ -115,8 +117,8 @@ impl Xdp {
             })?;
         }
         let zero_copy = wires.iter().all(|wire| wire.socket.zero_copy());
-        let Interface { mac, driver, .. } = interface;
-        Ok(Xdp { mac, driver, native, zero_copy, numbers, queues })
+        let Interface { mac, driver, queues: total, .. } = interface;
+        Ok(Xdp { mac, driver, native, zero_copy, total, numbers, queues })
     }
 }
 
