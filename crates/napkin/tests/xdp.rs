@@ -1,0 +1,140 @@
+//! `napkin serve` over AF_XDP on one end of a veth, in namespaces of the test's own: the client is the
+//! operating system of the other end.
+//!
+//! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use common::namespace::{fresh, needs_rights};
+use common::{Place, Served, within};
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Ethtool, Route, VethConfig};
+use napkin_os::rights::Right;
+use napkin_testing::test;
+use rustix::process::Signal;
+
+const OURS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const THEIRS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+
+/// The client's namespace; the thread is in the server's.
+fn lab() -> Namespace {
+    needs_rights(&[Right::NetRaw, Right::Bpf]);
+    let (server, client) = (fresh(), fresh());
+    server.enter_thread().expect("it is entered");
+    let mut route = Route::open().expect("netlink");
+    let veth = VethConfig {
+        name: "nk-server",
+        peer: "nk-client",
+        peer_namespace: Some(client.as_fd()),
+        rx_queues: 1,
+        tx_queues: 1,
+    };
+    let ifindex = route.add_veth(&veth).expect("a veth");
+    route.add_address(ifindex, OURS, 24).expect("an address");
+    route.set_up(ifindex).expect("up");
+    let there = || {
+        // Nobody behind a veth fills in a checksum that was left to the card.
+        let mut ethtool = Ethtool::open().expect("netlink");
+        ethtool.set_features("nk-client", &[("tx-checksum-ip-generic", false)]).expect("a feature");
+        let mut route = Route::open().expect("netlink");
+        let ifindex = route.link("nk-client").expect("the other end").ifindex;
+        route.add_address(ifindex, THEIRS, 24).expect("an address");
+        route.set_up(ifindex).expect("up");
+    };
+    client.run(there).expect("the client's namespace");
+    client
+}
+
+/// Asks once over a connection of the kernel's.
+fn asks(client: &Namespace, port: u16, text: &str, until: &str) -> String {
+    let ask = || {
+        let mut stream = within("a connection", || TcpStream::connect((OURS, port)).ok());
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+        stream.write_all(text.as_bytes()).expect("it is taken");
+        let mut said = String::new();
+        let mut bytes = [0; 4096];
+        while !said.ends_with(until) {
+            let length = stream.read(&mut bytes).expect("an answer");
+            assert!(length > 0, "closed after {said:?}");
+            said.push_str(&String::from_utf8_lossy(&bytes[..length]));
+        }
+        said
+    };
+    client.run(ask).expect("the client's namespace")
+}
+
+#[test]
+fn memcached_is_served_by_port_and_all_else_goes_on_and_a_kill_leaves_nothing() {
+    let client = lab();
+    let place = Place::new("xdp");
+    // Whatever else runs here, such as sshd.
+    let other = TcpListener::bind((OURS, 2_222)).expect("the address is there");
+    std::thread::spawn(move || {
+        for stream in other.incoming().map_while(Result::ok) {
+            let mut stream = stream;
+            let _ = stream.write_all(b"SSH-2.0\r\n");
+        }
+    });
+    for policy in ["base", "suspend20"] {
+        let args = ["memcached", "--device", "xdp:nk-server:0", "--policy", policy];
+        let served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
+        let said = served.said();
+        assert!(said.contains("AF_XDP on queue 0, native, copied by the kernel"), "{said}");
+        assert!(said.contains("port 11211 (UDP and TCP) is ours"), "{said}");
+        let value = "x".repeat(5_000);
+        let set = format!("set a 0 0 5000\r\n{value}\r\nget a\r\n");
+        let answer = asks(&client, 11_211, &set, "END\r\n");
+        assert_eq!(answer, format!("STORED\r\nVALUE a 0 5000\r\n{value}\r\nEND\r\n"));
+        assert_eq!(asks(&client, 2_222, "", "\r\n"), "SSH-2.0\r\n");
+        // The second one says why, and takes nothing away.
+        let second = Served::start(&place.socket("b.sock"), &args).err().expect("refused");
+        assert!(second.contains("an XDP program is attached to nk-server already"), "{second}");
+        assert_eq!(asks(&client, 11_211, "get b\r\n", "END\r\n"), "END\r\n");
+        served.signal(Signal::KILL);
+        drop(served);
+    }
+    let mut served = Served::start(
+        &place.socket("a.sock"),
+        &["echo", "--device", "xdp:nk-server:0:all", "--address", "198.18.0.9/24"],
+    )
+    .expect("nothing was left");
+    let echo = || {
+        let socket = UdpSocket::bind((THEIRS, 0)).expect("the address is there");
+        socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+        within("an echo", || {
+            socket.send_to(b"hi", ("198.18.0.9", 7)).expect("a route is there");
+            let mut bytes = [0; 8];
+            let length = socket.recv(&mut bytes).ok()?;
+            Some(assert_eq!(&bytes[..length], b"hi"))
+        });
+    };
+    client.run(echo).expect("the client's namespace");
+    served.signal(Signal::TERM);
+    assert!(served.end().success(), "{}", served.said());
+}
+
+#[test]
+fn what_cannot_be_served_is_said() {
+    let _client = lab();
+    let place = Place::new("xdp-not");
+    let told = |device: &str| {
+        Served::start(&place.socket("a.sock"), &["echo", "--device", device])
+            .err()
+            .expect("refused")
+    };
+    assert!(told("xdp:nk-none:0").contains("no interface nk-none"));
+    assert!(told("xdp:nk-server:4").contains("no queue 4"));
+    assert!(told("xdp:lo").contains("not an Ethernet interface"));
+    assert!(told("xdp").contains("xdp:IF:FIRST-LAST"));
+    let mut route = Route::open().expect("netlink");
+    let ifindex = route.link("nk-server").expect("it is there").ifindex;
+    route.set_down(ifindex).expect("down");
+    assert!(told("xdp:nk-server").contains("is down"));
+}
+
+napkin_testing::main!();
