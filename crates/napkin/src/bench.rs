@@ -30,11 +30,10 @@ A policy that asks for a right which this user has not gets a row without figure
 Worlds: the engine runs real threads on real packets on this machine; the machine is a model in virtual
 time, of hosts that you need not have (napkin profile list); linux is this kernel's own NAPI under the
 real ping, a UDP sink or Debian's memcached, over a veth between two network namespaces that the run
-makes and removes (needs root). flood-ping, udp-sink and xsk-rr run in the engine unless --world says
-otherwise, tcp-rr, ssd and memcached in the machine. --world engine,machine runs the same in one after
-the other, with the same policies and loads, and sets the rows beside each other; FILE of --json is then
-FILE.engine.json and so on. In the machine a window is virtual time, repetitions are seeds,
-runs use all cores, and the same seed gives the same bytes.
+makes and removes (needs root). Where a workload runs if nothing is said stands at --world.
+--world engine,machine runs the same in one after the other, with the same policies and loads, and sets
+the rows beside each other; FILE of --json is then FILE.engine.json and so on. In the machine a window is
+virtual time, repetitions are seeds, runs use all cores, and the same seed gives the same bytes.
 
 First it says how many measurements there are and how long they take. Ctrl-C (or SIGTERM) prints what was
 measured, with exit code 130 (143), and says how to go on with the file that was left; a second one ends

@@ -13,15 +13,18 @@ use crate::units;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
-    /// Where to run: napkin's engine on this machine, a model in virtual time, or the kernel's own NAPI.
-    /// Of several, with commas, the tables come one after the other, and then side by side.
-    /// [default: engine; of tcp-rr, ssd and memcached machine]
     #[arg(
         long,
         value_parser = units::world(),
         value_name = "WORLD",
         value_delimiter = ',',
-        global = true
+        global = true,
+        help = format!(
+            "Where to run: napkin's engine on this machine, a model in virtual time, or the kernel's own NAPI. \
+             Of several, with commas, the tables come one after the other, and then side by side. \
+             [default: {}]",
+            napkin_workload::default_worlds()
+        )
     )]
     pub(crate) world: Vec<World>,
     #[command(flatten)]

@@ -20,12 +20,17 @@ pub(crate) struct Modelled {
     /// Change a constant of the profile, as in cost.poll=400ns; may be given several times.
     #[arg(long, value_name = "KEY=VALUE", global = true)]
     pub(crate) set: Vec<String>,
-    /// Loads, with commas. memcached: requests a second, as in 200k, or max; udp-sink: packets a second;
-    /// flood-ping: flood, or requests a second; xsk-rr: RATE or RATE:DELAY, as in 60000:2us; tcp-rr:
-    /// bytes, as in 5K; ssd: BYTES:RATE, as in 4K:50000. [default: published ones] On the engine,
-    /// too: tcp-rr, ssd and memcached, as here. In linux, too: memcached: as here; udp-sink: packets a
-    /// second, or max; flood-ping: flood.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', global = true)]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        global = true,
+        help = format!(
+            "Loads, with commas. {}. [default: published ones] On the engine, too: tcp-rr, ssd and memcached, \
+             as here. In linux, too: memcached, as here; udp-sink, or max; flood-ping: flood",
+            napkin_workload::load_forms()
+        )
+    )]
     pub(crate) load: Vec<String>,
     /// In the place of repetitions, draw all fitted and assumed constants of the profile N times within
     /// their ranges: says which orders of two policies are left.

@@ -93,7 +93,7 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct Run {
-    /// The workload: flood-ping, udp-sink, memcached, tcp-rr, ssd or xsk-rr.
+    #[arg(help = format!("The workload: {}", napkin_workload::names()))]
     workload: String,
     /// A parameter and its values; may be given several times.
     #[arg(long, value_name = "NAME=VALUES")]

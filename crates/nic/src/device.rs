@@ -40,7 +40,9 @@ pub trait PacketQueue: Send {
     ///
     /// `true` means that work waits already: the queue is then as good as masked, and the caller
     /// owes it a poll and another `unmask`. After `false` no work can come without the
-    /// [descriptor](Self::interrupt) becoming readable.
+    /// [descriptor](Self::interrupt) becoming readable. So a device whose descriptor is a doorbell (an
+    /// eventfd, a pipe) and not the work itself looks into its ring here, and one that cannot look
+    /// without taking keeps what it took for the next poll.
     fn unmask(&mut self, now: Ns) -> bool;
 
     /// Becomes readable when an interrupt is due, and stays so until acknowledged.
@@ -51,11 +53,16 @@ pub trait PacketQueue: Send {
     /// was already on its way; it is spurious and does no harm.
     fn interrupt(&self) -> BorrowedFd<'_>;
 
-    /// Takes note of an interrupt: called by the interrupt side once it has won the instance,
-    /// before it polls, and before or after [`mask`](Self::mask). Counts the interrupt.
+    /// Takes note of an interrupt: clears the descriptor, where that is not the work itself, and counts
+    /// the interrupt ([`interrupts_rx`](QueueCounters::interrupts_rx)).
+    ///
+    /// Called by the interrupt side once it has won the instance, before it polls, and before or after
+    /// [`mask`](Self::mask); and by the owner before [`unmask`](Self::unmask), where an interrupt found
+    /// the instance owned. It may come without need, and must not wait.
     fn acknowledge(&mut self);
 
-    /// Whether the device has gone for good, as a TAP interface has that somebody removed. The
+    /// Whether the device has gone for good, as a TAP interface has that somebody removed, or a socket
+    /// or pipe whose peer has hung up. The
     /// [descriptor](Self::interrupt) may then stay readable for ever and is not to be armed again;
     /// polls find nothing.
     fn gone(&self) -> bool {

@@ -42,7 +42,7 @@ pub mod xsk_rr;
 
 pub use error::{BenchError, Stopped};
 pub use interrupt::{Interrupt, Interrupted};
-pub use list::{WORKLOADS, find, schema};
+pub use list::{WORKLOADS, default_worlds, find, load_forms, names, schema};
 pub use live::Live;
 pub use options::Options;
 pub use partial::{Partial, PartialError};

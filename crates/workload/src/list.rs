@@ -7,6 +7,7 @@ use napkin_machine::profile::Schema;
 use napkin_measure::conclusion::Rule;
 
 use crate::workload::Workload;
+use crate::world::World;
 
 /// Every workload, in the order of their years.
 pub const WORKLOADS: &[&dyn Workload] = &[
@@ -38,11 +39,44 @@ pub fn find(name: &str) -> Option<&'static dyn Workload> {
     WORKLOADS.iter().find(|it| it.name() == name).copied()
 }
 
+/// Words with commas, and `last` before the last of them.
+fn listed(words: &[&str], last: &str) -> String {
+    match words {
+        [most @ .., one] if !most.is_empty() => format!("{} {last} {one}", most.join(", ")),
+        _ => words.concat(),
+    }
+}
+
+/// All names, for a help text: `flood-ping, udp-sink or xsk-rr`.
+pub fn names() -> String {
+    let names: Vec<&str> = WORKLOADS.iter().map(|it| it.name()).collect();
+    listed(&names, "or")
+}
+
+/// The worlds in which they run if none is named, for a help text.
+pub fn default_worlds() -> String {
+    let usual = World::Engine;
+    let mut text = usual.to_string();
+    for (world, _) in World::ALL.into_iter().filter(|(world, _)| *world != usual) {
+        let first = |it: &&&dyn Workload| it.worlds().first() == Some(&world);
+        let names: Vec<&str> = WORKLOADS.iter().filter(first).map(|it| it.name()).collect();
+        if !names.is_empty() {
+            text.push_str(&format!("; of {} {world}", listed(&names, "and")));
+        }
+    }
+    text
+}
+
+/// How each one's loads are written, for a help text.
+pub fn load_forms() -> String {
+    let form = |it: &&dyn Workload| Some(format!("{}: {}", it.name(), it.machine()?.form()));
+    WORKLOADS.iter().filter_map(form).collect::<Vec<_>>().join("; ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::setting::Given;
-    use crate::world::World;
 
     #[test]
     fn every_workload_has_what_its_worlds_take_and_says_what_it_shows() {

@@ -30,7 +30,7 @@ pub trait Workload: Sync {
     /// The worlds that have it, the first by default.
     fn worlds(&self) -> &'static [World];
 
-    /// The policies that tell its story in a world that has it.
+    /// The policies that tell its story in a world that has it; none in one that has not.
     fn policies(&self, world: World) -> Vec<Policy>;
 
     /// Loads that make sense in all of its worlds: what it runs under in several of them at once, unless

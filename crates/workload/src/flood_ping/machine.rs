@@ -46,6 +46,10 @@ impl Scenario for FloodPing {
         vec!["flood".to_owned()]
     }
 
+    fn form(&self) -> &'static str {
+        PINGS
+    }
+
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
         Ok(match Self::pace(text, profile)? {
             None => field("requests_per_s", "flood"),

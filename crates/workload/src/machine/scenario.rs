@@ -17,7 +17,8 @@ pub trait Scenario: fmt::Debug + Sync {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// The profile of the published testbed.
+    /// The profile of the published testbed; of a workload that was not published the one that its section
+    /// is in.
     fn profile(&self) -> &'static str;
 
     /// The constants of its own, which a profile needs for it; `None` where the host's are enough.
@@ -35,6 +36,9 @@ pub trait Scenario: fmt::Debug + Sync {
 
     /// The loads of the publication, or some of them.
     fn loads(&self) -> Vec<String>;
+
+    /// How a load is written, as errors and the help say it.
+    fn form(&self) -> &'static str;
 
     /// A load in the workload's own terms, for the report.
     ///
@@ -91,7 +95,7 @@ pub enum LoadError {
 }
 
 /// The form of a plain rate.
-const RATE_FORM: &str = "a whole number a second above 0, as in 200000, 200k or 1M";
+pub(crate) const RATE_FORM: &str = "a whole number a second above 0, as in 200000, 200k or 1M";
 
 /// The form of a rate that may be unlimited.
 pub(crate) const RATE_OR_MAX: &str = "requests a second above 0, as in 200000, 200k or 1M, or max";

@@ -54,6 +54,10 @@ impl Scenario for StandIn {
         vec!["5000".to_owned(), "20000".to_owned()]
     }
 
+    fn form(&self) -> &'static str {
+        "anything"
+    }
+
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
         let rate = per_second(text, profile, BYTES)?;
         Ok(Map::from_iter([("frames_per_s".to_owned(), rate.into())]))

@@ -46,6 +46,10 @@ impl Scenario for Memcached {
         Vec::from(["200000", "600000", "1000000", "max"].map(str::to_owned))
     }
 
+    fn form(&self) -> &'static str {
+        RATE_OR_MAX
+    }
+
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
         Ok(match Self::rate(text, profile)? {
             Rate::Max => field("requests_per_s", "max"),

@@ -47,6 +47,10 @@ impl Scenario for Ssd {
         Vec::from(["4K:572600", "64K:157900", "1M:10980"].map(str::to_owned))
     }
 
+    fn form(&self) -> &'static str {
+        OPERATIONS
+    }
+
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
         let setup = Self::setup(text, profile)?;
         let mut load = field("bytes", setup.bytes);

@@ -35,6 +35,10 @@ impl Scenario for TcpRr {
         Vec::from(["1", "5K"].map(str::to_owned))
     }
 
+    fn form(&self) -> &'static str {
+        SIZE
+    }
+
     fn load(&self, text: &str, _: &Profile) -> Result<Map<String, Value>, LoadError> {
         size(text, SIZE).map(|bytes| field("bytes", bytes))
     }

@@ -8,7 +8,9 @@ use crate::machine::run::{Outcome, Run};
 use napkin_machine::profile::{Constants, Profile};
 use serde_json::{Map, Value};
 
-use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, per_second, whole};
+use crate::machine::scenario::{
+    LEAST_FRAME, LoadError, RATE_FORM, Scenario, field, per_second, whole,
+};
 
 pub use load::Pktgen;
 pub use scenario::run;
@@ -32,6 +34,10 @@ impl Scenario for UdpSink {
 
     fn loads(&self) -> Vec<String> {
         Vec::from(["5000", "13000", "21000", "30000", "60000"].map(str::to_owned))
+    }
+
+    fn form(&self) -> &'static str {
+        RATE_FORM
     }
 
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {

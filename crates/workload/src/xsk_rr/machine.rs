@@ -53,6 +53,10 @@ impl Scenario for XskRr {
         Vec::from(["12000", "32000:30us", "125000:6us"].map(str::to_owned))
     }
 
+    fn form(&self) -> &'static str {
+        PACE
+    }
+
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError> {
         let pace = Self::pace(text, profile)?;
         let rate = text.split(':').next().unwrap_or(text);
