@@ -338,6 +338,7 @@ mod tests {
                 "ifname",
                 "rx-oversized",
                 "rx-truncated",
+                "rx-malformed",
                 "tx-completions",
                 "irqs-rx",
                 "irqs-tx",
