@@ -12,7 +12,7 @@ use napkin_service::memcached::Limits;
 use super::error::ServeError;
 use super::network::Network;
 use super::virtio::{Side, Virtio};
-use super::xdp::XdpSpec;
+use super::xdp_spec::XdpSpec;
 
 /// The most devices one engine serves.
 pub(super) const MAX_DEVICES: usize = 64;

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use napkin_kernel::netlink::{NetlinkError, Route};
 use napkin_nic::capture::Capture;
-use napkin_nic::faulty::{FaultCounters, Faults, FaultyQueue};
+use napkin_nic::faulty::{Faults, FaultyQueue};
 use napkin_nic::synthetic::{Arrivals, Flows, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::tap::{Tap, TapConfig, TapError};
-use napkin_nic::vhost::{Peers, Vhost};
+use napkin_nic::vhost::Vhost;
 use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::{Address, Addresses, FrameBuilder};
 
 use super::config::{DeviceKind, DeviceSpec, ServeConfig};
 use super::error::ServeError;
+use super::made::Made;
 use super::network::Network;
 use super::virtio::Virtio;
 
@@ -24,19 +24,6 @@ const FRAMES: usize = 4_096;
 
 /// Time for the engine to start and the socket to be bound before a synthetic source begins.
 const HEAD_START: Ns = 100 * MILLISECOND;
-
-/// A device, not yet served.
-pub(super) struct Made {
-    pub(super) name: String,
-    pub(super) addresses: Addresses,
-    pub(super) queues: Vec<Box<dyn PacketQueue>>,
-    pub(super) note: String,
-    pub(super) faults: Vec<Arc<FaultCounters>>,
-    /// How it goes with who is at the other side of a socket.
-    pub(super) peers: Option<Arc<Peers>>,
-    /// Its buffers, if they are its own.
-    pub(super) pool: Option<Pool>,
-}
 
 /// Makes one device with its networks; `place` is its number, from 0. Faults come between it and the capture, so that the
 /// file has what the stack receives.

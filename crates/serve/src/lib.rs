@@ -14,6 +14,7 @@ mod config;
 mod device;
 pub mod disk;
 mod error;
+mod made;
 mod network;
 mod server;
 mod sockets;
@@ -21,6 +22,7 @@ mod status;
 mod streams;
 mod virtio;
 mod xdp;
+mod xdp_spec;
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +36,7 @@ pub use network::Network;
 pub use server::Server;
 pub use status::{DeviceTotals, Status, Totals};
 pub use virtio::{Side, Virtio};
-pub use xdp::XdpSpec;
+pub use xdp_spec::XdpSpec;
 
 /// From one status to the next.
 const PERIOD: Duration = Duration::from_secs(1);

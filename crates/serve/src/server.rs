@@ -17,8 +17,9 @@ use napkin_stack::UdpSocket;
 
 use super::application::{self, Kind, Progress};
 use super::config::{Listen, ServeConfig, What};
-use super::device::{self, Made};
+use super::device;
 use super::error::ServeError;
+use super::made::Made;
 use super::sockets::{self, Sockets};
 use super::status::{Meter, Status, Totals};
 use super::streams::Streams;

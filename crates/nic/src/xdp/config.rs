@@ -1,15 +1,7 @@
 //! What an AF_XDP device is opened with, and what of it is refused before the kernel is asked.
 
 use super::error::XdpError;
-
-/// The largest ring that is taken: beyond it a queue only adds delay.
-pub const MAX_RING: u32 = 1 << 16;
-
-/// The most ports that are told apart; each costs every other frame an instruction or two.
-pub const MAX_PORTS: usize = 64;
-
-/// The most queues of one device.
-pub const MAX_XDP_QUEUES: usize = 256;
+use super::limits::{MAX_PORTS, MAX_RING, MAX_XDP_QUEUES};
 
 /// Which frames are taken. All others go on to the kernel as if nobody were here.
 #[derive(Debug, Clone, PartialEq, Eq)]

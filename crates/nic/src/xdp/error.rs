@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::config::{MAX_PORTS, MAX_RING, MAX_XDP_QUEUES};
+use super::limits::{MAX_PORTS, MAX_RING, MAX_XDP_QUEUES};
 
 /// Why an AF_XDP device cannot be opened. Nothing is left changed after any of them.
 #[derive(Debug, Error)]

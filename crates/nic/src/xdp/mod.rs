@@ -18,29 +18,29 @@
 //!
 //! It takes Linux 5.11, `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`.
 
+mod attachment;
 mod busy;
 mod config;
 mod error;
 mod interface;
+mod limits;
 mod program;
 mod queue;
 mod ring;
 mod socket;
 mod transmitter;
 
-use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use napkin_bpf::{Link, Program, Refused, SocketMap};
 use napkin_os::rights::Right;
 
+use self::attachment::attach;
 pub use self::busy::BusyPolling;
-pub use self::config::{
-    BusyPoll, Copying, MAX_PORTS, MAX_RING, MAX_XDP_QUEUES, Mode, Traffic, XdpConfig,
-};
+pub use self::config::{BusyPoll, Copying, Mode, Traffic, XdpConfig};
 pub use self::error::XdpError;
 use self::interface::Interface;
+pub use self::limits::{MAX_PORTS, MAX_RING, MAX_XDP_QUEUES};
 pub use self::queue::XdpQueue;
 use self::socket::XdpSocket;
 use self::transmitter::Wire;
@@ -63,13 +63,6 @@ pub struct Xdp {
     pub numbers: Vec<u32>,
     /// One for each, in the same order.
     pub queues: Vec<XdpQueue>,
-}
-
-/// The program while it is attached, and the map it looks into.
-#[derive(Debug)]
-struct Attachment {
-    _link: Link,
-    map: SocketMap,
 }
 
 impl Xdp {
@@ -147,54 +140,4 @@ fn rights() -> Result<(), XdpError> {
         Some((right, action)) => Err(XdpError::Permission { action, right: right.name() }),
         None => Ok(()),
     }
-}
-
-/// Loads the program and attaches it, in the driver if it may and can be. Whether it is there.
-fn attach(
-    config: &XdpConfig,
-    interface: &Interface,
-    numbers: &[u32],
-) -> Result<(Arc<Attachment>, bool), XdpError> {
-    let name = &config.interface;
-    let entries = numbers.iter().max().map_or(1, |most| most + 1);
-    let map =
-        SocketMap::create(entries, "napkin_xsks").map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM) => {
-                XdpError::Permission { action: "make a map of sockets", right: "CAP_BPF" }
-            }
-            Some(libc::EINVAL) => XdpError::NoXdp,
-            _ => XdpError::system("make a map of sockets", name, error),
-        })?;
-    let refused = |source, log| XdpError::Program { source, log };
-    let instructions = program::redirect(&config.traffic, map.descriptor())
-        .map_err(|error| refused(io::Error::other(error), String::new()))?;
-    let program = Program::load_xdp("napkin_xdp", &instructions)
-        .map_err(|Refused { error, log }| refused(error, log))?;
-    let link = |generic: bool| {
-        program.attach_xdp(interface.index, generic).map_err(|error| match error.raw_os_error() {
-            Some(libc::EBUSY | libc::EEXIST) => XdpError::Attached { name: name.clone() },
-            Some(libc::EPERM) => {
-                XdpError::Permission { action: "attach an XDP program", right: "CAP_NET_ADMIN" }
-            }
-            Some(libc::EOPNOTSUPP) if !generic => {
-                XdpError::NotNative { name: name.clone(), driver: interface.driver.clone() }
-            }
-            Some(libc::EINVAL) if generic => XdpError::NoLink,
-            _ => XdpError::system("attach an XDP program", name, error),
-        })
-    };
-    let (link, native) = match config.mode {
-        Mode::Native => (link(false)?, true),
-        Mode::Generic => (link(true)?, false),
-        Mode::Auto => match link(false) {
-            Ok(link) => (link, true),
-            Err(error @ (XdpError::Attached { .. } | XdpError::Permission { .. })) => {
-                return Err(error);
-            }
-            // Whatever a driver has against it (its MTU, its queues, XDP itself), the stack may not.
-            Err(_) if config.copying != Copying::Zero => (link(true)?, false),
-            Err(error) => return Err(error),
-        },
-    };
-    Ok((Arc::new(Attachment { _link: link, map }), native))
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use crossbeam_queue::ArrayQueue;
 use napkin_policy::Ns;
 
-use super::Attachment;
+use super::attachment::Attachment;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::socket::{Called, XdpSocket};
 use crate::counters::add;
