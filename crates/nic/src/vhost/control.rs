@@ -14,7 +14,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub struct Peers {
     /// Connections whose rings could be used.
     pub served: AtomicU64,
-    /// Connections that ended because the peer did what cannot be.
+    /// What peers did that cannot be: connections that ended for it, and rings that are not looked at any
+    /// more.
     pub refused: AtomicU64,
     /// Rings that are in use now.
     pub rings: AtomicU64,

@@ -49,7 +49,7 @@ pub fn serve(data: &[u8]) {
     let Ok((memory, file)) = Memory::own(START, LEN) else { return };
     let copy = |file: &OwnedFd| file.as_fd().try_clone_to_owned().ok();
     let mut session = Session::new(&ports, &peers);
-    let mut queue = VhostQueue::new(&ports, 0, None);
+    let mut queue = VhostQueue::new(&ports, 0, &peers, None);
     let wire = queue.transmitter();
     let mut frames = Vec::with_capacity(64);
     let (mut taken, mut sent) = (0, 0);

@@ -180,8 +180,9 @@ impl Vhost {
 
     fn new(ports: &Arc<[Arc<Port>]>, peers: Arc<Peers>, control: Control) -> Vhost {
         let control = Arc::new(control);
-        let queue = |index| VhostQueue::new(ports, index, Some(&control));
-        Vhost { queues: (0..ports.len()).map(queue).collect(), peers }
+        let queue = |index| VhostQueue::new(ports, index, &peers, Some(&control));
+        let queues = (0..ports.len()).map(queue).collect();
+        Vhost { queues, peers }
     }
 }
 

@@ -3,17 +3,22 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use proptest::prelude::*;
 
+use super::control::Peers;
 use super::memory::Memory;
 use super::packed_device::PackedDevice;
 use super::packed_driver::PackedDriver;
+use super::port::{Kind, Ring};
+use super::ports;
+use super::queue::VhostQueue;
 use super::ring::{Incoming, Outgoing, Put, Taken};
 use super::slots::{STRIDE, Slots};
 use super::split_device::{RingAddresses, RingFeatures, SplitDevice};
 use super::split_driver::SplitDriver;
-use crate::FRAME_CAPACITY;
+use crate::{FRAME_CAPACITY, PacketQueue, Pool};
 
 const START: u64 = 1 << 32;
 const BUFFERS: u64 = START + 0x10000;
@@ -245,6 +250,25 @@ fn an_index_that_leaps_and_a_head_that_is_none_break_the_ring() {
         assert_eq!(device.take(&mut [0; 256]), Taken::Broken);
         assert_eq!((device.put(&[0; 60]), device.unmask()), (Put::Broken, false));
     }
+}
+
+#[test]
+fn a_ring_that_was_found_broken_is_told_of_once() {
+    let (memory, device) = device(RingFeatures::default());
+    chain(&memory, &[(BUFFERS, 100, 0, 0)]);
+    memory.write(START + 0x8002, &40_000u16.to_le_bytes());
+    let ports = ports(1, &Pool::new(4)).expect("a port");
+    let peers = Arc::<Peers>::default();
+    ports[0].incoming.enter(|ring| {
+        *ring = Some(Ring { kind: Kind::SplitDevice(device), notify: None });
+    });
+    let mut queue = VhostQueue::new(&ports, 0, &peers, None);
+    for _ in 0..3 {
+        assert_eq!(queue.poll(8, 0, &mut Vec::new()).rx, 0);
+    }
+    assert_eq!(peers.refused.load(Relaxed), 1);
+    assert!(peers.trouble().expect("once").contains("queue 0"));
+    assert_eq!(peers.trouble(), None);
 }
 
 #[test]

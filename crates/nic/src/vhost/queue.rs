@@ -8,7 +8,7 @@ use std::sync::atomic::fence;
 use napkin_core::Work;
 use napkin_policy::Ns;
 
-use super::control::Control;
+use super::control::{Control, Peers};
 use super::port::{Kind, Port, Ring};
 use super::ring::{Incoming, Outgoing, Put, Taken};
 use crate::counters::add;
@@ -39,6 +39,11 @@ pub struct VhostQueue {
     wire: Arc<Wire>,
     /// Interrupts were allowed since the last one was acknowledged, so that the descriptor may be readable.
     armed: bool,
+    /// The ring was found broken, and that was told.
+    broken: bool,
+    index: usize,
+    /// Who tells it.
+    peers: Arc<Peers>,
     /// Where frames go for which there is no buffer: they are given back all the same.
     spare: Box<[u8]>,
     /// Keeps the control thread, if there is one, while there is a queue.
@@ -50,12 +55,22 @@ impl VhostQueue {
     pub(super) fn new(
         ports: &Arc<[Arc<Port>]>,
         index: usize,
+        peers: &Arc<Peers>,
         control: Option<&Arc<Control>>,
     ) -> VhostQueue {
-        let port = Arc::clone(&ports[index]);
+        let (port, peers) = (Arc::clone(&ports[index]), Arc::clone(peers));
         let wire = Arc::new(Wire { ports: Arc::clone(ports), index });
         let spare = vec![0; FRAME_CAPACITY].into_boxed_slice();
-        VhostQueue { port, wire, armed: false, spare, _control: control.cloned() }
+        VhostQueue {
+            port,
+            wire,
+            armed: false,
+            broken: false,
+            index,
+            peers,
+            spare,
+            _control: control.cloned(),
+        }
     }
 }
 
@@ -69,6 +84,7 @@ struct Polled {
     truncated: u64,
     malformed: u64,
     no_buffer: u64,
+    broken: bool,
 }
 
 impl Polled {
@@ -90,7 +106,11 @@ impl Polled {
             }
             let buffer = frame.as_mut().map_or(&mut *spare, Frame::buffer);
             match ring.take(buffer) {
-                Taken::Empty | Taken::Broken => break,
+                Taken::Empty => break,
+                Taken::Broken => {
+                    self.broken = true;
+                    break;
+                }
                 Taken::Frame(len) => {
                     if let Some(mut frame) = frame.take() {
                         frame.set_len(len);
@@ -121,6 +141,16 @@ impl PacketQueue for VhostQueue {
             let (port, spare) = (&*self.port, &mut *self.spare);
             if with!(ring, it => polled.drain(it, (budget, now), port, spare, into)) {
                 ring.ring();
+            }
+        }
+        if polled.broken != self.broken {
+            self.broken = polled.broken;
+            if polled.broken {
+                self.peers.refuse(format!(
+                    "queue {}: the peer's ring holds what cannot be in one; it is not looked at until the \
+                     peer sets it up anew",
+                    self.index
+                ));
             }
         }
         let counters = &self.port.counters;
