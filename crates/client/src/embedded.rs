@@ -57,6 +57,8 @@ struct Lines {
     opened: usize,
     /// Why a connection was lost.
     lost: Option<Trouble>,
+    /// All of them are to end.
+    closing: bool,
     input: Vec<u8>,
     output: Vec<u8>,
 }
@@ -71,6 +73,9 @@ impl TcpApplication for Lines {
     }
 
     fn ready(&mut self, place: &mut usize, stream: &mut impl ByteStream, _: u64) {
+        if self.closing {
+            return stream.abort();
+        }
         self.input.clear();
         while stream.receive(&mut self.input, READ) > 0 {
             if let Err(trouble) = self.asking.read(*place, &self.input) {
@@ -134,6 +139,7 @@ impl EmbeddedWorker {
             places: HashMap::with_capacity(here),
             opened: 0,
             lost: None,
+            closing: false,
             input: Vec::with_capacity(READ),
             output,
         };
@@ -246,7 +252,18 @@ impl EmbeddedWorker {
                 self.rest(self.lines.asking.next_due().min(self.lines.asking.patience()));
             }
         }
+        self.part();
         Ok(())
+    }
+
+    /// Resets the connections, so that the server does not keep them for a client that has gone: another one
+    /// at this address would have the same ports.
+    fn part(&mut self) {
+        self.lines.closing = true;
+        self.flows.iter().for_each(|flow| self.tcp.wake(*flow));
+        for _ in 0..self.flows.len().div_ceil(BATCH) + 1 {
+            self.step(clock::now());
+        }
     }
 
     /// Sleeps until a frame comes, a deadline, or a word of the handle; or does not, if it spins.

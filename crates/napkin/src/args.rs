@@ -51,6 +51,8 @@ pub(crate) enum Command {
     /// Serve echo, sink, memcached or a remote disk (NBD) on devices until interrupted, under a delivery policy;
     /// or on the operating system's sockets.
     Serve(Serve),
+    /// Ask a service by a device of one's own: datagrams, TCP or memcached, by a schedule or as fast as it goes.
+    Load(crate::load::Load),
     /// List the devices of a running engine.
     DevGet(DevGet),
     /// List the queues of a running engine, with the instance that polls each.

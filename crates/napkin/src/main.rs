@@ -20,6 +20,7 @@ mod host_costs;
 mod keep;
 mod launch;
 mod lifeline;
+mod load;
 mod machine;
 mod manual;
 mod modelled;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(&args),
         Command::Policies(args) => policies::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Load(args) => load::load(&args),
         Command::DevGet(args) => control::dev_get(&args),
         Command::QueueGet(args) => control::queue_get(&args),
         Command::NapiGet(args) => control::napi_get(&args),

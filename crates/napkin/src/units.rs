@@ -18,6 +18,19 @@ pub(crate) fn virtual_time(text: &str) -> Result<u64, String> {
     if time > LONGEST { Err("a run has at most 1h of virtual time".into()) } else { Ok(time) }
 }
 
+/// Events a second; `None` for as many as go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate(pub(crate) Option<u64>);
+
+/// Reads a rate, or `max`.
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+    match napkin_workload::whole_rate(text) {
+        _ if text == "max" => Ok(Rate(None)),
+        Some(rate) => Ok(Rate(Some(rate))),
+        None => Err("give a whole number a second, as in 20000, 20k or 1M, or max".into()),
+    }
+}
+
 /// The same, where the operating system's clock is meant.
 pub(crate) fn duration(text: &str) -> Result<Duration, TimeError> {
     nanoseconds(text).map(Duration::from_nanos)

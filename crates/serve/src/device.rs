@@ -25,6 +25,20 @@ const FRAMES: usize = 4_096;
 /// Time for the engine to start and the socket to be bound before a synthetic source begins.
 const HEAD_START: Ns = 100 * MILLISECOND;
 
+/// The number of a device that is opened to ask by: another Ethernet address than those that serve.
+const ASKING: usize = 255;
+
+/// Opens the first device of a configuration as [`run`](crate::run) does, for who asks by it.
+///
+/// # Errors
+/// An option that makes no sense, or what keeps it from being opened.
+pub fn open(config: &ServeConfig) -> Result<Made, ServeError> {
+    config.check()?;
+    let device = config.devices.first();
+    let device = device.ok_or_else(|| ServeError::Option("give a device".into()))?;
+    make(config, device, &config.networks, ASKING, None)
+}
+
 /// Makes one device with its networks; `place` is its number, from 0. Faults come between it and the capture, so that the
 /// file has what the stack receives.
 pub(super) fn make(

@@ -29,7 +29,9 @@ use std::time::{Duration, Instant};
 use napkin_os::signals::Signals;
 
 pub use config::{Datagrams, DeviceKind, DeviceSpec, Export, Listen, ServeConfig, Store, What};
+pub use device::open;
 pub use error::ServeError;
+pub use made::Made;
 pub use napkin_nic::faulty::Faults;
 pub use napkin_service::memcached::Limits;
 pub use network::Network;

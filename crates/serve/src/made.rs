@@ -1,5 +1,6 @@
 //! A device that was made, with what is to be known of it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use napkin_nic::faulty::FaultCounters;
@@ -7,15 +8,26 @@ use napkin_nic::vhost::Peers;
 use napkin_nic::{PacketQueue, Pool};
 use napkin_stack::Addresses;
 
-/// A device, not yet served.
-pub(super) struct Made {
-    pub(super) name: String,
-    pub(super) addresses: Addresses,
-    pub(super) queues: Vec<Box<dyn PacketQueue>>,
-    pub(super) note: String,
-    pub(super) faults: Vec<Arc<FaultCounters>>,
+/// A device, open and not yet served.
+pub struct Made {
+    /// As it was given, with its number where the operating system chose one.
+    pub name: String,
+    /// Our addresses on it.
+    pub addresses: Addresses,
+    /// Its queues.
+    pub queues: Vec<Box<dyn PacketQueue>>,
+    /// What it is, in a line for whoever uses it.
+    pub note: String,
+    /// What was done to frames, of each queue around which there is an injector.
+    pub faults: Vec<Arc<FaultCounters>>,
     /// How it goes with who is at the other side of a socket.
-    pub(super) peers: Option<Arc<Peers>>,
+    pub peers: Option<Arc<Peers>>,
     /// Its buffers, if they are its own.
-    pub(super) pool: Option<Pool>,
+    pub pool: Option<Pool>,
+}
+
+impl fmt::Debug for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Made").field("name", &self.name).finish_non_exhaustive()
+    }
 }

@@ -46,6 +46,7 @@ pub use list::{WORKLOADS, default_worlds, find, load_forms, names, schema};
 pub use live::Live;
 pub use options::Options;
 pub use partial::{Partial, PartialError};
+pub use rate::whole_rate;
 pub use run::{resumable, run};
 pub use server::{Server, Wire};
 pub use setting::{Given, Setting};

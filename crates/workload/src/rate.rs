@@ -1,7 +1,7 @@
 //! Rates on the command line: `200000`, `200k`, `1M`.
 
 /// A whole rate a second, which may be 0; `None` for whatever is none.
-pub(crate) fn whole_rate(text: &str) -> Option<u64> {
+pub fn whole_rate(text: &str) -> Option<u64> {
     let number = text.trim();
     let (digits, scale) = match number.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1_000),

@@ -1,0 +1,121 @@
+//! Datagrams by a schedule that waits for no answer (an open loop), or as many as the device takes.
+//!
+//! Each holds when it was due, which an echo brings back: a request that could not be sent in time is
+//! charged for that. Without a schedule it holds when it was sent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use napkin_measure::Latency;
+use napkin_nic::{Frame, Pool, Transmitter};
+use napkin_os::clock;
+use napkin_policy::{MILLISECOND, Ns};
+use napkin_stack::{Address, FrameBuilder, UdpSocket};
+
+use crate::config::LoadConfig;
+use crate::error::LoadError;
+use crate::figures::LoadFigures;
+use crate::wire::Wire;
+
+/// Frames that are handed over at once.
+const BATCH: u64 = 32;
+/// Answers that may wait for us in a socket.
+const WAITING: usize = 8_192;
+/// How long answers are waited for at the end.
+const LATE: Ns = 100 * MILLISECOND;
+
+/// What the thread that asks tells while it does.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) sent: AtomicU64,
+    pub(crate) answered: AtomicU64,
+    /// It is to end.
+    pub(crate) stop: AtomicBool,
+}
+
+/// A flow: the port that it comes from, and the frames in which its datagrams go.
+struct Flow {
+    socket: UdpSocket,
+    way: Arc<dyn Transmitter>,
+    frames: Vec<Frame>,
+}
+
+/// Asks until the time is over or it is told to stop.
+pub(crate) fn run(
+    config: &LoadConfig,
+    mut wire: Wire,
+    progress: &Progress,
+) -> Result<LoadFigures, LoadError> {
+    let mac = wire.find(config.to.ip())?;
+    let us = wire.stack.addresses().mac();
+    let to = Address { mac, ip: config.to.ip(), prefix: config.network.prefix };
+    let from = Address { mac: us, ip: config.network.ip, prefix: config.network.prefix };
+    let builder =
+        FrameBuilder { tag: wire.stack.addresses().vlan(), ..FrameBuilder::new(from, to) };
+    let ways = wire.transmitters();
+    let pool = Pool::new(usize::from(config.flows) * BATCH as usize);
+    let flow = |number: usize| {
+        let socket = wire.stack.bind_udp(0, WAITING)?;
+        let frames = (0..BATCH).filter_map(|_| pool.take()).collect();
+        Ok(Flow { socket, way: Arc::clone(&ways[number % ways.len()]), frames })
+    };
+    let mut flows = (0..config.flows.into()).map(flow).collect::<Result<Vec<_>, LoadError>>()?;
+    let mut payload = vec![0; config.bytes as usize];
+    let mut latency = Latency::new();
+    let (mut sent, mut answered, mut turn) = (0u64, 0u64, 0);
+    let start = clock::now();
+    let time = Ns::try_from(config.time.as_nanos()).unwrap_or(Ns::MAX);
+    let gap = config.per_second.map(|rate| 1e9 / rate as f64);
+    let (end, last) = (start.saturating_add(time), start.saturating_add(time).saturating_add(LATE));
+    loop {
+        let now = clock::now();
+        if now >= last || (now >= end && answered >= sent) || progress.stop.load(Relaxed) {
+            break;
+        }
+        if now < end {
+            let due = match gap {
+                Some(gap) => ((now - start) as f64 / gap) as u64 + 1,
+                None => sent + BATCH,
+            };
+            let count = (due - sent.min(due)).min(BATCH);
+            if count > 0 {
+                let Flow { socket, way, frames } = &mut flows[turn];
+                turn = (turn + 1) % usize::from(config.flows);
+                for (place, frame) in (sent..).zip(&mut frames[..count as usize]) {
+                    let was_due = gap.map_or(now, |gap| start + (place as f64 * gap) as Ns);
+                    payload[..8].copy_from_slice(&was_due.to_le_bytes());
+                    let ports = (socket.port(), config.to.port());
+                    let length = builder.udp(frame.buffer(), ports.0, ports.1, &payload)?;
+                    frame.set_len(length);
+                }
+                sent += way.send_all(&frames[..count as usize], now) as u64;
+                way.flush();
+                progress.sent.store(sent, Relaxed);
+            }
+        }
+        if wire.poll(now)? {
+            let now = clock::now();
+            for Flow { socket, .. } in &flows {
+                while let Some(datagram) = socket.try_recv() {
+                    let stamp = datagram.payload().first_chunk().map(|it| Ns::from_le_bytes(*it));
+                    // Whatever else comes to our port is no answer.
+                    if let Some(stamp) = stamp.filter(|stamp| (start..=now).contains(stamp)) {
+                        latency.record(now - stamp);
+                        answered += 1;
+                    }
+                }
+            }
+            progress.answered.store(answered, Relaxed);
+        }
+    }
+    let ran = clock::now().min(end).saturating_sub(start);
+    Ok(LoadFigures {
+        seconds: ran as f64 / 1e9,
+        asked_per_s: config.per_second.map(|rate| rate as f64),
+        sent,
+        answered,
+        behind: gap.map_or(0, |gap| ((ran as f64 / gap).ceil() as u64).saturating_sub(sent)),
+        misses: 0,
+        latency_ns: latency.summary().map(|it| it.told(sent.saturating_sub(answered), false)),
+    })
+}

@@ -1,0 +1,67 @@
+//! What keeps a load from being made.
+
+use std::io;
+use std::net::IpAddr;
+
+use napkin_client::ClientError;
+use napkin_os::sched::SchedError;
+use napkin_serve::ServeError;
+use napkin_stack::SendError;
+use thiserror::Error;
+
+/// Why there is no load, or no more of it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A value that makes no sense.
+    #[error("{0}")]
+    Option(String),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] ServeError),
+    /// Nobody has this address there.
+    #[error(
+        "{ip} does not say where it is (ARP or neighbour discovery, {asked} times): is it up, and on the same wire?"
+    )]
+    NoNeighbour {
+        /// Who was looked for.
+        ip: IpAddr,
+        /// How often.
+        asked: u32,
+    },
+    /// The device takes no frames.
+    #[error("the device takes no frame: {0}")]
+    Send(#[from] SendError),
+    /// The device has gone.
+    #[error("the device has gone")]
+    Gone,
+    /// A port of ours.
+    #[error("no port for the answers: {0}")]
+    Port(#[from] napkin_stack::BindError),
+    /// The connections.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The CPU.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+    /// Signals.
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
+    /// The operating system.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    /// A defect.
+    #[error("the thread that asks has panicked")]
+    Panicked,
+}
+
+impl LoadError {
+    /// Whether what was asked for makes no sense, rather than something having failed.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            LoadError::Option(_) => true,
+            LoadError::Device(error) => error.is_usage(),
+            _ => false,
+        }
+    }
+}
