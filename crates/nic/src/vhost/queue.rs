@@ -235,11 +235,7 @@ impl Wire {
             },
             None => frames.try_for_each(|frame| {
                 count += 1;
-                checked(frame)?;
-                let mut copy = port.pool.take().ok_or(SendError::RingFull)?;
-                copy.buffer()[..frame.len()].copy_from_slice(frame);
-                copy.set_len(frame.len());
-                if port.waiting.push(copy) { Ok(()) } else { Err(SendError::RingFull) }
+                leave(port, frame)
             }),
         };
         fence(SeqCst);
@@ -295,6 +291,15 @@ fn checked(frame: &[u8]) -> Result<(), SendError> {
     }
 }
 
+/// Leaves a frame for whoever is at the ring, or comes next.
+fn leave(port: &Port, frame: &[u8]) -> Result<(), SendError> {
+    checked(frame)?;
+    let mut copy = port.pool.take().ok_or(SendError::RingFull)?;
+    copy.buffer()[..frame.len()].copy_from_slice(frame);
+    copy.set_len(frame.len());
+    if port.waiting.push(copy) { Ok(()) } else { Err(SendError::RingFull) }
+}
+
 /// Puts into a ring what others left, and then these, until one is refused.
 #[inline]
 fn send<'a>(
@@ -333,7 +338,12 @@ fn put_all<'a>(
             dropped += u64::from(put(&frame).is_err());
         }
     }
-    let result = frames.try_for_each(|frame| checked(frame).and_then(|()| put(frame)));
+    // Somebody is about to leave a frame, and one of ours may be behind it: what comes after that one does
+    // not overtake it.
+    let result = match port.waiting.len() {
+        0 => frames.try_for_each(|frame| checked(frame).and_then(|()| put(frame))),
+        _ => frames.try_for_each(|frame| leave(port, frame)),
+    };
     sent.dropped += dropped;
     (result, ring.publish())
 }
