@@ -115,10 +115,7 @@ pub(crate) fn irq(shared: &Shared, id: CpuId, meter: &mut Meter) {
                     raised.here = true;
                 }
                 queue => {
-                    let id = Id(queue as u16);
-                    // Before the instance is asked for: whoever owns it finds the mark no later.
-                    shared.napi(id).port.fired.store(true, Ordering::Release);
-                    let mut interrupt = Interrupt::new(&shared.host, id);
+                    let mut interrupt = Interrupt::new(&shared.host, Id(queue as u16));
                     drive::drive(shared, &mut interrupt, meter, &mut Taking(&mut raised));
                 }
             }

@@ -4,7 +4,7 @@
 //! business.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use napkin_core::{Id, Ns, Pressure, Queue, Work};
 use napkin_nic::{Frame, PacketQueue};
@@ -32,8 +32,6 @@ pub(crate) struct PortCounts {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PortShares {
     pub(crate) counts: Arc<PortCounts>,
-    /// The line has fired, and nobody has taken note of it.
-    pub(crate) fired: Arc<AtomicBool>,
     #[cfg(debug_assertions)]
     pub(crate) watched: Arc<crate::invariant::Watched>,
 }
@@ -100,7 +98,6 @@ impl Port {
     /// The interrupt side, having won: the line has fired, and so is masked.
     pub(crate) fn interrupted(&mut self) {
         self.armed = false;
-        self.shares.fired.store(false, Ordering::Relaxed);
         if let Some(device) = &mut self.device {
             device.nic.acknowledge();
             device.nic.mask();
@@ -155,12 +152,6 @@ impl Queue for Port {
 
     fn unmask(&mut self, now: Ns) -> bool {
         let Some(device) = &mut self.device else { return false };
-        if self.shares.fired.load(Ordering::Acquire) {
-            // An interrupt found the queue owned, and touched nothing. It is taken note of here: a
-            // descriptor that stays readable would fire again and again, and each time too early.
-            self.shares.fired.store(false, Ordering::Relaxed);
-            device.nic.acknowledge();
-        }
         if device.nic.unmask(now) {
             return true;
         }
@@ -180,7 +171,7 @@ impl Queue for Port {
 #[cfg(test)]
 mod tests {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
 
     use napkin_nic::{Pool, QueueCounters, SendError, Transmitter};
     use napkin_stack::{Address, FrameBuilder, Stack};
@@ -291,23 +282,6 @@ mod tests {
         port.interrupted();
         port.mask();
         assert_eq!((told(), calls(&port)), ([4, 1], 3), "the line masked itself when it fired");
-    }
-
-    #[test]
-    fn an_interrupt_that_found_the_queue_owned_is_acknowledged_by_its_owner() {
-        let (mut port, device, cpu) = port(Stack::new(US), Spin::default());
-        let acknowledged = || device.0.acknowledged.load(Ordering::Relaxed);
-        port.unmask(0);
-        assert!(interrupts(&cpu), "it fires before the owner lets go");
-        port.shares.fired.store(true, Ordering::Release);
-        assert_eq!(acknowledged(), 0, "whose it is nobody else touches");
-        port.mask();
-        port.poll(8, 0);
-        port.unmask(0);
-        assert_eq!(acknowledged(), 1);
-        port.mask();
-        port.unmask(0);
-        assert_eq!(acknowledged(), 1, "once");
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! A device whose interrupt is a doorbell: readable until it is acknowledged, whatever is in the ring.
+//! A device whose interrupt is a doorbell, readable until it is silenced, whatever is in the ring; as
+//! docs/extending.md says that one is written.
 //!
 //! A frame that is polled before the interrupt for it has come leaves the bell readable. Armed again it
-//! fires at once, finds the queue owned, and is its owner's to acknowledge: else the two go round for ever.
+//! would fire at once and find the queue owned, and so on for ever: so unmasking silences it.
 
 mod common;
 
@@ -50,8 +51,9 @@ impl PacketQueue for Ring {
 
     fn mask(&mut self) {}
 
-    /// Looks into the ring, and leaves the bell as it is.
+    /// Silences the bell, and then looks into the ring.
     fn unmask(&mut self, _: Ns) -> bool {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         self.first = self.first.take().or_else(|| self.frames.try_recv().ok());
         self.first.is_some()
     }

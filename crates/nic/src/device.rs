@@ -41,8 +41,10 @@ pub trait PacketQueue: Send {
     /// `true` means that work waits already: the queue is then as good as masked, and the caller
     /// owes it a poll and another `unmask`. After `false` no work can come without the
     /// [descriptor](Self::interrupt) becoming readable. So a device whose descriptor is a doorbell (an
-    /// eventfd, a pipe) and not the work itself looks into its ring here, and one that cannot look
-    /// without taking keeps what it took for the next poll.
+    /// eventfd, a pipe) and not the work itself clears it here, uncounted, and then looks into its ring:
+    /// a bell that is still rung, for a frame that was polled already, would interrupt at once, find the
+    /// instance owned, and so on for ever. One that cannot look without taking keeps what it took for
+    /// the next poll.
     fn unmask(&mut self, now: Ns) -> bool;
 
     /// Becomes readable when an interrupt is due, and stays so until acknowledged.
@@ -57,8 +59,8 @@ pub trait PacketQueue: Send {
     /// the interrupt ([`interrupts_rx`](QueueCounters::interrupts_rx)).
     ///
     /// Called by the interrupt side once it has won the instance, before it polls, and before or after
-    /// [`mask`](Self::mask); and by the owner before [`unmask`](Self::unmask), where an interrupt found
-    /// the instance owned. It may come without need, and must not wait.
+    /// [`mask`](Self::mask). It may come without need, and must not wait. Of an interrupt that found the
+    /// instance owned nobody takes note but [`unmask`](Self::unmask).
     fn acknowledge(&mut self);
 
     /// Whether the device has gone for good, as a TAP interface has that somebody removed, or a socket
