@@ -41,6 +41,9 @@ pub struct Host {
     pub queue: Box<dyn PacketQueue>,
     /// Who the client is there.
     pub address: Address,
+    /// The first port of its connections; `None` for the same each time
+    /// ([`TcpWorker::begin_ports_at`]).
+    pub first_port: Option<u16>,
 }
 
 impl std::fmt::Debug for Host {
@@ -118,7 +121,7 @@ impl EmbeddedWorker {
         wake: Arc<OwnedFd>,
     ) -> Result<EmbeddedWorker, ClientError> {
         let server = common.config.address;
-        let Host { queue, address } = host;
+        let Host { queue, address, first_port } = host;
         let here = streams.len();
         let stack = Stack::new(address);
         let input = Input::new(Arc::clone(&stack), NAPI_ID, queue.transmitter());
@@ -132,7 +135,8 @@ impl EmbeddedWorker {
         let limits = TcpLimits { connections: here, half_open: here, ..buffers };
         // A new stack has no other worker.
         let tcp = stack.open_tcp(None, limits).map_err(io::Error::other);
-        let tcp = tcp.map_err(|source| ClientError::Os { what: "opening TCP", source })?;
+        let mut tcp = tcp.map_err(|source| ClientError::Os { what: "opening TCP", source })?;
+        first_port.into_iter().for_each(|port| tcp.begin_ports_at(port));
         let output = Vec::with_capacity(common.records.longest_request());
         let lines = Lines {
             asking: Asking::new(common, streams),

@@ -58,7 +58,7 @@ impl Server {
         let stop = Arc::<AtomicBool>::default();
         let (queue, stopped) = (here.remove(0), Arc::clone(&stop));
         let thread = std::thread::spawn(move || serve(queue, manner, &stopped));
-        let host = Host { queue: Box::new(there.remove(0)), address: CLIENT };
+        let host = Host { queue: Box::new(there.remove(0)), address: CLIENT, first_port: None };
         (Server { stop, thread: Some(thread) }, host)
     }
 
@@ -201,7 +201,7 @@ fn a_server_that_is_not_there_and_two_threads_are_refused() {
     let end = || EndConfig { queues: 1, ring: 8, pool: Pool::new(8) };
     let host = || {
         let (mut queues, _) = cable(end(), end()).expect("a cable");
-        Host { queue: Box::new(queues.remove(0)), address: CLIENT }
+        Host { queue: Box::new(queues.remove(0)), address: CLIENT, first_port: None }
     };
     let short = Duration::from_millis(100);
     let error = Client::embedded(&Config { answer_timeout: short, ..config(PORT) }, host())

@@ -16,6 +16,7 @@ mod figures;
 mod streams;
 mod wire;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -102,7 +103,10 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
                 let Network { ip, prefix } = config.network;
                 let address = Address { mac: device.addresses.mac(), ip, prefix };
                 match <[_; 1]>::try_from(device.queues) {
-                    Ok([queue]) => Ok(Host { queue, address }),
+                    Ok([queue]) => {
+                        let first_port = Some(any_port());
+                        Ok(Host { queue, address, first_port })
+                    }
                     Err(queues) => Err(LoadError::Option(format!(
                         "connections are asked by a device of one queue, and this one has {}",
                         queues.len()
@@ -112,4 +116,10 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
             streams::run(config, host, &mut sleep)
         }
     }
+}
+
+/// Any ephemeral port: what a client that was killed has left at a server is then not in the way.
+fn any_port() -> u16 {
+    let any = RandomState::new().build_hasher().finish();
+    0xc000 | (any as u16 & 0x3fff)
 }

@@ -130,7 +130,7 @@ impl End {
         match self {
             End::Cable(queue, _) => {
                 let queue = queue.take().ok_or(BenchError::Panicked)?;
-                Ok(Client::embedded(config, Host { queue, address: PEER })?)
+                Ok(Client::embedded(config, Host { queue, address: PEER, first_port: None })?)
             }
             End::Kernel(namespace, _) => {
                 Ok(namespace.run(|| Client::start(config)).map_err(failed)??)

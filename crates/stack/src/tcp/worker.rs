@@ -144,6 +144,14 @@ impl<T> TcpWorker<T> {
         }
     }
 
+    /// Where the ports of connections begun here come from next: this one on, of the ephemeral ones (49152
+    /// and above). Without, from the first: the same run has the same ports, and so spreads over queues in
+    /// the same way. A host that comes again and again to the same server takes another each time, since
+    /// the server may still have what an earlier one left.
+    pub fn begin_ports_at(&mut self, port: u16) {
+        self.next_port = port.max(FIRST_EPHEMERAL_PORT);
+    }
+
     /// Begins a connection to a peer whose Ethernet address is known; the application hears of it when
     /// it is open. Call [`step`](TcpWorker::step) soon: it sends the SYN.
     ///
