@@ -2,14 +2,17 @@
 //! longest, how the bytes are cut changes no answer, and what is held stays within its bounds.
 #![no_main]
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use libfuzzer_sys::fuzz_target;
 use napkin_service::memcached::{Limits, Memcached};
 use napkin_service::{Served, StreamService};
 use napkin_stack::Flow;
 
-const FLOW: Flow = Flow::new(11_211, Ipv4Addr::LOCALHOST, 40_000);
+const FLOW: Flow = Flow::new(
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 11_211),
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_000),
+);
 const LIMITS: Limits = Limits { memory: 16 * 1_024, item: 2_000 };
 /// Bytes of answers that one look at the input may add: a value and what belongs to it, or statistics.
 const MOST: usize = 64 * 1_024 + 2_000 + 1_024;
