@@ -27,7 +27,7 @@ pub enum Ask {
     Memcached,
 }
 
-/// A load.
+/// A load: what is asked of whom, how fast and for how long.
 #[derive(Debug, Clone)]
 pub struct LoadConfig {
     /// What is asked.

@@ -26,7 +26,7 @@ pub enum LoadError {
     NoNeighbour {
         /// Who was looked for.
         ip: IpAddr,
-        /// How often.
+        /// Questions that were sent, 100 ms apart.
         asked: u32,
     },
     /// The device takes no frames.
@@ -38,19 +38,19 @@ pub enum LoadError {
     /// A port of ours.
     #[error("no port for the answers: {0}")]
     Port(#[from] napkin_stack::BindError),
-    /// The connections.
+    /// A connection was not made, or was lost.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The CPU.
+    /// The thread cannot be put on the CPU that was named.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// Signals.
+    /// The signals that end programs cannot be blocked.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
     /// The operating system.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// A defect.
+    /// A defect in napkin.
     #[error("the thread that asks has panicked")]
     Panicked,
 }

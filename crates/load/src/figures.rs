@@ -15,7 +15,7 @@ pub struct LoadFigures {
     pub asked_per_s: Option<f64>,
     /// Requests that were sent.
     pub sent: u64,
-    /// Answers.
+    /// Answers that came, up to 100 ms after the end.
     pub answered: u64,
     /// Requests that the schedule had and that were never sent, as the device or this CPU did not keep up.
     pub behind: u64,

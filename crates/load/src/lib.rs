@@ -43,7 +43,7 @@ pub enum Event {
     Open(String),
     /// So many datagrams were sent and answered in the last second.
     Second {
-        /// Datagrams sent.
+        /// Datagrams that the device took.
         sent: u64,
         /// Datagrams that came back.
         answered: u64,

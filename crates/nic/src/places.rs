@@ -17,7 +17,7 @@ struct Place {
     frame: Mutex<Option<Frame>>,
 }
 
-/// The ring.
+/// A ring of frames; a power of two of places.
 #[derive(Debug)]
 pub(crate) struct Places {
     places: Box<[Place]>,

@@ -14,7 +14,7 @@ pub struct Made {
     pub name: String,
     /// Our addresses on it.
     pub addresses: Addresses,
-    /// Its queues.
+    /// Its queues, in the order of their numbers.
     pub queues: Vec<Box<dyn PacketQueue>>,
     /// What it is, in a line for whoever uses it.
     pub note: String,

@@ -21,9 +21,9 @@ pub enum Side {
 /// A virtio device: `vhost:PATH[:QUEUES]`, `virtio-user:PATH[:QUEUES][:packed][:ring-N]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Virtio {
-    /// Ours.
+    /// Which side of the socket is ours.
     pub side: Side,
-    /// The socket.
+    /// The path of the vhost-user socket.
     pub path: PathBuf,
     /// Pairs of rings; `None` for as many as the other devices have queues.
     pub queues: Option<u16>,

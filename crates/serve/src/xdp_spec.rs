@@ -7,7 +7,7 @@ use napkin_nic::tap::MAX_TAP_QUEUES;
 /// An interface and those of its queues that are served: `eth0`, `eth0:2`, `eth0:0-3`, `eth0:0-3:all`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdpSpec {
-    /// The interface.
+    /// The interface, as `ip link` names it.
     pub interface: String,
     /// Its first queue and its last; `None` for as many as each device has, from 0 on.
     pub queues: Option<(u32, u32)>,

@@ -23,7 +23,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// This process.
+    /// This process, as from now on.
     pub(super) fn here() -> Holder {
         let bytes = fs::read("/proc/self/cmdline").unwrap_or_default();
         let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());

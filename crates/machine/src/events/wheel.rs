@@ -52,7 +52,7 @@ impl<T> Ord for Far<T> {
     }
 }
 
-/// No entry.
+/// The end of a list of entries.
 const NONE: u32 = u32::MAX;
 
 /// An entry in a list of a slot or of a sheaf, or a place that is free.

@@ -16,7 +16,7 @@ pub(super) const EVENT_IDX: u64 = 1 << 29;
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Virtio 1: little-endian, and a header of 12 bytes.
 pub(super) const VERSION_1: u64 = 1 << 32;
-/// Packed rings.
+/// `VIRTIO_F_RING_PACKED`.
 pub(super) const RING_PACKED: u64 = 1 << 34;
 
 /// Protocol feature: several pairs of rings.

@@ -1,7 +1,7 @@
 //! The header before each frame (`virtio_net_hdr`, 12 bytes since virtio 1.0), and the checksum that it
 //! may leave to the receiver.
 
-/// Its bytes.
+/// Bytes of `struct virtio_net_hdr_v1`.
 pub(super) const HEADER: usize = 12;
 
 /// The checksum from `csum_start` on is still to be made.

@@ -29,7 +29,7 @@ pub(super) const MAX_REGIONS: usize = 8;
 pub(super) struct RegionAt {
     /// The address that descriptors use.
     pub(super) guest: u64,
-    /// Bytes.
+    /// Bytes, at least 1.
     pub(super) len: u64,
     /// The address that the peer's messages use for rings.
     pub(super) user: u64,

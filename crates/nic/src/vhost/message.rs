@@ -129,7 +129,7 @@ impl Message {
     }
 }
 
-/// Two words.
+/// Two words of 32 bits; `None` of any other length.
 fn words(bytes: &[u8]) -> Option<[u32; 2]> {
     let number = u64::from_ne_bytes(bytes.try_into().ok()?);
     let bytes = number.to_ne_bytes();

@@ -112,7 +112,7 @@ pub enum VhostError {
     System(#[from] io::Error),
 }
 
-/// A frontend.
+/// Which backend a frontend drives, and with which rings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendConfig {
     /// Where its backend listens.

@@ -93,7 +93,7 @@ impl Gate {
     }
 }
 
-/// A pair.
+/// A pair of rings, one to receive from and one to send to.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) incoming: Gate,

@@ -63,7 +63,7 @@ struct Known {
     /// Begun by its kick, until its base is asked for.
     started: bool,
     enabled: bool,
-    /// In use.
+    /// It was started, and is in use.
     runs: bool,
 }
 

@@ -16,7 +16,7 @@ use super::ring::{
 /// Where a ring's parts are, in addresses of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RingAddresses {
-    /// The descriptors.
+    /// The descriptor table.
     pub(super) table: u64,
     /// What the driver writes: the available ring, or (packed) its event suppression.
     pub(super) driver: u64,

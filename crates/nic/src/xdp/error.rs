@@ -18,7 +18,7 @@ pub enum XdpError {
         /// What was given.
         size: u32,
     },
-    /// The ports.
+    /// No ports, too many, or port 0.
     #[error("{given} ports: give 1 to {MAX_PORTS} ports, each from 1 to 65535")]
     Ports {
         /// How many were given.
@@ -33,7 +33,7 @@ pub enum XdpError {
     /// A queue that is given twice.
     #[error("queue {queue} is given twice")]
     Twice {
-        /// Its number.
+        /// Its number on the interface, from 0.
         queue: u32,
     },
     /// Zero-copy in generic mode.
@@ -90,7 +90,7 @@ pub enum XdpError {
     Permission {
         /// What was tried.
         action: &'static str,
-        /// The capability.
+        /// The capability, as `CAP_NET_RAW`.
         right: &'static str,
     },
     /// Too little memory may be locked.
@@ -128,7 +128,7 @@ pub enum XdpError {
     QueueInUse {
         /// The interface's name.
         name: String,
-        /// The queue.
+        /// Its number on the interface, from 0.
         queue: u32,
     },
     /// The driver has no XDP.
@@ -136,7 +136,7 @@ pub enum XdpError {
     NotNative {
         /// The interface's name.
         name: String,
-        /// Its driver.
+        /// Its driver, as `ethtool -i` names it.
         driver: String,
     },
     /// The driver has no zero-copy.
@@ -144,7 +144,7 @@ pub enum XdpError {
     NotZeroCopy {
         /// The interface's name.
         name: String,
-        /// Its driver.
+        /// Its driver, as `ethtool -i` names it.
         driver: String,
     },
     /// The kernel refused the program.
