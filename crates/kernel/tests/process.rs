@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use harness::Program;
 use harness::namespace::needs_rights;
-use napkin_kernel::process::{Kind, Params, Process, Socket, SocketOptions, Tables, Timeout};
+use napkin_kernel::process::{
+    Kind, Params, Process, Receive, Socket, SocketOptions, Tables, Timeout,
+};
 use napkin_os::rights::Right;
 use napkin_testing::test;
 use rustix::io::Errno;
@@ -214,6 +216,8 @@ fn a_wait_is_seen_with_what_it_was_asked_for() {
     assert_eq!((wait.tid, wait.maxevents), (tid, 77));
     assert_eq!(wait.timeout, Timeout::Nanoseconds(500_000_000_000));
     assert!(waits.elsewhere.contains(&program.pid()), "the first thread reads: {waits:?}");
+    let reads = Receive { tid: program.pid(), fd: 0 };
+    assert!(waits.receives.contains(&reads), "from its standard input: {waits:?}");
 }
 
 #[test]

@@ -401,6 +401,34 @@ fn sockets_that_come_and_go_are_not_remembered() {
 
 #[test]
 fn a_thread_that_waits_is_pinned_where_its_packets_are_polled_and_put_back() {
+    pins_and_puts_back("e = select.epoll(); e.register(s, select.EPOLLIN)", "e.poll(); s.recv(64)");
+}
+
+#[test]
+fn a_thread_that_receives_without_epoll_is_pinned_as_well() {
+    pins_and_puts_back("pass", "s.recv(64)");
+}
+
+#[test]
+fn a_program_that_waits_in_another_way_is_said_to_have_nothing_to_pin() {
+    let mut program = Program::start();
+    program.ask("t = threading.Thread(target=threading.Event().wait, daemon=True); t.start()");
+    // Its first thread reads from its standard input, until it is busy with this.
+    program.tell("select.select([], [], [])");
+    let mut attachment = Attachment::new(plan("suspend20"), Notes::default());
+    attachment.pin_with(Box::new(|_: u32| panic!("nothing has an instance")));
+    attachment.add(program.pid()).unwrap();
+    loop {
+        let events = attachment.look().events;
+        if events.iter().any(|it| it.to_string().contains("none waits by epoll")) {
+            break;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A server whose thread begins with `begin` and then waits in `wait`, in a loop.
+fn pins_and_puts_back(begin: &str, wait: &str) {
     needs_cpus(2);
     let link = Link::new();
     let start = |within: &Namespace| within.run(Program::start).expect("entered");
@@ -416,14 +444,14 @@ fn a_thread_that_waits_is_pinned_where_its_packets_are_polled_and_put_back() {
         Some(cpu)
     }));
     attachment.add(program.pid()).unwrap();
-    program.ask(
-        "e = select.epoll(); s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
-         s.bind(('10.9.0.1', 7000)); e.register(s, select.EPOLLIN); arrived = threading.Event()\n\
+    program.ask(&format!(
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.9.0.1', 7000))\n\
+         {begin}; arrived = threading.Event()\n\
          def serve():\n\
          \x20   while True:\n\
-         \x20       e.poll(); s.recv(64); arrived.set()\n\
+         \x20       {wait}; arrived.set()\n\
          t = threading.Thread(target=serve, daemon=True); t.start()",
-    );
+    ));
     let affinity = "answer = sorted(os.sched_getaffinity(t.native_id))";
     let before = program.ask(affinity);
     // Without a packet there is nothing to go by, and nothing is moved.

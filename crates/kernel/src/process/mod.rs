@@ -37,7 +37,7 @@ pub use handle::{Process, all};
 pub use owners::{Owner, Owners, Unseen, owners};
 pub use ready::Ready;
 pub use socket::{Socket, SocketOptions};
-pub use wait::{Timeout, Wait, Waits};
+pub use wait::{Receive, Timeout, Wait, Waits};
 
 /// What the last system call of this thread said.
 fn last_error() -> rustix::io::Errno {

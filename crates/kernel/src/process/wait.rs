@@ -1,11 +1,11 @@
-//! Which threads of a process wait on which epoll context.
+//! Which threads of a process wait on which epoll context, or receive from which descriptor.
 //!
 //! Seen in `/proc/PID/task/TID/syscall`, which tells the system call of a thread that sleeps; of one
 //! that runs the kernel tells nothing. A server under load is seen waiting now and then only, so it
 //! is looked at several times. A process of another word size (a 32-bit program) has other numbers
 //! for its system calls and is seen to wait on nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -15,16 +15,16 @@ use super::error::ProcessError;
 use super::handle::Process;
 use super::procfile;
 
-#[cfg(target_arch = "x86_64")]
-const EPOLL_WAIT: Option<u64> = Some(232);
 /// Not on aarch64, where the C library calls `epoll_pwait` instead.
-#[cfg(not(target_arch = "x86_64"))]
-const EPOLL_WAIT: Option<u64> = None;
 #[cfg(target_arch = "x86_64")]
-const EPOLL_PWAIT: u64 = 281;
+const EPOLL_WAIT: Option<i64> = Some(libc::SYS_epoll_wait);
 #[cfg(not(target_arch = "x86_64"))]
-const EPOLL_PWAIT: u64 = 22;
-const EPOLL_PWAIT2: u64 = 441;
+const EPOLL_WAIT: Option<i64> = None;
+const EPOLL_PWAIT2: i64 = libc::SYS_epoll_pwait2;
+
+/// System calls that sleep until their first argument has something to read.
+const RECEIVES: [i64; 4] =
+    [libc::SYS_read, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg];
 
 /// More different waits of one process than this are not told apart.
 const MAX_WAITS: usize = 1 << 16;
@@ -55,15 +55,27 @@ pub struct Wait {
     pub timeout: Timeout,
 }
 
+/// A thread in `read`, `recvfrom`, `recvmsg` or `recvmmsg`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Receive {
+    /// Thread ID: a name in `/proc/PID/task`.
+    pub tid: i32,
+    /// The descriptor, in the thread's table: of a socket or of anything else.
+    pub fd: i32,
+}
+
 /// What a process's threads were seen to do.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Waits {
     /// Each different wait, with how many times it was seen.
     pub seen: Vec<(Wait, u32)>,
+    /// Each different receive.
+    pub receives: BTreeSet<Receive>,
     /// Threads that ran each time: what they wait on is not known.
     pub running: Vec<i32>,
-    /// Threads that slept in something else each time that they slept.
+    /// Threads that waited on no epoll context any of the times that they slept.
     pub elsewhere: Vec<i32>,
 }
 
@@ -81,6 +93,7 @@ impl Process {
     /// If it has ended before the first look, or is another user's.
     pub fn waits(&self, samples: u32, gap: Duration) -> Result<Waits, ProcessError> {
         let mut seen: BTreeMap<Wait, u32> = BTreeMap::new();
+        let mut receives = BTreeSet::new();
         // Whether a thread was seen asleep, and whether in a wait.
         let mut threads: BTreeMap<i32, (bool, bool)> = BTreeMap::new();
         for sample in 0..samples.max(1) {
@@ -113,6 +126,11 @@ impl Process {
                         *seen.entry(wait).or_default() += 1;
                     }
                 }
+                if let Doing::Receives { fd } = doing
+                    && receives.len() < MAX_WAITS
+                {
+                    receives.insert(Receive { tid, fd });
+                }
             }
         }
         let of = |wanted: (bool, bool)| {
@@ -121,6 +139,7 @@ impl Process {
         };
         Ok(Waits {
             seen: seen.into_iter().collect(),
+            receives,
             running: of((false, false)),
             elsewhere: of((true, false)),
         })
@@ -162,6 +181,9 @@ enum Doing {
         maxevents: i32,
         timeout: Asked,
     },
+    Receives {
+        fd: i32,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,8 +201,10 @@ fn parse(text: &str) -> Doing {
     if first == "running" {
         return Doing::Runs;
     }
-    let Ok(number) = first.parse::<u64>() else { return Doing::Other };
-    if Some(number) != EPOLL_WAIT && number != EPOLL_PWAIT && number != EPOLL_PWAIT2 {
+    let Ok(number) = first.parse::<i64>() else { return Doing::Other };
+    let receives = RECEIVES.contains(&number);
+    let waits = [EPOLL_WAIT, Some(libc::SYS_epoll_pwait), Some(EPOLL_PWAIT2)].contains(&Some(number));
+    if !receives && !waits {
         return Doing::Other;
     }
     let mut arguments = [0_u64; 4];
@@ -194,6 +218,9 @@ fn parse(text: &str) -> Doing {
     let [epfd, _, maxevents, timeout] = arguments;
     // The registers' lower halves: these arguments are of type int.
     let int = |register: u64| register as u32 as i32;
+    if receives {
+        return Doing::Receives { fd: int(epfd) };
+    }
     let timeout = match (number, timeout) {
         (EPOLL_PWAIT2, 0) => Asked::Known(Timeout::Infinite),
         (EPOLL_PWAIT2, address) => Asked::At(address),
@@ -211,7 +238,8 @@ mod tests {
 
     #[test]
     fn a_line_tells_what_a_thread_waits_on() {
-        let line = |number: u64, timeout: &str| {
+        const EPOLL_PWAIT: i64 = libc::SYS_epoll_pwait;
+        let line = |number: i64, timeout: &str| {
             format!("{number} 0x5 0x7f00 0x400 {timeout} 0x0 0x8 0x7ffe 0x7f01\n")
         };
         let waits = |timeout| Doing::Waits { epfd: 5, maxevents: 1_024, timeout };
@@ -227,8 +255,12 @@ mod tests {
         for running in ["running\n", ""] {
             assert_eq!(parse(running), Doing::Runs);
         }
-        for other in ["-1 0x7ffe 0x7f01", "0 0x0 0x1 0x2 0x3 0x4 0x5 0x6 0x7", "281", "281 0x5 zz"]
-        {
+        for number in RECEIVES {
+            assert_eq!(parse(&line(number, "0x0")), Doing::Receives { fd: 5 });
+        }
+        let cut = [EPOLL_PWAIT.to_string(), format!("{EPOLL_PWAIT} 0x5 zz")];
+        let futex = line(libc::SYS_futex, "0x0");
+        for other in ["-1 0x7ffe 0x7f01", &futex, &cut[0], &cut[1]] {
             assert_eq!(parse(other), Doing::Other, "{other}");
         }
     }

@@ -1,7 +1,9 @@
 //! Threads beside their packets.
 //!
-//! A thread that waits on an epoll context whose sockets all receive from one NAPI instance goes to
-//! the CPU where that instance is polled. One that was moved by somebody else meanwhile is left.
+//! A thread that waits on an epoll context whose sockets all receive from one NAPI instance, or in a
+//! receive on one socket, goes to the CPU where that instance is polled. One that was moved by somebody
+//! else meanwhile is left, and so is one that waits in another way (`poll`, `select`, io_uring): that is
+//! said where it leaves nothing to pin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +11,7 @@ use std::time::Duration;
 use super::attached::{Attached, MAX_DESCRIPTORS};
 use super::event::{Event, EventKind};
 use crate::process_change::{Recorder, What};
-use napkin_kernel::process::{Kind, ProcessError, socket};
+use napkin_kernel::process::{Descriptor, Kind, ProcessError, socket};
 
 /// Who knows on which CPU a NAPI instance is polled.
 pub trait Resolver {
@@ -54,7 +56,12 @@ impl Attached {
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
         let waits = self.process.waits(1, Duration::ZERO)?;
-        if waits.seen.is_empty() {
+        if waits.seen.is_empty() && waits.receives.is_empty() {
+            // Of one that runs the kernel tells nothing.
+            if waits.running.is_empty() {
+                let why = "no thread to pin: none waits by epoll, or in a receive on a socket";
+                self.failed_once(why.into(), events);
+            }
             return Ok(());
         }
         let found = self.process.descriptors(MAX_DESCRIPTORS)?;
@@ -69,42 +76,51 @@ impl Attached {
         for (wait, _) in &waits.seen {
             let Some(epoll) = found.epolls().find(|epoll| epoll.fd == wait.epfd) else { continue };
             if let std::collections::btree_map::Entry::Vacant(entry) = ids_of.entry(wait.epfd) {
-                let mut ids = BTreeSet::new();
-                for member in self.process.members(&epoll, MAX_MEMBERS)?.list {
-                    let Some(socket) = member.inode.and_then(|inode| by_inode.get(&inode)) else {
-                        continue;
-                    };
-                    let Some(taken) = self.process.take(socket)? else { continue };
-                    ids.extend(socket::napi_id(&taken).ok().flatten());
-                }
-                entry.insert(ids);
+                let members = self.process.members(&epoll, MAX_MEMBERS)?.list;
+                let inodes = members.iter().filter_map(|member| member.inode);
+                let sockets = inodes.filter_map(|inode| by_inode.get(&inode).copied());
+                entry.insert(self.napi_ids(sockets)?);
             }
-            let ids = &ids_of[&wait.epfd];
-            let mut ids = ids.iter();
-            match (ids.next().copied(), ids.len()) {
-                (None, _) => {}
-                (Some(napi_id), 0) => self.move_to(wait.tid, napi_id, cpu_of, recorder, events)?,
-                (Some(_), more) => {
-                    let why = format!(
-                        "the sockets of its epoll {} receive from {} NAPI instances",
-                        wait.epfd,
-                        more + 1
-                    );
-                    self.not_pinned(wait.tid, why, events);
-                }
-            }
+            let from = format!("the sockets of its epoll {}", wait.epfd);
+            self.move_to(wait.tid, &ids_of[&wait.epfd], &from, cpu_of, recorder, events)?;
+        }
+        for receive in &waits.receives {
+            let ids = self.napi_ids(found.sockets().filter(|socket| socket.fd == receive.fd))?;
+            self.move_to(receive.tid, &ids, "its socket", cpu_of, recorder, events)?;
         }
         Ok(())
     }
 
+    /// The NAPI instances from which sockets received the last time.
+    fn napi_ids(
+        &self,
+        sockets: impl Iterator<Item = Descriptor>,
+    ) -> Result<BTreeSet<u32>, ProcessError> {
+        let mut ids = BTreeSet::new();
+        for socket in sockets {
+            let Some(taken) = self.process.take(&socket)? else { continue };
+            ids.extend(socket::napi_id(&taken).ok().flatten());
+        }
+        Ok(ids)
+    }
+
+    /// Moves a thread that waits for what these instances deliver to `from`.
     fn move_to(
         &mut self,
         tid: i32,
-        napi_id: u32,
+        ids: &BTreeSet<u32>,
+        from: &str,
         cpu_of: &mut dyn Resolver,
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
+        // Nothing has come yet.
+        let Some(&napi_id) = ids.first() else { return Ok(()) };
+        if ids.len() > 1 {
+            let why = format!("{from} receive from {} NAPI instances", ids.len());
+            self.not_pinned(tid, why, events);
+            return Ok(());
+        }
         let Some(cpu) = cpu_of.cpu(napi_id) else {
             let why = format!("NAPI {napi_id} is polled on no CPU of its own");
             self.not_pinned(tid, why, events);
