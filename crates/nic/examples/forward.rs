@@ -46,6 +46,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
         queues.extend(xdp.queues);
     }
+    // Nobody waits for an interrupt here.
+    queues.iter_mut().for_each(PacketQueue::mask);
     let wires: Vec<_> = queues.iter().map(|queue| queue.transmitter()).collect();
     let counters: Vec<_> = queues.iter().map(|queue| queue.counters()).collect();
     for wire in &wires {

@@ -6,7 +6,9 @@
 //!
 //! The interrupt is the socket, readable while frames wait. The engine's one-shot readiness masks it,
 //! and arming it again looks by itself. It stands in an epoll of its own, beside the kernel's news of
-//! interfaces: a socket whose interface has gone is never readable again, and says nothing.
+//! interfaces: a socket whose interface has gone is never readable again, and says nothing. While the queue
+//! is masked and polls find frames, the socket is taken out of that epoll, for the kernel wakes whoever
+//! watches for each batch that arrives, masked or not; that costs it some percent of a frame.
 //!
 //! With [busy polling](super::BusyPoll) a poll that finds the ring empty has the kernel's own NAPI
 //! polled, once, and looks again; that is the one call that a poll makes, and never while there is work.
@@ -214,19 +216,22 @@ impl PacketQueue for XdpQueue {
             self.idle(now);
         } else {
             self.interrupted = false;
+            self.watch.found(self.wire.socket.as_fd());
         }
         Work { rx, tx }
     }
 
-    /// Nothing: the engine's one-shot readiness masks. (The kernel's request to be called, in the
-    /// ring's flags, is none of it.)
-    fn mask(&mut self) {}
+    /// The engine's one-shot readiness masks; from here on the socket may be left unwatched. (The kernel's
+    /// request to be called, in the ring's flags, is none of it.)
+    fn mask(&mut self) {
+        self.watch.mask();
+    }
 
-    /// `true` while frames that are to go out wait for another call to the kernel; frames that came in
-    /// are found by arming the descriptor again.
+    /// `true` while frames that are to go out wait for another call to the kernel, or if the kernel does
+    /// not let the socket be watched again; frames that came in are found by arming the descriptor again.
     fn unmask(&mut self, _now: Ns) -> bool {
         self.wire.flush();
-        self.wire.stuck()
+        !self.watch.unmask(self.wire.socket.as_fd()) || self.wire.stuck()
     }
 
     fn interrupt(&self) -> BorrowedFd<'_> {
@@ -256,7 +261,16 @@ impl PacketQueue for XdpQueue {
 struct Watch {
     epoll: OwnedFd,
     links: OwnedFd,
+    masked: bool,
+    /// Polls that found frames since the queue was masked.
+    found: u8,
+    /// The socket is not watched.
+    deaf: bool,
 }
+
+/// Polls that find frames, in one masked period, from which on the socket is not watched: where each
+/// interrupt leads to one poll, that costs no call.
+const DEAF: u8 = 2;
 
 impl Watch {
     fn new(socket: BorrowedFd<'_>) -> std::io::Result<Watch> {
@@ -265,10 +279,36 @@ impl Watch {
         let links = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         rustix::net::bind(&links, &SocketAddrNetlink::new(0, libc::RTMGRP_LINK as u32))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&epoll, socket, data, epoll::EventFlags::IN)?;
-        epoll::add(&epoll, &links, data, epoll::EventFlags::IN)?;
-        Ok(Watch { epoll, links })
+        let watch = Watch { epoll, links, masked: false, found: 0, deaf: false };
+        watch.listen(socket)?;
+        watch.listen(watch.links.as_fd())?;
+        Ok(watch)
+    }
+
+    fn listen(&self, to: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        epoll::add(&self.epoll, to, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+    }
+
+    fn mask(&mut self) {
+        if !self.masked {
+            (self.masked, self.found) = (true, 0);
+        }
+    }
+
+    /// A poll found frames.
+    fn found(&mut self, socket: BorrowedFd<'_>) {
+        if !self.masked || self.deaf {
+            return;
+        }
+        self.found += 1;
+        self.deaf = self.found >= DEAF && epoll::delete(&self.epoll, socket).is_ok();
+    }
+
+    /// Whether the socket is watched again.
+    fn unmask(&mut self, socket: BorrowedFd<'_>) -> bool {
+        self.masked = false;
+        self.deaf = self.deaf && self.listen(socket).is_err();
+        !self.deaf
     }
 
     /// Whether something was said of any interface; it is not read, for what is asked is the socket.
