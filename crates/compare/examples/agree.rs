@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use harness::{Bed, PORT};
 use napkin_client::{Asks, Client, ClientFigures, ClientWait, Config, Load};
 use napkin_compare::{Options, Report, Service, compare, verdict::Quantity};
+use napkin_kernel::count::latency::{Part, Percentiles};
 use napkin_linux::apply::{self, Request, Temporary};
 use napkin_linux::attach::{Attachment, Plan};
 use napkin_linux::journal::{ProcessJournals, Store};
@@ -137,6 +138,8 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
         measure: None,
     };
     let compared = in_server(&bed, || {
+        // Beside the client, whose waits do not count meanwhile, and not on the server's CPU.
+        napkin_os::sched::pin(None, &[bed.cpus[1]]).expect("pinned");
         let service = Service::find(bed.pid(), DEVICE).expect("it serves");
         compare(&service, &options, signals, &mut |_| {})
     });
@@ -197,6 +200,12 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
             p50 / c50,
             p99 / c99
         );
+        let part = |part: Part, of: fn(&Percentiles) -> Option<f64>| {
+            time(row.median(|it| of(it.latency_ns.get(part.name())?)).unwrap_or(nan))
+        };
+        for it in Part::ALL {
+            println!("     {} {} {}", it.name(), part(it, |it| it.p50), part(it, |it| it.p99));
+        }
     }
     let Some(quantity) = quantity else {
         println!("  NO verdict");

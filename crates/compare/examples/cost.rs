@@ -34,7 +34,7 @@ fn main() {
             while began.elapsed() < window {
                 std::thread::sleep(Duration::from_millis(50));
                 if !off.is_zero() {
-                    probe.pause();
+                    probe.pause().expect("away");
                     std::thread::sleep(off);
                     probe.resume().expect("it goes on");
                 }

@@ -83,7 +83,7 @@ impl<'a> Lookout<'a> {
         let passed = now - self.turn.since;
         // A service that says nothing is watched until it does, or is not left so.
         if !off.is_zero() && self.turn.timed && passed >= ON && answered {
-            self.turn.rest(probe);
+            self.turn.rest(probe)?;
             self.recent.clear();
         } else if !self.turn.timed && passed >= off {
             self.turn.time(probe)?;
@@ -153,10 +153,11 @@ struct Turn {
 }
 
 impl Turn {
-    fn rest(&mut self, probe: &mut Probe) {
+    fn rest(&mut self, probe: &mut Probe) -> Result<(), CountError> {
         self.on += self.since.elapsed();
-        probe.pause();
+        let paused = probe.pause();
         (self.timed, self.since) = (false, Instant::now());
+        paused
     }
 
     fn time(&mut self, probe: &mut Probe) -> Result<(), CountError> {

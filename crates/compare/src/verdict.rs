@@ -2,7 +2,8 @@
 //!
 //! Each policy is set against the reference round by round ([`Ratio`]); a difference is one that the
 //! interval of its ratio shows. Latency decides; CPU is told beside it, and decides where latency does not
-//! differ. Where slices have too few requests for a percentile the next lower one that all have is taken.
+//! differ. Where slices have too few requests for a percentile, or it shows no difference at all, the next lower
+//! one that all have is taken: a tail needs many more requests to show what the median shows in seconds.
 
 use napkin_measure::paired::{Ratio, WANTED, fewest_rounds};
 use serde::Serialize;
@@ -85,15 +86,14 @@ fn ratio(row: &Row, reference: &Row, of: impl Fn(&Slice) -> Option<f64>) -> Opti
     }))
 }
 
-/// The best quantity that every slice of these rows has.
-fn quantity(report: &Report, rows: &[&Row]) -> Option<Quantity> {
-    let ours = [Quantity::P99, Quantity::P90, Quantity::P50];
+/// The quantities that every slice of these rows has, the best first.
+fn quantities(report: &Report, rows: &[&Row]) -> Vec<Quantity> {
     let known =
         |it: &Quantity| rows.iter().all(|row| row.counted().all(|slice| it.of(slice).is_some()));
     match report.higher {
-        Some(true) => Some(Quantity::MeasuredHigh),
-        Some(false) => Some(Quantity::MeasuredLow),
-        None => ours.into_iter().find(known),
+        Some(true) => vec![Quantity::MeasuredHigh],
+        Some(false) => vec![Quantity::MeasuredLow],
+        None => [Quantity::P99, Quantity::P90, Quantity::P50].into_iter().filter(known).collect(),
     }
 }
 
@@ -115,22 +115,28 @@ pub fn verdict(report: &Report) -> Verdict {
         return cannot(&why.unwrap_or_else(|| "not two policies were measured".into()));
     }
     let all: Vec<&Row> = others.iter().copied().chain([reference]).collect();
-    let Some(quantity) = quantity(report, &all) else {
+    let known = quantities(report, &all);
+    let Some(&highest) = known.first() else {
         return cannot(
             "there are slices with fewer than 20 requests that were timed: give a longer --slice",
         );
     };
-    let compared: Vec<Compared> = others
-        .iter()
-        .map(|row| Compared {
+    let by = |quantity: Quantity| -> Vec<Compared> {
+        let compared = others.iter().map(|row| Compared {
             policy: row.name.clone(),
             ratio: ratio(row, reference, |slice| quantity.of(slice)),
             cpu: ratio(row, reference, |slice| Some(slice.cpu.all())),
             answers: ratio(row, reference, |slice| slice.answers_per_s),
-        })
-        .collect();
+        });
+        compared.collect()
+    };
+    let differs = |it: &Compared| it.ratio.is_some_and(|it| it.is_less() || it.is_more());
+    let mut tried = known.iter().map(|quantity| (*quantity, by(*quantity)));
+    let (quantity, compared) = tried
+        .find(|(_, compared)| compared.iter().any(differs))
+        .unwrap_or_else(|| (highest, by(highest)));
     let mut notes = Vec::new();
-    if quantity == Quantity::P90 || quantity == Quantity::P50 {
+    if matches!(highest, Quantity::P90 | Quantity::P50) {
         let fewest =
             all.iter().flat_map(|row| row.counted()).map(|slice| slice.whole().count).min();
         let fewest = fewest.unwrap_or(0);
@@ -140,7 +146,12 @@ pub fn verdict(report: &Report) -> Verdict {
              --slice {times:.0} times as long would have them"
         ));
     }
-    let sentence = sentence(report, reference, quantity, &compared);
+    let mut sentence = sentence(report, reference, quantity, &compared);
+    if quantity != highest {
+        let above = known.iter().take_while(|it| **it != quantity).map(|it| short(*it));
+        let above = above.collect::<Vec<_>>().join(" and ");
+        sentence = format!("no difference in {above} was shown; {sentence}");
+    }
     Verdict { sentence, quantity: Some(quantity), compared, notes }
 }
 
@@ -329,6 +340,25 @@ mod tests {
             "no difference from base in p99 of the server's part that 24 s of each could show (defer20 1.00 \
              (97 %: 0.90 to 1.10))"
         );
+    }
+
+    #[test]
+    fn where_the_tail_shows_nothing_the_median_may() {
+        let mut rows = vec![
+            row("base", &rounds([100.0, 300.0, 100.0, 300.0, 100.0, 300.0], 1.0)),
+            row("threaded", &rounds([300.0, 100.0, 300.0, 100.0, 300.0, 100.0], 1.0)),
+        ];
+        for (row, p50) in rows.iter_mut().zip([30e3, 15e3]) {
+            let whole = row.slices.iter_mut().filter_map(|it| it.latency_ns.get_mut("whole"));
+            whole.for_each(|it| it.p50 = Some(p50));
+        }
+        let told = verdict(&report(rows));
+        assert_eq!(
+            told.sentence,
+            "no difference in p99 and p90 was shown; threaded: p50 of the server's part 0.50 of base (97 %: \
+             0.50 to 0.50) at 1.00 of its CPU, which may be the same"
+        );
+        assert_eq!((told.quantity, told.notes), (Some(Quantity::P50), vec![]));
     }
 
     #[test]

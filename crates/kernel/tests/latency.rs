@@ -152,7 +152,7 @@ fn datagrams_have_parts_too_and_what_is_only_looked_at_is_not_read() {
 #[test]
 fn of_many_connections_a_share_is_looked_at_and_another_one_later() {
     let mut bed = Bed::new();
-    let probe = Probe::start(&Options { one_in: 8, ..bed.options() }).expect("it starts");
+    let mut probe = Probe::start(&Options { one_in: 8, ..bed.options() }).expect("it starts");
     let mut clients: Vec<TcpStream> = (0..32).map(|_| bed.connect()).collect();
     let mut asked = 0;
     for _ in 0..8 {

@@ -127,9 +127,9 @@ impl Shared {
             let turn = if off.is_zero() || state.ended {
                 Ok(())
             } else {
-                state.probe.pause();
+                let paused = state.probe.pause();
                 state = self.wait(state, off);
-                state.probe.resume()
+                state.probe.resume().and(paused)
             };
             let ports = if looked.elapsed() >= PORTS {
                 looked = Instant::now();

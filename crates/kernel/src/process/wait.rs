@@ -203,7 +203,8 @@ fn parse(text: &str) -> Doing {
     }
     let Ok(number) = first.parse::<i64>() else { return Doing::Other };
     let receives = RECEIVES.contains(&number);
-    let waits = [EPOLL_WAIT, Some(libc::SYS_epoll_pwait), Some(EPOLL_PWAIT2)].contains(&Some(number));
+    let waits =
+        [EPOLL_WAIT, Some(libc::SYS_epoll_pwait), Some(EPOLL_PWAIT2)].contains(&Some(number));
     if !receives && !waits {
         return Doing::Other;
     }

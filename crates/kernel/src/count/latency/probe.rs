@@ -1,6 +1,7 @@
 //! The programs at work, and their tables read.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::super::btf::Btf;
 use super::super::counter::{Attached, CountError, ProgramStats, no_table, not_read};
@@ -54,8 +55,14 @@ pub struct Probe {
     instances: Instances,
     cpus: Cpus,
     _threads: Threads,
+    /// One of so many connections is looked at, less 1.
+    mask: u64,
     notes: Vec<String>,
 }
+
+/// How long nothing is timed once the programs are in place: putting them there stops all CPUs, again and
+/// again, and what waited meanwhile is to be over.
+const SETTLE: Duration = Duration::from_millis(2);
 
 /// What was measured since the start. Numbers are of the connections that were looked at, but for
 /// [`Reading::sends`].
@@ -148,9 +155,10 @@ impl Probe {
             instances,
             cpus,
             _threads: threads,
+            mask: mask_of(options.one_in),
             notes,
         };
-        probe.choose(1, options.one_in)?;
+        probe.choose(1, choice::NOTHING)?;
         probe.watch_rings(&layout, maps);
         let whose =
             Whose { processes: limited(&options.processes), ports: limited(&options.ports) };
@@ -163,6 +171,7 @@ impl Probe {
         for stand in &layout.read {
             probe.attach("napkin_read", program::read(&layout, stand, whose, maps), stand)?;
         }
+        probe.begin()?;
         Ok(probe)
     }
 
@@ -210,34 +219,48 @@ impl Probe {
     ///
     /// # Errors
     /// If the kernel does not answer as it should.
-    pub fn rotate(&self, one_in: u32) -> Result<(), CountError> {
-        let value = self.choice.get(&[0; 4]).map_err(not_read)?.unwrap_or_default();
-        let epoch = number(&value, choice::EPOCH);
-        if one_in <= 1 && number(&value, choice::MASK) == 0 {
+    pub fn rotate(&mut self, one_in: u32) -> Result<(), CountError> {
+        if one_in <= 1 && self.mask == 0 {
             return Ok(());
         }
-        self.choose(epoch.wrapping_add(1), one_in)
+        self.mask = mask_of(one_in);
+        self.choose(self.epoch()?.wrapping_add(1), self.mask)
     }
 
     /// Takes the programs from their places, where they cost nothing then, until [`Probe::resume`].
-    pub fn pause(&mut self) {
+    ///
+    /// # Errors
+    /// If the kernel does not answer as it should; they are away all the same.
+    pub fn pause(&mut self) -> Result<(), CountError> {
+        let stopped = self.epoch().and_then(|epoch| self.choose(epoch, choice::NOTHING));
         // Those of sockets first: what the ring is told by outlives them.
         self.programs.iter_mut().rev().for_each(Attached::detach);
+        stopped
     }
 
-    /// Puts them back. What was under way when they were taken away is forgotten.
+    /// Puts them back, which takes some milliseconds. What was under way when they were taken away is
+    /// forgotten.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn resume(&mut self) -> Result<(), CountError> {
-        let value = self.choice.get(&[0; 4]).map_err(not_read)?.unwrap_or_default();
-        let one_in = u32::try_from(number(&value, choice::MASK)).unwrap_or(u32::MAX);
-        self.choose(number(&value, choice::EPOCH).wrapping_add(1), one_in.saturating_add(1))?;
-        self.programs.iter_mut().try_for_each(Attached::attach)
+        self.choose(self.epoch()?, choice::NOTHING)?;
+        self.programs.iter_mut().try_for_each(Attached::attach)?;
+        self.begin()
     }
 
-    fn choose(&self, epoch: u64, one_in: u32) -> Result<(), CountError> {
-        let mask = u64::from(one_in.clamp(1, 256).next_power_of_two() - 1);
+    /// Times from now on, with the programs in place.
+    fn begin(&self) -> Result<(), CountError> {
+        std::thread::sleep(SETTLE);
+        self.choose(self.epoch()?.wrapping_add(1), self.mask)
+    }
+
+    fn epoch(&self) -> Result<u64, CountError> {
+        let value = self.choice.get(&[0; 4]).map_err(not_read)?.unwrap_or_default();
+        Ok(number(&value, choice::EPOCH))
+    }
+
+    fn choose(&self, epoch: u64, mask: u64) -> Result<(), CountError> {
         let mut value = [0; choice::LEN];
         let (first, second) = value.split_at_mut(8);
         first.copy_from_slice(&epoch.to_ne_bytes());
@@ -271,6 +294,10 @@ impl Probe {
     pub fn programs(&self) -> Result<Vec<ProgramStats>, CountError> {
         self.programs.iter().map(Attached::stats).collect()
     }
+}
+
+fn mask_of(one_in: u32) -> u64 {
+    u64::from(one_in.clamp(1, 256).next_power_of_two() - 1)
 }
 
 fn limited<T>(list: &[T]) -> &[T] {

@@ -33,6 +33,8 @@ pub(super) mod choice {
     pub(in super::super) const EPOCH: i16 = 0;
     /// One of so many connections is looked at, less 1: 0, 1, 3, 7 ... 255.
     pub(in super::super) const MASK: i16 = 8;
+    /// The mask with which none is, and nothing counted.
+    pub(in super::super) const NOTHING: u64 = u64::MAX;
     pub(in super::super) const LEN: usize = 16;
 }
 
@@ -287,6 +289,9 @@ pub(super) fn sent(
     let mut program = Assembler::new();
     let end = program.label();
     begin(&mut program, layout, &Stand { flags: -1, ..*stand }, whose, end);
+    program.set_map_value(R2, maps.choice);
+    program.load(Double, R2, R2, choice::MASK);
+    program.jump_if(R2, When::Equal, choice::NOTHING.cast_signed() as i32, end);
     count_send(&mut program, maps, cpu::SENDS, end);
     find_socket(&mut program, maps, end);
     skip_unless_same(&mut program, end);
