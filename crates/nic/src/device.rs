@@ -47,7 +47,8 @@ pub trait PacketQueue: Send {
     /// the next poll.
     fn unmask(&mut self, now: Ns) -> bool;
 
-    /// Becomes readable when an interrupt is due, and stays so until acknowledged.
+    /// Becomes readable when an interrupt is due, and stays so until acknowledged, or until the next
+    /// [`unmask`](Self::unmask).
     ///
     /// The engine watches it with `EPOLLIN | EPOLLONESHOT`; a one-shot that has fired is masked by
     /// that alone, and the engine's own unmask arms it again with `EPOLL_CTL_MOD`, after

@@ -29,6 +29,7 @@ mod forward;
 pub mod frame;
 pub mod late;
 mod places;
+mod sync;
 pub mod synthetic;
 pub mod tap;
 pub mod toeplitz;

@@ -4,11 +4,11 @@
 //! who fills takes a place by its number and marks it when the frame is there, and who empties ends at the
 //! first place without a mark; whoever marks one then sees to it that somebody looks.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Mutex, PoisonError};
 
 use crate::Frame;
+use crate::sync::{AtomicBool, AtomicUsize, Mutex};
 
 /// A place for one frame. The lock is never waited for: the mark says whose turn it is.
 #[derive(Debug, Default)]
@@ -75,12 +75,23 @@ impl Places {
 
     /// Takes the oldest frame out, for the one who empties it.
     pub(crate) fn pop(&self) -> Option<Frame> {
+        self.pop_if(|_| true)
+    }
+
+    /// As [`pop`](Places::pop), of a frame that is wanted; one that is not stays the oldest.
+    pub(crate) fn pop_if(&self, wanted: impl FnOnce(&Frame) -> bool) -> Option<Frame> {
         let head = self.head.load(Relaxed);
         let place = self.place(head);
         if !place.marked.load(Acquire) {
             return None;
         }
-        let frame = place.frame.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let frame = {
+            let mut held = place.frame.lock().unwrap_or_else(PoisonError::into_inner);
+            if !held.as_ref().is_none_or(wanted) {
+                return None;
+            }
+            held.take()
+        };
         place.marked.store(false, Release);
         self.head.store(head.wrapping_add(1), Release);
         frame

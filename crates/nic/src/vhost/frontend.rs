@@ -107,7 +107,7 @@ fn drive(
 struct Rings<'a> {
     ports: Arc<[Arc<Port>]>,
     peers: &'a Peers,
-    /// Of the rings that frames come from.
+    /// Where the backend notifies, and of which pair.
     calls: Vec<(usize, OwnedFd)>,
     run: u64,
 }
@@ -210,13 +210,11 @@ fn agree(
         send(request::SET_VRING_ADDR, [two(ring, 0), addresses].concat(), vec![])?;
         let pair = index as usize / 2;
         let port = &rings.ports[pair];
-        if receive {
-            port.watch(call.as_fd())?;
-            rings.calls.push((pair, call));
-        }
+        port.watch(call.as_fd())?;
+        rings.calls.push((pair, call));
         send(request::SET_VRING_KICK, value(index), vec![kick.as_fd().try_clone_to_owned()?])?;
         let gate = if receive { &port.incoming } else { &port.outgoing };
-        gate.enter(|place| *place = Some(Ring { kind, notify: Some(Arc::new(kick)) }));
+        gate.enter(|place| *place = Some(Ring::new(kind, Some(Arc::new(kick)))));
         rings.run += 1;
         rings.peers.rings.fetch_add(1, Relaxed);
     }

@@ -17,6 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
+/// Between a wish and a look at the ring; here, for `tests/loom` has this file's part by itself.
+pub(super) use std::sync::atomic::fence;
+
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use thiserror::Error;

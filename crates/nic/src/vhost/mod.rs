@@ -30,6 +30,7 @@ mod backend;
 mod control;
 mod features;
 mod frontend;
+mod gate;
 mod header;
 #[doc(hidden)]
 pub mod hostile;

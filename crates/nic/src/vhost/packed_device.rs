@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
-use std::sync::atomic::fence;
 
-use super::memory::{Area, Memory};
+use super::memory::{Area, Memory, fence};
 use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Taken, WRITE,
 };
@@ -36,6 +35,8 @@ pub(super) struct PackedDevice {
     theirs: Suppression,
     features: RingFeatures,
     next: Turn,
+    /// Where there was no buffer for a frame, or for the rest of it.
+    lacking: Turn,
     given: [Given; BATCH],
     held: usize,
     /// Descriptors given back since the driver was last looked after.
@@ -63,6 +64,7 @@ impl PackedDevice {
             memory: Arc::clone(memory),
             features,
             next,
+            lacking: next,
             given: [Given::default(); BATCH],
             held: 0,
             moved: 0,
@@ -216,6 +218,7 @@ impl Outgoing for PackedDevice {
                 self.broken = true;
                 Put::Broken
             } else {
+                self.lacking = self.next;
                 Put::Full
             };
             self.next = start;
@@ -228,6 +231,23 @@ impl Outgoing for PackedDevice {
     #[inline]
     fn publish(&mut self) -> bool {
         Incoming::publish(self)
+    }
+
+    fn await_room(&mut self) -> bool {
+        if self.broken {
+            return false;
+        }
+        self.ours.enable(self.features.event.then_some(self.lacking));
+        fence(SeqCst);
+        let room = self.lacking.is_available(self.flags(self.lacking.at()));
+        if room {
+            self.mask();
+        }
+        room
+    }
+
+    fn ignore_room(&mut self) {
+        self.mask();
     }
 }
 

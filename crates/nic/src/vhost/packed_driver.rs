@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
-use std::sync::atomic::fence;
 
 use super::header::HEADER;
-use super::memory::{Area, Memory};
+use super::memory::{Area, Memory, fence};
 use super::packed_device::{available_flags, packed_word};
 use super::ring::{Descriptor, Gather, Incoming, Outgoing, Put, Taken, WRITE};
 use super::slots::Slots;
@@ -172,5 +171,13 @@ impl Outgoing for PackedDriver {
     #[inline]
     fn publish(&mut self) -> bool {
         Incoming::publish(self)
+    }
+    /// There is no room because the device has all buffers.
+    fn await_room(&mut self) -> bool {
+        self.unmask()
+    }
+
+    fn ignore_room(&mut self) {
+        self.mask();
     }
 }

@@ -1,18 +1,16 @@
 //! One pair of rings as it is shared: by the queue's owner, who polls; by senders; and by the control
 //! thread, which puts rings in and takes them out as the peer comes, changes its mind, and goes.
 //!
-//! Who moves frames never waits: he tries the lock, and a queue that is being changed is empty. The control
-//! thread waits, for a poll at most: it says so first, and then nobody else tries. What came meanwhile is
-//! found because it wakes the queue when it is done ([`Port::wake`]).
+//! Who moves frames never waits, and a queue that is being changed is empty ([`Gate`]). What came meanwhile is
+//! found because the control thread wakes the queue when it is done ([`Port::wake`]).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
+use super::gate::Gate;
 use super::packed_device::PackedDevice;
 use super::packed_driver::PackedDriver;
 use super::split_device::SplitDevice;
@@ -46,9 +44,15 @@ impl Kind {
 pub(super) struct Ring {
     pub(super) kind: Kind,
     pub(super) notify: Option<Arc<OwnedFd>>,
+    /// Frames wait for room, and the peer is to notify us of it.
+    pub(super) awaits_room: bool,
 }
 
 impl Ring {
+    pub(super) fn new(kind: Kind, notify: Option<Arc<OwnedFd>>) -> Ring {
+        Ring { kind, notify, awaits_room: false }
+    }
+
     /// Notifies the peer.
     #[cold]
     pub(super) fn ring(&self) {
@@ -60,45 +64,13 @@ impl Ring {
     }
 }
 
-/// A place for a ring that is taken out and put in while others use it.
-#[derive(Debug, Default)]
-pub(super) struct Gate {
-    ring: Mutex<Option<Ring>>,
-    /// The control thread wants it.
-    wanted: AtomicBool,
-}
-
-impl Gate {
-    /// For who moves frames; `None` if somebody else is there.
-    #[inline]
-    pub(super) fn try_enter(&self) -> Option<MutexGuard<'_, Option<Ring>>> {
-        if self.wanted.load(Acquire) {
-            return None;
-        }
-        match self.ring.try_lock() {
-            Ok(ring) => Some(ring),
-            Err(TryLockError::Poisoned(ring)) => Some(ring.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// For the control thread: waits until nobody is there, and does something.
-    pub(super) fn enter<T>(&self, act: impl FnOnce(&mut Option<Ring>) -> T) -> T {
-        self.wanted.store(true, SeqCst);
-        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = act(&mut ring);
-        drop(ring);
-        self.wanted.store(false, SeqCst);
-        result
-    }
-}
-
 /// A pair of rings, one to receive from and one to send to.
 #[derive(Debug)]
 pub(super) struct Port {
-    pub(super) incoming: Gate,
-    pub(super) outgoing: Gate,
-    /// Frames of senders that found another one at the ring.
+    pub(super) incoming: Gate<Ring>,
+    pub(super) outgoing: Gate<Ring>,
+    /// Frames of senders that found another one at the ring, in their order; those that then find it full stay
+    /// until there is room.
     pub(super) waiting: Places,
     pub(super) pool: Pool,
     pub(super) counters: Arc<QueueCounters>,

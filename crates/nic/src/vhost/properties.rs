@@ -18,7 +18,7 @@ use super::ring::{Incoming, Outgoing, Put, Taken};
 use super::slots::{STRIDE, Slots};
 use super::split_device::{RingAddresses, RingFeatures, SplitDevice};
 use super::split_driver::SplitDriver;
-use crate::{FRAME_CAPACITY, PacketQueue, Pool};
+use crate::{FRAME_CAPACITY, PacketQueue, Pool, SendError};
 
 const START: u64 = 1 << 32;
 const BUFFERS: u64 = START + 0x10000;
@@ -61,17 +61,22 @@ fn talk(mut producer: impl Outgoing, mut consumer: impl Incoming, steps: Vec<Ste
     let (mut sent, mut number) = (VecDeque::new(), 0u32);
     // Nothing was there when the consumer asked to be notified, and nothing has come since.
     let mut waits = false;
+    // The ring was full, and nothing has come back since.
+    let mut awaits = false;
     let mut buffer = vec![0; FRAME_CAPACITY];
     for step in steps.into_iter().chain([Step::Take(u8::MAX), Step::Take(u8::MAX)]) {
         match step {
             Step::Put(count, len) => {
-                let mut any = false;
+                let (mut any, mut full) = (false, false);
                 for _ in 0..count {
                     let mut frame = vec![number as u8; len];
                     frame[..4].copy_from_slice(&number.to_le_bytes());
                     match producer.put(&frame) {
                         Put::Sent => sent.push_back(frame),
-                        Put::Full => break,
+                        Put::Full => {
+                            full = true;
+                            break;
+                        }
                         other => panic!("{other:?}"),
                     }
                     (number, any) = (number + 1, true);
@@ -80,8 +85,15 @@ fn talk(mut producer: impl Outgoing, mut consumer: impl Incoming, steps: Vec<Ste
                 assert!(any || !notify, "a notification of nothing");
                 assert!(notify || !(any && waits), "nobody was told");
                 waits &= !any;
+                if full {
+                    assert!(!producer.await_room(), "nothing has come back");
+                } else if awaits {
+                    producer.ignore_room();
+                }
+                awaits = full;
             }
             Step::Take(most) => {
+                let before = sent.len();
                 for _ in 0..most {
                     match consumer.take(&mut buffer) {
                         Taken::Frame(len) => {
@@ -94,7 +106,10 @@ fn talk(mut producer: impl Outgoing, mut consumer: impl Incoming, steps: Vec<Ste
                         other => panic!("{other:?}"),
                     }
                 }
-                consumer.publish();
+                let (notify, taken) = (consumer.publish(), sent.len() < before);
+                assert!(taken || !notify, "a notification of nothing");
+                assert!(notify || !(taken && awaits), "nobody was told of the room");
+                awaits &= !taken;
             }
             Step::Unmask => {
                 let more = consumer.unmask();
@@ -181,6 +196,70 @@ proptest! {
     }
 }
 
+/// What another sender left, and was told had gone, is sent once there is room, by whoever comes first: no frame
+/// is lost, none overtakes, and the peer is asked to tell of the room.
+#[test]
+fn frames_that_another_left_stay_until_there_is_room_and_none_overtakes_them() {
+    fn one(kind: Kind, mut peer: impl Incoming, size: usize) {
+        let ports = ports(1, &Pool::new(256)).expect("a port");
+        ports[0].outgoing.enter(|ring| *ring = Some(Ring::new(kind, None)));
+        let mut queue = VhostQueue::new(&ports, 0, &Arc::default(), None);
+        let wire = queue.transmitter();
+        let mut number = 0;
+        let mut send = || {
+            let sent = wire.send(&[number; 60], 0);
+            number += u8::from(sent.is_ok());
+            sent
+        };
+        (0..size).for_each(|_| send().expect("room"));
+        assert_eq!(send(), Err(SendError::RingFull));
+        // Somebody is at the ring: who comes leaves his frame, as long as there are places for it.
+        let there = ports[0].outgoing.try_enter().expect("nobody is there");
+        (0..64).for_each(|_| send().expect("it is left"));
+        assert_eq!(send(), Err(SendError::RingFull), "the places are bounded");
+        drop(there);
+        queue.poll(0, 0, &mut Vec::new());
+        assert_eq!(send(), Err(SendError::RingFull), "it would overtake");
+        let mut came = 0;
+        while came < size + 64 {
+            // Some at a time, as many as not.
+            for _ in 0..3 {
+                let mut buffer = [0; 64];
+                if peer.take(&mut buffer) == Taken::Frame(60) {
+                    assert_eq!(buffer[..60], [came as u8; 60]);
+                    came += 1;
+                }
+            }
+            let (told, waits) = (peer.publish(), ports[0].waiting.ready());
+            assert!(told || !waits, "nobody says that there is room after {came}");
+            queue.poll(0, 0, &mut Vec::new());
+        }
+        send().expect("room");
+        let counts = queue.counters().read();
+        assert_eq!((counts.tx_packets, counts.tx_dropped), (size as u64 + 65, 3));
+    }
+    for event in [false, true] {
+        let features = RingFeatures { event, mergeable: false };
+        let (at, slots) = (addresses(), || Slots::new(BUFFERS, 16));
+        let shared = memory(16);
+        let driver = SplitDriver::new(&shared, at, slots(), features, false).expect("it fits");
+        let device = SplitDevice::new(&shared, at, 16, features).expect("it fits");
+        one(Kind::SplitDriver(driver), device, 16);
+        let shared = memory(16);
+        let driver = SplitDriver::new(&shared, at, slots(), features, true).expect("it fits");
+        let device = SplitDevice::new(&shared, at, 16, features).expect("it fits");
+        one(Kind::SplitDevice(device), driver, 16);
+        let shared = memory(16);
+        let driver = PackedDriver::new(&shared, at, slots(), features, false).expect("it fits");
+        let device = PackedDevice::new(&shared, at, 16, 1 << 15, features).expect("it fits");
+        one(Kind::PackedDriver(driver), device, 16);
+        let shared = memory(16);
+        let driver = PackedDriver::new(&shared, at, slots(), features, true).expect("it fits");
+        let device = PackedDevice::new(&shared, at, 16, 1 << 15, features).expect("it fits");
+        one(Kind::PackedDevice(Box::new(device)), driver, 16);
+    }
+}
+
 /// A chain of descriptors, the first of which is available.
 fn chain(memory: &Memory, parts: &[(u64, u32, u16, u16)]) {
     for (place, (address, len, flags, next)) in parts.iter().enumerate() {
@@ -260,7 +339,7 @@ fn a_ring_that_was_found_broken_is_told_of_once() {
     let ports = ports(1, &Pool::new(4)).expect("a port");
     let peers = Arc::<Peers>::default();
     ports[0].incoming.enter(|ring| {
-        *ring = Some(Ring { kind: Kind::SplitDevice(device), notify: None });
+        *ring = Some(Ring::new(Kind::SplitDevice(device), None));
     });
     let mut queue = VhostQueue::new(&ports, 0, &peers, None);
     for _ in 0..3 {

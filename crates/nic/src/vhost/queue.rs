@@ -2,8 +2,6 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::fence;
 
 use napkin_core::Work;
 use napkin_policy::Ns;
@@ -37,8 +35,6 @@ macro_rules! with {
 pub struct VhostQueue {
     port: Arc<Port>,
     wire: Arc<Wire>,
-    /// Interrupts were allowed since the last one was acknowledged, so that the descriptor may be readable.
-    armed: bool,
     /// The ring was found broken, and that was told.
     broken: bool,
     index: usize,
@@ -61,16 +57,7 @@ impl VhostQueue {
         let (port, peers) = (Arc::clone(&ports[index]), Arc::clone(peers));
         let wire = Arc::new(Wire { ports: Arc::clone(ports), index });
         let spare = vec![0; FRAME_CAPACITY].into_boxed_slice();
-        VhostQueue {
-            port,
-            wire,
-            armed: false,
-            broken: false,
-            index,
-            peers,
-            spare,
-            _control: control.cloned(),
-        }
+        VhostQueue { port, wire, broken: false, index, peers, spare, _control: control.cloned() }
     }
 }
 
@@ -134,6 +121,7 @@ impl Polled {
 
 impl PacketQueue for VhostQueue {
     fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
+        self.wire.see_to_waiting();
         let mut polled = Polled::default();
         if let Some(mut gate) = self.port.incoming.try_enter()
             && let Some(ring) = &mut *gate
@@ -173,11 +161,10 @@ impl PacketQueue for VhostQueue {
 
     /// Where the control thread is changing the ring there is nothing to look at: it interrupts when it is done.
     fn unmask(&mut self, _now: Ns) -> bool {
-        // Of an interrupt that a poll was faster than. Left readable, it would interrupt at once; and if that
-        // finds the queue's owner still there it is not acknowledged either, and so on for ever.
-        if std::mem::replace(&mut self.armed, true) {
-            self.port.quiet();
-        }
+        // First the descriptor, then the rings. Left readable, by an interrupt that a poll was faster than, it
+        // would interrupt at once, and so on for ever; and what it was readable for is found by looking.
+        self.port.quiet();
+        self.wire.see_to_waiting();
         let Some(mut gate) = self.port.incoming.try_enter() else { return false };
         gate.as_mut().is_some_and(|ring| with!(ring, it => it.unmask()))
     }
@@ -186,9 +173,9 @@ impl PacketQueue for VhostQueue {
         self.port.interrupt()
     }
 
+    /// Counts. The descriptor is cleared where that has to be done anyway, when interrupts are allowed again.
     fn acknowledge(&mut self) {
-        self.armed = false;
-        add(&self.port.counters.interrupts_rx, self.port.quiet().into());
+        add(&self.port.counters.interrupts_rx, 1);
     }
 
     fn transmitter(&self) -> Arc<dyn Transmitter> {
@@ -203,8 +190,9 @@ impl PacketQueue for VhostQueue {
 /// The way out of a queue.
 ///
 /// One sender is at the ring at a time. Another one leaves its frame in a buffer, to be sent by the one who is
-/// there when he is done: he looks for such frames after he has left, and who leaves one then tries once more
-/// himself, both sequentially consistent, so that one of the two sends it. Nobody waits.
+/// there ([`Gate`](super::gate::Gate)); nobody waits. What was left and finds the ring full stays, in its order,
+/// until the peer has made room: it is asked to notify us of that, and then the queue's owner sends it, unless a
+/// sender comes first. Until then no other frame is taken.
 #[derive(Debug)]
 struct Wire {
     ports: Arc<[Arc<Port>]>,
@@ -233,33 +221,38 @@ impl Wire {
                 Some(ring) => send(ring, port, frames.inspect(|_| count += 1), &mut sent),
                 None => Err(SendError::Down),
             },
-            None => frames.try_for_each(|frame| {
-                count += 1;
-                leave(port, frame)
-            }),
-        };
-        fence(SeqCst);
-        while port.waiting.ready()
-            && let Some(mut gate) = port.outgoing.try_enter()
-        {
-            match &mut *gate {
-                Some(ring) => {
-                    let _ = send(ring, port, std::iter::empty(), &mut sent);
-                }
-                None => {
-                    while port.waiting.pop().is_some() {
-                        sent.dropped += 1;
-                    }
-                }
+            None => {
+                let left = frames.try_for_each(|frame| {
+                    count += 1;
+                    leave(port, frame)
+                });
+                port.outgoing.ask();
+                left
             }
-            drop(gate);
-            fence(SeqCst);
+        };
+        send_waiting(port, &mut sent);
+        sent.dropped += u64::from(result.is_err());
+        self.count(&sent);
+        (count - usize::from(result.is_err() && count > 0), result)
+    }
+
+    /// Sends what waits at the queue's own pair, for its owner: there may be room now.
+    #[inline]
+    fn see_to_waiting(&self) {
+        let port = &*self.ports[self.index];
+        if port.waiting.ready() {
+            let mut sent = Sent::default();
+            port.outgoing.ask();
+            send_waiting(port, &mut sent);
+            self.count(&sent);
         }
+    }
+
+    fn count(&self, sent: &Sent) {
         let counters = &self.ports[self.index].counters;
         add(&counters.tx_packets, sent.frames);
         add(&counters.tx_bytes, sent.bytes);
-        add(&counters.tx_dropped, sent.dropped + u64::from(result.is_err()));
-        (count - usize::from(result.is_err() && count > 0), result)
+        add(&counters.tx_dropped, sent.dropped);
     }
 }
 
@@ -279,8 +272,24 @@ impl Transmitter for Wire {
 struct Sent {
     frames: u64,
     bytes: u64,
-    /// Of those that others had left.
+    /// Refused, or left by others for a peer that has gone or has no buffer of such a size.
     dropped: u64,
+}
+
+impl Sent {
+    #[inline]
+    fn put(&mut self, ring: &mut impl Outgoing, frame: &[u8]) -> Result<(), SendError> {
+        match ring.put(frame) {
+            Put::Sent => {
+                self.frames += 1;
+                self.bytes += frame.len() as u64;
+                Ok(())
+            }
+            Put::Full => Err(SendError::RingFull),
+            Put::TooLong => Err(SendError::TooLong),
+            Put::Broken => Err(SendError::Down),
+        }
+    }
 }
 
 fn checked(frame: &[u8]) -> Result<(), SendError> {
@@ -300,6 +309,21 @@ fn leave(port: &Port, frame: &[u8]) -> Result<(), SendError> {
     if port.waiting.push(copy) { Ok(()) } else { Err(SendError::RingFull) }
 }
 
+/// Sends what others left, if that was asked for.
+#[inline]
+fn send_waiting(port: &Port, sent: &mut Sent) {
+    port.outgoing.answer(|ring| match ring {
+        Some(ring) => {
+            let _ = send(ring, port, std::iter::empty(), sent);
+        }
+        None => {
+            while port.waiting.pop().is_some() {
+                sent.dropped += 1;
+            }
+        }
+    });
+}
+
 /// Puts into a ring what others left, and then these, until one is refused.
 #[inline]
 fn send<'a>(
@@ -308,7 +332,8 @@ fn send<'a>(
     frames: impl Iterator<Item = &'a [u8]>,
     sent: &mut Sent,
 ) -> Result<(), SendError> {
-    let (result, notify) = with!(ring, it => put_all(it, port, frames, sent));
+    let awaits = &mut ring.awaits_room;
+    let (result, notify) = with!(ring, it => put_all(it, awaits, port, frames, sent));
     if notify {
         ring.ring();
     }
@@ -318,32 +343,52 @@ fn send<'a>(
 #[inline]
 fn put_all<'a>(
     ring: &mut impl Outgoing,
+    awaits_room: &mut bool,
     port: &Port,
     mut frames: impl Iterator<Item = &'a [u8]>,
     sent: &mut Sent,
 ) -> (Result<(), SendError>, bool) {
-    let mut put = |frame: &[u8]| match ring.put(frame) {
-        Put::Sent => {
-            sent.frames += 1;
-            sent.bytes += frame.len() as u64;
-            Ok(())
-        }
-        Put::Full => Err(SendError::RingFull),
-        Put::TooLong => Err(SendError::TooLong),
-        Put::Broken => Err(SendError::Down),
-    };
-    let mut dropped = 0;
+    let mut notify = false;
     if port.waiting.ready() {
-        while let Some(frame) = port.waiting.pop() {
-            dropped += u64::from(put(&frame).is_err());
+        loop {
+            let full = put_waiting(ring, port, sent);
+            notify |= ring.publish();
+            if full && !ring.await_room() {
+                *awaits_room = true;
+                let refused = frames.next().map_or(Ok(()), |_| Err(SendError::RingFull));
+                return (refused, notify);
+            }
+            if !full {
+                break;
+            }
         }
+    }
+    if std::mem::take(awaits_room) {
+        ring.ignore_room();
     }
     // Somebody is about to leave a frame, and one of ours may be behind it: what comes after that one does
     // not overtake it.
     let result = match port.waiting.len() {
-        0 => frames.try_for_each(|frame| checked(frame).and_then(|()| put(frame))),
+        0 => frames.try_for_each(|frame| checked(frame).and_then(|()| sent.put(ring, frame))),
         _ => frames.try_for_each(|frame| leave(port, frame)),
     };
-    sent.dropped += dropped;
-    (result, ring.publish())
+    (result, notify | ring.publish())
+}
+
+/// Puts into a ring what others left; `true` if it is full before the last of them.
+fn put_waiting(ring: &mut impl Outgoing, port: &Port, sent: &mut Sent) -> bool {
+    let mut full = false;
+    loop {
+        let mut dropped = 0;
+        let gone = port.waiting.pop_if(|frame| {
+            let put = sent.put(ring, frame);
+            full = put == Err(SendError::RingFull);
+            dropped = u64::from(put.is_err());
+            !full
+        });
+        if gone.is_none() {
+            return full;
+        }
+        sent.dropped += dropped;
+    }
 }

@@ -6,7 +6,7 @@
 //! something in. Both write one place and then read the other's, so each has a sequentially consistent
 //! fence in between: the producer between its index (split) or flags (packed) and the look at the
 //! consumer's wish ([`Incoming::publish`], [`Outgoing::publish`]); the consumer between its wish and the
-//! look for work ([`Incoming::unmask`]). One of the two therefore sees the other: the producer notifies, or
+//! look for work ([`Incoming::unmask`]) or for room ([`Outgoing::await_room`]). One of the two therefore sees the other: the producer notifies, or
 //! the consumer finds the work. Both may, and then a notification is spurious. Other wishes (masking) need no
 //! order: a notification that was on its way is spurious as well.
 
@@ -79,6 +79,11 @@ pub(super) trait Outgoing {
     fn put(&mut self, frame: &[u8]) -> Put;
     /// Lets the peer see all that was put in; `true` if it wants to be notified of that.
     fn publish(&mut self) -> bool;
+    /// After [`Put::Full`], with all published: asks for a notification once there is more room, and looks once
+    /// more: `true` if there is already, and then none is asked for.
+    fn await_room(&mut self) -> bool;
+    /// No longer asks for one.
+    fn ignore_room(&mut self);
 }
 
 /// The standard's `vring_need_event`: whether the move from `old` to `new` passed `event`.

@@ -11,10 +11,11 @@ use thiserror::Error;
 
 use super::control::Peers;
 use super::features;
+use super::gate::Gate;
 use super::memory::{Memory, MemoryError, RegionAt};
 use super::message::{Message, NO_DESCRIPTOR, request, two};
 use super::packed_device::PackedDevice;
-use super::port::{Gate, Kind, Port, Ring};
+use super::port::{Kind, Port, Ring};
 use super::ring::{Incoming, MAX_RING};
 use super::split_device::{RingAddresses, SplitDevice};
 
@@ -238,17 +239,11 @@ impl Session {
     }
 
     fn set_kick(&mut self, index: u32, kick: Option<OwnedFd>) -> Result<(), Refused> {
-        let (port, incoming) = self.port(index);
-        let port = Arc::clone(port);
-        let ring = self.known(index)?;
-        if let Some(kick) = ring.kick.take()
-            && incoming
-        {
+        let port = Arc::clone(self.port(index).0);
+        if let Some(kick) = self.known(index)?.kick.take() {
             port.forget(kick.as_fd());
         }
-        if let Some(kick) = &kick
-            && incoming
-        {
+        if let Some(kick) = &kick {
             port.watch(kick.as_fd()).map_err(|_| Refused::NoEvent)?;
         }
         self.known(index)?.kick = kick;
@@ -260,7 +255,7 @@ impl Session {
         (&self.ports[index as usize / 2], index % 2 == 1)
     }
 
-    fn gate(&self, index: u32) -> &Gate {
+    fn gate(&self, index: u32) -> &Gate<Ring> {
         let (port, incoming) = self.port(index);
         if incoming { &port.incoming } else { &port.outgoing }
     }
@@ -304,7 +299,7 @@ impl Session {
             Kind::PackedDevice(ring) => ring.mask(),
             Kind::SplitDriver(_) | Kind::PackedDriver(_) => {}
         }
-        let ring = Ring { kind, notify: known.call.clone() };
+        let ring = Ring::new(kind, known.call.clone());
         self.gate(index).enter(|place| *place = Some(ring));
         self.rings[index as usize].runs = true;
         self.peers.rings.fetch_add(1, Relaxed);

@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::fence;
 
-use super::memory::{Area, Memory};
+use super::memory::{Area, Memory, fence};
 use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Taken, WRITE,
     need_event,
@@ -252,5 +251,26 @@ impl Outgoing for SplitDevice {
     #[inline]
     fn publish(&mut self) -> bool {
         Incoming::publish(self)
+    }
+    /// What is known to be there was too little: it is what comes behind that is waited for.
+    fn await_room(&mut self) -> bool {
+        if self.broken {
+            return false;
+        }
+        if self.features.event {
+            self.used.store16(4 + 8 * usize::from(self.size), self.seen, Relaxed);
+        } else {
+            self.used.store16(0, 0, Relaxed);
+        }
+        fence(SeqCst);
+        let room = self.available.load16(2, Acquire) != self.seen;
+        if room {
+            self.mask();
+        }
+        room
+    }
+
+    fn ignore_room(&mut self) {
+        self.mask();
     }
 }

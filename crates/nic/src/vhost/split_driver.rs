@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::fence;
 
 use super::header::HEADER;
-use super::memory::{Area, Memory};
+use super::memory::{Area, Memory, fence};
 use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, need_event};
 use super::slots::Slots;
 use super::split_device::{RingAddresses, RingFeatures};
@@ -207,5 +206,13 @@ impl Outgoing for SplitDriver {
     #[inline]
     fn publish(&mut self) -> bool {
         Incoming::publish(self)
+    }
+    /// There is no room because the device has all buffers.
+    fn await_room(&mut self) -> bool {
+        self.unmask()
+    }
+
+    fn ignore_room(&mut self) {
+        self.mask();
     }
 }

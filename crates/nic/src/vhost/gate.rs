@@ -1,0 +1,78 @@
+//! A place for what is taken out and put in while others use it, and who else may have it meanwhile.
+//!
+//! Who moves frames never waits: he tries, and goes if somebody else is there. What he wanted done he
+//! [asks](Gate::ask) for before he tries; who is there looks for that after he has left, both sequentially
+//! consistent, so that one of the two does it. The control thread waits, for a poll at most: it says so first,
+//! and then nobody else tries.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
+use std::sync::{PoisonError, TryLockError};
+
+use crate::sync::{AtomicBool, Mutex, MutexGuard, fence};
+
+/// The place.
+#[derive(Debug)]
+pub(super) struct Gate<T> {
+    place: Mutex<Option<T>>,
+    /// The control thread wants it.
+    wanted: AtomicBool,
+    /// Somebody wants done what he could not do himself.
+    asked: AtomicBool,
+}
+
+impl<T> Default for Gate<T> {
+    fn default() -> Gate<T> {
+        Gate {
+            place: Mutex::new(None),
+            wanted: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<T> Gate<T> {
+    /// For who moves frames; `None` if somebody else is there.
+    #[inline]
+    pub(super) fn try_enter(&self) -> Option<MutexGuard<'_, Option<T>>> {
+        if self.wanted.load(Acquire) {
+            return None;
+        }
+        match self.place.try_lock() {
+            Ok(place) => Some(place),
+            Err(TryLockError::Poisoned(place)) => Some(place.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Wants done what is done by [`answer`](Gate::answer), which the caller calls next.
+    pub(super) fn ask(&self) {
+        self.asked.store(true, SeqCst);
+    }
+
+    /// Does what was asked for, as often as it was, unless somebody else is there: he will. For who has asked,
+    /// and for who has left.
+    #[inline]
+    pub(super) fn answer(&self, mut act: impl FnMut(&mut Option<T>)) {
+        loop {
+            fence(SeqCst);
+            if !self.asked.load(SeqCst) {
+                return;
+            }
+            let Some(mut place) = self.try_enter() else { return };
+            // A swap, so that what was left before the asking is seen; a store would see none of it.
+            self.asked.swap(false, AcqRel);
+            act(&mut place);
+        }
+    }
+
+    /// For the control thread: waits until nobody is there, and does something. Whoever was asked meanwhile is
+    /// found by whom it wakes afterwards.
+    pub(super) fn enter<R>(&self, act: impl FnOnce(&mut Option<T>) -> R) -> R {
+        self.wanted.store(true, SeqCst);
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = act(&mut place);
+        drop(place);
+        self.wanted.store(false, SeqCst);
+        result
+    }
+}

@@ -1,0 +1,88 @@
+//! Models of what two sides of a virtio ring decide together without a lock: when one notifies and the other
+//! sleeps; and of senders that leave frames for each other.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p napkin-nic --release --test loom
+//! ```
+//! explores every interleaving, and old values of loads, within two preemptions a schedule.
+//! `LOOM_MAX_PREEMPTIONS` sets another bound.
+//!
+//! The files under test are those that ship, compiled here a second time with loom's atomics (`sync.rs`) and with
+//! a stand-in for the memory that two processes share (`memory.rs`). A notification that is lost shows as a
+//! deadlock. What makes it right is taken away beside each model, and then it must fail.
+//!
+//! Without `--cfg loom` this file is empty.
+#![cfg(loom)]
+#![allow(dead_code, unreachable_pub, reason = "the models use a part of each file")]
+
+#[path = "../../src/places.rs"]
+mod places;
+mod sync;
+
+/// The files of the rings, which name each other as they do where they ship.
+mod vhost {
+    #[path = "../../../src/vhost/gate.rs"]
+    pub mod gate;
+    #[path = "../../../src/vhost/header.rs"]
+    pub mod header;
+    #[path = "../memory.rs"]
+    pub mod memory;
+    #[path = "../../../src/vhost/packed_device.rs"]
+    pub mod packed_device;
+    #[path = "../../../src/vhost/packed_driver.rs"]
+    pub mod packed_driver;
+    #[path = "../../../src/vhost/ring.rs"]
+    pub mod ring;
+    #[path = "../../../src/vhost/slots.rs"]
+    pub mod slots;
+    #[path = "../../../src/vhost/split_device.rs"]
+    pub mod split_device;
+    #[path = "../../../src/vhost/split_driver.rs"]
+    pub mod split_driver;
+    #[path = "../../../src/vhost/turn.rs"]
+    pub mod turn;
+
+    mod leaving;
+    mod notifying;
+}
+
+/// Bytes of a frame's buffer: few, for each is looked at in every schedule.
+const FRAME_CAPACITY: usize = 16;
+const ETHERNET_HEADER: usize = 14;
+
+/// A frame that is left for another sender: its number.
+#[derive(Debug, PartialEq, Eq)]
+struct Frame(u32);
+
+/// Runs a model in every schedule within the usual bound.
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(2);
+    builder.check(model);
+}
+
+/// An eventfd that is watched edge-triggered, as a queue's interrupt descriptor watches it.
+#[derive(Debug, Default)]
+struct Event {
+    rung: loom::sync::Mutex<bool>,
+    waiter: loom::sync::Condvar,
+}
+
+impl Event {
+    fn ring(&self) {
+        *self.rung.lock().expect("no model panics with the lock") = true;
+        self.waiter.notify_one();
+    }
+
+    fn clear(&self) {
+        *self.rung.lock().expect("no model panics with the lock") = false;
+    }
+
+    /// Sleeps until it is readable, which it stays.
+    fn wait(&self) {
+        let mut rung = self.rung.lock().expect("no model panics with the lock");
+        while !*rung {
+            rung = self.waiter.wait(rung).expect("no model panics with the lock");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `enable_notification` and its "new buffers arrived": who asks to be notified and then finds nothing is
+//! notified of what comes, from either side of a split or a packed ring; and so is who waits for room.
+
+use std::sync::Arc;
+
+use loom::thread::spawn;
+
+use super::memory::{self, FRAMES, Memory, START};
+use super::packed_device::PackedDevice;
+use super::packed_driver::PackedDriver;
+use super::ring::{Incoming, Outgoing, Put, Taken};
+use super::slots::{STRIDE, Slots};
+use super::split_device::{RingAddresses, RingFeatures, SplitDevice};
+use super::split_driver::SplitDriver;
+use crate::{ETHERNET_HEADER, Event, FRAME_CAPACITY, explore};
+
+/// Entries of a ring.
+const SIZE: u16 = 2;
+
+/// Whose frames go to whom, over which ring.
+#[derive(Clone, Copy)]
+enum Way {
+    ToSplitDevice,
+    ToSplitDriver,
+    ToPackedDevice,
+    ToPackedDriver,
+}
+use Way::{ToPackedDevice, ToPackedDriver, ToSplitDevice, ToSplitDriver};
+
+/// What is taken away from the protocol.
+#[derive(Clone, Copy, PartialEq)]
+enum Without {
+    Nothing,
+    /// The order between one's own word and the look at the other's.
+    Fences,
+    /// The look at the ring once it may notify.
+    Look,
+    /// That look comes last: the descriptor is cleared after it.
+    Order,
+}
+
+/// A notification for each direction.
+#[derive(Default)]
+struct Bells {
+    frames: Event,
+    room: Event,
+}
+
+/// Takes what there is and sleeps until so many frames have come, as a queue's owner does.
+fn consume(mut ring: impl Incoming, bells: &Bells, count: u8, without: Without) {
+    let mut next = 0;
+    let mut buffer = [0; FRAME_CAPACITY];
+    loop {
+        loop {
+            match ring.take(&mut buffer) {
+                Taken::Frame(len) => {
+                    assert_eq!(buffer[..len], [next; ETHERNET_HEADER]);
+                    next += 1;
+                }
+                Taken::Empty => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        if ring.publish() {
+            bells.room.ring();
+        }
+        if next == count {
+            return;
+        }
+        if without != Without::Order {
+            bells.frames.clear();
+        }
+        let more = ring.unmask();
+        if without == Without::Order {
+            bells.frames.clear();
+        }
+        if without == Without::Look || !more {
+            bells.frames.wait();
+        }
+        ring.mask();
+    }
+}
+
+/// Puts frames one by one, and sleeps while there is no room.
+fn produce(mut ring: impl Outgoing, bells: &Bells, count: u8) {
+    for number in 0..count {
+        loop {
+            let put = ring.put(&[number; ETHERNET_HEADER]);
+            if ring.publish() {
+                bells.frames.ring();
+            }
+            match put {
+                Put::Sent => break,
+                Put::Full => {
+                    bells.room.clear();
+                    if !ring.await_room() {
+                        bells.room.wait();
+                    }
+                    ring.ignore_room();
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+fn scene(way: Way, event: bool, count: u8, without: Without) {
+    if without == Without::Fences {
+        memory::take_fences_away();
+    }
+    explore(move || {
+        let memory = Arc::new(Memory::new(usize::from(SIZE) * STRIDE));
+        let at = RingAddresses { table: START, driver: START + 0x20, device: START + 0x40 };
+        let features = RingFeatures { event, mergeable: false };
+        let slots = Slots::new(FRAMES, SIZE);
+        let bells = Arc::new(Bells::default());
+        macro_rules! run {
+            ($producer:expr, $consumer:expr) => {{
+                let (mut producer, mut consumer) = ($producer, $consumer);
+                let theirs = Arc::clone(&bells);
+                // As a session begins: nobody wants to hear of anything.
+                Incoming::mask(&mut producer);
+                Incoming::mask(&mut consumer);
+                let there = spawn(move || produce(producer, &theirs, count));
+                consume(consumer, &bells, count, without);
+                there.join().expect("it ends");
+            }};
+        }
+        let to_device = matches!(way, ToSplitDevice | ToPackedDevice);
+        if matches!(way, ToSplitDevice | ToSplitDriver) {
+            let driver =
+                SplitDriver::new(&memory, at, slots, features, !to_device).expect("it fits");
+            let device = SplitDevice::new(&memory, at, SIZE, features).expect("it fits");
+            if to_device { run!(driver, device) } else { run!(device, driver) }
+        } else {
+            let driver =
+                PackedDriver::new(&memory, at, slots, features, !to_device).expect("it fits");
+            let device = PackedDevice::new(&memory, at, SIZE, 1 << 15, features).expect("it fits");
+            if to_device { run!(driver, device) } else { run!(device, driver) }
+        }
+    });
+}
+
+macro_rules! scenes {
+    ($($name:ident: $way:expr, $event:expr;)*) => { $(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn nobody_sleeps_while_a_frame_or_room_is_there() {
+                scene($way, $event, 3, Without::Nothing);
+            }
+
+            #[test]
+            #[should_panic(expected = "deadlock")]
+            fn without_fences_somebody_does() {
+                // With events the first frame is told of in any case.
+                scene($way, $event, 2, Without::Fences);
+            }
+
+            #[test]
+            #[should_panic(expected = "deadlock")]
+            fn without_a_look_after_asking_somebody_does() {
+                scene($way, $event, 1, Without::Look);
+            }
+
+            #[test]
+            #[should_panic(expected = "deadlock")]
+            fn with_the_descriptor_cleared_after_the_look_somebody_does() {
+                scene($way, $event, 1, Without::Order);
+            }
+        }
+    )* };
+}
+
+scenes! {
+    split_to_a_device: ToSplitDevice, false;
+    split_to_a_device_with_events: ToSplitDevice, true;
+    split_to_a_driver: ToSplitDriver, false;
+    split_to_a_driver_with_events: ToSplitDriver, true;
+    packed_to_a_device: ToPackedDevice, false;
+    packed_to_a_device_with_events: ToPackedDevice, true;
+    packed_to_a_driver: ToPackedDriver, false;
+    packed_to_a_driver_with_events: ToPackedDriver, true;
+}
