@@ -22,6 +22,8 @@ mod attachment;
 mod busy;
 mod config;
 mod error;
+#[doc(hidden)]
+pub mod hostile;
 mod interface;
 mod limits;
 mod program;
@@ -57,6 +59,9 @@ pub struct Xdp {
     pub native: bool,
     /// Whether the card itself moves the bytes, and not the kernel.
     pub zero_copy: bool,
+    /// Whether the kernel's NAPI of each queue is known, so that it can be polled from here. Since Linux 6.13
+    /// that of a zero-copy socket alone is; before, it is known once a frame has come.
+    pub polled: bool,
     /// How many queues the interface has; `None` where the driver does not say.
     pub total: Option<u32>,
     /// The number of each queue on the interface.
@@ -95,7 +100,8 @@ impl Xdp {
                 XdpSocket::bind(config, &interface, number, pool, copying, first)?;
             let out = (rings.transmit, rings.complete);
             let buffers = config.tx_ring as usize;
-            let wire = Arc::new(Wire::new(socket, out, pool, buffers, Arc::clone(&attachment)));
+            let attachment = Arc::clone(&attachment) as _;
+            let wire = Arc::new(Wire::new(socket, out, pool, buffers, attachment));
             let busy = config.busy_poll.is_some();
             let (receive, fill) = (rings.receive, rings.fill);
             let queue = XdpQueue::new(Arc::clone(&wire), receive, fill, pool, config.rx_ring, busy)
@@ -110,8 +116,9 @@ impl Xdp {
             })?;
         }
         let zero_copy = wires.iter().all(|wire| wire.socket.zero_copy());
+        let polled = wires.iter().all(|wire| wire.socket.napi_id() != 0);
         let Interface { mac, driver, queues: total, .. } = interface;
-        Ok(Xdp { mac, driver, native, zero_copy, total, numbers, queues })
+        Ok(Xdp { mac, driver, native, zero_copy, polled, total, numbers, queues })
     }
 }
 

@@ -92,6 +92,11 @@ impl XdpQueue {
         self.busy.as_ref().map(Busy::verdict)
     }
 
+    /// Buffers that are with the kernel.
+    pub(super) fn buffers(&self) -> usize {
+        self.lent.iter().filter(|lent| **lent).count()
+    }
+
     /// Gives the kernel a buffer to receive into; the ring has room, for it is as long as buffers are
     /// with the kernel.
     fn lend(&mut self, buffer: u32) {

@@ -9,8 +9,9 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::XdpRingOffset;
@@ -41,8 +42,8 @@ pub(super) struct Descriptor {
 struct Shared<T> {
     memory: NonNull<u8>,
     bytes: usize,
-    /// Whether the memory is the kernel's mapping; of a test it is not.
-    mapped: bool,
+    /// Of a test the memory, in this process; else it is the kernel's, mapped.
+    own: Option<Arc<[AtomicU64]>>,
     producer: usize,
     consumer: usize,
     flags: usize,
@@ -82,7 +83,23 @@ impl<T: Entry> Shared<T> {
         let memory = unsafe { mmap(std::ptr::null_mut(), bytes, prot, map, socket, at) }?;
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::InvalidData)?;
         let kind = PhantomData;
-        Ok(Shared { memory, bytes, mapped: true, producer, consumer, flags, entries, size, kind })
+        Ok(Shared { memory, bytes, own: None, producer, consumer, flags, entries, size, kind })
+    }
+
+    /// On memory of this process.
+    fn over(memory: &OwnRing) -> Shared<T> {
+        let words = Arc::clone(&memory.words);
+        Shared {
+            memory: NonNull::from(&*words).cast(),
+            bytes: words.len() * 8,
+            own: Some(words),
+            producer: 0,
+            consumer: 8,
+            flags: 16,
+            entries: OwnRing::ENTRIES * 8,
+            size: memory.size,
+            kind: PhantomData,
+        }
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
@@ -106,10 +123,29 @@ impl<T: Entry> Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        if self.mapped {
+        if self.own.is_none() {
             // SAFETY: mapped with these bytes, and nothing of it is used after this.
             let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.bytes) };
         }
+    }
+}
+
+/// A ring in this process' own memory, whose other side is no kernel: for tests. Its words are the producer's
+/// index, the consumer's, the flags, and, from the fifth on, two for each entry.
+#[derive(Debug)]
+pub(super) struct OwnRing {
+    pub(super) words: Arc<[AtomicU64]>,
+    size: u32,
+}
+
+impl OwnRing {
+    /// Words before the first entry.
+    pub(super) const ENTRIES: usize = 4;
+
+    /// One of `size` entries, a power of two, of any kind.
+    pub(super) fn new(size: u32) -> OwnRing {
+        let words = OwnRing::ENTRIES + 2 * size as usize;
+        OwnRing { words: (0..words).map(|_| AtomicU64::new(0)).collect(), size }
     }
 }
 
@@ -124,6 +160,11 @@ pub(super) struct Producer<T> {
 }
 
 impl<T: Entry> Producer<T> {
+    /// The end of a ring in this process.
+    pub(super) fn over(memory: &OwnRing) -> Producer<T> {
+        Producer { shared: Shared::over(memory), written: 0, read: 0 }
+    }
+
     pub(super) fn map(
         socket: impl AsFd,
         at: u64,
@@ -177,6 +218,11 @@ pub(super) struct Consumer<T> {
 }
 
 impl<T: Entry> Consumer<T> {
+    /// The end of a ring in this process.
+    pub(super) fn over(memory: &OwnRing) -> Consumer<T> {
+        Consumer { shared: Shared::over(memory), read: 0, written: 0 }
+    }
+
     pub(super) fn map(
         socket: impl AsFd,
         at: u64,
@@ -220,39 +266,16 @@ mod tests {
 
     const SIZE: u32 = 8;
 
-    /// A ring in this process' own memory: the test is the kernel.
-    #[derive(Debug)]
-    struct Memory(Box<[u64]>);
-
-    impl Memory {
-        fn new() -> Memory {
-            Memory(vec![0; 4 + 2 * SIZE as usize].into())
-        }
-
-        fn shared<T: Entry>(&mut self) -> Shared<T> {
-            Shared {
-                memory: NonNull::from(&mut *self.0).cast(),
-                bytes: self.0.len() * 8,
-                mapped: false,
-                producer: 0,
-                consumer: 8,
-                flags: 16,
-                entries: 32,
-                size: SIZE,
-                kind: PhantomData,
-            }
-        }
-    }
-
     #[test]
     fn what_one_end_writes_the_other_reads_also_where_the_numbers_wrap() {
-        let mut memory = Memory::new();
+        let memory = OwnRing::new(SIZE);
         let start = u32::MAX - 3;
-        let shared = memory.shared::<u64>();
+        let shared = Shared::<u64>::over(&memory);
         shared.word(0).store(start, Relaxed);
         shared.word(8).store(start, Relaxed);
         let mut writer = Producer { shared, written: start, read: start };
-        let mut reader = Consumer { shared: memory.shared::<u64>(), read: start, written: start };
+        let shared = Shared::<u64>::over(&memory);
+        let mut reader = Consumer { shared, read: start, written: start };
         for round in 0..10 {
             assert_eq!(writer.room(SIZE), SIZE);
             (0..5).for_each(|it| writer.push(round * 10 + it));
@@ -268,16 +291,15 @@ mod tests {
 
     #[test]
     fn indices_that_no_kernel_writes_mean_nothing() {
-        let mut memory = Memory::new();
-        let shared = memory.shared::<Descriptor>();
-        let mut reader = Consumer { shared, read: 0, written: 0 };
+        let memory = OwnRing::new(SIZE);
+        let mut reader = Consumer::<Descriptor>::over(&memory);
         for written in [SIZE + 1, 1 << 31, u32::MAX] {
-            memory.shared::<Descriptor>().word(0).store(written, Relaxed);
+            reader.shared.word(0).store(written, Relaxed);
             assert_eq!(reader.ready(4), 0, "{written}");
         }
-        let mut writer = Producer { shared: memory.shared::<u64>(), written: 0, read: 0 };
+        let mut writer = Producer::<u64>::over(&memory);
         for read in [1, SIZE, u32::MAX - SIZE] {
-            memory.shared::<u64>().word(8).store(read, Relaxed);
+            writer.shared.word(8).store(read, Relaxed);
             writer.read = read;
             assert!(writer.room(SIZE + 1) <= SIZE && writer.waiting() <= SIZE);
         }

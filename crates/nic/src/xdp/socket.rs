@@ -64,6 +64,11 @@ pub(super) enum Called {
 }
 
 impl XdpSocket {
+    /// Of a test: a socket of any kind, which refuses what is asked of one of AF_XDP.
+    pub(super) fn other(socket: OwnedFd) -> XdpSocket {
+        XdpSocket(socket)
+    }
+
     /// Makes and binds the socket of one queue. The first of a device registers the pool's memory,
     /// the others share it: `first` is that one.
     pub(super) fn bind(
@@ -203,7 +208,7 @@ impl XdpSocket {
     }
 
     fn busy_poll(&self, poll: BusyPoll) -> io::Result<()> {
-        sockopt_u32(&self.0, libc::SO_PREFER_BUSY_POLL, 1)?;
+        sockopt_u32(&self.0, libc::SO_PREFER_BUSY_POLL, poll.prefer.into())?;
         sockopt_u32(&self.0, libc::SO_BUSY_POLL, poll.usecs)?;
         sockopt_u32(&self.0, libc::SO_BUSY_POLL_BUDGET, poll.budget.into())
     }

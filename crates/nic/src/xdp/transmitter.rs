@@ -9,6 +9,7 @@
 //! ring until there are [`BATCH`] of them, or until somebody [flushes](Transmitter::flush).
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, fence};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -16,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use crossbeam_queue::ArrayQueue;
 use napkin_policy::Ns;
 
-use super::attachment::Attachment;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::socket::{Called, XdpSocket};
 use crate::counters::add;
@@ -31,7 +31,7 @@ const ROUNDS: u32 = 8;
 /// Frames that are left to whoever has the ring.
 const LEFT: usize = 256;
 
-/// What a queue and its senders share. The attachment ends with the last queue of the device.
+/// What a queue and its senders share.
 #[derive(Debug)]
 pub(super) struct Wire {
     // The rings' memory keeps the socket open, so it goes with this too.
@@ -45,7 +45,8 @@ pub(super) struct Wire {
     /// The interface was down, or had no room: the frames in the ring wait for the next call.
     stuck: AtomicBool,
     pub(super) counters: Arc<QueueCounters>,
-    _attachment: Arc<Attachment>,
+    /// What is attached for as long as there is a queue.
+    _attachment: Arc<dyn fmt::Debug + Send + Sync>,
 }
 
 /// The ring and the buffers of frames that go out.
@@ -66,7 +67,7 @@ impl Wire {
         (transmit, complete): (Producer<Descriptor>, Consumer<u64>),
         pool: &Pool,
         buffers: usize,
-        attachment: Arc<Attachment>,
+        attachment: Arc<dyn fmt::Debug + Send + Sync>,
     ) -> Wire {
         let free: VecDeque<u32> = (0..buffers).map_while(|_| pool.lend()).collect();
         let out = vec![false; pool.memory().1 / FRAME_CAPACITY];
@@ -204,6 +205,13 @@ impl Wire {
             self.reap(ring)
         })
         .unwrap_or(0)
+    }
+
+    /// Buffers for frames that go out, wherever they are.
+    pub(super) fn buffers(&self) -> usize {
+        let ring = self.try_ring();
+        let there = ring.map_or(0, |it| it.free.len() + it.out.iter().filter(|out| **out).count());
+        there + self.left.len()
     }
 
     /// Whether frames wait for another call.

@@ -1,0 +1,152 @@
+//! A kernel that writes anything into its rings, as bytes say: what the fuzzer drives. The rings are in this
+//! process, so it takes no right; a step may also be what a kernel does, so that the others find something.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::queue::XdpQueue;
+use super::ring::{Consumer, OwnRing, Producer};
+use super::socket::XdpSocket;
+use super::transmitter::Wire;
+use crate::{FRAME_CAPACITY, Frame, PacketQueue, Pool};
+
+/// Entries of a ring.
+const SIZE: u32 = 8;
+/// Buffers of the pool.
+const BUFFERS: usize = 40;
+
+/// Bytes from the front of the input, zeros behind its end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    /// An address, an index or a length, as a kernel has it or not.
+    fn value(&mut self) -> u64 {
+        let number = u64::from(self.byte());
+        match self.byte() % 5 {
+            0 => number,
+            1 => number * FRAME_CAPACITY as u64 + u64::from(self.byte()) * 8,
+            2 => number.wrapping_neg(),
+            3 => number << 32 | u64::from(self.byte()) * 8,
+            _ => (0..7).fold(number, |value, _| value << 8 | u64::from(self.byte())),
+        }
+    }
+}
+
+/// What a kernel does: moves the oldest entry of one ring to the end of another.
+fn moves(from: &OwnRing, to: &OwnRing, entry: impl FnOnce(u64) -> [u64; 2], words: usize) {
+    let (read, written) = (from.words[1].load(Relaxed) as u32, from.words[0].load(Relaxed) as u32);
+    let end = to.words[0].load(Relaxed) as u32;
+    if read == written {
+        return;
+    }
+    // Entries of the first kind are one word, of the second two.
+    let of = |ring: &OwnRing, place: u32, words: usize| {
+        let size = (ring.words.len() - OwnRing::ENTRIES) as u32 / 2;
+        OwnRing::ENTRIES + (place & (size - 1)) as usize * words
+    };
+    let entry = entry(from.words[of(from, read, 3 - words)].load(Relaxed));
+    from.words[1].store(read.wrapping_add(1).into(), Relaxed);
+    for (place, word) in (of(to, end, words)..).zip(&entry[..words]) {
+        to.words[place].store(*word, Relaxed);
+    }
+    to.words[0].store(end.wrapping_add(1).into(), Relaxed);
+}
+
+/// Drives a queue whose kernel does what `data` says. It panics if a frame is counted twice or not at all, if
+/// two have one buffer, or if a buffer does not come back.
+pub fn serve(data: &[u8]) {
+    let mut input = Input(data);
+    let pool = Pool::new(BUFFERS);
+    // It refuses every call: nobody is at its other end.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let Ok(socket) = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None) else {
+        return;
+    };
+    let [fill, receive, transmit] = [(); 3].map(|()| OwnRing::new(SIZE));
+    let complete = OwnRing::new(2 * SIZE);
+    let out = (Producer::over(&transmit), Consumer::over(&complete));
+    let socket = XdpSocket::other(socket);
+    let wire = Arc::new(Wire::new(socket, out, &pool, SIZE as usize, Arc::new(())));
+    let (there, busy) = (Arc::clone(&wire), input.byte() % 4 == 0);
+    let ours = (Consumer::over(&receive), Producer::over(&fill));
+    let Ok(mut queue) = XdpQueue::new(there, ours.0, ours.1, &pool, SIZE, busy) else { return };
+    let sender = queue.transmitter();
+    let (mut frames, mut held) = (Vec::with_capacity(64), Vec::<Frame>::new());
+    let (mut taken, mut sent, mut refused) = (0, 0, 0);
+    while !input.0.is_empty() {
+        match input.byte() % 8 {
+            0 => {
+                let ring = [&fill, &receive, &transmit, &complete][usize::from(input.byte() % 4)];
+                let word = usize::from(input.byte()) % ring.words.len();
+                ring.words[word].store(input.value(), Relaxed);
+            }
+            1 => {
+                let (start, length) = (u64::from(input.byte()), u64::from(input.byte()) * 8);
+                moves(&fill, &receive, |address| [address.wrapping_add(start), length], 2);
+            }
+            2 => moves(&transmit, &complete, |address| [address, 0], 1),
+            3 | 4 => {
+                let budget = u16::from(input.byte() % 65);
+                let work = queue.poll(budget, 0, &mut frames);
+                assert!(work.rx <= budget && frames.len() <= work.rx.into());
+                taken += u64::from(work.rx);
+                for frame in frames.drain(..) {
+                    let (base, bytes) = pool.memory();
+                    let at = frame.as_ptr().addr() - base.as_ptr().addr();
+                    assert!(at + frame.len() <= bytes, "outside of the memory");
+                    held.push(frame);
+                }
+                let mut buffers: Vec<_> =
+                    held.iter().map(|it| it.as_ptr().addr() / FRAME_CAPACITY).collect();
+                buffers.sort_unstable();
+                assert!(buffers.windows(2).all(|two| two[0] != two[1]), "two have one buffer");
+            }
+            5 => {
+                let frame = vec![7; usize::from(input.byte()) * 9];
+                match if input.byte() % 2 == 0 {
+                    sender.send(&frame, 0)
+                } else {
+                    sender.post(&frame, 0)
+                } {
+                    Ok(()) => sent += 1,
+                    Err(_) => refused += 1,
+                }
+            }
+            6 => held.truncate(usize::from(input.byte() % 8)),
+            _ => {
+                sender.flush();
+                queue.acknowledge();
+                queue.unmask(0);
+            }
+        }
+        let everywhere = pool.available() + held.len() + queue.buffers() + wire.buffers();
+        assert_eq!(everywhere, BUFFERS, "a buffer is nowhere, or twice");
+    }
+    let counts = queue.counters().read();
+    assert_eq!(counts.rx_packets + counts.rx_dropped(), taken);
+    assert_eq!((counts.tx_packets, counts.tx_dropped), (sent, refused));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        #[test]
+        fn a_kernel_that_writes_anything_harms_nobody(
+            data in prop::collection::vec(prop_oneof![any::<u8>(), 0..8u8], 0..600),
+        ) {
+            super::serve(&data);
+        }
+    }
+}
