@@ -9,6 +9,8 @@ use napkin_serve::ServeError;
 use napkin_stack::SendError;
 use thiserror::Error;
 
+use crate::pcap::PcapFileError;
+
 /// Why there is no load, or no more of it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -32,6 +34,20 @@ pub enum LoadError {
     /// The device takes no frames.
     #[error("the device takes no frame: {0}")]
     Send(#[from] SendError),
+    /// The device takes no more frames, or none at all.
+    #[error(
+        "the device has taken no frame for 5 s, after {sent}{}: is anybody at its other side, and does it \
+         take them?", why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
+    )]
+    Stalled {
+        /// Frames that were sent before.
+        sent: u64,
+        /// What the device says.
+        why: Option<String>,
+    },
+    /// The file to be sent again.
+    #[error(transparent)]
+    File(#[from] PcapFileError),
     /// The device has gone.
     #[error("the device has gone")]
     Gone,

@@ -5,7 +5,9 @@
 //! or each as soon as it was answered. What is asked for and not sent is told, and a latency begins when a
 //! request was due.
 //!
-//! Not here: routers, several threads, captured traffic played again.
+//! Or it sends the frames of a captured file again ([`replay`]), as they are or between other addresses.
+//!
+//! Not here: routers, several threads.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
@@ -13,6 +15,9 @@ mod config;
 mod datagrams;
 mod error;
 mod figures;
+mod pcap;
+mod replay;
+mod rewrite;
 mod streams;
 mod wire;
 
@@ -29,8 +34,12 @@ use napkin_os::sched;
 use napkin_os::signals::Signals;
 use napkin_serve::{Network, ServeConfig, open};
 use napkin_stack::Address;
+pub use pcap::PcapFileError;
+pub use replay::{Pace, ReplayConfig, ReplayFigures};
+pub use rewrite::{Mac, Rewrite};
 
 use crate::datagrams::Progress;
+use crate::replay::Replay;
 use crate::wire::Wire;
 
 /// How often it is told how it goes.
@@ -77,23 +86,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
                 sched::pin(None, load.cpu.as_slice())?;
                 datagrams::run(&load, wire, &theirs)
             };
-            let thread = std::thread::Builder::new().name("load".into()).spawn(body);
-            let thread = thread.map_err(LoadError::Thread)?;
-            let mut before = (0, 0);
-            while !thread.is_finished() {
-                let began = Instant::now();
-                while !thread.is_finished() && began.elapsed() < PERIOD {
-                    if sleep(Duration::from_millis(20)) {
-                        progress.stop.store(true, Relaxed);
-                    }
-                }
-                let now = (progress.sent.load(Relaxed), progress.answered.load(Relaxed));
-                if !thread.is_finished() && now.0 > 0 {
-                    tell(Event::Second { sent: now.0 - before.0, answered: now.1 - before.1 });
-                }
-                before = now;
-            }
-            thread.join().unwrap_or(Err(LoadError::Panicked))
+            watched(body, &progress, &mut sleep, tell)
         }
         Ask::Tcp | Ask::Memcached => {
             let mut first = Some(device);
@@ -116,6 +109,56 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
             streams::run(config, host, &mut sleep)
         }
     }
+}
+
+/// Sends a captured file's frames again, and says what became of them. A signal that ends programs ends it early.
+///
+/// # Errors
+/// A file that is none, or that is not whole: with the byte; what keeps it from sending.
+pub fn replay(
+    config: &ReplayConfig,
+    tell: &mut dyn FnMut(Event),
+) -> Result<ReplayFigures, LoadError> {
+    config.check()?;
+    let signals = Signals::block_ends().map_err(LoadError::Signals)?;
+    // First the file: what is no capture changes nothing on this host.
+    let begun = Replay::begin(config)?;
+    let device = open(&ServeConfig {
+        devices: vec![config.device.clone()],
+        networks: vec![config.network],
+        ..ServeConfig::default()
+    })?;
+    tell(Event::Open(device.note));
+    let progress = Arc::<Progress>::default();
+    let (theirs, config) = (Arc::clone(&progress), config.clone());
+    let body = move || begun.run(&config, device.queues, &theirs);
+    watched(body, &progress, &mut |time| signals.wait(time).is_some(), tell)
+}
+
+/// Does the work on a thread of its own and tells every second how it goes; `sleep` says whether to stop.
+fn watched<T: Send + 'static>(
+    body: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
+    progress: &Progress,
+    sleep: &mut dyn FnMut(Duration) -> bool,
+    tell: &mut dyn FnMut(Event),
+) -> Result<T, LoadError> {
+    let thread = std::thread::Builder::new().name("load".into()).spawn(body);
+    let thread = thread.map_err(LoadError::Thread)?;
+    let mut before = (0, 0);
+    while !thread.is_finished() {
+        let began = Instant::now();
+        while !thread.is_finished() && began.elapsed() < PERIOD {
+            if sleep(Duration::from_millis(20)) {
+                progress.stop.store(true, Relaxed);
+            }
+        }
+        let now = (progress.sent.load(Relaxed), progress.answered.load(Relaxed));
+        if !thread.is_finished() && now.0 > 0 {
+            tell(Event::Second { sent: now.0 - before.0, answered: now.1 - before.1 });
+        }
+        before = now;
+    }
+    thread.join().unwrap_or(Err(LoadError::Panicked))
 }
 
 /// Any ephemeral port: what a client that was killed has left at a server is then not in the way.

@@ -1,13 +1,16 @@
 //! `napkin load`: a service is asked by a device of one's own.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use napkin_load::{Ask, Event, LoadConfig, run};
+use napkin_load::{
+    Ask, Event, LoadConfig, LoadError, Mac, Pace, ReplayConfig, Rewrite, replay, run,
+};
 use napkin_measure::report::{file, text};
 use napkin_serve::{DeviceSpec, Network};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, say};
 use crate::units;
@@ -33,37 +36,74 @@ again as soon as it was answered. Ctrl-C ends it early, with what was measured.
 The service is on the same network: there are no routers. On an AF_XDP device all traffic of the queue has
 to be ours (:all), for somebody has to be found by ARP.
 
+With --pcap the frames of a file (pcap or pcapng, Ethernet) are sent in place of requests: each as long after the
+first as it was captured, or by --rate. They are sent as they stand in the file, unless other addresses are asked
+for; then their checksums follow. The file is read as it is sent, so it may be longer than the memory. Frames
+that a device cannot take are left out and counted; a file that makes no sense is refused with the byte where.
+
 Examples:
   napkin serve echo --device vhost:/run/nk0.sock --cpus 0
   napkin load udp --device virtio-user:/run/nk0.sock --to 10.99.0.1:7 --rate 1M --cpu 1
   napkin load udp --device virtio-user:/run/nk0.sock --to 10.99.0.1:7 --rate max --bytes 18 --flows 4
   sudo napkin load memcached --device tap:nk0 --address 10.99.0.1/24 --to 10.99.0.2:11211 --rate 50k
-  sudo napkin load memcached --device xdp:veth1:0:all --address 10.1.0.9/24 --to 10.1.0.1:11211 --rate max")]
+  sudo napkin load memcached --device xdp:veth1:0:all --address 10.1.0.9/24 --to 10.1.0.1:11211 --rate max
+  napkin load --pcap morning.pcapng --device virtio-user:/run/nk0.sock
+  sudo napkin load --pcap dns.pcap --device xdp:veth1:0:all --rate 100k --repeat 10 --dst-mac 02:00:00:00:00:01")]
 pub(crate) struct Load {
     /// What is asked.
-    what: Asked,
+    #[arg(required_unless_present = "pcap", conflicts_with = "pcap")]
+    what: Option<Asked>,
+    /// Send the frames of this capture again (pcap or pcapng).
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// How often the file is sent.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "pcap")]
+    repeat: u32,
+    /// Put this Ethernet address into the file's frames as their destination.
+    #[arg(long, value_name = "MAC", requires = "pcap")]
+    dst_mac: Option<Mac>,
+    /// Put this Ethernet address into the file's frames as their source.
+    #[arg(long, value_name = "MAC", requires = "pcap")]
+    src_mac: Option<Mac>,
+    /// Put this address into the file's packets of its family as their destination.
+    #[arg(long, value_name = "ADDRESS", requires = "pcap")]
+    dst_ip: Option<IpAddr>,
+    /// Put this address into the file's packets of its family as their source.
+    #[arg(long, value_name = "ADDRESS", requires = "pcap")]
+    src_ip: Option<IpAddr>,
     /// The device by which it is asked: tap:NAME, xdp:IF:QUEUE:all, vhost:PATH or virtio-user:PATH, as of
     /// napkin serve.
     #[arg(long, value_name = "DEVICE")]
     device: DeviceSpec,
     /// Who is asked.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    to: SocketAddr,
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        required_unless_present = "pcap",
+        conflicts_with = "pcap"
+    )]
+    to: Option<SocketAddr>,
     /// Our address on the device.
     #[arg(long, value_name = "ADDRESS/PREFIX", default_value = "10.99.0.2/24")]
     address: Network,
-    /// Requests a second, as in 20000, 20k or 1M, or max.
-    #[arg(long, value_name = "RATE", value_parser = units::rate, default_value = "10k")]
-    rate: units::Rate,
+    /// Requests or frames a second, as in 20000, 20k or 1M, or max. [default: 10k; of a file its own times]
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    rate: Option<units::Rate>,
     /// Bytes of a datagram (8 to 1452) or of a message.
-    #[arg(long, value_name = "N", default_value_t = 18)]
+    #[arg(long, value_name = "N", default_value_t = 18, conflicts_with = "pcap")]
     bytes: u32,
     /// Connections; of datagrams the ports from which they come in turn (64 at most).
-    #[arg(long, visible_alias = "connections", value_name = "N", default_value_t = 16)]
+    #[arg(
+        long,
+        visible_alias = "connections",
+        value_name = "N",
+        default_value_t = 16,
+        conflicts_with = "pcap"
+    )]
     flows: u16,
-    /// How long it is measured.
-    #[arg(long = "for", value_name = "TIME", value_parser = units::duration, default_value = "5s")]
-    time: Duration,
+    /// How long it is measured, or how much of a file is sent at most. [default: 5s; of a file all]
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    time: Option<Duration>,
     /// The CPU of the thread that asks. [default: any]
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
@@ -78,39 +118,88 @@ pub(crate) struct Load {
     quiet: bool,
 }
 
-/// Asks, and prints what was seen.
+/// Requests a second, unless it is said.
+const USUAL_RATE: u64 = 10_000;
+/// How long it is measured, unless it is said.
+const USUAL_TIME: Duration = Duration::from_secs(5);
+
+/// Asks, or sends a file again, and prints what was seen.
 pub(crate) fn load(args: &Load) -> Result<(), Failure> {
+    let mut tell = |event| match event {
+        _ if args.quiet => {}
+        Event::Open(note) => say(&note),
+        Event::Second { sent, answered } => {
+            let back = if args.pcap.is_some() { "received" } else { "answered" };
+            let (sent, answered) = (text::rate(sent as f64), text::rate(answered as f64));
+            say(&format!("sent {sent}, {back} {answered}"));
+        }
+    };
+    let failure = |error: LoadError| match error.is_usage() {
+        true => Failure::Usage(error.to_string()),
+        false => Failure::of(error),
+    };
+    if let Some(path) = &args.pcap {
+        let figures = replay(&of_file(args, path), &mut tell).map_err(failure)?;
+        let whole = json!({ "file": path.display().to_string(), "figures": figures });
+        return shown(args, &whole, &figures);
+    }
+    // An option that requires --pcap is let through where what is asked stands in its way.
+    if of_file(args, Path::new("")).rewrite != Rewrite::default() || args.repeat != 1 {
+        let why = "--repeat, --dst-mac, --src-mac, --dst-ip and --src-ip are of a file's frames: give --pcap FILE";
+        return Err(Failure::Usage(why.into()));
+    }
+    // The command line has both, without a file.
+    let (Some(what), Some(to)) = (args.what, args.to) else {
+        return Err(Failure::Usage(
+            "give what is asked and --to ADDRESS:PORT, or --pcap FILE".into(),
+        ));
+    };
     let config = LoadConfig {
-        ask: match args.what {
+        ask: match what {
             Asked::Udp => Ask::Udp,
             Asked::Tcp => Ask::Tcp,
             Asked::Memcached => Ask::Memcached,
         },
         device: args.device.clone(),
         network: args.address,
-        to: args.to,
-        per_second: args.rate.0,
+        to,
+        per_second: args.rate.as_ref().map_or(Some(USUAL_RATE), |rate| rate.0),
         bytes: args.bytes,
         flows: args.flows,
-        time: args.time,
+        time: args.time.unwrap_or(USUAL_TIME),
         cpu: args.cpu,
         seed: args.seed,
     };
-    let figures = run(&config, &mut |event| match event {
-        _ if args.quiet => {}
-        Event::Open(note) => say(&note),
-        Event::Second { sent, answered } => say(&format!(
-            "sent {}, answered {}",
-            text::rate(sent as f64),
-            text::rate(answered as f64)
-        )),
-    });
-    let figures = figures.map_err(|error| match error {
-        error if error.is_usage() => Failure::Usage(error.to_string()),
-        error => Failure::of(error),
-    })?;
+    let figures = run(&config, &mut tell).map_err(failure)?;
+    let whole = json!({ "to": to.to_string(), "bytes": config.bytes, "flows": config.flows, "figures": figures });
+    shown(args, &whole, &figures)
+}
+
+fn of_file(args: &Load, path: &Path) -> ReplayConfig {
+    ReplayConfig {
+        file: path.to_owned(),
+        device: args.device.clone(),
+        network: args.address,
+        pace: match &args.rate {
+            None => Pace::File,
+            Some(units::Rate(Some(rate))) => Pace::PerSecond(*rate),
+            Some(units::Rate(None)) => Pace::Max,
+        },
+        times: args.repeat,
+        rewrite: Rewrite {
+            to_mac: args.dst_mac,
+            from_mac: args.src_mac,
+            to_ip: args.dst_ip,
+            from_ip: args.src_ip,
+        },
+        limit: args.time,
+        cpu: args.cpu,
+    }
+}
+
+/// Writes the figures where they are wanted.
+fn shown(args: &Load, whole: &Value, figures: &impl Display) -> Result<(), Failure> {
     if let Some(path) = &args.json {
-        let whole = json!({ "to": config.to.to_string(), "bytes": config.bytes, "flows": config.flows, "figures": figures });
         file::write(path, &format!("{whole:#}\n")).map_err(Failure::of)?;
         if file::is_stdout(path) {
             say(&figures.to_string());

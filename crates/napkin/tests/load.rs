@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::{Place, Served, napkin, text};
 use serde_json::Value;
 
@@ -67,5 +69,112 @@ fn what_makes_no_sense_is_told_before_anything_is_opened() {
         let output = napkin(["load", "udp", "--device", device, "--to", "10.99.0.1:7"]);
         assert_eq!(output.status.code(), Some(2), "{device}");
         assert!(text(&output.stderr).contains(why), "{device}: {}", text(&output.stderr));
+    }
+}
+
+/// The frames of a pcap file of ours, with their times in nanoseconds.
+fn frames(path: &Path) -> Vec<(u64, Vec<u8>)> {
+    let bytes = std::fs::read(path).expect("it was written");
+    let word = |at: usize| {
+        let word = bytes.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
+        u32::from_ne_bytes(*word.expect("a whole word"))
+    };
+    let (mut at, mut frames) = (24, Vec::new());
+    while at < bytes.len() {
+        let length = word(at + 8) as usize;
+        let when = u64::from(word(at)) * 1_000_000_000 + u64::from(word(at + 4));
+        frames.push((when, bytes[at + 16..at + 16 + length].to_vec()));
+        at += 16 + length;
+    }
+    frames
+}
+
+#[test]
+fn a_capture_is_sent_again_as_it_was_or_between_other_addresses() {
+    let place = Place::new("load-pcap");
+    let socket = place.socket("nk0.sock");
+    let socket = socket.to_str().expect("a plain path");
+    let (vhost, device) = (format!("vhost:{socket}"), format!("virtio-user:{socket}"));
+    let file = |name: &str| place.socket(name);
+    let captured = |name: &str, what: &str| {
+        let path = file(name);
+        let args = [what, "--device", &vhost, "--capture", path.to_str().expect("plain")];
+        Served::start(&place.socket("control"), &args).expect("it serves")
+    };
+    let first = captured("first.pcap", "echo");
+    figures(&["udp", "--device", &device, "--to", "10.99.0.1:7", "--rate", "1k", "--for", "300ms"]);
+    drop(first);
+    let sent = frames(&file("first.pcap"));
+    assert!(sent.len() > 100, "{} frames", sent.len());
+    let path = file("first.pcap");
+    let pcap = ["--pcap", path.to_str().expect("plain"), "--device", &device];
+
+    // At its own times, all of them, in their order.
+    let second = captured("second.pcap", "sink");
+    let told = figures(&pcap);
+    assert_eq!(told["sent"], sent.len(), "{told}");
+    assert_eq!(told["late_ns"]["count"], sent.len() - 1, "{told}");
+    let span = (sent[sent.len() - 1].0 - sent[0].0) as f64 / 1e9;
+    assert!(told["seconds"].as_f64().expect("a time") >= span, "{told} of {span} s");
+    drop(second);
+    let came = frames(&file("second.pcap"));
+    let mut wanted = sent.iter().map(|(_, frame)| frame).peekable();
+    for (_, frame) in &came {
+        wanted.next_if_eq(&frame);
+    }
+    assert_eq!(wanted.next(), None, "this one is missing, or out of its order");
+
+    // By a rate, twice, from somebody else to somebody else.
+    let third = captured("third.pcap", "sink");
+    let others =
+        ["--src-mac", "02:00:00:00:00:07", "--dst-ip", "10.99.0.77", "--src-ip", "10.99.0.66"];
+    let told = figures(&[&pcap[..], &others, &["--rate", "20k", "--repeat", "2"]].concat());
+    assert_eq!(told["sent"], 2 * sent.len(), "{told}");
+    drop(third);
+    let came = frames(&file("third.pcap"));
+    let ours = came.iter().filter(|(_, frame)| frame[6..12] == [2, 0, 0, 0, 0, 7]);
+    assert_eq!(ours.clone().count(), 2 * sent.len());
+    let ip = ours.filter(|(_, frame)| frame[12..14] == [8, 0]);
+    assert!(ip.clone().count() > 100);
+    for (_, frame) in ip {
+        assert_eq!(frame[26..34], [10, 99, 0, 66, 10, 99, 0, 77]);
+        let sum: u32 =
+            frame[14..34].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "the header's checksum");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_capture_is_refused_with_the_byte_before_anything_is_opened() {
+    let place = Place::new("load-pcap-wrong");
+    let device = format!("virtio-user:{}", place.socket("none").display());
+    let path = place.socket("wrong.pcap");
+    let mut cut = Vec::new();
+    for word in [0xa1b2_c3d4u32, 2 | 4 << 16, 0, 0, 65_535, 1, 0, 0, 60, 60, 7] {
+        cut.extend(word.to_ne_bytes());
+    }
+    let told = |args: &[&str]| {
+        let output = napkin(["load", "--device", &device].iter().chain(args).copied());
+        assert!(!output.status.success(), "{args:?}");
+        (output.status.code(), text(&output.stderr).to_owned())
+    };
+    let file = path.to_str().expect("plain");
+    for (bytes, why) in [(&b"precious text"[..], "neither pcap nor pcapng"), (&cut, "at byte 24")] {
+        std::fs::write(&path, bytes).expect("written");
+        let (_, said) = told(&["--pcap", file]);
+        assert!(said.contains(why) && said.contains("wrong.pcap"), "{said}");
+    }
+    let (_, said) = told(&["--pcap", "/nonexistent/x.pcap"]);
+    assert!(said.contains("No such file"), "{said}");
+    for (args, why) in [
+        (&["udp", "--pcap", file, "--to", "10.99.0.1:7"][..], "cannot be used with"),
+        (&["--to", "10.99.0.1:7"], "<WHAT>"),
+        (&["--pcap", file, "--repeat", "0"], "once or more often"),
+        (&["--pcap", file, "--dst-mac", "2:2"], "02:00:00:00:00:01"),
+        (&["udp", "--to", "10.99.0.1:7", "--src-ip", "10.99.0.3"], "--pcap"),
+    ] {
+        let (code, said) = told(args);
+        assert_eq!(code, Some(2), "{args:?}: {said}");
+        assert!(said.contains(why), "{args:?}: {said}");
     }
 }

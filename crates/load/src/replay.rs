@@ -1,0 +1,341 @@
+//! A captured file's frames, sent again: at the times that the file has, or by a rate.
+//!
+//! One thread reads ahead, at most [`AHEAD`] frames, so that a disk delays none of them; the other has the device,
+//! which it polls between its frames, and never sleeps. What it could not send when it was due it sends as soon as
+//! it can, and tells how late that was.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use napkin_measure::report::text::{count, rate, time};
+use napkin_measure::{Latency, LatencyNs};
+use napkin_nic::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, Transmitter};
+use napkin_os::{clock, sched};
+use napkin_policy::{MILLISECOND, Ns};
+use napkin_serve::{DeviceKind, DeviceSpec, Network};
+use serde::Serialize;
+
+use crate::config::HIGHEST_RATE;
+use crate::datagrams::Progress;
+use crate::error::LoadError;
+use crate::pcap::{Pcap, PcapFileError};
+use crate::rewrite::Rewrite;
+
+/// Frames that are read before they are due.
+const AHEAD: usize = 4_096;
+/// Frames that are handed over at once, and that a poll takes.
+const BATCH: usize = 32;
+/// How long a device may take no frame at all: a virtual machine's driver may yet come, or come back.
+const PATIENCE: Ns = 5_000 * MILLISECOND;
+
+/// What is sent again, by which device.
+#[derive(Debug, Clone)]
+pub struct ReplayConfig {
+    /// The file: pcap or pcapng, with Ethernet frames.
+    pub file: PathBuf,
+    /// The device: `tap`, `xdp` with `:all`, `vhost` or `virtio-user`.
+    pub device: DeviceSpec,
+    /// The network of a TAP device, which the operating system's side of it is put into.
+    pub network: Network,
+    /// When frames are due.
+    pub pace: Pace,
+    /// How often the whole file is sent, at least once.
+    pub times: u32,
+    /// What is changed in each frame; nothing unless it is asked for.
+    pub rewrite: Rewrite,
+    /// How long it lasts at most; `None` for as long as there are frames.
+    pub limit: Option<Duration>,
+    /// The CPU of the thread that sends, which it does not leave idle.
+    pub cpu: Option<usize>,
+}
+
+/// When a file's frames are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// At the file's own distances.
+    File,
+    /// So many a second.
+    PerSecond(u64),
+    /// As fast as the device takes them.
+    Max,
+}
+
+impl ReplayConfig {
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        let wrong = |why: String| Err(LoadError::Option(why));
+        if let Pace::PerSecond(rate) = self.pace
+            && !(1..=HIGHEST_RATE).contains(&rate)
+        {
+            return wrong(format!("a rate is 1 to {HIGHEST_RATE} a second, or max"));
+        }
+        if self.times == 0 {
+            return wrong("a file is sent once or more often, not 0 times".into());
+        }
+        match &self.device.kind {
+            DeviceKind::Xdp(spec) if !spec.all => wrong(
+                "who sends a file by an AF_XDP device has all of the queue: give xdp:IF:QUEUE:all"
+                    .into(),
+            ),
+            DeviceKind::Synthetic => wrong("nobody is behind a synthetic device".into()),
+            _ if self.device.policy.is_some() => wrong(
+                "who sends polls his device himself, under no policy: leave =POLICY out".into(),
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What became of a file's frames.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ReplayFigures {
+    /// From the first frame that was due to the end, in seconds.
+    pub seconds: f64,
+    /// Frames that the device took.
+    pub sent: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames longer than a device takes, which were left out.
+    pub too_long: u64,
+    /// Frames shorter than an Ethernet header, which were left out.
+    pub too_short: u64,
+    /// Frames of which the file has not all: what it has was sent.
+    pub cut: u64,
+    /// Frames that came from the other side meanwhile.
+    pub received: u64,
+    /// From when a frame was due until the device had it; `None` with [`Pace::Max`], and without a frame.
+    pub late_ns: Option<LatencyNs>,
+}
+
+impl fmt::Display for ReplayFigures {
+    /// `sent 1000 frames, 60.0 KB, in 1.00 s (1.00 k/s), late p50 1.0 us, p99 2.1 us; received 3`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per_s = self.sent as f64 / self.seconds.max(1e-9);
+        let (frames, seconds) = (count(self.sent), time(self.seconds * 1e9));
+        write!(
+            f,
+            "sent {frames} frames, {} bytes, in {seconds} ({}/s)",
+            count(self.bytes),
+            rate(per_s)
+        )?;
+        if let Some(late) = self.late_ns {
+            for (name, value) in [("p50", late.at.p50), ("p99", late.at.p99)] {
+                if let Some(value) = value {
+                    write!(f, ", late {name} {}", time(value as f64))?;
+                }
+            }
+        }
+        for (number, what) in [
+            (self.received, "received"),
+            (self.too_long, "left out, longer than a device takes"),
+            (self.too_short, "left out, shorter than a frame"),
+            (self.cut, "sent as far as the file has them"),
+        ] {
+            if number > 0 {
+                write!(f, "; {number} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the thread that reads has left out or noticed.
+#[derive(Debug, Default, Clone, Copy)]
+struct Read {
+    too_long: u64,
+    too_short: u64,
+    cut: u64,
+}
+
+/// Reads the file, as often as it is sent, and hands its frames over with when they are due, from the first.
+fn read(
+    config: &ReplayConfig,
+    mut pcap: Pcap,
+    frames: &SyncSender<Frame>,
+) -> Result<Read, PcapFileError> {
+    // As many as are under way at most: a buffer is always there.
+    let pool = Pool::new(AHEAD + 2 * BATCH + 2);
+    let mut told = Read::default();
+    let (mut number, mut base): (u64, Ns) = (0, 0);
+    for round in 0..config.times {
+        if round > 0 {
+            pcap = Pcap::open(&config.file)?;
+        }
+        let (mut first, mut last, mut of_round) = (None, base, 0u64);
+        loop {
+            let Some(mut frame) = pool.take() else { return Ok(told) };
+            let Some(captured) = pcap.next(frame.buffer())? else { break };
+            if captured.length > FRAME_CAPACITY {
+                told.too_long += 1;
+                continue;
+            }
+            if captured.length < ETHERNET_HEADER {
+                told.too_short += 1;
+                continue;
+            }
+            told.cut += u64::from(captured.cut);
+            let since = captured.at - *first.get_or_insert(captured.at);
+            // Times that go back are those of the frame before.
+            let file = base.saturating_add(Ns::try_from(since.max(0)).unwrap_or(Ns::MAX)).max(last);
+            last = file;
+            let due = match config.pace {
+                Pace::File => file,
+                Pace::PerSecond(rate) => (number as f64 * 1e9 / rate as f64) as Ns,
+                Pace::Max => 0,
+            };
+            frame.set_len(captured.length);
+            frame.set_arrived(due);
+            config.rewrite.apply(&mut frame);
+            (number, of_round) = (number + 1, of_round + 1);
+            if frames.send(frame).is_err() {
+                // Nobody wants any more of them.
+                return Ok(told);
+            }
+        }
+        if number == 0 {
+            return Err(pcap.empty());
+        }
+        // The next round begins as long after as frames are apart.
+        base = last.saturating_add((last - base) / of_round.saturating_sub(1).max(1));
+    }
+    Ok(told)
+}
+
+/// A replay that has begun.
+pub(crate) struct Replay {
+    reader: JoinHandle<Result<Read, PcapFileError>>,
+    frames: Receiver<Frame>,
+}
+
+impl Replay {
+    /// Opens the file, and begins to read it.
+    pub(crate) fn begin(config: &ReplayConfig) -> Result<Replay, LoadError> {
+        let pcap = Pcap::open(&config.file)?;
+        let (sender, frames) = sync_channel(AHEAD);
+        let config = config.clone();
+        let body = move || read(&config, pcap, &sender);
+        let reader = std::thread::Builder::new().name("pcap".into()).spawn(body);
+        Ok(Replay { reader: reader.map_err(LoadError::Thread)?, frames })
+    }
+
+    /// Sends all frames, or until the time is over, or it is told to stop.
+    pub(crate) fn run(
+        self,
+        config: &ReplayConfig,
+        mut queues: Vec<Box<dyn PacketQueue>>,
+        progress: &Progress,
+    ) -> Result<ReplayFigures, LoadError> {
+        sched::pin(None, config.cpu.as_slice())?;
+        queues.iter_mut().for_each(|queue| queue.mask());
+        let wire = queues.first().ok_or(LoadError::Gone)?.transmitter();
+        let mut way = Way { wire, queues, progress, frames: Vec::with_capacity(BATCH) };
+        let mut figures = ReplayFigures::default();
+        let mut batch: Vec<Frame> = Vec::with_capacity(BATCH);
+        // Without one the reader says why.
+        batch.extend(self.frames.recv());
+        // All of it begins once somebody takes the first one.
+        let start = way.carry(&mut batch, &mut figures, |_, _| {})?;
+        let limit = config.limit.and_then(|it| Ns::try_from(it.as_nanos()).ok()).unwrap_or(Ns::MAX);
+        let mut late = Latency::new();
+        let mut next = self.frames.recv().ok();
+        while let Some(first) = next.take() {
+            let now = clock::now();
+            let since = now - start;
+            if way.progress.stop.load(Relaxed) || since >= limit {
+                break;
+            }
+            if first.arrived() > since {
+                next = Some(first);
+                way.poll(now, &mut figures)?;
+                continue;
+            }
+            batch.push(first);
+            while batch.len() < BATCH && next.is_none() {
+                match self.frames.try_recv() {
+                    Ok(frame) if frame.arrived() <= since => batch.push(frame),
+                    Ok(frame) => next = Some(frame),
+                    // What is there goes first.
+                    Err(_) => break,
+                }
+            }
+            way.carry(&mut batch, &mut figures, |frame, at| {
+                late.record((at - start).saturating_sub(frame.arrived()));
+            })?;
+            if next.is_none() {
+                next = self.frames.recv().ok();
+            }
+        }
+        figures.seconds = (clock::now() - start) as f64 / 1e9;
+        figures.late_ns = match config.pace {
+            Pace::Max => None,
+            _ => late.summary().map(|it| it.told(0, false)),
+        };
+        drop(self.frames);
+        let told = self.reader.join().map_err(|_| LoadError::Panicked)??;
+        let Read { too_long, too_short, cut } = told;
+        Ok(ReplayFigures { too_long, too_short, cut, ..figures })
+    }
+}
+
+/// The device, as the thread that sends has it.
+struct Way<'a> {
+    wire: Arc<dyn Transmitter>,
+    queues: Vec<Box<dyn PacketQueue>>,
+    progress: &'a Progress,
+    /// What came, for as long as it is counted.
+    frames: Vec<Frame>,
+}
+
+impl Way<'_> {
+    /// Sends these, however long that takes while the device takes any; when the last of them went.
+    fn carry(
+        &mut self,
+        batch: &mut Vec<Frame>,
+        figures: &mut ReplayFigures,
+        mut each: impl FnMut(&Frame, Ns),
+    ) -> Result<Ns, LoadError> {
+        let mut moved = clock::now();
+        while !batch.is_empty() && !self.progress.stop.load(Relaxed) {
+            let now = clock::now();
+            let sent = self.wire.send_all(batch, now);
+            self.wire.flush();
+            let at = clock::now();
+            for frame in batch.drain(..sent) {
+                figures.bytes += frame.len() as u64;
+                each(&frame, at);
+            }
+            figures.sent += sent as u64;
+            self.progress.sent.store(figures.sent, Relaxed);
+            self.poll(at, figures)?;
+            if sent > 0 {
+                moved = at;
+            } else if at > moved + PATIENCE {
+                let why = self.wire.send(&batch[0], at).err();
+                return Err(LoadError::Stalled {
+                    sent: figures.sent,
+                    why: why.map(|it| it.to_string()),
+                });
+            }
+        }
+        batch.clear();
+        Ok(moved)
+    }
+
+    /// Takes what comes from the other side, and lets it go.
+    fn poll(&mut self, now: Ns, figures: &mut ReplayFigures) -> Result<(), LoadError> {
+        for queue in &mut self.queues {
+            queue.poll(BATCH as u16, now, &mut self.frames);
+            figures.received += self.frames.len() as u64;
+            self.frames.clear();
+            if queue.gone() {
+                return Err(LoadError::Gone);
+            }
+        }
+        self.progress.answered.store(figures.received, Relaxed);
+        Ok(())
+    }
+}
