@@ -70,7 +70,7 @@ impl Wish {
     /// What is asked of the device beside the policy: once for all queues, or once for each.
     pub(crate) fn options(&self) -> Vec<Options> {
         let options =
-            |queue| Options { queue, transmit: false, cpus: self.cpus.clone(), rt: self.rt };
+            |queue| Options { queue, cpus: self.cpus.clone(), rt: self.rt, ..Options::default() };
         match &self.queues {
             None => vec![options(None)],
             Some(queues) => queues.iter().map(|queue| options(Some(*queue))).collect(),

@@ -118,7 +118,8 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     let guards = args.guards()?;
     policies::warn(&[args.policy]);
     let cpus = args.cpus.clone().unwrap_or_default().0;
-    let options = Options { queue: args.queue, transmit: args.tx, cpus, rt: args.rt };
+    let options =
+        Options { queue: args.queue, transmit: args.tx, cpus, rt: args.rt, ..Options::default() };
     let mut backend = Linux::open().map_err(Failure::of)?;
     if args.dry_run {
         let at = backend.look(Target::Name(&args.dev)).map_err(Failure::of)?;

@@ -11,11 +11,12 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::namespace::{fresh, needs_rights};
-use common::{Place, Served, within};
+use common::{Place, Served, command, text, within};
 use napkin_kernel::namespace::Namespace;
-use napkin_kernel::netlink::{Ethtool, Route, VethConfig};
+use napkin_kernel::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
+use napkin_kernel::settings::Setting;
 use napkin_os::rights::Right;
-use napkin_testing::test;
+use napkin_testing::{ignore, test};
 use rustix::process::Signal;
 
 const OURS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
@@ -117,6 +118,56 @@ fn memcached_is_served_by_port_and_all_else_goes_on_and_a_kill_leaves_nothing() 
     client.run(echo).expect("the client's namespace");
     served.signal(Signal::TERM);
     assert!(served.end().success(), "{}", served.said());
+}
+
+/// What is set of the instance of the server's device: empty polls, and the time in nanoseconds; `None` where no
+/// instance is listed.
+fn deferral() -> Option<(u64, u64)> {
+    let mut route = Route::open().expect("netlink");
+    let ifindex = route.link("nk-server").expect("it is there").ifindex;
+    let mut netdev = Netdev::open().expect("netlink");
+    let napi = netdev.napis(Some(ifindex)).expect("its instances").into_iter().next()?;
+    let of = |setting| napi.settings.get(setting).unwrap_or(0);
+    Some((of(Setting::DeferHardIrqs), of(Setting::GroFlushTimeout)))
+}
+
+#[test]
+fn a_policy_that_defers_does_so_below_as_well_until_the_end_whatever_that_is() {
+    let client = lab();
+    // So that the instance stays when the program goes, and what is left would be seen.
+    let on: Vec<_> = GRO.iter().map(|name| (*name, true)).collect();
+    Ethtool::open().expect("netlink").set_features("nk-server", &on).expect("a veth has GRO");
+    let Some(before) = deferral() else { ignore("this kernel lists no NAPI instances") };
+    let place = Place::new("xdp-below");
+    let serve = |policy: &str| {
+        let args = ["echo", "--device", "xdp:nk-server:0", "--policy", policy];
+        Served::start(&place.socket("a.sock"), &args).expect("it starts")
+    };
+    let mut served = serve("defer20");
+    assert!(served.said().contains("interrupts are deferred until the end"), "{}", served.said());
+    assert_eq!(deferral(), Some((100, 20_000)));
+    served.signal(Signal::TERM);
+    assert!(served.end().success(), "{}", served.said());
+    assert_eq!(deferral(), Some(before));
+    // Killed: the journal knows.
+    let served = serve("defer20");
+    served.signal(Signal::KILL);
+    drop(served);
+    assert_eq!(deferral(), Some((100, 20_000)));
+    let restored = command().arg("restore").env("NAPKIN_STATE", place.socket("state")).output();
+    let restored = restored.expect("the binary runs");
+    assert!(restored.status.success(), "{}", text(&restored.stderr));
+    assert_eq!(deferral(), Some(before));
+    // Where nobody can poll in the place of interrupts they stay, and that is said.
+    let mut served = serve("suspend20");
+    let said = served.said();
+    let polled = said.contains("the kernel's NAPI is polled from here");
+    assert!(polled || said.contains("cannot be polled from here"), "{said}");
+    assert_eq!(deferral() == Some(before), !polled, "{said}");
+    served.signal(Signal::TERM);
+    assert!(served.end().success(), "{}", served.said());
+    assert_eq!(deferral(), Some(before));
+    drop(client);
 }
 
 #[test]

@@ -159,6 +159,7 @@ fn tap(
         faults: Vec::new(),
         peers: None,
         pool: None,
+        deferral: None,
     })
 }
 
@@ -254,7 +255,16 @@ fn virtio(
         networks.iter().map(|it| format!("{}/{}", it.neighbour(), it.prefix)).collect();
     let note = format!("{} may be {}", device.other(), theirs.join(", "));
     let (faults, peers) = (Vec::new(), Some(peers));
-    Ok(Made { name: device.name(), addresses, queues, note, faults, peers, pool: None })
+    Ok(Made {
+        name: device.name(),
+        addresses,
+        queues,
+        note,
+        faults,
+        peers,
+        pool: None,
+        deferral: None,
+    })
 }
 
 fn synthetic(
@@ -291,7 +301,16 @@ fn synthetic(
         .collect::<Result<_, ServeError>>()?;
     let note = format!("{} datagrams a second of {} flows", config.rate, config.flows);
     let name = DeviceKind::Synthetic.name(place);
-    Ok(Made { name, addresses, queues, note, faults: Vec::new(), peers: None, pool: None })
+    Ok(Made {
+        name,
+        addresses,
+        queues,
+        note,
+        faults: Vec::new(),
+        peers: None,
+        pool: None,
+        deferral: None,
+    })
 }
 
 /// Writes datagrams to the service's port, each flow from a port of its own.

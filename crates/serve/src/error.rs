@@ -146,6 +146,11 @@ pub enum ServeError {
         /// What the operating system says.
         error: std::io::Error,
     },
+    /// The kernel's own settings below an AF_XDP device.
+    #[error(
+        "not everything that was set of {0} was put back: napkin diff says what, and napkin restore tries again"
+    )]
+    Left(String),
     /// No thread was to be had.
     #[error("cannot start a thread of the application: {0}")]
     Thread(std::io::Error),

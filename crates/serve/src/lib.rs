@@ -10,6 +10,7 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod application;
+mod below;
 mod config;
 mod device;
 pub mod disk;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use napkin_linux::apply::Temporary;
 use napkin_nic::faulty::FaultCounters;
 use napkin_nic::vhost::Peers;
 use napkin_nic::{PacketQueue, Pool};
@@ -24,6 +25,8 @@ pub struct Made {
     pub peers: Option<Arc<Peers>>,
     /// Its buffers, if they are its own.
     pub pool: Option<Pool>,
+    /// What the policy has set of the kernel's below it, until this is dropped.
+    pub deferral: Option<Temporary>,
 }
 
 impl fmt::Debug for Made {

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use napkin_core::CpuId;
 use napkin_engine::control::{Control, default_path};
 use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement, sched};
+use napkin_linux::apply::Temporary;
 use napkin_nic::capture::Capture;
 use napkin_nic::vhost::Peers;
 use napkin_policy::Policy;
@@ -39,6 +40,8 @@ pub struct Server {
     warning: Option<String>,
     /// Devices that have gone, each told once.
     gone: Vec<String>,
+    /// What devices' policies have set of the kernel's, below them.
+    deferrals: Vec<Temporary>,
     /// Devices with somebody at the other side of a socket.
     peers: Vec<(String, Arc<Peers>)>,
 }
@@ -88,6 +91,8 @@ impl Server {
         }
         let faults: Vec<_> =
             devices.iter_mut().flat_map(|it| std::mem::take(&mut it.faults)).collect();
+        // Put back should anything fail from here on.
+        let deferrals = devices.iter_mut().filter_map(|it| it.deferral.take()).collect();
         let peers = devices.iter().filter_map(|it| Some((it.name.clone(), it.peers.clone()?)));
         let peers = peers.collect();
         let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
@@ -106,6 +111,7 @@ impl Server {
         server.engine = Some(engine);
         server.capture = capture;
         server.peers = peers;
+        server.deferrals = deferrals;
         server.warning = streams.as_ref().and_then(Streams::warning).map(str::to_owned);
         let Some(engine) = &server.engine else { return Ok(server) };
         let mut progress = Vec::new();
@@ -229,7 +235,7 @@ impl Server {
     /// Stops: no thread, no device and no socket is left. Returns what has happened in all.
     ///
     /// # Errors
-    /// The capture could not be written.
+    /// The capture could not be written, or the kernel's settings below a device not be put back.
     pub fn stop(mut self) -> Result<Totals, ServeError> {
         let mut totals = self.meter.totals(self.engine.as_deref());
         let missed = self.shut_down()?;
@@ -242,6 +248,14 @@ impl Server {
     /// Returns the frames that the capture misses.
     fn shut_down(&mut self) -> Result<u64, ServeError> {
         self.control = None;
+        // While its instances are there: they may go with the device's program.
+        let mut left = Vec::new();
+        for deferral in self.deferrals.drain(..) {
+            let name = deferral.applied().plan.ifname.clone();
+            if !deferral.restore().is_ok_and(|restored| restored.is_complete()) {
+                left.push(name);
+            }
+        }
         // The last one: every wait of the application returns.
         self.engine = None;
         self.sockets = None;
@@ -249,10 +263,12 @@ impl Server {
             // One that panicked has said so.
             let _ = thread.join();
         }
-        let Some((path, capture)) = self.capture.take() else { return Ok(0) };
-        let missed = capture.missed();
-        capture.finish().map_err(|error| ServeError::Capture { path, error })?;
-        Ok(missed)
+        let mut missed = 0;
+        if let Some((path, capture)) = self.capture.take() {
+            missed = capture.missed();
+            capture.finish().map_err(|error| ServeError::Capture { path, error })?;
+        }
+        if left.is_empty() { Ok(missed) } else { Err(ServeError::Left(left.join(", "))) }
     }
 }
 

@@ -5,11 +5,12 @@
 //! queues are ours, and so are the addresses that were given.
 
 use napkin_kernel::netlink::{NetlinkError, Route};
-use napkin_nic::xdp::{BusyPoll, Traffic, Xdp, XdpConfig};
+use napkin_nic::xdp::{Traffic, Xdp, XdpConfig};
 use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::Policy;
 use napkin_stack::Addresses;
 
+use super::below::{busy_poll, defer};
 use super::config::{MAX_NETWORKS, ServeConfig};
 use super::error::ServeError;
 use super::made::Made;
@@ -31,11 +32,10 @@ pub(super) fn make(
         true => (networks.to_vec(), Traffic::All),
         false => (own(name)?, Traffic::Ports(vec![config.port])),
     };
-    let busy_polls = policy.epoll.enabled() || policy.application.socket_busy_polls();
     let device = XdpConfig {
         queues: spec.numbers(config.queues),
         traffic,
-        busy_poll: busy_polls.then(BusyPoll::default),
+        busy_poll: busy_poll(policy),
         ..XdpConfig::new(name)
     };
     let pool = Pool::new(device.queues.len() * (device.buffers_of_a_queue() + FRAMES));
@@ -44,7 +44,8 @@ pub(super) fn make(
     for network in networks {
         addresses = addresses.with(network.ip, network.prefix)?;
     }
-    let note = note(spec, config.port, &xdp, busy_polls);
+    let (deferral, below) = defer(name, policy, &xdp);
+    let note = note(spec, config.port, &xdp) + &below;
     let queues = xdp.queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
     let queues = queues.collect();
     Ok(Made {
@@ -55,6 +56,7 @@ pub(super) fn make(
         faults: Vec::new(),
         peers: None,
         pool: Some(pool),
+        deferral,
     })
 }
 
@@ -82,7 +84,7 @@ fn own(name: &str) -> Result<Vec<Network>, ServeError> {
 }
 
 /// What there is to know about it.
-fn note(spec: &XdpSpec, port: u16, xdp: &Xdp, busy_polls: bool) -> String {
+fn note(spec: &XdpSpec, port: u16, xdp: &Xdp) -> String {
     let mode = if xdp.native { "native" } else { "generic" };
     let copies = if xdp.zero_copy { "zero-copy" } else { "copied by the kernel" };
     let which = match xdp.numbers[..] {
@@ -104,19 +106,6 @@ fn note(spec: &XdpSpec, port: u16, xdp: &Xdp, busy_polls: bool) -> String {
             total - 1,
             xdp.numbers.len()
         );
-    }
-    if busy_polls {
-        note += &match xdp.zero_copy {
-            true => format!(
-                "; the kernel's NAPI is polled from here (its interrupts are deferred by: napkin apply \
-                 {interface} defer20)"
-            ),
-            false => {
-                "; the kernel's own NAPI is not polled from here: it copies, and since Linux 6.13 \
-                      zero-copy sockets alone may"
-                    .to_owned()
-            }
-        };
     }
     note
 }

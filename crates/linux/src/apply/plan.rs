@@ -20,6 +20,8 @@ use napkin_kernel::settings::{Setting, Settings};
 pub struct Options {
     /// Only the instance that polls this receive queue.
     pub queue: Option<u32>,
+    /// Only these settings; empty: all. The others stay as they are.
+    pub settings: Vec<Setting>,
     /// Also the instances that poll transmit queues alone. They are left as they are otherwise: a
     /// policy says how packets are received, and a thread that spins for completions gains nothing.
     pub transmit: bool,
@@ -120,7 +122,8 @@ pub fn wanted(
     let threaded = wanted.threaded.unwrap_or(0) != 0;
 
     let mut wishes: Vec<(Place, Value)> = Vec::new();
-    for setting in Setting::ALL {
+    let asked = |it: &Setting| options.settings.is_empty() || options.settings.contains(it);
+    for setting in Setting::ALL.into_iter().filter(asked) {
         let value = Value::Number(wanted.get(setting).unwrap_or(0));
         match kernel.way(setting) {
             // A kernel that lacks it has it off, and `check` has refused anything else.

@@ -74,7 +74,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts one and waits until it can be controlled; what it said, if it ends before.
+    /// Starts one and waits until it can be controlled; what it said, if it ends before. What it sets of the
+    /// kernel's it writes down in `state`, beside its socket.
     pub fn start(control: &Path, args: &[&str]) -> Result<Served, String> {
         let path = control.to_str().expect("a plain path");
         Served::run(control, &[args, &["--control", path]].concat(), "control: ")
@@ -88,6 +89,7 @@ impl Served {
     fn run(control: &Path, args: &[&str], until: &str) -> Result<Served, String> {
         let mut child = command()
             .env_remove("NAPKIN_CONTROL")
+            .env("NAPKIN_STATE", control.with_file_name("state"))
             .arg("serve")
             .args(args)
             .stderr(Stdio::piped())

@@ -38,20 +38,21 @@ pub enum Copying {
     Zero,
 }
 
-/// The kernel's NAPI below is polled by us, from an empty ring (`SO_PREFER_BUSY_POLL`), and not by
-/// its interrupts. These are then put off, as far as the interface's `napi_defer_hard_irqs` and
-/// `gro_flush_timeout` are set: without them it is both.
+/// The kernel's NAPI below is polled by us, from an empty ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BusyPoll {
     /// `SO_BUSY_POLL`: microseconds, at least 1. A call never waits; it says that calls may poll.
     pub usecs: u32,
     /// `SO_BUSY_POLL_BUDGET`: frames that a call takes at most, at least 1.
     pub budget: u16,
+    /// `SO_PREFER_BUSY_POLL`: not by its interrupts as well. These are put off, as far as the interface's
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout` are set; without them it is both.
+    pub prefer: bool,
 }
 
 impl Default for BusyPoll {
     fn default() -> Self {
-        BusyPoll { usecs: 20, budget: 64 }
+        BusyPoll { usecs: 20, budget: 64, prefer: true }
     }
 }
 
@@ -148,7 +149,7 @@ mod tests {
             told(|it| (it.mode, it.copying) = (Mode::Generic, Copying::Zero)).contains("native")
         );
         assert!(
-            told(|it| it.busy_poll = Some(BusyPoll { usecs: 0, budget: 64 }))
+            told(|it| it.busy_poll = Some(BusyPoll { usecs: 0, ..BusyPoll::default() }))
                 .contains("at least 1")
         );
     }

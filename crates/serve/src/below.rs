@@ -1,0 +1,115 @@
+//! What a policy sets below an AF_XDP device: the kernel's own deferral, for as long as it is served.
+//!
+//! Two levels, one policy: where it defers, so does the kernel's NAPI under the device's queues
+//! (`napi_defer_hard_irqs`, `gro_flush_timeout`), and where it busy polls, that NAPI is polled from here. It is changed as
+//! `napkin apply` does, journalled first and put back at the end; after `kill -9` by `napkin restore`. Nothing of
+//! it keeps a device from being served: what cannot be set is said.
+
+use napkin_kernel::settings::Setting;
+use napkin_linux::apply::{Lifeline, Options, Request, Temporary, lifelines};
+use napkin_nic::xdp::{BusyPoll, Xdp};
+use napkin_policy::{InstancePolicy, Policy, Time};
+
+/// The policy's busy polling, as an AF_XDP socket has it; `None` for a policy that does not.
+pub(super) fn busy_poll(policy: &Policy) -> Option<BusyPoll> {
+    let Policy { epoll, application, .. } = policy;
+    // With the preference and without a time an epoll makes one pass, as a call here does.
+    let (usecs, budget, prefer) = if epoll.enabled() {
+        (epoll.busy_poll_usecs, epoll.effective_budget(), epoll.prefer_busy_poll)
+    } else if application.socket_busy_polls() {
+        let budget = match application.socket_busy_poll_budget {
+            0 => napkin_policy::DEFAULT_BUDGET,
+            budget => budget,
+        };
+        (application.socket_busy_poll_usecs, budget, application.socket_prefer_busy_poll)
+    } else {
+        return None;
+    };
+    Some(BusyPoll { usecs: usecs.max(1), budget, prefer })
+}
+
+/// Sets the deferral below, and says what was done, or why not: the end of a sentence about the device.
+pub(super) fn defer(interface: &str, policy: &Policy, xdp: &Xdp) -> (Option<Temporary>, String) {
+    let polls = busy_poll(policy).is_some();
+    let below = match (polls, xdp.polled) {
+        (true, true) => "; the kernel's NAPI is polled from here",
+        (true, false) => {
+            "; the kernel's own NAPI cannot be polled from here, as it has no id for the socket (the frames are \
+             copied, and since Linux 6.13 zero-copy sockets alone have one)"
+        }
+        (false, _) => "",
+    };
+    let instance = &policy.instance;
+    if !instance.defers() {
+        return (None, below.to_owned());
+    }
+    let without = |why: &str| (None, format!("{below}; its interrupts are not deferred{why}"));
+    if polls && !xdp.polled {
+        // Nobody would poll in their place, and they would only come later.
+        return without(" either");
+    }
+    let queue = match xdp.numbers[..] {
+        _ if xdp.total == Some(xdp.numbers.len() as u32) => None,
+        [one] => Some(one),
+        _ => {
+            return without(&format!(
+                ": these are some queues of several, so set each: napkin apply POLICY --dev {interface} --queue N"
+            ));
+        }
+    };
+    match lifelines(interface).as_deref() {
+        Ok([]) => {}
+        Ok([first, ..]) => return without(&carries(interface, first)),
+        Err(error) => return without(&format!(": {error}")),
+    }
+    let (defer_hard_irqs, gro_flush_timeout) =
+        (instance.defer_hard_irqs, instance.gro_flush_timeout);
+    let instance =
+        InstancePolicy { defer_hard_irqs, gro_flush_timeout, ..InstancePolicy::default() };
+    let policy = Policy { instance, ..Policy::BASE };
+    // A thread that polls stays one: that is nobody's deferral.
+    let settings = vec![Setting::DeferHardIrqs, Setting::GroFlushTimeout];
+    let options = Options { queue, settings, ..Options::default() };
+    match Temporary::here(&Request {
+        policy: &policy,
+        ifname: interface,
+        options: &options,
+        force: false,
+    }) {
+        Ok(set) => {
+            let note = format!(
+                "{below}; its interrupts are deferred until the end (napi_defer_hard_irqs {defer_hard_irqs}, \
+                 gro_flush_timeout {})",
+                Time(gro_flush_timeout)
+            );
+            (Some(set), note)
+        }
+        Err(error) => without(&format!(": {error}")),
+    }
+}
+
+fn carries(interface: &str, lifeline: &Lifeline) -> String {
+    format!(
+        ": {interface} carries {lifeline} (napkin apply POLICY --dev {interface} --yes does it)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_busy_polls_the_socket_as_it_does_the_application_s() {
+        let of = |text: &str| {
+            let policy: Policy = text.parse().expect(text);
+            busy_poll(&policy).map(|it| (it.usecs, it.budget, it.prefer))
+        };
+        assert_eq!(of("base"), None);
+        assert_eq!(of("defer20"), None);
+        let napibusy = Policy::NAPIBUSY.epoll;
+        let expected = (napibusy.busy_poll_usecs, napibusy.effective_budget(), true);
+        assert_eq!(of("napibusy"), Some(expected));
+        assert_eq!(of("suspend20").expect("one pass").0, 1);
+        assert!(of("busypoll").is_some());
+    }
+}
