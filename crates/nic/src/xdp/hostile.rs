@@ -34,7 +34,7 @@ impl Input<'_> {
             0 => number,
             1 => number * FRAME_CAPACITY as u64 + u64::from(self.byte()) * 8,
             2 => number.wrapping_neg(),
-            3 => number << 32 | u64::from(self.byte()) * 8,
+            3 => (number << 32) | (u64::from(self.byte()) * 8),
             _ => (0..7).fold(number, |value, _| value << 8 | u64::from(self.byte())),
         }
     }
