@@ -156,7 +156,7 @@ fn a_file_that_is_no_capture_is_refused_with_the_byte_before_anything_is_opened(
     let told = |args: &[&str]| {
         let output = napkin(["load", "--device", &device].iter().chain(args).copied());
         assert!(!output.status.success(), "{args:?}");
-        (output.status.code(), text(&output.stderr).to_owned())
+        (output.status.code(), text(&output.stderr))
     };
     let file = path.to_str().expect("plain");
     for (bytes, why) in [(&b"precious text"[..], "neither pcap nor pcapng"), (&cut, "at byte 24")] {
