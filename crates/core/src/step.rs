@@ -163,4 +163,39 @@ pub trait Pass<Q> {
             _ => return None,
         })
     }
+
+    /// Takes all steps to the end: those four by [`on_queue`](Self::on_queue), every other by `world`,
+    /// which answers it, or leaves the pass with `None`, as a thread does that ends in its sleep. `clock`
+    /// is read before each step.
+    ///
+    /// Returns the [`Op::Raise`] that came up: the softirq that is to run now, after the pass. A world
+    /// that charges time or takes interrupts between two steps calls [`next`](Self::next) itself.
+    #[must_use = "the softirq that is to run now"]
+    fn drive(
+        &mut self,
+        clock: impl Fn() -> Ns,
+        mut world: impl FnMut(Op) -> Option<Did>,
+    ) -> Option<Op>
+    where
+        Self: Sized,
+        Q: Queue,
+    {
+        let (mut did, mut raised) = (Did::Start, None);
+        loop {
+            let now = clock();
+            let op = self.next(now, did);
+            let answer = match op {
+                Op::Done => None,
+                Op::Raise(_) => {
+                    raised = Some(op);
+                    Some(Did::Ok)
+                }
+                _ => self.on_queue(op, now).or_else(|| world(op)),
+            };
+            match answer {
+                Some(answer) => did = answer,
+                None => return raised,
+            }
+        }
+    }
 }

@@ -101,13 +101,13 @@
 //!
 //! # The core alone
 //!
-//! A queue of your own is four calls, a loop of your own takes the steps that a pass asks for. Here
-//! the queue is a channel, and one thread is the interrupt and the softirq.
+//! A queue of your own is four calls, and `Pass::drive` takes the steps that a pass asks for. Here the
+//! queue is a channel, and one thread is the interrupt and the softirq.
 //!
 //! ```
 //! use std::sync::mpsc;
 //! use napkin_embed::core::{
-//!     Context, CpuId, Did, Enable, Host, Id, Interrupt, Ns, Op, Pass, Pressure, Queue, Softirq, Work,
+//!     Context, CpuId, Enable, Host, Id, Interrupt, Ns, Op, Pass, Pressure, Queue, Softirq, Work,
 //! };
 //!
 //! struct Channel { ring: mpsc::Receiver<u32>, batch: Vec<u32>, received: mpsc::Sender<u32> }
@@ -128,15 +128,8 @@
 //!
 //! /// Takes a pass's steps to its end, and the softirq that it has raised after that.
 //! fn run(host: &Host<Channel>, pass: &mut impl Pass<Channel>) {
-//!     let (mut did, mut raised) = (Did::Start, None);
-//!     loop {
-//!         did = match pass.next(0, did) {
-//!             Op::Raise(cpu) => { raised = Some(cpu); Did::Ok }
-//!             Op::Done => break,
-//!             op => pass.on_queue(op, 0).expect("base has no threads and no timer"),
-//!         };
-//!     }
-//!     if let Some(cpu) = raised {
+//!     let raised = pass.drive(|| 0, |op| unreachable!("base has no threads and no timer: {op:?}"));
+//!     if let Some(Op::Raise(cpu)) = raised {
 //!         run(host, &mut Softirq::new(host, cpu, Context::Interrupt { competition: false }));
 //!     }
 //! }
@@ -153,7 +146,7 @@
 //! ```
 //!
 //! A world with threads, a timer and an application that runs every preset is
-//! `crates/core/examples/std_world.rs`, 250 lines with its NIC and its application. What it owes the
+//! `crates/core/examples/std_world.rs`, 190 lines with its card and its application. What it owes the
 //! core is said at [`core::Op`] and [`core::Pass`].
 //!
 //! # A device of your own
