@@ -2,7 +2,7 @@
 //!
 //! - [`scenario`]: what a workload is in this world, with its loads and its published testbed; [`run`]: what
 //!   one run of it is given, and what comes of it. Its program, clients and set-up are in its folder; what
-//!   several of them share is in `flows`, `frame` and `stream`.
+//!   several of them share is in `flows`, `frame`, `requests` and `stream`.
 //! - [`plan`]: a table of runs, checked before anything runs, and spread over all cores ([`pool`]).
 //! - [`figures`] turns what came of a run into the figures of the other worlds' JSON; [`host`] says
 //!   what was modelled.
@@ -20,6 +20,7 @@ mod journey;
 pub mod perfetto;
 pub mod plan;
 pub mod pool;
+pub(crate) mod requests;
 pub mod run;
 pub mod scenario;
 #[cfg(test)]

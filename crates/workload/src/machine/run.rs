@@ -66,6 +66,21 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// What a machine has come to over a window whose counts have grown so, if each latency that it has
+    /// recorded is an answer.
+    pub(crate) fn of(machine: &Machine<'_>, counts: Snapshot, serving: Vec<u16>) -> Outcome {
+        let latency = machine.latency().clone();
+        Outcome {
+            window: counts.at,
+            achieved_per_s: latency.count() as f64 * 1e9 / counts.at as f64,
+            latency,
+            counts,
+            serving,
+            steps: machine.steps(),
+            ..Outcome::default()
+        }
+    }
+
     /// The same with how many requests fell due in the window, and how many were answered in it.
     #[must_use]
     pub fn offered(self, due: u64, answered: u64) -> Outcome {

@@ -43,15 +43,7 @@ pub fn run(mut run: Run<'_>, paced_per_s: Option<f64>) -> Result<Outcome, String
     machine.own(ping, socket);
     machine.wake_thread(ping);
     let (warm_up, counts) = (run.warm_up, measure(&mut machine, &mut run)?);
-    let mut outcome = Outcome {
-        window: counts.at,
-        achieved_per_s: machine.latency().count() as f64 * 1e9 / counts.at as f64,
-        latency: machine.latency().clone(),
-        serving: vec![0],
-        steps: machine.steps(),
-        counts,
-        ..Outcome::default()
-    };
+    let mut outcome = Outcome::of(&machine, counts, vec![0]);
     if let Some(pace) = pace {
         // By its schedule, whether or not it came to sending them.
         let until = |end: Ns| end.div_ceil(pace);

@@ -4,13 +4,11 @@
 use napkin_core::Ns;
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
 
+use crate::machine::requests::{Found, Requests};
 use crate::machine::stream::{BURST, acknowledge, copying, packets};
 use crate::ssd::device::Device;
 use napkin_machine::profile::Profile;
 use napkin_traffic::Rng;
-
-/// Most events that one wait returns.
-const MAX_EVENTS: u32 = 64;
 
 /// Bytes of a request or an answer that carries no data.
 pub(super) const HEADER: u32 = 64;
@@ -28,8 +26,7 @@ pub(super) fn more(tag: u64) -> u64 {
 
 #[derive(Debug, Clone, Copy)]
 enum At {
-    Waiting,
-    Ready,
+    Between,
     Read {
         packet: Packet,
     },
@@ -55,7 +52,7 @@ pub(super) struct Ssd {
     bytes: u32,
     device: Device,
     rng: Rng,
-    socket: u32,
+    requests: Requests,
     at: At,
 }
 
@@ -64,25 +61,31 @@ impl Ssd {
     pub(super) fn new(profile: &Profile, bytes: u32, rng: Rng) -> Self {
         let work = profile.time("ssd.work") + copying(profile.time("ssd.work-kib"), bytes);
         let device = Device::new(profile, bytes);
-        Ssd { half: work / 2, bytes, device, rng, socket: 0, at: At::Waiting }
+        let requests = Requests::default();
+        Ssd { half: work / 2, bytes, device, rng, requests, at: At::Between }
     }
 
-    fn read(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
+    fn take(&mut self, found: Found, machine: &Machine<'_>) -> Act {
         let cost = machine.config().cost;
-        match machine.receive(me, self.socket) {
-            Some((packet, _)) if packet.bytes == 0 => {
+        match found {
+            Ok((packet, _)) if packet.bytes == 0 => {
                 self.at = At::Finished { packet };
                 Act::User(self.half)
             }
-            Some((packet, extra)) => {
+            Ok((packet, extra)) => {
                 self.at = At::Read { packet };
                 Act::Kernel(cost.recv + extra + copying(cost.copy, packet.bytes))
             }
-            None => {
-                self.at = At::Ready;
-                Act::Kernel(0)
+            Err(act) => {
+                self.at = At::Between;
+                act
             }
         }
+    }
+
+    fn read(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
+        let found = self.requests.read(machine, me);
+        self.take(found, machine)
     }
 
     /// Bytes of the answer to a request.
@@ -95,20 +98,10 @@ impl Program for Ssd {
     fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
         let cost = machine.config().cost;
         match self.at {
-            At::Waiting => {
-                self.at = At::Ready;
-                Act::Epoll { timeout: None, max_events: MAX_EVENTS }
+            At::Between => {
+                let found = self.requests.next(machine, me);
+                self.take(found, machine)
             }
-            At::Ready => match machine.next_ready(me) {
-                Some(socket) => {
-                    self.socket = socket;
-                    self.read(machine, me)
-                }
-                None => {
-                    self.at = At::Waiting;
-                    Act::Kernel(0)
-                }
-            },
             At::Read { packet } => {
                 acknowledge(machine, &packet);
                 if more(packet.tag) > 0 {

@@ -73,16 +73,6 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     let flows = (setup.connections, SOCKET);
     deal_out(&mut machine, &threads, flows, config.nic.queues, &mut rng);
     let counts = measure(&mut machine, &mut run)?;
-    let latency = machine.latency().clone();
-    let answered = latency.count();
-    let outcome = Outcome {
-        window: run.window,
-        achieved_per_s: latency.count() as f64 * 1e9 / run.window as f64,
-        latency,
-        counts,
-        serving: (0..cpus).collect(),
-        steps: machine.steps(),
-        ..Outcome::default()
-    };
-    Ok(outcome.offered(machine.due(), answered))
+    let outcome = Outcome::of(&machine, counts, (0..cpus).collect());
+    Ok(outcome.offered(machine.due(), machine.latency().count()))
 }

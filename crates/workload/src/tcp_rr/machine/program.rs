@@ -4,15 +4,12 @@
 use napkin_core::Ns;
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
 
+use crate::machine::requests::{Found, Requests};
 use crate::machine::stream::{BURST, acknowledge, copying, packets};
-
-/// Most events that one wait returns.
-const MAX_EVENTS: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
 enum At {
-    Waiting,
-    Ready,
+    Between,
     Read { packet: Packet },
     Worked { packet: Packet },
     Sent { packet: Packet },
@@ -26,29 +23,33 @@ pub(super) struct TcpRr {
     work: Ns,
     /// Bytes of an answer.
     answer: u32,
-    /// The socket that it is reading.
-    socket: u32,
+    requests: Requests,
     at: At,
 }
 
 impl TcpRr {
     /// A thread that answers each request with so many bytes.
     pub(super) fn new(work: Ns, answer: u32) -> Self {
-        TcpRr { work, answer, socket: 0, at: At::Waiting }
+        TcpRr { work, answer, requests: Requests::default(), at: At::Between }
     }
 
-    fn read(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
+    fn take(&mut self, found: Found, machine: &Machine<'_>) -> Act {
         let cost = machine.config().cost;
-        match machine.receive(me, self.socket) {
-            Some((packet, extra)) => {
+        match found {
+            Ok((packet, extra)) => {
                 self.at = At::Read { packet };
                 Act::Kernel(cost.recv + extra + copying(cost.copy, packet.bytes))
             }
-            None => {
-                self.at = At::Ready;
-                Act::Kernel(0)
+            Err(act) => {
+                self.at = At::Between;
+                act
             }
         }
+    }
+
+    fn read(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
+        let found = self.requests.read(machine, me);
+        self.take(found, machine)
     }
 
     fn answer(&mut self, machine: &mut Machine<'_>, packet: Packet) {
@@ -64,20 +65,10 @@ impl Program for TcpRr {
     fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
         let cost = machine.config().cost;
         match self.at {
-            At::Waiting => {
-                self.at = At::Ready;
-                Act::Epoll { timeout: None, max_events: MAX_EVENTS }
+            At::Between => {
+                let found = self.requests.next(machine, me);
+                self.take(found, machine)
             }
-            At::Ready => match machine.next_ready(me) {
-                Some(socket) => {
-                    self.socket = socket;
-                    self.read(machine, me)
-                }
-                None => {
-                    self.at = At::Waiting;
-                    Act::Kernel(0)
-                }
-            },
             At::Read { packet } => {
                 acknowledge(machine, &packet);
                 if packet.tag > 0 {

@@ -64,15 +64,5 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
         .collect();
     deal_out(&mut machine, &threads, (setup.flows, SOCKET), config.nic.queues, &mut rng);
     let counts = measure(&mut machine, &mut run)?;
-    let latency = machine.latency().clone();
-    Ok(Outcome {
-        window: run.window,
-        offered_per_s: None,
-        achieved_per_s: latency.count() as f64 * 1e9 / run.window as f64,
-        latency,
-        counts,
-        serving: (0..cpus).collect(),
-        steps: machine.steps(),
-        ..Outcome::default()
-    })
+    Ok(Outcome::of(&machine, counts, (0..cpus).collect()))
 }

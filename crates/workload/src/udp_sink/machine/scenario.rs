@@ -39,16 +39,8 @@ pub fn run(mut run: Run<'_>, offered_per_s: f64) -> Result<Outcome, String> {
     machine.own(sink, socket);
     machine.wake_thread(sink);
     let counts = measure(&mut machine, &mut run)?;
-    let mut outcome = Outcome {
-        window: counts.at,
-        achieved_per_s: machine.latency().count() as f64 * 1e9 / counts.at as f64,
-        latency: machine.latency().clone(),
-        serving: vec![0],
-        steps: machine.steps(),
-        counts,
-        ..Outcome::default()
-    };
-    outcome = outcome.offered(machine.due(), machine.latency().count());
+    let mut outcome =
+        Outcome::of(&machine, counts, vec![0]).offered(machine.due(), machine.latency().count());
     let nic = outcome.counts.queues[0].nic;
     let per_s = |count: u64| count as f64 * 1e9 / outcome.window as f64;
     let figures = [

@@ -115,16 +115,9 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<RoundTrips, String> {
     counts.epolls.truncate(1);
     let tally = tally.borrow();
     let seconds = run.window as f64 / 1e9;
-    let mut outcome = Outcome {
-        window: run.window,
-        achieved_per_s: machine.latency().count() as f64 / seconds,
-        latency: machine.latency().clone(),
-        counts,
-        serving: if separate(&policy) { vec![0, 1, 2, 3] } else { vec![0, 1, 2] },
-        steps: machine.steps(),
-        ..Outcome::default()
-    };
-    outcome = outcome.offered(tally.due, machine.latency().count());
+    let serving = if separate(&policy) { vec![0, 1, 2, 3] } else { vec![0, 1, 2] };
+    let mut outcome =
+        Outcome::of(&machine, counts, serving).offered(tally.due, machine.latency().count());
     let calls: u64 = tally.calls.iter().sum();
     outcome.figures.insert("receive_calls_per_s".to_owned(), calls as f64 / seconds);
     Ok(RoundTrips { outcome, round_trips: tally.round_trips.clone(), calls: tally.calls })
