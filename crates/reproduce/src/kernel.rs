@@ -7,7 +7,7 @@
 
 use napkin_machine::profile::Profile;
 use napkin_policy::{EpollPolicy, InstancePolicy};
-use napkin_workload::oracle::{self, Arrivals, Scenario};
+use napkin_workload::oracle::{self, Arrivals, Event, Scenario};
 
 use self::change::{CHANGES, Change};
 pub use self::counts::Counted;
@@ -15,7 +15,7 @@ use self::counts::{WITHIN, counts_empty, judged, published};
 use super::causes::Causes;
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{About, Experiment, Options, ReproduceError, Run, Task};
-use super::oracle::{Event, OracleRow, Threaded, scenarios, scenarios_of};
+use super::oracle::{OracleRow, scenarios, scenarios_of};
 use super::plot::{self, Figure, Group};
 use super::verdict::{self, Verdict};
 
@@ -72,16 +72,11 @@ fn scenario(row: &OracleRow) -> Result<Scenario, String> {
     if !row.phases.is_empty() {
         return Err(format!("phases \"{}\" are not modelled", row.phases));
     }
-    let threaded = match row.threaded {
-        Threaded::Off => napkin_policy::Threaded::Disabled,
-        Threaded::On => napkin_policy::Threaded::Enabled,
-        Threaded::BusyPoll => napkin_policy::Threaded::BusyPoll,
-    };
     let budget = u16::try_from(row.ep_budget)
         .map_err(|_| format!("ep_budget {} is more than 65535", row.ep_budget))?;
     Ok(Scenario {
         instance: InstancePolicy {
-            threaded,
+            threaded: row.threaded,
             defer_hard_irqs: row.defer_hard_irqs,
             gro_flush_timeout: row.gro_flush_timeout_ns,
             irq_suspend_timeout: row.irq_suspend_timeout_ns,
@@ -104,14 +99,7 @@ fn scenario(row: &OracleRow) -> Result<Scenario, String> {
             off: row.off_ns,
         },
         frames: row.sent,
-        event: match row.event {
-            Event::Stall => oracle::Event::Stall,
-            Event::Exit => oracle::Event::Exit,
-            Event::TwoIdle => oracle::Event::TwoIdle,
-            Event::Second => oracle::Event::Second,
-            Event::ThreadedCycle => oracle::Event::ThreadedCycle,
-            Event::None | Event::Overload => oracle::Event::None,
-        },
+        event: row.event,
     })
 }
 
@@ -139,7 +127,7 @@ fn load(row: &OracleRow) -> String {
         words.push_str(", echo");
     }
     match row.event {
-        Event::None | Event::Overload => {}
+        Event::None => {}
         Event::Stall => words.push_str(", stall"),
         Event::Exit => words.push_str(", exit"),
         Event::TwoIdle => words.push_str(", a second idle process"),

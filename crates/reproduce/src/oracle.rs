@@ -7,85 +7,76 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use super::sheet::{self, Field, TableError, table_row, word};
+use napkin_machine::Who;
+use napkin_policy::Threaded;
+use napkin_workload::oracle::Event;
+
+use super::sheet::{self, Field, TableError, table_row, words};
 
 /// The embedded scenarios.
 const SCENARIOS: &str = include_str!("../tables/kernel_oracle.csv");
 
-word! {
-    /// How well two runs of a scenario agreed, best first.
-    Repeat ("exact_counts, exact_totals, 2pct, 2pct_or_3 or 2pct_but_empty") {
-        /// All counts and histograms are equal.
-        ExactCounts = "exact_counts",
-        /// The totals are equal, the histograms are not.
-        ExactTotals = "exact_totals",
-        /// Within 2 %.
-        TwoPercent = "2pct",
-        /// Within 2 %, or three events.
-        TwoPercentOrThree = "2pct_or_3",
-        /// Within 2 %, but for the empty polls: a rate while something spins.
-        TwoPercentButEmpty = "2pct_but_empty",
-    }
+/// How well two runs of a scenario agreed, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Repeat {
+    /// All counts and histograms are equal.
+    ExactCounts,
+    /// The totals are equal, the histograms are not.
+    ExactTotals,
+    /// Within 2 %.
+    TwoPercent,
+    /// Within 2 %, or three events.
+    TwoPercentOrThree,
+    /// Within 2 %, but for the empty polls: a rate while something spins.
+    TwoPercentButEmpty,
 }
 
-word! {
-    /// What happens during a scenario.
-    Event ("nothing, stall, exit, overload, twoidle, second or thrcycle") {
-        /// Nothing but the traffic.
-        None = "",
-        /// The application spins for 50 ms after its 150th packet.
-        Stall = "stall",
-        /// The application exits at its 200th packet, which closes its epoll instance.
-        Exit = "exit",
-        /// More packets come than can be served.
-        Overload = "overload",
-        /// A second process has its own epoll on the same instance, and waits for ever.
-        TwoIdle = "twoidle",
-        /// A second process with its own epoll is sent one packet in 50.
-        Second = "second",
-        /// `threaded` goes 0, 1, 2, 0, ... every 50 ms while packets come.
-        ThreadedCycle = "thrcycle",
-    }
+words! {
+    Repeat, "exact_counts, exact_totals, 2pct, 2pct_or_3 or 2pct_but_empty",
+    "exact_counts" => Repeat::ExactCounts,
+    "exact_totals" => Repeat::ExactTotals,
+    "2pct" => Repeat::TwoPercent,
+    "2pct_or_3" => Repeat::TwoPercentOrThree,
+    "2pct_but_empty" => Repeat::TwoPercentButEmpty,
 }
 
-word! {
-    /// The `threaded` setting of the instance.
-    Threaded ("0, 1 or 2") {
-        /// Polled in softirq.
-        Off = "0",
-        /// The instance's own thread.
-        On = "1",
-        /// The instance's own thread, busy polling.
-        BusyPoll = "2",
-    }
+words! {
+    Event, "nothing, stall, exit, overload, twoidle, second or thrcycle",
+    "" => Event::None,
+    "stall" => Event::Stall,
+    "exit" => Event::Exit,
+    // More packets than can be served are the arrivals', and nothing that happens beside them.
+    "overload" => Event::None,
+    "twoidle" => Event::TwoIdle,
+    "second" => Event::Second,
+    "thrcycle" => Event::ThreadedCycle,
 }
 
-word! {
-    /// The task that was current while a poll ran.
-    Who ("idle, app, ksoftirqd, kthread or other") {
-        /// The idle task: the poll ran in a softirq that an interrupt or a timer raised.
-        Idle = "idle",
-        /// The application, interrupted or polling by itself.
-        App = "app",
-        /// The CPU's ksoftirqd.
-        Ksoftirqd = "ksoftirqd",
-        /// The instance's thread.
-        Kthread = "kthread",
-        /// Any other task.
-        Other = "other",
-    }
+words! {
+    Threaded, "0, 1 or 2",
+    "0" => Threaded::Disabled,
+    "1" => Threaded::Enabled,
+    "2" => Threaded::BusyPoll,
 }
 
-impl Who {
-    /// The word that stands for it in the table.
-    pub fn name(self) -> &'static str {
-        match self {
-            Who::Idle => "idle",
-            Who::App => "app",
-            Who::Ksoftirqd => "ksoftirqd",
-            Who::Kthread => "kthread",
-            Who::Other => "other",
-        }
+// Other tasks than these are the kernel's own; of those the machine has the pool's workers.
+words! {
+    Who, "idle, app, ksoftirqd, kthread or other",
+    "idle" => Who::Idle,
+    "app" => Who::App,
+    "ksoftirqd" => Who::Ksoftirqd,
+    "kthread" => Who::Kthread,
+    "other" => Who::Worker,
+}
+
+/// The word that stands for it in the table.
+pub(super) fn name(who: Who) -> &'static str {
+    match who {
+        Who::Idle => "idle",
+        Who::App => "app",
+        Who::Ksoftirqd => "ksoftirqd",
+        Who::Kthread => "kthread",
+        Who::Worker => "other",
     }
 }
 
@@ -387,7 +378,7 @@ mod tests {
             assert_eq!(row.poll_hist.polls(), row.polls, "{}", row.id);
             assert_eq!(row.poll_hist.packets(), row.poll_packets, "{}", row.id);
             assert_eq!(row.polls_empty + row.polls_nonempty, row.polls, "{}", row.id);
-            let who = [Who::Idle, Who::App, Who::Ksoftirqd, Who::Kthread, Who::Other];
+            let who = [Who::Idle, Who::App, Who::Ksoftirqd, Who::Kthread, Who::Worker];
             let empty: u64 = who.iter().map(|who| row.poll_hist.by(*who).1).sum();
             assert_eq!(empty, row.polls_empty, "{}", row.id);
             assert_eq!(row.events_hist.count(), row.wait_returns, "{}", row.id);

@@ -149,23 +149,19 @@ macro_rules! table_row {
 }
 pub(super) use table_row;
 
-/// A type of a few words, each with its text in the table.
-macro_rules! word {
-    ($(#[$about:meta])* $name:ident ($wanted:literal) { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum $name { $($(#[$doc])* $variant,)* }
-
-        impl $crate::sheet::Field for $name {
+/// How a column of a few words is read: what its message says of them, and what each stands for.
+macro_rules! words {
+    ($type:ty, $wanted:literal, $($text:literal => $value:expr,)*) => {
+        impl $crate::sheet::Field for $type {
             const WANTED: &'static str = $wanted;
 
             fn read(text: &str) -> Option<Self> {
-                match text { $($text => Some($name::$variant),)* _ => None }
+                match text { $($text => Some($value),)* _ => None }
             }
         }
     };
 }
-pub(super) use word;
+pub(super) use words;
 
 impl Field for String {
     const WANTED: &'static str = "text";

@@ -6,7 +6,7 @@ use napkin_machine::Who;
 use napkin_workload::oracle::Observed;
 use serde::{Deserialize, Serialize};
 
-use crate::oracle::{OracleRow, Who as Current};
+use crate::oracle::{OracleRow, name};
 use crate::verdict::Tolerance;
 
 /// How far a count may be off: as a fraction, or in events.
@@ -71,11 +71,11 @@ fn named(
 }
 
 /// The tasks that are told apart. "Other" ones ran on a CPU that the machine sees idle.
-const OWNERS: [(Who, &[Current], &str, &str); 4] = [
-    (Who::Idle, &[Current::Idle, Current::Other], "idle, non-empty polls", "idle, empty polls"),
-    (Who::App, &[Current::App], "app, non-empty polls", "app, empty polls"),
-    (Who::Ksoftirqd, &[Current::Ksoftirqd], "ksoftirqd, non-empty polls", "ksoftirqd, empty polls"),
-    (Who::Kthread, &[Current::Kthread], "kthread, non-empty polls", "kthread, empty polls"),
+const OWNERS: [(&[Who], &str, &str); 4] = [
+    (&[Who::Idle, Who::Worker], "idle, non-empty polls", "idle, empty polls"),
+    (&[Who::App], "app, non-empty polls", "app, empty polls"),
+    (&[Who::Ksoftirqd], "ksoftirqd, non-empty polls", "ksoftirqd, empty polls"),
+    (&[Who::Kthread], "kthread, non-empty polls", "kthread, empty polls"),
 ];
 
 /// Whether a quantity counts empty polls, which are a rate and no count where something spins.
@@ -98,13 +98,17 @@ pub(super) fn published(row: &OracleRow) -> Vec<(&'static str, u64)> {
         ("transmit interrupts", row.tx_irqs),
         ("squeezed softirqs", row.time_squeeze),
     ];
-    for (_, current, full, empty) in OWNERS {
-        let of = current.iter().map(|who| row.poll_hist.by(*who));
-        let (all, none) = of.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        counts.push((full, all - none));
-        counts.push((empty, none));
-    }
+    owned(&mut counts, |who| row.poll_hist.by(who));
     counts
+}
+
+/// Adds the polls by owner, if `by` says how many somebody made, and how many of them were empty.
+fn owned(counts: &mut Vec<(&'static str, u64)>, by: impl Fn(Who) -> (u64, u64)) {
+    for (current, full, empty) in OWNERS {
+        let of = current.iter().map(|who| by(*who));
+        let (all, none) = of.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        counts.extend([(full, all - none), (empty, none)]);
+    }
 }
 
 /// The same of a run.
@@ -123,22 +127,8 @@ fn modelled(seen: &Observed) -> Vec<(&'static str, u64)> {
         ("transmit interrupts", seen.tx_interrupts),
         ("squeezed softirqs", seen.time_squeeze),
     ];
-    for (who, _, full, none) in OWNERS {
-        let (all, empty) = seen.polls_by(who);
-        counts.push((full, all - empty));
-        counts.push((none, empty));
-    }
+    owned(&mut counts, |who| seen.polls_by(who));
     counts
-}
-
-fn name(who: Who) -> &'static str {
-    match who {
-        Who::Idle => Current::Idle.name(),
-        Who::App => Current::App.name(),
-        Who::Ksoftirqd => Current::Ksoftirqd.name(),
-        Who::Kthread => Current::Kthread.name(),
-        Who::Worker => Current::Other.name(),
-    }
 }
 
 /// The counts of a row that are judged: all but the empty polls of something that spins.
