@@ -5,6 +5,7 @@
 //! stands beside it. What nobody published and nobody fitted (interrupts, polls, packets a poll, returns
 //! of epoll, time for each request by context) is in the runs' JSON.
 
+mod figures;
 mod regime;
 mod row;
 
@@ -14,6 +15,7 @@ use napkin_workload::machine::run::{self, Outcome};
 use napkin_workload::memcached::machine::{self as memcached, Rate};
 use serde_json::Value;
 
+use self::figures::{COUNTS, PublishedFigures, QUANTITIES};
 use self::regime::{Regime, by_construction, by_timer};
 use self::row::{ACHIEVED, CPU, MEAN, P95, P99, rate};
 use super::cell::{Cell, Modelled, Unit};
@@ -22,7 +24,6 @@ use super::null::{self, NullModel};
 use super::plot::{self, Figure};
 use super::published::{self, IrqSuspendRow, TargetQps};
 use super::verdict::{self, Guess, Tolerance, Verdict};
-use napkin_measure::LatencyNs;
 use napkin_measure::report::Figures;
 use napkin_workload::machine::figures::figures;
 
@@ -60,83 +61,6 @@ const QUICK_S: f64 = 0.2;
 
 /// What a run of a fit lasts.
 const FIT_S: f64 = 0.2;
-
-/// A figure: its name, its unit, the published one, the one of a run, and what its name promises.
-type Quantity = (
-    &'static str,
-    Unit,
-    fn(&IrqSuspendRow) -> f64,
-    fn(&PublishedFigures) -> f64,
-    Option<fn(&PublishedFigures) -> f64>,
-);
-
-const QUANTITIES: [Quantity; 5] = [
-    (ACHIEVED, Unit::PerS, |row| row.achieved_qps_mean, |it| it.achieved_per_s, None),
-    (MEAN, Unit::Us, |row| row.avg_lat_us_median, |it| it.mean_us, Some(|it| it.true_us[0])),
-    (P95, Unit::Us, |row| row.p95_lat_us_median, |it| it.p95_us, Some(|it| it.true_us[1])),
-    (P99, Unit::Us, |row| row.p99_lat_us_median, |it| it.p99_us, Some(|it| it.true_us[2])),
-    (CPU, Unit::Percent, |row| row.cpu_util_pct_mean, |it| it.cpu_percent, None),
-];
-
-/// What nobody published, for each queue or worker and second: its name, and that of the run's figure.
-const COUNTS: [(&str, &str); 5] = [
-    ("interrupts", "interrupts_per_queue_and_s"),
-    ("polls", "polls_per_queue_and_s"),
-    ("empty polls", "empty_polls_per_queue_and_s"),
-    ("packets a poll", "packets_per_poll"),
-    ("epoll returns", "epoll_returns_per_worker_and_s"),
-];
-
-/// The published figures of one run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct PublishedFigures {
-    achieved_per_s: f64,
-    mean_us: f64,
-    p95_us: f64,
-    p99_us: f64,
-    cpu_percent: f64,
-    /// Mean, p95 and p99 from the time when a request was meant to be sent.
-    true_us: [f64; 3],
-}
-
-impl PublishedFigures {
-    fn of(outcome: &Outcome) -> PublishedFigures {
-        let us = |name: &str| outcome.figures.get(name).map_or(f64::NAN, |ns| ns / 1e3);
-        let latency = &outcome.latency;
-        PublishedFigures {
-            achieved_per_s: outcome.achieved_per_s,
-            mean_us: us("published_mean_ns"),
-            p95_us: us("published_p95_ns"),
-            p99_us: us("published_p99_ns"),
-            cpu_percent: outcome.cpu_percent(),
-            true_us: [latency.mean(), latency.quantile(0.95) as f64, latency.quantile(0.99) as f64]
-                .map(|ns| ns / 1e3),
-        }
-    }
-
-    /// The same from a run's figures.
-    fn from(figures: &Figures) -> PublishedFigures {
-        let us = |name: &str| {
-            let value = figures.extra.get(name).and_then(serde_json::Value::as_f64);
-            value.map_or(f64::NAN, |ns| ns / 1e3)
-        };
-        let latency = |get: fn(&LatencyNs) -> Option<f64>| {
-            figures.latency_ns.as_ref().and_then(get).map_or(f64::NAN, |ns| ns / 1e3)
-        };
-        PublishedFigures {
-            achieved_per_s: figures.achieved_per_s.unwrap_or(f64::NAN),
-            mean_us: us("published_mean_ns"),
-            p95_us: us("published_p95_ns"),
-            p99_us: us("published_p99_ns"),
-            cpu_percent: figures.cpu.map_or(f64::NAN, |cpu| cpu.busy() * 100.0),
-            true_us: [
-                latency(|it| Some(it.mean)),
-                latency(|it| it.at.p95.map(|ns| ns as f64)),
-                latency(|it| it.at.p99.map(|ns| ns as f64)),
-            ],
-        }
-    }
-}
 
 /// Requests a second, about, of a server that is asked for as many as it answers.
 const MOST: f64 = 1.1e6;
@@ -410,8 +334,8 @@ impl Experiment for Suspend {
 mod tests {
     use super::*;
     use crate::Reproduce;
-    use napkin_measure::Percentiles;
     use napkin_measure::report::Progress;
+    use napkin_measure::{LatencyNs, Percentiles};
 
     fn taken(config: &str, target: TargetQps) -> PublishedFigures {
         let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();

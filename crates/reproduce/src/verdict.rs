@@ -5,12 +5,16 @@
 //! have been modelled and was not is a miss: leaving it out would make a failed run look good. A criterion without a figure is not met, for the same reason. What was
 //! missed is listed, the worst first, and never explained away here.
 
+mod collapse;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Modelled, Unit, number, with_unit};
 use napkin_measure::interleave::median;
+
+pub use collapse::{Collapse, collapse, collapse_points};
 
 /// The outcome of one criterion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -274,87 +278,6 @@ pub fn ratios_to(cells: &[&Cell], base: &str) -> Vec<Cell> {
         })
     };
     cells.iter().filter(|cell| cell.config != base).filter_map(quotient).collect()
-}
-
-/// Where a delivered rate collapses under load.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Collapse {
-    /// The first load at which the rate is below 90 % of its running maximum.
-    pub at: f64,
-    /// The first load from there on at which it is back above that; `None` if it does not come back.
-    pub recovered: Option<f64>,
-}
-
-/// The share of the running maximum below which a curve has collapsed.
-const COLLAPSED: f64 = 0.9;
-
-/// The first collapse of a curve of (load, delivered) points; `None` if it never falls that far. Loads are
-/// taken in rising order whatever the order of the points.
-pub fn collapse(curve: &[(f64, f64)]) -> Option<Collapse> {
-    let mut curve = curve.to_vec();
-    curve.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut best = f64::NEG_INFINITY;
-    let mut fallen = None;
-    for (load, delivered) in curve {
-        // Until it is back, the maximum is the one that it fell from.
-        let below = delivered < best * COLLAPSED;
-        match fallen {
-            None if below => fallen = Some(load),
-            Some(at) if !below => return Some(Collapse { at, recovered: Some(load) }),
-            _ => {}
-        }
-        best = best.max(delivered);
-    }
-    fallen.map(|at| Collapse { at, recovered: None })
-}
-
-/// Collapse and recovery of one column's curve within so many packets a second of the published ones;
-/// where the published curve does not collapse, the modelled one must not either.
-pub fn collapse_points(what: &str, cells: &[&Cell], within: f64) -> Verdict {
-    // A curve is one thing: it is judged with the points that were fitted.
-    let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_informative()).collect();
-    let curve = |value: fn(&Cell) -> Option<f64>| -> Vec<(f64, f64)> {
-        judged.iter().filter_map(|cell| Some((cell.load_value?, value(cell)?))).collect()
-    };
-    let (published, modelled) = (curve(|cell| cell.published), curve(Cell::model));
-    let missing = published.len() - modelled.len();
-    let (want, got) = (collapse(&published), collapse(&modelled));
-    let near = |a: f64, b: f64| (a - b).abs() <= within * (1.0 + ROUNDING);
-    let agree = match (want, got) {
-        (None, None) => true,
-        (Some(want), Some(got)) => {
-            near(want.at, got.at)
-                && match (want.recovered, got.recovered) {
-                    (Some(a), Some(b)) => near(a, b),
-                    (None, None) => true,
-                    _ => false,
-                }
-        }
-        _ => false,
-    };
-    let mut said = points(got);
-    if missing > 0 {
-        said.push_str(&format!("; {missing} of {} loads were not modelled", published.len()));
-    }
-    Verdict {
-        what: what.to_owned(),
-        asked: format!("as published within {}/s: {}", number(within), points(want)),
-        got: said,
-        met: agree && missing == 0 && !published.is_empty(),
-        ..Verdict::default()
-    }
-}
-
-fn points(collapse: Option<Collapse>) -> String {
-    match collapse {
-        None => "no collapse".to_owned(),
-        Some(Collapse { at, recovered: None }) => {
-            format!("collapse at {}/s and no recovery", number(at))
-        }
-        Some(Collapse { at, recovered: Some(back) }) => {
-            format!("collapse at {}/s, recovery at {}/s", number(at), number(back))
-        }
-    }
 }
 
 /// What each informative row has above its configuration's figure at the idle load, published and modelled;

@@ -1,5 +1,9 @@
 //! An invented experiment, run.
 
+use std::num::NonZeroUsize;
+
+use serde_json::Value;
+
 use super::*;
 use crate::fake::Fake;
 
