@@ -11,6 +11,7 @@
 
 pub mod axis;
 mod columns;
+mod error;
 mod identity;
 mod merge;
 mod plot;
@@ -20,8 +21,9 @@ mod sheet;
 mod table;
 
 pub use axis::{Axis, AxisError};
+pub use error::SweepError;
 pub use merge::{MergeError, Merged, merge};
 pub use plot::{PlotError, SweepPlot};
-pub use run::{Event, Sweep, SweepError, Totals};
+pub use run::{Event, Sweep, Totals};
 pub use shard::{Shard, ShardError};
 pub use sheet::SheetError;

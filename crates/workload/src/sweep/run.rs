@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use napkin_machine::profile::{Problem, Profile, ProfileError};
 use napkin_policy::{Ns, Policy, PolicyError, Warning};
-use thiserror::Error;
 
 use super::axis::{Axis, Parameter};
 use super::columns;
+use super::error::SweepError;
 use super::identity::Identity;
 use super::shard::{Fnv, Shard, hash};
 use super::sheet::{Sheet, SheetError};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::plan::{LONGEST, PlanError, Point};
-use crate::machine::scenario::{LoadError, Scenario};
+use crate::machine::scenario::Scenario;
 use crate::machine::{figures, pool};
 use napkin_measure::report::{Figures, length};
 
@@ -48,54 +48,6 @@ pub struct Sweep<'a> {
     pub limit: u64,
     /// Runs at a time; `None` for as many as there are CPUs.
     pub jobs: Option<NonZeroUsize>,
-}
-
-/// Why a sweep did not take place, or stopped.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SweepError {
-    /// Nothing is varied.
-    #[error("a sweep of nothing: give at least one --vary NAME=VALUE,VALUE")]
-    Nothing,
-    /// More points than allowed.
-    #[error("{size}: that is more than --limit {limit}; vary less, or raise the limit")]
-    TooMany {
-        /// What was asked for, with what it would take.
-        size: String,
-        /// What is allowed.
-        limit: u64,
-    },
-    /// A policy that is none.
-    #[error("--vary policy: {0}")]
-    Policy(#[from] PolicyError),
-    /// A load that is none.
-    #[error("--vary load: {0}")]
-    Load(#[from] LoadError),
-    /// A constant that cannot have that value, or a profile that is not for this workload.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// A window that makes no sense.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// What is wrong with the sweep's file.
-    #[error(transparent)]
-    Sheet(#[from] SheetError),
-    /// It was asked to end before it knew what it would take.
-    #[error(transparent)]
-    Interrupted(#[from] Interrupted),
-}
-
-impl SweepError {
-    /// Whether what was asked makes no sense, rather than went wrong.
-    pub fn is_usage(&self) -> bool {
-        !matches!(self, SweepError::Sheet(SheetError::Io { .. } | SheetError::Write(_)))
-    }
-
-    /// Whether whoever read standard output has had enough.
-    pub fn is_closed(&self) -> bool {
-        matches!(self, SweepError::Sheet(SheetError::Io { source, .. })
-            if source.kind() == std::io::ErrorKind::BrokenPipe)
-    }
 }
 
 /// What is told while a sweep runs.
