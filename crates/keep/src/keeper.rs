@@ -4,8 +4,7 @@
 //! changed, so that a keeper that is killed leaves nothing that the next one, or `napkin restore`, does
 //! not know. While it holds a device no other napkin changes it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,16 +12,18 @@ use std::time::{Duration, Instant};
 use napkin_kernel::netlink::Route;
 use napkin_kernel::sysfs::{DeviceFile, Sysfs};
 use napkin_linux::apply::{
-    ApplyError, Backend, BackendError, DeviceRestored, Foreign, HeldDevice, Linux, Snapshot, Target,
+    ApplyError, Backend, BackendError, DeviceRestored, HeldDevice, Linux, Snapshot, Target,
 };
 use napkin_linux::journal::{JournalError, Lock, Store};
-use napkin_linux::place::{Change, Place};
+use napkin_linux::place::Place;
 use napkin_os::signals::Signals;
 use thiserror::Error;
 
 use crate::assign::{Assignment, assign};
+use crate::corrections::{Corrections, PAUSE};
 use crate::device_match::matched;
 use crate::directory::{Directory, DirectoryError, Found};
+use crate::event::Event;
 use crate::guards::Guards;
 use crate::parse::BadFile;
 use crate::programs::Programs;
@@ -34,13 +35,6 @@ use crate::wish::Wish;
 const QUIET: Duration = Duration::from_millis(20);
 /// The longest burst that is waited for.
 const BURST: Duration = Duration::from_millis(200);
-
-/// So many corrections within [`FIGHT`] are a fight with somebody else: then one look each [`PAUSE`].
-const CORRECTIONS: usize = 16;
-/// See [`CORRECTIONS`].
-const FIGHT: Duration = Duration::from_secs(10);
-/// See [`CORRECTIONS`].
-const PAUSE: Duration = Duration::from_secs(5);
 
 /// How long a keeper that has just ended may still have its lock.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -76,106 +70,6 @@ impl From<WatchError> for KeeperError {
     }
 }
 
-/// What is told while wishes are held.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Event {
-    /// The wishes were read.
-    Read {
-        /// From where.
-        directory: PathBuf,
-        /// How many there are.
-        wishes: usize,
-        /// How many files are wrong.
-        bad: usize,
-    },
-    /// A device was brought to what is wished.
-    Set {
-        /// The device's name.
-        ifname: String,
-        /// What was changed.
-        changes: Vec<Change>,
-    },
-    /// Somebody else had changed this, and it was set again.
-    Again(Foreign),
-    /// Something cannot be held, or no longer: said once, until it is over.
-    Problem(String),
-    /// A problem is over.
-    Over(String),
-    /// What a device was before was put back, as nothing is wished of it any more.
-    PutBack(DeviceRestored),
-    /// Something about a program of a unit, or about a queue that one starves.
-    Program(String),
-    /// A device is not in this network namespace any more.
-    Gone {
-        /// What it was called.
-        ifname: String,
-        /// Whether it is known that it is not in another one.
-        deleted: bool,
-    },
-    /// Somebody else changes a device again and again: it is looked at less often for a while.
-    Fight {
-        /// The device's name.
-        ifname: String,
-    },
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Event::Read { directory, wishes, bad } => {
-                let plural = if *wishes == 1 { "wish" } else { "wishes" };
-                write!(f, "{}: {wishes} {plural}", directory.display())?;
-                match bad {
-                    0 => Ok(()),
-                    1 => f.write_str(", and a file that is wrong"),
-                    bad => write!(f, ", and {bad} files that are wrong"),
-                }
-            }
-            Event::Set { ifname, changes } => {
-                let plural = if changes.len() == 1 { "setting" } else { "settings" };
-                write!(f, "{ifname}: {} {plural} changed", changes.len())
-            }
-            Event::Again(foreign) => write!(f, "set again: {foreign}"),
-            Event::Problem(why) | Event::Program(why) => f.write_str(why),
-            Event::Over(why) => write!(f, "over: {why}"),
-            Event::PutBack(restored) => {
-                let DeviceRestored { ifname, changes, foreign, failed, missing, .. } = restored;
-                write!(f, "{ifname}: {} settings put back", changes.len())?;
-                for foreign in foreign {
-                    write!(f, "; left alone: {foreign}")?;
-                }
-                for failed in failed {
-                    write!(f, "; {}: {}", failed.place.subject(), failed.why)?;
-                }
-                if !missing.is_empty() {
-                    write!(
-                        f,
-                        "; {} belong to instances that are not there now (napkin restore, once they are)",
-                        missing.len()
-                    )?;
-                }
-                if let Some(away) = &restored.away {
-                    write!(f, "; {away}")?;
-                }
-                Ok(())
-            }
-            Event::Gone { ifname, deleted: true } => write!(f, "{ifname}: the device is gone"),
-            Event::Gone { ifname, deleted: false } => write!(
-                f,
-                "{ifname}: the device is gone from this network namespace; if it is in another one, napkin \
-                 restore puts it back there"
-            ),
-            Event::Fight { ifname } => write!(
-                f,
-                "{ifname}: somebody else changes again and again what is wished: looked at every {} s for \
-                 now",
-                PAUSE.as_secs()
-            ),
-        }
-    }
-}
-
 /// Holds the wishes of a directory in this network namespace.
 #[derive(Debug)]
 pub struct Keeper {
@@ -192,9 +86,7 @@ pub struct Keeper {
     guards: Guards,
     /// What was said and is not over.
     problems: BTreeSet<String>,
-    /// When something was corrected.
-    corrections: VecDeque<Instant>,
-    fighting: bool,
+    corrections: Corrections,
     systemd: SdNotify,
     /// Given up last.
     _lock: Lock,
@@ -230,8 +122,7 @@ impl Keeper {
             programs: Vec::new(),
             guards: Guards::default(),
             problems: BTreeSet::new(),
-            corrections: VecDeque::new(),
-            fighting: false,
+            corrections: Corrections::default(),
             systemd: SdNotify::from_environment(),
             _lock: lock,
         })
@@ -316,7 +207,7 @@ impl Keeper {
                 break;
             }
         }
-        if self.fighting {
+        if self.corrections.fighting() {
             wait([signal].into_iter(), Some(PAUSE))?;
         }
         Ok(wishes)
@@ -390,7 +281,10 @@ impl Keeper {
         }
         self.meant_programs(&mut files, &mut problems, tell);
         self.told_problems(problems, tell);
-        self.count(corrected, tell);
+        let fight = self.corrections.count(corrected.is_some());
+        if let Some(ifname) = corrected.filter(|_| fight) {
+            tell(&Event::Fight { ifname });
+        }
         Ok(self.watch.follow(&files)?)
     }
 
@@ -575,22 +469,6 @@ impl Keeper {
             tell(&Event::Over(over.clone()));
         }
         self.problems = problems;
-    }
-
-    /// Counts a correction, to see a fight.
-    fn count(&mut self, corrected: Option<String>, tell: &mut dyn FnMut(&Event)) {
-        let now = Instant::now();
-        while self.corrections.front().is_some_and(|at| now.duration_since(*at) > FIGHT) {
-            self.corrections.pop_front();
-        }
-        if let Some(ifname) = corrected {
-            self.corrections.push_back(now);
-            if self.corrections.len() >= CORRECTIONS && !self.fighting {
-                self.fighting = true;
-                tell(&Event::Fight { ifname });
-            }
-        }
-        self.fighting &= self.corrections.len() > 1;
     }
 
     /// Tells systemd how things are.

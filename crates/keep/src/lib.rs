@@ -13,8 +13,10 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod assign;
+mod corrections;
 mod device_match;
 mod directory;
+mod event;
 mod guards;
 mod keeper;
 mod parse;
@@ -28,7 +30,8 @@ mod wish;
 pub use assign::{Assignment, Share, assign};
 pub use device_match::Match;
 pub use directory::{Directory, DirectoryError, Found};
-pub use keeper::{Event, Keeper, KeeperError, Options};
+pub use event::Event;
+pub use keeper::{Keeper, KeeperError, Options};
 pub use parse::{BadFile, Mistake};
 pub use survey::{OnDevice, Standing, State, Survey};
 pub use unit::Unit;

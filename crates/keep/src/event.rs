@@ -1,0 +1,109 @@
+//! What a keeper tells of, and how it is said.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use napkin_linux::apply::{DeviceRestored, Foreign};
+use napkin_linux::place::Change;
+
+use crate::corrections::PAUSE;
+
+/// What is told while wishes are held.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The wishes were read.
+    Read {
+        /// The directory that they are in.
+        directory: PathBuf,
+        /// How many there are.
+        wishes: usize,
+        /// How many files are wrong.
+        bad: usize,
+    },
+    /// A device was brought to what is wished.
+    Set {
+        /// The device's name.
+        ifname: String,
+        /// What was changed.
+        changes: Vec<Change>,
+    },
+    /// Somebody else had changed this, and it was set again.
+    Again(Foreign),
+    /// Something cannot be held, or no longer: said once, until it is over.
+    Problem(String),
+    /// A problem is over.
+    Over(String),
+    /// What a device was before was put back, as nothing is wished of it any more.
+    PutBack(DeviceRestored),
+    /// Something about a program of a unit, or about a queue that one starves.
+    Program(String),
+    /// A device is not in this network namespace any more.
+    Gone {
+        /// What it was called.
+        ifname: String,
+        /// Whether it is known that it is not in another one.
+        deleted: bool,
+    },
+    /// Somebody else changes a device again and again: it is looked at less often for a while.
+    Fight {
+        /// The device's name.
+        ifname: String,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Read { directory, wishes, bad } => {
+                let plural = if *wishes == 1 { "wish" } else { "wishes" };
+                write!(f, "{}: {wishes} {plural}", directory.display())?;
+                match bad {
+                    0 => Ok(()),
+                    1 => f.write_str(", and a file that is wrong"),
+                    bad => write!(f, ", and {bad} files that are wrong"),
+                }
+            }
+            Event::Set { ifname, changes } => {
+                let plural = if changes.len() == 1 { "setting" } else { "settings" };
+                write!(f, "{ifname}: {} {plural} changed", changes.len())
+            }
+            Event::Again(foreign) => write!(f, "set again: {foreign}"),
+            Event::Problem(why) | Event::Program(why) => f.write_str(why),
+            Event::Over(why) => write!(f, "over: {why}"),
+            Event::PutBack(restored) => {
+                let DeviceRestored { ifname, changes, foreign, failed, missing, .. } = restored;
+                write!(f, "{ifname}: {} settings put back", changes.len())?;
+                for foreign in foreign {
+                    write!(f, "; left alone: {foreign}")?;
+                }
+                for failed in failed {
+                    write!(f, "; {}: {}", failed.place.subject(), failed.why)?;
+                }
+                if !missing.is_empty() {
+                    write!(
+                        f,
+                        "; {} belong to instances that are not there now (napkin restore, once they are)",
+                        missing.len()
+                    )?;
+                }
+                if let Some(away) = &restored.away {
+                    write!(f, "; {away}")?;
+                }
+                Ok(())
+            }
+            Event::Gone { ifname, deleted: true } => write!(f, "{ifname}: the device is gone"),
+            Event::Gone { ifname, deleted: false } => write!(
+                f,
+                "{ifname}: the device is gone from this network namespace; if it is in another one, napkin \
+                 restore puts it back there"
+            ),
+            Event::Fight { ifname } => write!(
+                f,
+                "{ifname}: somebody else changes again and again what is wished: looked at every {} s for \
+                 now",
+                PAUSE.as_secs()
+            ),
+        }
+    }
+}
