@@ -16,14 +16,20 @@
 //! Not who owns the sockets, nor interrupts (the kernel counts these itself): that is
 //! `sample`'s.
 
+mod attached;
 pub mod btf;
 mod counter;
+mod counts;
+mod error;
 pub mod latency;
 mod layout;
 mod program;
 pub mod stopwatch;
 
+pub use attached::ProgramStats;
 #[doc(hidden)]
 pub use counter::verifier;
-pub use counter::{CountError, Counter, Counts, Key, Lost, Options, Polled, ProgramStats};
+pub use counter::{Counter, Options};
+pub use counts::{Counts, Key, Lost, Polled};
+pub use error::CountError;
 pub use napkin_bpf::RunStats;

@@ -11,8 +11,9 @@
 use std::io;
 use std::num::NonZeroU32;
 
+use super::attached::Attached;
 use super::btf::{Btf, Kind};
-use super::counter::{Attached, CountError, no_table, not_read};
+use super::error::{CountError, no_table, not_read};
 use super::layout::{Absent, Layout};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R6, R7, R8};
 use napkin_bpf::assemble::Width::{Double, Word};

@@ -24,6 +24,7 @@ mod histogram;
 mod layout;
 mod probe;
 mod program;
+mod tables;
 
 pub use histogram::{Histogram, Parts, Percentiles};
 pub use probe::{Options, Probe, Reading};

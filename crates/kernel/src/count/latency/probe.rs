@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::super::attached::{Attached, ProgramStats};
 use super::super::btf::Btf;
-use super::super::counter::{Attached, CountError, ProgramStats, no_table, not_read};
+use super::super::error::{CountError, no_table, not_read};
 use super::super::layout::Absent;
 use super::Part;
 use super::histogram::{BUCKETS, Histogram, Parts};
 use super::layout::{Layout, Stand};
-use super::program::{self, CPUS, INSTANCES, Maps, SOCKETS, THREADS, Whose, choice, cpu};
-use super::program::{instance, place_of, socket, thread};
+use super::program::{self, Whose};
+use super::tables::{CPUS, INSTANCES, Maps, SOCKETS, THREADS, choice, cpu};
+use super::tables::{instance, place_of, socket, thread};
 use napkin_bpf::assemble::AssembleError;
 use napkin_bpf::{Map, MapKind};
 use napkin_os::rights::Right;

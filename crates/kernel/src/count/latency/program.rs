@@ -1,13 +1,6 @@
 //! The programs that tell how long requests take.
 //!
-//! Five tables:
-//! - **choice**: which connections are looked at now ([`choice`]);
-//! - **sockets**: a row for each of them ([`socket`]), at a place that its address gives. Two that
-//!   share a place take it from each other, and the times of the one that lost it are not told;
-//! - **instances**: for each when it last polled, and the histograms of what its frames led to
-//!   ([`instance`]). Its place is given by its id; place 0 is for what came through no instance;
-//! - **CPUs**: how often was sent there, and when its receive softirq was asked for ([`cpu`]);
-//! - **threads** of instances: when each was woken ([`thread`]).
+//! What they leave, and find, is in `tables`.
 //!
 //! A frame was not in the ring before the last poll ended, for that left the ring empty or was followed
 //! by the next at once. Nor was it before whoever polls now was woken, for the first frame does that; but
@@ -23,89 +16,11 @@
 use super::Part;
 use super::histogram::BUCKETS;
 use super::layout::{Layout, Stand, Wake};
+use super::tables::{CPUS, HISTOGRAM, INSTANCES, Maps, SOCKETS, THREADS};
+use super::tables::{choice, cpu, instance, socket, thread};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
 use napkin_bpf::assemble::Width::{Double, Half, Word};
 use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
-
-/// Places in the one value of the choice, in bytes; 64 bits each.
-pub(super) mod choice {
-    /// Counts the choices; a row of an earlier one is begun anew.
-    pub(in super::super) const EPOCH: i16 = 0;
-    /// One of so many connections is looked at, less 1: 0, 1, 3, 7 ... 255.
-    pub(in super::super) const MASK: i16 = 8;
-    /// The mask with which none is, and nothing counted.
-    pub(in super::super) const NOTHING: u64 = u64::MAX;
-    pub(in super::super) const LEN: usize = 16;
-}
-
-/// Places in a socket's row, in bytes; 64 bits each.
-pub(super) mod socket {
-    /// Which socket it is; 0 is none.
-    pub(in super::super) const ID: i16 = 0;
-    pub(in super::super) const EPOCH: i16 = 8;
-    /// When the oldest data came that was not read, or 0.
-    pub(in super::super) const READY: i16 = 16;
-    /// How long that had been in the ring, or below 0 if nobody knows.
-    pub(in super::super) const RING: i16 = 24;
-    /// The same two of the latest data.
-    pub(in super::super) const LAST: i16 = 32;
-    pub(in super::super) const LAST_RING: i16 = 40;
-    /// When the request that waits for its answer was read, or 0.
-    pub(in super::super) const READ: i16 = 48;
-    /// When it may have entered the ring, or 0.
-    pub(in super::super) const BEGAN: i16 = 56;
-    /// The place of its instance in their table.
-    pub(in super::super) const INSTANCE: i16 = 64;
-    pub(in super::super) const LEN: usize = 72;
-}
-
-/// Places in an instance's row, in bytes; 64 bits each.
-pub(super) mod instance {
-    /// Its id; 0 is none.
-    pub(in super::super) const ID: i16 = 0;
-    /// When its last poll ended.
-    pub(in super::super) const POLLED: i16 = 8;
-    /// When its timer was to fire, as of then; it was not armed if that is before.
-    pub(in super::super) const EXPIRES: i16 = 16;
-    /// The histograms, one for each part.
-    pub(in super::super) const HISTOGRAMS: i16 = 24;
-    pub(in super::super) const LEN: usize = 24 + 4 * super::HISTOGRAM as usize;
-}
-
-/// Places in a CPU's row, in bytes; 64 bits each.
-pub(super) mod cpu {
-    /// Sends, of all connections.
-    pub(in super::super) const SENDS: i16 = 0;
-    /// Sends of those that are looked at.
-    pub(in super::super) const SEEN: i16 = 8;
-    /// When its receive softirq was asked for that has not begun yet, or 0.
-    pub(in super::super) const RAISED: i16 = 16;
-    /// When the one was asked for that began last, or 0.
-    pub(in super::super) const RUNNING: i16 = 24;
-    /// A cache line, so that CPUs do not share one.
-    pub(in super::super) const LEN: usize = 64;
-}
-
-/// Places in a thread's row, in bytes; 64 bits each.
-pub(super) mod thread {
-    /// Its id.
-    pub(in super::super) const ID: i16 = 0;
-    /// When it was woken.
-    pub(in super::super) const WOKEN: i16 = 8;
-    pub(in super::super) const LEN: usize = 64;
-}
-
-/// Bytes of a histogram.
-const HISTOGRAM: i16 = 8 * BUCKETS as i16;
-
-/// Places in the table of sockets: a power of two.
-pub(super) const SOCKETS: u32 = 4096;
-/// Places in the table of instances, beside that of none: a power of two.
-pub(super) const INSTANCES: u32 = 256;
-/// Places in the table of CPUs: a power of two. CPUs beyond share.
-pub(super) const CPUS: u32 = 256;
-/// Places in the table of threads: a power of two. Threads that share one take it from each other.
-pub(super) const THREADS: u32 = 1024;
 
 /// An instance's place belongs to another that comes once it was not polled for so long.
 const STALE_NS: i32 = 1_000_000_000;
@@ -115,16 +30,6 @@ const PEEK: i32 = libc::MSG_PEEK;
 
 /// The fraction of the golden ratio, with which neighbouring addresses fall far apart.
 const SPREAD: i32 = 0x61c8_8647;
-
-/// Descriptors of the maps.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Maps {
-    pub(super) choice: i32,
-    pub(super) sockets: i32,
-    pub(super) instances: i32,
-    pub(super) cpus: i32,
-    pub(super) threads: i32,
-}
 
 /// Whose sockets count; an empty list is all of them.
 #[derive(Debug, Clone, Copy)]
@@ -139,11 +44,6 @@ pub(super) struct Whose<'a> {
 const INDEX: i16 = -4;
 /// Where a thread's id is.
 const THREAD: i16 = -16;
-
-/// Where an instance's place is in their table.
-pub(super) fn place_of(napi_id: u32) -> u32 {
-    if napi_id == 0 { 0 } else { (napi_id & (INSTANCES - 1)) + 1 }
-}
 
 /// Where a socket gets data: `(struct sock *sk)`.
 pub(super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {

@@ -1,0 +1,86 @@
+//! One of the programs, loaded and attached for as long as it is kept.
+
+use std::os::fd::OwnedFd;
+
+use napkin_bpf::assemble::AssembleError;
+use napkin_bpf::{Hook, Program, Refused, RunStats};
+
+use super::error::{CountError, denied, not_read};
+
+/// One of the programs, and how it fared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProgramStats {
+    /// Its name, as other tools list it.
+    pub name: &'static str,
+    /// Its length in eBPF instructions; a run takes no jump backwards.
+    pub instructions: usize,
+    /// How often it ran, and for how long.
+    pub runs: RunStats,
+}
+
+/// A program of the kernel's at a trace point or a function.
+#[derive(Debug)]
+pub(super) struct Attached {
+    name: &'static str,
+    instructions: usize,
+    /// Dropping it detaches the program; `None` while it is.
+    link: Option<OwnedFd>,
+    program: Program,
+}
+
+impl Attached {
+    pub(super) fn new(
+        name: &'static str,
+        instructions: Result<Vec<u8>, AssembleError>,
+        to: u32,
+    ) -> Result<Attached, CountError> {
+        Attached::at(name, instructions, Hook::TracePoint, to)
+    }
+
+    pub(super) fn at(
+        name: &'static str,
+        instructions: Result<Vec<u8>, AssembleError>,
+        hook: Hook,
+        to: u32,
+    ) -> Result<Attached, CountError> {
+        let instructions =
+            instructions.map_err(|error| CountError::Assemble { program: name, error })?;
+        let program =
+            Program::load(name, &instructions, hook, to).map_err(|Refused { error, log }| {
+                match denied(&error, "loading a tracing program") {
+                    // If the verifier spoke, the program is to blame.
+                    Some(denied) if log.is_empty() => denied,
+                    _ => CountError::Refused { program: name, error, log },
+                }
+            })?;
+        let instructions = instructions.len() / 8;
+        let mut attached = Attached { name, instructions, link: None, program };
+        attached.attach()?;
+        Ok(attached)
+    }
+
+    /// Attaches it, if it is not.
+    pub(super) fn attach(&mut self) -> Result<(), CountError> {
+        if self.link.is_none() {
+            let link = self.program.attach().map_err(|error| {
+                denied(&error, "attaching a tracing program").unwrap_or(CountError::Refused {
+                    program: self.name,
+                    error,
+                    log: "it could not be attached".into(),
+                })
+            })?;
+            self.link = Some(link);
+        }
+        Ok(())
+    }
+
+    /// Detaches it, and keeps it loaded.
+    pub(super) fn detach(&mut self) {
+        self.link = None;
+    }
+
+    pub(super) fn stats(&self) -> Result<ProgramStats, CountError> {
+        let runs = self.program.stats().map_err(not_read)?;
+        Ok(ProgramStats { name: self.name, instructions: self.instructions, runs })
+    }
+}

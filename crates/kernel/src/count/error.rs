@@ -1,0 +1,96 @@
+//! Why the kernel does not count.
+
+use std::io;
+
+use napkin_bpf::assemble::AssembleError;
+use napkin_os::rights::Right;
+use thiserror::Error;
+
+use super::btf::BtfError;
+
+/// Why nothing can be counted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CountError {
+    /// A right is missing.
+    #[error("counting polls needs {right}: run as root, or give it to the program (setcap)")]
+    Right {
+        /// The missing right.
+        right: Right,
+    },
+    /// The right is held, and the kernel refuses all the same.
+    #[error(
+        "the kernel forbids {what} although this process has CAP_BPF and CAP_PERFMON: counting \
+         does not work in a user namespace, nor with kernel lockdown"
+    )]
+    Forbidden {
+        /// What was tried.
+        what: &'static str,
+    },
+    /// The kernel does not describe its types.
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+    /// The kernel has no such thing, by that name.
+    #[error("this kernel has no `{0}`, without which polls cannot be counted")]
+    Absent(String),
+    /// The kernel's verifier refused a program.
+    #[error("the kernel refused the program `{program}` ({error}){}", said(.log))]
+    Refused {
+        /// The program, by its name here.
+        program: &'static str,
+        /// The system's error.
+        error: io::Error,
+        /// The end of what the verifier said.
+        log: String,
+    },
+    /// A table cannot be made or read.
+    #[error("cannot {what} ({error})")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// A program cannot be assembled: a bug here.
+    #[error("the program `{program}` cannot be assembled: {error}")]
+    Assemble {
+        /// The program, by its name here.
+        program: &'static str,
+        /// What is wrong with it.
+        error: AssembleError,
+    },
+}
+
+fn said(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!(": {log}") }
+}
+
+pub(super) fn no_table(error: io::Error) -> CountError {
+    denied(&error, "making a table")
+        .unwrap_or(CountError::System { what: "make a table in the kernel", error })
+}
+
+pub(super) fn not_read(error: io::Error) -> CountError {
+    CountError::System { what: "read the counts from the kernel", error }
+}
+
+pub(super) fn denied(error: &io::Error, what: &'static str) -> Option<CountError> {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+        .then_some(CountError::Forbidden { what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_right_or_what_the_kernel_lacks() {
+        let text = CountError::Right { right: Right::Perfmon }.to_string();
+        assert!(text.contains("CAP_PERFMON"), "{text}");
+        let text = CountError::Absent("napi_struct.thread".into()).to_string();
+        assert!(text.contains("`napi_struct.thread`"), "{text}");
+        let error = io::Error::from_raw_os_error(libc::EPERM);
+        let text = no_table(error).to_string();
+        assert!(text.contains("user namespace"), "{text}");
+    }
+}
