@@ -4,23 +4,21 @@
 //! value that somebody else set is left alone and told of. Putting back needs no journal of its own:
 //! whoever is interrupted starts again, and finds what is done already done.
 
+mod process;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use self::process::restore_process;
 use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target, Whereabouts};
 use super::error::{ApplyError, BackendError};
 use super::foreign::Foreign;
 use super::located::located;
 use super::plan::sort;
-use super::restored::{Also, DeviceRestored, Failed, ProcessRestored, Restoration};
-use crate::attach::{MAX_DESCRIPTORS, restore_moved};
-use crate::journal::{
-    DeviceJournal, Found, JournalError, ProcessJournal, Record, Standing, Store, fault,
-};
+use super::restored::{Also, DeviceRestored, Failed, Restoration};
+use crate::journal::{DeviceJournal, Found, JournalError, Record, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Spot, Value};
-use crate::{process_change::ProcessChange, process_change::Restored, process_change::What};
-use napkin_kernel::process::Process;
 use napkin_kernel::settings::Setting;
 
 /// How to put back.
@@ -438,88 +436,5 @@ impl<'a> Ending<'a> {
     fn holds(&self, place: &Place) -> bool {
         place.of_thread()
             && place.instance().is_some_and(|it| self.all || self.instances.contains(it))
-    }
-}
-
-/// Puts back what was changed in a process, thing by thing.
-fn restore_process(
-    store: &Store,
-    seen: &ProcessJournal,
-    options: &RestoreOptions,
-) -> ProcessRestored {
-    let (pid, start_time) = seen.process();
-    let mut restored = ProcessRestored { pid, ..ProcessRestored::default() };
-    if let Err(error) = process(store, pid, start_time, options, &mut restored) {
-        restored.left.push(error.to_string());
-    }
-    restored
-}
-
-fn process(
-    store: &Store,
-    pid: i32,
-    start_time: u64,
-    options: &RestoreOptions,
-    restored: &mut ProcessRestored,
-) -> Result<(), JournalError> {
-    let _lock = if options.dry_run { None } else { Some(store.lock_process(pid, start_time)?) };
-    // As it is now that nobody else can be at it.
-    let journal = store.process(pid, start_time)?;
-    let records = journal.records();
-    let moved = if options.dry_run { 0 } else { moved(pid, start_time, &records, restored) };
-    for record in &records {
-        let Some(last) = record.first().filter(|last| last.is_change()) else { continue };
-        if options.dry_run {
-            restored.changes.push(last.what.back());
-            continue;
-        }
-        fault::point();
-        let mut outcome = last.restore();
-        for earlier in &record[1..] {
-            if matches!(outcome, Ok(Restored::Changed { .. })) {
-                outcome = earlier.restore();
-            }
-        }
-        fault::point();
-        match outcome {
-            Ok(Restored::Done) => restored.changes.push(last.what.back()),
-            Ok(Restored::Gone) => restored.gone += 1,
-            Ok(Restored::Changed { now }) => restored.left.push(format!(
-                "process {pid}: {now} now, set by somebody else; napkin had set {}",
-                last.what
-            )),
-            Err(error) => restored.left.push(error.to_string()),
-        }
-    }
-    restored.gone = restored.gone.saturating_sub(moved);
-    restored.forgotten = options.forget;
-    if !options.dry_run && (restored.left.is_empty() || options.forget) {
-        journal.finish()?;
-    }
-    Ok(())
-}
-
-/// Puts back epoll contexts that are at another descriptor now, and says how many.
-fn moved(
-    pid: i32,
-    start_time: u64,
-    records: &[Vec<ProcessChange>],
-    restored: &mut ProcessRestored,
-) -> usize {
-    let known: Vec<&ProcessChange> = records.iter().filter_map(|record| record.first()).collect();
-    fault::point();
-    let back = Process::reopen(pid, start_time)
-        .and_then(|process| restore_moved(&process, &known, MAX_DESCRIPTORS));
-    fault::point();
-    match back {
-        Ok(back) => {
-            restored.changes.extend(back.iter().map(What::back));
-            back.len()
-        }
-        Err(error) if error.is_gone() => 0,
-        Err(error) => {
-            restored.left.push(error.to_string());
-            0
-        }
     }
 }
