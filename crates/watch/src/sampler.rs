@@ -5,16 +5,21 @@
 //! is dearer, a look at every process's sockets and at what the devices are made of. All numbers are
 //! cumulative; whoever shows them takes differences. What cannot be known is `None`, with the reason in the notes, and never 0.
 
+mod devices;
+mod snapshot;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use self::devices::Devices;
+use self::snapshot::unknown;
+pub use self::snapshot::{NapiSnapshot, Snapshot};
 use crate::sample::CpuSample;
 use crate::timing::Timing;
-use napkin_kernel::count::latency::Parts;
 use napkin_kernel::count::{self, CountError, Counter, Counts, Key};
-use napkin_kernel::device::{self, DeviceError, Napi, NoIrq};
+use napkin_kernel::device::{DeviceError, Napi};
 use napkin_kernel::namespace::{Namespace, NamespaceError};
 use napkin_kernel::netlink::{NapiRecord, Netdev, NetlinkError};
 use napkin_kernel::settings::{Setting, Settings};
@@ -62,56 +67,6 @@ pub enum SampleError {
     /// Requests were to be timed, and cannot be.
     #[error("requests cannot be timed: {0}")]
     Latency(CountError),
-}
-
-/// Everything at one moment.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Snapshot {
-    /// Nanoseconds of the monotonic clock.
-    pub at_ns: u64,
-    /// This namespace's instances, by device and id.
-    pub napis: Vec<NapiSnapshot>,
-    /// The CPUs' backlogs together, of every namespace: loopback, and devices without NAPI.
-    pub backlog: Option<Counts>,
-    /// The CPUs that are on, by number.
-    pub cpus: Vec<CpuSample>,
-    /// What could not be known, and why.
-    pub notes: Vec<String>,
-}
-
-/// One instance at one instant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NapiSnapshot {
-    /// Its device's number.
-    pub ifindex: u32,
-    /// Its device's name.
-    pub ifname: String,
-    /// NAPI ID, as the kernel or the engine numbers it.
-    pub id: u32,
-    /// The receive queues that it polls, where the driver says.
-    pub rx_queues: Vec<u32>,
-    /// The transmit queues that it polls, where the driver says.
-    pub tx_queues: Vec<u32>,
-    /// Its interrupt's number.
-    pub irq: Option<u32>,
-    /// The id of its thread.
-    pub pid: Option<i32>,
-    /// How it is set.
-    pub settings: Settings,
-    /// The policy in force by name, or the nearest and what it differs in.
-    pub mode: String,
-    /// The CPU of its last poll, or on which its thread ran last.
-    pub cpu: Option<usize>,
-    /// Polls, packets and timers since counting began; zeros if it was never polled since then.
-    pub counts: Option<Counts>,
-    /// Its interrupts, on all CPUs. An interrupt that several instances share counts for each.
-    pub interrupts: Option<u64>,
-    /// Nanoseconds of CPU that its thread has used.
-    pub thread_cpu_ns: Option<u64>,
-    /// How long the requests took that were timed since the start, by part.
-    pub latency: Option<Parts>,
-    /// The programs whose sockets it serves, with the most sockets first: `memcached[812]`.
-    pub owners: Vec<String>,
 }
 
 /// Takes samples of the network namespace in which it was started.
@@ -374,76 +329,6 @@ fn step(squeezes: &mut BTreeMap<usize, (u32, u64)>, cpu: usize, now: u32) {
     *last = now;
 }
 
-/// What netlink does not tell of every instance with its settings, or not at all, and what hardly
-/// changes: names, queues, interrupts.
-#[derive(Debug, Default)]
-struct Devices {
-    /// By ifindex and NAPI id: the device's name, and the instance.
-    napis: BTreeMap<(u32, u32), (String, Napi)>,
-    /// Why there are instances without an interrupt, by ifindex.
-    no_irq: BTreeMap<u32, NoIrq>,
-    read_at: Option<Instant>,
-}
-
-impl Devices {
-    fn read(netdev: &mut Netdev) -> Result<Devices, DeviceError> {
-        let (mut napis, mut no_irq) = (BTreeMap::new(), BTreeMap::new());
-        for device in device::read_all(netdev)? {
-            no_irq.extend(device.why_no_irq().map(|why| (device.ifindex, why)));
-            for napi in device.napis {
-                napis.insert((device.ifindex, napi.id), (device.ifname.clone(), napi));
-            }
-        }
-        Ok(Devices { napis, no_irq, read_at: Some(Instant::now()) })
-    }
-
-    /// Whether instances came or went, or it is long since they were looked at.
-    fn outdated(&self, records: &[NapiRecord], longest: Duration) -> bool {
-        self.read_at.is_none_or(|at| at.elapsed() >= longest)
-            || records.len() != self.napis.len()
-            || records.iter().any(|record| self.get(record).is_none())
-    }
-
-    fn get(&self, record: &NapiRecord) -> Option<(&str, &Napi)> {
-        let (ifname, napi) = self.napis.get(&(record.ifindex, record.id))?;
-        Some((ifname, napi))
-    }
-
-    fn have_interrupts(&self) -> bool {
-        self.napis.values().any(|(_, napi)| napi.irq.is_some())
-    }
-}
-
-/// What is not known of instances, and why.
-fn unknown(napis: &[NapiSnapshot], no_irq: &BTreeMap<u32, NoIrq>) -> Vec<String> {
-    let mut without: BTreeMap<(Option<&NoIrq>, &str), usize> = BTreeMap::new();
-    for napi in napis.iter().filter(|napi| napi.irq.is_none()) {
-        let why = no_irq.get(&napi.ifindex);
-        // One line for all virtual devices: a host of containers has hundreds.
-        let ifname = if why == Some(&NoIrq::Virtual) { "" } else { &napi.ifname };
-        *without.entry((why, ifname)).or_default() += 1;
-    }
-    let mut notes: Vec<String> = without
-        .into_iter()
-        .map(|((why, ifname), count)| {
-            let of = if ifname.is_empty() { String::new() } else { format!(" of {ifname}") };
-            let why = why.map_or_else(|| "it is not known which".to_owned(), NoIrq::to_string);
-            format!("irq, intr: {}{of} without: {why}", instances(count))
-        })
-        .collect();
-    let queueless = napis.iter().filter(|it| it.rx_queues.is_empty() && it.tx_queues.is_empty());
-    match queueless.count() {
-        0 => {}
-        count => notes
-            .push(format!("rx: {} of which the driver does not say the queues", instances(count))),
-    }
-    notes
-}
-
-fn instances(count: usize) -> String {
-    format!("{count} instance{}", if count == 1 { "" } else { "s" })
-}
-
 /// Settings as netlink tells them now; what an older kernel's does not, as they were in sysfs.
 fn completed(mut settings: Settings, known: &Settings) -> Settings {
     for setting in Setting::ALL {
@@ -468,55 +353,6 @@ mod tests {
         step(&mut squeezes, 3, u32::MAX);
         step(&mut squeezes, 3, 4);
         assert_eq!(squeezes[&3].1, 6);
-    }
-
-    fn instance(ifindex: u32, ifname: &str, rx: &[u32], tx: &[u32]) -> NapiSnapshot {
-        NapiSnapshot {
-            ifindex,
-            ifname: ifname.into(),
-            id: 513,
-            rx_queues: rx.to_vec(),
-            tx_queues: tx.to_vec(),
-            irq: None,
-            pid: None,
-            settings: Settings::default(),
-            mode: "base".into(),
-            cpu: None,
-            counts: None,
-            interrupts: None,
-            latency: None,
-            thread_cpu_ns: None,
-            owners: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn what_is_not_known_is_said_with_its_reason() {
-        let why = BTreeMap::from([
-            (2, NoIrq::Virtual),
-            (3, NoIrq::Virtual),
-            (4, NoIrq::Shared { irq: 38 }),
-            (5, NoIrq::Untold { driver: Some("hv_netvsc".into()) }),
-        ]);
-        let napis = [
-            instance(2, "va", &[0], &[]),
-            instance(3, "vb", &[0], &[]),
-            instance(4, "eth1", &[0], &[0]),
-            instance(4, "eth1", &[], &[1]),
-            instance(5, "eth2", &[], &[]),
-        ];
-        assert_eq!(
-            unknown(&napis, &why),
-            [
-                "irq, intr: 2 instances without: a virtual device has no interrupts",
-                "irq, intr: 2 instances of eth1 without: its queues share interrupt 38, which is no \
-                 instance's alone",
-                "irq, intr: 1 instance of eth2 without: its driver (hv_netvsc) does not tell which \
-                 interrupts are its queues'",
-                "rx: 1 instance of which the driver does not say the queues",
-            ]
-        );
-        assert_eq!(unknown(&[], &why), Vec::<String>::new());
     }
 
     #[test]

@@ -1,0 +1,47 @@
+//! The namespace's devices, as they were when they were last looked at.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use napkin_kernel::device::{self, DeviceError, Napi, NoIrq};
+use napkin_kernel::netlink::{NapiRecord, Netdev};
+
+/// What netlink does not tell of every instance with its settings, or not at all, and what hardly
+/// changes: names, queues, interrupts.
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    /// By ifindex and NAPI id: the device's name, and the instance.
+    napis: BTreeMap<(u32, u32), (String, Napi)>,
+    /// Why there are instances without an interrupt, by ifindex.
+    pub(super) no_irq: BTreeMap<u32, NoIrq>,
+    read_at: Option<Instant>,
+}
+
+impl Devices {
+    pub(super) fn read(netdev: &mut Netdev) -> Result<Devices, DeviceError> {
+        let (mut napis, mut no_irq) = (BTreeMap::new(), BTreeMap::new());
+        for device in device::read_all(netdev)? {
+            no_irq.extend(device.why_no_irq().map(|why| (device.ifindex, why)));
+            for napi in device.napis {
+                napis.insert((device.ifindex, napi.id), (device.ifname.clone(), napi));
+            }
+        }
+        Ok(Devices { napis, no_irq, read_at: Some(Instant::now()) })
+    }
+
+    /// Whether instances came or went, or it is long since they were looked at.
+    pub(super) fn outdated(&self, records: &[NapiRecord], longest: Duration) -> bool {
+        self.read_at.is_none_or(|at| at.elapsed() >= longest)
+            || records.len() != self.napis.len()
+            || records.iter().any(|record| self.get(record).is_none())
+    }
+
+    pub(super) fn get(&self, record: &NapiRecord) -> Option<(&str, &Napi)> {
+        let (ifname, napi) = self.napis.get(&(record.ifindex, record.id))?;
+        Some((ifname, napi))
+    }
+
+    pub(super) fn have_interrupts(&self) -> bool {
+        self.napis.values().any(|(_, napi)| napi.irq.is_some())
+    }
+}
