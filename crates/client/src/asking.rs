@@ -12,19 +12,17 @@ use std::sync::Arc;
 use napkin_os::clock;
 use napkin_traffic::{Rng, Schedule};
 
-use super::answer::{Answer, Asked, Parser};
+use super::answer::Answer;
 use super::backlog::Backlog;
 use super::config::{Asks, Config};
-use super::disk::{Question, Replies};
 use super::error::ClientError;
 use super::figures::{Tally, Trouble};
 use super::records::Records;
+use super::talk::{Phase, Talk};
 
 /// Requests that may fall due where a window begins or ends: what was due before belongs to the
 /// window before, however late this thread is, but nobody shall wait for ever.
 const CATCH_UP: usize = 1 << 20;
-/// Bytes of a request that are made up at a time, where it need not be whole.
-const PIECE: usize = 64 * 1_024;
 
 /// What all threads of a client share.
 #[derive(Debug)]
@@ -51,57 +49,6 @@ impl Streams {
         let mut streams = || Streams { schedule: rng.split(), choice: rng.split() };
         (0..connections).map(|_| streams()).collect()
     }
-}
-
-/// A request that was made up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Request {
-    /// Of a disk the place.
-    record: usize,
-    /// Of a disk, it writes.
-    set: bool,
-    /// It is a disk's handshake, which is in no count.
-    hello: bool,
-    /// The time that its latency counts from.
-    intended: u64,
-    /// When its first byte was given to the socket.
-    sent: u64,
-}
-
-impl Request {
-    /// The same of a disk.
-    fn question(&self) -> Question {
-        match (self.hello, self.set) {
-            (true, _) => Question::Hello,
-            (_, true) => Question::Write { place: self.record as u64 },
-            (_, false) => Question::Read { place: self.record as u64 },
-        }
-    }
-}
-
-/// What a connection is at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// It can send.
-    Free,
-    /// The socket has taken so many bytes of the request and is full.
-    Sending(usize),
-    /// The request is sent.
-    Waiting,
-    /// It was lost, and is being made again.
-    Connecting,
-}
-
-/// What is asked on one connection.
-#[derive(Debug)]
-struct Talk {
-    parser: Parser,
-    replies: Replies,
-    phase: Phase,
-    /// The request outstanding, in the phases that have one.
-    request: Request,
-    /// Draws what to ask.
-    choice: Rng,
 }
 
 /// What became of a look at the schedules.
@@ -140,11 +87,9 @@ impl Asking {
     /// On connections that are made already, one for each of the streams.
     pub(super) fn new(common: Arc<Common>, streams: Vec<Streams>) -> Asking {
         let here = streams.len();
-        let request = Request { record: 0, set: false, hello: false, intended: 0, sent: 0 };
         let (mut talks, mut schedules) = (Vec::with_capacity(here), Vec::with_capacity(here));
         for Streams { schedule, choice } in streams {
-            let (parser, replies) = (Parser::default(), Replies::default());
-            talks.push(Talk { parser, replies, phase: Phase::Free, request, choice });
+            talks.push(Talk::new(choice));
             schedules.push(schedule);
         }
         let mut asking = Asking {
@@ -219,16 +164,7 @@ impl Asking {
 
     /// Makes up a request on a free connection: it is to be sent.
     fn ask(&mut self, place: usize, intended: u64) {
-        let Common { config, records } = &*self.common;
-        let talk = &mut self.talks[place];
-        let set = talk.choice.unit() < config.update;
-        let among = match config.asks {
-            Asks::Records | Asks::Echo(_) => records.len() as u64,
-            Asks::Disk(disk) => disk.places(),
-        };
-        let record = talk.choice.below(among) as usize;
-        talk.request = Request { record, set, hello: false, intended, sent: clock::now() };
-        talk.phase = Phase::Sending(0);
+        self.talks[place].ask(&self.common, intended);
         self.take_up();
     }
 
@@ -239,9 +175,7 @@ impl Asking {
 
     /// The same for a connection's handshake.
     fn greet(&mut self, place: usize) {
-        let talk = &mut self.talks[place];
-        talk.request = Request { hello: true, ..talk.request };
-        talk.phase = Phase::Sending(0);
+        self.talks[place].greet();
         self.take_up();
     }
 
@@ -256,46 +190,13 @@ impl Asking {
     /// What is next to be sent of a connection's request, in `into`; nothing else is in it then. Whether
     /// there is anything.
     pub(super) fn put(&self, place: usize, into: &mut Vec<u8>) -> bool {
-        into.clear();
-        let Talk { phase, request, .. } = &self.talks[place];
-        let Phase::Sending(sent) = *phase else { return false };
-        let Common { config, records } = &*self.common;
-        match config.asks {
-            Asks::Disk(disk) => disk.put(request.question(), sent, PIECE, into),
-            Asks::Echo(bytes) => into.resize((bytes as usize - sent).min(PIECE), b'.'),
-            Asks::Records => {
-                match request.set {
-                    true => records.put_set(request.record, true, into),
-                    false => records.put_get(request.record, into),
-                }
-                into.drain(..sent);
-            }
-        }
-        true
+        self.talks[place].put(&self.common, into)
     }
 
     /// So many bytes of a request were taken, of as many as were put. Whether the rest is to follow when
     /// there is room.
     pub(super) fn sent(&mut self, place: usize, bytes: usize, put: usize) -> bool {
-        let length = self.length(place);
-        let phase = &mut self.talks[place].phase;
-        if let Phase::Sending(sent) = phase {
-            *sent += bytes;
-            // Of records all was put.
-            if length.map_or(bytes == put, |length| *sent >= length) {
-                *phase = Phase::Waiting;
-            }
-        }
-        bytes < put
-    }
-
-    /// Bytes of a connection's request; `None` of records, whose requests are put whole.
-    fn length(&self, place: usize) -> Option<usize> {
-        match self.common.config.asks {
-            Asks::Records => None,
-            Asks::Echo(bytes) => Some(bytes as usize),
-            Asks::Disk(disk) => Some(disk.length(self.talks[place].request.question())),
-        }
+        self.talks[place].sent(self.common.config.asks, bytes, put)
     }
 
     /// Takes what has come on a connection. Says whether the next request is to be sent on it.
@@ -304,27 +205,11 @@ impl Asking {
     /// What makes the connection useless.
     pub(super) fn read(&mut self, place: usize, bytes: &[u8]) -> Result<bool, Trouble> {
         let now = clock::now();
-        let talk = &mut self.talks[place];
-        if !matches!(talk.phase, Phase::Sending(_) | Phase::Waiting) {
-            return Err(Trouble::NotAsked);
-        }
-        let Common { config, records } = &*self.common;
-        let (parser, request) = (&mut talk.parser, talk.request);
-        let fed = match config.asks {
-            Asks::Disk(disk) => talk.replies.feed(&disk, request.question(), bytes),
-            Asks::Echo(length) => parser.feed(Asked::Bytes(length), bytes),
-            Asks::Records => parser.feed(records.asked(request.record, request.set), bytes),
-        };
-        match fed {
-            Ok((_, None)) => Ok(false),
-            Ok((taken, Some(answer))) if taken == bytes.len() && talk.phase == Phase::Waiting => {
-                self.answered(place, answer, now);
-                Ok(self.go_on(place, now))
-            }
-            // There is more, or it is the answer to a request that is not all sent.
-            Ok(_) => Err(Trouble::NotAsked),
-            Err(fault) => Err(Trouble::Fault(fault)),
-        }
+        let answer = self.talks[place].read(&self.common, bytes)?;
+        Ok(answer.is_some_and(|answer| {
+            self.answered(place, answer, now);
+            self.go_on(place, now)
+        }))
     }
 
     fn answered(&mut self, place: usize, answer: Answer, now: u64) {
@@ -377,9 +262,7 @@ impl Asking {
         if self.talks[place].phase == Phase::Free {
             self.take_up();
         }
-        let talk = &mut self.talks[place];
-        talk.phase = Phase::Connecting;
-        (talk.parser, talk.replies) = (Parser::default(), Replies::default());
+        self.talks[place].lost();
     }
 
     /// A connection that was lost is made again. Says whether there is something to send.
@@ -430,7 +313,7 @@ impl Asking {
         counts.outstanding = 0;
         let mut oldest = now;
         for (place, talk) in self.talks.iter().enumerate() {
-            if matches!(talk.phase, Phase::Sending(_) | Phase::Waiting) {
+            if talk.is_outstanding() {
                 counts.outstanding += 1;
                 oldest = oldest.min(talk.request.intended);
             }
@@ -456,6 +339,7 @@ impl Asking {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::talk::Request;
     use crate::{Load, Records};
 
     fn asking(config: Config) -> Asking {

@@ -10,7 +10,7 @@
 //! the server can do, and no honest percentile.
 //!
 //! - `records`: keys and values; `answer`: what a memcached said; `disk`: a disk's questions and replies;
-//!   `asking`: what is asked when.
+//!   `talk`: one connection's requests and answers; `asking`: what is asked when.
 //! - `populate`: fills the store. `client`: the threads' handle; `worker`: one thread;
 //!   `connection`: what it knows of each of its connections.
 //! - `figures`: what a window of it showed.
@@ -33,6 +33,7 @@ mod error;
 mod figures;
 mod populate;
 mod records;
+mod talk;
 mod worker;
 
 pub use answer::{Answer, Asked, Fault, LONGEST_LINE, LONGEST_VALUE, Parser, Refusal};
