@@ -1,0 +1,98 @@
+//! `napkin attach` to a process that runs, and what puts back what it set.
+
+use napkin_testing::test;
+
+use super::*;
+
+#[test]
+fn attach_holds_until_it_is_interrupted_and_puts_back() {
+    let (mut child, mut output) = python();
+    let scratch = Scratch::new("attach");
+    let pid = child.id().to_string();
+    for (end, arguments) in
+        [(Some(libc::SIGINT), &[][..]), (Some(libc::SIGTERM), &[]), (None, &["--for", "200ms"])]
+    {
+        let attach = [&["attach", &pid, "--policy", "suspend20"], arguments].concat();
+        let napkin = Running::start(scratch.napkin(&attach));
+        if let Some(signal) = end {
+            until("set", || (params(&mut child, &mut output) == SET).then_some(()));
+            assert_eq!(scratch.journals(), 1);
+            napkin.signal(signal);
+        }
+        let (status, said) = napkin.end();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(said.contains("busy poll 0 us, budget 64, prefer; set"), "{said}");
+        assert!(said.contains("put back: 1"), "{said}");
+        assert_eq!(params(&mut child, &mut output), OFF);
+        assert_eq!(scratch.journals(), 0);
+    }
+    child.kill().expect("a child");
+    child.wait().expect("it ends");
+}
+
+#[test]
+fn what_a_killed_napkin_leaves_is_put_back_by_restore() {
+    let (mut child, mut output) = python();
+    let scratch = Scratch::new("killed");
+    let pid = child.id().to_string();
+    let attach = ["attach", &pid, "--policy", "suspend20"];
+    let mut napkin = Running::start(scratch.napkin(&attach));
+    until("set", || (params(&mut child, &mut output) == SET).then_some(()));
+    // A second one has nothing to do if it wants the same, and is told who is at it if not.
+    let second = scratch.napkin(&attach).arg("--once").output().expect("napkin");
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(second.status.success() && said.contains("nothing was to be set"), "{said}");
+    let other = ["attach", &pid, "--policy", "napibusy", "--once"];
+    let second = scratch.napkin(&other).output().expect("napkin");
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains(&napkin.pid().to_string()), "{said}");
+    napkin.0.kill().expect("a child");
+    napkin.0.wait().expect("it ends");
+    drop(napkin);
+    assert_eq!(params(&mut child, &mut output), SET);
+    assert_eq!(scratch.journals(), 1);
+    let restored = scratch.napkin(&["restore"]).output().expect("napkin");
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    assert_eq!(params(&mut child, &mut output), OFF);
+    assert_eq!(scratch.journals(), 0);
+    // What is set once and left is put back the same way.
+    let once = scratch.napkin(&attach).arg("--once").output().expect("napkin");
+    assert!(once.status.success(), "{}", String::from_utf8_lossy(&once.stderr));
+    assert_eq!(params(&mut child, &mut output), SET);
+    let restored = scratch.napkin(&["restore"]).output().expect("napkin");
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    assert_eq!(params(&mut child, &mut output), OFF);
+    child.kill().expect("a child");
+    child.wait().expect("it ends");
+}
+
+#[test]
+fn a_state_directory_may_be_named_from_here() {
+    let (mut child, mut output) = python();
+    let scratch = Scratch::new("relative");
+    let pid = child.id().to_string();
+    let napkin = |arguments: &[&str]| {
+        let mut command = scratch.napkin(arguments);
+        command.env("NAPKIN_STATE", "not-there-yet").current_dir(&scratch.0);
+        command.output().expect("napkin")
+    };
+    let once = napkin(&["attach", &pid, "--policy", "suspend20", "--once"]);
+    assert!(once.status.success(), "{}", String::from_utf8_lossy(&once.stderr));
+    assert_eq!(params(&mut child, &mut output), SET);
+    assert!(napkin(&["restore"]).status.success());
+    assert_eq!(params(&mut child, &mut output), OFF);
+    child.kill().and_then(|()| child.wait()).expect("a child");
+}
+
+#[test]
+fn a_process_that_is_not_there_is_said_so() {
+    let scratch = Scratch::new("absent");
+    let output = scratch
+        .napkin(&["attach", "2147483647", "--policy", "suspend20"])
+        .output()
+        .expect("napkin");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("there is no process 2147483647"), "{said}");
+}

@@ -1,0 +1,239 @@
+//! What the program ends with, and which signals reach it.
+
+use napkin_testing::test;
+
+use super::*;
+
+#[test]
+fn the_exit_code_is_the_program_s() {
+    let scratch = Scratch::new("codes");
+    for code in [0, 3, 77, 255] {
+        let output = run(&scratch, &["sh", "-c", &format!("exit {code}")]);
+        assert_eq!(output.status.code(), Some(code));
+    }
+    let missing = run(&scratch, &["/nonexistent/program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(said.contains("there is no program /nonexistent/program"), "{said}");
+    assert_eq!(run(&scratch, &["/dev/null"]).status.code(), Some(126));
+    assert_eq!(scratch.journals(), 0);
+}
+
+#[test]
+fn the_program_s_output_is_its_own() {
+    let scratch = Scratch::new("output");
+    let output = run(&scratch, &["sh", "-c", "echo out; echo err >&2"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "out\n");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("err\n"));
+}
+
+#[test]
+fn a_program_that_a_signal_ended_ends_napkin_by_the_same() {
+    let scratch = Scratch::new("signals");
+    for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGSEGV] {
+        let output = run(&scratch, &["sh", "-c", &format!("kill -{signal} $$")]);
+        assert_eq!(output.status.signal(), Some(signal));
+    }
+}
+
+#[test]
+fn signals_are_passed_on_once_each_and_the_program_decides() {
+    let scratch = Scratch::new("passed");
+    let log = scratch.path("log");
+    let script = format!(
+        "for s in TERM INT HUP USR1 USR2 QUIT; do trap \"echo $s >> {0}\" $s; done\n\
+         trap 'exit 9' WINCH; echo ready >> {0}; while :; do sleep 0.01; done",
+        log.display()
+    );
+    let napkin = Running::start(scratch.napkin(&[
+        "run",
+        "--quiet",
+        "--policy",
+        "suspend20",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]));
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("ready", || lines().contains("ready").then_some(()));
+    let mut expected = "ready\n".to_owned();
+    for (name, signal) in [
+        ("TERM", libc::SIGTERM),
+        ("INT", libc::SIGINT),
+        ("HUP", libc::SIGHUP),
+        ("USR1", libc::SIGUSR1),
+        ("USR2", libc::SIGUSR2),
+        ("QUIT", libc::SIGQUIT),
+        ("TERM", libc::SIGTERM),
+    ] {
+        napkin.signal(signal);
+        expected.push_str(&format!("{name}\n"));
+        until(name, || (lines().len() >= expected.len()).then_some(()));
+        assert_eq!(lines(), expected);
+    }
+    napkin.signal(libc::SIGWINCH);
+    let (status, said) = napkin.end();
+    assert_eq!((status.code(), said.as_str()), (Some(9), ""));
+}
+
+/// A program under napkin that writes down each signal, and what it runs in.
+struct Listener {
+    napkin: Running,
+    log: PathBuf,
+    scratch: Scratch,
+}
+
+impl Listener {
+    /// Under napkin in a process group of its own; `before` comes before `napkin`, and `own_group`
+    /// says whether the program makes one as well.
+    fn start(name: &str, before: &[&str], own_group: bool) -> Listener {
+        needs_program("python3");
+        let scratch = Scratch::new(name);
+        let log = scratch.path("log");
+        let program = format!(
+            "import os, signal\n\
+             if {}: os.setpgid(0, 0)\n\
+             log = os.open('{}', os.O_WRONLY | os.O_APPEND | os.O_CREAT)\n\
+             def wrote(number, frame): os.write(log, (signal.Signals(number).name + ' ').encode())\n\
+             for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH): signal.signal(number, wrote)\n\
+             signal.signal(signal.SIGUSR2, lambda *_: os._exit(5))\n\
+             os.write(log, b'ready ')\n\
+             while True: signal.pause()",
+            if own_group { "True" } else { "False" },
+            log.display()
+        );
+        let napkin = scratch.napkin(&["run", "-q", "--policy", "suspend20", "--", "python3", "-c"]);
+        let words: Vec<_> = before.iter().map(std::ffi::OsStr::new).collect();
+        let words = words.into_iter().chain([napkin.get_program()]).chain(napkin.get_args());
+        let words: Vec<_> = words.collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(program).process_group(0);
+        command.env("NAPKIN_STATE", scratch.path("state"));
+        let listener = Listener { napkin: Running::start(command), log, scratch };
+        until("ready", || listener.got().starts_with("ready ").then_some(()));
+        listener
+    }
+
+    fn got(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// All that it got, once it has got a signal that is sent to napkin alone after all others. Its
+    /// number is the highest: of those that are pending together a process gets the lowest first.
+    fn all(&self) -> String {
+        let count = |got: &str| got.matches("SIGWINCH ").count();
+        let before = count(&self.got());
+        self.napkin.signal(libc::SIGWINCH);
+        until("SIGWINCH", || (count(&self.got()) > before).then(|| self.got()))
+    }
+
+    /// Signals napkin's whole group.
+    fn signal_group(&self, signal: i32) {
+        // SAFETY: the call takes two numbers; the group's first process was not waited for.
+        assert_eq!(unsafe { libc::kill(-self.napkin.pid(), signal) }, 0);
+    }
+
+    /// Signals napkin and every process below it, one after the other, as systemd does.
+    fn signal_each(&self, signal: i32) {
+        let process = Process::open(self.napkin.pid()).expect("it lives");
+        let below = process.descendants(1_000).expect("it lives");
+        assert!(below.len() > 1, "the program, and what napkin needs");
+        for pid in [self.napkin.pid()].into_iter().chain(below) {
+            // SAFETY: the call takes two numbers; nobody but this test ends these processes.
+            assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        }
+    }
+
+    /// Ends the program, and napkin with it.
+    fn end(self) {
+        self.napkin.signal(libc::SIGUSR2);
+        let (status, said) = self.napkin.end();
+        assert_eq!((status.code(), said.as_str()), (Some(5), ""));
+        assert_eq!(self.scratch.journals(), 0);
+    }
+}
+
+#[test]
+fn a_signal_to_the_group_or_to_every_process_reaches_the_program_once() {
+    for own_group in [false, true] {
+        let listener = Listener::start("once", &[], own_group);
+        listener.napkin.signal(libc::SIGTERM);
+        assert_eq!(listener.all(), "ready SIGTERM SIGWINCH ", "to napkin alone");
+        listener.signal_group(libc::SIGTERM);
+        let group = "ready SIGTERM SIGWINCH SIGTERM SIGWINCH ";
+        assert_eq!(listener.all(), group, "to the group, {own_group}");
+        listener.signal_each(libc::SIGHUP);
+        let all = format!("{group}SIGHUP SIGWINCH ");
+        assert_eq!(listener.all(), all, "to each process, {own_group}");
+        listener.end();
+    }
+}
+
+#[test]
+fn two_signals_to_napkin_alone_reach_the_program_both() {
+    let listener = Listener::start("twice", &[], false);
+    listener.napkin.signal(libc::SIGTERM);
+    std::thread::sleep(Duration::from_millis(500));
+    listener.napkin.signal(libc::SIGTERM);
+    assert_eq!(listener.all(), "ready SIGTERM SIGTERM SIGWINCH ");
+    listener.end();
+}
+
+#[test]
+fn timeout_signals_the_program_once() {
+    needs_program("timeout");
+    // It is the group's first process, signals napkin, and then the group.
+    let listener = Listener::start("timeout", &["timeout", "-s", "TERM", "1h"], false);
+    // The hour is over.
+    listener.napkin.signal(libc::SIGALRM);
+    until("SIGTERM", || listener.got().contains("SIGTERM").then_some(()));
+    let process = Process::open(listener.napkin.pid()).expect("it lives");
+    let napkin = process.children().expect("it lives")[0];
+    // SAFETY: the call takes two numbers; its parent has not waited for it.
+    assert_eq!(unsafe { libc::kill(napkin, libc::SIGWINCH) }, 0);
+    until("SIGWINCH", || listener.got().ends_with("SIGWINCH ").then_some(()));
+    assert_eq!(listener.got(), "ready SIGTERM SIGWINCH ");
+}
+
+#[test]
+fn a_stop_from_the_terminal_and_its_end_reach_the_program_once() {
+    let listener = Listener::start("stopped", &[], false);
+    let state = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", listener.napkin.pid()));
+        stat.expect("it lives").rsplit(')').next().expect("its state").trim_start().to_owned()
+    };
+    for _ in 0..3 {
+        listener.signal_group(libc::SIGTSTP);
+        until("stopped", || state().starts_with('T').then_some(()));
+        listener.signal_group(libc::SIGCONT);
+        until("woken", || (!state().starts_with('T')).then_some(()));
+        // A stop that was passed on late would keep the program from this.
+        assert!(listener.all().ends_with("SIGWINCH "));
+        assert!(!state().starts_with('T'));
+        std::fs::write(&listener.log, "").expect("it is there");
+    }
+    listener.end();
+}
+
+#[test]
+fn nothing_is_left_of_a_napkin_that_was_killed_but_the_program() {
+    let listener = Listener::start("witness", &[], false);
+    let process = Process::open(listener.napkin.pid()).expect("it lives");
+    let below = process.descendants(1_000).expect("it lives");
+    let name = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+    let named = |what: &str| {
+        let named = |pid: &&i32| name(**pid).is_ok_and(|name| name.contains(what));
+        below.iter().filter(named).copied().collect::<Vec<i32>>()
+    };
+    // Who signals all that have napkin in their name, or its arguments, means napkin.
+    let program = named("import os");
+    assert_eq!((program.len(), named("napkin run").len()), (1, 0));
+    let others: Vec<i32> = below.into_iter().filter(|pid| !program.contains(pid)).collect();
+    assert!(!others.is_empty());
+    listener.napkin.signal(libc::SIGKILL);
+    until("gone", || others.iter().all(|pid| name(*pid).is_err()).then_some(()));
+    assert!(name(program[0]).is_ok());
+    // SAFETY: the call takes two numbers; it was alive just now, and nobody else ends it.
+    assert_eq!(unsafe { libc::kill(program[0], libc::SIGUSR2) }, 0);
+}

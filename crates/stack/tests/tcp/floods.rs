@@ -1,0 +1,111 @@
+//! What a flood pushes out, and what it costs others.
+
+use super::*;
+
+#[test]
+fn a_flood_of_syns_pushes_out_itself_and_nobody_else() {
+    let limits = TcpLimits { half_open: 8, ..TcpLimits::default() };
+    let mut net = Net::new(Sender::of(5), Echo::default(), limits);
+    net.client.application.silent = true;
+    net.connect();
+    net.run(8);
+    // Syns whose answers go nowhere.
+    for port in 1_000..1_100 {
+        let syn = syn(port);
+        net.server.deliver(&[syn], net.now);
+        net.server.out.0.lock().unwrap().clear();
+    }
+    assert_eq!(net.server.worker.half_open(), 8);
+    assert_eq!(net.server.worker.connections(), 9);
+    let TcpCounters { opened, pushed_out, .. } = net.server.worker.counters();
+    assert_eq!((opened, pushed_out), (1, 92));
+    // Whoever answers gets through all the same.
+    net.connect();
+    net.run(6);
+    assert_eq!(net.server.worker.counters().opened, 2);
+    // And the rest is forgotten in time.
+    net.run(200);
+    assert_eq!(net.server.worker.half_open(), 0);
+}
+
+/// Asks again and again, one word at a time.
+#[derive(Default)]
+struct Asker {
+    answered: usize,
+}
+
+impl TcpApplication for Asker {
+    type State = Vec<u8>;
+
+    fn opened(&mut self, _: Flow) -> Vec<u8> {
+        b"whatever".to_vec()
+    }
+
+    fn ready(&mut self, word: &mut Vec<u8>, stream: &mut impl ByteStream, _: Ns) {
+        stream.receive(word, 8);
+        if word.len() == 8 {
+            assert_eq!(stream.send(&std::mem::take(word)), 8);
+            self.answered += 1;
+        }
+    }
+}
+
+/// The answers that an established flow has in forty rounds while somebody sends these frames before
+/// each of its own, and the server's connections then.
+fn answered_under(flood: impl FnMut() -> Vec<Vec<u8>> + 'static) -> (usize, usize) {
+    let limits = TcpLimits { half_open: 64, connections: 256, ..TcpLimits::default() };
+    let mut net = Net::new(Asker::default(), Echo::default(), limits);
+    net.connect();
+    net.run(5);
+    let before = net.client.application.answered;
+    net.flood = Box::new(flood);
+    net.run(40);
+    (net.client.application.answered - before, net.server.worker.connections())
+}
+
+/// What a flood costs an established flow in rounds is nothing; what it takes of the server is bounded.
+#[test]
+fn no_flood_keeps_an_established_flow_from_its_next_answer() {
+    let quiet = answered_under(Vec::new);
+    assert_eq!(quiet, (20, 1), "a word there and back takes two rounds");
+    // SYNs of another peer each.
+    let mut from = 0u16;
+    let syns = move || {
+        let next = |_| {
+            from += 1;
+            syn(from)
+        };
+        (0..100).map(next).collect()
+    };
+    assert_eq!(answered_under(syns), (20, 1 + 64));
+    // The same SYN over and over: one connection.
+    assert_eq!(answered_under(|| vec![syn(5_000); 100]), (20, 2));
+    // Segments of no connection: each is answered by a RST, and forgotten.
+    let stray = || {
+        let mut stray = syn(6_000);
+        stray[47] = 0x10;
+        let mut segment = smoltcp::wire::TcpPacket::new_unchecked(&mut stray[34..]);
+        segment.fill_checksum(&Ipv4Addr::new(10, 0, 0, 77).into(), &OURS.into());
+        vec![stray; 100]
+    };
+    assert_eq!(answered_under(stray), (20, 1));
+}
+
+/// A RST would tell a peer whose SYN's answers were lost that nobody listens.
+#[test]
+fn a_handshake_that_is_given_up_ends_without_a_word() {
+    let mut net = net(5);
+    let begun = net.now;
+    net.server.deliver(&[syn(1_000)], begun);
+    while net.server.worker.connections() > 0 {
+        for sent in net.server.out.0.lock().unwrap().drain(..) {
+            let segment = smoltcp::wire::TcpPacket::new_unchecked(&sent[34..]);
+            assert!(segment.syn() && segment.ack() && !segment.rst());
+        }
+        net.now = net.server.worker.next_deadline();
+        net.server.deliver(&[], net.now);
+    }
+    assert_eq!(net.server.out.0.lock().unwrap().len(), 0);
+    let took = net.now - begun;
+    assert!(took <= TcpLimits::DEFAULT.handshake + MILLISECOND, "{took} ns");
+}
