@@ -55,7 +55,7 @@ pub enum CompareError {
          nsenter --net --target {pid} napkin compare ..."
     )]
     OtherNamespace {
-        /// The process.
+        /// The process id that was given.
         pid: i32,
     },
     /// Its ids are not the kernel's.
@@ -64,7 +64,7 @@ pub enum CompareError {
          cannot tell which process is {pid}: run it outside, or give --measure CMD"
     )]
     PidNamespace {
-        /// The process.
+        /// The process id that was given.
         pid: i32,
     },
     /// It serves nobody.
@@ -73,15 +73,15 @@ pub enum CompareError {
          name the one that serves"
     )]
     NoPort {
-        /// The process.
+        /// The process id that was given.
         pid: i32,
-        /// Its name.
+        /// Its name, as in `/proc/PID/comm`.
         comm: String,
     },
     /// The program ended in the middle.
     #[error("{service} has ended; what was changed was put back")]
     ServiceEnded {
-        /// The program.
+        /// The program, as `memcached[812]`.
         service: String,
     },
     /// The device went in the middle.
@@ -89,13 +89,13 @@ pub enum CompareError {
         "{ifname} is gone, or has no NAPI instance any more; what was changed elsewhere was put back"
     )]
     DeviceGone {
-        /// Its name.
+        /// The interface's name.
         ifname: String,
     },
     /// The command that measures did not.
     #[error("--measure {command:?} {what}: what was changed was put back")]
     Measure {
-        /// The command.
+        /// The command, as `--measure` gave it to the shell.
         command: String,
         /// What it did instead of printing a number.
         what: String,

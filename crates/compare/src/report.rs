@@ -12,7 +12,7 @@ use crate::window::Slice;
 /// A policy's slices.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Row {
-    /// Its name.
+    /// The policy, by the name that was given.
     pub name: String,
     /// The policy as text, in the form that `Policy` parses.
     pub policy: String,
@@ -22,12 +22,12 @@ pub struct Row {
     pub out: Option<String>,
 }
 
-/// A comparison.
+/// A comparison's slices, and what it was asked for: from these come the verdict, JSON and the page.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Report {
     /// The program, as `memcached[812]`.
     pub service: String,
-    /// The device.
+    /// The interface's name.
     pub device: String,
     /// The policies, the reference first.
     pub rows: Vec<Row>,

@@ -36,9 +36,9 @@ pub enum Told<'a> {
     Slice(&'a str),
     /// A policy is out of the rest.
     Out {
-        /// Its name.
+        /// The policy, by the name that was given.
         name: &'a str,
-        /// Why.
+        /// What went wrong under it, or which guard it broke, in a sentence.
         why: &'a str,
     },
     /// Something to know.

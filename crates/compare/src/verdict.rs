@@ -19,11 +19,11 @@ pub enum Quantity {
     MeasuredLow,
     /// The user's own number; more is better.
     MeasuredHigh,
-    /// Percentiles of the server's own latency, as a whole.
+    /// The 99th percentile of the server's own latency, as a whole.
     P99,
-    /// The same.
+    /// The 90th, where a slice has too few requests for the 99th.
     P90,
-    /// The same.
+    /// The median, where it has too few for the 90th.
     P50,
 }
 
@@ -55,7 +55,7 @@ impl Quantity {
 /// A policy beside the reference.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Compared {
-    /// Its name.
+    /// The policy, by the name that was given.
     pub policy: String,
     /// By the verdict's quantity.
     pub ratio: Option<Ratio>,
@@ -68,7 +68,7 @@ pub struct Compared {
 /// What a comparison shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The sentence.
+    /// What is to be made of it, in a sentence: which policy, and by how much.
     pub sentence: String,
     /// By what it was found; `None` if nothing could be.
     pub quantity: Option<Quantity>,

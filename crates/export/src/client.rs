@@ -27,7 +27,7 @@ enum At {
     Gone,
 }
 
-/// A connection.
+/// A connection of whoever scrapes, from its request to the end of the answer.
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: Box<dyn Stream>,

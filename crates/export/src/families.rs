@@ -30,7 +30,7 @@ pub struct Family {
     pub kind: Kind,
     /// What is counted, in a sentence.
     pub help: &'static str,
-    /// Its values.
+    /// Its values, one for each set of labels.
     pub series: Vec<Series>,
 }
 

@@ -53,9 +53,9 @@ pub enum ListenError {
     /// The operating system refuses.
     #[error("cannot listen on {address}: {error}")]
     Refused {
-        /// Where.
+        /// The address that was to be listened on.
         address: Address,
-        /// Its reason.
+        /// The operating system's reason.
         error: io::Error,
     },
     /// There is a file that is no socket.

@@ -14,7 +14,7 @@ pub(crate) enum Request {
     More,
     /// The metrics in this form; their head alone without `body`.
     Metrics { format: Format, body: bool },
-    /// Something else.
+    /// Anything else, and what it gets to hear.
     Refused(Refusal),
 }
 

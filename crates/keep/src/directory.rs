@@ -87,7 +87,7 @@ impl Directory {
         Directory(named.map_or_else(|| ETC.into(), PathBuf::from))
     }
 
-    /// Another directory.
+    /// A directory in the place of `/etc/napkin`.
     pub fn at(path: impl Into<PathBuf>) -> Directory {
         Directory(path.into())
     }

@@ -34,7 +34,7 @@ pub struct Mistake {
 /// A file that says nothing that can be held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadFile {
-    /// The file.
+    /// Its path; the directory's, where nothing in that is held.
     pub file: PathBuf,
     /// What is wrong with it: at least one.
     pub mistakes: Vec<Mistake>,

@@ -74,7 +74,7 @@ impl OnDevice {
 /// A wish, and how it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// The wish.
+    /// The wish, as its file has it.
     pub wish: Wish,
     /// The devices that it means; none: it waits for one.
     pub devices: Vec<OnDevice>,

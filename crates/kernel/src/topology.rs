@@ -15,7 +15,7 @@ const SYSTEM: &str = "/sys/devices/system";
 /// A CPU that is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpu {
-    /// Its number.
+    /// Its number, as in `/sys/devices/system/cpu/cpuN`.
     pub number: usize,
     /// The lowest number of its core's CPUs: those of one core (SMT siblings) share it.
     pub core: usize,

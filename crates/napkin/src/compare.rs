@@ -12,7 +12,7 @@ use crate::failure::{Failure, print, say};
 use crate::policies::warn_named;
 use crate::{lifeline, outputs, table, units};
 
-/// Its arguments.
+/// The arguments of `napkin compare`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each policy is put in force on the device and on the running program in turn, as napkin apply and napkin

@@ -13,7 +13,7 @@ use napkin_watch::{EngineSource, LinuxSource, Source};
 use crate::failure::{Failure, print, say};
 use crate::units;
 
-/// Its arguments.
+/// The arguments of `napkin export`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Metrics of each NAPI instance, by device and NAPI id; counters begin when napkin export does:

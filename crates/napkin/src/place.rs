@@ -21,7 +21,7 @@ use crate::table;
 /// Long enough that a worker of a program that serves is seen in its wait.
 const WINDOW: Duration = Duration::from_millis(300);
 
-/// Its arguments.
+/// The arguments of `napkin place`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A queue's packets cost least where its interrupt, its thread and the worker that reads them are on one
@@ -44,7 +44,7 @@ Examples:
   sudo napkin place --dev eth0 --cpus 4-7                          on these CPUs
 See also: napkin apply --cpus, napkin attach --pin, napkin doctor")]
 pub(crate) struct PlaceArgs {
-    /// The device.
+    /// The device whose queues are to be placed.
     #[arg(long, value_name = "DEV")]
     dev: String,
     /// The program whose threads read the packets; without, those that own sockets on the device are

@@ -62,7 +62,7 @@ pub enum ServeError {
     /// The operating system's side of a TAP device could not be set up.
     #[error("cannot set up the operating system's side of {side}: {source}{advice}")]
     Side {
-        /// Its interface.
+        /// The TAP interface's name.
         side: String,
         /// What the kernel refused.
         source: napkin_kernel::netlink::NetlinkError,

@@ -63,9 +63,9 @@ pub enum SendError {
     /// One end has an IPv4 address and the other an IPv6 address.
     #[error("{from} cannot send to {to}: one address is IPv4, the other IPv6")]
     Families {
-        /// The sender's.
+        /// The stack's own address.
         from: IpAddr,
-        /// The receiver's.
+        /// The address that was to be reached.
         to: IpAddr,
     },
     /// The message came from where no answer can go: port 0, or bytes that are no UDP frame.

@@ -5,7 +5,7 @@ use napkin_policy::{NamedPolicy, Policy};
 use crate::error::BenchError;
 use crate::setting::{Given, Setting};
 
-/// Who serves.
+/// Whose TCP and threads a service runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Server {
     /// The service on the engine.
@@ -48,7 +48,7 @@ const SERVERS: [(Server, (&str, &str)); 3] = [
 pub(crate) const OURS: &[(&str, &str)] = &[SERVERS[0].1, SERVERS[1].1];
 pub(crate) const ALL: &[(&str, &str)] = &[SERVERS[0].1, SERVERS[1].1, SERVERS[2].1];
 
-/// Who serves.
+/// `--server`.
 pub(crate) const SERVER: Setting = Setting {
     default: Some("napkin"),
     list: true,

@@ -33,7 +33,7 @@ pub(super) struct Pair<'a> {
 pub struct Worker {
     /// The instance's id.
     pub napi: u32,
-    /// Thread ID.
+    /// The thread's id, as in `/proc/PID/task`.
     pub tid: i32,
     /// Where it may run now.
     pub cpus: Vec<usize>,

@@ -41,7 +41,7 @@ pub struct Placement {
 pub struct Row {
     /// Its receive queues.
     pub rx_queues: Vec<u32>,
-    /// NAPI ID.
+    /// The NAPI instance's id.
     pub napi: u32,
     /// Its interrupt's number, and the CPUs to which that may go now.
     pub irq: Option<Now<u32>>,
@@ -57,7 +57,7 @@ pub struct Row {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Now<N> {
-    /// Its number.
+    /// The interrupt's number, or the thread's id.
     pub id: N,
     /// Where it may be now; empty if that cannot be known.
     pub cpus: Vec<usize>,

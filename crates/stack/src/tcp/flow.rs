@@ -10,9 +10,9 @@ use crate::wire::Shape;
 /// A connection's two ends: what its segments are told apart by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
-    /// Ours.
+    /// The stack's own address and port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// The peer's address and port.
     pub peer: SocketAddr,
 }
 

@@ -48,7 +48,7 @@ impl Histogram {
         Histogram { buckets: both.map(|(now, then)| now.saturating_sub(*then)).collect() }
     }
 
-    /// Adds another's.
+    /// Adds another's counts, bucket by bucket.
     pub fn add(&mut self, other: &Histogram) {
         for (sum, count) in self.buckets.iter_mut().zip(&other.buckets) {
             *sum = sum.saturating_add(*count);
@@ -141,7 +141,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// That part's.
+    /// The histogram of one part.
     pub fn of(&self, part: Part) -> &Histogram {
         &self.histograms[part as usize]
     }
@@ -151,7 +151,7 @@ impl Parts {
         Parts { histograms: Part::ALL.map(|part| self.of(part).since(earlier.of(part))) }
     }
 
-    /// Adds another's.
+    /// Adds another's counts, part by part.
     pub fn add(&mut self, other: &Parts) {
         for (sum, more) in self.histograms.iter_mut().zip(&other.histograms) {
             sum.add(more);
