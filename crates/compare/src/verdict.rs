@@ -21,9 +21,9 @@ pub enum Quantity {
     MeasuredHigh,
     /// The 99th percentile of the server's own latency, as a whole.
     P99,
-    /// The 90th, where a slice has too few requests for the 99th.
+    /// The 90th, where a slice has too few requests for the 99th, or that shows no difference.
     P90,
-    /// The median, where it has too few for the 90th.
+    /// The median, where the same is so of the 90th.
     P50,
 }
 

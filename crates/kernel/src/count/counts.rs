@@ -116,7 +116,7 @@ impl Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Lost {
-    /// For lack of room for another instance ([`Options::instances`]).
+    /// For lack of room for another instance ([`Options::instances`](super::Options::instances)).
     pub no_room: u64,
     /// Because a program was at work on that CPU already.
     pub nested: u64,
