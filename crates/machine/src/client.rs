@@ -10,7 +10,7 @@ use crate::net::packet::Packet;
 /// It is asked at the times it asked for and for each frame that reaches it, and acts through the
 /// machine: [`Machine::send_to_host`], [`Machine::client_timer`], [`Machine::record`].
 pub trait Client: core::fmt::Debug {
-    /// Virtual time begins.
+    /// Virtual time begins, at 0: the first call, before anything has happened.
     fn start(&mut self, machine: &mut Machine<'_>);
 
     /// A time that it asked for has come.
@@ -23,7 +23,7 @@ pub trait Client: core::fmt::Debug {
     fn end(&mut self, _end: Ns) {}
 }
 
-/// Nobody is there.
+/// A client that sends nothing and takes whatever reaches it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Nobody;
 

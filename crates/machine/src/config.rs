@@ -104,7 +104,7 @@ pub enum Preemption {
     Full,
 }
 
-/// Which fair scheduler.
+/// Who of the fair threads (`SCHED_OTHER`) runs next: `kernel.scheduler` of the profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fair {
     /// Completely fair, to 6.5: least virtual time first.
@@ -118,7 +118,7 @@ pub enum Fair {
 pub struct Processor {
     /// Logical CPUs, all threads of a core counted.
     pub cpus: u16,
-    /// Threads a core.
+    /// Hardware threads of a core: 1 or 2.
     pub smt: u16,
     /// A thread's time for a piece of work while its sibling is busy, in thousandths of its own.
     pub smt_dilation: u64,
@@ -199,7 +199,7 @@ pub struct NicConfig {
     pub interrupt_latency: Ns,
     /// From the doorbell to the wire.
     pub transmit: Ns,
-    /// Interrupt moderation: time.
+    /// Interrupt moderation: nanoseconds from a frame to its interrupt (`rx-usecs`); 0: none.
     pub coalesce: Ns,
     /// Interrupt moderation: frames; 0: time alone.
     pub coalesce_frames: u32,
@@ -214,13 +214,13 @@ pub struct NicConfig {
 /// The link to the other side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
-    /// Bits a nanosecond.
+    /// Its rate in bits a nanosecond, which are Gbit/s.
     pub bits_per_ns: f64,
     /// From one end to the other, besides the time that the bits take.
     pub latency: Ns,
 }
 
-/// All of it.
+/// A host and its link as a profile has them, section by section.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Config {
     /// Section `processor`: the CPUs.

@@ -50,7 +50,7 @@ pub enum Who {
     Idle,
     /// A thread of an application.
     App,
-    /// The CPU's ksoftirqd.
+    /// ksoftirqd of the CPU on which the poll was made.
     Ksoftirqd,
     /// An instance's own thread.
     Kthread,

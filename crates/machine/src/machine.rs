@@ -230,7 +230,7 @@ impl<'a> Machine<'a> {
         self.steps
     }
 
-    /// Records a latency.
+    /// Records a latency in nanoseconds: of one request or frame, as who asks defines it.
     pub fn record(&mut self, nanoseconds: Ns) {
         self.latency.add(nanoseconds);
     }
@@ -430,7 +430,7 @@ impl<'a> Machine<'a> {
         self.queues[usize::from(queue)].here()
     }
 
-    /// A queue's counts.
+    /// What the card has counted of a queue since virtual time 0.
     pub fn queue_counts(&self, queue: u16) -> QueueCounts {
         *self.queues[usize::from(queue)].counts()
     }

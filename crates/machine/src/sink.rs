@@ -28,7 +28,7 @@ enum At {
 pub struct UdpSink {
     /// Work on each datagram.
     pub work: Ns,
-    /// Whether it answers.
+    /// Whether it sends each datagram back.
     pub echo: bool,
     /// Events that one `epoll_wait` may return (`maxevents`).
     pub max_events: u32,

@@ -32,12 +32,12 @@ pub struct QueueUse {
     pub nic: QueueCounts,
 }
 
-/// One epoll context's.
+/// What the waits in one epoll context have returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EpollUse {
     /// Waits that returned events.
     pub returns: u64,
-    /// Events they returned.
+    /// Events that those waits returned, added up.
     pub events: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct Snapshot {
     pub cpus: Vec<CpuUse>,
     /// A receive queue each, by its number.
     pub queues: Vec<QueueUse>,
-    /// By epoll context.
+    /// An epoll context each, in the order in which [`Machine::new`] got them.
     pub epolls: Vec<EpollUse>,
 }
 

@@ -32,11 +32,11 @@ pub const REST: Ns = 400 * MILLISECOND;
 pub struct Report {
     /// Virtual time of the run, its rest included.
     pub virtual_ns: Ns,
-    /// Events and steps.
+    /// Events and steps that the machine handled.
     pub steps: u64,
     /// Frames that were sent.
     pub frames: u64,
-    /// Faults that fell.
+    /// Faults that were asked for.
     pub faults: u64,
     /// Everything that was counted, as text: two runs of a seed give the same bytes.
     pub transcript: String,
@@ -48,7 +48,7 @@ pub struct Report {
 pub struct Broken {
     /// The seed that shows it again.
     pub seed: u64,
-    /// What, and when.
+    /// What is broken, and at which virtual time and step.
     pub what: String,
 }
 

@@ -10,7 +10,7 @@ use crate::net::packet::Packet;
 pub enum Mark<'a> {
     /// A queue's interrupt is being handled.
     Interrupt(u16),
-    /// A softirq begins.
+    /// The CPU begins to run its pending softirqs.
     Softirq,
     /// A queue's timer was armed for this time, or an earlier one that it had stays.
     TimerArmed(u16, Ns),

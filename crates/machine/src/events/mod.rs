@@ -25,7 +25,7 @@ pub(crate) enum Event {
     ModeratedTx { queue: u16, generation: u32 },
     /// A queue's interrupt reaches its CPU.
     Line { queue: u16 },
-    /// An instance's timer.
+    /// An instance's deadline is to be looked at; it may have moved.
     Timer { queue: u16 },
     /// The periodic tick of a CPU.
     Tick { cpu: u16 },
@@ -59,7 +59,7 @@ const LAST: Key = (NEVER, u64::MAX >> 16);
 #[derive(Debug)]
 pub(crate) struct Events {
     wheel: Wheel<Event>,
-    /// The wheel's next.
+    /// Time and order of the first of those in the wheel.
     wheel_next: Key,
     /// The near ends of the CPUs' pieces of work.
     near: Near,

@@ -186,7 +186,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// The next entry.
+    /// The entry that is taken out next.
     #[inline]
     pub(crate) fn next(&self) -> Option<&Entry<T>> {
         let node = self.slots[self.first? % SLOTS];

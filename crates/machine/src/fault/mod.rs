@@ -12,7 +12,7 @@ use napkin_policy::InstancePolicy;
 
 use crate::sched::id::ThreadId;
 
-/// One of them.
+/// Something that goes wrong, or that is changed, at a time ([`Machine::fault_at`](crate::Machine::fault_at)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The queue's next interrupt never reaches its CPU.

@@ -72,7 +72,7 @@ struct History {
 }
 
 impl History {
-    /// Remembers an interval.
+    /// Remembers an interval, in place of the oldest.
     fn add(&mut self, interval: Ns) {
         self.intervals[self.next] = (interval / MICROSECOND).min(LONGEST);
         self.next = (self.next + 1) % INTERVALS;

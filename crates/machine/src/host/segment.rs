@@ -6,7 +6,7 @@ use napkin_core::Ns;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Use {
-    /// Nothing to do.
+    /// Nothing to do, and the way out of an idle state.
     Idle = 0,
     /// Hard interrupts: their entry, handler and exit.
     Interrupt = 1,

@@ -160,7 +160,7 @@ impl Machine<'_> {
         self.begin(cpu, Segment { left: 0, class: Use::System, preemptible: false });
     }
 
-    /// Counts whole rounds.
+    /// Counts whole rounds as stepping them would have: polls, time in vain, the last poll.
     fn count_rounds(&mut self, cpu: usize, spin: &Spin, rounds: u64) {
         if rounds == 0 {
             return;

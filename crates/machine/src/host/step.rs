@@ -20,11 +20,11 @@ pub(crate) enum Next {
     Spend(Ns, Use),
     /// The next part is paid for, and does not follow at once.
     Paid,
-    /// It is done.
+    /// It is done, with this answer to the pass.
     Did(Did),
     /// It is done, and somebody else may run.
     Yielded,
-    /// The thread sleeps.
+    /// The thread sleeps: its CPU has gone on to another, or idles.
     Blocked,
     /// A softirq runs in between.
     Nested(CpuId),
@@ -55,7 +55,7 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
-    /// The next step.
+    /// The next step, from its first part.
     #[inline]
     pub(crate) fn begin(&mut self, op: Op) {
         self.op = Some(op);

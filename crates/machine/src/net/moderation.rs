@@ -259,7 +259,7 @@ impl Transmissions {
         if self.held >= self.frames { now } else { now.max(self.last + self.time) }
     }
 
-    /// The interrupt goes.
+    /// The interrupt for finished transmissions goes.
     pub(crate) fn raised(&mut self, now: Ns) {
         (self.held, self.last) = (0, now);
         self.events += 1;

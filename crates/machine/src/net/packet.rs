@@ -16,7 +16,7 @@ pub enum Kind {
 pub struct Packet {
     /// Which flow it belongs to: an index into the machine's flows.
     pub flow: u32,
-    /// What it is.
+    /// What the stack makes of it.
     pub kind: Kind,
     /// Its length on the wire in bytes, framing included.
     pub bytes: u32,

@@ -7,13 +7,13 @@ use napkin_core::{Id, Ns};
 use crate::net::packet::Packet;
 use crate::sched::id::ThreadId;
 
-/// A receive buffer.
+/// A socket: what it has received and nobody has read.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) frames: VecDeque<Packet>,
-    /// Frames it holds.
+    /// Frames that it holds at most.
     pub(super) capacity: u32,
-    /// Its epoll context.
+    /// The epoll context that watches it, by its place.
     pub(crate) epoll: Option<u32>,
     /// It stands on its context's ready list.
     pub(super) ready: bool,

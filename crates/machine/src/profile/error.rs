@@ -83,16 +83,16 @@ pub enum Problem {
     NoWorkload,
     /// `based-on` names no built-in profile.
     UnknownBase {
-        /// What was written.
+        /// The text as it stands in the profile or the setting.
         given: String,
         /// The nearest that exists.
         nearest: Option<&'static str>,
-        /// All that exist.
+        /// The names that exist in its place.
         known: Vec<&'static str>,
     },
     /// A key without a default is not there.
     MissingKey {
-        /// What it takes.
+        /// The form in which it has to be written.
         takes: Takes,
     },
     /// `name` or `about` is not there.
@@ -114,7 +114,7 @@ pub enum Problem {
     TwoBases,
     /// `fitted` is something else than `true`.
     NotTrue,
-    /// `fitted` without `range`.
+    /// A fitted number has no `range` in which it was looked for.
     NoRange,
     /// `range` is not a list of two values.
     NotARange,
@@ -122,70 +122,70 @@ pub enum Problem {
     Reversed,
     /// No number where one has to be.
     NotANumber {
-        /// What was written.
+        /// The text as it stands in the profile or the setting.
         given: String,
         /// What the key takes.
         takes: Takes,
     },
     /// A number without the unit it needs.
     NoUnit {
-        /// What was written.
+        /// The text as it stands in the profile or the setting.
         given: String,
         /// What the key takes.
         takes: Takes,
     },
     /// A unit of another kind.
     WrongUnit {
-        /// What was written.
+        /// The text as it stands in the profile or the setting.
         unit: String,
         /// What the key takes.
         takes: Takes,
     },
     /// A word that is not among the choices.
     NotAChoice {
-        /// What was written.
+        /// The text as it stands in the profile or the setting.
         given: String,
-        /// What there is.
+        /// The words that it takes.
         words: &'static [&'static str],
         /// The word that is spelled most like it, if one comes near.
         nearest: Option<&'static str>,
     },
     /// Infinite, or not a number.
     NotFinite {
-        /// What was given.
+        /// The text as it stands in the profile or the setting.
         given: String,
     },
     /// A value below zero, which nothing in a profile can be.
     Negative {
-        /// What was given.
+        /// The text as it stands in the profile or the setting.
         given: String,
     },
     /// Below the least, which may be why 0 is refused.
     TooSmall {
-        /// What was given.
+        /// The text as it stands in the profile or the setting.
         given: String,
         /// The smallest that the key takes, with its unit.
         least: String,
     },
-    /// Above the most.
+    /// It is larger than its key allows.
     TooLarge {
-        /// What was given.
+        /// The text as it stands in the profile or the setting.
         given: String,
         /// The largest that the key takes, with its unit.
         most: String,
     },
     /// A fraction where a whole number has to be.
     NotWhole {
-        /// What was given.
+        /// The text as it stands in the profile or the setting.
         given: String,
     },
     /// A value outside of its range.
     OutOfRange {
-        /// What was given.
+        /// The text as it stands in the profile or the setting.
         given: String,
         /// The range's lower end.
         low: String,
-        /// Its upper end.
+        /// The upper end of the range.
         high: String,
     },
     /// More queues than CPUs to poll them.
@@ -243,7 +243,7 @@ fn list(origin: &str, faults: &[Fault]) -> String {
 }
 
 impl fmt::Display for Fault {
-    /// Without the place.
+    /// In words, without the place in the file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;

@@ -20,14 +20,14 @@ pub struct Section {
     pub name: &'static str,
     /// Whether every profile has it; the others describe the program of one workload each.
     pub required: bool,
-    /// What it holds.
+    /// What its keys are about, in a few words for a list of sections.
     pub what: &'static str,
 }
 
 /// A workload's section and its keys, as the workload declares them.
 #[derive(Debug, Clone, Copy)]
 pub struct Constants {
-    /// The section's name.
+    /// The section's name, as it stands in brackets in the file.
     pub section: &'static str,
     /// What it holds: the program of the workload, its clients.
     pub what: &'static str,
@@ -52,7 +52,7 @@ pub struct Key {
     pub section: &'static str,
     /// Its name within the section.
     pub name: &'static str,
-    /// What it takes.
+    /// The form and the limits of its value.
     pub takes: Takes,
     /// Its value in the base unit where a profile leaves it out; without one, leaving it out is an
     /// error.
@@ -67,7 +67,7 @@ impl Key {
         key("", name, takes, what)
     }
 
-    /// Its full name.
+    /// Its name with the section before it: `nic.queues`.
     pub fn path(&self) -> String {
         format!("{}.{}", self.section, self.name)
     }

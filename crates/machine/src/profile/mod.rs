@@ -75,7 +75,7 @@ enum Basis {
 /// A constant, as [`Profile::constants`] shows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stated<'a> {
-    /// Which it is.
+    /// The key whose value this is.
     pub key: &'static Key,
     /// Its value in the base unit of what the key takes.
     pub value: f64,
@@ -111,7 +111,7 @@ pub enum Origin<'a> {
         /// The bounds, if the profile gives some.
         range: Option<RangeInclusive<f64>>,
     },
-    /// The key's default.
+    /// The profile does not name the key, which then has this value.
     Default,
 }
 

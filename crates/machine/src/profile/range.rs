@@ -21,7 +21,7 @@ pub struct Range {
     pub key: &'static Key,
     /// The lower end, in the key's base unit.
     pub low: f64,
-    /// The upper end.
+    /// The upper end, itself within.
     pub high: f64,
 }
 

@@ -17,14 +17,14 @@ pub enum Takes {
         /// The shortest, in nanoseconds.
         min: f64,
     },
-    /// A whole number.
+    /// A whole number without a unit.
     Count {
         /// The smallest number accepted.
         min: u32,
         /// The largest number accepted.
         max: u32,
     },
-    /// A plain number.
+    /// A number without a unit, whole or not.
     Ratio {
         /// The smallest number accepted.
         min: f64,

@@ -37,7 +37,7 @@ pub(super) const TIME: &[Unit] = &[
     Unit { name: "cycles", scale: Scale::Cycle },
 ];
 
-/// Units of frequency.
+/// Units of frequency, in hertz.
 pub(super) const FREQUENCY: &[Unit] =
     &[fixed("Hz", 1.0), fixed("kHz", 1e3), fixed("MHz", 1e6), fixed("GHz", 1e9)];
 
@@ -45,6 +45,6 @@ pub(super) const FREQUENCY: &[Unit] =
 pub(super) const RATE: &[Unit] =
     &[fixed("bit/s", 1.0), fixed("kbit/s", 1e3), fixed("Mbit/s", 1e6), fixed("Gbit/s", 1e9)];
 
-/// Units of size.
+/// Units of size, in bytes.
 pub(super) const SIZE: &[Unit] =
     &[fixed("B", 1.0), fixed("KiB", 1_024.0), fixed("MiB", 1_048_576.0), fixed("GiB", GIB)];

@@ -7,14 +7,14 @@ pub struct ThreadId(pub u32);
 /// Where a thread may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Affinity {
-    /// The first CPU.
+    /// The first CPU on which it may run.
     pub first: u16,
-    /// The last one.
+    /// The last one, itself allowed.
     pub last: u16,
 }
 
 impl Affinity {
-    /// That CPU alone.
+    /// On that CPU and on no other.
     pub const fn pinned(cpu: u16) -> Self {
         Affinity { first: cpu, last: cpu }
     }
@@ -33,14 +33,14 @@ impl Affinity {
 pub enum Class {
     /// `SCHED_FIFO` at a priority.
     Fifo(u8),
-    /// `SCHED_OTHER`, nice 0.
+    /// `SCHED_OTHER` at nice 0, by the profile's scheduler ([`Fair`](crate::Fair)).
     Fair,
 }
 
 /// Who a thread is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// A CPU's ksoftirqd.
+    /// ksoftirqd of a CPU.
     Ksoftirqd(u16),
     /// An instance's own thread.
     Napi(u16),

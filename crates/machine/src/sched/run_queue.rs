@@ -54,7 +54,7 @@ impl RunQueue {
         self.curr
     }
 
-    /// How many wait.
+    /// Runnable threads that do not have the CPU.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
         self.queued.len()

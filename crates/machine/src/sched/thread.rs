@@ -18,9 +18,9 @@ pub enum Act {
     Kernel(Ns),
     /// Waits in `epoll_wait` for at most so many events; [`Machine::events`] says how many came.
     Epoll {
-        /// `None`: for ever.
+        /// For so many nanoseconds at most; `None`: for ever.
         timeout: Option<Ns>,
-        /// Its argument `maxevents`.
+        /// How many events it takes at most (`maxevents`); the rest stay ready.
         max_events: u32,
     },
     /// Waits in a receive call on its socket; [`Machine::events`] says how many frames came.
@@ -36,7 +36,7 @@ pub enum Act {
 
 /// What a thread of an application runs: a coroutine that the machine asks for its next act.
 pub trait Program: core::fmt::Debug {
-    /// The next act.
+    /// Asked when the last act is over (at the start: when the thread first runs): what it does next.
     fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act;
 }
 
