@@ -8,5 +8,6 @@ mod perform;
 mod run;
 pub(crate) mod segment;
 mod speed;
+mod spend;
 mod spin;
 pub(crate) mod step;
