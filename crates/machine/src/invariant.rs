@@ -2,7 +2,7 @@
 //!
 //! One owner at a time (1) is the core's type system and its own assertions; that a mode change
 //! takes effect within two polls (4) and that contexts which go away end their suspension (6) are
-//! checked where those happen (`fault/`). The rest is here. A run of an experiment looks every 10 us,
+//! checked where those happen (`fault/`). The rest is here. A run of an experiment looks every 25 us,
 //! after an event other than the end of a piece of work, at the queues that were touched since it last
 //! looked (`net/queues.rs`), and at all of them once a while, since time alone breaks some; a swarm
 //! looks at all of them after every event.
@@ -23,7 +23,7 @@ const SLACK: Ns = 30 * napkin_core::MILLISECOND;
 /// How often all queues are looked at, and how often those that were touched: a queue that several
 /// events touch meanwhile is looked at once.
 const ALL_EVERY: Ns = 100 * MICROSECOND;
-const TOUCHED_EVERY: Ns = 10 * MICROSECOND;
+const TOUCHED_EVERY: Ns = 25 * MICROSECOND;
 
 impl Machine<'_> {
     /// Checks after an event; the first thing that is broken stops the run.
