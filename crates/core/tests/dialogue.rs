@@ -480,3 +480,25 @@ fn the_presets_that_poll_deliver_a_packet_each_in_their_own_way() {
         assert_eq!(talk.read(), 1, "{}", preset.name);
     }
 }
+
+#[test]
+fn driven_to_its_end_a_pass_hands_back_the_softirq_that_it_raised() {
+    let talk = Talk::new("base");
+    talk.arrive(1);
+    let world = |op| panic!("{op:?} is the world's");
+    let raised = Interrupt::new(&talk.host, ID).drive(|| 0, world);
+    assert_eq!(raised, Some(Op::Raise(CPU)));
+    let inline = Context::Interrupt { competition: false };
+    assert_eq!(Softirq::new(&talk.host, CPU, inline).drive(|| 0, world), None);
+    assert_eq!(talk.read(), 1);
+    // A thread that is to end leaves its pass in its sleep.
+    let mut slept = 0;
+    let mut sleep_twice = |op| {
+        assert_eq!(op, Op::Sleep(NEVER));
+        slept += 1;
+        (slept < 2).then_some(Did::Ok)
+    };
+    let mut ksoftirqd = Softirq::new(&talk.host, CPU, Context::Ksoftirqd);
+    assert_eq!(ksoftirqd.drive(|| 0, &mut sleep_twice), None);
+    assert_eq!(slept, 2);
+}
