@@ -383,6 +383,24 @@ fn every_frame_arrives_once_with_all_its_bytes() {
 }
 
 #[test]
+fn a_card_takes_frames_to_any_address_as_long_as_that_is_wanted() {
+    let _lab = Lab::new(1);
+    // IFF_PROMISC does not show what a socket asks for; the count that the kernel keeps does.
+    let promiscuity = || {
+        let output = Command::new("ip").args(["-d", "link", "show", DEVICE]).output();
+        let said = String::from_utf8(output.expect("ip runs").stdout).expect("text");
+        let (_, rest) = said.split_once("promiscuity ").expect("it is told");
+        rest.split_whitespace().next().and_then(|count| count.parse::<u32>().ok())
+    };
+    assert_eq!(promiscuity(), Some(0));
+    let config = XdpConfig { promiscuous: true, ..small(Traffic::All) };
+    let xdp = open(&config, &Pool::new(512)).expect("a device");
+    assert_eq!(promiscuity(), Some(1));
+    drop(xdp);
+    assert_eq!(promiscuity(), Some(0));
+}
+
+#[test]
 fn frames_without_a_buffer_are_dropped_and_counted_and_the_next_ones_come() {
     let lab = Lab::new(1);
     let there = lab.peer_device();

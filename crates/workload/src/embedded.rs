@@ -73,7 +73,7 @@ pub(crate) fn run<S>(
     trial: Trial<'_>,
     threads: impl Into<Threads<S>>,
     config: &Config,
-    wire: Wire,
+    wire: &Wire,
 ) -> Result<(Figures, ClientFigures), BenchError>
 where
     S: StreamService + Send + 'static,
@@ -98,17 +98,19 @@ where
     served.stop()?;
     figures.extra.insert("packets_by_queue".to_owned(), by_queue.into());
     answered(&mut figures, &told);
-    if wire != Wire::Cable {
+    if !matches!(wire, Wire::Cable | Wire::Vhost) {
         busy(&mut figures, &usage, trial.options.placement());
     }
     Ok((figures, told))
 }
 
 /// The columns of such a service's table: its own, those of a client behind a device, and the engine's.
-pub(crate) fn columns(own: &[&'static Column], wire: Wire) -> Vec<&'static Column> {
+pub(crate) fn columns(own: &[&'static Column], wire: &Wire) -> Vec<&'static Column> {
     let of_a_wire: &[&Column] = match wire {
-        Wire::Cable => &[],
-        Wire::Tap | Wire::Xdp => &[column::CPU_PER_REQUEST, column::BUSY, column::SOFTIRQ_BUSY],
+        Wire::Cable | Wire::Vhost => &[],
+        Wire::Tap | Wire::Xdp | Wire::Ports { .. } => {
+            &[column::CPU_PER_REQUEST, column::BUSY, column::SOFTIRQ_BUSY]
+        }
     };
     let of_the_engine: &[&Column] = &[
         column::WORK,
@@ -132,12 +134,22 @@ pub(crate) fn columns(own: &[&'static Column], wire: Wire) -> Vec<&'static Colum
 
 /// What a reader should know about such figures.
 pub(crate) fn notes(options: &Options, servers: &Servers) -> Vec<String> {
-    let mut notes = match servers.wire {
+    let mut notes = match &servers.wire {
         Wire::Cable => vec![
             "the client is napkin's own, at the other end of a cable in memory: what a wire, a card and \
              a kernel's stack on the client would take is not in the latency"
                 .to_owned(),
         ],
+        Wire::Vhost => vec![
+            "the client is napkin's own, and the driver of virtio rings whose backend the engine is: both copy \
+             each frame once, and notify each other where that is asked for"
+                .to_owned(),
+        ],
+        Wire::Ports { here, there } => vec![format!(
+            "the engine is on queue {} of {}, over AF_XDP, and napkin's own client on queue {} of {}; \
+             cpu/req is the serving CPUs' time, the kernel's interrupts and softirqs there among it",
+            here.queue, here.interface, there.queue, there.interface
+        )],
         Wire::Tap | Wire::Xdp => vec![
             "the client has the operating system's sockets, in a network namespace and on a CPU of its \
              own, where its kernel receives, too (RPS); cpu/req is the serving CPUs' time, in threads, \

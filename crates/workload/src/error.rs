@@ -28,6 +28,9 @@ pub enum BenchError {
     /// AF_XDP could not be had.
     #[error(transparent)]
     Xdp(#[from] napkin_nic::xdp::XdpError),
+    /// Virtio rings could not be had.
+    #[error(transparent)]
+    Vhost(#[from] napkin_nic::vhost::VhostError),
     /// There is no cable.
     #[error(transparent)]
     Cable(#[from] napkin_nic::cable::CableError),

@@ -48,7 +48,7 @@ pub use options::Options;
 pub use partial::{Partial, PartialError};
 pub use rate::whole_rate;
 pub use run::{resumable, run};
-pub use server::{Server, Wire};
+pub use server::{Server, Wire, XdpPort};
 pub use setting::{Given, Setting};
 pub use workload::Workload;
 pub use world::World;

@@ -1,5 +1,8 @@
 //! Who serves a workload of the engine's, and over which wire it is asked.
 
+use std::fmt;
+use std::str::FromStr;
+
 use napkin_policy::{NamedPolicy, Policy};
 
 use crate::error::BenchError;
@@ -25,8 +28,33 @@ pub struct Subject {
     pub policy: NamedPolicy,
 }
 
+/// A queue of an interface of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct XdpPort {
+    /// The interface, as `ip link` names it.
+    pub interface: String,
+    /// The queue's number, from 0.
+    pub queue: u32,
+}
+
+impl FromStr for XdpPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<XdpPort, String> {
+        let form =
+            || format!("{text} is no AF_XDP device: give xdp:IF or xdp:IF:QUEUE, as in xdp:eth0:0");
+        let rest = text.strip_prefix("xdp:").ok_or_else(form)?;
+        let (interface, queue) = rest.split_once(':').unwrap_or((rest, "0"));
+        let queue = queue.parse().map_err(|_| form())?;
+        if interface.is_empty() {
+            return Err(form());
+        }
+        Ok(XdpPort { interface: interface.to_owned(), queue })
+    }
+}
+
 /// What is between a client and the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Wire {
     /// Memory, and a client with a stack of its own.
     #[default]
@@ -35,6 +63,32 @@ pub enum Wire {
     Tap,
     /// AF_XDP on one end of a veth, and a client on the operating system's sockets behind the other.
     Xdp,
+    /// Virtio rings over vhost-user: the engine is the backend, and a client with a stack of its own the driver.
+    Vhost,
+    /// AF_XDP on two interfaces of this host, at both ends of one cable: the engine's, and that of a client with a
+    /// stack of its own.
+    Ports {
+        /// The engine's.
+        here: XdpPort,
+        /// The client's.
+        there: XdpPort,
+    },
+}
+
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wire::Cable => f.write_str("cable"),
+            Wire::Tap => f.write_str("tap"),
+            Wire::Xdp => f.write_str("xdp"),
+            Wire::Vhost => f.write_str("vhost"),
+            Wire::Ports { here, there } => write!(
+                f,
+                "xdp:{}:{} to xdp:{}:{}",
+                here.interface, here.queue, there.interface, there.queue
+            ),
+        }
+    }
 }
 
 /// Every server, with a line of what it is; in the order of its rows.
@@ -66,6 +120,7 @@ pub(crate) const WIRE: Setting = Setting {
         ("cable", "Memory: the client has a stack of its own, and costs no kernel's"),
         ("tap", "A TAP device: the client has the operating system's sockets; needs root"),
         ("xdp", "AF_XDP on a veth: the same client; needs root"),
+        ("vhost", "Virtio rings (vhost-user): the client of the cable, as a driver"),
     ],
     ..Setting::engine(
         "wire",
@@ -74,6 +129,70 @@ pub(crate) const WIRE: Setting = Setting {
          a veth]",
     )
 };
+
+/// The engine's interface.
+pub(crate) const PORT: Setting = Setting {
+    check: |text| text.parse::<XdpPort>().map(drop),
+    conflicts: Some("wire"),
+    requires: Some("client-device"),
+    ..Setting::engine(
+        "device",
+        "xdp:IF[:QUEUE]",
+        "Serve on a queue of this interface, over AF_XDP (needs root): all that arrives there is the \
+         engine's while it runs. The client has another interface of this host, at the other end of the cable: \
+         --client-device. (--wire xdp makes a veth itself.)",
+    )
+};
+
+/// The client's interface.
+pub(crate) const CLIENT_PORT: Setting = Setting {
+    check: |text| text.parse::<XdpPort>().map(drop),
+    requires: Some("device"),
+    ..Setting::engine(
+        "client-device",
+        "xdp:IF[:QUEUE]",
+        "The client's interface, for which the same holds; its stack is its own.",
+    )
+};
+
+impl Wire {
+    /// As it was given; `None` if nothing was said.
+    ///
+    /// # Errors
+    /// One interface at both ends.
+    pub(crate) fn read(given: &Given) -> Result<Option<Wire>, BenchError> {
+        let named = match given.one("wire") {
+            Some("cable") => Some(Wire::Cable),
+            Some("tap") => Some(Wire::Tap),
+            Some("xdp") => Some(Wire::Xdp),
+            Some("vhost") => Some(Wire::Vhost),
+            _ => None,
+        };
+        Ok(Wire::ports(given)?.or(named))
+    }
+
+    fn ports(given: &Given) -> Result<Option<Wire>, BenchError> {
+        let port = |name| {
+            let text = given.one(name).map(str::parse::<XdpPort>);
+            text.transpose().map_err(BenchError::Option)
+        };
+        let (Some(here), Some(there)) = (port("device")?, port("client-device")?) else {
+            return Ok(None);
+        };
+        if here.interface == there.interface {
+            return Err(BenchError::Option(format!(
+                "{} cannot be at both ends of a cable: give --client-device another interface",
+                here.interface
+            )));
+        }
+        Ok(Some(Wire::Ports { here, there }))
+    }
+
+    /// Whether the client has a stack of its own, and no kernel's.
+    pub(crate) fn embeds(&self) -> bool {
+        matches!(self, Wire::Cable | Wire::Vhost | Wire::Ports { .. })
+    }
+}
 
 impl Server {
     /// As it is named on the command line and in reports.
@@ -109,16 +228,21 @@ impl Servers {
         servers.sort_unstable();
         servers.dedup();
         let other = servers.iter().find(|it| **it != Server::Napkin);
-        let wire = match (given.one("wire"), other) {
-            (Some("cable"), Some(other)) => {
+        let wire = match (Wire::read(given)?, other) {
+            (Some(wire), Some(other)) if wire.embeds() => {
+                let (what, option) = match wire {
+                    Wire::Ports { .. } => ("serves on interfaces", "--device"),
+                    Wire::Vhost => ("has virtio rings", "--wire vhost"),
+                    _ => ("has a cable", "--wire cable"),
+                };
                 return Err(BenchError::Option(format!(
-                    "only the engine has a cable: leave --wire cable out, or --server {}",
+                    "only the engine {what}: leave {option} out, or --server {}",
                     other.name()
                 )));
             }
-            (Some("xdp"), _) => Wire::Xdp,
-            (Some("tap"), _) | (None, Some(_)) => Wire::Tap,
-            _ => Wire::Cable,
+            (Some(wire), _) => wire,
+            (None, Some(_)) => Wire::Tap,
+            (None, None) => Wire::Cable,
         };
         Ok(Servers { servers, wire })
     }
@@ -167,10 +291,33 @@ mod tests {
     fn the_engine_alone_is_asked_over_a_cable_and_its_rows_are_called_by_their_policies() {
         let alone = read("napkin", None).expect("it reads");
         assert_eq!(
-            (alone.wire, names(&alone)),
+            (alone.wire.clone(), names(&alone)),
             (Wire::Cable, vec!["base".into(), "suspend20".into()])
         );
         assert_eq!(read("napkin", Some("tap")).expect("it reads").wire, Wire::Tap);
+    }
+
+    #[test]
+    fn two_interfaces_are_the_ends_of_a_cable() {
+        let given = |pairs: &[(&'static str, &str)]| {
+            let one = |(name, text): &(&'static str, &str)| (*name, vec![(*text).to_owned()]);
+            Given(pairs.iter().map(one).collect())
+        };
+        let both = [("server", "napkin"), ("device", "xdp:eth0:3"), ("client-device", "xdp:eth1")];
+        let port = |interface: &str, queue| XdpPort { interface: interface.into(), queue };
+        let expected = Wire::Ports { here: port("eth0", 3), there: port("eth1", 0) };
+        assert_eq!(Servers::read(&given(&both)).expect("it reads").wire, expected);
+        let same = [both[0], both[1], ("client-device", "xdp:eth0:1")];
+        let told = Servers::read(&given(&same)).expect_err("one interface").to_string();
+        assert!(told.contains("both ends"), "{told}");
+        let others = [("server", "kernel"), both[1], both[2]];
+        let told = Servers::read(&given(&others)).expect_err("another server").to_string();
+        assert!(told.contains("--server kernel"), "{told}");
+        for wrong in ["eth0", "xdp:", "xdp::0", "xdp:eth0:", "xdp:eth0:0:all", "xdp:eth0:-1"] {
+            assert!(wrong.parse::<XdpPort>().is_err(), "{wrong}");
+        }
+        let vhost = read("kernel", Some("vhost")).expect_err("no kernel has one").to_string();
+        assert!(vhost.contains("--wire vhost"), "{vhost}");
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Live>,
             with(vec![Policy::BASE, Policy::KSOFTIRQD, Policy::THREADED, Policy::FEEDBACK], 200),
         ),
         (
-            Box::new(XskRr { paces: vec![PACES[0]] }),
+            Box::new(XskRr { paces: vec![PACES[0]], wire: None }),
             with(
                 vec![
                     Policy::INTERRUPTS,

@@ -1,21 +1,25 @@
-//! What is between the engine and its client: a cable in memory, or a TAP device or AF_XDP on a
-//! veth, whose other side is in a network namespace of the client's own. The engine's end has as many queues as are asked for.
+//! What is between the engine and its client: a cable in memory, virtio rings, two interfaces at the ends of a real
+//! cable; or a TAP device or AF_XDP on a veth, whose other side is in a network namespace of the client's own. The
+//! engine's end has as many queues as are asked for, where that can be.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use napkin_client::{Client, Config, Host};
 use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Ethtool, Route, VethConfig};
 use napkin_nic::tap::{Tap, TapConfig};
+use napkin_nic::vhost::{FrontendConfig, Vhost};
 use napkin_nic::xdp::{Xdp, XdpConfig};
 use napkin_nic::{EndConfig, PacketQueue, Pool, QueueCounters, cable};
 
 use crate::error::BenchError;
 use crate::linux::{failed, pair};
 use crate::options::Options;
-use crate::server::Wire;
+use crate::server::{Wire, XdpPort};
 use crate::serving::PEER;
 
 /// Frames of each ring: more than a thousand connections have on their way.
@@ -33,10 +37,13 @@ const CHECKSUM: &str = "tx-checksum-ip-generic";
 /// The operating system's side of the TAP device, or of the veth.
 const DEVICE: &str = "nk-client";
 
+/// How long the two sides of virtio rings may take to find each other.
+const CONNECTING: Duration = Duration::from_secs(5);
+
 /// The client's end.
 pub(crate) enum End {
     /// A queue, until the client has it; and what it counts.
-    Cable(Option<Box<dyn PacketQueue>>, Arc<QueueCounters>),
+    Queue(Option<Box<dyn PacketQueue>>, Arc<QueueCounters>),
     /// The namespace, and the device's count of frames that the engine's queue had no room for: open, so
     /// that it can be read from here.
     Kernel(Namespace, File),
@@ -48,7 +55,7 @@ pub(crate) enum End {
 /// # Errors
 /// Without the rights to a TAP device and a namespace.
 pub(crate) fn lay(
-    wire: Wire,
+    wire: &Wire,
     options: &Options,
 ) -> Result<(Vec<Box<dyn PacketQueue>>, End), BenchError> {
     let pool = |queues: u16| Pool::new(BUFFERS * usize::from(queues));
@@ -58,9 +65,16 @@ pub(crate) fn lay(
             let end = |queues: u16| EndConfig { queues, ring: RING, pool: pool(queues) };
             let (here, there) = cable(end(options.queues), end(1))?;
             let there = there.into_iter().next().ok_or(BenchError::Panicked)?;
-            let counters = there.counters();
             let here = here.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
-            Ok((here.collect(), End::Cable(Some(Box::new(there)), counters)))
+            Ok((here.collect(), End::of(Box::new(there))))
+        }
+        Wire::Vhost => {
+            let (here, there) = vhost(options)?;
+            Ok((vec![here], End::of(there)))
+        }
+        Wire::Ports { here, there } => {
+            one_queue(options)?;
+            Ok((vec![port(here)?], End::of(port(there)?)))
         }
         Wire::Tap => {
             let config = TapConfig {
@@ -81,14 +95,7 @@ pub(crate) fn lay(
             let namespace = Namespace::new().map_err(failed)?;
             let open = || -> Result<_, BenchError> {
                 let mut route = Route::open().map_err(failed)?;
-                let veth = VethConfig {
-                    name: ENGINE,
-                    peer: DEVICE,
-                    peer_namespace: None,
-                    rx_queues: options.queues.into(),
-                    tx_queues: options.queues.into(),
-                };
-                let ifindex = route.add_veth(&veth).map_err(failed)?;
+                let ifindex = veth(&mut route, options.queues)?;
                 // Nobody behind a veth fills in a checksum that was left to the card.
                 let mut ethtool = Ethtool::open().map_err(failed)?;
                 ethtool.set_features(DEVICE, &[(CHECKSUM, false)]).map_err(failed)?;
@@ -110,6 +117,97 @@ pub(crate) fn lay(
     }
 }
 
+/// Makes a veth in the namespace of the calling thread: the number of the engine's end.
+fn veth(route: &mut Route, queues: u16) -> Result<u32, BenchError> {
+    let veth = VethConfig {
+        name: ENGINE,
+        peer: DEVICE,
+        peer_namespace: None,
+        rx_queues: queues.into(),
+        tx_queues: queues.into(),
+    };
+    route.add_veth(&veth).map_err(failed)
+}
+
+/// Both ends of a wire as queues, for who sends and receives frames of its own; and the namespace that goes with
+/// it, if it was made for it. A cable is a veth with AF_XDP at both ends here, if `xdp` is what was asked for.
+pub(crate) fn queues(
+    wire: &Wire,
+    options: &Options,
+) -> Result<(Box<dyn PacketQueue>, Box<dyn PacketQueue>, Option<Namespace>), BenchError> {
+    let made = match wire {
+        Wire::Vhost => {
+            let (here, there) = vhost(options)?;
+            return Ok((here, there, None));
+        }
+        Wire::Ports { here, there } => {
+            one_queue(options)?;
+            return Ok((port(here)?, port(there)?, None));
+        }
+        _ => Namespace::new().map_err(failed)?,
+    };
+    let open = || -> Result<_, BenchError> {
+        one_queue(options)?;
+        let mut route = Route::open().map_err(failed)?;
+        let here = veth(&mut route, 1)?;
+        route.set_up(here).map_err(failed)?;
+        let there = route.link(DEVICE).map_err(failed)?.ifindex;
+        route.set_up(there).map_err(failed)?;
+        let end = |name: &str| port(&XdpPort { interface: name.to_owned(), queue: 0 });
+        Ok((end(ENGINE)?, end(DEVICE)?))
+    };
+    let (here, there) = made.run(open).map_err(failed)??;
+    Ok((here, there, Some(made)))
+}
+
+/// Refuses several queues where there is one.
+fn one_queue(options: &Options) -> Result<(), BenchError> {
+    match options.queues {
+        1 => Ok(()),
+        more => Err(BenchError::Option(format!(
+            "a client with a stack of its own has one queue, and so has the engine over this wire, not {more}: \
+             leave --queues out"
+        ))),
+    }
+}
+
+/// All of a queue of an interface.
+fn port(port: &XdpPort) -> Result<Box<dyn PacketQueue>, BenchError> {
+    // The addresses of a bench are not the card's own.
+    let config = XdpConfig {
+        queues: vec![port.queue],
+        promiscuous: true,
+        ..XdpConfig::new(&port.interface)
+    };
+    let pool = Pool::new(config.buffers_of_a_queue() + BUFFERS);
+    let queue = Xdp::open(&config, &pool)?.queues.into_iter().next();
+    queue.map(|queue| Box::new(queue) as Box<dyn PacketQueue>).ok_or(BenchError::Panicked)
+}
+
+/// A backend and its driver, once both have found each other.
+fn vhost(options: &Options) -> Result<(Box<dyn PacketQueue>, Box<dyn PacketQueue>), BenchError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    one_queue(options)?;
+    let name = format!("napkin-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+    let path = std::env::temp_dir().join(name);
+    let backend = Vhost::backend(&path, 1, &Pool::new(BUFFERS))?;
+    let frontend = Vhost::frontend(&FrontendConfig::new(&path), &Pool::new(BUFFERS))?;
+    let begun = Instant::now();
+    let connected = |device: &Vhost| device.peers.rings.load(Relaxed) == 2;
+    while !(connected(&backend) && connected(&frontend)) {
+        if begun.elapsed() > CONNECTING {
+            let why = backend.peers.trouble().or(frontend.peers.trouble()).unwrap_or_default();
+            return Err(BenchError::Linux(format!("virtio rings were not set up in 5 s: {why}")));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let first = |device: Vhost| {
+        let queue = device.queues.into_iter().next();
+        queue.map(|queue| Box::new(queue) as Box<dyn PacketQueue>).ok_or(BenchError::Panicked)
+    };
+    Ok((first(backend)?, first(frontend)?))
+}
+
 /// Sets up the client's device, in its namespace, where it is received on the client's CPU: its count of
 /// frames that were not taken.
 fn client_end(options: &Options) -> Result<File, BenchError> {
@@ -122,13 +220,18 @@ fn client_end(options: &Options) -> Result<File, BenchError> {
 }
 
 impl End {
+    fn of(queue: Box<dyn PacketQueue>) -> End {
+        let counters = queue.counters();
+        End::Queue(Some(queue), counters)
+    }
+
     /// Starts the client here.
     ///
     /// # Errors
     /// Those of the client.
     pub(crate) fn client(&mut self, config: &Config) -> Result<Client, BenchError> {
         match self {
-            End::Cable(queue, _) => {
+            End::Queue(queue, _) => {
                 let queue = queue.take().ok_or(BenchError::Panicked)?;
                 Ok(Client::embedded(config, Host { queue, address: PEER, first_port: None })?)
             }
@@ -138,10 +241,24 @@ impl End {
         }
     }
 
+    /// Does something where the client is.
+    ///
+    /// # Errors
+    /// Its own, and those of entering a namespace.
+    pub(crate) fn run<T: Send>(
+        &self,
+        act: impl FnOnce() -> Result<T, BenchError> + Send,
+    ) -> Result<T, BenchError> {
+        match self {
+            End::Queue(..) => act(),
+            End::Kernel(namespace, _) => namespace.run(act).map_err(failed)?,
+        }
+    }
+
     /// The client's frames that the wire did not take, for want of room: they are sent again, much later.
     pub(crate) fn refused(&self) -> u64 {
         match self {
-            End::Cable(_, counters) => counters.read().tx_dropped,
+            End::Queue(_, counters) => counters.read().tx_dropped,
             End::Kernel(_, dropped) => {
                 let mut bytes = [0; 32];
                 let read = dropped.read_at(&mut bytes, 0).unwrap_or(0);

@@ -4,18 +4,20 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use napkin_client::Load;
+use napkin_kernel::namespace::Namespace;
+use napkin_kernel::netlink::{Route, VethConfig};
 use napkin_measure::Pow2;
 use napkin_measure::report::{Column, Report, Row};
 use napkin_os::rights::Right;
 use napkin_policy::NamedPolicy;
-use napkin_testing::{needs, needs_program, test};
+use napkin_testing::{ignore, needs, needs_program, test};
 use napkin_workload::flood_ping::engine::{Client, FloodPing};
 use napkin_workload::memcached::engine::Memcached;
 use napkin_workload::server::Servers;
 use napkin_workload::ssd::engine::{Load as Operations, Ssd};
 use napkin_workload::tcp_rr::engine::TcpRr;
 use napkin_workload::udp_sink::engine::{Offered, UdpSink, Waits};
-use napkin_workload::xsk_rr::engine::{PACES, XskRr};
+use napkin_workload::xsk_rr::engine::{PACES, Pace, XskRr};
 use napkin_workload::{Live, Options, Server, Wire, run};
 
 /// All of them use the same CPUs.
@@ -150,7 +152,7 @@ fn the_corner_interrupts_after_each_softirq() {
 #[test]
 fn packets_are_answered_in_all_four_configurations() {
     needs(Right::NetAdmin.held(), "CAP_NET_ADMIN: two of them prefer busy polling on a socket");
-    let xsk_rr = XskRr { paces: vec![PACES[0]] };
+    let xsk_rr = XskRr { paces: vec![PACES[0]], wire: None };
     let report = briefly(
         &xsk_rr,
         &["interrupts", "busypoll", "busypoll-separate", "threaded-busy-poll", "suspend20"],
@@ -188,8 +190,6 @@ fn the_real_ping_is_answered_over_a_tap_device() {
     assert!(irqs > 0 && irqs <= packets + packets / 10 + 10, "{figures:?}");
     assert!(!std::path::Path::new("/sys/class/net/bench0").exists(), "the device has gone");
 }
-
-napkin_testing::main!();
 
 #[test]
 fn a_thousand_connections_are_answered_under_every_owner_of_a_poll() {
@@ -265,9 +265,9 @@ fn with_several_queues_each_has_its_connections_and_a_thread_for_them() {
 fn a_remote_disk_reads_and_writes_what_is_due_in_any_size() {
     let load = |text: &str| Operations::read(text).expect("a load");
     let loads = ["4K:500", "64K:200", "1M:20"].map(load);
-    let workload = Ssd { loads: loads.to_vec(), connections: 16 };
+    let workload = Ssd { loads: loads.to_vec(), connections: 16, wire: Wire::Cable };
     let policies = ["base", "threaded", "workqueue", "suspend20"];
-    let small = Ssd { loads: vec![loads[0]], connections: 16 };
+    let small = Ssd { loads: vec![loads[0]], connections: 16, wire: Wire::Cable };
     for (queues, workload) in [(1, workload), (2, small)] {
         let report = answered(queues, &workload, &policies);
         assert_eq!(report.rows.len(), 4 * workload.loads.len());
@@ -333,3 +333,87 @@ fn a_thousand_connections_are_answered_over_tap_and_by_threads_that_share_a_port
     assert_eq!(names, ["napkin/threaded", "kernel/base"]);
     assert!(extra(&report.rows[0], "polls_thread") > 0, "{:?}", report.rows[0]);
 }
+
+/// The four configurations of the 2025 document.
+const PUBLISHED: [&str; 4] = ["interrupts", "busypoll", "busypoll-separate", "threaded-busy-poll"];
+
+/// A slow pace, which any host keeps.
+fn over(wire: Wire) -> XskRr {
+    let pace = Pace { name: 1_000, period: 1_000_000, delay: 0 };
+    XskRr { paces: vec![pace], wire: Some(wire) }
+}
+
+#[test]
+fn the_document_s_configurations_answer_over_virtio_rings_and_the_client_times_them() {
+    // For the preference of busy polling.
+    needs(Right::NetAdmin.held(), Right::NetAdmin);
+    let workload = over(Wire::Vhost);
+    let report = answered(1, &workload, &PUBLISHED);
+    assert_eq!(report.rows.len(), PUBLISHED.len());
+    for row in &report.rows {
+        let latency = row.figures.latency_ns.expect("answers came");
+        // Those that were due before the window and came in it, and the other way round.
+        assert!(latency.count <= extra(row, "offered") + 1_000, "{row:?}");
+        assert_eq!(row.load["wire"], "vhost", "{row:?}");
+    }
+}
+
+#[test]
+fn tcp_is_asked_over_virtio_rings() {
+    let servers = Servers { servers: vec![Server::Napkin], wire: Wire::Vhost };
+    let workload = TcpRr { flows: 20, threads: Some(2), servers, ..TcpRr::default() };
+    let report = answered(1, &workload, &["base", "suspend20", "threaded"]);
+    assert!(report.rows.iter().all(|row| row.figures.packets > Some(0)), "{:?}", report.rows);
+    let loads = vec![Operations { bytes: 4_096, per_second: 500.0 }];
+    let workload = Ssd { loads, connections: 4, wire: Wire::Vhost };
+    let report = answered(1, &workload, &["base"]);
+    assert!(report.rows[0].figures.packets > Some(0), "{:?}", report.rows);
+}
+
+#[test]
+fn interfaces_at_the_ends_of_a_cable_are_served_and_asked_over_af_xdp() {
+    for right in [Right::SysAdmin, Right::NetAdmin, Right::NetRaw, Right::Bpf] {
+        needs(right.held(), right);
+    }
+    // What is made here is gone with its namespace, and the runs' threads are this one's children.
+    let here = Namespace::new().expect("a namespace");
+    here.enter_thread().expect("it is entered");
+    let mut route = Route::open().expect("netlink");
+    let veth =
+        VethConfig { name: "nk-a", peer: "nk-b", peer_namespace: None, rx_queues: 1, tx_queues: 1 };
+    let ifindex = match route.add_veth(&veth) {
+        Ok(ifindex) => ifindex,
+        Err(error) => ignore(error),
+    };
+    route.set_up(ifindex).expect("up");
+    let other = route.link("nk-b").expect("the other end").ifindex;
+    route.set_up(other).expect("up");
+    let port = |text: &str| text.parse().expect(text);
+    let wire = Wire::Ports { here: port("xdp:nk-a:0"), there: port("xdp:nk-b") };
+    let servers = Servers { servers: vec![Server::Napkin], wire: wire.clone() };
+    let workload = Memcached { loads: vec![Load::Closed], connections: 8, servers };
+    let report = answered(1, &workload, &["base", "suspend20"]);
+    for row in &report.rows {
+        assert!(extra(row, "gets") > 0 && extra(row, "misses") == 0, "{row:?}");
+    }
+    let report = answered(1, &over(wire), &PUBLISHED[..1]);
+    assert!(report.rows[0].figures.packets > Some(0), "{:?}", report.rows);
+    // And a veth of its own.
+    let report = answered(1, &over(Wire::Xdp), &PUBLISHED);
+    assert!(report.rows.iter().all(|row| row.figures.packets > Some(0)), "{:?}", report.rows);
+    if needs_ping() {
+        let report = answered(1, &FloodPing::xdp(), &["base"]);
+        assert!(report.rows[0].figures.packets > Some(0), "{:?}", report.rows);
+    }
+    let several = Options { queues: 2, ..Options::default() };
+    let policies = NamedPolicy::read("base").expect("a policy");
+    let told = run(&over(Wire::Vhost), &Options { policies, progress: false, ..several });
+    assert!(told.expect_err("refused").to_string().contains("leave --queues out"));
+}
+
+/// Whether the operating system's ping is there.
+fn needs_ping() -> bool {
+    std::process::Command::new("ping").arg("-V").output().is_ok()
+}
+
+napkin_testing::main!();

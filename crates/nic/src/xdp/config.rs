@@ -75,6 +75,9 @@ pub struct XdpConfig {
     pub tx_ring: u32,
     /// Whether the kernel's NAPI is polled from here.
     pub busy_poll: Option<BusyPoll>,
+    /// Whether the card takes frames to any Ethernet address, and not to its own alone, for as long as there is
+    /// a queue.
+    pub promiscuous: bool,
 }
 
 impl XdpConfig {
@@ -89,6 +92,7 @@ impl XdpConfig {
             rx_ring: 1024,
             tx_ring: 1024,
             busy_poll: None,
+            promiscuous: false,
         }
     }
 

@@ -52,6 +52,30 @@ impl Interface {
     }
 }
 
+/// Has the card take frames to any Ethernet address until the descriptor is closed, however that is.
+pub(super) fn promiscuous(index: u32) -> io::Result<OwnedFd> {
+    // Of no protocol: it receives nothing itself.
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let wanted = libc::packet_mreq {
+        mr_ifindex: index.cast_signed(),
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    let length = size_of::<libc::packet_mreq>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the value has as many bytes as is said.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            std::ptr::from_ref(&wanted).cast(),
+            length,
+        )
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+}
+
 /// An ethtool command: its number, and room for the answer.
 fn ethtool<const N: usize>(socket: &OwnedFd, name: &str, command: u32) -> io::Result<[u32; N]> {
     let mut data = [0_u32; N];

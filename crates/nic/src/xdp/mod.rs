@@ -41,7 +41,7 @@ use self::attachment::attach;
 pub use self::busy::BusyPolling;
 pub use self::config::{BusyPoll, Copying, Mode, Traffic, XdpConfig};
 pub use self::error::XdpError;
-use self::interface::Interface;
+use self::interface::{Interface, promiscuous};
 pub use self::limits::{MAX_PORTS, MAX_RING, MAX_XDP_QUEUES};
 pub use self::queue::XdpQueue;
 use self::socket::XdpSocket;
@@ -87,6 +87,10 @@ impl Xdp {
             let (queues, given) = (numbers.len(), pool.available());
             return Err(XdpError::Buffers { queues, needed, given });
         }
+        let wrong =
+            |error| XdpError::system("take frames to any address", &config.interface, error);
+        let open_to_all = config.promiscuous.then(|| promiscuous(interface.index));
+        let open_to_all = open_to_all.transpose().map_err(wrong)?.map(Arc::new);
         let (attachment, native) = attach(config, &interface, &numbers)?;
         let copying = match (native, config.copying) {
             (false, Copying::Auto) => Copying::Copy,
@@ -100,7 +104,7 @@ impl Xdp {
                 XdpSocket::bind(config, &interface, number, pool, copying, first)?;
             let out = (rings.transmit, rings.complete);
             let buffers = config.tx_ring as usize;
-            let attachment = Arc::clone(&attachment) as _;
+            let attachment = Arc::new((Arc::clone(&attachment), open_to_all.clone()));
             let wire = Arc::new(Wire::new(socket, out, pool, buffers, attachment));
             let busy = config.busy_poll.is_some();
             let (receive, fill) = (rings.receive, rings.fill);

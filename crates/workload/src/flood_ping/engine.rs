@@ -18,7 +18,9 @@ use serde_json::{Map, Value, json};
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::ping::{PAYLOAD, Ping};
+use crate::server::Wire;
 use crate::serving::{DEVICE, PEER, Serving, US, Window, set_ratio};
+use crate::wire::lay;
 use crate::{live::Trial, options::Options};
 use napkin_measure::report::{Column, Figures, column};
 
@@ -32,6 +34,8 @@ pub enum Client {
     },
     /// `ping -f` through a TAP device.
     Ping,
+    /// `ping -f` on the other end of a veth, over AF_XDP.
+    PingOverXdp,
     /// The control: a synthetic open-loop flood at this rate, beyond what can be answered.
     Extreme {
         /// Requests a second.
@@ -58,6 +62,11 @@ impl FloodPing {
     /// With the operating system's ping.
     pub fn tap() -> FloodPing {
         FloodPing { clients: vec![Client::Ping] }
+    }
+
+    /// With the operating system's ping, over AF_XDP.
+    pub fn xdp() -> FloodPing {
+        FloodPing { clients: vec![Client::PingOverXdp] }
     }
 
     /// The control: an open loop faster than the ring can be drained.
@@ -100,6 +109,7 @@ impl Live for FloodPing {
                 json!({ "client": "flood", "turnaround_ns": turnaround })
             }
             Client::Ping => json!({ "client": "ping -f" }),
+            Client::PingOverXdp => json!({ "client": "ping -f", "wire": "xdp" }),
             Client::Extreme { per_second, cost } => {
                 json!({ "client": "extreme", "rate": per_second, "cost_ns": cost })
             }
@@ -110,7 +120,7 @@ impl Live for FloodPing {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
         let options = trial.options;
         let placement = options.placement();
-        let mut offers = None;
+        let (mut offers, mut other_end) = (None, None);
         let (queue, cost): (Box<dyn PacketQueue>, u64) = match self.clients[index] {
             Client::Synthetic { turnaround } => {
                 let arrivals = Arrivals::Flood { turnaround, outstanding: 1 };
@@ -121,6 +131,11 @@ impl Live for FloodPing {
                 let queue = Self::synthetic_queue(arrivals, trial.seed)?;
                 offers = Some(queue.control());
                 (Box::new(queue), cost)
+            }
+            Client::PingOverXdp => {
+                let (queues, end) = lay(&Wire::Xdp, options)?;
+                other_end = Some(end);
+                (queues.into_iter().next().ok_or(BenchError::Panicked)?, 0)
             }
             Client::Ping => {
                 let IpAddr::V4(host) = PEER.ip else {
@@ -141,7 +156,10 @@ impl Live for FloodPing {
         let serving = Serving::start(trial.policy, placement, vec![queue], cost)?;
         let ping = match self.clients[index] {
             Client::Ping => Some(Ping::start(trial, placement.other, US.ip)?),
-            _ => None,
+            _ => {
+                let flood = || Ping::start(trial, placement.other, US.ip);
+                other_end.as_ref().map(|end| end.run(flood)).transpose()?
+            }
         };
         trial.warm_up(Duration::ZERO)?;
         let offered = || offers.as_ref().map(|queue| queue.offered());

@@ -24,11 +24,12 @@ const DEVICE: Setting = Setting {
     choices: &[
         ("synthetic", "A synthetic queue that floods by itself"),
         ("tap", "A TAP device, and the operating system's ping"),
+        ("xdp", "AF_XDP on a veth, and the operating system's ping"),
     ],
     ..Setting::engine(
         "device",
         "DEVICE",
-        "The real ping -f through a TAP device (needs CAP_NET_ADMIN), or an embedded flood.",
+        "The real ping -f through a TAP device or a veth (needs root), or an embedded flood.",
     )
 };
 
@@ -69,6 +70,7 @@ impl Workload for FloodPing {
         no_loads(loads)?;
         Ok(Box::new(match given.one("device") {
             Some("tap") => engine::FloodPing::tap(),
+            Some("xdp") => engine::FloodPing::xdp(),
             _ => engine::FloodPing::synthetic(),
         }))
     }

@@ -118,7 +118,7 @@ impl Live for Memcached {
         // One worker a queue, on one store.
         let services = || Ok::<_, BenchError>(vec![filled(&config)?; trial.options.queues.into()]);
         let (mut figures, told) = match trial.server.unwrap_or(Server::Napkin) {
-            Server::Napkin => embedded::run(trial, services()?, &config, self.servers.wire)?,
+            Server::Napkin => embedded::run(trial, services()?, &config, &self.servers.wire)?,
             Server::Kernel => beside::run(trial, services()?, &config)?,
             Server::Memcached => program(trial, &config)?,
         };
@@ -156,7 +156,7 @@ impl Live for Memcached {
             column::P99,
             column::P999,
         ];
-        embedded::columns(&own, self.servers.wire)
+        embedded::columns(&own, &self.servers.wire)
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {

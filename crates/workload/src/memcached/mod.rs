@@ -12,7 +12,7 @@ use crate::error::BenchError;
 use crate::linux::rates;
 use crate::live::Live;
 use crate::machine::Scenario;
-use crate::server::{self, SERVER, Servers, WIRE};
+use crate::server::{self, CLIENT_PORT, PORT, SERVER, Servers, WIRE};
 use crate::setting::{Given, Setting, up_to};
 use crate::workload::Workload;
 use crate::world::World;
@@ -27,7 +27,8 @@ const CONNECTIONS: Setting = Setting {
     ..Setting::engine("connections", "N", "Connections of the client, on the engine and in linux.")
 };
 
-const SETTINGS: [Setting; 3] = [CONNECTIONS, Setting { choices: server::ALL, ..SERVER }, WIRE];
+const SETTINGS: [Setting; 5] =
+    [CONNECTIONS, Setting { choices: server::ALL, ..SERVER }, WIRE, PORT, CLIENT_PORT];
 
 impl Workload for Memcached {
     fn name(&self) -> &'static str {

@@ -56,13 +56,15 @@ impl Load {
     }
 }
 
-/// ssd on the engine, asked over a cable.
+/// ssd on the engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ssd {
     /// What is asked of it.
     pub loads: Vec<Load>,
     /// The client's connections.
     pub connections: usize,
+    /// What they go over.
+    pub wire: Wire,
 }
 
 /// A disk all of whose bytes were written.
@@ -113,7 +115,7 @@ impl Live for Ssd {
         let client = embedded::client(self.connections, rate, trial.options, trial.seed);
         let asks = Asks::Disk(Disk { bytes, within: EXPORT });
         let config = Config { asks, update: 0.5, records: 1, ..client };
-        let (mut figures, told) = embedded::run(trial, threads, &config, Wire::Cable)?;
+        let (mut figures, told) = embedded::run(trial, threads, &config, &self.wire)?;
         told::merge(&mut figures, &told);
         let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);
         put("connections", self.connections.into());
@@ -141,11 +143,12 @@ impl Live for Ssd {
             column::P99,
             column::P999,
         ];
-        embedded::columns(&own, Wire::Cable)
+        embedded::columns(&own, &self.wire)
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {
-        let mut notes = embedded::notes(options, &Servers::default());
+        let mut notes =
+            embedded::notes(options, &Servers { wire: self.wire.clone(), ..Servers::default() });
         notes.push(
             "the disk is memory that answers after a flash device's time, drawn as in the machine; on top \
              comes by what this host's timers are late"

@@ -10,6 +10,7 @@ use napkin_policy::Policy;
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::machine::Scenario;
+use crate::server::{CLIENT_PORT, PORT, WIRE, Wire};
 use crate::setting::{Given, Setting, up_to};
 use crate::workload::Workload;
 use crate::world::World;
@@ -61,7 +62,7 @@ impl Workload for Ssd {
     }
 
     fn settings(&self) -> &'static [Setting] {
-        &[CONNECTIONS]
+        &[CONNECTIONS, WIRE, PORT, CLIENT_PORT]
     }
 
     fn queues(&self) -> bool {
@@ -75,7 +76,8 @@ impl Workload for Ssd {
         };
         let loads: Result<_, _> = loads.into_iter().map(engine::Load::read).collect();
         let connections = given.number("connections")?.unwrap_or(64);
-        Ok(Box::new(engine::Ssd { loads: loads?, connections }))
+        let wire = Wire::read(given)?.unwrap_or_default();
+        Ok(Box::new(engine::Ssd { loads: loads?, connections, wire }))
     }
 
     fn machine(&self) -> Option<&'static dyn Scenario> {

@@ -77,7 +77,7 @@ impl Live for TcpRr {
         let services = vec![EchoStream; threads];
         let (mut figures, _) = match trial.server {
             Some(Server::Kernel) => beside::run(trial, services, &config)?,
-            _ => embedded::run(trial, services, &config, self.servers.wire)?,
+            _ => embedded::run(trial, services, &config, &self.servers.wire)?,
         };
         figures.extra.insert("flows".to_owned(), self.flows.into());
         figures.extra.insert("threads".to_owned(), threads.into());
@@ -102,7 +102,7 @@ impl Live for TcpRr {
             column::P99,
             column::P999,
         ];
-        embedded::columns(&own, self.servers.wire)
+        embedded::columns(&own, &self.servers.wire)
     }
 
     fn notes(&self, options: &Options) -> Vec<String> {

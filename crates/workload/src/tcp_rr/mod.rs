@@ -8,7 +8,7 @@ use napkin_policy::Policy;
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::machine::Scenario;
-use crate::server::{self, SERVER, Servers, WIRE};
+use crate::server::{self, CLIENT_PORT, PORT, SERVER, Servers, WIRE};
 use crate::setting::{Given, Setting, up_to};
 use crate::workload::Workload;
 use crate::world::World;
@@ -19,7 +19,7 @@ pub(crate) struct TcpRr;
 /// The form of a load.
 const SIZE: &str = "bytes of a request and of its response, from 1 to 16M, as in 1, 5K or 1M";
 
-const SETTINGS: [Setting; 4] = [
+const SETTINGS: [Setting; 6] = [
     Setting {
         default: Some("1000"),
         check: |text| up_to(text, 10_000),
@@ -36,6 +36,8 @@ const SETTINGS: [Setting; 4] = [
     },
     Setting { choices: server::OURS, ..SERVER },
     WIRE,
+    PORT,
+    CLIENT_PORT,
 ];
 
 impl Workload for TcpRr {

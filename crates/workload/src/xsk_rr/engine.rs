@@ -1,35 +1,38 @@
 //! `xsk-rr` (2025): packets at a fixed rate over a raw socket, answered inline, by an application
 //! that then is busy for a while.
 //!
-//! (The packets' sender is the synthetic queue, so there is one host and one wire less than in the
-//! document.) The queue and whoever polls it have one CPU, the application has another, and it spins on its
+//! The packets' sender is the synthetic queue, and then there is one host and one wire less than in the
+//! document; or, over a wire ([`XskRr::wire`]), a sender at its other end. The queue and whoever polls it have one CPU, the application has another, and it spins on its
 //! socket as the document's tool does: with a receive call whenever there is nothing, unless a thread
 //! that never stops polling makes such calls pointless (the tool's `-n`) or another thread makes them
 //! (`-t`). The histogram of the time in receive calls is of these calls, of that thread's, or of the
 //! epoll waits of a policy that busy polls there. Latency runs from the moment a packet was meant to arrive to
-//! the moment its reply is handed to the device, so a late reply is charged in full. Beside the true
+//! the moment its reply is handed to the device, over a wire until the sender has it back, so a late reply is charged in full. Beside the true
 //! percentiles stands the document's own estimator, which is none.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use napkin_core::CpuId;
 use napkin_engine::{ApplicationWait, sched};
-use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
+use napkin_nic::synthetic::{Arrivals, SourceControl, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::{MICROSECOND, Ns, Policy, SocketPoller, Threaded};
 use napkin_stack::{FrameBuilder, RawFilter, RawSocket};
 use serde_json::{Map, Value, json};
 
+use super::sender::{Sender, Shared, own_cpu};
 use crate::error::BenchError;
 use crate::live::Live;
+use crate::server::Wire;
 use crate::serving::{PEER, Serving, US, Window};
+use crate::wire::queues;
 use crate::{live::Trial, options::Options};
 use napkin_measure::report::{Column, Figures, column};
 use napkin_measure::{Latency, Pow2, PublishedEstimator};
 
-const PORT: u16 = 54_321;
-const PAYLOAD: usize = 400;
+pub(super) const PORT: u16 = 54_321;
+pub(super) const PAYLOAD: usize = 400;
 
 /// A rate, by its period as the tool takes it, and the application's delay after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,16 +55,19 @@ pub const PACES: [Pace; 5] = [
     Pace { name: 25_000, period: 40 * MICROSECOND, delay: 38 * MICROSECOND },
 ];
 
-/// Two ends that exchange frames at a fixed pace, on synthetic queues.
+/// Two ends that exchange frames at a fixed pace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XskRr {
     /// The paces, each a load.
     pub paces: Vec<Pace>,
+    /// What is between them; `None` for a synthetic queue, whose other end is in it. Of a veth both ends are
+    /// AF_XDP's here.
+    pub wire: Option<Wire>,
 }
 
 impl Default for XskRr {
     fn default() -> Self {
-        XskRr { paces: PACES.to_vec() }
+        XskRr { paces: PACES.to_vec(), wire: None }
     }
 }
 
@@ -75,6 +81,31 @@ impl Template for Packets {
         // The buffer is large enough; a frame of no bytes would be counted as truncated.
         FrameBuilder::new(PEER, US).udp(buffer, PORT, PORT, &payload).unwrap_or(0)
     }
+}
+
+/// Whose packets are answered.
+enum Far {
+    /// The synthetic queue's.
+    Itself(SourceControl),
+    /// Those of a sender at the other end of a wire.
+    Sends(Sender),
+}
+
+/// A queue in which packets arrive at a pace.
+fn synthetic(pace: Pace, seed: u64) -> Result<SyntheticQueue, BenchError> {
+    let config = SyntheticConfig {
+        seed,
+        arrivals: Arrivals::Fixed { per_second: 1e9 / pace.period as f64 },
+        start: napkin_engine::now() + 50_000_000,
+        rx_ring: 1_024,
+        // As AF_XDP's, sent frames are reaped by whoever polls anyway. With interrupts of their
+        // own, twice as many would be due as this machine's timers can deliver at this rate, and
+        // the interrupts row would show that in place of the policy. The notes say so.
+        tx_interrupts: false,
+        tx_ring: 1_024,
+        ..SyntheticConfig::default()
+    };
+    Ok(SyntheticQueue::new(&config, Box::new(Packets), Pool::new(8_192), None)?)
 }
 
 /// What the application has seen.
@@ -96,63 +127,77 @@ impl Live for XskRr {
 
     fn load(&self, index: usize) -> Map<String, Value> {
         let Pace { name, period, delay } = self.paces[index];
-        Map::from_iter([
+        let mut load = Map::from_iter([
             ("rate".to_owned(), json!(name)),
             ("period_ns".to_owned(), json!(period)),
             ("delay_ns".to_owned(), json!(delay)),
-        ])
+        ]);
+        if let Some(wire) = &self.wire {
+            load.insert("wire".to_owned(), json!(wire.to_string()));
+        }
+        load
     }
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
         let (options, pace) = (trial.options, self.paces[index]);
         let placement = options.placement();
-        let per_second = 1e9 / pace.period as f64;
-        let config = SyntheticConfig {
-            seed: trial.seed,
-            arrivals: Arrivals::Fixed { per_second },
-            start: napkin_engine::now() + 50_000_000,
-            rx_ring: 1_024,
-            // As AF_XDP's, sent frames are reaped by whoever polls anyway. With interrupts of their
-            // own, twice as many would be due as this machine's timers can deliver at this rate, and
-            // the interrupts row would show that in place of the policy. The notes say so.
-            tx_interrupts: false,
-            tx_ring: 1_024,
-            ..SyntheticConfig::default()
+        // A namespace that was made for the wire is there for as long as its ends.
+        let (queue, far, _namespace) = match &self.wire {
+            None => {
+                let queue = synthetic(pace, trial.seed)?;
+                let control = queue.control();
+                (Box::new(queue) as Box<dyn PacketQueue>, Far::Itself(control), None)
+            }
+            Some(wire) => {
+                let (here, queue, namespace) = queues(wire, options)?;
+                let cpu = own_cpu(options);
+                (here, Far::Sends(Sender { queue, period: pace.period, cpu }), namespace)
+            }
         };
-        let queue = SyntheticQueue::new(&config, Box::new(Packets), Pool::new(8_192), None)?;
-        let control = queue.control();
-        let queues: Vec<Box<dyn PacketQueue>> = vec![Box::new(queue)];
-        let serving = Serving::start(trial.policy, placement, queues, 0)?;
+        let serving = Serving::start(trial.policy, placement, vec![queue], 0)?;
         let socket = serving.stack.open_raw(RawFilter::UdpPort(PORT), 2_048)?;
-        let measure = AtomicBool::new(false);
-        let looking = AtomicU64::new(0);
-        let stop = AtomicBool::new(false);
+        let (shared, looking) = (Shared::default(), AtomicU64::new(0));
         let application = Application {
             serving: &serving,
             policy: trial.policy,
             delay: pace.delay,
             placement,
-            measure: &measure,
+            shared: &shared,
             looking: &looking,
-            stop: &stop,
         };
         let (figures, seen) = std::thread::scope(|scope| {
             let receiver = std::thread::Builder::new()
                 .name("xsk-rr".into())
                 .spawn_scoped(scope, || application.run(scope, &socket))
                 .map_err(BenchError::Proc)?;
+            let (offers, sender) = match far {
+                Far::Itself(control) => (Some(control), None),
+                Far::Sends(sender) => {
+                    let named = std::thread::Builder::new().name("xsk-rr-client".into());
+                    let sender = named.spawn_scoped(scope, || sender.run(&shared));
+                    (None, Some(sender.map_err(BenchError::Proc)?))
+                }
+            };
+            let offered = || match &offers {
+                Some(control) => control.offered(),
+                None => shared.offered.load(Ordering::Relaxed),
+            };
             let warm = trial.warm_up(Duration::from_millis(50));
             let window = Window::begin(&serving, &serving_cpus(trial.policy, placement));
-            measure.store(true, Ordering::Relaxed);
-            let offered = control.offered();
+            shared.measure.store(true, Ordering::Relaxed);
+            let before = offered();
             let measured = warm.and_then(|()| trial.window());
             // While it still measures: what falls due after that is nobody's.
-            let offered = control.offered() - offered;
-            measure.store(false, Ordering::Relaxed);
+            let offered = offered() - before;
+            shared.measure.store(false, Ordering::Relaxed);
             let looking = looking.load(Ordering::Relaxed);
             let figures = window.and_then(|window| window.end(looking));
-            stop.store(true, Ordering::Relaxed);
-            let seen = receiver.join().map_err(|_| BenchError::Panicked)??;
+            shared.stop.store(true, Ordering::Relaxed);
+            let mut seen = receiver.join().map_err(|_| BenchError::Panicked)??;
+            if let Some(sender) = sender {
+                (seen.latency, seen.published) =
+                    sender.join().map_err(|_| BenchError::Panicked)??;
+            }
             measured?;
             let mut figures = figures?;
             figures.extra.insert("offered".into(), json!(offered));
@@ -194,15 +239,31 @@ impl Live for XskRr {
         ]
     }
 
-    fn notes(&self, _: &Options) -> Vec<String> {
+    fn notes(&self, options: &Options) -> Vec<String> {
+        let until = if self.wire.is_some() {
+            "when a request was due to its reply"
+        } else {
+            "intended arrival to reply"
+        };
         let mut notes = vec![
-            "p5..p99.9 are percentiles of the time from intended arrival to reply; \"p5\"..\"p99\" \
-             are the 2025 document's estimator (a truncating mean of the fastest p %)"
-                .to_owned(),
+            format!(
+                "p5..p99.9 are percentiles of the time from {until}; \"p5\"..\"p99\" \
+                 are the 2025 document's estimator (a truncating mean of the fastest p %)"
+            ),
             "sent frames raise no interrupts of their own here: interrupts and context switches are \
              those of receiving"
                 .to_owned(),
         ];
+        if let Some(wire) = &self.wire {
+            let place = match own_cpu(options) {
+                Some(cpu) => format!("on CPU {cpu}, where it never sleeps"),
+                None => "without a CPU of its own, so that it sleeps between frames, and its timers are in the latency".into(),
+            };
+            notes.push(format!("the client is at the other end ({wire}), on this host, {place}"));
+            if matches!(wire, Wire::Xdp | Wire::Ports { .. }) {
+                notes.push("the kernel's own NAPI below is not polled from here: it brings the frames by its interrupts".into());
+            }
+        }
         let published = || self.paces.iter().filter(|pace| PACES.contains(pace));
         let mut named: Vec<String> = Vec::new();
         for pace in published() {
@@ -259,10 +320,9 @@ struct Application<'a> {
     policy: &'a Policy,
     delay: Ns,
     placement: crate::options::Placement,
-    measure: &'a AtomicBool,
+    shared: &'a Shared,
     /// Nanoseconds of looks at the socket that found nothing, while measured.
     looking: &'a AtomicU64,
-    stop: &'a AtomicBool,
 }
 
 impl<'a> Application<'a> {
@@ -286,7 +346,7 @@ impl<'a> Application<'a> {
         // The time of calls that poll is counted by the engine; all other looks are the application's.
         let spins = !epoll && (others_poll || !self.policy.application.socket_busy_polls());
         let poller = poller.map(|poller| {
-            let (stop, cpu) = (self.stop, self.placement.poller);
+            let (stop, cpu) = (&self.shared.stop, self.placement.poller);
             std::thread::Builder::new().name("xsk-rr-poll".into()).spawn_scoped(scope, move || {
                 sched::pin(None, &[cpu])?;
                 let mut calls = Pow2::default();
@@ -308,7 +368,7 @@ impl<'a> Application<'a> {
             }
             Ok(frame)
         });
-        self.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(poller) = poller {
             calls =
                 poller.map_err(BenchError::Proc)?.join().map_err(|_| BenchError::Panicked)??;
@@ -321,7 +381,7 @@ impl<'a> Application<'a> {
     fn timed<T>(self, calls: &mut Pow2, call: impl FnOnce() -> T) -> T {
         let called = napkin_engine::now();
         let result = call();
-        if self.measure.load(Ordering::Relaxed) {
+        if self.shared.measure.load(Ordering::Relaxed) {
             calls.record(napkin_engine::now() - called);
         }
         result
@@ -337,7 +397,7 @@ impl<'a> Application<'a> {
         mut next: impl FnMut() -> Result<Option<napkin_nic::Frame>, BenchError>,
     ) -> Result<(), BenchError> {
         let mut busy_until = 0;
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
             let called = napkin_engine::now();
             if called < busy_until {
                 std::hint::spin_loop();
@@ -345,7 +405,7 @@ impl<'a> Application<'a> {
             }
             let Some(frame) = next()? else {
                 std::hint::spin_loop();
-                if spins && self.measure.load(Ordering::Relaxed) {
+                if spins && self.shared.measure.load(Ordering::Relaxed) {
                     let looked = napkin_engine::now() - called;
                     self.looking.fetch_add(looked, Ordering::Relaxed);
                 }
@@ -354,7 +414,9 @@ impl<'a> Application<'a> {
             let arrived = frame.arrived();
             let now = napkin_engine::now();
             // A reply that the ring does not take is counted there, and missing here.
-            if socket.reply_in_place(frame, now).is_ok() && self.measure.load(Ordering::Relaxed) {
+            if socket.reply_in_place(frame, now).is_ok()
+                && self.shared.measure.load(Ordering::Relaxed)
+            {
                 let latency = now.saturating_sub(arrived);
                 seen.latency.record(latency);
                 seen.published.record(latency);
@@ -385,7 +447,7 @@ mod tests {
     fn a_pace_whose_name_is_not_its_rate_says_so() {
         let notes = |paces: &[Pace]| {
             // Behind the two that always stand there.
-            XskRr { paces: paces.to_vec() }.notes(&Options::default())[2..].join("\n")
+            XskRr { paces: paces.to_vec(), wire: None }.notes(&Options::default())[2..].join("\n")
         };
         assert_eq!(
             notes(&PACES[..1]),

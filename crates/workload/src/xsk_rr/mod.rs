@@ -2,12 +2,14 @@
 
 pub mod engine;
 pub mod machine;
+mod sender;
 
 use napkin_policy::Policy;
 
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::machine::Scenario;
+use crate::server::{CLIENT_PORT, PORT, Wire};
 use crate::setting::no_loads;
 use crate::setting::{Given, Setting, cost, up_to};
 use crate::workload::Workload;
@@ -17,7 +19,7 @@ use engine::{PACES, Pace};
 /// Requests and answers on AF_XDP rings, at a fixed pace.
 pub(crate) struct XskRr;
 
-const SETTINGS: [Setting; 2] = [
+const SETTINGS: [Setting; 5] = [
     Setting {
         check: |text| up_to(text, 10_000_000),
         ..Setting::engine(
@@ -36,6 +38,20 @@ const SETTINGS: [Setting; 2] = [
              [default: 0us]",
         )
     },
+    Setting {
+        choices: &[
+            ("synthetic", "None: the frames come from within the queue"),
+            ("xdp", "AF_XDP at both ends of a veth; needs root"),
+            ("vhost", "Virtio rings (vhost-user)"),
+        ],
+        ..Setting::engine(
+            "wire",
+            "WIRE",
+            "What the frames come over, from a client at its other end. [default: synthetic]",
+        )
+    },
+    PORT,
+    CLIENT_PORT,
 ];
 
 impl Workload for XskRr {
@@ -74,13 +90,14 @@ impl Workload for XskRr {
 
     fn engine(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
         no_loads(loads)?;
+        let wire = Wire::read(given)?;
         let Some(name) = given.number("rate")? else {
-            return Ok(Box::new(engine::XskRr::default()));
+            return Ok(Box::new(engine::XskRr { wire, ..engine::XskRr::default() }));
         };
         let delay = given.time("delay")?.unwrap_or(0);
         let published = PACES.iter().find(|pace| pace.name == name && pace.delay == delay);
         let pace = Pace { name, period: 1_000_000_000 / u64::from(name).max(1), delay };
-        Ok(Box::new(engine::XskRr { paces: vec![published.copied().unwrap_or(pace)] }))
+        Ok(Box::new(engine::XskRr { paces: vec![published.copied().unwrap_or(pace)], wire }))
     }
 
     fn machine(&self) -> Option<&'static dyn Scenario> {

@@ -1,0 +1,127 @@
+//! The other end of a wire: sends a frame when one is due, whatever comes back, and times the answers.
+//!
+//! It polls its queue itself. Where it has a CPU of its own it never sleeps, as the document's client does;
+//! elsewhere it would take the time of whom it measures, and sleeps until something is due. What it is late is
+//! charged, for each frame has in it when it was due.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use napkin_engine::sched;
+use napkin_measure::{Latency, PublishedEstimator};
+use napkin_nic::{Frame, PacketQueue};
+use napkin_policy::{MICROSECOND, MILLISECOND, Ns};
+use napkin_stack::FrameBuilder;
+
+use super::engine::{PAYLOAD, PORT};
+use crate::error::BenchError;
+use crate::options::Options;
+use crate::serving::{PEER, US};
+
+/// Frames that a poll takes.
+const BATCH: u16 = 64;
+/// The longest that it sleeps: an answer waits as long.
+const NAP: Ns = 20 * MICROSECOND;
+/// Before the first frame, for whoever answers to be there.
+const BEGINS: Ns = 50 * MILLISECOND;
+/// Where a datagram's bytes begin: behind Ethernet, IPv4 without options, and UDP.
+const BYTES: usize = 14 + 20 + 8;
+
+/// Who sends.
+pub(super) struct Sender {
+    pub(super) queue: Box<dyn PacketQueue>,
+    /// From one frame to the next.
+    pub(super) period: Ns,
+    /// A CPU that nobody else has, if there is one.
+    pub(super) cpu: Option<usize>,
+}
+
+/// What the threads of a run tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Whether what comes is measured.
+    pub(super) measure: AtomicBool,
+    /// Frames that have been due so far.
+    pub(super) offered: AtomicU64,
+    pub(super) stop: AtomicBool,
+}
+
+/// A CPU beside those of the queue, the application and its poller.
+pub(super) fn own_cpu(options: &Options) -> Option<usize> {
+    let taken = options.placement();
+    let usable = sched::usable_cpus();
+    let cpus = if options.cpus.is_empty() { &usable } else { &options.cpus };
+    cpus.iter().copied().find(|cpu| ![taken.queue, taken.other, taken.poller].contains(cpu))
+}
+
+impl Sender {
+    /// Sends until it is told to stop: the times of the answers.
+    pub(super) fn run(
+        mut self,
+        shared: &Shared,
+    ) -> Result<(Latency, PublishedEstimator), BenchError> {
+        sched::pin(None, self.cpu.as_slice())?;
+        self.queue.mask();
+        let wire = self.queue.transmitter();
+        let builder = FrameBuilder::new(PEER, US);
+        let (mut bytes, mut payload) = ([0; 512], [0; PAYLOAD]);
+        let (mut latency, mut published) = (Latency::new(), PublishedEstimator::new());
+        let mut frames: Vec<Frame> = Vec::with_capacity(BATCH.into());
+        let mut due = napkin_engine::now() + BEGINS;
+        while !shared.stop.load(Relaxed) {
+            let now = napkin_engine::now();
+            self.queue.poll(BATCH, now, &mut frames);
+            let measured = shared.measure.load(Relaxed);
+            for was_due in frames.drain(..).filter_map(|frame| answer(&frame)) {
+                if let Some(took) = now.checked_sub(was_due).filter(|_| measured) {
+                    latency.record(took);
+                    published.record(took);
+                }
+            }
+            if self.queue.gone() {
+                return Err(BenchError::Linux("the client's device has gone".into()));
+            }
+            if due <= now {
+                payload[..8].copy_from_slice(&due.to_be_bytes());
+                let length = builder.udp(&mut bytes, PORT, PORT, &payload);
+                let length = length.map_err(|error| BenchError::Option(error.to_string()))?;
+                // One that the device does not take is never answered, and so told.
+                let _ = wire.send(&bytes[..length], now);
+                shared.offered.fetch_add(1, Relaxed);
+                due += self.period;
+            } else if self.cpu.is_some() {
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(Duration::from_nanos((due - now).min(NAP)));
+            }
+        }
+        Ok((latency, published))
+    }
+}
+
+/// When the request was due that this frame answers; `None` if it is no answer.
+fn answer(frame: &[u8]) -> Option<Ns> {
+    let ours = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 17;
+    let ports = frame.get(34..38)?.as_chunks::<2>().0;
+    let answers = ours && ports.iter().all(|port| *port == PORT.to_be_bytes());
+    let stamp = frame.get(BYTES..)?.first_chunk()?;
+    answers.then(|| Ns::from_be_bytes(*stamp))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_when_its_request_was_due_and_anything_else_is_none() {
+        let mut bytes = [0; 512];
+        let mut payload = [0; PAYLOAD];
+        payload[..8].copy_from_slice(&77_u64.to_be_bytes());
+        let length = FrameBuilder::new(US, PEER).udp(&mut bytes, PORT, PORT, &payload);
+        let length = length.expect("it fits");
+        assert_eq!(answer(&bytes[..length]), Some(77));
+        (0..BYTES + 8).for_each(|length| assert_eq!(answer(&bytes[..length]), None));
+        let length = FrameBuilder::new(US, PEER).udp(&mut bytes, PORT, 9, &payload);
+        assert_eq!(answer(&bytes[..length.expect("it fits")]), None);
+    }
+}
