@@ -37,6 +37,9 @@ const CHECKSUM: &str = "tx-checksum-ip-generic";
 /// The operating system's side of the TAP device, or of the veth.
 const DEVICE: &str = "nk-client";
 
+/// The engine's queue, and the client's.
+type Ends = (Box<dyn PacketQueue>, Box<dyn PacketQueue>);
+
 /// How long the two sides of virtio rings may take to find each other.
 const CONNECTING: Duration = Duration::from_secs(5);
 
@@ -130,19 +133,19 @@ fn veth(route: &mut Route, queues: u16) -> Result<u32, BenchError> {
 }
 
 /// Both ends of a wire as queues, for who sends and receives frames of its own; and the namespace that goes with
-/// it, if it was made for it. A cable is a veth with AF_XDP at both ends here, if `xdp` is what was asked for.
+/// it, if it was made for it. Whatever is no wire of two queues is a veth
+/// with AF_XDP at both ends here.
 pub(crate) fn queues(
     wire: &Wire,
     options: &Options,
-) -> Result<(Box<dyn PacketQueue>, Box<dyn PacketQueue>, Option<Namespace>), BenchError> {
+) -> Result<(Ends, Option<Namespace>), BenchError> {
     let made = match wire {
         Wire::Vhost => {
-            let (here, there) = vhost(options)?;
-            return Ok((here, there, None));
+            return Ok((vhost(options)?, None));
         }
         Wire::Ports { here, there } => {
             one_queue(options)?;
-            return Ok((port(here)?, port(there)?, None));
+            return Ok(((port(here)?, port(there)?), None));
         }
         _ => Namespace::new().map_err(failed)?,
     };
@@ -156,8 +159,8 @@ pub(crate) fn queues(
         let end = |name: &str| port(&XdpPort { interface: name.to_owned(), queue: 0 });
         Ok((end(ENGINE)?, end(DEVICE)?))
     };
-    let (here, there) = made.run(open).map_err(failed)??;
-    Ok((here, there, Some(made)))
+    let ends = made.run(open).map_err(failed)??;
+    Ok((ends, Some(made)))
 }
 
 /// Refuses several queues where there is one.
@@ -185,7 +188,7 @@ fn port(port: &XdpPort) -> Result<Box<dyn PacketQueue>, BenchError> {
 }
 
 /// A backend and its driver, once both have found each other.
-fn vhost(options: &Options) -> Result<(Box<dyn PacketQueue>, Box<dyn PacketQueue>), BenchError> {
+fn vhost(options: &Options) -> Result<Ends, BenchError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     one_queue(options)?;
     let name = format!("napkin-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));

@@ -149,7 +149,7 @@ impl Live for XskRr {
                 (Box::new(queue) as Box<dyn PacketQueue>, Far::Itself(control), None)
             }
             Some(wire) => {
-                let (here, queue, namespace) = queues(wire, options)?;
+                let ((here, queue), namespace) = queues(wire, options)?;
                 let cpu = own_cpu(options);
                 (here, Far::Sends(Sender { queue, period: pace.period, cpu }), namespace)
             }
