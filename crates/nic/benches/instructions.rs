@@ -1,0 +1,130 @@
+//! How many instructions a frame takes through a virtio queue, counted by callgrind, so the same on every
+//! run of one build: sent by the frontend, received by the backend, and a poll that finds nothing.
+//!
+//! `cargo bench -p napkin-nic --bench instructions` runs itself under valgrind. Frames have 60 bytes and go 32 at
+//! a time, both ends in one thread in turn, so that each finds what the other did, and waits for nothing.
+
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::Ordering::Relaxed;
+
+use napkin_nic::vhost::{FrontendConfig, Vhost, VhostQueue};
+use napkin_nic::{Frame, PacketQueue, Pool, Transmitter};
+
+const BURST: u16 = 32;
+const CHILD: &str = "--child";
+/// What is counted: the name of a function, and what it does.
+const PARTS: [&str; 3] = ["send_burst", "receive_burst", "poll_nothing"];
+
+#[inline(never)]
+fn send_burst(wire: &dyn Transmitter, frames: &[Frame]) {
+    assert_eq!(black_box(wire).send_all(frames, 0), usize::from(BURST), "there is room");
+}
+
+#[inline(never)]
+fn receive_burst(queue: &mut VhostQueue, frames: &mut Vec<Frame>) {
+    assert_eq!(black_box(&mut *queue).poll(BURST, 0, frames).rx, BURST, "all came");
+    frames.clear();
+}
+
+#[inline(never)]
+fn poll_nothing(queue: &mut VhostQueue, frames: &mut Vec<Frame>) {
+    assert_eq!(black_box(&mut *queue).poll(BURST, 0, frames).rx, 0, "there are none");
+}
+
+/// Sends and receives so many bursts.
+fn run(packed: bool, bursts: u32) {
+    let path = std::env::temp_dir().join(format!("napkin-instructions-{}", std::process::id()));
+    let pool = Pool::new(4_096);
+    let mut backend = Vhost::backend(&path, 1, &pool).expect("a socket");
+    let config = FrontendConfig { packed, ..FrontendConfig::new(&path) };
+    let mut frontend = Vhost::frontend(&config, &pool).expect("connected");
+    while backend.peers.rings.load(Relaxed) == 0 || frontend.peers.rings.load(Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    let (mut to, mut from) = (backend.queues.remove(0), frontend.queues.remove(0));
+    (to.mask(), from.mask());
+    let wire = from.transmitter();
+    let frame = || {
+        let mut frame = pool.take().expect("the pool is new");
+        frame.buffer()[..60].fill(1);
+        frame.set_len(60);
+        frame
+    };
+    let burst: Vec<Frame> = (0..BURST).map(|_| frame()).collect();
+    let mut frames = Vec::with_capacity(BURST.into());
+    // Each end takes what was agreed on to use at a poll of its own.
+    let mut warm = 0;
+    while warm < BURST {
+        if wire.send(&burst[0], 0).is_ok() {
+            warm += 1;
+        }
+        while to.poll(BURST, 0, &mut frames).rx == 0 && warm > 0 {}
+        frames.clear();
+        from.poll(BURST, 0, &mut frames);
+    }
+    for _ in 0..bursts {
+        send_burst(&*wire, &burst);
+        receive_burst(&mut to, &mut frames);
+        poll_nothing(&mut to, &mut frames);
+        // What was sent comes back to the frontend here.
+        from.poll(BURST, 0, &mut frames);
+    }
+    let _ = std::fs::remove_file(path);
+}
+
+/// Instructions that a function took in all.
+fn collected(part: &str, packed: bool, bursts: u32) -> Result<f64, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--fair-sched=yes"])
+        .arg(format!("--toggle-collect=*{part}*"))
+        .arg(program)
+        .args([CHILD, &u8::from(packed).to_string(), &bursts.to_string()])
+        .output()
+        .map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let number = said.lines().find_map(|line| line.split_once("Collected :"));
+    match number.and_then(|(_, number)| number.trim().parse().ok()) {
+        Some(number) if output.status.success() => Ok(number),
+        _ => Err(format!("valgrind failed ({}):\n{said}", output.status)),
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(at) = arguments.iter().position(|it| it == CHILD) {
+        let number = |place: usize| arguments.get(at + place).and_then(|it| it.parse().ok());
+        let (Some(packed), Some(bursts)) = (number(1), number(2)) else { return ExitCode::FAILURE };
+        run(packed == 1, bursts);
+        return ExitCode::SUCCESS;
+    }
+    // Others ask what tests there are.
+    if !arguments.iter().any(|it| it == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("skipped: valgrind is not installed");
+        return ExitCode::SUCCESS;
+    }
+    println!("{:<8}{:>14}{:>14}{:>14}", "ring", "send/frame", "poll/frame", "empty poll");
+    for (name, packed) in [("split", false), ("packed", true)] {
+        const BURSTS: u32 = 2_000;
+        let mut each = [0.0; PARTS.len()];
+        for (part, each) in PARTS.into_iter().zip(&mut each) {
+            let counted = collected(part, packed, 2 * BURSTS)
+                .and_then(|all| Ok(all - collected(part, packed, BURSTS)?));
+            match counted {
+                Ok(count) => *each = count / f64::from(BURSTS),
+                Err(error) => {
+                    eprintln!("{error}");
+                    return ExitCode::FAILURE;
+                }
+            }
+        }
+        let [send, receive, nothing] = each;
+        let frame = f64::from(BURST);
+        println!("{name:<8}{:>14.1}{:>14.1}{nothing:>14.1}", send / frame, receive / frame);
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,113 @@
+//! Frames that go to a virtio device at a pace and come back: how long that takes and how many do, for
+//! docs/performance.md. The peer is anybody who sends UDP datagrams back: an echo server, or a router that
+//! routes them to where they came from.
+//!
+//!   pace PATH RATE SECONDS [MAC]
+//!
+//! RATE is in frames a second; 10 is the way to see what the first frame after a pause takes. The peer's
+//! CPU time is to be read beside it. MAC is where the frames go (02:00:00:00:00:01).
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use napkin_nic::vhost::{FrontendConfig, Vhost};
+use napkin_nic::{Frame, PacketQueue, Pool};
+
+const BURST: u16 = 32;
+/// Where the time of sending stands.
+const STAMP: usize = 42;
+/// What is on its way is waited for so long.
+const AFTER: Duration = Duration::from_millis(100);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [path, rate, seconds, mac @ ..] = &arguments[..] else {
+        eprintln!("usage: pace PATH RATE SECONDS [MAC]");
+        return ExitCode::from(2);
+    };
+    let (Ok(rate), Ok(seconds)) = (rate.parse::<f64>(), seconds.parse::<f64>()) else {
+        eprintln!("pace: give two numbers");
+        return ExitCode::from(2);
+    };
+    let mac = mac.first().map_or("02:00:00:00:00:01", |it| it);
+    let mac: Vec<u8> = mac.split(':').filter_map(|it| u8::from_str_radix(it, 16).ok()).collect();
+    let pool = Pool::new(4_096);
+    let config = FrontendConfig::new(Path::new(path));
+    let (mut device, mut frame) = match (Vhost::frontend(&config, &pool), mac.try_into()) {
+        (Ok(device), Ok(mac)) => (device, frame(mac)),
+        (Err(error), _) => {
+            eprintln!("pace: {error}");
+            return ExitCode::FAILURE;
+        }
+        (_, Err(_)) => {
+            eprintln!("pace: give a MAC address of six bytes");
+            return ExitCode::from(2);
+        }
+    };
+    let mut queue = device.queues.remove(0);
+    let wire = queue.transmitter();
+    queue.mask();
+    while device.peers.rings.load(Relaxed) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let (mut frames, mut took) = (Vec::with_capacity(BURST.into()), Vec::with_capacity(1 << 22));
+    let (mut sent, mut refused, mut back) = (0_u64, 0_u64, 0_u64);
+    let began = Instant::now();
+    let now = |began: Instant| began.elapsed().as_nanos() as u64;
+    let total = (rate * seconds) as u64;
+    let end = Duration::from_secs_f64(seconds) + AFTER;
+    while began.elapsed() < end && (back < total || sent < total) {
+        let due = ((now(began) as f64 / 1e9 * rate) as u64).min(total);
+        let mut room = u64::from(BURST);
+        while sent < due && room > 0 {
+            frame[STAMP..STAMP + 8].copy_from_slice(&now(began).to_ne_bytes());
+            refused += u64::from(wire.post(&frame, 0).is_err());
+            (sent, room) = (sent + 1, room - 1);
+        }
+        wire.flush();
+        queue.poll(BURST, 0, &mut frames);
+        let at = now(began);
+        for frame in frames.drain(..) {
+            let Some(stamp) = stamp(&frame) else { continue };
+            back += 1;
+            if took.len() < took.capacity() {
+                took.push(at.saturating_sub(stamp));
+            }
+        }
+    }
+    took.sort_unstable();
+    let at = |share: f64| took.get((took.len() as f64 * share) as usize).copied().unwrap_or(0);
+    println!(
+        "{sent} sent, {refused} refused, {back} back; p50 {:.1} us, p99 {:.1} us, most {:.1} us",
+        at(0.5) as f64 / 1e3,
+        at(0.99) as f64 / 1e3,
+        took.last().copied().unwrap_or(0) as f64 / 1e3
+    );
+    ExitCode::SUCCESS
+}
+
+/// When a frame that came back was sent; `None` of all others.
+fn stamp(frame: &Frame) -> Option<u64> {
+    let ours = frame.get(12..14)? == [8, 0] && frame.get(23)? == &17;
+    Some(u64::from_ne_bytes(frame.get(STAMP..STAMP + 8)?.try_into().ok()?)).filter(|_| ours)
+}
+
+/// A datagram from 1.1.1.2 to port 7 of 1.1.1.1, addresses that the routers of DPDK's examples send
+/// back out of its first port.
+fn frame(mac: [u8; 6]) -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..6].copy_from_slice(&mac);
+    frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 8, 0]);
+    let header = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 1, 1, 1, 2, 1, 1, 1, 1];
+    frame[14..34].copy_from_slice(&header);
+    let words = header.chunks_exact(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]])));
+    let sum: u32 = words.sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    frame[24..26].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    frame[34..42].copy_from_slice(&[0x13, 0x88, 0, 7, 0, 26, 0, 0]);
+    frame
+}
