@@ -43,7 +43,8 @@ fn run(packed: bool, bursts: u32) {
         std::thread::yield_now();
     }
     let (mut to, mut from) = (backend.queues.remove(0), frontend.queues.remove(0));
-    (to.mask(), from.mask());
+    to.mask();
+    from.mask();
     let wire = from.transmitter();
     let frame = || {
         let mut frame = pool.take().expect("the pool is new");
