@@ -1,6 +1,6 @@
 //! `napkin apply`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use napkin_compare::{Canary, CompareError, End};
 use napkin_kernel::{Device, shell};
@@ -10,6 +10,7 @@ use napkin_linux::apply::{
 };
 use napkin_linux::journal::Store;
 use napkin_linux::place::Change;
+use napkin_measure::report::text;
 use napkin_os::sched::CpuList;
 use napkin_os::signals::Signals;
 use napkin_policy::{Policy, Time};
@@ -156,6 +157,7 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     // Before anything is changed, so that no signal ends this in between.
     let signals = Signals::block_ends().map_err(Failure::of)?;
     let mut canary = guards.1.map(|guard| args.canary(guard)).transpose()?;
+    let began = Instant::now();
     let hold = Temporary::apply(backend, &store, &request).map_err(Failure::of)?;
     // A reader that has gone is no reason to end early.
     let told = told_applied(args, hold.applied());
@@ -184,6 +186,7 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     }
     // First of all, whatever there is to say.
     let restored = hold.restore().map_err(Failure::of)?;
+    let took = text::time(began.elapsed().as_nanos() as f64);
     let exit = match end? {
         End::Held => None,
         End::Signal(signal) => {
@@ -192,7 +195,8 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
             stays.then(|| u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
         }
         End::Broken(why) => {
-            say(&format!("{}: the guard broke and {} is put back: {why}", args.dev, args.policy));
+            let Apply { dev, policy, .. } = args;
+            say(&format!("{dev}: the guard broke and {policy} is put back, after {took}: {why}"));
             Some(BROKEN)
         }
     };

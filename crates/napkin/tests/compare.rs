@@ -189,6 +189,7 @@ fn a_canary_that_breaks_is_put_back_and_one_that_holds_stays() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{said}");
         assert!(said.contains("the guard broke and defer-hard-irqs="), "{said}");
+        eprintln!("{}", said.trim());
         service.is_as_before();
     }
     let file = service.home.0.join("healthy");
