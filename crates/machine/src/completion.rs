@@ -8,10 +8,8 @@ impl Machine<'_> {
     /// in its socket, however full that is, and wakes if it sleeps in the epoll context that watches the
     /// socket. Nothing is charged for it, and no instance learns of it.
     pub fn complete(&mut self, socket: u32, packet: Packet) {
-        self.sockets[socket as usize].frames.push_back(packet);
-        self.still_ready(socket);
-        let Some(epoll) = self.sockets[socket as usize].epoll else { return };
-        if let Some(thread) = self.ready[epoll as usize].waiter {
+        self.sockets.put(socket, packet);
+        if let (Some(_), Some(thread)) = self.sockets.becomes_ready(socket) {
             self.wake_thread(thread);
         }
     }

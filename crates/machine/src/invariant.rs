@@ -267,9 +267,7 @@ impl Machine<'_> {
         {
             return Some(format!("an instance is owned at rest: {}", self.describe(queue)));
         }
-        let unread = self.sockets.iter().position(|it| it.open && !it.frames.is_empty());
-        if let Some(socket) = unread {
-            let here = self.sockets[socket].frames.len();
+        if let Some((socket, here)) = self.sockets.unread() {
             return Some(format!("{here} frames are left unread in socket {socket}"));
         }
         let runnable = |state| matches!(state, State::Queued | State::Running);

@@ -22,7 +22,7 @@ use crate::host::cpu::{Cpu, Source};
 use crate::net::NicQueue;
 use crate::net::link::Link;
 use crate::net::queues::Queues;
-use crate::net::socket::{Flow, Ready, Socket};
+use crate::net::sockets::Sockets;
 use crate::sched::id::{Affinity, Class, Role, ThreadId};
 use crate::sched::kernel_threads::KernelThreads;
 use crate::sched::thread::{Program, Thread};
@@ -45,9 +45,7 @@ pub struct Machine<'a> {
     pub(crate) cpus: Vec<Cpu<'a>>,
     pub(crate) threads: Vec<Thread<'a>>,
     pub(crate) queues: Queues,
-    pub(crate) sockets: Vec<Socket>,
-    pub(crate) ready: Vec<Ready>,
-    pub(crate) flows: Vec<Flow>,
+    pub(crate) sockets: Sockets,
     pub(crate) link: Link,
     pub(crate) kernel_threads: KernelThreads,
     client: Option<Box<dyn Client>>,
@@ -131,9 +129,7 @@ impl<'a> Machine<'a> {
             queues: Queues::new(
                 placement.queue_cpus.iter().map(|_| NicQueue::new(&config.nic)).collect(),
             ),
-            sockets: Vec::new(),
-            ready: contexts.iter().map(|_| Ready::default()).collect(),
-            flows: Vec::new(),
+            sockets: Sockets::new(contexts.len()),
             link: Link::default(),
             kernel_threads: KernelThreads::default(),
             client: Some(client),
@@ -221,8 +217,7 @@ impl<'a> Machine<'a> {
     /// frames. It must not grow with virtual time.
     pub fn kept(&self) -> usize {
         let queues: usize = self.queues.iter().map(NicQueue::kept).sum();
-        let sockets: usize = self.sockets.iter().map(|it| it.frames.capacity()).sum();
-        self.events.len() + self.link.kept() + queues + sockets
+        self.events.len() + self.link.kept() + queues + self.sockets.kept()
     }
 
     /// Events and steps handled so far.

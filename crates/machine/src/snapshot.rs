@@ -80,11 +80,7 @@ impl Machine<'_> {
                     nic: *queue.counts(),
                 })
                 .collect(),
-            epolls: self
-                .ready
-                .iter()
-                .map(|it| EpollUse { returns: it.returns, events: it.events })
-                .collect(),
+            epolls: self.sockets.uses().collect(),
         }
     }
 }

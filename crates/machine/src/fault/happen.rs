@@ -68,13 +68,7 @@ impl Machine<'_> {
     /// An epoll context goes away: nobody waits on it any more, and what it suspends resumes at
     /// once (invariant 6).
     pub fn close_epoll(&mut self, epoll: u32) {
-        let ready = &mut self.ready[epoll as usize];
-        ready.waiter = None;
-        for socket in &mut self.sockets {
-            if socket.epoll == Some(epoll) {
-                socket.open = false;
-            }
-        }
+        self.sockets.close(epoll);
         let op = self.contexts[epoll as usize].close(self.host, RaisedFrom::Application);
         // Of this context's part; others may go on with theirs.
         if let Some(id) = self.contexts[epoll as usize].follows() {

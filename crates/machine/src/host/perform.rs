@@ -354,11 +354,7 @@ impl Machine<'_> {
     pub(crate) fn found(&self, me: ThreadId) -> u32 {
         let thread = &self.threads[me.0 as usize];
         match (thread.epoll, thread.socket) {
-            (Some(epoll), _) => {
-                let ready = &self.ready[epoll as usize];
-                let always = u32::from(self.now < ready.always_until);
-                (ready.list.len() as u32 + always).min(thread.max_events)
-            }
+            (Some(epoll), _) => self.sockets.events(epoll, self.now).min(thread.max_events),
             (None, Some(socket)) => self.waiting(socket),
             (None, None) => 0,
         }
@@ -416,9 +412,7 @@ impl Machine<'_> {
             return;
         }
         if let Some(epoll) = epoll {
-            let ready = &mut self.ready[epoll as usize];
-            ready.returns += 1;
-            ready.events += u64::from(events);
+            self.sockets.returned(epoll, events);
         }
         if self.seen.detailed {
             *self.seen.returns.entry(events).or_insert(0) += 1;

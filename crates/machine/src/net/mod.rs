@@ -9,6 +9,7 @@ mod queue;
 pub(crate) mod queues;
 mod receive;
 mod send;
-pub(crate) mod socket;
+mod socket;
+pub(crate) mod sockets;
 
 pub(crate) use queue::NicQueue;

@@ -16,7 +16,7 @@ const ACTIVE: Ns = 100 * MILLISECOND;
 impl Machine<'_> {
     /// A frame reaches the ring.
     pub(crate) fn arrive(&mut self, packet: Packet) {
-        let index = self.flows[packet.flow as usize].queue as usize;
+        let index = usize::from(self.sockets.queue_of(packet.flow));
         self.catch_up_queue(index);
         let queue = &mut self.queues[index];
         queue.counts.arrived += 1;
@@ -209,10 +209,7 @@ impl Machine<'_> {
     /// What it costs to have a flow's state here: nothing if its last frame was delivered on this
     /// CPU.
     pub(crate) fn fetch_flow(&mut self, flow: u32, cpu: usize) -> Ns {
-        let Some(place) = self.flows[flow as usize].socket else { return 0 };
-        let here = Some(cpu as u16);
-        let last = std::mem::replace(&mut self.sockets[place as usize].delivered_on, here);
-        if last.is_none() || last == here { 0 } else { self.config.locality.cross_cpu }
+        if self.sockets.moves_to(flow, cpu as u16) { self.config.locality.cross_cpu } else { 0 }
     }
 
     /// Hands one frame to the stack; says whom that wakes.
@@ -226,34 +223,22 @@ impl Machine<'_> {
         if packet.kind == Kind::Ack {
             return None;
         }
-        let place = self.flows[packet.flow as usize].socket?;
+        let place = self.sockets.of_flow(packet.flow)?;
         if self.host.instance(Id(index as u16)).feedback() {
             self.receives(index, place);
         }
-        let socket = &mut self.sockets[place as usize];
-        if socket.frames.len() >= socket.capacity as usize || !socket.open {
-            socket.dropped += 1;
+        let id = Id(index as u16);
+        if !self.sockets.take_in(place, id, packet) {
             self.queues[index].counts.socket_drops += 1;
             self.passed(&packet, self.now, Station::Dropped);
             return None;
         }
-        let id = Id(index as u16);
-        socket.frames.push_back(packet);
-        socket.napi = Some(id);
         self.passed(&packet, self.now, Station::Socket(cpu as u16));
-        let socket = &mut self.sockets[place as usize];
-        let waiter = match socket.epoll {
-            Some(epoll) => {
-                self.contexts[epoll as usize].follow(id);
-                let ready = &mut self.ready[epoll as usize];
-                if !socket.ready {
-                    socket.ready = true;
-                    ready.list.push_back(place);
-                }
-                ready.waiter
-            }
-            None => socket.waiter,
-        }?;
+        let (epoll, waiter) = self.sockets.becomes_ready(place);
+        if let Some(epoll) = epoll {
+            self.contexts[epoll as usize].follow(id);
+        }
+        let waiter = waiter?;
         let thread = &self.threads[waiter.0 as usize];
         let (state, at) = (thread.state, usize::from(thread.cpu));
         if state == State::Running && at != cpu {
@@ -282,25 +267,21 @@ impl Machine<'_> {
         let since = self.now.saturating_sub(ACTIVE);
         let queue = &mut self.queues[index];
         let sockets = &mut self.sockets;
-        queue.receivers.retain(|&(place, last)| last >= since && sockets[place as usize].open);
+        queue.receivers.retain(|&(place, last)| last >= since && sockets.is_open(place));
         let full = !queue.receivers.is_empty()
-            && queue.receivers.iter().all(|&(place, _)| sockets[place as usize].full());
+            && queue.receivers.iter().all(|&(place, _)| sockets.is_full(place));
         queue.pressure = if full { Pressure::Full } else { Pressure::Room };
         if full {
-            for &(place, _) in &queue.receivers {
-                sockets[place as usize].parked = true;
-            }
+            queue.receivers.iter().for_each(|&(place, _)| sockets.park(place));
         }
         queue.pressure
     }
 
     /// A receiver was read: if it has drained, the queues that were parked for it are polled again.
     pub(crate) fn drained(&mut self, place: u32) {
-        let socket = &mut self.sockets[place as usize];
-        if !socket.parked || !socket.drained() {
+        if !self.sockets.resumes(place) {
             return;
         }
-        socket.parked = false;
         for index in 0..self.queues.len() {
             let queue = &mut self.queues[index];
             let parked = queue.pressure == Pressure::Full;

@@ -4,44 +4,40 @@ use napkin_core::{Id, Ns};
 
 use crate::machine::Machine;
 use crate::net::packet::Packet;
-use crate::net::socket::{Flow, Socket};
 use crate::sched::id::ThreadId;
 use crate::trace::Station;
 
 impl Machine<'_> {
     /// Adds a socket that holds so many frames; its place.
     pub fn add_socket(&mut self, capacity: u32) -> u32 {
-        self.sockets.push(Socket::new(capacity, None, None));
-        self.sockets.len() as u32 - 1
+        self.sockets.add(capacity)
     }
 
     /// Lets a thread wait for a socket through an epoll context.
     pub fn watch(&mut self, thread: ThreadId, epoll: u32, socket: u32) {
         self.threads[thread.0 as usize].epoll = Some(epoll);
-        self.ready[epoll as usize].waiter = Some(thread);
-        self.sockets[socket as usize].epoll = Some(epoll);
+        self.sockets.watch(thread, epoll, socket);
     }
 
     /// Lets a thread wait for a socket by a receive call.
     pub fn own(&mut self, thread: ThreadId, socket: u32) {
         self.threads[thread.0 as usize].socket = Some(socket);
-        self.sockets[socket as usize].waiter = Some(thread);
+        self.sockets.own(thread, socket);
     }
 
     /// Binds a socket to a queue (AF_XDP): its receive calls busy poll that queue from the first.
     pub fn bind(&mut self, socket: u32, queue: u16) {
-        self.sockets[socket as usize].napi = Some(Id(queue));
+        self.sockets.bind(socket, Id(queue));
     }
 
     /// Adds a flow that arrives at a queue; without a socket its frames are counted and dropped.
     pub fn add_flow(&mut self, queue: u16, socket: Option<u32>) -> u32 {
-        self.flows.push(Flow { queue, socket });
-        self.flows.len() as u32 - 1
+        self.sockets.add_flow(queue, socket)
     }
 
     /// The queue at which a flow arrives.
     pub fn queue_of(&self, flow: u32) -> u16 {
-        self.flows[flow as usize].queue
+        self.sockets.queue_of(flow)
     }
 
     /// How many events, or frames, the thread's last wait found.
@@ -53,9 +49,7 @@ impl Machine<'_> {
     /// `EPOLLOUT` on a pipe that nobody fills): each wait finds an event at once. It is no socket, and
     /// [`Machine::next_ready`] does not name it.
     pub fn always_ready(&mut self, epoll: u32, until: Ns) {
-        let ready = &mut self.ready[epoll as usize];
-        ready.always_until = until;
-        if let Some(waiter) = ready.waiter
+        if let Some(waiter) = self.sockets.always_ready(epoll, until)
             && self.threads[waiter.0 as usize].pass.is_some()
         {
             self.wake_thread(waiter);
@@ -66,25 +60,18 @@ impl Machine<'_> {
     /// empty, or it is put back with [`Machine::still_ready`].
     pub fn next_ready(&mut self, me: ThreadId) -> Option<u32> {
         let epoll = self.threads[me.0 as usize].epoll?;
-        let socket = self.ready[epoll as usize].list.pop_front()?;
-        self.sockets[socket as usize].ready = false;
-        Some(socket)
+        self.sockets.next_ready(epoll)
     }
 
     /// A socket that was not read until it was empty is still ready.
     pub fn still_ready(&mut self, socket: u32) {
-        let this = &mut self.sockets[socket as usize];
-        if let (false, Some(epoll)) = (this.ready, this.epoll) {
-            this.ready = true;
-            self.ready[epoll as usize].list.push_back(socket);
-        }
+        self.sockets.becomes_ready(socket);
     }
 
     /// Receives one frame of a socket, with what its distance from its delivery costs on top of
     /// the call itself.
     pub fn receive(&mut self, me: ThreadId, socket: u32) -> Option<(Packet, Ns)> {
-        let packet = self.sockets[socket as usize].frames.pop_front()?;
-        self.sockets[socket as usize].received += 1;
+        let packet = self.sockets.read(socket)?;
         self.threads[me.0 as usize].round.found();
         let cpu = self.threads[me.0 as usize].cpu;
         let locality = &self.config.locality;
@@ -102,16 +89,16 @@ impl Machine<'_> {
 
     /// Frames that wait in a socket.
     pub fn waiting(&self, socket: u32) -> u32 {
-        self.sockets[socket as usize].frames.len() as u32
+        self.sockets.waiting(socket)
     }
 
     /// The frames that a socket had no room for.
     pub fn socket_drops(&self, socket: u32) -> u64 {
-        self.sockets[socket as usize].dropped
+        self.sockets.dropped(socket)
     }
 
     /// The instance that last delivered to a socket (`SO_INCOMING_NAPI_ID`).
     pub fn incoming_napi(&self, socket: u32) -> Option<Id> {
-        self.sockets[socket as usize].napi
+        self.sockets.napi(socket)
     }
 }

@@ -1,4 +1,4 @@
-//! Sockets, what waits on them, and the flows that lead to them.
+//! A socket, the ready list of an epoll context, and a flow.
 
 use std::collections::VecDeque;
 
@@ -9,12 +9,12 @@ use crate::sched::id::ThreadId;
 
 /// A socket: what it has received and nobody has read.
 #[derive(Debug)]
-pub(crate) struct Socket {
-    pub(crate) frames: VecDeque<Packet>,
+pub(super) struct Socket {
+    pub(super) frames: VecDeque<Packet>,
     /// Frames that it holds at most.
     pub(super) capacity: u32,
     /// The epoll context that watches it, by its place.
-    pub(crate) epoll: Option<u32>,
+    pub(super) epoll: Option<u32>,
     /// It stands on its context's ready list.
     pub(super) ready: bool,
     /// The thread that waits on it without epoll.
@@ -23,36 +23,34 @@ pub(crate) struct Socket {
     pub(super) delivered_on: Option<u16>,
     /// The instance that last delivered to it.
     pub(super) napi: Option<Id>,
-    pub(crate) open: bool,
+    pub(super) open: bool,
     pub(super) dropped: u64,
-    pub(super) received: u64,
     /// Its queue was parked when it was full.
     pub(super) parked: bool,
 }
 
 impl Socket {
-    pub(crate) fn new(capacity: u32, epoll: Option<u32>, waiter: Option<ThreadId>) -> Self {
+    pub(super) fn new(capacity: u32) -> Self {
         Socket {
             // Room for a few from the first on, as it would get with its first frame.
             frames: VecDeque::with_capacity(4),
             capacity,
-            epoll,
+            epoll: None,
             ready: false,
-            waiter,
+            waiter: None,
             delivered_on: None,
             napi: None,
             open: true,
             dropped: 0,
-            received: 0,
             parked: false,
         }
     }
 
-    pub(crate) fn full(&self) -> bool {
+    pub(super) fn full(&self) -> bool {
         self.frames.len() * 4 >= self.capacity as usize * 3
     }
 
-    pub(crate) fn drained(&self) -> bool {
+    pub(super) fn drained(&self) -> bool {
         self.frames.len() * 4 <= self.capacity as usize
     }
 }
@@ -60,18 +58,18 @@ impl Socket {
 /// The world's part of an epoll context: its ready list and who waits. The part that decides is
 /// the core's `EpollContext` of the same place.
 #[derive(Debug, Default)]
-pub(crate) struct Ready {
-    pub(crate) list: VecDeque<u32>,
-    pub(crate) waiter: Option<ThreadId>,
-    pub(crate) returns: u64,
-    pub(crate) events: u64,
+pub(super) struct Ready {
+    pub(super) list: VecDeque<u32>,
+    pub(super) waiter: Option<ThreadId>,
+    pub(super) returns: u64,
+    pub(super) events: u64,
     /// Until then a descriptor that is always ready is on the list, too.
-    pub(crate) always_until: Ns,
+    pub(super) always_until: Ns,
 }
 
 /// A flow: where its frames arrive and which socket gets them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Flow {
+pub(super) struct Flow {
     pub(super) queue: u16,
     pub(super) socket: Option<u32>,
 }
