@@ -67,7 +67,8 @@ impl Machine<'_> {
         self.account(from);
         self.account(to);
         let id = self.cpus[from].run_queue.queued.remove(place);
-        let (old, new) = (self.average(from), self.average(to));
+        let average = |cpu: usize| self.cpus[cpu].run_queue.average(&self.threads);
+        let (old, new) = (average(from), average(to));
         let base = new.unwrap_or(self.cpus[to].run_queue.min_vruntime);
         let old = old.unwrap_or(self.cpus[from].run_queue.min_vruntime);
         let thread = &mut self.threads[id.0 as usize];

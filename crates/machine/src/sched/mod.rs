@@ -97,7 +97,9 @@ impl Machine<'_> {
         if self.cpus[previous].available() {
             return previous;
         }
-        if self.config.kernel.stacks_on_bound && here == Some(previous) && self.alone(previous) {
+        let alone =
+            |cpu: usize| self.cpus[cpu].run_queue.has_only(self.kernel_threads.ksoftirqd(cpu));
+        if self.config.kernel.stacks_on_bound && here == Some(previous) && alone(previous) {
             return previous;
         }
         if let Some(here) = here
@@ -128,24 +130,12 @@ impl Machine<'_> {
         if let Some(cpu) = second.or(beside) {
             return cpu;
         }
+        let runnable = |cpu: usize| self.cpus[cpu].run_queue.threads().count();
         match here {
             // It counts itself in where it would be new (`wake_affine_weight`).
-            Some(here) if self.runnable(here) + 1 < self.runnable(previous) => here,
+            Some(here) if runnable(here) + 1 < runnable(previous) => here,
             _ => previous,
         }
-    }
-
-    /// Threads that run on a CPU or wait for it.
-    fn runnable(&self, cpu: usize) -> usize {
-        let this = &self.cpus[cpu];
-        this.run_queue.queued.len() + usize::from(this.run_queue.curr.is_some())
-    }
-
-    /// Whether all that a CPU has to run is its own ksoftirqd.
-    fn alone(&self, cpu: usize) -> bool {
-        let this = &self.cpus[cpu];
-        this.run_queue.curr == Some(self.kernel_threads.ksoftirqd(cpu))
-            && this.run_queue.queued.is_empty()
     }
 
     /// The other thread of a CPU's core: siblings are half the machine apart, as Linux numbers them.
@@ -154,31 +144,12 @@ impl Machine<'_> {
         (self.config.processor.smt == 2 && cpus.is_multiple_of(2)).then(|| (cpu + cpus / 2) % cpus)
     }
 
-    /// The mean virtual time of a CPU's fair threads.
-    pub(crate) fn average(&self, cpu: usize) -> Option<i64> {
-        let this = &self.cpus[cpu];
-        let fair = |id: &ThreadId| {
-            let thread = &self.threads[id.0 as usize];
-            (thread.class == Class::Fair).then_some(thread.vruntime)
-        };
-        let mut all = this.run_queue.threads().filter_map(fair);
-        let first = all.next()?;
-        let (mut sum, mut count) = (i128::from(first), 1);
-        for vruntime in all {
-            sum += i128::from(vruntime);
-            count += 1;
-        }
-        // Mostly one thread is there, and a division of this width is dear.
-        Some(if count == 1 { first } else { (sum / count) as i64 })
-    }
-
     /// Gives a waking thread its place in virtual time.
     fn place(&mut self, id: ThreadId, cpu: usize) {
         self.charge(cpu);
         let kernel = &self.config.kernel;
-        let average = self.average(cpu);
-        let others = self.cpus[cpu].run_queue.queued.len() as i64
-            + i64::from(self.cpus[cpu].run_queue.curr.is_some());
+        let average = self.cpus[cpu].run_queue.average(&self.threads);
+        let others = self.cpus[cpu].run_queue.threads().count() as i64;
         let min = self.cpus[cpu].run_queue.min_vruntime;
         let thread = &mut self.threads[id.0 as usize];
         match kernel.fair {
@@ -219,7 +190,8 @@ impl Machine<'_> {
                             theirs.vruntime - mine.vruntime > kernel.wakeup_granularity as i64
                         }
                         Fair::Eevdf => {
-                            let average = self.average(cpu).unwrap_or(0);
+                            let average =
+                                self.cpus[cpu].run_queue.average(&self.threads).unwrap_or(0);
                             mine.vruntime <= average
                                 && (kernel.next_buddy || theirs.vruntime > mine.vruntime)
                         }
@@ -264,9 +236,7 @@ impl Machine<'_> {
         // Not less than the kernel's least, or the timer's own interrupts would eat the rest.
         let left = ((thread.deadline - thread.vruntime) as Ns).max(10 * MICROSECOND);
         let this = &mut self.cpus[cpu];
-        this.run_queue.slice_armed = true;
-        this.run_queue.slice_generation = this.run_queue.slice_generation.wrapping_add(1);
-        let generation = this.run_queue.slice_generation;
+        let generation = this.run_queue.arm_slice();
         // Virtual run time is time on the clock, however fast the CPU gets on in it.
         let at = self.now + left;
         self.events.at(at, Event::SliceEnd { cpu: cpu as u16, generation });
@@ -340,9 +310,7 @@ impl Machine<'_> {
             }
         }
         let this = &mut self.cpus[cpu];
-        this.run_queue.curr = None;
-        this.run_queue.need_resched = false;
-        this.run_queue.lazy_resched = false;
+        this.run_queue.gives_up();
         let mut moved = false;
         let settled = this.run_queue.idle_periods.mean() >= self.config.kernel.migration_cost;
         if this.run_queue.queued.is_empty()
@@ -352,14 +320,12 @@ impl Machine<'_> {
             moved = self.pull(cpu);
             self.cpus[cpu].run_queue.need_resched = false;
         }
-        let next = self.pick(cpu);
+        let next = self.cpus[cpu].run_queue.pick(&self.threads, self.config.kernel.fair);
         let most = 2 * self.config.kernel.migration_cost;
         let idle = (old.is_none(), next.is_none());
         self.cpus[cpu].run_queue.idle_periods.learn(self.now, idle, most);
         if let Some(next) = next {
-            let this = &mut self.cpus[cpu];
-            this.run_queue.queued.retain(|id| *id != next);
-            this.run_queue.curr = Some(next);
+            self.cpus[cpu].run_queue.gives_to(next);
             let thread = &mut self.threads[next.0 as usize];
             thread.state = State::Running;
             if old != Some(next) {
@@ -397,64 +363,23 @@ impl Machine<'_> {
     }
 
     fn arm_slice_anew(&mut self, cpu: usize) {
-        let this = &mut self.cpus[cpu];
-        this.run_queue.slice_armed = false;
-        this.run_queue.slice_generation = this.run_queue.slice_generation.wrapping_add(1);
+        self.cpus[cpu].run_queue.void_slice();
         self.arm_slice(cpu);
     }
 
     fn leave_virtual_time(&mut self, cpu: usize, id: ThreadId) {
         let slice = self.config.kernel.slice as i64;
-        if let Some(average) = self.average(cpu) {
+        if let Some(average) = self.cpus[cpu].run_queue.average(&self.threads) {
             let thread = &mut self.threads[id.0 as usize];
             // A thread that is ahead stays on the queue until it is not (delayed dequeue).
             thread.lag = (average - thread.vruntime).clamp(0, 2 * slice);
         }
     }
 
-    fn pick(&self, cpu: usize) -> Option<ThreadId> {
-        let this = &self.cpus[cpu];
-        let priority = |id: &ThreadId| match self.threads[id.0 as usize].class {
-            Class::Fifo(priority) => Some(priority),
-            Class::Fair => None,
-        };
-        // The first in line of the highest priority.
-        let mut best: Option<(u8, ThreadId)> = None;
-        for id in &this.run_queue.queued {
-            if let Some(priority) = priority(id)
-                && best.is_none_or(|(most, _)| priority > most)
-            {
-                best = Some((priority, *id));
-            }
-        }
-        if let Some((_, id)) = best {
-            return Some(id);
-        }
-        let thread = |id: &ThreadId| &self.threads[id.0 as usize];
-        match self.config.kernel.fair {
-            Fair::Cfs => this.run_queue.queued.iter().min_by_key(|id| thread(id).vruntime).copied(),
-            Fair::Eevdf => {
-                let average = self.average(cpu)?;
-                let eligible =
-                    this.run_queue.queued.iter().filter(|id| thread(id).vruntime <= average);
-                eligible
-                    .min_by_key(|id| thread(id).deadline)
-                    .or_else(|| this.run_queue.queued.iter().min_by_key(|id| thread(id).vruntime))
-                    .copied()
-            }
-        }
-    }
-
     /// Charges the thread that runs with the time since it was last charged.
     pub(crate) fn charge(&mut self, cpu: usize) {
         self.account(cpu);
-        let Some(curr) = self.cpus[cpu].run_queue.curr else { return };
-        let v = self.threads[curr.0 as usize].vruntime;
-        let queued =
-            self.cpus[cpu].run_queue.queued.iter().map(|id| self.threads[id.0 as usize].vruntime);
-        let least = queued.fold(v, i64::min);
-        let this = &mut self.cpus[cpu];
-        this.run_queue.min_vruntime = this.run_queue.min_vruntime.max(least);
+        self.cpus[cpu].run_queue.advance(&self.threads);
     }
 
     /// A CPU's tick, while it is not idle.
