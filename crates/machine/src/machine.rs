@@ -26,6 +26,7 @@ use crate::net::sockets::Sockets;
 use crate::sched::id::{Affinity, Class, Role, ThreadId};
 use crate::sched::kernel_threads::KernelThreads;
 use crate::sched::thread::{Program, Thread};
+use crate::tell::Watcher;
 use crate::trace::Trace;
 use napkin_traffic::Histogram;
 use napkin_traffic::Rng;
@@ -55,7 +56,7 @@ pub struct Machine<'a> {
     /// Threads that poll in vain are skipped in bulk.
     pub(crate) skip: bool,
     started: bool,
-    pub(crate) trace: Option<Box<dyn Trace>>,
+    pub(crate) trace: Watcher,
     /// Latencies that the client or a program recorded.
     latency: Histogram,
     /// Requests that fell due, as the client or a program says.
@@ -138,7 +139,7 @@ impl<'a> Machine<'a> {
             steps: 0,
             skip: true,
             started: false,
-            trace: None,
+            trace: Watcher::default(),
             latency: Histogram::default(),
             due: 0,
             seen: Seen::default(),
@@ -265,7 +266,7 @@ impl<'a> Machine<'a> {
             trace.masked(index, self.now, !queue.armed());
             queue.tell_suspended(false);
         }
-        self.trace = Some(trace);
+        self.trace.set(trace);
         self.trace_suspensions();
     }
 

@@ -1,10 +1,61 @@
-//! Tells whoever watches.
+//! Whoever watches a run, or nobody, and what is told from more than one place.
 
 use napkin_core::{Id, Ns, Work};
 
 use crate::machine::Machine;
 use crate::net::packet::{Kind, Packet};
-use crate::trace::Station;
+use crate::trace::{Mark, Station, Trace};
+
+/// Whoever watches; mostly nobody does. All times are those of [`Trace`].
+#[derive(Debug, Default)]
+pub(crate) struct Watcher(Option<Box<dyn Trace>>);
+
+impl Watcher {
+    /// From now on it is this one.
+    pub(crate) fn set(&mut self, trace: Box<dyn Trace>) {
+        self.0 = Some(trace);
+    }
+
+    /// Whether anybody watches.
+    #[inline]
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Tells the watcher something.
+    #[inline]
+    pub(crate) fn tell(&mut self, what: impl FnOnce(&mut dyn Trace)) {
+        if let Some(trace) = &mut self.0 {
+            what(&mut **trace);
+        }
+    }
+
+    /// A moment worth a mark, on a CPU.
+    #[inline]
+    pub(crate) fn mark(&mut self, cpu: usize, at: Ns, mark: Mark<'_>) {
+        self.tell(|trace| trace.mark(cpu as u16, at, mark));
+    }
+
+    /// A queue's ring holds so many frames.
+    #[inline]
+    pub(crate) fn depth(&mut self, queue: usize, at: Ns, frames: usize) {
+        self.tell(|trace| trace.depth(queue as u16, at, frames));
+    }
+
+    /// A queue's interrupt is masked, or not.
+    #[inline]
+    pub(crate) fn masked(&mut self, queue: usize, at: Ns, masked: bool) {
+        self.tell(|trace| trace.masked(queue as u16, at, masked));
+    }
+
+    /// A frame for a socket has come to a station of its way.
+    #[inline]
+    pub(crate) fn passed(&mut self, packet: &Packet, at: Ns, station: Station) {
+        if packet.kind == Kind::Data {
+            self.tell(|trace| trace.passed(packet, at, station));
+        }
+    }
+}
 
 impl Machine<'_> {
     /// Tells the watcher which queues are suspended, where that has changed.
@@ -17,30 +68,23 @@ impl Machine<'_> {
 
     #[cold]
     fn tell_suspensions(&mut self) {
-        let Some(trace) = &mut self.trace else { return };
+        let now = self.now;
         for (index, queue) in (0..).zip(self.queues.iter_mut()) {
             let suspended = self.host.instance(Id(index)).suspending_contexts() > 0;
             if queue.tell_suspended(suspended) {
-                trace.suspended(index, self.now, suspended);
+                self.trace.tell(|trace| trace.suspended(index, now, suspended));
             }
-        }
-    }
-
-    /// Tells the watcher that a frame for a socket has come to a station of its way.
-    pub(crate) fn passed(&mut self, packet: &Packet, at: Ns, station: Station) {
-        if let Some(trace) = &mut self.trace
-            && packet.kind == Kind::Data
-        {
-            trace.passed(packet, at, station);
         }
     }
 
     /// Tells the watcher of a poll that has ended, by an owner that holds or by one that does not.
     pub(crate) fn trace_poll(&mut self, cpu: usize, id: Id, work: Work, holds: bool) {
-        let Some(trace) = &mut self.trace else { return };
-        trace.polled(cpu as u16, id.0, self.now, work.rx);
-        if holds && self.host.instance(id).settings().hold > 0 {
-            trace.held(id.0, self.now, !work.any());
-        }
+        let (now, holds) = (self.now, holds && self.host.instance(id).settings().hold > 0);
+        self.trace.tell(|trace| {
+            trace.polled(cpu as u16, id.0, now, work.rx);
+            if holds {
+                trace.held(id.0, now, !work.any());
+            }
+        });
     }
 }

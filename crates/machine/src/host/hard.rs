@@ -113,17 +113,13 @@ impl Machine<'_> {
     fn handle(&mut self, cpu: usize, source: Source, now: Ns) {
         let next = match source {
             Source::Queue(id) => {
-                if let Some(trace) = &mut self.trace {
-                    trace.mark(cpu as u16, now, Mark::Interrupt(id.0));
-                }
+                self.trace.mark(cpu, now, Mark::Interrupt(id.0));
                 Hard::Handling(Interrupt::new(self.host, id))
             }
             Source::Timer(id) => {
                 self.queues.touch(usize::from(id.0));
                 self.queues[usize::from(id.0)].timer_expires();
-                if let Some(trace) = &mut self.trace {
-                    trace.mark(cpu as u16, now, Mark::TimerExpired(id.0));
-                }
+                self.trace.mark(cpu, now, Mark::TimerExpired(id.0));
                 // Scheduled on the CPU where it fires, whatever the interrupt's affinity.
                 match self.host.timer(id, CpuId(cpu as u16), now) {
                     Some(op) => Hard::Step(Some(op)),

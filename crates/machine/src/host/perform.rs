@@ -40,9 +40,7 @@ impl Machine<'_> {
                 0 => exec.pay(cost.mask, class),
                 _ => {
                     self.queues[usize::from(id.0)].mask();
-                    if let Some(trace) = &mut self.trace {
-                        trace.masked(id.0, self.now, true);
-                    }
+                    self.trace.masked(usize::from(id.0), self.now, true);
                     Next::Did(Did::Ok)
                 }
             },
@@ -55,9 +53,7 @@ impl Machine<'_> {
                     let time = cost.timer_arm;
                     // The deadline counts from the moment of the start, which is now.
                     self.queues[usize::from(id.0)].timer_starts(cpu);
-                    if let Some(trace) = &mut self.trace {
-                        trace.mark(cpu as u16, self.now, Mark::TimerArmed(id.0, deadline));
-                    }
+                    self.trace.mark(cpu, self.now, Mark::TimerArmed(id.0, deadline));
                     self.arm(usize::from(id.0), deadline);
                     exec.pay(time, class)
                 }
@@ -179,9 +175,7 @@ impl Machine<'_> {
                         return self.polled(cpu, at, exec, id, budget);
                     };
                     let depth = queue.depth();
-                    if let Some(trace) = &mut self.trace {
-                        trace.depth(id.0, self.now, depth);
-                    }
+                    self.trace.depth(index, self.now, depth);
                     exec.rx += 1;
                     exec.stage = TAKEN;
                     let merged = Ns::from(packet.segments() - 1) * self.config.cost.segment;

@@ -160,9 +160,7 @@ impl Machine<'_> {
                 if let Some(frame) = self.cpus[cpu].frames.last_mut() {
                     frame.exec = exec;
                 }
-                if let Some(trace) = &mut self.trace {
-                    trace.mark(cpu as u16, self.now, Mark::Softirq);
-                }
+                self.trace.mark(cpu, self.now, Mark::Softirq);
                 return self.spend(cpu, self.config.cost.softirq_entry, Use::Softirq, false);
             }
         }

@@ -52,9 +52,8 @@ impl Machine<'_> {
             (None, Some(curr)) => &self.threads[curr.0 as usize].name,
             (None, None) => "idle",
         };
-        if let Some(trace) = &mut self.trace {
-            trace.ran(cpu as u16, what, class, from, self.now);
-        }
+        let now = self.now;
+        self.trace.tell(|trace| trace.ran(cpu as u16, what, class, from, now));
     }
 
     /// Brings a CPU's accounts up to date, for a reader.

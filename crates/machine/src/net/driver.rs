@@ -40,9 +40,7 @@ impl Machine<'_> {
     pub(crate) fn unmask(&mut self, index: usize) -> bool {
         let waits = self.queues[index].unmask();
         self.adapt(index);
-        if let Some(trace) = &mut self.trace {
-            trace.masked(index as u16, self.now, false);
-        }
+        self.trace.masked(index, self.now, false);
         let interrupts = waits && self.config.nic.late_frames_interrupt;
         if interrupts {
             self.moderate_late(index);

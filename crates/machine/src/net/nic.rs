@@ -26,17 +26,15 @@ impl Machine<'_> {
         }
         if queue.ring.len() >= queue.size {
             queue.counts.ring_drops += 1;
-            self.passed(&packet, self.now, Station::Dropped);
+            self.trace.passed(&packet, self.now, Station::Dropped);
             return;
         }
         queue.ring.push_back(packet);
         queue.arrived_at = self.now;
         queue.held += 1;
         let depth = queue.ring.len();
-        if let Some(trace) = &mut self.trace {
-            trace.depth(index as u16, self.now, depth);
-        }
-        self.passed(&packet, self.now, Station::Ring);
+        self.trace.depth(index, self.now, depth);
+        self.trace.passed(&packet, self.now, Station::Ring);
         self.moderate(index);
     }
 
@@ -146,10 +144,8 @@ impl Machine<'_> {
         let queue = &mut self.queues[index];
         queue.armed = false;
         queue.void_moderation();
-        if let Some(trace) = &mut self.trace {
-            // A queue that has raised its interrupt masks itself.
-            trace.masked(index as u16, self.now, true);
-        }
+        // A queue that has raised its interrupt masks itself.
+        self.trace.masked(index, self.now, true);
         if std::mem::take(&mut queue.lose_next) {
             queue.lost = true;
             return;
@@ -171,7 +167,7 @@ impl Machine<'_> {
         }
         let ready = self.now + self.config.nic.transmit;
         let (place, left) = self.link.leave(ready, &self.config.link, packet);
-        self.passed(&packet, left, Station::Answered);
+        self.trace.passed(&packet, left, Station::Answered);
         self.events.at(left + self.config.link.latency, Event::Leave { packet: place });
         self.events.at(left, Event::Transmitted { queue });
     }
@@ -230,10 +226,10 @@ impl Machine<'_> {
         let id = Id(index as u16);
         if !self.sockets.take_in(place, id, packet) {
             self.queues[index].counts.socket_drops += 1;
-            self.passed(&packet, self.now, Station::Dropped);
+            self.trace.passed(&packet, self.now, Station::Dropped);
             return None;
         }
-        self.passed(&packet, self.now, Station::Socket(cpu as u16));
+        self.trace.passed(&packet, self.now, Station::Socket(cpu as u16));
         let (epoll, waiter) = self.sockets.becomes_ready(place);
         if let Some(epoll) = epoll {
             self.contexts[epoll as usize].follow(id);

@@ -82,7 +82,7 @@ impl Machine<'_> {
         } else {
             locality.cross_cpu
         };
-        self.passed(&packet, self.now, Station::Read(cpu));
+        self.trace.passed(&packet, self.now, Station::Read(cpu));
         self.drained(socket);
         Some((packet, extra))
     }

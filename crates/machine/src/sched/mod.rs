@@ -57,10 +57,8 @@ impl Machine<'_> {
         thread.state = State::Queued;
         self.place(id, cpu);
         self.cpus[cpu].run_queue.queued.push(id);
-        if let Some(trace) = &mut self.trace {
-            let name = &self.threads[id.0 as usize].name;
-            trace.mark(by.unwrap_or(cpu) as u16, self.now, Mark::Wake(name));
-        }
+        let name = &self.threads[id.0 as usize].name;
+        self.trace.mark(by.unwrap_or(cpu), self.now, Mark::Wake(name));
         // In passing: by the thread that runs, not by an interrupt on top of it.
         let in_passing = by == Some(cpu) && self.cpus[cpu].frames.is_empty();
         let preempts = self.check_preempt(cpu, id, in_passing);
