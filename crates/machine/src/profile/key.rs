@@ -5,7 +5,7 @@
 //! an `f64` in the base unit of its kind: nanoseconds, hertz, bits a second, bytes, a plain number,
 //! or the place of a word among the key's choices. A key describes a host. None belongs to one
 //! policy, one load or one row of a published table, or the machine would give back what it was
-//! told; `tests/profile.rs` refuses a key that carries a policy's name. What a constant makes the
+//! told; `tests/profile/table.rs` refuses a key that carries a policy's name. What a constant makes the
 //! machine do is not decided here.
 
 use super::takes::Takes;
