@@ -11,7 +11,7 @@ use napkin_core::state::SCHED;
 use napkin_core::{CpuId, Id, MICROSECOND, NEVER, Ns, Owner};
 use napkin_policy::Threaded;
 
-use crate::host::cpu::Source;
+use crate::host::cpu::{Cpu, Source};
 use crate::machine::Machine;
 use crate::net::NicQueue;
 use crate::sched::id::State;
@@ -40,7 +40,13 @@ impl Machine<'_> {
     #[inline(never)]
     fn check_all(&mut self) {
         let queue = (0..self.queues.len()).find_map(|queue| self.check_queue(queue));
-        let broken = queue.or_else(|| (0..self.cpus.len()).find_map(|cpu| self.check_cpu(cpu)));
+        let broken = queue.or_else(|| {
+            let unsound = |(cpu, it): (usize, &Cpu<'_>)| {
+                let curr = it.run_queue.curr().map(|id| &self.threads[id.0 as usize].name);
+                Some(format!("CPU {cpu} {}; current: {curr:?}", it.unsound()?))
+            };
+            self.cpus.iter().enumerate().find_map(unsound)
+        });
         broken.into_iter().for_each(|what| self.breaks(&what));
     }
 
@@ -105,9 +111,9 @@ impl Machine<'_> {
             instance.cpu().0,
             cpu.run_queue.curr().map(|id| &self.threads[id.0 as usize].name),
             cpu.run_queue.waiting(),
-            cpu.frames.len(),
-            cpu.raised,
-            cpu.segment.is_some(),
+            cpu.contexts(),
+            cpu.raised(),
+            cpu.at_work(),
             self.host.cpu(instance.cpu()).pending(),
             self.host.cpu(instance.cpu()).running(),
             self.host.cpu(instance.cpu()).ksoftirqd_runnable(),
@@ -237,24 +243,6 @@ impl Machine<'_> {
         None
     }
 
-    /// A CPU that is not idle is at a piece of work, and all its time has gone into something.
-    fn check_cpu(&self, cpu: usize) -> Option<String> {
-        let this = &self.cpus[cpu];
-        let used: Ns = this.used.iter().sum();
-        if used != this.started {
-            return Some(format!("CPU {cpu} has used {used} of {} ns", this.started));
-        }
-        let idle =
-            this.run_queue.curr().is_none() && this.frames.is_empty() && this.pending.is_empty();
-        (this.segment.is_none() && !idle).then(|| {
-            format!(
-                "CPU {cpu} is at no work, with {} contexts on {:?}",
-                this.frames.len(),
-                this.run_queue.curr().map(|id| &self.threads[id.0 as usize].name)
-            )
-        })
-    }
-
     /// What is left anywhere; nothing may be once nobody has sent for long and nobody spins.
     pub fn left_over(&self) -> Option<String> {
         let queues = 0..self.queues.len() as u16;
@@ -274,7 +262,7 @@ impl Machine<'_> {
         if let Some(thread) = self.threads.iter().find(|it| runnable(it.state)) {
             return Some(format!("{} is {:?} at rest", thread.name, thread.state));
         }
-        let working = self.cpus.iter().position(|it| it.segment.is_some() || it.busy || it.raised);
+        let working = self.cpus.iter().position(|it| it.at_work() || it.busy() || it.raised());
         if let Some(cpu) = working {
             return Some(format!("CPU {cpu} is at work at rest"));
         }
@@ -297,7 +285,7 @@ impl Machine<'_> {
     /// its budget by more than a weight (invariant 5).
     pub(crate) fn check_round(&mut self, of: CpuId, id: Id, rx: u16, budget: u16) {
         let (counts, limits) = (self.host.cpu(of).counts(), self.host.cpu(of).limits());
-        let frames = self.cpus[usize::from(of.0)].round.takes(counts.net_rx, rx);
+        let frames = self.cpus[usize::from(of.0)].round_takes(counts.net_rx, rx);
         let weight = self.host.instance(id).weight();
         if rx > budget || frames > u32::from(limits.budget) + u32::from(weight) {
             self.checks.breaks(format!(

@@ -413,7 +413,7 @@ impl<'a> Machine<'a> {
 
     /// What a CPU's time has gone into, by [`Use`](crate::Use).
     pub fn used(&self, cpu: u16) -> [Ns; crate::USES] {
-        self.cpus[usize::from(cpu)].used
+        self.cpus[usize::from(cpu)].used()
     }
 
     /// What a watcher has counted.

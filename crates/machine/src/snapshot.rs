@@ -64,14 +64,7 @@ impl Machine<'_> {
             at: self.now,
             cpus: (0..)
                 .zip(&self.cpus)
-                .map(|(id, cpu)| CpuUse {
-                    used: cpu.used,
-                    polled_in_vain: cpu.polled_in_vain,
-                    waited: cpu.waited,
-                    interrupts: cpu.interrupts,
-                    switches: cpu.run_queue.switches(),
-                    softirq: self.host.cpu(CpuId(id)).counts(),
-                })
+                .map(|(id, cpu)| cpu.counts(self.host.cpu(CpuId(id)).counts()))
                 .collect(),
             queues: (0..)
                 .zip(self.queues.iter())

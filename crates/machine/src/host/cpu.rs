@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use napkin_core::{Id, IdleCycle, Interrupt, Ns, Op, Softirq};
+use napkin_core::{CpuCounts, Id, IdleCycle, Interrupt, Ns, Op, Softirq};
 
 use crate::checks::Round;
 use crate::config::Kernel;
@@ -12,6 +12,7 @@ use crate::host::step::Exec;
 use crate::sched::id::ThreadId;
 use crate::sched::run_queue::RunQueue;
 use crate::sched::thread::Thread;
+use crate::snapshot::CpuUse;
 
 /// What a CPU goes round in.
 #[derive(Debug, Clone, Copy)]
@@ -61,34 +62,35 @@ pub(crate) struct Frame<'a> {
     pub(super) interrupted: Option<Segment>,
 }
 
-/// What runs on a CPU: interrupts and softirqs on top of its current thread.
+/// What runs on a CPU: interrupts and softirqs on top of its current thread. Only what is in this room
+/// changes it; the scheduler has its run queue.
 #[derive(Debug)]
 pub(crate) struct Cpu<'a> {
-    pub(crate) frames: Vec<Frame<'a>>,
+    pub(super) frames: Vec<Frame<'a>>,
     pub(crate) run_queue: RunQueue,
-    pub(crate) pending: VecDeque<Source>,
+    pub(super) pending: VecDeque<Source>,
     /// A softirq was raised that nobody runs yet.
-    pub(crate) raised: bool,
-    pub(crate) segment: Option<Segment>,
+    pub(super) raised: bool,
+    pub(super) segment: Option<Segment>,
     /// The piece of work is a thread's that polls in vain.
     pub(super) spin: Option<Spin>,
-    pub(crate) started: Ns,
+    pub(super) started: Ns,
     /// The event that ends the piece of work, by its order; 0: none does.
     pub(super) ends_by: u64,
     /// Time for a piece of work in thousandths of its own length.
     pub(super) dilation: u64,
-    pub(crate) busy: bool,
+    pub(super) busy: bool,
     pub(super) idleness: Idleness,
-    pub(crate) used: [Ns; USES],
+    pub(super) used: [Ns; USES],
     /// Of it: rounds of threads, and polls of softirqs, that found nothing.
-    pub(crate) polled_in_vain: Ns,
+    pub(super) polled_in_vain: Ns,
     /// Time that threads have waited here for the CPU, added up.
-    pub(crate) waited: Ns,
-    pub(crate) interrupts: u64,
+    pub(super) waited: Ns,
+    pub(super) interrupts: u64,
     /// Frames that were delivered here.
-    pub(crate) delivered: u64,
+    pub(super) delivered: u64,
     /// The network softirq's round that is checked.
-    pub(crate) round: Round,
+    pub(super) round: Round,
 }
 
 impl Cpu<'_> {
@@ -144,6 +146,85 @@ impl Cpu<'_> {
         // Where it lies: it is large, and to be dropped.
         self.frames.truncate(self.frames.len() - 1);
         Some(interrupted)
+    }
+
+    /// What its time up to now went into.
+    pub(crate) fn used(&self) -> [Ns; USES] {
+        self.used
+    }
+
+    /// All its counts, with the core's of its softirqs.
+    pub(crate) fn counts(&self, softirq: CpuCounts) -> CpuUse {
+        CpuUse {
+            used: self.used,
+            polled_in_vain: self.polled_in_vain,
+            waited: self.waited,
+            interrupts: self.interrupts,
+            switches: self.run_queue.switches(),
+            softirq,
+        }
+    }
+
+    /// So much of its time was poll that found nothing.
+    #[inline]
+    pub(crate) fn in_vain(&mut self, time: Ns) {
+        self.polled_in_vain += time;
+    }
+
+    /// A frame is delivered here: which one it is.
+    #[inline]
+    pub(crate) fn delivers(&mut self) -> u64 {
+        self.delivered += 1;
+        self.delivered
+    }
+
+    /// Frames that were delivered here.
+    #[inline]
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// The round of that number of its network softirq took frames: all that the round has.
+    pub(crate) fn round_takes(&mut self, number: u64, frames: u16) -> u32 {
+        self.round.takes(number, frames)
+    }
+
+    /// The piece of work that it is at is put aside, or there is none.
+    pub(crate) fn put_aside(&mut self) -> Option<Segment> {
+        self.segment.take()
+    }
+
+    /// Interrupts and softirqs that are on top of its thread, or of its idleness.
+    #[inline]
+    pub(crate) fn contexts(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether it is at a piece of work.
+    pub(crate) fn at_work(&self) -> bool {
+        self.segment.is_some()
+    }
+
+    /// Whether it slows CPUs down that share its core or its clock.
+    pub(crate) fn busy(&self) -> bool {
+        self.busy
+    }
+
+    /// A softirq was raised that nobody runs yet.
+    pub(crate) fn raised(&self) -> bool {
+        self.raised
+    }
+
+    /// What does not hold of it, if anything: all its time has gone into something, and if it is not idle
+    /// it is at a piece of work.
+    pub(crate) fn unsound(&self) -> Option<String> {
+        let (used, contexts) = (self.used.iter().sum::<Ns>(), self.contexts());
+        if used != self.started {
+            return Some(format!("has used {used} of {} ns", self.started));
+        }
+        let idle = self.run_queue.curr().is_none() && contexts == 0 && self.pending.is_empty();
+        let lost = self.segment.is_none() && !idle;
+        lost.then(|| format!("is at no work, with {contexts} contexts"))
     }
 
     /// Whether the scheduler sees it idle: an interrupt or a softirq on it does not count.

@@ -212,9 +212,7 @@ impl Machine<'_> {
     pub(crate) fn deliver_one(&mut self, index: usize, cpu: usize) -> Option<ThreadId> {
         let mut packet = self.queues[index].batch.pop_front()?;
         self.queues[index].counts.delivered += 1;
-        let this = &mut self.cpus[cpu];
-        this.delivered += 1;
-        packet.delivered = this.delivered;
+        packet.delivered = self.cpus[cpu].delivers();
         packet.cpu = cpu as u16;
         if packet.kind == Kind::Ack {
             return None;

@@ -76,8 +76,8 @@ impl Machine<'_> {
         let cpu = self.threads[me.0 as usize].cpu;
         let locality = &self.config.locality;
         let extra = if packet.cpu == cpu {
-            let between =
-                (self.cpus[usize::from(cpu)].delivered - packet.delivered).saturating_sub(1) as f64;
+            let between = (self.cpus[usize::from(cpu)].delivered() - packet.delivered)
+                .saturating_sub(1) as f64;
             locality.fetch(between) as Ns
         } else {
             locality.cross_cpu

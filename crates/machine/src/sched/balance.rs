@@ -16,7 +16,8 @@ impl Machine<'_> {
             return;
         }
         let this = &mut self.cpus[cpu];
-        let taken = this.used[Use::Interrupt as usize] + this.used[Use::Softirq as usize];
+        let used = this.used();
+        let taken = used[Use::Interrupt as usize] + used[Use::Softirq as usize];
         let slowed = this.run_queue.stolen.is_much(self.now, taken);
         let (Some(curr), true, true) =
             (this.run_queue.curr, this.run_queue.queued.is_empty(), slowed)
@@ -28,7 +29,7 @@ impl Machine<'_> {
         }
         let affinity = self.threads[curr.0 as usize].affinity;
         let to = (usize::from(affinity.first)..=usize::from(affinity.last)).find(|&to| {
-            let idle = |it: usize| self.cpus[it].available() && !self.cpus[it].busy;
+            let idle = |it: usize| self.cpus[it].available() && !self.cpus[it].busy();
             to != cpu && idle(to) && self.sibling(to).is_none_or(idle)
         });
         let this = &mut self.cpus[cpu];

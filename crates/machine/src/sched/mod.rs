@@ -60,7 +60,7 @@ impl Machine<'_> {
         let name = &self.threads[id.0 as usize].name;
         self.trace.mark(by.unwrap_or(cpu), self.now, Mark::Wake(name));
         // In passing: by the thread that runs, not by an interrupt on top of it.
-        let in_passing = by == Some(cpu) && self.cpus[cpu].frames.is_empty();
+        let in_passing = by == Some(cpu) && self.cpus[cpu].contexts() == 0;
         let preempts = self.check_preempt(cpu, id, in_passing);
         (preempts && by != Some(cpu)).then_some(cpu)
     }
@@ -341,7 +341,7 @@ impl Machine<'_> {
             } else {
                 thread.involuntary += 1;
             }
-            thread.saved = self.cpus[cpu].segment.take();
+            thread.saved = self.cpus[cpu].put_aside();
         }
         self.cpus[cpu].run_queue.switches += 1;
         self.arm_slice_anew(cpu);
@@ -383,9 +383,7 @@ impl Machine<'_> {
     /// A CPU's tick, while it is not idle.
     pub(crate) fn tick_fires(&mut self, cpu: usize) {
         let this = &mut self.cpus[cpu];
-        if this.run_queue.curr.is_none()
-            && this.run_queue.queued.is_empty()
-            && this.frames.is_empty()
+        if this.run_queue.curr.is_none() && this.run_queue.queued.is_empty() && this.contexts() == 0
         {
             this.run_queue.tick_armed = false;
             return;

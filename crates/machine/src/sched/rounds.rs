@@ -8,14 +8,14 @@ impl Machine<'_> {
     #[inline]
     pub(crate) fn poll_begins(&mut self, cpu: usize, me: ThreadId) {
         let round = &mut self.threads[me.0 as usize].round;
-        self.cpus[cpu].polled_in_vain += round.poll_ends();
+        self.cpus[cpu].in_vain(round.poll_ends());
         round.polling = true;
     }
 
     /// What a thread does from here on is no part of its last poll.
     #[inline]
     pub(crate) fn poll_ends(&mut self, cpu: usize, me: ThreadId) {
-        self.cpus[cpu].polled_in_vain += self.threads[me.0 as usize].round.poll_ends();
+        self.cpus[cpu].in_vain(self.threads[me.0 as usize].round.poll_ends());
     }
 
     /// A thread has done something of use without a frame or an event, as sending is.
@@ -29,10 +29,10 @@ impl Machine<'_> {
         let thread = &mut self.threads[me.0 as usize];
         let cpu = &mut self.cpus[usize::from(thread.cpu)];
         let round = &mut thread.round;
-        cpu.polled_in_vain += round.poll_ends();
+        cpu.in_vain(round.poll_ends());
         let outside = std::mem::take(&mut round.outside);
         if !std::mem::take(&mut round.found) {
-            cpu.polled_in_vain += outside;
+            cpu.in_vain(outside);
         }
     }
 }
