@@ -455,7 +455,13 @@ fn pins_and_puts_back(begin: &str, wait: &str) {
     let affinity = "answer = sorted(os.sched_getaffinity(t.native_id))";
     let before = program.ask(affinity);
     // Without a packet there is nothing to go by, and nothing is moved.
-    attachment.look();
+    loop {
+        let events = attachment.look().events;
+        if events.iter().any(|it| it.to_string().contains("not pinned: nothing has come to")) {
+            break;
+        }
+        std::thread::yield_now();
+    }
     assert_eq!(program.ask(affinity), before);
     sender.ask(
         "u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.sendto(b'x', ('10.9.0.1', 7000))",

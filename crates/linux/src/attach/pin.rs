@@ -72,7 +72,7 @@ impl Attached {
                 _ => None,
             })
             .collect();
-        let mut ids_of: BTreeMap<i32, BTreeSet<u32>> = BTreeMap::new();
+        let mut ids_of: BTreeMap<i32, Option<BTreeSet<u32>>> = BTreeMap::new();
         for (wait, _) in &waits.seen {
             let Some(epoll) = found.epolls().find(|epoll| epoll.fd == wait.epfd) else { continue };
             if let std::collections::btree_map::Entry::Vacant(entry) = ids_of.entry(wait.epfd) {
@@ -81,24 +81,27 @@ impl Attached {
                 let sockets = inodes.filter_map(|inode| by_inode.get(&inode).copied());
                 entry.insert(self.napi_ids(sockets)?);
             }
+            let Some(ids) = &ids_of[&wait.epfd] else { continue };
             let from = format!("the sockets of its epoll {}", wait.epfd);
-            self.move_to(wait.tid, &ids_of[&wait.epfd], &from, cpu_of, recorder, events)?;
+            self.move_to(wait.tid, ids, &from, cpu_of, recorder, events)?;
         }
         for receive in &waits.receives {
-            let ids = self.napi_ids(found.sockets().filter(|socket| socket.fd == receive.fd))?;
+            let socket = found.sockets().filter(|socket| socket.fd == receive.fd);
+            let Some(ids) = self.napi_ids(socket)? else { continue };
             self.move_to(receive.tid, &ids, "its socket", cpu_of, recorder, events)?;
         }
         Ok(())
     }
 
-    /// The NAPI instances from which sockets received the last time.
+    /// The NAPI instances from which sockets received the last time; `None` without a socket.
     fn napi_ids(
         &self,
         sockets: impl Iterator<Item = Descriptor>,
-    ) -> Result<BTreeSet<u32>, ProcessError> {
-        let mut ids = BTreeSet::new();
+    ) -> Result<Option<BTreeSet<u32>>, ProcessError> {
+        let mut ids = None;
         for socket in sockets {
             let Some(taken) = self.process.take(&socket)? else { continue };
+            let ids = ids.get_or_insert_with(BTreeSet::new);
             ids.extend(socket::napi_id(&taken).ok().flatten());
         }
         Ok(ids)
@@ -114,8 +117,11 @@ impl Attached {
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
-        // Nothing has come yet.
-        let Some(&napi_id) = ids.first() else { return Ok(()) };
+        let Some(&napi_id) = ids.first() else {
+            let why = format!("nothing has come to {from} through a NAPI instance so far");
+            self.not_pinned(tid, why, events);
+            return Ok(());
+        };
         if ids.len() > 1 {
             let why = format!("{from} receive from {} NAPI instances", ids.len());
             self.not_pinned(tid, why, events);
