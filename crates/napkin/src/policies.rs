@@ -84,7 +84,7 @@ fn all(json: bool) -> Result<(), Failure> {
     });
     let rows = presets.chain(families).collect();
     let header = ["policy", "what it does, what it costs, what it sets, whose proposal it is"];
-    let mut text = table::wrapped(&header, rows);
+    let mut text = table::wrapped_lines(&header, rows);
     text.push_str(
         "\nN is a number of microseconds. A name may be followed by keys, as in \
          suspend20,hold=50us;\nor keys alone spell a policy out:\n\n",

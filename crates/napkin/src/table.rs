@@ -13,6 +13,11 @@ const WIDTH: u16 = 100;
 
 /// Columns under their headers; long texts are wrapped.
 pub(crate) fn wrapped(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    wrapped_lines(header, harmless(rows))
+}
+
+/// The same for texts of our own, which may have several lines.
+pub(crate) fn wrapped_lines(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = plain(header, rows);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_width(WIDTH);
@@ -21,19 +26,21 @@ pub(crate) fn wrapped(header: &[&str], rows: Vec<Vec<String>>) -> String {
 
 /// Columns under their headers, as wide as they are: nothing that could be a number is broken.
 pub(crate) fn columns(header: &[&str], rows: Vec<Vec<String>>) -> String {
-    let mut table = plain(header, rows);
+    let mut table = plain(header, harmless(rows));
     table.set_content_arrangement(ContentArrangement::Disabled);
     finish(&mut table)
+}
+
+/// A name with a line end in it would look like another row.
+fn harmless(rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
+    rows.into_iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect()
 }
 
 fn plain(header: &[&str], rows: Vec<Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('-')));
     table.set_header(header.iter().copied());
-    // A name with a line end in it would look like another row.
-    table.add_rows(
-        rows.into_iter().map(|row| row.into_iter().map(|cell| escaped(&cell)).collect::<Vec<_>>()),
-    );
+    table.add_rows(rows);
     table
 }
 

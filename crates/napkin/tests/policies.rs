@@ -13,6 +13,8 @@ fn all_policies_are_explained() {
     for name in PRESETS.iter().map(|it| it.name).chain(FAMILIES.iter().map(|it| it.pattern)) {
         assert!(out.lines().any(|line| line.starts_with(name)), "{name}: {out}");
     }
+    let costs = out.lines().filter(|line| line.trim_start().starts_with("Costs: ")).count();
+    assert_eq!(costs, PRESETS.len() + FAMILIES.len(), "each on a line of its own: {out}");
 }
 
 #[test]
