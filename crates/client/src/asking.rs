@@ -17,19 +17,11 @@ use super::backlog::Backlog;
 use super::config::{Asks, Config};
 use super::error::ClientError;
 use super::figures::{Tally, Trouble};
-use super::records::Records;
-use super::talk::{Phase, Talk};
+use super::talk::{Common, Phase, Talk};
 
 /// Requests that may fall due where a window begins or ends: what was due before belongs to the
 /// window before, however late this thread is, but nobody shall wait for ever.
 const CATCH_UP: usize = 1 << 20;
-
-/// What all threads of a client share.
-#[derive(Debug)]
-pub(super) struct Common {
-    pub(super) config: Config,
-    pub(super) records: Records,
-}
 
 /// The random numbers of one connection.
 #[derive(Debug, Clone)]

@@ -9,13 +9,14 @@ use napkin_os::sched::pin;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
 
-use super::asking::{Common, Streams};
+use super::asking::Streams;
 use super::backlog;
 use super::config::Config;
 use super::embedded::{EmbeddedWorker, Host};
 use super::error::ClientError;
 use super::figures::ClientFigures;
 use super::records::Records;
+use super::talk::Common;
 use super::worker::{Command, Worker};
 use napkin_os::clock;
 

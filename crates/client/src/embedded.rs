@@ -16,11 +16,11 @@ use napkin_os::clock;
 use napkin_stack::{Address, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::asking::{Asking, Common, Due, Streams};
+use super::asking::{Asking, Due, Streams};
 use super::config::{Asks, ClientWait};
 use super::error::ClientError;
 use super::figures::Trouble;
-use super::talk::Phase;
+use super::talk::{Common, Phase};
 use super::worker::Command;
 
 /// Frames that are polled, and segments that are looked at, before what is due.

@@ -4,10 +4,17 @@ use napkin_os::clock;
 use napkin_traffic::Rng;
 
 use super::answer::{Answer, Asked, Parser};
-use super::asking::Common;
-use super::config::Asks;
+use super::config::{Asks, Config};
 use super::disk::{Question, Replies};
 use super::figures::Trouble;
+use super::records::Records;
+
+/// What all threads of a client share.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) config: Config,
+    pub(super) records: Records,
+}
 
 /// Bytes of a request that are made up at a time, where it need not be whole.
 const PIECE: usize = 64 * 1_024;

@@ -17,12 +17,12 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use super::asking::{Asking, Common, Due, Streams};
+use super::asking::{Asking, Due, Streams};
 use super::config::{ClientWait, Config};
 use super::connection::{Connection, open, reopen};
 use super::error::ClientError;
 use super::figures::{Tally, Trouble};
-use super::talk::Phase;
+use super::talk::{Common, Phase};
 use napkin_os::clock;
 
 /// Bytes read at once.

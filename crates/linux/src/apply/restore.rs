@@ -4,11 +4,13 @@
 //! value that somebody else set is left alone and told of. Putting back needs no journal of its own:
 //! whoever is interrupted starts again, and finds what is done already done.
 
+mod options;
 mod process;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+pub use self::options::RestoreOptions;
 use self::process::restore_process;
 use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target, Whereabouts};
@@ -20,19 +22,6 @@ use super::restored::{Also, DeviceRestored, Failed, Restoration};
 use crate::journal::{DeviceJournal, Found, JournalError, Record, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Spot, Value};
 use napkin_kernel::settings::Setting;
-
-/// How to put back.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RestoreOptions {
-    /// Only this device.
-    pub ifname: Option<String>,
-    /// Also what somebody else changed since.
-    pub force: bool,
-    /// Forget what could not be put back.
-    pub forget: bool,
-    /// Only say what would be done.
-    pub dry_run: bool,
-}
 
 /// Puts back what napkin changed in this namespace. What cannot be done for one device does not keep
 /// another from being put back.

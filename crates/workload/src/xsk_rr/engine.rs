@@ -21,7 +21,7 @@ use napkin_policy::{MICROSECOND, Ns, Policy, SocketPoller, Threaded};
 use napkin_stack::{FrameBuilder, RawFilter, RawSocket};
 use serde_json::{Map, Value, json};
 
-use super::sender::{Sender, Shared, own_cpu};
+use super::sender::{PAYLOAD, PORT, Sender, Shared, own_cpu};
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::server::Wire;
@@ -30,9 +30,6 @@ use crate::wire::queues;
 use crate::{live::Trial, options::Options};
 use napkin_measure::report::{Column, Figures, column};
 use napkin_measure::{Latency, Pow2, PublishedEstimator};
-
-pub(super) const PORT: u16 = 54_321;
-pub(super) const PAYLOAD: usize = 400;
 
 /// A rate, by its period as the tool takes it, and the application's delay after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,11 +13,14 @@ use napkin_nic::{Frame, PacketQueue};
 use napkin_policy::{MICROSECOND, MILLISECOND, Ns};
 use napkin_stack::FrameBuilder;
 
-use super::engine::{PAYLOAD, PORT};
 use crate::error::BenchError;
 use crate::options::Options;
 use crate::serving::{PEER, US};
 
+/// The UDP port of both ends.
+pub(super) const PORT: u16 = 54_321;
+/// Bytes of a datagram, both ways.
+pub(super) const PAYLOAD: usize = 400;
 /// Frames that a poll takes.
 const BATCH: u16 = 64;
 /// The longest that it sleeps: an answer waits as long.

@@ -1,6 +1,6 @@
 //! Putting back what was changed in a process.
 
-use super::RestoreOptions;
+use super::options::RestoreOptions;
 use crate::apply::restored::ProcessRestored;
 use crate::attach::{MAX_DESCRIPTORS, restore_moved};
 use crate::journal::{JournalError, ProcessJournal, Store, fault};

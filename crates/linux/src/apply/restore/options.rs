@@ -1,0 +1,14 @@
+//! How to put back.
+
+/// How to put back.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RestoreOptions {
+    /// Only this device.
+    pub ifname: Option<String>,
+    /// Also what somebody else changed since.
+    pub force: bool,
+    /// Forget what could not be put back.
+    pub forget: bool,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
