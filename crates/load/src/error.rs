@@ -48,6 +48,14 @@ pub enum LoadError {
     /// The file to be sent again.
     #[error(transparent)]
     File(#[from] PcapFileError),
+    /// The file makes no sense from somewhere on.
+    #[error("{why}; the {sent} frames before that were sent")]
+    Ends {
+        /// What is wrong with it.
+        why: PcapFileError,
+        /// Frames that were sent before.
+        sent: u64,
+    },
     /// The device has gone.
     #[error("the device has gone")]
     Gone,

@@ -4,7 +4,7 @@
 //! not parse is an error that names the byte where it begins.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
@@ -28,6 +28,8 @@ pub struct PcapFileError {
 enum Problem {
     #[error("cannot be read: {0}")]
     Open(std::io::Error),
+    #[error("is no regular file: what a pipe has may come at any time or never, so save it first")]
+    NoFile,
     #[error("is neither pcap nor pcapng: it begins with none of their numbers")]
     Neither,
     #[error("cannot be read on from byte {at}")]
@@ -99,13 +101,18 @@ pub(crate) struct Pcap {
 
 impl Pcap {
     pub(crate) fn open(path: &Path) -> Result<Pcap, PcapFileError> {
-        let file = File::open(path).map_err(|error| wrong(path, Problem::Open(error)))?;
+        let open = |error| wrong(path, Problem::Open(error));
+        // Opening a pipe waits for its writer.
+        if !std::fs::metadata(path).map_err(open)?.is_file() {
+            return Err(wrong(path, Problem::NoFile));
+        }
+        let file = File::open(path).map_err(open)?;
         Pcap::read(path, file)
     }
 
     /// A file's bytes.
     fn read(path: &Path, file: impl Read + Send + 'static) -> Result<Pcap, PcapFileError> {
-        let reader = create_reader(BUFFER, Whole(file)).map_err(|error| {
+        let reader = create_reader(BUFFER, file).map_err(|error| {
             wrong(
                 path,
                 match error {
@@ -230,26 +237,6 @@ fn look(
         }
         PcapBlockOwned::NG(_) => None,
     })
-}
-
-/// Reads until there is as much as was asked for: the parser takes a short read of a pipe for the end.
-struct Whole<R>(R);
-
-impl<R: Read> Read for Whole<R> {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        let mut have = 0;
-        while have < into.len() {
-            match self.0.read(&mut into[have..]) {
-                Ok(0) => break,
-                Ok(n) => have += n,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if have == 0 => return Err(error),
-                // What is there first; the error comes again.
-                Err(_) => break,
-            }
-        }
-        Ok(have)
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use napkin_measure::report::text::{count, rate, time};
 use napkin_measure::{Latency, LatencyNs};
-use napkin_nic::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, Transmitter};
+use napkin_nic::{
+    ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, SendError, Transmitter,
+};
 use napkin_os::{clock, sched};
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_serve::{DeviceKind, DeviceSpec, Network};
@@ -275,9 +277,15 @@ impl Replay {
             _ => late.summary().map(|it| it.told(0, false)),
         };
         drop(self.frames);
-        let told = self.reader.join().map_err(|_| LoadError::Panicked)??;
-        let Read { too_long, too_short, cut } = told;
-        Ok(ReplayFigures { too_long, too_short, cut, ..figures })
+        match self.reader.join().map_err(|_| LoadError::Panicked)? {
+            Ok(Read { too_long, too_short, cut }) => {
+                figures.too_long += too_long;
+                figures.too_short += too_short;
+                Ok(ReplayFigures { cut, ..figures })
+            }
+            Err(why) if figures.sent > 0 => Err(LoadError::Ends { why, sent: figures.sent }),
+            Err(why) => Err(why.into()),
+        }
     }
 }
 
@@ -313,13 +321,31 @@ impl Way<'_> {
             self.poll(at, figures)?;
             if sent > 0 {
                 moved = at;
-            } else if at > moved + PATIENCE {
-                let why = self.wire.send(&batch[0], at).err();
-                return Err(LoadError::Stalled {
-                    sent: figures.sent,
-                    why: why.map(|it| it.to_string()),
-                });
+                continue;
             }
+            // Why not: one that it will never take keeps the others from going.
+            match self.wire.send(&batch[0], at) {
+                Ok(()) => {
+                    let frame = batch.remove(0);
+                    (figures.sent, figures.bytes) =
+                        (figures.sent + 1, figures.bytes + frame.len() as u64);
+                    each(&frame, at);
+                }
+                Err(SendError::TooLong) => {
+                    batch.remove(0);
+                    figures.too_long += 1;
+                }
+                Err(SendError::TooShort) => {
+                    batch.remove(0);
+                    figures.too_short += 1;
+                }
+                Err(_) if at <= moved + PATIENCE => continue,
+                Err(why) => {
+                    let (sent, why) = (figures.sent, Some(why.to_string()));
+                    return Err(LoadError::Stalled { sent, why });
+                }
+            }
+            moved = at;
         }
         batch.clear();
         Ok(moved)
@@ -337,5 +363,47 @@ impl Way<'_> {
         }
         self.progress.answered.store(figures.received, Relaxed);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A device that takes no frame above 100 bytes, and notes those that it takes.
+    #[derive(Default)]
+    struct Narrow(Mutex<Vec<usize>>);
+
+    impl Transmitter for Narrow {
+        fn send(&self, frame: &[u8], _: Ns) -> Result<(), SendError> {
+            if frame.len() > 100 {
+                return Err(SendError::TooLong);
+            }
+            self.0.lock().expect("one thread").push(frame.len());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_frame_that_the_device_never_takes_is_left_out_and_the_others_go() {
+        let pool = Pool::new(4);
+        let mut batch: Vec<Frame> = [60, 1_500, 1_514, 64]
+            .map(|length| {
+                let mut frame = pool.take().expect("four are free");
+                frame.set_len(length);
+                frame
+            })
+            .into();
+        let wire = Arc::new(Narrow::default());
+        let progress = Progress::default();
+        let (queues, frames) = (Vec::new(), Vec::new());
+        let mut way = Way { wire: wire.clone(), queues, progress: &progress, frames };
+        let (mut figures, mut told) = (ReplayFigures::default(), 0);
+        way.carry(&mut batch, &mut figures, |_, _| told += 1).expect("it goes on");
+        assert_eq!(*wire.0.lock().expect("one thread"), [60, 64]);
+        assert_eq!((figures.sent, figures.bytes, figures.too_long, told), (2, 124, 2, 2));
+        assert!(batch.is_empty());
     }
 }

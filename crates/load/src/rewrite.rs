@@ -1,7 +1,6 @@
 //! Addresses of captured frames in whose place others are asked for, with the checksums that go with them.
 //!
-//! A checksum changes by what the addresses changed (RFC 1624), so that one which was wrong stays wrong, and one
-//! that a card was to fill in stays to be filled in. Frames that are no IP keep all but their Ethernet addresses.
+//! A checksum changes by what the addresses changed (RFC 1624), so that one which was wrong stays wrong. Frames that are no IP keep all but their Ethernet addresses.
 
 use std::net::IpAddr;
 use std::str::FromStr;

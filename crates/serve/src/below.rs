@@ -34,8 +34,8 @@ pub(super) fn defer(interface: &str, policy: &Policy, xdp: &Xdp) -> (Option<Temp
     let below = match (polls, xdp.polled) {
         (true, true) => "; the kernel's NAPI is polled from here",
         (true, false) => {
-            "; the kernel's own NAPI cannot be polled from here, as it has no id for the socket (the frames are \
-             copied, and since Linux 6.13 zero-copy sockets alone have one)"
+            "; the kernel's own NAPI cannot be polled from here, as the socket has no id of it yet (since Linux \
+             6.13 sockets whose frames are copied never have one, and before any only from its first frame on)"
         }
         (false, _) => "",
     };

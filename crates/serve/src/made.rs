@@ -15,6 +15,9 @@ pub struct Made {
     pub name: String,
     /// Our addresses on it.
     pub addresses: Addresses,
+    /// What the policy has set of the kernel's below it, until this is dropped: before the queues, with whose
+    /// program the kernel's instances may go.
+    pub deferral: Option<Temporary>,
     /// Its queues, in the order of their numbers.
     pub queues: Vec<Box<dyn PacketQueue>>,
     /// What it is, in a line for whoever uses it.
@@ -25,8 +28,6 @@ pub struct Made {
     pub peers: Option<Arc<Peers>>,
     /// Its buffers, if they are its own.
     pub pool: Option<Pool>,
-    /// What the policy has set of the kernel's below it, until this is dropped.
-    pub deferral: Option<Temporary>,
 }
 
 impl fmt::Debug for Made {

@@ -54,6 +54,8 @@ pub(super) struct Attached {
     unset: bool,
     /// Whether its threads could not be looked at to pin them, the last time.
     pub(super) unpinned: bool,
+    /// Looks in a row in which it had no thread that could be pinned.
+    pub(super) nothing_to_pin: u8,
 }
 
 /// What the processes of one attachment share.
@@ -82,6 +84,7 @@ impl Attached {
             told: BTreeSet::new(),
             unset: false,
             unpinned: false,
+            nothing_to_pin: 0,
         }
     }
 
@@ -113,7 +116,8 @@ impl Attached {
         }
     }
 
-    fn is_news(&mut self, what: String) -> bool {
+    /// Whether it was not told before.
+    pub(super) fn is_news(&mut self, what: String) -> bool {
         // Threads may come and go without end, each with a reason of its own.
         if self.told.len() >= MAX_TOLD {
             self.told.clear();

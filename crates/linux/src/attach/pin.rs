@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::attached::{Attached, MAX_DESCRIPTORS};
 use super::event::{Event, EventKind};
 use crate::process_change::{Recorder, What};
-use napkin_kernel::process::{Descriptor, Kind, ProcessError, socket};
+use napkin_kernel::process::{Descriptor, Kind, ProcessError, socket, socket::is_internet};
 
 /// Who knows on which CPU a NAPI instance is polled.
 pub trait Resolver {
@@ -30,6 +30,9 @@ impl<F: FnMut(u32) -> Option<usize>> Resolver for F {
 
 /// More members of an epoll context than this are not asked for their NAPI id.
 const MAX_MEMBERS: usize = 1_024;
+
+/// Looks in a row that find nothing to pin before that is said.
+const SURE: u8 = 3;
 
 impl Attached {
     /// Pins those of its threads that wait, and whose place is known.
@@ -58,12 +61,18 @@ impl Attached {
         let waits = self.process.waits(1, Duration::ZERO)?;
         if waits.seen.is_empty() && waits.receives.is_empty() {
             // Of one that runs the kernel tells nothing.
-            if waits.running.is_empty() {
+            self.nothing_to_pin = match waits.running.is_empty() {
+                true => self.nothing_to_pin.saturating_add(1),
+                false => 0,
+            };
+            // It may be at something else for a moment.
+            if self.nothing_to_pin >= SURE {
                 let why = "no thread to pin: none waits by epoll, or in a receive on a socket";
                 self.failed_once(why.into(), events);
             }
             return Ok(());
         }
+        self.nothing_to_pin = 0;
         let found = self.process.descriptors(MAX_DESCRIPTORS)?;
         let by_inode: BTreeMap<u64, _> = found
             .sockets()
@@ -93,7 +102,7 @@ impl Attached {
         Ok(())
     }
 
-    /// The NAPI instances from which sockets received the last time; `None` without a socket.
+    /// The NAPI instances from which internet sockets received the last time; `None` without such a socket.
     fn napi_ids(
         &self,
         sockets: impl Iterator<Item = Descriptor>,
@@ -101,6 +110,10 @@ impl Attached {
         let mut ids = None;
         for socket in sockets {
             let Some(taken) = self.process.take(&socket)? else { continue };
+            // Others receive through no NAPI, ever.
+            if !is_internet(&taken) {
+                continue;
+            }
             let ids = ids.get_or_insert_with(BTreeSet::new);
             ids.extend(socket::napi_id(&taken).ok().flatten());
         }
@@ -118,8 +131,11 @@ impl Attached {
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
         let Some(&napi_id) = ids.first() else {
+            // Once for a process: a server may begin a thread for each connection.
             let why = format!("nothing has come to {from} through a NAPI instance so far");
-            self.not_pinned(tid, why, events);
+            if self.is_news("no NAPI instance".into()) {
+                events.push(self.event(EventKind::NotPinned { tid, why }));
+            }
             return Ok(());
         };
         if ids.len() > 1 {
