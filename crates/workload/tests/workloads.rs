@@ -75,7 +75,15 @@ fn extra(row: &Row, name: &str) -> u64 {
 fn a_flood_is_answered_and_hold_needs_no_interrupts_for_it() {
     let flood = Client::Synthetic { turnaround: 20_000 };
     let flood = FloodPing { clients: vec![flood] };
-    let report = briefly(&flood, &["base", "hold100000", "workqueue"]);
+    let again = || briefly(&flood, &["base", "hold100000", "workqueue"]);
+    let mut report = again();
+    // A host with other work may give a window no CPU, and so no interrupt.
+    for _ in 0..10 {
+        if report.rows[0].figures.extra.contains_key("idle_gap_min_ns") {
+            break;
+        }
+        report = again();
+    }
     // In a closed loop nothing falls due.
     assert_eq!(empty_columns(&flood, &report), ["unanswered"]);
     let [base, hold, workqueue] = &report.rows[..] else { panic!("three rows") };
