@@ -128,14 +128,16 @@ impl Wire {
                 continue;
             }
             ring.put(buffer, length);
-            self.untold.fetch_add(1, Relaxed);
-            self.count(length as usize);
+            self.written(1, length.into());
         }
     }
 
-    fn count(&self, bytes: usize) {
-        self.counters.tx_packets.fetch_add(1, Relaxed);
-        self.counters.tx_bytes.fetch_add(bytes as u64, Relaxed);
+    /// Frames were written into the ring, by whoever has it.
+    fn written(&self, frames: u32, bytes: u64) {
+        // Only he writes it, and `flush` alone reads it without the ring.
+        self.untold.store(self.untold.load(Relaxed) + frames, Relaxed);
+        add(&self.counters.tx_packets, frames.into());
+        add(&self.counters.tx_bytes, bytes);
     }
 
     /// Has the kernel send what is in the ring.
@@ -220,6 +222,20 @@ impl Wire {
     }
 
     fn write(&self, frame: &[u8], now_or_later: When) -> Result<(), SendError> {
+        self.check(frame)?;
+        let written = self.with_ring(|ring| {
+            self.put(ring, frame)?;
+            self.written(1, frame.len() as u64);
+            if now_or_later == When::Now || self.untold.load(Relaxed) >= BATCH {
+                self.tell(ring);
+            }
+            Ok(())
+        });
+        written.unwrap_or_else(|| self.leave(frame))
+    }
+
+    /// Why a frame cannot go out, whatever room there is.
+    fn check(&self, frame: &[u8]) -> Result<(), SendError> {
         if frame.len() > FRAME_CAPACITY {
             return Err(SendError::TooLong);
         }
@@ -229,18 +245,15 @@ impl Wire {
         if self.counters.gone() {
             return Err(SendError::Down);
         }
-        let written = self.with_ring(|ring| {
-            let buffer = self.buffer(ring).ok_or(SendError::RingFull)?;
-            self.copy(buffer, frame);
-            ring.put(buffer, frame.len() as u32);
-            self.count(frame.len());
-            let untold = self.untold.fetch_add(1, Relaxed) + 1;
-            if now_or_later == When::Now || untold >= BATCH {
-                self.tell(ring);
-            }
-            Ok(())
-        });
-        written.unwrap_or_else(|| self.leave(frame))
+        Ok(())
+    }
+
+    /// Copies a frame into the ring, untold and uncounted.
+    fn put(&self, ring: &mut Ring, frame: &[u8]) -> Result<(), SendError> {
+        let buffer = self.buffer(ring).ok_or(SendError::RingFull)?;
+        self.copy(buffer, frame);
+        ring.put(buffer, frame.len() as u32);
+        Ok(())
     }
 
     /// A buffer for a frame, if the ring has room for it.
@@ -295,10 +308,32 @@ impl Transmitter for Wire {
         self.write(frame, When::Now).inspect_err(|_| add(&self.counters.tx_dropped, 1))
     }
 
-    fn send_all(&self, frames: &[Frame], now: Ns) -> usize {
-        let sent = frames.iter().take_while(|frame| self.post(frame, now).is_ok()).count();
-        self.flush();
-        sent
+    /// The ring is taken, and the kernel called, once for all of them.
+    fn send_all(&self, frames: &[Frame], _now: Ns) -> usize {
+        let (mut sent, mut bytes) = (0, 0);
+        let written = self.with_ring(|ring| {
+            let refused = frames.iter().try_for_each(|frame| {
+                self.check(frame)?;
+                self.put(ring, frame)?;
+                (sent, bytes) = (sent + 1, bytes + frame.len() as u64);
+                Ok(())
+            });
+            self.written(sent, bytes);
+            self.tell(ring);
+            refused
+        });
+        let all: Result<(), SendError> = written.unwrap_or_else(|| {
+            frames.iter().try_for_each(|frame| {
+                self.check(frame)?;
+                self.leave(frame)?;
+                sent += 1;
+                Ok(())
+            })
+        });
+        if all.is_err() {
+            add(&self.counters.tx_dropped, 1);
+        }
+        sent as usize
     }
 
     fn post(&self, frame: &[u8], _now: Ns) -> Result<(), SendError> {
