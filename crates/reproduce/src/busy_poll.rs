@@ -17,7 +17,7 @@ use super::verdict::{self, Verdict};
 use napkin_measure::report::Figures;
 use napkin_measure::{LatencyNs, Pow2, Published, PublishedEstimator};
 use napkin_workload::machine::figures::figures;
-use napkin_workload::xsk_rr::engine::PACES;
+use napkin_workload::xsk_rr::pace::PACES;
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "xsk-2025";

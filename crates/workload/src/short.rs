@@ -9,7 +9,8 @@ use crate::flood_ping::engine::FloodPing;
 use crate::live::Live;
 use crate::options::Options;
 use crate::udp_sink::engine::{Offered, UdpSink};
-use crate::xsk_rr::engine::{PACES, XskRr};
+use crate::xsk_rr::engine::XskRr;
+use crate::xsk_rr::pace::PACES;
 use napkin_policy::NamedPolicy;
 
 /// The workloads of the short round, with the policies that each is run under. Without a `window` asked

@@ -9,11 +9,16 @@ use napkin_policy::NamedPolicy;
 use napkin_testing::{needs, needs_program, test};
 use napkin_workload::{Given, Options, find, run};
 
-/// Ignores the test unless this process may make namespaces and count in them, and has the program.
-fn needs_rights_and(program: &str) {
+/// Ignores the test unless this process may make namespaces and count in them.
+fn needs_rights() {
     for right in [Right::SysAdmin, Right::NetAdmin, Right::Bpf, Right::Perfmon] {
         needs(right.held(), right);
     }
+}
+
+/// And has the program.
+fn needs_rights_and(program: &str) {
+    needs_rights();
     needs_program(program);
 }
 
@@ -92,6 +97,36 @@ fn pings_are_answered_and_a_sink_receives_what_was_sent() {
         assert!(received > 0 && received <= sent + 100, "{sent} {row:?}");
     }
     assert!(polls(&sink.rows[1])[2] > 0, "the sink polls: {:?}", sink.rows[1]);
+}
+
+#[test]
+fn an_application_on_rings_is_answered_by_whoever_polls_and_polls_of_its_own_are_refused() {
+    needs_rights();
+    let given = Given([("rate", vec!["5000".to_owned()])].into());
+    let workload = find("xsk-rr").expect("one").linux(&[], &given).expect("linux has it");
+    let options = Options {
+        policies: NamedPolicy::read("interrupts,busypoll,threaded,threaded-busy-poll")
+            .expect("policies"),
+        repetitions: 1,
+        window: Duration::from_millis(300),
+        warm_up: Duration::from_millis(100),
+        progress: false,
+        ..Options::default()
+    };
+    let report = run(&*workload, &options).unwrap_or_else(|stopped| panic!("{stopped}"));
+    let [interrupts, busypoll, threaded, polling] = &report.rows[..] else { panic!("four rows") };
+    assert!(busypoll.repetitions.is_empty(), "{busypoll:?}");
+    assert!(busypoll.notes[0].contains("zero-copy"), "{:?}", busypoll.notes);
+    for (row, who) in [(interrupts, 0), (threaded, 1), (polling, 1)] {
+        // Not every kernel has a thread that polls without end.
+        if row.repetitions.is_empty() {
+            assert!(row.notes[0].contains("nearest"), "{:?}", row.notes);
+            continue;
+        }
+        assert!(row.figures.packets > Some(0) && row.figures.latency_ns.is_some(), "{row:?}");
+        assert!(polls(row)[who] > 0 && polls(row)[2] == 0, "{row:?}");
+    }
+    assert!(!interrupts.repetitions.is_empty(), "{interrupts:?}");
 }
 
 napkin_testing::main!();

@@ -17,7 +17,8 @@ use napkin_workload::server::Servers;
 use napkin_workload::ssd::engine::{Load as Operations, Ssd};
 use napkin_workload::tcp_rr::engine::TcpRr;
 use napkin_workload::udp_sink::engine::{Offered, UdpSink, Waits};
-use napkin_workload::xsk_rr::engine::{PACES, Pace, XskRr};
+use napkin_workload::xsk_rr::engine::XskRr;
+use napkin_workload::xsk_rr::pace::{PACES, Pace};
 use napkin_workload::{Live, Options, Server, Wire, run};
 
 /// All of them use the same CPUs.

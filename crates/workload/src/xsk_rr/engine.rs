@@ -17,10 +17,11 @@ use napkin_core::CpuId;
 use napkin_engine::{ApplicationWait, sched};
 use napkin_nic::synthetic::{Arrivals, SourceControl, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::{PacketQueue, Pool};
-use napkin_policy::{MICROSECOND, Ns, Policy, SocketPoller, Threaded};
+use napkin_policy::{Ns, Policy, SocketPoller, Threaded};
 use napkin_stack::{FrameBuilder, RawFilter, RawSocket};
 use serde_json::{Map, Value, json};
 
+use super::pace::{self, PACES, Pace};
 use super::sender::{PAYLOAD, PORT, Sender, Shared, own_cpu};
 use crate::error::BenchError;
 use crate::live::Live;
@@ -30,27 +31,6 @@ use crate::wire::queues;
 use crate::{live::Trial, options::Options};
 use napkin_measure::report::{Column, Figures, column};
 use napkin_measure::{Latency, Pow2, PublishedEstimator};
-
-/// A rate, by its period as the tool takes it, and the application's delay after a reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
-    /// What the document calls it, packets a second.
-    pub name: u32,
-    /// Nanoseconds between packets.
-    pub period: Ns,
-    /// Nanoseconds for which the application does not receive after a reply.
-    pub delay: Ns,
-}
-
-/// The document's five workloads. "12K" is a period of 80 us, so every one with a delay leaves about
-/// 2 us of slack.
-pub const PACES: [Pace; 5] = [
-    Pace { name: 12_000, period: 80 * MICROSECOND, delay: 0 },
-    Pace { name: 32_000, period: 31 * MICROSECOND, delay: 30 * MICROSECOND },
-    Pace { name: 125_000, period: 8 * MICROSECOND, delay: 6 * MICROSECOND },
-    Pace { name: 12_000, period: 80 * MICROSECOND, delay: 78 * MICROSECOND },
-    Pace { name: 25_000, period: 40 * MICROSECOND, delay: 38 * MICROSECOND },
-];
 
 /// Two ends that exchange frames at a fixed pace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,12 +103,7 @@ impl Live for XskRr {
     }
 
     fn load(&self, index: usize) -> Map<String, Value> {
-        let Pace { name, period, delay } = self.paces[index];
-        let mut load = Map::from_iter([
-            ("rate".to_owned(), json!(name)),
-            ("period_ns".to_owned(), json!(period)),
-            ("delay_ns".to_owned(), json!(delay)),
-        ]);
+        let mut load = self.paces[index].load();
         if let Some(wire) = &self.wire {
             load.insert("wire".to_owned(), json!(wire.to_string()));
         }
@@ -243,10 +218,7 @@ impl Live for XskRr {
             "intended arrival to reply"
         };
         let mut notes = vec![
-            format!(
-                "p5..p99.9 are percentiles of the time from {until}; \"p5\"..\"p99\" \
-                 are the 2025 document's estimator (a truncating mean of the fastest p %)"
-            ),
+            pace::of_percentiles(until),
             "sent frames raise no interrupts of their own here: interrupts and context switches are \
              those of receiving"
                 .to_owned(),
@@ -261,28 +233,7 @@ impl Live for XskRr {
                 notes.push("the kernel's own NAPI below is not polled from here: it brings the frames by its interrupts".into());
             }
         }
-        let published = || self.paces.iter().filter(|pace| PACES.contains(pace));
-        let mut named: Vec<String> = Vec::new();
-        for pace in published() {
-            // Its period is not what its name says.
-            let actual = (1e9 / pace.period as f64).round();
-            let note = format!(
-                "{}/s is the document's name for a period of {} us ({actual}/s)",
-                pace.name,
-                pace.period / MICROSECOND
-            );
-            if actual != f64::from(pace.name) && !named.contains(&note) {
-                named.push(note);
-            }
-        }
-        notes.extend(named);
-        if published().any(|pace| pace.delay > 0) {
-            notes.push(
-                "the document's rows with a delay run at 75-97 % load: this machine's own gaps exceed their slack, \
-                 so they are reported and not judged"
-                    .into(),
-            );
-        }
+        notes.extend(pace::notes(&self.paces));
         notes
     }
 }
@@ -433,26 +384,5 @@ impl Seen {
             published: PublishedEstimator::new(),
             calls: Pow2::default(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pace_whose_name_is_not_its_rate_says_so() {
-        let notes = |paces: &[Pace]| {
-            // Behind the two that always stand there.
-            XskRr { paces: paces.to_vec(), wire: None }.notes(&Options::default())[2..].join("\n")
-        };
-        assert_eq!(
-            notes(&PACES[..1]),
-            "12000/s is the document's name for a period of 80 us (12500/s)"
-        );
-        assert_eq!(notes(&PACES).matches("12000/s is").count(), 1, "once for both");
-        assert!(notes(&PACES[1..2]).contains("75-97 % load"));
-        let own = Pace { name: 12_000, period: 83_333, delay: u64::MAX };
-        assert_eq!(notes(&[own]), "", "as it was asked for");
     }
 }

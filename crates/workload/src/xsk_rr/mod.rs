@@ -1,7 +1,9 @@
 //! `xsk-rr` (2025): packets at a fixed rate, answered inline by a busy application.
 
 pub mod engine;
+pub mod linux;
 pub mod machine;
+pub mod pace;
 mod sender;
 
 use napkin_policy::Policy;
@@ -14,13 +16,14 @@ use crate::setting::no_loads;
 use crate::setting::{Given, Setting, cost, up_to};
 use crate::workload::Workload;
 use crate::world::World;
-use engine::{PACES, Pace};
+use pace::{PACES, Pace};
 
 /// Requests and answers on AF_XDP rings, at a fixed pace.
 pub(crate) struct XskRr;
 
 const SETTINGS: [Setting; 5] = [
     Setting {
+        worlds: &[World::Engine, World::Linux],
         check: |text| up_to(text, 10_000_000),
         ..Setting::engine(
             "rate",
@@ -30,6 +33,7 @@ const SETTINGS: [Setting; 5] = [
     },
     Setting {
         requires: Some("rate"),
+        worlds: &[World::Engine, World::Linux],
         check: cost,
         ..Setting::engine(
             "delay",
@@ -69,19 +73,17 @@ impl Workload for XskRr {
     }
 
     fn worlds(&self) -> &'static [World] {
-        &[World::Engine, World::Machine]
+        &[World::Engine, World::Machine, World::Linux]
     }
 
-    fn policies(&self, world: World) -> Vec<Policy> {
-        match world {
-            World::Engine | World::Machine => vec![
-                Policy::INTERRUPTS,
-                Policy::BUSYPOLL,
-                Policy::BUSYPOLL_SEPARATE,
-                Policy::THREADED_BUSY_POLL,
-            ],
-            World::Linux => Vec::new(),
-        }
+    fn policies(&self, _: World) -> Vec<Policy> {
+        // In the kernel over a veth the two in the middle are refused, and the report says why.
+        vec![
+            Policy::INTERRUPTS,
+            Policy::BUSYPOLL,
+            Policy::BUSYPOLL_SEPARATE,
+            Policy::THREADED_BUSY_POLL,
+        ]
     }
 
     fn settings(&self) -> &'static [Setting] {
@@ -90,17 +92,21 @@ impl Workload for XskRr {
 
     fn engine(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
         no_loads(loads)?;
-        let wire = Wire::read(given)?;
-        let Some(name) = given.number("rate")? else {
-            return Ok(Box::new(engine::XskRr { wire, ..engine::XskRr::default() }));
-        };
-        let delay = given.time("delay")?.unwrap_or(0);
-        let published = PACES.iter().find(|pace| pace.name == name && pace.delay == delay);
-        let pace = Pace { name, period: 1_000_000_000 / u64::from(name).max(1), delay };
-        Ok(Box::new(engine::XskRr { paces: vec![published.copied().unwrap_or(pace)], wire }))
+        Ok(Box::new(engine::XskRr { paces: paces(given)?, wire: Wire::read(given)? }))
+    }
+
+    fn linux(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
+        no_loads(loads)?;
+        Ok(Box::new(linux::XskRr { paces: paces(given)? }))
     }
 
     fn machine(&self) -> Option<&'static dyn Scenario> {
         Some(&machine::XskRr)
     }
+}
+
+/// The pace that was asked for, or the document's.
+fn paces(given: &Given) -> Result<Vec<Pace>, BenchError> {
+    let Some(name) = given.number("rate")? else { return Ok(PACES.to_vec()) };
+    Ok(vec![Pace::of(name, given.time("delay")?.unwrap_or(0))])
 }

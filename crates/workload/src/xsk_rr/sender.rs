@@ -102,13 +102,26 @@ impl Sender {
     }
 }
 
-/// When the request was due that this frame answers; `None` if it is no answer.
+/// When the request was due that this frame is, or answers; `None` if it is neither.
 fn answer(frame: &[u8]) -> Option<Ns> {
     let ours = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 17;
     let ports = frame.get(34..38)?.as_chunks::<2>().0;
     let answers = ours && ports.iter().all(|port| *port == PORT.to_be_bytes());
     let stamp = frame.get(BYTES..)?.first_chunk()?;
     answers.then(|| Ns::from_be_bytes(*stamp))
+}
+
+/// Makes the answer of a request: its addresses change places; the ports are the same, and so no sum changes.
+/// Whether it was a request.
+pub(super) fn turn(frame: &mut [u8]) -> bool {
+    if answer(frame).is_none() {
+        return false;
+    }
+    let (mine, theirs) = frame.split_at_mut(6);
+    mine.swap_with_slice(&mut theirs[..6]);
+    let (mine, theirs) = frame.split_at_mut(30);
+    mine[26..].swap_with_slice(&mut theirs[..4]);
+    true
 }
 
 #[cfg(test)]
@@ -124,6 +137,14 @@ mod tests {
         let length = length.expect("it fits");
         assert_eq!(answer(&bytes[..length]), Some(77));
         (0..BYTES + 8).for_each(|length| assert_eq!(answer(&bytes[..length]), None));
+        assert!(turn(&mut bytes[..length]));
+        let (mut back, there) = ([0; 512], length);
+        let length = FrameBuilder::new(PEER, US).udp(&mut back, PORT, PORT, &payload);
+        assert_eq!(
+            bytes[..there],
+            back[..length.expect("it fits")],
+            "what the other end would send"
+        );
         let length = FrameBuilder::new(US, PEER).udp(&mut bytes, PORT, 9, &payload);
         assert_eq!(answer(&bytes[..length.expect("it fits")]), None);
     }

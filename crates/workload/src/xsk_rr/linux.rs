@@ -1,0 +1,181 @@
+//! `xsk-rr` (2025) in this world: the same application, on AF_XDP rings over the kernel's own NAPI.
+//!
+//! Server and client have an AF_XDP queue each, at the two ends of a veth; no engine is between. The server's device
+//! is set as the policy says. The application looks at its ring without end and answers inline, as the
+//! document's tool does with `-n`, for nothing that it could call would poll: in copy mode, which is all that a veth
+//! has, a socket has no NAPI id from Linux 6.13 on, and settings of a single NAPI instance exist from 6.13 on. So
+//! policies whose application polls (`SO_BUSY_POLL`, epoll) are refused here.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use napkin_nic::xdp::{Xdp, XdpConfig};
+use napkin_nic::{Frame, PacketQueue, Pool};
+use napkin_policy::Ns;
+use serde_json::{Map, Value, json};
+
+use super::pace::{self, Pace};
+use super::sender::{Sender, Shared, own_cpu, turn};
+use crate::error::BenchError;
+use crate::linux::bed::Bed;
+use crate::linux::pair::{CLIENT_DEVICE, DEVICE};
+use crate::linux::window::Window;
+use crate::linux::{failed, notes};
+use crate::live::Live;
+use crate::{live::Trial, options::Options};
+use napkin_engine::sched;
+use napkin_measure::report::{Column, Figures, Report, column};
+
+/// Two ends that exchange frames at a fixed pace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct XskRr {
+    /// The paces, each a load.
+    pub paces: Vec<Pace>,
+}
+
+/// The whole of a device, as a program that drives one queue by itself opens it.
+fn open(interface: &str) -> Result<Box<dyn PacketQueue>, BenchError> {
+    let config = XdpConfig { queues: vec![0], ..XdpConfig::new(interface) };
+    let xdp = Xdp::open(&config, &Pool::new(2 * config.buffers_of_a_queue()))?;
+    let queue = xdp.queues.into_iter().next().ok_or(BenchError::Panicked)?;
+    Ok(Box::new(queue))
+}
+
+/// The server: answers until it is told to stop, and then looks away for `delay` each time.
+fn serve(mut queue: Box<dyn PacketQueue>, delay: Ns, shared: &Shared) -> Result<(), BenchError> {
+    queue.mask();
+    let wire = queue.transmitter();
+    let mut frames: Vec<Frame> = Vec::with_capacity(1);
+    while !shared.stop.load(Relaxed) {
+        queue.poll(1, napkin_engine::now(), &mut frames);
+        let Some(mut frame) = frames.pop() else {
+            if queue.gone() {
+                return Err(BenchError::Linux(format!("{DEVICE} has gone")));
+            }
+            std::hint::spin_loop();
+            continue;
+        };
+        // One that the ring does not take is counted there, and unanswered.
+        if turn(&mut frame) {
+            let _ = wire.send(&frame, 0);
+        }
+        let busy_until = napkin_engine::now() + delay;
+        while napkin_engine::now() < busy_until && !shared.stop.load(Relaxed) {
+            std::hint::spin_loop();
+        }
+    }
+    Ok(())
+}
+
+impl Live for XskRr {
+    fn name(&self) -> &'static str {
+        "xsk-rr"
+    }
+
+    fn world(&self) -> &'static str {
+        "linux"
+    }
+
+    fn loads(&self) -> usize {
+        self.paces.len()
+    }
+
+    fn load(&self, index: usize) -> Map<String, Value> {
+        self.paces[index].load()
+    }
+
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        let (pace, policy) = (self.paces[index], trial.policy);
+        if policy.application.socket_busy_polls() || policy.epoll.enabled() {
+            return Err(BenchError::Unsupported(
+                "a busy poll needs the socket's NAPI id, which from Linux 6.13 on only zero-copy AF_XDP \
+                 sockets have, and a veth has none of these"
+                    .into(),
+            ));
+        }
+        let placement = trial.options.placement();
+        let bed = Bed::new(policy, placement)?;
+        let server = bed.pair.server.run(|| open(DEVICE)).map_err(failed)??;
+        let queue = bed.pair.client.run(|| open(CLIENT_DEVICE)).map_err(failed)??;
+        let sender = Sender { queue, period: pace.period, cpu: own_cpu(trial.options) };
+        let shared = Shared::default();
+        std::thread::scope(|scope| {
+            let named = |name: &str| std::thread::Builder::new().name(name.into());
+            let server = named("xsk-rr").spawn_scoped(scope, || {
+                sched::pin(None, &[placement.other])?;
+                serve(server, pace.delay, &shared)
+            });
+            let server = server.map_err(BenchError::Proc)?;
+            let client = named("xsk-rr-client").spawn_scoped(scope, || sender.run(&shared));
+            let window = || -> Result<(Figures, u64), BenchError> {
+                trial.warm_up(Duration::from_millis(50))?;
+                let window = Window::begin(&bed, placement, &[])?;
+                let before = shared.offered.load(Relaxed);
+                shared.measure.store(true, Relaxed);
+                trial.window()?;
+                // While it still measures: what falls due after that is nobody's.
+                let offered = shared.offered.load(Relaxed) - before;
+                shared.measure.store(false, Relaxed);
+                Ok((window.end()?, offered))
+            };
+            let measured = window();
+            shared.stop.store(true, Relaxed);
+            server.join().map_err(|_| BenchError::Panicked)??;
+            let client = client.map_err(BenchError::Proc)?;
+            let (latency, mut published) = client.join().map_err(|_| BenchError::Panicked)??;
+            let (mut figures, offered) = measured?;
+            let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
+            figures.extra.insert("offered".into(), json!(offered));
+            figures.set_due(offered, latency.count());
+            figures.packets = Some(latency.count());
+            figures.achieved_per_s = Some(latency.count() as f64 / seconds);
+            figures.latency_ns = latency.summary();
+            figures.published_estimator_ns = published.take();
+            Ok(figures)
+        })
+    }
+
+    fn conclude(&self, report: &mut Report) {
+        crate::linux::conclude(report);
+    }
+
+    fn columns(&self) -> Vec<&'static Column> {
+        vec![
+            column::RATE,
+            column::DELAY,
+            column::POLICY,
+            column::P5,
+            column::P50,
+            column::P95,
+            column::P99,
+            column::P999,
+            column::PUBLISHED_P5,
+            column::PUBLISHED_P50,
+            column::PUBLISHED_P95,
+            column::PUBLISHED_P99,
+            column::ACHIEVED,
+            column::UNANSWERED,
+            column::BUSY,
+            column::INTERRUPTED,
+            column::POLLS,
+            column::SOFTIRQ_POLLS,
+            column::THREAD_POLLS,
+            column::EMPTY_POLLS,
+            column::DEFERRALS,
+            column::WATCHDOGS,
+        ]
+    }
+
+    fn notes(&self, options: &Options) -> Vec<String> {
+        let mut notes = notes();
+        notes.push(pace::of_percentiles("when a request was due to its reply"));
+        notes.extend(pace::notes(&self.paces));
+        if own_cpu(options).is_none() {
+            notes.push(
+                "the client has no CPU of its own, so it sleeps between frames, and its timers are in the latency"
+                    .into(),
+            );
+        }
+        notes
+    }
+}

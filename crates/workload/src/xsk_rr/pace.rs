@@ -1,0 +1,102 @@
+//! How often a packet comes and for how long the application then looks away: the workload's loads.
+
+use napkin_policy::{MICROSECOND, Ns};
+use serde_json::{Map, Value, json};
+
+/// A rate, by its period as the tool takes it, and the application's delay after a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// What the document calls it, packets a second.
+    pub name: u32,
+    /// Nanoseconds between packets.
+    pub period: Ns,
+    /// Nanoseconds for which the application does not receive after a reply.
+    pub delay: Ns,
+}
+
+/// The document's five workloads. "12K" is a period of 80 us, so every one with a delay leaves about
+/// 2 us of slack.
+pub const PACES: [Pace; 5] = [
+    Pace { name: 12_000, period: 80 * MICROSECOND, delay: 0 },
+    Pace { name: 32_000, period: 31 * MICROSECOND, delay: 30 * MICROSECOND },
+    Pace { name: 125_000, period: 8 * MICROSECOND, delay: 6 * MICROSECOND },
+    Pace { name: 12_000, period: 80 * MICROSECOND, delay: 78 * MICROSECOND },
+    Pace { name: 25_000, period: 40 * MICROSECOND, delay: 38 * MICROSECOND },
+];
+
+impl Pace {
+    /// So many packets a second: the document's pace of that name and delay, if it has one.
+    pub(super) fn of(name: u32, delay: Ns) -> Pace {
+        let published = PACES.iter().find(|pace| pace.name == name && pace.delay == delay);
+        let exactly = Pace { name, period: 1_000_000_000 / u64::from(name).max(1), delay };
+        published.copied().unwrap_or(exactly)
+    }
+
+    /// In the report's terms.
+    pub(super) fn load(self) -> Map<String, Value> {
+        let Pace { name, period, delay } = self;
+        Map::from_iter([
+            ("rate".to_owned(), json!(name)),
+            ("period_ns".to_owned(), json!(period)),
+            ("delay_ns".to_owned(), json!(delay)),
+        ])
+    }
+}
+
+/// What the two kinds of percentiles in a report are of.
+pub(super) fn of_percentiles(span: &str) -> String {
+    format!(
+        "p5..p99.9 are percentiles of the time from {span}; \"p5\"..\"p99\" are the 2025 document's \
+         estimator (a truncating mean of the fastest p %)"
+    )
+}
+
+/// What a reader should know about these paces.
+pub(super) fn notes(paces: &[Pace]) -> Vec<String> {
+    let published = || paces.iter().filter(|pace| PACES.contains(pace));
+    let mut notes: Vec<String> = Vec::new();
+    for pace in published() {
+        // Its period is not what its name says.
+        let actual = (1e9 / pace.period as f64).round();
+        let note = format!(
+            "{}/s is the document's name for a period of {} us ({actual}/s)",
+            pace.name,
+            pace.period / MICROSECOND
+        );
+        if actual != f64::from(pace.name) && !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+    if published().any(|pace| pace.delay > 0) {
+        notes.push(
+            "the document's rows with a delay run at 75-97 % load: this machine's own gaps exceed their slack, \
+             so they are reported and not judged"
+                .into(),
+        );
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_whose_name_is_not_its_rate_says_so() {
+        let told = |paces: &[Pace]| notes(paces).join("\n");
+        assert_eq!(
+            told(&PACES[..1]),
+            "12000/s is the document's name for a period of 80 us (12500/s)"
+        );
+        assert_eq!(told(&PACES).matches("12000/s is").count(), 1, "once for both");
+        assert!(told(&PACES[1..2]).contains("75-97 % load"));
+        let own = Pace { name: 12_000, period: 83_333, delay: u64::MAX };
+        assert_eq!(told(&[own]), "", "as it was asked for");
+    }
+
+    #[test]
+    fn a_rate_of_the_document_s_has_its_period() {
+        assert_eq!(Pace::of(32_000, 30_000), PACES[1]);
+        assert_eq!(Pace::of(32_000, 0).period, 31_250);
+    }
+}
