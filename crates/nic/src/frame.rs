@@ -2,10 +2,15 @@
 //!
 //! A [`Frame`] is one Ethernet frame in a buffer of fixed size that belongs to a [`Pool`]. Buffers
 //! are allocated when the pool is made, in one piece (which AF_XDP shares with the kernel), and never
-//! after: taking one pops it off a lock-free list and
+//! after: taking one pops it off a list (`free.rs`) on which nobody waits for another, and
 //! dropping the frame pushes it back, from whatever thread that happens on. A full application can
 //! therefore never make the packet path grow; it can only make it run out of buffers, which devices
 //! count.
+//!
+//! Each exchange with that list is an atomic operation, which also waits for what the processor has still to
+//! write. So whoever handles frames by batches takes ([`Pool::stash`]) and returns ([`Spent`]) their buffers by
+//! batches, too; and a frame does not count as a reference to its pool's memory. That memory goes when all of its
+//! frames are back and no handle on it is left, which is looked at when handles go and pools are made.
 //!
 //! What this is not: a reference-counted, sliceable buffer. A frame has one owner from the ring to
 //! the socket, as a claim has.
@@ -14,10 +19,11 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crossbeam_queue::ArrayQueue;
 use napkin_policy::Ns;
+
+use crate::free::FreeList;
 
 /// Bytes a frame can hold. Devices drop longer frames and count them
 /// ([`rx_oversized`](crate::QueueCounters::rx_oversized)).
@@ -25,10 +31,8 @@ use napkin_policy::Ns;
 /// Twice a kilobyte is what drivers give a 1500-byte MTU, with a VLAN tag or two to spare.
 pub const FRAME_CAPACITY: usize = 2048;
 
-/// Buffers a pool keeps back. The list underneath waits, spinning, when a pop meets a slot whose
-/// buffer is being put back at that moment; a real-time thread that has preempted whoever does so on
-/// the same CPU would spin for ever. It can only happen to the last few, so those are not given.
-pub const RESERVE: usize = 64;
+/// Buffers that are taken or returned at a time.
+const BATCH: usize = 32;
 
 /// What the memory of a pool is aligned to: a page, so that all of it can be shared with the kernel.
 const PAGE: usize = 4096;
@@ -39,8 +43,7 @@ const PAGE: usize = 4096;
 struct Memory {
     base: NonNull<u8>,
     buffers: usize,
-    /// As long as there are buffers, so a push cannot fail.
-    free: ArrayQueue<u32>,
+    free: FreeList,
 }
 
 // SAFETY: the memory is plain bytes, reached only through whoever holds a buffer, by itself.
@@ -50,25 +53,22 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn layout(buffers: usize) -> Layout {
-        // More buffers than there are addresses cannot have been listed.
-        Layout::from_size_align(buffers.saturating_mul(FRAME_CAPACITY), PAGE)
+        // More buffers than there are addresses cannot have been listed. An empty allocation is none.
+        Layout::from_size_align(buffers.max(1).saturating_mul(FRAME_CAPACITY), PAGE)
             .expect("a pool is smaller than the address space")
     }
 
     fn new(buffers: usize) -> Memory {
-        let layout = Memory::layout(buffers);
-        // SAFETY: there are at least `RESERVE` buffers, so the size is not 0.
+        // Their numbers fit 32 bits: 2^32 of them are 8 TiB.
+        let (layout, free) = (Memory::layout(buffers), FreeList::new(buffers));
+        // SAFETY: the size is not 0.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        let free = ArrayQueue::new(buffers);
-        // Their numbers fit 32 bits: 2^32 of them are 8 TiB.
-        (0..buffers as u32).for_each(|buffer| {
-            let _ = free.push(buffer);
-        });
         Memory { base, buffers, free }
     }
 
     /// Where a buffer begins; it is there whatever the number.
+    #[inline]
     fn at(&self, buffer: u32) -> NonNull<u8> {
         debug_assert!((buffer as usize) < self.buffers, "a buffer of another pool");
         // SAFETY: buffers are numbered by this memory alone, from 0 to below `buffers`.
@@ -78,8 +78,46 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with the same layout, and nobody holds a buffer without this memory.
+        // SAFETY: allocated with the same layout, and nobody holds a buffer any more.
         unsafe { dealloc(self.base.as_ptr(), Memory::layout(self.buffers)) }
+    }
+}
+
+/// Where a pool's memory is. Frames have it, and it does not move.
+#[derive(Clone, Copy)]
+struct Address(NonNull<Memory>);
+
+// SAFETY: the address of what may be sent and shared.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+/// Memory without a handle that some frame may still be in.
+static LEFT: Mutex<Vec<Address>> = Mutex::new(Vec::new());
+
+/// Frees the memory that no frame is in any more, after adding some to it.
+fn leave(memory: Option<Address>) {
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.extend(memory);
+    left.retain(|&Address(at)| {
+        // SAFETY: it is freed here alone.
+        let memory = unsafe { at.as_ref() };
+        let in_use = memory.free.len() < memory.buffers;
+        if !in_use {
+            // SAFETY: it was made of a box. Nobody takes buffers from it, so all are here for good; and
+            // whoever has put one back has not touched the memory since.
+            drop(unsafe { Box::from_raw(at.as_ptr()) });
+        }
+        in_use
+    });
+}
+
+/// Leaves a pool's memory when the last handle goes.
+struct Owner(Address);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        leave(Some(self.0));
     }
 }
 
@@ -89,17 +127,24 @@ impl Drop for Memory {
 /// handles may go first.
 #[derive(Clone)]
 pub struct Pool {
-    memory: Arc<Memory>,
+    owner: Arc<Owner>,
 }
 
 impl Pool {
-    /// Allocates `frames` buffers of [`FRAME_CAPACITY`] bytes, and [`RESERVE`] that are never given.
-    /// A pool of 0 is empty for ever.
+    /// Allocates `frames` buffers of [`FRAME_CAPACITY`] bytes. A pool of 0 is empty for ever.
     ///
     /// # Panics
     /// If there is no memory for them.
     pub fn new(frames: usize) -> Pool {
-        Pool { memory: Arc::new(Memory::new(frames + RESERVE)) }
+        leave(None);
+        let memory = Box::new(Memory::new(frames));
+        Pool { owner: Arc::new(Owner(Address(NonNull::from(Box::leak(memory))))) }
+    }
+
+    #[inline]
+    fn memory(&self) -> &Memory {
+        // SAFETY: it is there as long as its owner, and only ever shared.
+        unsafe { self.owner.0.0.as_ref() }
     }
 
     /// Takes a buffer: an empty frame that arrived at 0, or `None` when all buffers are in use.
@@ -107,24 +152,28 @@ impl Pool {
     /// The buffer still holds the bytes of the frame before it; clearing it would cost more than
     /// reading a packet does.
     pub fn take(&self) -> Option<Frame> {
-        let buffer = self.lend()?;
-        let home = Arc::clone(&self.memory);
-        Some(Frame { home, buffer, start: 0, len: 0, arrived: 0 })
+        Some(self.frame(self.lend()?, 0, 0, 0))
+    }
+
+    /// Takes up to `most` buffers (and no more than a batch) at once, for frames that are about to come. What is not made a frame of goes
+    /// back when the stash is dropped.
+    #[inline]
+    pub(crate) fn stash(&self, most: usize) -> Stash<'_> {
+        let mut buffers = [0; BATCH];
+        let end = self.memory().free.take_many(&mut buffers[..most.min(BATCH)]);
+        Stash { pool: self, buffers, next: 0, end }
     }
 
     /// How many buffers are free. Other threads take and return them at the same time, so this is a
     /// reading and not a promise.
     pub fn available(&self) -> usize {
-        self.memory.free.len().saturating_sub(RESERVE)
+        self.memory().free.len()
     }
 
     /// Takes a buffer without a frame, by its number. Whoever has it is the only one, and gives it
     /// back by [`frame`](Self::frame) or [`put_back`](Self::put_back).
     pub(crate) fn lend(&self) -> Option<u32> {
-        if self.memory.free.len() <= RESERVE {
-            return None;
-        }
-        self.memory.free.pop()
+        self.memory().free.take()
     }
 
     /// Copies a frame's bytes into a buffer that was lent, as many as it holds.
@@ -132,7 +181,7 @@ impl Pool {
     /// # Safety
     /// The caller holds the buffer, and it is not with the kernel.
     pub(crate) unsafe fn write(&self, buffer: u32, bytes: &[u8]) {
-        let to = self.memory.at(buffer).as_ptr();
+        let to = self.memory().at(buffer).as_ptr();
         let length = bytes.len().min(FRAME_CAPACITY);
         // SAFETY: within a buffer of this memory, which is the caller's alone.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length) }
@@ -140,22 +189,22 @@ impl Pool {
 
     /// Gives a buffer back that was lent.
     pub(crate) fn put_back(&self, buffer: u32) {
-        // The list has room for every buffer.
-        let _ = self.memory.free.push(buffer);
+        self.memory().free.put_back(buffer);
     }
 
     /// Makes a frame of `len` bytes, from `start` on, of a buffer that was lent.
+    #[inline]
     pub(crate) fn frame(&self, buffer: u32, start: usize, len: usize, arrived: Ns) -> Frame {
         let start = start.min(FRAME_CAPACITY);
         let len = len.min(FRAME_CAPACITY - start);
-        let home = Arc::clone(&self.memory);
-        Frame { home, buffer, start: start as u16, len: len as u16, arrived }
+        Frame { home: self.owner.0.0, buffer, start: start as u16, len: len as u16, arrived }
     }
 
-    /// The memory of all its buffers, those in reserve too, as the kernel is told of it: where it
-    /// begins and its bytes. A page's multiple begins there.
-    pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
-        (self.memory.base, self.memory.buffers * FRAME_CAPACITY)
+    /// The memory of all its buffers, as the kernel is told of it: where it begins and its bytes. A page's
+    /// multiple begins there.
+    pub(crate) fn shared(&self) -> (NonNull<u8>, usize) {
+        let memory = self.memory();
+        (memory.base, memory.buffers * FRAME_CAPACITY)
     }
 }
 
@@ -165,12 +214,110 @@ impl fmt::Debug for Pool {
     }
 }
 
+/// Buffers that were taken for frames to come.
+pub(crate) struct Stash<'a> {
+    pool: &'a Pool,
+    buffers: [u32; BATCH],
+    /// From the next one to the last, exclusive.
+    next: usize,
+    end: usize,
+}
+
+impl Stash<'_> {
+    /// The next frame's buffer, all of it.
+    #[inline]
+    pub(crate) fn buffer(&mut self) -> Option<&mut [u8]> {
+        let buffer = *self.buffers[..self.end].get(self.next)?;
+        let at = self.pool.memory().at(buffer).as_ptr();
+        // SAFETY: a whole buffer, which is ours alone until it is made a frame of.
+        Some(unsafe { std::slice::from_raw_parts_mut(at, FRAME_CAPACITY) })
+    }
+
+    /// Makes a frame of its first `len` bytes; `None` if there was no buffer.
+    #[inline]
+    pub(crate) fn frame(&mut self, len: usize, arrived: Ns) -> Option<Frame> {
+        let buffer = *self.buffers[..self.end].get(self.next)?;
+        self.next += 1;
+        Some(self.pool.frame(buffer, 0, len, arrived))
+    }
+}
+
+impl Drop for Stash<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.pool.memory().free.put_back_many(&self.buffers[self.next..self.end]);
+    }
+}
+
+/// Frames that are done with: their buffers go back many at a time, which costs less than dropping each.
+///
+/// Those that it still has go back when it is dropped.
+#[derive(Default)]
+pub struct Spent {
+    /// Whose they are, while there are any.
+    home: Option<NonNull<Memory>>,
+    buffers: [u32; BATCH],
+    count: usize,
+}
+
+// SAFETY: it holds buffers as frames do.
+unsafe impl Send for Spent {}
+// SAFETY: a shared one does nothing.
+unsafe impl Sync for Spent {}
+
+impl Spent {
+    /// Takes a frame's buffer.
+    #[inline]
+    pub fn add(&mut self, frame: Frame) {
+        let frame = std::mem::ManuallyDrop::new(frame);
+        if self.count == BATCH || self.home != Some(frame.home) {
+            self.give_back();
+            self.home = Some(frame.home);
+        }
+        self.buffers[self.count] = frame.buffer;
+        self.count += 1;
+    }
+
+    /// Gives all buffers back.
+    #[inline]
+    pub fn give_back(&mut self) {
+        if let Some(home) = self.home
+            && self.count > 0
+        {
+            // SAFETY: memory is there while a buffer of it is not back.
+            let memory = unsafe { home.as_ref() };
+            memory.free.put_back_many(&self.buffers[..self.count]);
+        }
+        self.count = 0;
+    }
+}
+
+impl Extend<Frame> for Spent {
+    #[inline]
+    fn extend<I: IntoIterator<Item = Frame>>(&mut self, frames: I) {
+        frames.into_iter().for_each(|frame| self.add(frame));
+    }
+}
+
+impl Drop for Spent {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+impl fmt::Debug for Spent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spent").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
 /// One Ethernet frame, from the destination address on and without the check sequence.
 ///
 /// Dereferences to its bytes. Dropping it returns the buffer to its pool, also after the last
 /// [`Pool`] handle has gone; neither allocates.
 pub struct Frame {
-    home: Arc<Memory>,
+    /// It is there at least until the buffer is back.
+    home: NonNull<Memory>,
     /// Which of its buffers is ours alone.
     buffer: u32,
     /// Where the frame begins in it, and its length: together at most [`FRAME_CAPACITY`].
@@ -178,6 +325,11 @@ pub struct Frame {
     len: u16,
     arrived: Ns,
 }
+
+// SAFETY: whoever has the frame has its buffer alone; the list of the rest is made for many threads.
+unsafe impl Send for Frame {}
+// SAFETY: a shared frame can only be read.
+unsafe impl Sync for Frame {}
 
 impl Frame {
     /// Bytes a frame can hold: [`FRAME_CAPACITY`].
@@ -211,9 +363,12 @@ impl Frame {
         self.arrived = arrived;
     }
 
+    #[inline]
     fn begin(&self) -> NonNull<u8> {
+        // SAFETY: the buffer is not back.
+        let memory = unsafe { self.home.as_ref() };
         // SAFETY: `start` is at most the buffer's length.
-        unsafe { self.home.at(self.buffer).add(usize::from(self.start)) }
+        unsafe { memory.at(self.buffer).add(usize::from(self.start)) }
     }
 }
 
@@ -234,9 +389,10 @@ impl DerefMut for Frame {
 }
 
 impl Drop for Frame {
+    #[inline]
     fn drop(&mut self) {
-        // The list was made as long as the pool has buffers, so it has room for this one.
-        let _ = self.home.free.push(self.buffer);
+        // SAFETY: the buffer is not back, and nothing of the memory is touched once it is.
+        unsafe { self.home.as_ref() }.free.put_back(self.buffer);
     }
 }
 
@@ -283,6 +439,48 @@ mod tests {
         assert!(frame.is_empty());
         frame.set_len(usize::MAX);
         assert_eq!(frame.len(), FRAME_CAPACITY);
+    }
+
+    #[test]
+    fn frames_that_are_done_with_go_back_together_each_to_its_pool() {
+        let pools = [Pool::new(40), Pool::new(40)];
+        let all = || (0..40).flat_map(|_| pools.iter().filter_map(Pool::take)).collect::<Vec<_>>();
+        let mut spent = Spent::default();
+        spent.extend(all());
+        spent.give_back();
+        assert_eq!(pools.each_ref().map(Pool::available), [40, 40]);
+        spent.extend(all());
+        drop(spent);
+        assert_eq!(pools.each_ref().map(Pool::available), [40, 40]);
+    }
+
+    #[test]
+    fn what_a_stash_has_left_goes_back() {
+        let pool = Pool::new(3);
+        let mut stash = pool.stash(9);
+        stash.buffer().expect("three were free")[..2].copy_from_slice(b"ab");
+        let frame = stash.frame(2, 7).expect("three were free");
+        assert!(pool.take().is_none());
+        drop(stash);
+        assert_eq!((&*frame, frame.arrived(), pool.available()), (&b"ab"[..], 7, 2));
+        let mut none = Pool::new(0);
+        assert!(none.stash(1).buffer().is_none() && none.stash(1).frame(0, 0).is_none());
+        none = pool.clone();
+        drop(none);
+    }
+
+    #[test]
+    fn memory_goes_when_its_frames_are_back_and_not_before() {
+        let pool = Pool::new(1);
+        let (frame, memory) = (pool.take().expect("one is free"), pool.owner.0.0);
+        let is_left = || {
+            leave(None);
+            LEFT.lock().expect("no test panics with it").iter().any(|it| it.0 == memory)
+        };
+        drop(pool);
+        assert!(is_left(), "a frame is in it");
+        drop(frame);
+        assert!(!is_left());
     }
 
     #[test]

@@ -3,5 +3,5 @@
 //! A file that takes its own from here is compiled a second time by `tests/loom`, with loom's, so that the
 //! very code that ships is the code that is model-checked.
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 pub(crate) use std::sync::{Mutex, MutexGuard};

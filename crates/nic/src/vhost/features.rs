@@ -36,5 +36,9 @@ pub(super) const TAKEN: u64 =
 
 /// What of this a ring has to know.
 pub(super) fn of_rings(features: u64) -> RingFeatures {
-    RingFeatures { event: features & EVENT_IDX != 0, mergeable: features & MRG_RXBUF != 0 }
+    RingFeatures {
+        event: features & EVENT_IDX != 0,
+        mergeable: features & MRG_RXBUF != 0,
+        checksums: features & CSUM != 0,
+    }
 }

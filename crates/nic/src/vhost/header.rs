@@ -17,6 +17,12 @@ pub(super) fn plain(buffers: u16) -> [u8; HEADER] {
     header
 }
 
+/// Whether it asks for nothing, and speaks of at most one buffer.
+#[inline]
+pub(super) fn is_plain(header: &[u8; HEADER]) -> bool {
+    header[..2] == [0, GSO_NONE] && buffers(header) <= 1
+}
+
 /// In how many buffers the frame is, by the header of the first.
 pub(super) fn buffers(header: &[u8; HEADER]) -> u16 {
     u16::from_le_bytes([header[10], header[11]])

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use super::memory::{Area, Memory, fence};
 use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Taken, WRITE,
+    take_whole,
 };
 use super::split_device::{RingAddresses, RingFeatures};
 use super::turn::{AVAILABLE, Suppression, Turn, USED};
@@ -130,14 +131,10 @@ impl PackedDevice {
         }
         self.held = 0;
     }
-}
 
-impl Incoming for PackedDevice {
-    #[inline]
-    fn take(&mut self, buffer: &mut [u8]) -> Taken {
-        if !self.available() {
-            return if self.broken { Taken::Broken } else { Taken::Empty };
-        }
+    /// Takes a frame that comes in any way, and reads its descriptors anew.
+    #[cold]
+    fn take_chain(&mut self, buffer: &mut [u8]) -> Taken {
         let mut gather = Gather::new(buffer);
         let chain = self.walk(|memory, it| {
             let readable = it.second & (WRITE | INDIRECT) == 0;
@@ -150,6 +147,30 @@ impl Incoming for PackedDevice {
         let taken = if good { gather.end() } else { Taken::Malformed };
         self.give_back(id, count, 0, 0);
         taken
+    }
+}
+
+impl Incoming for PackedDevice {
+    #[inline]
+    fn ready(&mut self, most: u16) -> Option<u16> {
+        let available = |turn: Turn| turn.is_available(self.flags(turn.at()));
+        (!self.broken).then(|| self.next.count(most, available))
+    }
+
+    #[inline]
+    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+        if !self.available() {
+            return if self.broken { Taken::Broken } else { Taken::Empty };
+        }
+        let first = Descriptor::read(&self.table, self.next.at());
+        if first.second & (WRITE | INDIRECT | NEXT) == 0
+            && let part = (first.address, first.len)
+            && let Some(len) = take_whole(&self.memory, part, self.features.checksums, buffer)
+        {
+            self.give_back(first.first, 1, 0, 0);
+            return Taken::Frame(len);
+        }
+        self.take_chain(buffer)
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use super::header::HEADER;
 use super::memory::{Area, Memory, fence};
 use super::packed_device::{available_flags, packed_word};
-use super::ring::{Descriptor, Gather, Incoming, Outgoing, Put, Taken, WRITE};
+use super::ring::{Descriptor, Gather, Incoming, Outgoing, Put, Taken, WRITE, take_whole};
 use super::slots::Slots;
 use super::split_device::{RingAddresses, RingFeatures};
 use super::turn::{Suppression, Turn};
@@ -80,9 +80,13 @@ impl PackedDriver {
     }
 
     #[inline]
+    fn flags(&self, at: u16) -> u16 {
+        self.table.load16(usize::from(at) * 16 + 14, Acquire)
+    }
+
+    #[inline]
     fn used(&self) -> bool {
-        let flags = self.table.load16(usize::from(self.back.at()) * 16 + 14, Acquire);
-        !self.broken && self.slots.any_out() && self.back.is_used(flags)
+        !self.broken && self.slots.out() > 0 && self.back.is_used(self.flags(self.back.at()))
     }
 
     /// The next that was used, and how much is in it; `None`, and broken, if it was not out.
@@ -94,14 +98,10 @@ impl PackedDriver {
         self.broken |= !good;
         good.then_some((it.first, it.len))
     }
-}
 
-impl Incoming for PackedDriver {
-    #[inline]
-    fn take(&mut self, buffer: &mut [u8]) -> Taken {
-        if !self.used() {
-            return if self.broken { Taken::Broken } else { Taken::Empty };
-        }
+    /// Takes a frame that comes in any way, and reads what was used anew.
+    #[cold]
+    fn take_parts(&mut self, buffer: &mut [u8]) -> Taken {
         let mut gather = Gather::new(buffer);
         let (mut parts, mut good) = (1, true);
         while parts > 0 {
@@ -125,6 +125,33 @@ impl Incoming for PackedDriver {
             }
         }
         if good { gather.end() } else { Taken::Malformed }
+    }
+}
+
+impl Incoming for PackedDriver {
+    #[inline]
+    fn ready(&mut self, most: u16) -> Option<u16> {
+        let out = self.slots.out();
+        let used = |turn: Turn| turn.is_used(self.flags(turn.at()));
+        (!self.broken).then(|| self.back.count(most.min(out), used))
+    }
+
+    #[inline]
+    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+        if !self.used() {
+            return if self.broken { Taken::Broken } else { Taken::Empty };
+        }
+        let Descriptor { len, first: slot, .. } = Descriptor::read(&self.table, self.back.at());
+        if self.slots.is_out(slot)
+            && len <= self.slots.len()
+            && let part = (self.slots.address(slot), len)
+            && let Some(len) = take_whole(&self.memory, part, true, buffer)
+        {
+            self.back.step(1);
+            self.hand_over(slot, self.slots.len(), WRITE);
+            return Taken::Frame(len);
+        }
+        self.take_parts(buffer)
     }
 
     #[inline]

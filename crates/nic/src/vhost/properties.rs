@@ -94,6 +94,7 @@ fn talk(mut producer: impl Outgoing, mut consumer: impl Incoming, steps: Vec<Ste
             }
             Step::Take(most) => {
                 let before = sent.len();
+                assert_eq!(consumer.ready(9) == Some(0), sent.is_empty());
                 for _ in 0..most {
                     match consumer.take(&mut buffer) {
                         Taken::Frame(len) => {
@@ -148,17 +149,18 @@ proptest! {
         to_device: bool,
         event: bool,
         mergeable: bool,
+        checksums: bool,
         size in prop_oneof![Just(16u16), Just(32), Just(256)],
         steps in steps(),
     ) {
-        both(packed, to_device, size, RingFeatures { event, mergeable }, steps);
+        both(packed, to_device, size, RingFeatures { event, mergeable, checksums }, steps);
     }
 
     #[test]
     fn whatever_stands_in_a_ring_ends_without_harm(
         packed: bool,
         size in prop_oneof![Just(1u16), Just(2), Just(8), Just(64)],
-        features in any::<(bool, bool)>(),
+        features in any::<(bool, bool, bool)>(),
         base: u16,
         // Small numbers are what indices, flags and lengths are made of.
         words in prop::collection::vec((0..0x400u64, prop_oneof![0..8u64, any::<u64>(),
@@ -173,7 +175,7 @@ proptest! {
         if !packed {
             memory.write(at.driver + 2, &index.to_le_bytes());
         }
-        let features = RingFeatures { event: features.0, mergeable: features.1 };
+        let features = RingFeatures { event: features.0, mergeable: features.1, checksums: features.2 };
         fn harmless<R: Incoming + Outgoing>(mut ring: R) {
             let mut buffer = vec![0; FRAME_CAPACITY];
             for round in 0..200 {
@@ -239,7 +241,7 @@ fn frames_that_another_left_stay_until_there_is_room_and_none_overtakes_them() {
         assert_eq!((counts.tx_packets, counts.tx_dropped), (size as u64 + 65, 3));
     }
     for event in [false, true] {
-        let features = RingFeatures { event, mergeable: false };
+        let features = RingFeatures { event, mergeable: false, checksums: false };
         let (at, slots) = (addresses(), || Slots::new(BUFFERS, 16));
         let shared = memory(16);
         let driver = SplitDriver::new(&shared, at, slots(), features, false).expect("it fits");
@@ -353,7 +355,8 @@ fn a_ring_that_was_found_broken_is_told_of_once() {
 #[test]
 fn a_frame_is_spread_over_small_buffers_if_that_was_agreed() {
     for mergeable in [true, false] {
-        let (memory, mut device) = device(RingFeatures { mergeable, event: false });
+        let (memory, mut device) =
+            device(RingFeatures { mergeable, event: false, checksums: true });
         let part = |place: u64| (BUFFERS + 100 * place, 40, 2, 0);
         chain(&memory, &[part(0), part(1), part(2), part(3)]);
         memory.write(START + 0x8004, &[0, 0, 1, 0, 2, 0, 3, 0]);

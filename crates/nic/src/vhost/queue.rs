@@ -61,6 +61,9 @@ impl VhostQueue {
     }
 }
 
+/// Frames that are taken with buffers that come from the pool together.
+const BATCH: u16 = 32;
+
 /// What a poll has counted.
 #[derive(Default)]
 struct Polled {
@@ -85,35 +88,36 @@ impl Polled {
         spare: &mut [u8],
         into: &mut Vec<Frame>,
     ) -> bool {
-        // Kept over a frame that was let go.
-        let mut frame: Option<Frame> = None;
-        while self.taken < budget {
-            if frame.is_none() {
-                frame = port.pool.take();
+        while self.taken < budget && !self.broken {
+            let Some(ready) = ring.ready((budget - self.taken).min(BATCH)) else {
+                self.broken = true;
+                break;
+            };
+            if ready == 0 {
+                break;
             }
-            let buffer = frame.as_mut().map_or(&mut *spare, Frame::buffer);
-            match ring.take(buffer) {
-                Taken::Empty => break,
-                Taken::Broken => {
-                    self.broken = true;
-                    break;
-                }
-                Taken::Frame(len) => {
-                    if let Some(mut frame) = frame.take() {
-                        frame.set_len(len);
-                        frame.set_arrived(now);
-                        self.bytes += len as u64;
-                        self.frames += 1;
-                        into.push(frame);
-                    } else {
-                        self.no_buffer += 1;
+            let mut stash = port.pool.stash(ready.into());
+            for _ in 0..ready {
+                match ring.take(stash.buffer().unwrap_or(&mut *spare)) {
+                    Taken::Empty => return ring.publish(),
+                    Taken::Broken => {
+                        self.broken = true;
+                        break;
                     }
+                    Taken::Frame(len) => match stash.frame(len, now) {
+                        Some(frame) => {
+                            self.bytes += len as u64;
+                            self.frames += 1;
+                            into.push(frame);
+                        }
+                        None => self.no_buffer += 1,
+                    },
+                    Taken::Oversized => self.oversized += 1,
+                    Taken::Truncated => self.truncated += 1,
+                    Taken::Malformed => self.malformed += 1,
                 }
-                Taken::Oversized => self.oversized += 1,
-                Taken::Truncated => self.truncated += 1,
-                Taken::Malformed => self.malformed += 1,
+                self.taken += 1;
             }
-            self.taken += 1;
         }
         ring.publish()
     }

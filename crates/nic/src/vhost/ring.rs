@@ -62,6 +62,9 @@ pub(super) enum Put {
 
 /// A ring that frames come from.
 pub(super) trait Incoming {
+    /// How many frames there are, at most and as far as is known; 0 only if there is none, and `None` if the ring makes
+    /// no sense.
+    fn ready(&mut self, most: u16) -> Option<u16>;
     /// Takes the next frame into `buffer` and gives its place back, which the peer sees with the next
     /// [`publish`](Incoming::publish).
     fn take(&mut self, buffer: &mut [u8]) -> Taken;
@@ -181,6 +184,25 @@ impl<'a> Gather<'a> {
                 false => Taken::Malformed,
             },
         }
+    }
+}
+
+/// Takes a frame as it nearly always comes: with its header in one piece, about which nothing is to be done. How
+/// long it is; `None`, and nothing counts as done, if it comes in any other way.
+#[inline]
+pub(super) fn take_whole(
+    memory: &Memory,
+    (address, len): (u64, u32),
+    headers: bool,
+    buffer: &mut [u8],
+) -> Option<usize> {
+    let len = (len as usize).checked_sub(HEADER).filter(|len| *len >= ETHERNET_HEADER)?;
+    let frame = buffer.get_mut(..len)?;
+    if headers {
+        let mut header = [0; HEADER];
+        (memory.read_parts(address, &mut header, frame) && header::is_plain(&header)).then_some(len)
+    } else {
+        memory.read(address.wrapping_add(HEADER as u64), frame).then_some(len)
     }
 }
 

@@ -49,10 +49,10 @@ impl Slots {
         self.free.is_empty()
     }
 
-    /// Whether the device has any.
+    /// How many the device has.
     #[inline]
-    pub(super) fn any_out(&self) -> bool {
-        self.free.len() < self.out.len()
+    pub(super) fn out(&self) -> u16 {
+        (self.out.len() - self.free.len()) as u16
     }
 
     /// One for the device.
@@ -61,6 +61,12 @@ impl Slots {
         let slot = self.free.pop_front()?;
         self.out[usize::from(slot)] = true;
         Some(slot)
+    }
+
+    /// Whether the device has one of this number.
+    #[inline]
+    pub(super) fn is_out(&self, slot: u16) -> bool {
+        self.out.get(usize::from(slot)).is_some_and(|out| *out)
     }
 
     /// The device gives one back; `false` if it has none of this number.

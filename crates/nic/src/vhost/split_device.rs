@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use super::memory::{Area, Memory, fence};
 use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Taken, WRITE,
-    need_event,
+    need_event, take_whole,
 };
 
 /// Where a ring's parts are, in addresses of messages.
@@ -30,6 +30,8 @@ pub(super) struct RingFeatures {
     pub(super) event: bool,
     /// A frame may be spread over several buffers of the receiver's.
     pub(super) mergeable: bool,
+    /// A driver's frame may leave a checksum to the device. If not, there is nothing to be read in its header.
+    pub(super) checksums: bool,
 }
 
 /// The device's side.
@@ -152,15 +154,9 @@ impl SplitDevice {
         }
         false
     }
-}
-
-impl Incoming for SplitDevice {
-    #[inline]
-    fn take(&mut self, buffer: &mut [u8]) -> Taken {
-        if self.waiting() == 0 {
-            return if self.broken { Taken::Broken } else { Taken::Empty };
-        }
-        let Some(head) = self.head() else { return Taken::Broken };
+    /// Takes a frame that comes in any way, and reads its descriptors anew.
+    #[cold]
+    fn take_chain(&mut self, head: u16, buffer: &mut [u8]) -> Taken {
         let mut gather = Gather::new(buffer);
         let whole = self.walk(head, |memory, it| {
             let readable = it.first & (WRITE | INDIRECT) == 0;
@@ -168,6 +164,31 @@ impl Incoming for SplitDevice {
         });
         self.give_back(head, 0);
         if whole { gather.end() } else { Taken::Malformed }
+    }
+}
+
+impl Incoming for SplitDevice {
+    #[inline]
+    fn ready(&mut self, most: u16) -> Option<u16> {
+        let waiting = self.waiting();
+        (!self.broken).then_some(waiting.min(most))
+    }
+
+    #[inline]
+    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+        if self.waiting() == 0 {
+            return if self.broken { Taken::Broken } else { Taken::Empty };
+        }
+        let Some(head) = self.head() else { return Taken::Broken };
+        let first = Descriptor::read(&self.table, head);
+        if first.first & (WRITE | INDIRECT | NEXT) == 0
+            && let part = (first.address, first.len)
+            && let Some(len) = take_whole(&self.memory, part, self.features.checksums, buffer)
+        {
+            self.give_back(head, 0);
+            return Taken::Frame(len);
+        }
+        self.take_chain(head, buffer)
     }
 
     #[inline]

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::header::HEADER;
 use super::memory::{Area, Memory, fence};
-use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, need_event};
+use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, need_event, take_whole};
 use super::slots::Slots;
 use super::split_device::{RingAddresses, RingFeatures};
 
@@ -115,14 +115,10 @@ impl SplitDriver {
         }
         slot.map(|slot| (slot, len))
     }
-}
 
-impl Incoming for SplitDriver {
-    #[inline]
-    fn take(&mut self, buffer: &mut [u8]) -> Taken {
-        if self.waiting() == 0 {
-            return if self.broken { Taken::Broken } else { Taken::Empty };
-        }
+    /// Takes a frame that comes in any way, and reads what was used anew.
+    #[cold]
+    fn take_parts(&mut self, buffer: &mut [u8]) -> Taken {
         let mut gather = Gather::new(buffer);
         let (mut parts, mut good) = (1, true);
         while parts > 0 {
@@ -146,6 +142,34 @@ impl Incoming for SplitDriver {
             }
         }
         if good { gather.end() } else { Taken::Malformed }
+    }
+}
+
+impl Incoming for SplitDriver {
+    #[inline]
+    fn ready(&mut self, most: u16) -> Option<u16> {
+        let waiting = self.waiting();
+        (!self.broken).then_some(waiting.min(most))
+    }
+
+    #[inline]
+    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+        if self.waiting() == 0 {
+            return if self.broken { Taken::Broken } else { Taken::Empty };
+        }
+        let at = 4 + 8 * usize::from(self.back & (self.size - 1));
+        let (id, len) = (self.used.load32(at, Relaxed), self.used.load32(at + 4, Relaxed));
+        if let Ok(slot) = u16::try_from(id)
+            && self.slots.is_out(slot)
+            && len <= self.slots.len()
+            && let part = (self.slots.address(slot), len)
+            && let Some(len) = take_whole(&self.memory, part, true, buffer)
+        {
+            self.back = self.back.wrapping_add(1);
+            self.hand_over(slot);
+            return Taken::Frame(len);
+        }
+        self.take_parts(buffer)
     }
 
     #[inline]

@@ -57,6 +57,19 @@ impl Turn {
         }
     }
 
+    /// On how many places from here on something holds, of at most so many, and a lap.
+    #[inline]
+    pub(super) fn count(mut self, most: u16, holds: impl Fn(Turn) -> bool) -> u16 {
+        let most = most.min(self.size);
+        for count in 0..most {
+            if !holds(self) {
+                return count;
+            }
+            self.step(1);
+        }
+        most
+    }
+
     /// Whether flags say that the descriptor here is for the device.
     #[inline]
     pub(super) fn is_available(self, flags: u16) -> bool {

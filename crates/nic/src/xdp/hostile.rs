@@ -99,7 +99,7 @@ pub fn serve(data: &[u8]) {
                 assert!(work.rx <= budget && frames.len() <= work.rx.into());
                 taken += u64::from(work.rx);
                 for frame in frames.drain(..) {
-                    let (base, bytes) = pool.memory();
+                    let (base, bytes) = pool.shared();
                     let at = frame.as_ptr().addr() - base.as_ptr().addr();
                     assert!(at + frame.len() <= bytes, "outside of the memory");
                     held.push(frame);

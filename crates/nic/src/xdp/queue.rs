@@ -66,7 +66,7 @@ impl XdpQueue {
             receive,
             fill,
             pool: pool.clone(),
-            lent: vec![false; pool.memory().1 / FRAME_CAPACITY],
+            lent: vec![false; pool.shared().1 / FRAME_CAPACITY],
             watch,
             busy: busy.then(Busy::default),
             interrupted: false,

@@ -173,7 +173,7 @@ impl XdpSocket {
 
     /// Tells the kernel of the memory that frames lie in.
     fn register(&self, pool: &Pool, name: &str) -> Result<(), XdpError> {
-        let (base, bytes) = pool.memory();
+        let (base, bytes) = pool.shared();
         let memory = XdpUmemReg {
             addr: base.as_ptr().expose_provenance() as u64,
             len: bytes as u64,

@@ -70,7 +70,7 @@ impl Wire {
         attachment: Arc<dyn fmt::Debug + Send + Sync>,
     ) -> Wire {
         let free: VecDeque<u32> = (0..buffers).map_while(|_| pool.lend()).collect();
-        let out = vec![false; pool.memory().1 / FRAME_CAPACITY];
+        let out = vec![false; pool.shared().1 / FRAME_CAPACITY];
         let ring = Ring { transmit, complete, most: free.len(), free, out };
         Wire {
             ring: Mutex::new(ring),

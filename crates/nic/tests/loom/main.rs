@@ -1,5 +1,5 @@
 //! Models of what two sides of a virtio ring decide together without a lock: when one notifies and the other
-//! sleeps; and of senders that leave frames for each other.
+//! sleeps; of senders that leave frames for each other; and of the list of a pool's free buffers.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p napkin-nic --release --test loom
@@ -15,9 +15,13 @@
 #![cfg(loom)]
 #![allow(dead_code, unreachable_pub, reason = "the models use a part of each file")]
 
+#[path = "../../src/free.rs"]
+mod free;
 #[path = "../../src/places.rs"]
 mod places;
 mod sync;
+
+mod taking;
 
 /// The files of the rings, which name each other as they do where they ship.
 mod vhost {
