@@ -90,10 +90,11 @@ fn who_sees_all_back_has_all_to_himself() {
             theirs.buffers[number as usize].with_mut(|it| unsafe { *it += 1 });
             theirs.list.put_back(number);
         });
-        if scene.list.len() == 3 {
-            // SAFETY: nobody has a number.
-            scene.buffers.iter().for_each(|it| it.with_mut(|it| unsafe { *it += 1 }));
+        while scene.list.len() < 3 {
+            loom::thread::yield_now();
         }
+        // SAFETY: nobody has a number.
+        scene.buffers.iter().for_each(|it| it.with_mut(|it| unsafe { *it += 1 }));
         there.join().expect("it ends");
     });
 }
