@@ -8,7 +8,7 @@
 //! count.
 //!
 //! Each exchange with that list is an atomic operation, which also waits for what the processor has still to
-//! write. So whoever handles frames by batches takes ([`Pool::stash`]) and returns ([`Spent`]) their buffers by
+//! write. So whoever handles frames by batches takes and returns ([`Spent`]) their buffers by
 //! batches, too; and a frame does not count as a reference to its pool's memory. That memory goes when all of its
 //! frames are back and no handle on it is left, which is looked at when handles go and pools are made.
 //!

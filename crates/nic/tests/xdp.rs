@@ -676,9 +676,9 @@ fn too_little_memory_that_may_be_locked_is_told_with_how_much_it_takes() {
     let _lab = Lab::new(1);
     let (mut other, said) = another("memlock");
     other.wait().expect("ended");
-    // 512 buffers and 64 in reserve, of 2 KiB each.
-    assert!(said.contains("take 1152 KiB") && said.contains("may lock 64 KiB"), "{said}");
-    assert!(said.contains("ulimit -l 1152") && said.contains("CAP_IPC_LOCK"), "{said}");
+    // 512 buffers of 2 KiB each.
+    assert!(said.contains("take 1024 KiB") && said.contains("may lock 64 KiB"), "{said}");
+    assert!(said.contains("ulimit -l 1024") && said.contains("CAP_IPC_LOCK"), "{said}");
     // Nothing was attached for it.
     drop(open(&small(Traffic::All), &Pool::new(512)).expect("a device"));
 }
