@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::guest::{Guest, STATE, Set};
 use super::kept::kept;
-use super::programs::{attach, moved, pin, run, starvation, suspension, vlan};
+use super::programs::{attach, moved, pin, rings, run, starvation, suspension, vlan};
 
 /// What came of a case: what there is to say of it, or what went wrong.
 pub(crate) type Outcome = Result<String, String>;
@@ -13,7 +13,7 @@ pub(crate) type Outcome = Result<String, String>;
 /// One of them.
 pub(crate) type Case = (&'static str, fn(&mut Guest, &str) -> Outcome);
 
-pub(crate) const CASES: [Case; 21] = [
+pub(crate) const CASES: [Case; 22] = [
     ("show", show),
     ("shared interrupt", shared_interrupt),
     ("apply", apply),
@@ -35,6 +35,7 @@ pub(crate) const CASES: [Case; 21] = [
     ("doctor", doctor),
     ("top", top),
     ("vlan", vlan),
+    ("rings", rings),
 ];
 
 /// How many channels a card has, and what tells ethtool so; `None` where it has one for good.

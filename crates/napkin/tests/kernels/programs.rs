@@ -367,3 +367,31 @@ pub(crate) fn vlan(guest: &mut Guest, dev: &str) -> Outcome {
         _ => Ok("IPv4 and IPv6 in VLAN 100".into()),
     }
 }
+
+/// An application on AF_XDP rings, where the kernel's thread polls without end. No card's: once is enough.
+pub(crate) fn rings(guest: &mut Guest, dev: &str) -> Outcome {
+    if dev != "eth0" || !guest.is(6, 19) {
+        return Ok("not this card's or this kernel's".into());
+    }
+    let row = |policy: &str, guest: &mut Guest| -> Result<[u64; 3], String> {
+        let said = guest.succeeds(&format!(
+            "bench xsk-rr --world linux --rate 500 --policy {policy} --repetitions 1 --window 1s \
+             --json /run/rings.json"
+        ))?;
+        let text = guest.does("cat /run/rings.json")?;
+        let report: serde_json::Value = serde_json::from_str(&text).map_err(|it| it.to_string())?;
+        let row = &report["rows"][0];
+        let number = |name: &str| row[name].as_u64().ok_or(format!("no {name}: {said}"));
+        Ok([number("packets")?, number("polls_softirq")?, number("polls_thread")?])
+    };
+    let interrupts = row("interrupts", guest)?;
+    let polling = row("threaded-busy-poll", guest)?;
+    let ([by_interrupts, softirq, none], [by_polling, _, polls]) = (interrupts, polling);
+    let told = format!("{interrupts:?}, {polling:?} (answers, polls by softirq, by the thread)");
+    // More polls than packets: the thread does not wait for them.
+    match by_interrupts > 0 && softirq > 0 && none == 0 && by_polling > 0 && polls > 2 * by_polling
+    {
+        true => Ok(told),
+        false => Err(told),
+    }
+}
