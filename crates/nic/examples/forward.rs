@@ -35,9 +35,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mode =
         if arguments.iter().any(|it| it == "--generic") { Mode::Generic } else { Mode::Auto };
     let mut queues = Vec::new();
+    // One memory for both, so that a frame goes out from where it came in.
+    let pool = Pool::new(2 * XdpConfig::new(a).buffers_of_a_queue() + 2048);
     for interface in [a, b] {
         let config = XdpConfig { mode, queues: vec![0], ..XdpConfig::new(interface) };
-        let pool = Pool::new(config.buffers_of_a_queue() + 1024);
         let xdp = Xdp::open(&config, &pool)?;
         println!(
             "{interface}: {}, {}",
@@ -63,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for _ in 0..1024 {
             for (queue, wire) in queues.iter_mut().zip(wires.iter().rev()) {
                 if queue.poll(BURST, 0, &mut frames).rx > 0 {
-                    wire.send_all(&frames, 0);
+                    wire.send_owned(&mut frames, 0);
                     frames.clear();
                 }
             }

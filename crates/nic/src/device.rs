@@ -16,7 +16,7 @@ use napkin_core::Work;
 use napkin_policy::Ns;
 use thiserror::Error;
 
-use crate::{Frame, QueueCounters};
+use crate::{Frame, QueueCounters, Spent};
 
 /// Bytes of an Ethernet header: anything shorter is not a frame.
 pub const ETHERNET_HEADER: usize = 14;
@@ -90,6 +90,14 @@ pub trait Transmitter: Send + Sync {
     /// how many were sent. For a device on which several at once cost less than one by one.
     fn send_all(&self, frames: &[Frame], now: Ns) -> usize {
         frames.iter().take_while(|frame| self.send(frame, now).is_ok()).count()
+    }
+
+    /// As [`send_all`](Self::send_all), and takes the frames that were sent out of `frames`: for whoever does not need
+    /// them any more. A device that can sends them from where they are, without copying them.
+    fn send_owned(&self, frames: &mut Vec<Frame>, now: Ns) -> usize {
+        let sent = self.send_all(frames, now);
+        Spent::default().extend(frames.drain(..sent));
+        sent
     }
 
     /// As [`send`](Self::send), of a frame after which there may be more: a device that has to call

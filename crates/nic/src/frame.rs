@@ -192,6 +192,16 @@ impl Pool {
         self.memory().free.put_back(buffer);
     }
 
+    /// Gives several buffers back that were lent.
+    pub(crate) fn put_back_many(&self, buffers: &[u32]) {
+        self.memory().free.put_back_many(buffers);
+    }
+
+    /// Whether a frame is in this pool's memory.
+    pub(crate) fn has(&self, frame: &Frame) -> bool {
+        self.owner.0.0 == frame.home
+    }
+
     /// Makes a frame of `len` bytes, from `start` on, of a buffer that was lent.
     #[inline]
     pub(crate) fn frame(&self, buffer: u32, start: usize, len: usize, arrived: Ns) -> Frame {
@@ -239,6 +249,14 @@ impl Stash<'_> {
         let buffer = *self.buffers[..self.end].get(self.next)?;
         self.next += 1;
         Some(self.pool.frame(buffer, 0, len, arrived))
+    }
+
+    /// The next buffer without a frame, as [`Pool::lend`] gives it.
+    #[inline]
+    pub(crate) fn lend(&mut self) -> Option<u32> {
+        let buffer = *self.buffers[..self.end].get(self.next)?;
+        self.next += 1;
+        Some(buffer)
     }
 }
 
@@ -364,6 +382,13 @@ impl Frame {
     }
 
     #[inline]
+    /// The buffer, which is the caller's now as one that was [lent](Pool::lend), where the frame begins in it, and
+    /// its length.
+    pub(crate) fn into_buffer(self) -> (u32, usize, usize) {
+        let frame = std::mem::ManuallyDrop::new(self);
+        (frame.buffer, frame.start.into(), frame.len.into())
+    }
+
     fn begin(&self) -> NonNull<u8> {
         // SAFETY: the buffer is not back.
         let memory = unsafe { self.home.as_ref() };

@@ -82,7 +82,7 @@ pub fn serve(data: &[u8]) {
     let (mut frames, mut held) = (Vec::with_capacity(64), Vec::<Frame>::new());
     let (mut taken, mut sent, mut refused) = (0, 0, 0);
     while !input.0.is_empty() {
-        match input.byte() % 8 {
+        match input.byte() % 9 {
             0 => {
                 let ring = [&fill, &receive, &transmit, &complete][usize::from(input.byte() % 4)];
                 let word = usize::from(input.byte()) % ring.words.len();
@@ -120,6 +120,13 @@ pub fn serve(data: &[u8]) {
                     Err(_) => refused += 1,
                 }
             }
+            8 => {
+                let mut frames = held.split_off(held.len() / 2);
+                let (given, went) = (frames.len(), sender.send_owned(&mut frames, 0));
+                assert_eq!(went + frames.len(), given);
+                sent += went as u64;
+                refused += u64::from(!frames.is_empty());
+            }
             6 => held.truncate(usize::from(input.byte() % 8)),
             _ => {
                 sender.flush();
@@ -133,6 +140,8 @@ pub fn serve(data: &[u8]) {
     let counts = queue.counters().read();
     assert_eq!(counts.rx_packets + counts.rx_dropped(), taken);
     assert_eq!((counts.tx_packets, counts.tx_dropped), (sent, refused));
+    drop((queue, sender, wire));
+    assert_eq!(pool.available() + held.len(), BUFFERS, "a buffer is not back after the end");
 }
 
 #[cfg(test)]

@@ -37,73 +37,34 @@ const ASK: Ns = 10 * MILLISECOND;
 /// One queue of an AF_XDP device.
 #[derive(Debug)]
 pub struct XdpQueue {
-    wire: Arc<Wire>,
     receive: Consumer<Descriptor>,
-    fill: Producer<u64>,
+    fill: Fill,
     pool: Pool,
-    /// Whether a buffer of the pool, by its number, is with the kernel: no other number is believed.
-    lent: Vec<bool>,
     watch: Watch,
     busy: Option<Busy>,
     /// An interrupt came, and nothing was found since.
     interrupted: bool,
     asked: Ns,
     dropped: Dropped,
+    /// Behind the rings, whose memory keeps the socket open: once the wire has gone, too, the kernel writes into no buffer.
+    wire: Arc<Wire>,
 }
 
-impl XdpQueue {
-    pub(super) fn new(
-        wire: Arc<Wire>,
-        receive: Consumer<Descriptor>,
-        fill: Producer<u64>,
-        pool: &Pool,
-        buffers: u32,
-        busy: bool,
-    ) -> std::io::Result<XdpQueue> {
-        let watch = Watch::new(wire.socket.as_fd())?;
-        let mut queue = XdpQueue {
-            wire,
-            receive,
-            fill,
-            pool: pool.clone(),
-            lent: vec![false; pool.shared().1 / FRAME_CAPACITY],
-            watch,
-            busy: busy.then(Busy::default),
-            interrupted: false,
-            asked: 0,
-            dropped: Dropped::default(),
-        };
-        for _ in 0..buffers {
-            match queue.pool.lend() {
-                Some(buffer) if queue.fill.room(1) > 0 => queue.lend(buffer),
-                Some(buffer) => {
-                    queue.pool.put_back(buffer);
-                    break;
-                }
-                None => break,
-            }
-        }
-        queue.fill.publish();
-        Ok(queue)
-    }
+/// The buffers that the kernel has to receive into.
+#[derive(Debug)]
+struct Fill {
+    ring: Producer<u64>,
+    /// Whether a buffer of the pool, by its number, is with the kernel: no other number is believed.
+    lent: Vec<bool>,
+}
 
-    /// Whether the driver honours busy polling, as far as has been seen; `None` without it.
-    pub fn busy_polling(&self) -> Option<BusyPolling> {
-        self.busy.as_ref().map(Busy::verdict)
-    }
-
-    /// Buffers that are with the kernel.
-    pub(super) fn buffers(&self) -> usize {
-        self.lent.iter().filter(|lent| **lent).count()
-    }
-
-    /// Gives the kernel a buffer to receive into; the ring has room, for it is as long as buffers are
-    /// with the kernel.
+impl Fill {
+    /// Gives the kernel a buffer; the ring has room, for it is as long as buffers are with the kernel.
     fn lend(&mut self, buffer: u32) {
         if let Some(lent) = self.lent.get_mut(buffer as usize) {
             *lent = true;
         }
-        self.fill.push(u64::from(buffer) * FRAME_CAPACITY as u64);
+        self.ring.push(u64::from(buffer) * FRAME_CAPACITY as u64);
     }
 
     /// The buffer of a descriptor, where in it the frame begins, and its length; `None` if the kernel
@@ -117,6 +78,57 @@ impl XdpQueue {
         Some((buffer as u32, start, descriptor.length as usize))
     }
 
+    /// The numbers of all of them.
+    fn buffers(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.lent).filter(|(_, lent)| **lent).map(|(buffer, _)| buffer)
+    }
+}
+
+impl XdpQueue {
+    pub(super) fn new(
+        wire: Arc<Wire>,
+        receive: Consumer<Descriptor>,
+        fill: Producer<u64>,
+        pool: &Pool,
+        buffers: u32,
+        busy: bool,
+    ) -> std::io::Result<XdpQueue> {
+        let watch = Watch::new(wire.socket.as_fd())?;
+        let mut queue = XdpQueue {
+            receive,
+            fill: Fill { ring: fill, lent: vec![false; pool.shared().1 / FRAME_CAPACITY] },
+            pool: pool.clone(),
+            watch,
+            busy: busy.then(Busy::default),
+            interrupted: false,
+            asked: 0,
+            dropped: Dropped::default(),
+            wire,
+        };
+        for _ in 0..buffers {
+            match queue.pool.lend() {
+                Some(buffer) if queue.fill.ring.room(1) > 0 => queue.fill.lend(buffer),
+                Some(buffer) => {
+                    queue.pool.put_back(buffer);
+                    break;
+                }
+                None => break,
+            }
+        }
+        queue.fill.ring.publish();
+        Ok(queue)
+    }
+
+    /// Whether the driver honours busy polling, as far as has been seen; `None` without it.
+    pub fn busy_polling(&self) -> Option<BusyPolling> {
+        self.busy.as_ref().map(Busy::verdict)
+    }
+
+    /// Buffers that are with the kernel.
+    pub(super) fn buffers(&self) -> usize {
+        self.fill.buffers().count()
+    }
+
     /// Takes up to `budget` frames off the ring.
     fn take(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> u16 {
         let ready = self.receive.ready(budget.into()).min(budget.into());
@@ -124,9 +136,10 @@ impl XdpQueue {
             return 0;
         }
         let (mut packets, mut bytes, mut truncated, mut oversized, mut none) = (0, 0, 0, 0, 0);
+        let (fill, mut next) = (&mut self.fill, self.pool.stash(ready as usize));
         for _ in 0..ready {
             let descriptor = self.receive.pop();
-            let Some((buffer, start, length)) = self.believe(descriptor) else {
+            let Some((buffer, start, length)) = fill.believe(descriptor) else {
                 // Nobody's buffer: it is nowhere to be given back to.
                 truncated += 1;
                 continue;
@@ -134,25 +147,25 @@ impl XdpQueue {
             let fits = start + length <= FRAME_CAPACITY && descriptor.options == 0;
             if !fits || length < ETHERNET_HEADER {
                 *(if fits { &mut truncated } else { &mut oversized }) += 1;
-                self.lend(buffer);
+                fill.lend(buffer);
                 continue;
             }
-            match self.pool.lend() {
+            match next.lend().or_else(|| self.pool.lend()) {
                 Some(next) => {
                     packets += 1;
                     bytes += length as u64;
                     into.push(self.pool.frame(buffer, start, length, now));
-                    self.lend(next);
+                    fill.lend(next);
                 }
                 None => {
                     none += 1;
-                    self.lend(buffer);
+                    fill.lend(buffer);
                 }
             }
         }
         self.receive.release();
-        self.fill.publish();
-        if self.fill.needs_wakeup() {
+        fill.ring.publish();
+        if fill.ring.needs_wakeup() {
             self.wire.socket.receive();
         }
         let counters = &self.wire.counters;
@@ -258,6 +271,12 @@ impl PacketQueue for XdpQueue {
 
     fn counters(&self) -> Arc<QueueCounters> {
         Arc::clone(&self.wire.counters)
+    }
+}
+
+impl Drop for XdpQueue {
+    fn drop(&mut self) {
+        self.wire.keep(self.fill.buffers());
     }
 }
 

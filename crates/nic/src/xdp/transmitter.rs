@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, fence};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crossbeam_queue::ArrayQueue;
 use napkin_policy::Ns;
@@ -47,6 +47,37 @@ pub(super) struct Wire {
     pub(super) counters: Arc<QueueCounters>,
     /// What is attached for as long as there is a queue.
     _attachment: Arc<dyn fmt::Debug + Send + Sync>,
+    /// The last one: what it holds goes back once the socket has gone.
+    kept: Kept,
+}
+
+/// Buffers that the kernel may read from or write into until it has closed the socket. They then go back.
+#[derive(Debug)]
+struct Kept {
+    pool: Pool,
+    buffers: Mutex<Vec<u32>>,
+}
+
+impl Kept {
+    fn add(&self, buffers: impl Iterator<Item = u32>) {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).extend(buffers);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let buffers = self.buffers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.pool.put_back_many(buffers);
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let out = (0..).zip(&ring.out).filter(|(_, out)| **out).map(|(buffer, _)| buffer);
+        self.kept.add(out.chain(ring.free.drain(..)));
+        self.kept.add(std::iter::from_fn(|| self.left.pop()).map(|(buffer, _)| buffer));
+    }
 }
 
 /// The ring and the buffers of frames that go out.
@@ -81,7 +112,13 @@ impl Wire {
             stuck: AtomicBool::new(false),
             counters: Arc::default(),
             _attachment: attachment,
+            kept: Kept { pool: pool.clone(), buffers: Mutex::default() },
         }
+    }
+
+    /// Keeps buffers that the kernel was lent for as long as it may write into them.
+    pub(super) fn keep(&self, buffers: impl Iterator<Item = u32>) {
+        self.kept.add(buffers);
     }
 
     fn try_ring(&self) -> Option<MutexGuard<'_, Ring>> {
@@ -127,7 +164,7 @@ impl Wire {
                 add(&self.counters.tx_dropped, 1);
                 continue;
             }
-            ring.put(buffer, length);
+            ring.put(buffer, 0, length);
             self.written(1, length.into());
         }
     }
@@ -177,6 +214,8 @@ impl Wire {
 
     fn reap(&self, ring: &mut Ring) -> u32 {
         let done = ring.complete.ready(1);
+        // Those of frames that were handed over.
+        let (mut theirs, mut count) = ([0; BATCH as usize], 0);
         for _ in 0..done {
             let address = ring.complete.pop();
             let buffer = (address / FRAME_CAPACITY as u64) as usize;
@@ -185,10 +224,16 @@ impl Wire {
             *out = false;
             if ring.free.len() < ring.most {
                 ring.free.push_back(buffer as u32);
-            } else {
-                self.pool.put_back(buffer as u32);
+                continue;
             }
+            if count == theirs.len() {
+                self.pool.put_back_many(&theirs);
+                count = 0;
+            }
+            theirs[count] = buffer as u32;
+            count += 1;
         }
+        self.pool.put_back_many(&theirs[..count]);
         if done > 0 {
             ring.complete.release();
             add(&self.counters.tx_completions, done.into());
@@ -252,7 +297,7 @@ impl Wire {
     fn put(&self, ring: &mut Ring, frame: &[u8]) -> Result<(), SendError> {
         let buffer = self.buffer(ring).ok_or(SendError::RingFull)?;
         self.copy(buffer, frame);
-        ring.put(buffer, frame.len() as u32);
+        ring.put(buffer, 0, frame.len() as u32);
         Ok(())
     }
 
@@ -293,12 +338,12 @@ enum When {
 }
 
 impl Ring {
-    /// Puts a buffer's frame into the ring, which has room.
-    fn put(&mut self, buffer: u32, length: u32) {
+    /// Puts a buffer's frame, which begins at `start`, into the ring, which has room.
+    fn put(&mut self, buffer: u32, start: usize, length: u32) {
         if let Some(out) = self.out.get_mut(buffer as usize) {
             *out = true;
         }
-        let address = u64::from(buffer) * FRAME_CAPACITY as u64;
+        let address = u64::from(buffer) * FRAME_CAPACITY as u64 + start as u64;
         self.transmit.push(Descriptor { address, length, options: 0 });
     }
 }
@@ -334,6 +379,35 @@ impl Transmitter for Wire {
             add(&self.counters.tx_dropped, 1);
         }
         sent as usize
+    }
+
+    /// Frames in the memory that the kernel shares are sent from where they are.
+    fn send_owned(&self, frames: &mut Vec<Frame>, now: Ns) -> usize {
+        let written = self.with_ring(|ring| {
+            let wanted = frames.len() as u32;
+            if ring.transmit.room(wanted) < wanted {
+                self.tell(ring);
+            }
+            let room = ring.transmit.room(wanted) as usize;
+            let fits = |frame: &&Frame| self.pool.has(frame) && self.check(frame).is_ok();
+            let sent = frames.iter().take(room).take_while(fits).count();
+            let mut bytes = 0;
+            for frame in frames.drain(..sent) {
+                let (buffer, start, length) = frame.into_buffer();
+                ring.put(buffer, start, length as u32);
+                bytes += length as u64;
+            }
+            self.written(sent as u32, bytes);
+            self.tell(ring);
+            sent
+        });
+        let sent = written.unwrap_or(0);
+        if frames.is_empty() {
+            return sent;
+        }
+        let copied = self.send_all(frames, now);
+        frames.drain(..copied);
+        sent + copied
     }
 
     fn post(&self, frame: &[u8], _now: Ns) -> Result<(), SendError> {
