@@ -41,14 +41,15 @@ impl Machine<'_> {
         self.arm_tick(cpu);
     }
 
-    /// The hard interrupt on top goes on.
-    pub(crate) fn go_hard(&mut self, cpu: usize) -> bool {
+    /// The hard interrupt on top goes on: whether the CPU does so at once. `None`: with a step.
+    #[inline(always)]
+    pub(crate) fn go_hard(&mut self, cpu: usize) -> Option<bool> {
         let now = self.now;
         let Some(Frame { body: Body::Hard(hard), exec, .. }) = self.cpus[cpu].frames.last_mut()
         else {
-            return true;
+            return Some(true);
         };
-        match hard {
+        Some(match hard {
             Hard::Entered(source) => {
                 let source = *source;
                 match exec.stage {
@@ -68,29 +69,22 @@ impl Machine<'_> {
                     }
                 }
             }
-            Hard::Handling(_) => {
-                let mut exec = *exec;
-                if exec.op.is_none() {
-                    self.next_step(cpu, &mut exec);
-                }
-                self.step_on_top(cpu, Use::Interrupt, exec)
-            }
+            Hard::Handling(_) => return None,
             Hard::Step(op) => {
-                let mut exec = *exec;
                 if let Some(op) = op.take() {
                     exec.op = Some(op);
                 } else if exec.op.is_none() {
                     *hard = Hard::Leaving;
-                    return true;
+                    return Some(true);
                 }
-                self.step_on_top(cpu, Use::Interrupt, exec)
+                return None;
             }
             Hard::Leaving => {
                 *hard = Hard::Left;
                 self.spend(cpu, self.config.cost.interrupt_exit, Use::Interrupt, false)
             }
             Hard::Left => self.leave_frame(cpu),
-        }
+        })
     }
 
     /// The CPU is awake: the way to the handler, and through it.

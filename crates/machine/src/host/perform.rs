@@ -198,8 +198,8 @@ impl Machine<'_> {
                     }
                 },
             };
-            if !self.pays(cpu, time, class) {
-                return Next::Paid;
+            if let Some(over) = self.pays(cpu, time, class) {
+                return Next::Paid(over);
             }
         }
     }
@@ -328,8 +328,8 @@ impl Machine<'_> {
                     None => return Next::Did(Did::Delivered(self.pressure(index))),
                 }
             };
-            if !self.pays(cpu, time, class) {
-                return Next::Paid;
+            if let Some(over) = self.pays(cpu, time, class) {
+                return Next::Paid(over);
             }
         }
     }

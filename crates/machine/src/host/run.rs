@@ -47,10 +47,17 @@ impl Machine<'_> {
             if this.segment.is_some() {
                 return;
             }
-            let goes_on = match this.frames.last() {
-                Some(Frame { body: Body::Hard(_), .. }) => self.go_hard(cpu),
-                Some(Frame { body: Body::Softirq(_), .. }) => self.go_softirq(cpu),
-                None => self.go_thread(cpu),
+            let pass = match this.frames.last() {
+                Some(Frame { body: Body::Softirq(_), .. }) => Err(Use::Softirq),
+                Some(Frame { body: Body::Hard(_), .. }) => match self.go_hard(cpu) {
+                    Some(goes_on) => Ok(goes_on),
+                    None => Err(Use::Interrupt),
+                },
+                None => Ok(self.go_thread(cpu)),
+            };
+            let goes_on = match pass {
+                Ok(goes_on) => goes_on,
+                Err(class) => self.step(cpu, At::Frame, class),
             };
             if !goes_on {
                 return;
@@ -150,26 +157,9 @@ impl Machine<'_> {
         self.restart_segment(cpu)
     }
 
-    fn go_softirq(&mut self, cpu: usize) -> bool {
-        let Some(Frame { exec, .. }) = self.cpus[cpu].frames.last() else { return true };
-        let mut exec = *exec;
-        if exec.op.is_none() {
-            let first = exec.did == Did::Start;
-            self.next_step(cpu, &mut exec);
-            if first && exec.op != Some(Op::Done) {
-                if let Some(frame) = self.cpus[cpu].frames.last_mut() {
-                    frame.exec = exec;
-                }
-                self.trace.mark(cpu, self.now, Mark::Softirq);
-                return self.spend(cpu, self.config.cost.softirq_entry, Use::Softirq, false);
-            }
-        }
-        self.step_on_top(cpu, Use::Softirq, exec)
-    }
-
     /// The next step of the pass on top, whose last is done; `false` where none is.
-    #[inline]
-    pub(crate) fn next_step(&mut self, cpu: usize, exec: &mut Exec) -> bool {
+    #[inline(always)]
+    fn next_on_top(&mut self, cpu: usize, exec: &mut Exec) -> bool {
         let this = &mut self.cpus[cpu];
         let Some(frame) = this.frames.last_mut() else { return false };
         let op = match &mut frame.body {
@@ -225,18 +215,12 @@ impl Machine<'_> {
             {
                 pass.need_resched();
             }
-            let mut exec = thread.exec;
-            return match self.next_of_thread(cpu, me, &mut exec) {
-                true => self.step_of_thread(cpu, me, exec),
-                false => false,
-            };
         }
-        let exec = thread.exec;
-        self.step_of_thread(cpu, me, exec)
+        self.step_of_thread(cpu, me)
     }
 
     /// The next step of a thread's pass, whose last is done; `false` where it goes round from here on.
-    #[inline]
+    #[inline(always)]
     fn next_of_thread(&mut self, cpu: usize, me: ThreadId, exec: &mut Exec) -> bool {
         let thread = &mut self.threads[me.0 as usize];
         let Some(pass) = &mut thread.pass else { return false };
@@ -303,58 +287,64 @@ impl Machine<'_> {
         self.threads[me.0 as usize].saved = None;
     }
 
-    /// Takes the step of the context on top further.
-    #[inline(never)]
-    pub(crate) fn step_on_top(&mut self, cpu: usize, class: Use, exec: Exec) -> bool {
-        self.step(cpu, At::Frame, class, exec)
-    }
-
     /// Takes the step of the thread on the CPU further.
     #[inline(never)]
-    fn step_of_thread(&mut self, cpu: usize, me: ThreadId, exec: Exec) -> bool {
-        self.step(cpu, At::Thread(me), Use::System, exec)
+    fn step_of_thread(&mut self, cpu: usize, me: ThreadId) -> bool {
+        self.step(cpu, At::Thread(me), Use::System)
     }
 
-    /// Takes the step of a context further, until it is done or a part of it takes time.
-    /// Its time goes into `class`; nobody else looks at `exec` meanwhile.
-    // Compiled once for each of the two above, which know whose step it is.
+    /// Takes the steps of a context further, until it is done or a part of one takes time.
+    /// Its time goes into `class`; nobody else looks at how far it has come meanwhile.
+    // Compiled once for what is on top and once for a thread, each of which knows whose step it is.
     #[inline(always)]
-    fn step(&mut self, cpu: usize, at: At, class: Use, mut exec: Exec) -> bool {
+    fn step(&mut self, cpu: usize, at: At, class: Use) -> bool {
+        let Some(place) = self.exec(cpu, at) else { return true };
+        let mut exec = *place;
         let next = loop {
-            self.trace_suspensions();
-            let next = self.perform(cpu, at, &mut exec, class);
-            if let Next::Spend(time, class) = next
-                && self.pays(cpu, time, class)
-            {
-                continue;
-            }
-            // So does the next step, unless somebody else may run before it.
-            if let Next::Did(did) = next {
-                (exec.op, exec.did) = (None, did);
-                let this = &self.cpus[cpu];
+            if exec.op.is_none() {
+                let first = at == At::Frame && class == Use::Softirq && exec.did == Did::Start;
                 let goes_on = match at {
-                    At::Frame => self.next_step(cpu, &mut exec),
-                    At::Thread(_) if this.raised || this.run_queue.need_resched() => false,
+                    At::Frame => self.next_on_top(cpu, &mut exec),
                     At::Thread(me) => self.next_of_thread(cpu, me, &mut exec),
                 };
-                if goes_on {
-                    continue;
+                if !goes_on {
+                    break Next::Did(exec.did);
+                }
+                if first && exec.op != Some(Op::Done) {
+                    self.keep(cpu, at, exec);
+                    self.trace.mark(cpu, self.now, Mark::Softirq);
+                    return self.spend(cpu, self.config.cost.softirq_entry, class, false);
                 }
             }
-            break next;
+            self.trace_suspensions();
+            match self.perform(cpu, at, &mut exec, class) {
+                // So does the next part, unless somebody else may run before it.
+                Next::Spend(time, class) => {
+                    if let Some(over) = self.pays(cpu, time, class) {
+                        break Next::Paid(over);
+                    }
+                }
+                // And the next step.
+                Next::Did(did) => {
+                    (exec.op, exec.did) = (None, did);
+                    let this = &self.cpus[cpu];
+                    if at != At::Frame && (this.raised || this.run_queue.need_resched()) {
+                        break Next::Did(did);
+                    }
+                }
+                next => break next,
+            }
         };
         match next {
             Next::Yielded => (exec.op, exec.did) = (None, Did::Resched),
             Next::Nested(_) => (exec.op, exec.did) = (None, Did::Ok),
-            Next::Did(_) | Next::Spend(..) | Next::Paid | Next::Blocked | Next::Ended => {}
+            Next::Did(_) | Next::Spend(..) | Next::Paid(_) | Next::Blocked | Next::Ended => {}
         }
-        if let Some(place) = self.exec(cpu, at) {
-            *place = exec;
-        }
+        self.keep(cpu, at, exec);
         match next {
-            Next::Did(_) => true,
+            Next::Did(_) | Next::Spend(..) => true,
             // The softirq first, or the part takes time.
-            Next::Spend(..) | Next::Paid => self.cpus[cpu].segment.is_none(),
+            Next::Paid(over) => over,
             Next::Yielded => !self.reschedule(cpu, false),
             Next::Blocked => false,
             Next::Nested(target) => {
@@ -370,6 +360,15 @@ impl Machine<'_> {
         }
     }
 
+    /// Keeps how far a context has come.
+    #[inline(always)]
+    fn keep(&mut self, cpu: usize, at: At, exec: Exec) {
+        if let Some(place) = self.exec(cpu, at) {
+            *place = exec;
+        }
+    }
+
+    #[inline(always)]
     pub(crate) fn exec(&mut self, cpu: usize, at: At) -> Option<&mut Exec> {
         match at {
             At::Frame => self.cpus[cpu].frames.last_mut().map(|frame| &mut frame.exec),

@@ -82,11 +82,12 @@ impl Machine<'_> {
         self.spend_here(cpu, left, class, preemptible)
     }
 
-    /// Pays for a part of a step: `true` if the next follows at once, for nothing comes before its end and
-    /// no softirq that was raised may run before it.
+    /// Pays for a part of a step: `None` if the next follows at once, for nothing comes before its end and
+    /// no softirq that was raised may run before it; else whether its time is over.
     #[inline(always)]
-    pub(crate) fn pays(&mut self, cpu: usize, time: Ns, class: Use) -> bool {
-        self.spend_here(cpu, time, class, false) && !self.cpus[cpu].raised
+    pub(crate) fn pays(&mut self, cpu: usize, time: Ns, class: Use) -> Option<bool> {
+        let over = self.spend_here(cpu, time, class, false);
+        (!over || self.cpus[cpu].raised).then_some(over)
     }
 
     #[inline(always)]

@@ -18,8 +18,9 @@ pub(crate) enum At {
 pub(crate) enum Next {
     /// Pay for the next part.
     Spend(Ns, Use),
-    /// The next part is paid for, and does not follow at once.
-    Paid,
+    /// The next part is paid for, and does not follow at once; whether that time is over, since only a
+    /// softirq comes first.
+    Paid(bool),
     /// It is done, with this answer to the pass.
     Did(Did),
     /// It is done, and somebody else may run.
