@@ -1,10 +1,8 @@
 //! The ends of what the CPUs are at, as far as they are near: most of the events, and few at a time.
 
-use std::cell::Cell;
-
 use napkin_core::{NEVER, Ns};
 
-/// Places, of which ends take all but two at most.
+/// Places, as many as a `u8` tells apart; ends take all but two at most.
 const PLACES: usize = 256;
 
 /// Bits of a CPU's number, below the order in which an end was asked for.
@@ -17,12 +15,11 @@ const NEVER_ENDS: (Ns, u64) = (NEVER, u64::MAX);
 /// A short queue in order of time and, at one time, of asking.
 #[derive(Debug)]
 pub(crate) struct Near {
-    /// In rising order from `first` to before `last`; one that never ends stands after them, and one
-    /// that is before all others before them. They move along, and back to the beginning once in a
-    /// while.
+    /// A ring: in rising order from `first` to before `last`. One that never ends stands after them, and
+    /// one that is before all others before them.
     ends: [(Ns, u64); PLACES],
-    first: usize,
-    last: usize,
+    first: u8,
+    last: u8,
 }
 
 impl Near {
@@ -33,47 +30,36 @@ impl Near {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.last - self.first
+        usize::from(self.last.wrapping_sub(self.first))
     }
 
     /// Puts an end in, unless there is no room: `false`. `order` rises from one to the next.
     #[inline]
     pub(crate) fn push(&mut self, time: Ns, order: u64, cpu: u16) -> bool {
-        if self.last == PLACES - 1 && !self.move_back() {
+        let mut place = self.last;
+        let last = place.wrapping_add(1);
+        if last.wrapping_add(1) == self.first {
             return false;
         }
-        self.last += 1;
-        self.ends[self.last % PLACES] = NEVER_ENDS;
+        self.last = last;
+        self.ends[usize::from(last)] = NEVER_ENDS;
         // The later ones make room; the one before all others ends the search.
-        let ends = Cell::from_mut(&mut self.ends[self.first - 1..self.last]);
-        for pair in ends.as_slice_of_cells().windows(2).rev() {
-            let [before, place] = pair else { continue };
-            if before.get().0 <= time {
-                place.set((time, order << CPU_BITS | u64::from(cpu)));
+        loop {
+            let before = self.ends[usize::from(place.wrapping_sub(1))];
+            if before.0 <= time {
                 break;
             }
-            place.set(before.get());
+            self.ends[usize::from(place)] = before;
+            place = place.wrapping_sub(1);
         }
-        true
-    }
-
-    /// Moves all to the beginning; `false` if they are there.
-    #[cold]
-    #[inline(never)]
-    fn move_back(&mut self) -> bool {
-        if self.first == 1 {
-            return false;
-        }
-        self.ends.copy_within(self.first..=self.last, 1);
-        self.last -= self.first - 1;
-        self.first = 1;
+        self.ends[usize::from(place)] = (time, order << CPU_BITS | u64::from(cpu));
         true
     }
 
     /// Time and order of the next end; never, if there is none.
     #[inline]
     pub(crate) fn next(&self) -> (Ns, u64) {
-        let (time, which) = self.ends[self.first % PLACES];
+        let (time, which) = self.ends[usize::from(self.first)];
         (time, which >> CPU_BITS)
     }
 
@@ -81,8 +67,8 @@ impl Near {
     #[inline]
     pub(crate) fn pop(&mut self) -> u16 {
         debug_assert_ne!(self.first, self.last, "nothing ends");
-        let (_, which) = std::mem::replace(&mut self.ends[self.first % PLACES], FIRST);
-        self.first += 1;
+        let (_, which) = std::mem::replace(&mut self.ends[usize::from(self.first)], FIRST);
+        self.first = self.first.wrapping_add(1);
         which as u16
     }
 }

@@ -80,6 +80,8 @@ pub(crate) struct Cpu<'a> {
     /// Time for a piece of work in thousandths of its own length.
     pub(super) dilation: u64,
     pub(super) busy: bool,
+    /// It is busy, and nobody slows it down.
+    pub(super) full_speed: bool,
     pub(super) idleness: Idleness,
     pub(super) used: [Ns; USES],
     /// Of it: rounds of threads, and polls of softirqs, that found nothing.
@@ -106,6 +108,7 @@ impl Cpu<'_> {
             ends_by: 0,
             dilation: 1000,
             busy: false,
+            full_speed: false,
             idleness: Idleness::new(),
             used: [0; USES],
             polled_in_vain: 0,
@@ -244,6 +247,11 @@ impl Cpu<'_> {
 
     pub(crate) fn in_softirq(&self) -> bool {
         self.frames.iter().any(|frame| matches!(frame.body, Body::Softirq(_)))
+    }
+
+    /// It is busy or not, or its dilation has changed.
+    pub(super) fn changes_speed(&mut self) {
+        self.full_speed = self.busy && self.dilation == 1000;
     }
 
     /// How long a piece takes at the present speed. A CPU that is stopped may be so for longer than

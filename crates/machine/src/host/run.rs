@@ -18,7 +18,7 @@ use crate::trace::Mark;
 
 impl Machine<'_> {
     /// The piece of work that a CPU is at may have ended: not if it has gone on to another meanwhile.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn segment_due(&mut self, cpu: usize, order: u64) {
         let this = &mut self.cpus[cpu];
         if this.ends_by != order {

@@ -27,6 +27,7 @@ impl Machine<'_> {
 
     fn changes_busy(&mut self, cpu: usize, busy: bool) {
         self.cpus[cpu].busy = busy;
+        self.cpus[cpu].changes_speed();
         if busy {
             self.clock.busy += 1;
         } else {
@@ -115,6 +116,7 @@ impl Machine<'_> {
         self.catch_up(cpu);
         self.account(cpu);
         self.cpus[cpu].dilation = dilation;
+        self.cpus[cpu].changes_speed();
         if let Some(segment) = self.cpus[cpu].segment {
             self.begin(cpu, segment);
         }

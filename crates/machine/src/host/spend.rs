@@ -95,14 +95,37 @@ impl Machine<'_> {
         if left == 0 {
             return true;
         }
-        let this = &mut self.cpus[cpu];
-        if !this.busy || this.started != self.now {
+        let this = &self.cpus[cpu];
+        if !this.full_speed || this.started != self.now {
             return self.spend_anew(cpu, left, class, preemptible);
         }
+        let end = self.now.saturating_add(left);
+        self.spend_until(cpu, end, Segment { left, class, preemptible }, true)
+    }
+
+    /// The same on a CPU that has been idle or is slowed down, or whose time up to now went into something
+    /// else.
+    #[inline(never)]
+    fn spend_anew(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
+        self.set_busy(cpu, true);
+        self.account(cpu);
+        let this = &self.cpus[cpu];
         let end = self.now.saturating_add(this.wall(left));
+        self.spend_until(
+            cpu,
+            end,
+            Segment { left, class, preemptible },
+            this.dilation < STOPPED,
+        )
+    }
+
+    /// The same, for a piece that ends then; not before the CPU gets on again if it is stopped.
+    #[inline(always)]
+    fn spend_until(&mut self, cpu: usize, end: Ns, segment: Segment, gets_on: bool) -> bool {
+        let this = &mut self.cpus[cpu];
         if end > self.end || end >= self.events.next_time() {
-            this.segment = Some(Segment { left, class, preemptible });
-            this.ends_by = match this.dilation < STOPPED {
+            this.segment = Some(segment);
+            this.ends_by = match gets_on {
                 true => self.events.segment_ends(end, cpu as u16),
                 false => 0,
             };
@@ -110,18 +133,10 @@ impl Machine<'_> {
         }
         self.now = end;
         self.steps += 1;
-        let from = this.uses(end, class, &mut self.threads, &self.config.kernel);
+        let from = this.uses(end, segment.class, &mut self.threads, &self.config.kernel);
         if self.trace.is_some() {
-            self.trace_ran(cpu, class, from);
+            self.trace_ran(cpu, segment.class, from);
         }
         true
-    }
-
-    /// The same on a CPU that has been idle, or whose time up to now went into something else.
-    #[inline(never)]
-    fn spend_anew(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
-        self.set_busy(cpu, true);
-        self.account(cpu);
-        self.spend_here(cpu, left, class, preemptible)
     }
 }
