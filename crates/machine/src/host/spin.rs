@@ -28,12 +28,33 @@ impl Machine<'_> {
     }
 
     /// The thread on a CPU, whose pass has just asked for a poll, goes round from here on: `true`.
+    #[inline]
     pub(crate) fn spin(&mut self, cpu: usize, me: ThreadId) -> bool {
         // Where CPUs share a clock, each change of what another does would have to break a round up.
         if !self.skip || self.trace.is_some() || self.config.processor.shared_clock {
             return false;
         }
         let thread = &self.threads[me.0 as usize];
+        let index = usize::from(thread.exec.queue);
+        let this = &self.cpus[cpu];
+        // Others may wait: neither a look nor a pause gives way unless the scheduler has said so.
+        let alone = this.frames.is_empty()
+            && this.pending.is_empty()
+            && !this.run_queue.need_resched()
+            && !this.raised;
+        let queue = &self.queues[index];
+        let unheard = !thread.interrupted && thread.exec.claimed;
+        if !(alone && unheard && queue.quiet(cpu)) {
+            return false;
+        }
+        self.goes_round(cpu, me)
+    }
+
+    /// The same, where the CPU is its own and a poll would find nothing.
+    #[inline(never)]
+    fn goes_round(&mut self, cpu: usize, me: ThreadId) -> bool {
+        let thread = &self.threads[me.0 as usize];
+        let this = &self.cpus[cpu];
         let cycle = match &thread.pass {
             Some(ThreadPass::Epoll(pass)) => pass.idle_cycle(),
             Some(ThreadPass::Socket(pass)) => pass.idle_cycle(),
@@ -42,18 +63,9 @@ impl Machine<'_> {
         };
         let Some(cycle) = cycle else { return false };
         let index = usize::from(cycle.id.0);
-        let this = &self.cpus[cpu];
-        // Others may wait: neither a look nor a pause gives way unless the scheduler has said so.
-        let alone = this.frames.is_empty()
-            && this.pending.is_empty()
-            && !this.run_queue.need_resched()
-            && !this.raised;
-        let queue = &self.queues[index];
-        let quiet = queue.quiet(cpu);
         // A driver that samples its queue at each unmasking is not the same after a round.
-        let steady = !queue.adapts() || cycle.steps().len() == 2;
-        let unheard = !thread.interrupted && thread.exec.claimed && self.found(me) == 0;
-        if !(alone && quiet && steady && unheard) {
+        let steady = !self.queues[index].adapts() || cycle.steps().len() == 2;
+        if !steady || self.found(me) > 0 {
             return false;
         }
         let role = thread.role;

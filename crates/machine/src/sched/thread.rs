@@ -51,7 +51,7 @@ pub(crate) enum ThreadPass<'a> {
 }
 
 impl ThreadPass<'_> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> Op {
         match self {
             ThreadPass::Softirq(pass) => pass.next(now, did),
