@@ -99,6 +99,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
     }
 
     /// The next step, or the end.
+    #[inline]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> LoopNext {
         if self.at == At::Looking {
             self.at = At::Session;

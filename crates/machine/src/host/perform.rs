@@ -167,11 +167,9 @@ impl Machine<'_> {
                     self.config.cost.send_frame
                 }
                 FRAMES => {
-                    if exec.rx >= budget {
-                        return self.polled(cpu, at, exec, id, budget);
-                    }
                     let queue = &mut self.queues[index];
-                    let Some(packet) = queue.take() else {
+                    let packet = if exec.rx < budget { queue.take() } else { None };
+                    let Some(packet) = packet else {
                         return self.polled(cpu, at, exec, id, budget);
                     };
                     let depth = queue.depth();
@@ -190,7 +188,7 @@ impl Machine<'_> {
                     exec.stage = HAND_UP;
                     self.config.cost.deliver
                 }
-                _ => match self.hand_up(cpu, exec, index) {
+                _ => match self.hand_up_a_batch(cpu, exec, index) {
                     Some(time) => time,
                     None => {
                         exec.stage = FRAMES;
@@ -205,6 +203,7 @@ impl Machine<'_> {
     }
 
     /// A poll has found the ring empty, or used its budget.
+    #[inline(always)]
     fn polled(&mut self, cpu: usize, at: At, exec: &Exec, id: Id, budget: u16) -> Next {
         let (work, again) = (Work { rx: exec.rx, tx: exec.tx }, exec.again);
         let says = self.says(cpu, id, budget, work.rx, again);
@@ -233,6 +232,7 @@ impl Machine<'_> {
     }
 
     /// Checks the round of a softirq that a poll belongs to.
+    #[inline(always)]
     fn check_round_of(&mut self, cpu: usize, at: At, id: Id, rx: u16, budget: u16) {
         // Not always this CPU's: a thread that has moved runs those of the CPU that its call was for.
         let of = match at {
@@ -280,6 +280,7 @@ impl Machine<'_> {
     }
 
     /// What handing up the next frame of the batch costs; `None` if it is empty.
+    #[inline(always)]
     fn frame_cost(&mut self, index: usize, cpu: usize) -> Option<Ns> {
         let packet = self.queues[index].next_taken()?;
         let cost = &self.config.cost;
@@ -288,7 +289,14 @@ impl Machine<'_> {
         Some(time + self.fetch_flow(flow, cpu))
     }
 
+    /// The same within a poll, where the driver's batches are small.
+    #[inline(never)]
+    fn hand_up_a_batch(&mut self, cpu: usize, exec: &mut Exec, index: usize) -> Option<Ns> {
+        self.hand_up(cpu, exec, index)
+    }
+
     /// Hands the batch to the stack, frame by frame: what the next part costs; `None` once it is empty.
+    #[inline(always)]
     fn hand_up(&mut self, cpu: usize, exec: &mut Exec, index: usize) -> Option<Ns> {
         loop {
             match exec.stage {

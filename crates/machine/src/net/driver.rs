@@ -27,9 +27,10 @@ impl Machine<'_> {
     /// The frames that a poll on a CPU says it has taken, which decide whether it completes. As in Linux
     /// a driver that asks for another poll says its whole budget, and one that will not be polled on
     /// this CPU one less than it.
+    #[inline]
     pub(crate) fn says(&self, cpu: usize, id: Id, budget: u16, rx: u16, again: bool) -> u16 {
-        let here = usize::from(self.host.instance(id).cpu().0) == cpu;
-        if !here && self.config.nic.follows_affinity {
+        let elsewhere = || usize::from(self.host.instance(id).cpu().0) != cpu;
+        if self.config.nic.follows_affinity && elsewhere() {
             // Of a budget of one nothing can be taken back: the frame could not be delivered.
             return rx.min(budget.saturating_sub(1).max(1));
         }

@@ -204,11 +204,13 @@ impl Machine<'_> {
 
     /// What it costs to have a flow's state here: nothing if its last frame was delivered on this
     /// CPU.
+    #[inline]
     pub(crate) fn fetch_flow(&mut self, flow: u32, cpu: usize) -> Ns {
         if self.sockets.moves_to(flow, cpu as u16) { self.config.locality.cross_cpu } else { 0 }
     }
 
     /// Hands one frame to the stack; says whom that wakes.
+    #[inline]
     pub(crate) fn deliver_one(&mut self, index: usize, cpu: usize) -> Option<ThreadId> {
         let mut packet = self.queues[index].batch.pop_front()?;
         self.queues[index].counts.delivered += 1;
