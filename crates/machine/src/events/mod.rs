@@ -101,20 +101,20 @@ impl Events {
     }
 
     /// The piece of work that a CPU is at will end: the end's place among all that was asked for.
-    #[inline]
     pub(crate) fn segment_ends(&mut self, time: Ns, cpu: u16) -> u64 {
-        if time > self.time + NEAR || !self.near.push(time, self.asked + 1, cpu) {
-            return self.segment_ends_late(time, cpu);
-        }
-        self.asked += 1;
-        self.next = self.next.min(time);
-        self.asked
+        self.ends_soon(time, cpu).unwrap_or_else(|| self.at(time, Event::Segment { cpu }))
     }
 
-    /// The same, where that is not near.
-    #[inline(never)]
-    fn segment_ends_late(&mut self, time: Ns, cpu: u16) -> u64 {
-        self.at(time, Event::Segment { cpu })
+    /// The same, where that is near; `None` where it is not, or too much is.
+    #[inline]
+    pub(crate) fn ends_soon(&mut self, time: Ns, cpu: u16) -> Option<u64> {
+        let order = self.asked + 1;
+        if time > self.time + NEAR || !self.near.push(time, order, cpu) {
+            return None;
+        }
+        self.asked = order;
+        self.next = self.next.min(time);
+        Some(order)
     }
 
     /// When the next thing happens; [`NEVER`] if nothing will.

@@ -90,17 +90,47 @@ impl Machine<'_> {
         (!over || self.cpus[cpu].raised).then_some(over)
     }
 
+    // What is rare ends in a call, so that nothing has to be kept over one.
     #[inline(always)]
     fn spend_here(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         if left == 0 {
             return true;
         }
-        let this = &self.cpus[cpu];
+        let this = &mut self.cpus[cpu];
         if !this.full_speed || this.started != self.now {
             return self.spend_anew(cpu, left, class, preemptible);
         }
         let end = self.now.saturating_add(left);
-        self.spend_until(cpu, end, Segment { left, class, preemptible }, true)
+        if end > self.end || end >= self.events.next_time() {
+            this.segment = Some(Segment { left, class, preemptible });
+            let Some(order) = self.events.ends_soon(end, cpu as u16) else {
+                return self.ends_late(cpu, end);
+            };
+            this.ends_by = order;
+            return false;
+        }
+        self.now = end;
+        self.steps += 1;
+        let from = this.uses(end, class, &mut self.threads, &self.config.kernel);
+        if self.trace.is_some() {
+            return self.spent(cpu, class, from);
+        }
+        true
+    }
+
+    /// The piece of work that a CPU has begun ends then, which is not soon.
+    #[inline(never)]
+    fn ends_late(&mut self, cpu: usize, end: Ns) -> bool {
+        self.cpus[cpu].ends_by = self.events.segment_ends(end, cpu as u16);
+        false
+    }
+
+    /// A piece of work is over, and somebody watches.
+    #[cold]
+    #[inline(never)]
+    fn spent(&mut self, cpu: usize, class: Use, from: Ns) -> bool {
+        self.trace_ran(cpu, class, from);
+        true
     }
 
     /// The same on a CPU that has been idle or is slowed down, or whose time up to now went into something
@@ -109,23 +139,12 @@ impl Machine<'_> {
     fn spend_anew(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         self.set_busy(cpu, true);
         self.account(cpu);
-        let this = &self.cpus[cpu];
-        let end = self.now.saturating_add(this.wall(left));
-        self.spend_until(
-            cpu,
-            end,
-            Segment { left, class, preemptible },
-            this.dilation < STOPPED,
-        )
-    }
-
-    /// The same, for a piece that ends then; not before the CPU gets on again if it is stopped.
-    #[inline(always)]
-    fn spend_until(&mut self, cpu: usize, end: Ns, segment: Segment, gets_on: bool) -> bool {
         let this = &mut self.cpus[cpu];
+        let end = self.now.saturating_add(this.wall(left));
         if end > self.end || end >= self.events.next_time() {
-            this.segment = Some(segment);
-            this.ends_by = match gets_on {
+            this.segment = Some(Segment { left, class, preemptible });
+            // One that is stopped begins anew when it gets on again.
+            this.ends_by = match this.dilation < STOPPED {
                 true => self.events.segment_ends(end, cpu as u16),
                 false => 0,
             };
@@ -133,10 +152,7 @@ impl Machine<'_> {
         }
         self.now = end;
         self.steps += 1;
-        let from = this.uses(end, segment.class, &mut self.threads, &self.config.kernel);
-        if self.trace.is_some() {
-            self.trace_ran(cpu, segment.class, from);
-        }
-        true
+        let from = this.uses(end, class, &mut self.threads, &self.config.kernel);
+        !self.trace.is_some() || self.spent(cpu, class, from)
     }
 }
