@@ -172,11 +172,11 @@ impl Machine<'_> {
                     let Some(packet) = packet else {
                         return self.polled(cpu, at, exec, id, budget);
                     };
+                    let merged = Ns::from(packet.segments() - 1) * self.config.cost.segment;
                     let depth = queue.depth();
                     self.trace.depth(index, self.now, depth);
                     exec.rx += 1;
                     exec.stage = TAKEN;
-                    let merged = Ns::from(packet.segments() - 1) * self.config.cost.segment;
                     self.config.cost.poll_frame + merged
                 }
                 TAKEN => {

@@ -376,6 +376,8 @@ impl Machine<'_> {
         }
     }
 
+    /// The pass of a context has ended.
+    #[inline(always)]
     fn pass_ended(&mut self, cpu: usize, at: At) -> bool {
         match at {
             At::Frame => {
@@ -398,39 +400,40 @@ impl Machine<'_> {
                     Body::Softirq(_) => self.leave_frame(cpu),
                 }
             }
-            At::Thread(me) => {
-                self.poll_ends(cpu, me);
-                let thread = &mut self.threads[me.0 as usize];
-                match thread.pass.take() {
-                    Some(ThreadPass::Epoll(wait)) => {
-                        thread.events = wait.events();
-                        self.epoll_returned(me);
-                    }
-                    Some(ThreadPass::Socket(wait)) => thread.events = wait.frames(),
-                    // A thread of the kernel's whose mode is gone: it waits to be needed again.
-                    other => {
-                        drop(other);
-                        thread.pass = crate::sched::thread::Thread::loops(thread.role, self.host);
-                        thread.exec = Exec::START;
-                        thread.woken = false;
-                        self.block(cpu, me, NEVER);
-                        return false;
-                    }
-                }
-                let thread = &mut self.threads[me.0 as usize];
+            At::Thread(me) => self.wait_ended(cpu, me),
+        }
+    }
+
+    /// A thread's wait is over, or what it did for the kernel.
+    fn wait_ended(&mut self, cpu: usize, me: ThreadId) -> bool {
+        self.poll_ends(cpu, me);
+        let thread = &mut self.threads[me.0 as usize];
+        match thread.pass.take() {
+            Some(ThreadPass::Epoll(wait)) => {
+                thread.events = wait.events();
+                self.epoll_returned(me);
+            }
+            Some(ThreadPass::Socket(wait)) => thread.events = wait.frames(),
+            // A thread of the kernel's whose mode is gone: it waits to be needed again.
+            other => {
+                drop(other);
+                thread.pass = crate::sched::thread::Thread::loops(thread.role, self.host);
                 thread.exec = Exec::START;
-                let events = u64::from(thread.events);
-                if events > 0 {
-                    thread.round.found();
-                }
-                let returns = match thread.epoll {
-                    Some(_) => {
-                        self.config.cost.epoll_return + events * self.config.cost.epoll_event
-                    }
-                    None => 0,
-                };
-                self.spend(cpu, returns, Use::System, false)
+                thread.woken = false;
+                self.block(cpu, me, NEVER);
+                return false;
             }
         }
+        let thread = &mut self.threads[me.0 as usize];
+        thread.exec = Exec::START;
+        let events = u64::from(thread.events);
+        if events > 0 {
+            thread.round.found();
+        }
+        let returns = match thread.epoll {
+            Some(_) => self.config.cost.epoll_return + events * self.config.cost.epoll_event,
+            None => 0,
+        };
+        self.spend(cpu, returns, Use::System, false)
     }
 }

@@ -21,18 +21,18 @@ impl Machine<'_> {
         let queue = &mut self.queues[index];
         queue.counts.arrived += 1;
         queue.bytes += u64::from(packet.bytes);
-        if queue.ring.is_empty() {
+        if queue.depth() == 0 {
             queue.waiting_since = self.now;
         }
-        if queue.ring.len() >= queue.size {
+        if queue.depth() >= queue.size {
             queue.counts.ring_drops += 1;
             self.trace.passed(&packet, self.now, Station::Dropped);
             return;
         }
-        queue.ring.push_back(packet);
+        queue.put(packet);
         queue.arrived_at = self.now;
         queue.held += 1;
-        let depth = queue.ring.len();
+        let depth = queue.depth();
         self.trace.depth(index, self.now, depth);
         self.trace.passed(&packet, self.now, Station::Ring);
         self.moderate(index);
@@ -212,8 +212,7 @@ impl Machine<'_> {
     /// Hands one frame to the stack; says whom that wakes.
     #[inline]
     pub(crate) fn deliver_one(&mut self, index: usize, cpu: usize) -> Option<ThreadId> {
-        let mut packet = self.queues[index].batch.pop_front()?;
-        self.queues[index].counts.delivered += 1;
+        let mut packet = self.queues[index].deliver()?;
         packet.delivered = self.cpus[cpu].delivers();
         packet.cpu = cpu as u16;
         if packet.kind == Kind::Ack {

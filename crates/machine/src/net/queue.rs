@@ -13,10 +13,11 @@ use crate::net::packet::Packet;
 /// One receive queue with its transmissions.
 #[derive(Debug)]
 pub(crate) struct NicQueue {
-    pub(super) ring: VecDeque<Packet>,
+    /// Frames that a poll has taken and not delivered yet, and behind them those of the receive ring.
+    frames: VecDeque<Packet>,
+    /// How many of them were taken.
+    taken: usize,
     pub(super) size: usize,
-    /// Taken by a poll and not delivered yet.
-    pub(super) batch: VecDeque<Packet>,
     pub(super) completions: u16,
     /// Descriptors of an AF_XDP transmit ring: the next poll sends them.
     pub(super) outgoing: VecDeque<Packet>,
@@ -72,9 +73,9 @@ pub(crate) struct NicQueue {
 impl NicQueue {
     pub(crate) fn new(config: &NicConfig) -> Self {
         NicQueue {
-            ring: VecDeque::new(),
+            frames: VecDeque::new(),
+            taken: 0,
             size: config.ring as usize,
-            batch: VecDeque::new(),
             completions: 0,
             outgoing: VecDeque::new(),
             polled_on: u16::MAX,
@@ -109,7 +110,7 @@ impl NicQueue {
 
     /// Something waits that an interrupt is for.
     pub(crate) fn waits(&self) -> bool {
-        !self.ring.is_empty() || self.completions > 0
+        self.depth() > 0 || self.completions > 0
     }
 
     /// Allows interrupts; says whether something waits already. Who does so has looked at the ring,
@@ -117,7 +118,7 @@ impl NicQueue {
     pub(crate) fn unmask(&mut self) -> bool {
         self.armed = true;
         self.lost = false;
-        !self.ring.is_empty()
+        self.depth() > 0
     }
 
     /// Forbids them. One that is on its way still comes.
@@ -136,43 +137,58 @@ impl NicQueue {
     }
 
     /// Frames that wait in the ring.
+    #[inline]
     pub(crate) fn depth(&self) -> usize {
-        self.ring.len()
+        self.frames.len() - self.taken
+    }
+
+    /// A frame reaches the ring, which has room for it.
+    #[inline]
+    pub(super) fn put(&mut self, packet: Packet) {
+        self.frames.push_back(packet);
     }
 
     /// Frames in the ring, or between a poll and its delivery.
     pub(crate) fn here(&self) -> usize {
-        self.ring.len() + self.batch.len()
+        self.frames.len()
     }
 
     /// The ring holds more than it can.
     pub(crate) fn overflows(&self) -> bool {
-        self.ring.len() > self.size
+        self.depth() > self.size
     }
 
     /// What it keeps room for: it must not grow with virtual time.
     pub(crate) fn kept(&self) -> usize {
-        self.ring.capacity() + self.receivers.len()
+        self.frames.capacity() + self.receivers.len()
     }
 
     /// A poll takes the next frame off the ring.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<Packet> {
-        let packet = self.ring.pop_front()?;
-        self.batch.push_back(packet);
+    pub(crate) fn take(&mut self) -> Option<&Packet> {
+        let packet = self.frames.get(self.taken)?;
+        self.taken += 1;
         Some(packet)
     }
 
     /// Frames that were taken and not delivered yet.
     #[inline]
     pub(crate) fn taken(&self) -> usize {
-        self.batch.len()
+        self.taken
     }
 
     /// The first of them.
     #[inline]
     pub(crate) fn next_taken(&self) -> Option<&Packet> {
-        self.batch.front()
+        if self.taken == 0 { None } else { self.frames.front() }
+    }
+
+    /// The first of them is delivered.
+    #[inline]
+    pub(super) fn deliver(&mut self) -> Option<Packet> {
+        self.taken = self.taken.checked_sub(1)?;
+        self.counts.delivered += 1;
+        self.frames.pop_front()
     }
 
     /// The next poll has descriptors to send.
@@ -242,7 +258,7 @@ impl NicQueue {
     /// An interrupt is allowed, and none is due or one is on its way.
     #[inline]
     pub(crate) fn will_interrupt(&self) -> bool {
-        self.armed && (self.moderating || self.ring.is_empty())
+        self.armed && (self.moderating || self.depth() == 0)
     }
 
     /// The earliest look at the instance's deadline that is under way; `NEVER`: none is.
