@@ -10,7 +10,7 @@
 
 use std::hint::black_box;
 use std::iter::Cycle;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::slice::Iter;
 
 use napkin_core::{
@@ -18,6 +18,7 @@ use napkin_core::{
     Pass, Pressure, Queue, RaisedFrom, Softirq, Work,
 };
 use napkin_policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
+use napkin_testing::{callgrind, has_valgrind};
 
 const ID: Id = Id(0);
 const CPU: CpuId = CpuId(0);
@@ -257,19 +258,8 @@ const CHILD: &str = "--count";
 
 /// The instructions of a whole process that runs the scenario so many times.
 fn collected(place: usize, part: usize, times: u64) -> Result<f64, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(program)
-        .args([CHILD, &place.to_string(), &part.to_string(), &times.to_string()])
-        .output()
-        .map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let number = said.lines().find_map(|line| line.split_once("Collected :"));
-    match number.and_then(|(_, number)| number.trim().parse().ok()) {
-        Some(number) if output.status.success() => Ok(number),
-        _ => Err(format!("valgrind failed ({}):\n{said}", output.status)),
-    }
+    let arguments = [CHILD.into(), place.to_string(), part.to_string(), times.to_string()];
+    Ok(callgrind(&[], &arguments)?.0)
 }
 
 fn per_iteration(place: usize, part: usize) -> Result<f64, String> {
@@ -298,7 +288,7 @@ fn main() -> ExitCode {
         println!("skipped: instructions are counted in the optimised build, by `cargo bench`");
         return ExitCode::SUCCESS;
     }
-    if Command::new("valgrind").arg("--version").output().is_err() {
+    if !has_valgrind() {
         println!("skipped: valgrind is not installed");
         return ExitCode::SUCCESS;
     }

@@ -5,11 +5,12 @@
 //! a time, both ends in one thread in turn, so that each finds what the other did, and waits for nothing.
 
 use std::hint::black_box;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 
 use napkin_nic::vhost::{FrontendConfig, Vhost, VhostQueue};
 use napkin_nic::{Frame, PacketQueue, Pool, Spent, Transmitter};
+use napkin_testing::{callgrind, has_valgrind};
 
 const BURST: u16 = 32;
 const CHILD: &str = "--child";
@@ -76,20 +77,9 @@ fn run(packed: bool, bursts: u32) {
 
 /// Instructions that a function took in all.
 fn collected(part: &str, packed: bool, bursts: u32) -> Result<f64, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--fair-sched=yes"])
-        .arg(format!("--toggle-collect=*{part}*"))
-        .arg(program)
-        .args([CHILD, &u8::from(packed).to_string(), &bursts.to_string()])
-        .output()
-        .map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let number = said.lines().find_map(|line| line.split_once("Collected :"));
-    match number.and_then(|(_, number)| number.trim().parse().ok()) {
-        Some(number) if output.status.success() => Ok(number),
-        _ => Err(format!("valgrind failed ({}):\n{said}", output.status)),
-    }
+    let only = format!("--toggle-collect=*{part}*");
+    let arguments = [CHILD.into(), u8::from(packed).to_string(), bursts.to_string()];
+    Ok(callgrind(&["--fair-sched=yes", &only], &arguments)?.0)
 }
 
 fn main() -> ExitCode {
@@ -104,7 +94,7 @@ fn main() -> ExitCode {
     if !arguments.iter().any(|it| it == "--bench") {
         return ExitCode::SUCCESS;
     }
-    if Command::new("valgrind").arg("--version").output().is_err() {
+    if !has_valgrind() {
         println!("skipped: valgrind is not installed");
         return ExitCode::SUCCESS;
     }

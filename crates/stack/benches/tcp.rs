@@ -7,13 +7,14 @@
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use napkin_nic::{Frame, Pool, SendError, Transmitter};
 use napkin_policy::Ns;
 use napkin_stack::{Address, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker};
+use napkin_testing::{callgrind, has_valgrind};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl,
@@ -198,25 +199,10 @@ fn run(connections: usize, requests: usize, alike: bool) -> Duration {
 
 /// Instructions of the server for so many requests on so many connections, their opening included.
 fn collected(connections: usize, requests: usize, alike: bool) -> Result<f64, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg("--toggle-collect=serve_batch")
-        .arg(program)
-        .args([
-            CHILD,
-            &connections.to_string(),
-            &requests.to_string(),
-            &u8::from(alike).to_string(),
-        ])
-        .output()
-        .map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let number = said.lines().find_map(|line| line.split_once("Collected :"));
-    match number.and_then(|(_, number)| number.trim().parse().ok()) {
-        Some(number) if output.status.success() => Ok(number),
-        _ => Err(format!("valgrind failed ({}):\n{said}", output.status)),
-    }
+    let alike = u8::from(alike);
+    let arguments =
+        [CHILD.into(), connections.to_string(), requests.to_string(), alike.to_string()];
+    Ok(callgrind(&["--toggle-collect=serve_batch"], &arguments)?.0)
 }
 
 fn main() -> ExitCode {
@@ -234,7 +220,7 @@ fn main() -> ExitCode {
     if !arguments.iter().any(|it| it == "--bench") {
         return ExitCode::SUCCESS;
     }
-    let valgrind = Command::new("valgrind").arg("--version").output().is_ok();
+    let valgrind = has_valgrind();
     println!("{:>12}{:>14}{:>14}", "connections", "instructions", "ns");
     for (connections, alike) in
         [(1, false), (10, false), (100, false), (1_000, false), (10_000, false), (10_000, true)]

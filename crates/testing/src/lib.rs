@@ -21,6 +21,8 @@
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
+mod callgrind;
+
 use std::fmt;
 use std::panic;
 use std::process::ExitCode;
@@ -28,6 +30,7 @@ use std::thread;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
+pub use callgrind::{callgrind, has_valgrind};
 #[doc(hidden)]
 pub use inventory;
 pub use napkin_testing_macros::test;

@@ -4,17 +4,24 @@
 //! `cargo bench -p napkin-workload --bench instructions` runs itself under valgrind, each policy with
 //! a short and a long window, and prints the difference a packet; so what happens once (the
 //! set-up of 4480 connections) is not counted. Packets are those that the host receives and sends.
+//!
+//! Two times of a run are counted: its beginning, from 5 to 15 ms, in which the card's moderation of
+//! interrupts still adapts (older figures are of it), and a later one, from 40 to 80 ms, which is what most
+//! of an experiment's seconds are like.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use napkin_core::MILLISECOND;
 use napkin_machine::profile::Profile;
+use napkin_testing::{callgrind, has_valgrind};
 use napkin_workload::machine::run::Run;
 use napkin_workload::memcached::machine::{Rate, Setup, run as run_memcached};
 
 const CHILD: &str = "--counted";
 const POLICIES: [&str; 3] = ["base", "fullbusy", "suspend20"];
 const LOADS: [f64; 2] = [200_000.0, 1_000_000.0];
+/// From when to when, in virtual milliseconds, and what that time is called.
+const TIMES: [(u64, u64, &str); 2] = [(5, 15, "beginning"), (40, 80, "steady")];
 
 /// Runs one cell for so many virtual milliseconds: packets and steps.
 fn run(policy: &str, load: f64, window: u64) -> Result<(u64, u64), String> {
@@ -29,22 +36,12 @@ fn run(policy: &str, load: f64, window: u64) -> Result<(u64, u64), String> {
 
 /// Instructions, packets and steps of a process that runs a cell.
 fn collected(policy: &str, load: f64, window: u64) -> Result<[f64; 3], String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(program)
-        .args([CHILD, policy, &load.to_string(), &window.to_string()])
-        .output()
-        .map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let number = said.lines().find_map(|line| line.split_once("Collected :"));
-    let counted = String::from_utf8_lossy(&output.stdout);
+    let arguments = [CHILD.into(), policy.into(), load.to_string(), window.to_string()];
+    let (instructions, counted) = callgrind(&[], &arguments)?;
     let counts: Vec<f64> = counted.split_whitespace().filter_map(|it| it.parse().ok()).collect();
-    match (number.and_then(|(_, it)| it.trim().parse().ok()), &counts[..]) {
-        (Some(instructions), [packets, steps]) if output.status.success() => {
-            Ok([instructions, *packets, *steps])
-        }
-        _ => Err(format!("valgrind failed ({}):\n{said}", output.status)),
+    match counts[..] {
+        [packets, steps] => Ok([instructions, packets, steps]),
+        _ => Err(format!("the program printed {counted:?}")),
     }
 }
 
@@ -70,30 +67,28 @@ fn main() -> ExitCode {
         println!("skipped: instructions are counted in the optimised build, by `cargo bench`");
         return ExitCode::SUCCESS;
     }
-    if Command::new("valgrind").arg("--version").output().is_err() {
+    if !has_valgrind() {
         println!("skipped: valgrind is not installed");
         return ExitCode::SUCCESS;
     }
     println!(
-        "{:<12}{:>10}{:>12}{:>10}{:>14}",
-        "policy", "qps", "a packet", "a step", "steps/packet"
+        "{:<12}{:>10}{:>12}{:>12}{:>10}{:>14}",
+        "policy", "qps", "time", "a packet", "a step", "steps/packet"
     );
-    for policy in POLICIES {
-        for load in LOADS {
-            let short = collected(policy, load, 5);
-            let long = collected(policy, load, 15);
-            let (Ok(short), Ok(long)) = (&short, &long) else {
-                eprintln!("{policy} at {load}: {:?}", short.err().or(long.err()));
-                return ExitCode::FAILURE;
-            };
-            let [instructions, packets, steps] = [0, 1, 2].map(|it| long[it] - short[it]);
-            println!(
-                "{policy:<12}{load:>10}{:>12.0}{:>10.0}{:>14.1}",
-                instructions / packets,
-                instructions / steps,
-                steps / packets
-            );
-        }
+    let cells = POLICIES.iter().flat_map(|&policy| LOADS.map(|load| (policy, load)));
+    for ((policy, load), (from, to, time)) in cells.flat_map(|cell| TIMES.map(|it| (cell, it))) {
+        let (short, long) = (collected(policy, load, from), collected(policy, load, to));
+        let (Ok(short), Ok(long)) = (&short, &long) else {
+            eprintln!("{policy} at {load}: {:?}", short.err().or(long.err()));
+            return ExitCode::FAILURE;
+        };
+        let [instructions, packets, steps] = [0, 1, 2].map(|it| long[it] - short[it]);
+        println!(
+            "{policy:<12}{load:>10}{time:>12}{:>12.0}{:>10.0}{:>14.1}",
+            instructions / packets,
+            instructions / steps,
+            steps / packets
+        );
     }
     println!("aim: 3000 a packet");
     ExitCode::SUCCESS
