@@ -117,6 +117,7 @@ impl Drop for Rings<'_> {
         for port in &*self.ports {
             drop(port.incoming.enter(Option::take));
             drop(port.outgoing.enter(Option::take));
+            port.end_waiting();
         }
         for (pair, call) in &self.calls {
             self.ports[*pair].forget(call.as_fd());

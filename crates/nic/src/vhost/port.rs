@@ -15,6 +15,7 @@ use super::packed_device::PackedDevice;
 use super::packed_driver::PackedDriver;
 use super::split_device::SplitDevice;
 use super::split_driver::SplitDriver;
+use crate::counters::add;
 use crate::places::Places;
 use crate::{Pool, QueueCounters};
 
@@ -123,6 +124,16 @@ impl Port {
         }; 4];
         let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         epoll::wait(&self.interrupt, &mut events[..], Some(&at_once)).is_ok_and(|n| n > 0)
+    }
+
+    /// Drops what senders have left, and says how much it was. For who is at the ring to send to.
+    pub(super) fn drop_waiting(&self) -> u64 {
+        std::iter::from_fn(|| self.waiting.pop()).count() as u64
+    }
+
+    /// The driver has stopped the ring to send to, or has gone: what waits for room there is not for the next one.
+    pub(super) fn end_waiting(&self) {
+        self.outgoing.enter(|_| add(&self.counters.tx_dropped, self.drop_waiting()));
     }
 
     /// Interrupts: something has changed, and is to be looked at.

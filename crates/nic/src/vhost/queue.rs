@@ -196,7 +196,7 @@ impl PacketQueue for VhostQueue {
 /// One sender is at the ring at a time. Another one leaves its frame in a buffer, to be sent by the one who is
 /// there ([`Gate`](super::gate::Gate)); nobody waits. What was left and finds the ring full stays, in its order,
 /// until the peer has made room: it is asked to notify us of that, and then the queue's owner sends it, unless a
-/// sender comes first. Until then no other frame is taken.
+/// sender comes first. Until then no other frame is taken. If the driver stops the ring before, it is dropped and counted.
 #[derive(Debug)]
 struct Wire {
     ports: Arc<[Arc<Port>]>,
@@ -320,11 +320,7 @@ fn send_waiting(port: &Port, sent: &mut Sent) {
         Some(ring) => {
             let _ = send(ring, port, std::iter::empty(), sent);
         }
-        None => {
-            while port.waiting.pop().is_some() {
-                sent.dropped += 1;
-            }
-        }
+        None => sent.dropped += port.drop_waiting(),
     });
 }
 

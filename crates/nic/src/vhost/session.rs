@@ -127,7 +127,7 @@ impl Session {
             request::GET_PROTOCOL_FEATURES => return Ok(Some(number(features::PROTOCOL_OFFERED))),
             request::GET_QUEUE_NUM => return Ok(Some(number(self.ports.len() as u64))),
             request::SET_OWNER => {}
-            request::RESET_OWNER => self.stop_all(),
+            request::RESET_OWNER => self.end_all(),
             request::SET_FEATURES => self.set_features(message.number().ok_or_else(form)?)?,
             request::SET_PROTOCOL_FEATURES => {
                 let taken = message.number().ok_or_else(form)?;
@@ -167,7 +167,7 @@ impl Session {
             request::GET_VRING_BASE => {
                 let (index, _) = message.ring_number().ok_or_else(form)?;
                 self.known(index)?;
-                self.stop(index);
+                self.end(index);
                 let ring = self.known(index)?;
                 ring.started = false;
                 let base = ring.base;
@@ -277,6 +277,18 @@ impl Session {
         (0..self.rings.len() as u32).for_each(|index| self.stop(index));
     }
 
+    /// Stops a ring of a driver that is done with it.
+    fn end(&mut self, index: u32) {
+        self.stop(index);
+        if let (port, false) = self.port(index) {
+            port.end_waiting();
+        }
+    }
+
+    fn end_all(&mut self) {
+        (0..self.rings.len() as u32).for_each(|index| self.end(index));
+    }
+
     /// Takes a ring into use, if all is known of it.
     fn start(&mut self, index: u32) -> Result<(), Refused> {
         let known = &self.rings[index as usize];
@@ -317,7 +329,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.stop_all();
+        self.end_all();
         for index in 0..self.rings.len() as u32 {
             let _ = self.set_kick(index, None);
             self.port(index).0.wake();
@@ -345,4 +357,78 @@ fn notifier(file: OwnedFd) -> Result<OwnedFd, Refused> {
     let flags = rustix::fs::fcntl_getfl(&file).map_err(|_| Refused::NoEvent)?;
     rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(|_| Refused::NoEvent)?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::super::ports;
+    use super::super::queue::VhostQueue;
+    use super::*;
+    use crate::{PacketQueue, Pool};
+
+    const START: u64 = 1 << 20;
+    const TABLE: u64 = START + 0x1000;
+    const DRIVER: u64 = START + 0x2000;
+    const DEVICE: u64 = START + 0x3000;
+
+    /// A driver that has given one buffer to receive into.
+    fn begin(session: &mut Session) -> Memory {
+        let (memory, file) = Memory::own(START, 0x1_0000).expect("a memfd");
+        let buffer = [&(START + 0x4000).to_le_bytes()[..], &2_060u32.to_le_bytes(), &[2, 0, 0, 0]];
+        assert!(memory.write(TABLE, &buffer.concat()));
+        assert!(memory.write(DRIVER + 2, &1u16.to_le_bytes()));
+        let region = [START, 0x1_0000, START, 0].map(u64::to_ne_bytes).concat();
+        let parts = [TABLE, DEVICE, DRIVER, 0].map(u64::to_ne_bytes).concat();
+        let event = || vec![eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")];
+        for (request, payload, files) in [
+            (request::SET_FEATURES, features::VERSION_1.to_ne_bytes().to_vec(), vec![]),
+            (request::SET_MEM_TABLE, [two(1, 0), region].concat(), vec![file]),
+            (request::SET_VRING_NUM, two(0, 16), vec![]),
+            (request::SET_VRING_BASE, two(0, 0), vec![]),
+            (request::SET_VRING_ADDR, [two(0, 0), parts].concat(), vec![]),
+            (request::SET_VRING_KICK, 0u64.to_ne_bytes().to_vec(), event()),
+        ] {
+            session.handle(Message::ask(request, payload, files)).expect("in order");
+        }
+        memory
+    }
+
+    #[test]
+    fn what_waits_for_room_when_a_driver_stops_is_dropped_and_not_for_the_next_one() {
+        let ends: [fn(&mut Session); 3] = [
+            |it| {
+                let stop = Message::ask(request::GET_VRING_BASE, two(0, 0), vec![]);
+                assert!(it.handle(stop).expect("it runs").is_some());
+            },
+            |it| {
+                let reset = Message::ask(request::RESET_OWNER, vec![], vec![]);
+                it.handle(reset).expect("it may");
+            },
+            |it| *it = Session::new(&it.ports, &it.peers),
+        ];
+        for end in ends {
+            let pool = Pool::new(4);
+            let ports = ports(1, &pool).expect("a port");
+            let mut queue = VhostQueue::new(&ports, 0, &Arc::default(), None);
+            let wire = queue.transmitter();
+            let mut session = Session::new(&ports, &Arc::default());
+            let _first = begin(&mut session);
+            let there = ports[0].outgoing.try_enter().expect("nobody is there");
+            (0..3).for_each(|_| wire.send(&[1; 60], 0).expect("it is left"));
+            drop(there);
+            end(&mut session);
+            let counts = queue.counters().read();
+            assert_eq!((counts.tx_packets, counts.tx_dropped), (0, 3));
+            assert_eq!(pool.available(), 4, "their buffers are back");
+
+            let next = begin(&mut session);
+            queue.poll(0, 0, &mut Vec::new());
+            let mut used = [9; 2];
+            assert!(next.read(DEVICE + 2, &mut used));
+            assert_eq!(used, [0, 0], "the next driver has got nothing");
+            wire.send(&[2; 60], 0).expect("it is ready to");
+        }
+    }
 }
