@@ -1,0 +1,208 @@
+//! Processes that have the device, one after the other or at once, killed or not: nothing is left of any, and little
+//! memory that may be locked is said.
+
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::UdpSocket;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use napkin_nic::xdp::{Mode, Traffic, Xdp, XdpConfig, XdpError};
+use napkin_nic::{PacketQueue, Pool};
+use napkin_os::rights::{Right, keep_only};
+use napkin_testing::test;
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::lab::{Engine, Lab, OURS, checked, numbered, open, small};
+
+/// Says that it has the device, and keeps it until it is killed; or, with little memory to be locked, why not.
+pub(crate) fn child() -> bool {
+    let Some(what) = std::env::var_os("NAPKIN_XDP_CHILD") else { return false };
+    if what == "memlock" {
+        let little = Rlimit { current: Some(64 << 10), maximum: Some(64 << 10) };
+        setrlimit(Resource::Memlock, little).expect("it may be less");
+        // Not CAP_IPC_LOCK, which knows no limit.
+        keep_only(&[Right::NetAdmin, Right::NetRaw, Right::Bpf]).expect("rights can be given up");
+    }
+    let device = Xdp::open(&small(Traffic::All), &Pool::new(512));
+    println!("{}", device.as_ref().err().map_or("ready".to_owned(), ToString::to_string));
+    if device.is_ok() {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+    true
+}
+
+/// A process of its own that opens the device, and what it says of that. A child of this thread is in its
+/// namespace.
+fn another(what: &str) -> (Child, String) {
+    let mut other = Command::new(std::env::current_exe().expect("this program"))
+        .env("NAPKIN_XDP_CHILD", what)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut said = String::new();
+    let out = other.stdout.take().expect("piped");
+    BufReader::new(out).read_line(&mut said).expect("it speaks");
+    (other, said.trim().to_owned())
+}
+
+/// Opens the device as soon as the sockets of one that has ended are closed, in the background.
+fn opened_again(config: &XdpConfig) -> Xdp {
+    let again = (0..500).find_map(|_| {
+        let again = open(config, &Pool::new(512)).ok();
+        if again.is_none() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        again
+    });
+    again.expect("nothing was left")
+}
+
+#[test]
+fn two_on_one_device_is_a_clear_error_and_a_kill_leaves_no_program() {
+    let lab = Lab::new(1);
+    for round in 0..3 {
+        let (mut other, said) = another("ready");
+        assert_eq!(said, "ready", "round {round}");
+        match open(&small(Traffic::All), &Pool::new(512)) {
+            Err(error @ XdpError::Attached { .. }) => {
+                assert!(error.to_string().contains("another napkin"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        other.kill().expect("killed");
+        other.wait().expect("ended");
+        drop(opened_again(&small(Traffic::All)));
+    }
+    // And the kernel has the interface for itself again.
+    let kernels = UdpSocket::bind((OURS, 7)).expect("the address is there");
+    kernels.set_read_timeout(Some(Duration::from_millis(100))).expect("it may");
+    let client = lab.socket();
+    let mut read = [0; 8];
+    let came = (0..100).any(|_| {
+        client.send_to(b"you", (OURS, 7)).expect("sent");
+        match kernels.recv_from(&mut read) {
+            Ok(_) => true,
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut));
+                false
+            }
+        }
+    });
+    assert!(came, "no program takes it");
+}
+
+/// What of BPF a process holds: the numbers of its programs and of its maps.
+fn programs_and_maps(process: u32) -> [Vec<u32>; 2] {
+    let mut found = [Vec::new(), Vec::new()];
+    for file in std::fs::read_dir(format!("/proc/{process}/fdinfo")).expect("it lives") {
+        // One that was closed meanwhile has nothing to say.
+        let Ok(info) = std::fs::read_to_string(file.expect("a name").path()) else { continue };
+        for (kind, list) in ["prog_id:", "map_id:"].iter().zip(&mut found) {
+            let number: Option<u32> =
+                info.lines().find_map(|line| line.strip_prefix(*kind)?.trim().parse().ok());
+            list.extend(number);
+        }
+    }
+    found
+}
+
+/// Whether the kernel still has a program or a map of this number.
+fn is_there(program: bool, number: u32) -> bool {
+    // BPF_PROG_GET_FD_BY_ID and BPF_MAP_GET_FD_BY_ID.
+    let command = if program { 13 } else { 14 };
+    let attributes = [number, 0, 0];
+    // SAFETY: both commands read a number and two more of 4 bytes, which live until it returns.
+    let file = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), 12) };
+    if file < 0 {
+        let error = std::io::Error::last_os_error();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        return false;
+    }
+    // SAFETY: a descriptor that was made for us a moment ago.
+    drop(unsafe { OwnedFd::from_raw_fd(file as i32) });
+    true
+}
+
+/// The device is opened and closed, or killed, again and again under traffic that goes on: each finds frames, and
+/// nothing is left of any. `NAPKIN_XDP_LIVES=1000` makes it as many.
+#[test]
+fn a_device_may_be_restarted_and_killed_under_traffic_and_nothing_is_left() {
+    let lab = Lab::new(1);
+    let lives = std::env::var("NAPKIN_XDP_LIVES").ok().and_then(|it| it.parse().ok()).unwrap_or(8);
+    let there = lab.peer_device();
+    let (wire, ends) = (there.queue.transmitter(), Arc::new(AtomicBool::new(false)));
+    let ending = Arc::clone(&ends);
+    let traffic = std::thread::spawn(move || {
+        let mut bytes = [0; 2048];
+        for number in 0.. {
+            if ending.load(Relaxed) {
+                return;
+            }
+            let length = numbered(number, &mut bytes);
+            // Nobody is there half of the time.
+            let _ = wire.send(&bytes[..length], 0);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    });
+    for life in 0..lives {
+        let mode = if life % 4 < 2 { Mode::Auto } else { Mode::Generic };
+        if life % 2 == 0 {
+            let mut xdp = opened_again(&XdpConfig { mode, ..small(Traffic::All) });
+            let mut ours = Engine::new(xdp.queues.remove(0));
+            let kept = ours.next(|frame| frame[12..14] == [0x88, 0xb5]);
+            // Its frame outlives it, and its memory with it.
+            drop(ours);
+            assert!(checked(&kept).is_some(), "life {life}");
+        } else {
+            let mut other = loop {
+                let (mut other, said) = another("ready");
+                if said == "ready" {
+                    break other;
+                }
+                // The queue of one that has just ended may not be free yet.
+                other.wait().expect("ended");
+                assert!(said.contains("in use") || said.contains("attached"), "{said}");
+            };
+            let [programs, maps] = programs_and_maps(other.id());
+            assert!(!programs.is_empty() || !maps.is_empty(), "it has a map, at least");
+            other.kill().expect("killed");
+            other.wait().expect("ended");
+            left(life, &programs, &maps);
+        }
+    }
+    ends.store(true, Relaxed);
+    traffic.join().expect("ends");
+    drop(opened_again(&small(Traffic::All)));
+}
+
+/// None of these is there any more, or soon.
+fn left(life: u32, programs: &[u32], maps: &[u32]) {
+    for (program, numbers) in [(true, programs), (false, maps)] {
+        for number in numbers {
+            let gone = (0..1_000).any(|_| {
+                let gone = !is_there(program, *number);
+                if !gone {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                gone
+            });
+            assert!(gone, "life {life} has left {number}, program: {program}");
+        }
+    }
+}
+
+#[test]
+fn too_little_memory_that_may_be_locked_is_told_with_how_much_it_takes() {
+    let _lab = Lab::new(1);
+    let (mut other, said) = another("memlock");
+    other.wait().expect("ended");
+    // 512 buffers of 2 KiB each.
+    assert!(said.contains("take 1024 KiB") && said.contains("may lock 64 KiB"), "{said}");
+    assert!(said.contains("ulimit -l 1024") && said.contains("CAP_IPC_LOCK"), "{said}");
+    // Nothing was attached for it.
+    drop(open(&small(Traffic::All), &Pool::new(512)).expect("a device"));
+}
