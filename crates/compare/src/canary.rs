@@ -15,7 +15,7 @@ use napkin_os::signals::Signals;
 use crate::error::CompareError;
 use crate::guard::{Bound, Condition, Guard, Reference};
 use crate::lookout::{Lookout, ON, TICK, off};
-use crate::service::Service;
+use crate::service::{Service, napi_ids, probe};
 
 /// How long it is looked at what is there before the change.
 const FIRST: Duration = Duration::from_secs(2);
@@ -56,7 +56,7 @@ impl Canary {
     /// meanwhile is left to [`Canary::watch`].
     pub fn begin(guard: Guard, ifname: &str, pid: Option<i32>) -> Result<Canary, CompareError> {
         let device = device::read(&mut Netdev::open()?, ifname)?;
-        let napi_ids = device.napis.iter().map(|napi| napi.id).collect();
+        let napi_ids = napi_ids(&device);
         let reference = Reference::default();
         let mut canary = Canary { guard, probe: None, napi_ids, others: pid.is_some(), reference };
         let Guard::Condition(condition) = canary.guard else { return Ok(canary) };
@@ -64,7 +64,7 @@ impl Canary {
             Some(pid) => Service::find(pid, ifname)?.timed()?,
             None => timed()?,
         };
-        let probe = Probe::start(&options)?;
+        let probe = probe(&options, &device)?;
         let (began, before) = (Instant::now(), probe.read(&canary.napi_ids)?);
         std::thread::sleep(FIRST);
         let reading = probe.read(&canary.napi_ids)?.since(&before);

@@ -64,7 +64,7 @@ pub fn compare(
     }
     let needs_probe =
         options.measure.is_none() || matches!(options.guard, Some(Guard::Condition(_)));
-    let probe = needs_probe.then(|| Ok::<_, CompareError>(Probe::start(&service.timed()?)?));
+    let probe = needs_probe.then(|| service.probe());
     let probe = probe.transpose()?;
     let rows = options.policies.iter().map(|(name, policy)| Row::new(name, policy)).collect();
     let mut report = Report::new(service, options, rows);

@@ -8,6 +8,7 @@ use napkin_kernel::device::{self, Device};
 use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::Netdev;
 use napkin_kernel::process::{Process, ProcessError, Socket, descendants_of};
+use napkin_kernel::sysfs;
 use rustix::net::SocketType;
 
 use crate::error::CompareError;
@@ -65,9 +66,10 @@ impl Service {
                  timer, a thread or an application has taken its instances over"
             ));
         }
-        if receives_elsewhere(ifname) {
+        if sysfs::handing_over().iter().any(|it| it == ifname) {
             notes.push(format!(
-                "{ifname} hands packets to other CPUs (RPS): its time in the ring counts from there"
+                "{ifname} hands packets to other CPUs (RPS): what waits there while others follow is told too \
+                 short"
             ));
         }
         let ports = ports.into_iter().collect();
@@ -91,9 +93,17 @@ impl Service {
         Ok(latency::Options { processes, ports, one_in: 1 })
     }
 
+    /// Begins to time its requests.
+    ///
+    /// # Errors
+    /// As [`Service::timed`], or if the kernel does not let it.
+    pub fn probe(&self) -> Result<latency::Probe, CompareError> {
+        probe(&self.timed()?, &self.device)
+    }
+
     /// The ids of the device's instances.
     pub fn napi_ids(&self) -> Vec<u32> {
-        self.device.napis.iter().map(|napi| napi.id).collect()
+        napi_ids(&self.device)
     }
 }
 
@@ -101,6 +111,23 @@ impl std::fmt::Display for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}[{}]", self.comm, self.pid)
     }
+}
+
+/// The ids of a device's instances.
+pub(crate) fn napi_ids(device: &Device) -> Vec<u32> {
+    device.napis.iter().map(|napi| napi.id).collect()
+}
+
+/// Begins to time requests that come through this device.
+pub(crate) fn probe(
+    options: &latency::Options,
+    device: &Device,
+) -> Result<latency::Probe, CompareError> {
+    let mut probe = latency::Probe::start(options)?;
+    if sysfs::handing_over().contains(&device.ifname) {
+        probe.handed_over(&napi_ids(device))?;
+    }
+    Ok(probe)
 }
 
 /// The ports on which a process listens or, of UDP, is bound without a peer.
@@ -115,13 +142,4 @@ fn ports_of(process: &Process) -> Result<Vec<u16>, ProcessError> {
         }
     }
     Ok(ports)
-}
-
-/// Whether packets are handed to CPUs by RPS.
-fn receives_elsewhere(ifname: &str) -> bool {
-    let queues = std::fs::read_dir(format!("/sys/class/net/{ifname}/queues"));
-    let queues = queues.into_iter().flatten().flatten();
-    let mut masks =
-        queues.filter_map(|it| std::fs::read_to_string(it.path().join("rps_cpus")).ok());
-    masks.any(|mask| mask.chars().any(|it| it.is_ascii_hexdigit() && it != '0'))
 }

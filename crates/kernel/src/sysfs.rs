@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use thiserror::Error;
 
-use crate::netlink::LinkRecord;
+use crate::netlink::{LinkRecord, Route};
 use napkin_os::procfs::{cpus, read_text};
 use napkin_os::rights::Right;
 
@@ -256,6 +256,15 @@ impl Sysfs {
         steering.sort_by_key(|it| it.queue);
         steering
     }
+}
+
+/// The devices of the calling thread's namespace that hand packets to other CPUs (RPS); none where that
+/// cannot be seen.
+pub fn handing_over() -> Vec<String> {
+    let links = Route::open().and_then(|mut route| route.links()).unwrap_or_default();
+    let Ok(sysfs) = Sysfs::open(&links) else { return Vec::new() };
+    let hands = |ifname: &String| sysfs.steering(ifname).iter().any(|it| !it.rps_cpus.is_empty());
+    links.into_iter().map(|link| link.name).filter(hands).collect()
 }
 
 /// The CPUs that are on; if the kernel does not say, those that this process may use.

@@ -47,6 +47,8 @@ struct State {
     past: BTreeMap<u32, Parts>,
     /// The instances that were asked for last.
     napi_ids: Vec<u32>,
+    /// Those of them whose frames are handed to other CPUs.
+    handed_over: Vec<u32>,
     /// Why it does not go on as it should.
     failure: Option<String>,
     ended: bool,
@@ -64,6 +66,7 @@ impl Timing {
             ports,
             past: BTreeMap::new(),
             napi_ids: Vec::new(),
+            handed_over: Vec::new(),
             failure: None,
             ended: false,
         };
@@ -76,10 +79,20 @@ impl Timing {
         Ok(Timing { shared, thread: Some(thread) })
     }
 
-    /// What was timed of these instances' requests since the start, by id.
-    pub(crate) fn read(&self, napi_ids: &[u32], notes: &mut Vec<String>) -> BTreeMap<u32, Parts> {
+    /// What was timed of these instances' requests since the start, by id. Of the instances `handed_over` frames
+    /// are handed to other CPUs.
+    pub(crate) fn read(
+        &self,
+        napi_ids: &[u32],
+        handed_over: &[u32],
+        notes: &mut Vec<String>,
+    ) -> BTreeMap<u32, Parts> {
         let mut state = self.shared.state();
         state.napi_ids = napi_ids.to_vec();
+        state.handed_over = handed_over.to_vec();
+        if let Err(error) = state.probe.handed_over(handed_over) {
+            notes.push(format!("times in the ring are too short under RPS: {error}"));
+        }
         notes.extend(state.probe.notes().iter().cloned());
         notes.extend(state.failure.clone());
         if state.ports.len() > Options::MOST {
@@ -167,7 +180,8 @@ impl State {
         if ports == self.ports {
             return Ok(());
         }
-        let probe = start(&ports)?;
+        let mut probe = start(&ports)?;
+        probe.handed_over(&self.handed_over)?;
         self.past = self.counts()?;
         (self.probe, self.ports) = (probe, ports);
         Ok(())

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use napkin_kernel::device::{self, DeviceError, Napi, NoIrq};
 use napkin_kernel::netlink::{NapiRecord, Netdev};
+use napkin_kernel::sysfs;
 
 /// What netlink does not tell of every instance with its settings, or not at all, and what hardly
 /// changes: names, queues, interrupts.
@@ -14,19 +15,24 @@ pub(super) struct Devices {
     napis: BTreeMap<(u32, u32), (String, Napi)>,
     /// Why there are instances without an interrupt, by ifindex.
     pub(super) no_irq: BTreeMap<u32, NoIrq>,
+    /// The ids of the instances whose frames are handed to other CPUs (RPS).
+    pub(super) handed_over: Vec<u32>,
     read_at: Option<Instant>,
 }
 
 impl Devices {
     pub(super) fn read(netdev: &mut Netdev) -> Result<Devices, DeviceError> {
         let (mut napis, mut no_irq) = (BTreeMap::new(), BTreeMap::new());
+        let (handing, mut handed_over) = (sysfs::handing_over(), Vec::new());
         for device in device::read_all(netdev)? {
             no_irq.extend(device.why_no_irq().map(|why| (device.ifindex, why)));
+            let hands = handing.contains(&device.ifname);
+            handed_over.extend(device.napis.iter().map(|napi| napi.id).filter(|_| hands));
             for napi in device.napis {
                 napis.insert((device.ifindex, napi.id), (device.ifname.clone(), napi));
             }
         }
-        Ok(Devices { napis, no_irq, read_at: Some(Instant::now()) })
+        Ok(Devices { napis, no_irq, handed_over, read_at: Some(Instant::now()) })
     }
 
     /// Whether instances came or went, or it is long since they were looked at.

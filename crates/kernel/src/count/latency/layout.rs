@@ -39,6 +39,9 @@ pub(super) struct Layout {
     pub(super) napi_id: i16,
     /// `napi_struct.timer.node.expires`
     pub(super) expires: i16,
+    /// `napi_struct.state`, and its bit of an instance that somebody owns.
+    pub(super) state: i16,
+    pub(super) owned: i32,
     /// What tells when an instance was scheduled.
     pub(super) wake: Result<Wake, Absent>,
 }
@@ -106,6 +109,8 @@ impl Layout {
             napi_poll: kernel.id(Kind::Typedef, "btf_trace_napi_poll")?,
             napi_id: kernel.offset("napi_struct", "napi_id")?,
             expires: kernel.offset("napi_struct", "timer.node.expires")?,
+            state: kernel.offset("napi_struct", "state")?,
+            owned: 1 << kernel.number("NAPI_STATE_SCHED")?,
             wake: wake(&kernel),
         })
     }

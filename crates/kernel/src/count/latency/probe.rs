@@ -59,6 +59,8 @@ pub struct Probe {
     _threads: Threads,
     /// One of so many connections is looked at, less 1.
     mask: u64,
+    /// The places of the instances whose frames are handed to other CPUs.
+    handed: Vec<usize>,
     notes: Vec<String>,
 }
 
@@ -158,6 +160,7 @@ impl Probe {
             cpus,
             _threads: threads,
             mask: mask_of(options.one_in),
+            handed: Vec::new(),
             notes,
         };
         probe.choose(1, choice::NOTHING)?;
@@ -229,6 +232,22 @@ impl Probe {
         self.choose(self.epoch()?.wrapping_add(1), self.mask)
     }
 
+    /// Says which instances' frames are handed to other CPUs (RPS); of none, until it is called. Their time in
+    /// the ring is that until they were taken from it, and from there to the socket.
+    ///
+    /// # Errors
+    /// If the kernel does not answer as it should.
+    pub fn handed_over(&mut self, napi_ids: &[u32]) -> Result<(), CountError> {
+        let places = napi_ids.iter().filter_map(|id| usize::try_from(place_of(*id)).ok());
+        let handed: Vec<usize> = places.collect();
+        if handed == self.handed {
+            return Ok(());
+        }
+        self.handed = handed;
+        let value = self.chosen()?;
+        self.choose(number(&value, choice::EPOCH), number(&value, choice::MASK))
+    }
+
     /// Takes the programs from their places, where they cost nothing then, until [`Probe::resume`].
     ///
     /// # Errors
@@ -257,16 +276,23 @@ impl Probe {
         self.choose(self.epoch()?.wrapping_add(1), self.mask)
     }
 
+    fn chosen(&self) -> Result<[u8; choice::LEN], CountError> {
+        Ok(self.choice.get(&[0; 4]).map_err(not_read)?.unwrap_or([0; choice::LEN]))
+    }
+
     fn epoch(&self) -> Result<u64, CountError> {
-        let value = self.choice.get(&[0; 4]).map_err(not_read)?.unwrap_or_default();
-        Ok(number(&value, choice::EPOCH))
+        Ok(number(&self.chosen()?, choice::EPOCH))
     }
 
     fn choose(&self, epoch: u64, mask: u64) -> Result<(), CountError> {
         let mut value = [0; choice::LEN];
-        let (first, second) = value.split_at_mut(8);
+        let (first, rest) = value.split_at_mut(8);
+        let (second, handed) = rest.split_at_mut(8);
         first.copy_from_slice(&epoch.to_ne_bytes());
         second.copy_from_slice(&mask.to_ne_bytes());
+        for place in &self.handed {
+            handed.get_mut(*place).into_iter().for_each(|it| *it = 1);
+        }
         self.choice.set(&[0; 4], &value).map_err(not_read)
     }
 

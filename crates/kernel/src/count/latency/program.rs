@@ -4,7 +4,14 @@
 //!
 //! A frame was not in the ring before the last poll ended, for that left the ring empty or was followed
 //! by the next at once. Nor was it before whoever polls now was woken, for the first frame does that; but
-//! only where the interrupt was on: while the instance's timer is armed in its place nobody is woken.
+//! only where the interrupt was on: while the instance's timer is armed in its place nobody is woken, and
+//! neither where it stayed owned after its last poll. An application that busy polls owns it so, and sends
+//! its answers meanwhile, which asks for the receive softirq of its CPU on behalf of others.
+//!
+//! What a poll took is mostly delivered within it, but not always. After a busy poll, and one that used its
+//! budget, some is delivered once the trace point was passed; with RPS all is, by another softirq. Then the
+//! last poll that found anything stands for the one that took a frame, and when that may have begun to wait
+//! is kept with the instance. What waits at the other CPU while further polls come is told too short by that.
 //!
 //! A socket's address is told from others by its distance to a fixed address, for the verifier lets
 //! nobody calculate with a pointer to a structure.
@@ -19,7 +26,7 @@ use super::layout::{Layout, Stand, Wake};
 use super::tables::{CPUS, HISTOGRAM, INSTANCES, Maps, SOCKETS, THREADS};
 use super::tables::{choice, cpu, instance, socket, thread};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
-use napkin_bpf::assemble::Width::{Double, Half, Word};
+use napkin_bpf::assemble::Width::{Byte, Double, Half, Word};
 use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
 
 /// An instance's place belongs to another that comes once it was not polled for so long.
@@ -44,6 +51,8 @@ pub(super) struct Whose<'a> {
 const INDEX: i16 = -4;
 /// Where a thread's id is.
 const THREAD: i16 = -16;
+/// Where the time of now is.
+const NOW: i16 = -24;
 
 /// Where a socket gets data: `(struct sock *sk)`.
 pub(super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {
@@ -68,11 +77,10 @@ pub(super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleErro
     program.store(Double, R9, socket::INSTANCE, R1);
     program.load(Double, R1, R0, instance::ID);
     program.jump_if_registers(R1, When::NotEqual, R7, unknown);
-    program.load(Double, R7, R0, instance::POLLED);
-    program.load(Double, R2, R0, instance::EXPIRES);
     let since = program.label();
-    program.jump_if_registers(R2, When::Greater, R7, since);
-    later_of_wake(&mut program, maps, since);
+    program.load(Double, R7, R0, instance::TAKEN);
+    program.jump_if(R7, When::NotEqual, 0, since);
+    earliest(&mut program, maps, since);
     program.place(since);
     program.copy(R1, R7);
     program.copy(R7, R8);
@@ -223,17 +231,19 @@ pub(super) fn sent(
 /// looks into no receive ring.
 pub(super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
-    let (end, own) = (program.label(), program.label());
+    let (end, own, told) = (program.label(), program.label(), program.label());
     program.load(Double, R6, R1, 0);
     program.load(Double, R2, R1, 16);
     program.copy_word(R2, R2);
     program.jump_if(R2, When::Equal, 0, end);
+    program.load(Double, R8, R1, 8);
     program.load(Word, R7, R6, layout.napi_id);
     program.jump_if(R7, When::Equal, 0, end);
     program.copy(R1, R7);
     find_instance(&mut program, maps, end);
     program.copy(R9, R0);
     program.call(Helper::KtimeGetNs);
+    program.store(Double, FP, NOW, R0);
     program.load(Double, R1, R9, instance::ID);
     program.jump_if_registers(R1, When::Equal, R7, own);
     program.load(Double, R2, R9, instance::POLLED);
@@ -241,9 +251,41 @@ pub(super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleErr
     program.subtract(R3, R2);
     program.jump_if(R3, When::LessOrEqual, STALE_NS, end);
     program.store(Double, R9, instance::ID, R7);
+    program.store_constant(Double, R9, instance::TAKEN, 0);
+    program.jump(told);
     program.place(own);
-    program.store(Double, R9, instance::POLLED, R0);
+    program.copy_word(R8, R8);
+    let (empty, later, since) = (program.label(), program.label(), program.label());
+    program.jump_if(R8, When::Equal, 0, empty);
+    program.load(Double, R1, R6, layout.state);
+    program.jump_if(R1, When::AnyBit, layout.owned, later);
+    let delivered = program.label();
+    skip_unless_handed(&mut program, maps, delivered);
+    program.place(later);
+    program.copy(R0, R9);
+    earliest(&mut program, maps, since);
+    program.place(since);
+    program.store(Double, R9, instance::TAKEN, R7);
+    program.jump(told);
+    program.place(empty);
+    // What was handed over may be under way still.
+    skip_unless_handed(&mut program, maps, delivered);
+    program.jump(told);
+    program.place(delivered);
+    program.store_constant(Double, R9, instance::TAKEN, 0);
+    program.place(told);
+    program.load(Double, R1, FP, NOW);
+    program.store(Double, R9, instance::POLLED, R1);
+    let (owned, armed) = (program.label(), program.label());
+    program.load(Double, R1, R6, layout.state);
+    program.jump_if(R1, When::AnyBit, layout.owned, owned);
     program.load(Double, R1, R6, layout.expires);
+    program.jump(armed);
+    program.place(owned);
+    // Later than any time.
+    program.set(R1, -1);
+    program.shift_right(R1, 1);
+    program.place(armed);
     program.store(Double, R9, instance::EXPIRES, R1);
     finish(program, end)
 }
@@ -387,6 +429,26 @@ fn find_thread(program: &mut Assembler, maps: Maps, none: Label) {
     program.store(Word, FP, INDEX, R1);
     look_up(program, maps.threads);
     program.jump_if(R0, When::Equal, 0, none);
+}
+
+/// Goes to `other` unless the frames of the instance whose place is on the stack are handed to other CPUs.
+/// R0 is kept.
+fn skip_unless_handed(program: &mut Assembler, maps: Maps, other: Label) {
+    program.set_map_value(R2, maps.choice);
+    program.load(Word, R1, FP, INDEX);
+    program.and(R1, choice::HANDED_LEN as i32 - 1);
+    program.add_register(R2, R1);
+    program.load(Byte, R1, R2, choice::HANDED);
+    program.jump_if(R1, When::Equal, 0, other);
+}
+
+/// When a frame that is taken now from the ring of the instance in R0 may have entered it, at the earliest,
+/// goes to R7. Then, or before, it goes to `end`.
+fn earliest(program: &mut Assembler, maps: Maps, end: Label) {
+    program.load(Double, R7, R0, instance::POLLED);
+    program.load(Double, R2, R0, instance::EXPIRES);
+    program.jump_if_registers(R2, When::Greater, R7, end);
+    later_of_wake(program, maps, end);
 }
 
 /// In R7 the later of that and of when whoever runs here was woken: an instance's thread, or else the

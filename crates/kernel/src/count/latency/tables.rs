@@ -18,7 +18,11 @@ pub(super) mod choice {
     pub(in super::super) const MASK: i16 = 8;
     /// The mask with which none is, and nothing counted.
     pub(in super::super) const NOTHING: u64 = u64::MAX;
-    pub(in super::super) const LEN: usize = 16;
+    /// A byte for each instance's place: whether its frames are handed to other CPUs (RPS).
+    pub(in super::super) const HANDED: i16 = 16;
+    /// As many of them as a mask can reach.
+    pub(in super::super) const HANDED_LEN: usize = 2 * super::INSTANCES as usize;
+    pub(in super::super) const LEN: usize = HANDED as usize + HANDED_LEN;
 }
 
 /// Places in a socket's row, in bytes; 64 bits each.
@@ -48,11 +52,15 @@ pub(super) mod instance {
     pub(in super::super) const ID: i16 = 0;
     /// When its last poll ended.
     pub(in super::super) const POLLED: i16 = 8;
-    /// When its timer was to fire, as of then; it was not armed if that is before.
+    /// When its timer was to fire, as of then; it was not armed if that is before. The greatest
+    /// number if nobody had to be woken for the next poll.
     pub(in super::super) const EXPIRES: i16 = 16;
+    /// When what the last poll took that found something may have entered the ring, at the earliest, if that
+    /// is delivered after it, or 0.
+    pub(in super::super) const TAKEN: i16 = 24;
     /// The histograms, one for each part.
-    pub(in super::super) const HISTOGRAMS: i16 = 24;
-    pub(in super::super) const LEN: usize = 24 + 4 * super::HISTOGRAM as usize;
+    pub(in super::super) const HISTOGRAMS: i16 = 32;
+    pub(in super::super) const LEN: usize = 32 + 4 * super::HISTOGRAM as usize;
 }
 
 /// Places in a CPU's row, in bytes; 64 bits each.
