@@ -27,8 +27,8 @@ const ENOUGH: f64 = 20.0;
 const TIMED: f64 = 10_000.0;
 /// How long requests are timed at a time where there are more.
 pub(crate) const ON: Duration = Duration::from_millis(50);
-/// Longest that they are not.
-const OFF: Duration = Duration::from_millis(800);
+/// Shortest and longest that they are not: each turn stops all CPUs again and again.
+const OFF: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 /// Longest that a guard's command may take.
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
 /// From the end of a guard's command to its next start.
@@ -36,8 +36,12 @@ const GUARD_EVERY: Duration = Duration::from_millis(500);
 
 /// How long requests are not timed after each time that they are, where so many come a second.
 pub(crate) fn off(answers_per_s: f64) -> Duration {
-    let times = (answers_per_s / TIMED - 1.0).max(0.0);
-    ON.mul_f64(times.min(OFF.as_secs_f64() / ON.as_secs_f64()))
+    if answers_per_s <= TIMED {
+        return Duration::ZERO;
+    }
+    let [shortest, longest] = OFF;
+    let times = (answers_per_s / TIMED - 1.0).min(longest.as_secs_f64() / ON.as_secs_f64());
+    ON.mul_f64(times).max(shortest)
 }
 
 /// A look at one policy, from the moment that it is in force.

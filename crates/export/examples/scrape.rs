@@ -2,20 +2,22 @@
 //! one, in turns, over a veth.
 //!
 //! `cargo run --release -p napkin-export --example scrape [PAIRS] [SECONDS] [latency|plain|no-count]`, as root, with two
-//! CPUs. `latency` (the default) is `napkin export --latency`.
+//! CPUs. `latency` (the default) is `napkin export --latency`. With `sysctl kernel.bpf_stats_enabled=1`, which itself
+//! costs, it tells what each run of each program took; the exporter's own CPU it tells in any case.
 
 #[path = "../../compare/tests/harness/mod.rs"]
 mod harness;
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::Bed;
 use napkin_client::{Client, Load};
 use napkin_export::{Exporter, Format};
 use napkin_measure::paired::Ratio;
 use napkin_os::clock;
-use napkin_watch::LinuxSource;
+use napkin_os::procfs::Time;
+use napkin_watch::{LinuxSource, Often};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -58,17 +60,59 @@ fn scraped(bed: &Bed, client: &mut Client, window: Duration, what: &str) -> f64 
         let (tell, ready) = channel();
         scope.spawn(move || {
             bed.pair.server.enter_thread().expect("entered");
-            let source = LinuxSource::open(what != "no-count", what == "latency");
+            let source = LinuxSource::open(
+                what != "no-count",
+                (what == "latency").then_some(Often::FiveSeconds),
+            );
             let mut exporter = Exporter::new(Box::new(source.expect("it can be sampled")), None);
             exporter.text(Format::OpenMetrics, clock::now()).expect("sampled");
             tell.send(()).expect("somebody waits");
+            let (began, before) = (Instant::now(), own_cpu());
             while stopped.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
                 exporter.text(Format::OpenMetrics, clock::now()).expect("sampled");
             }
+            tell_costs(began.elapsed(), own_cpu().saturating_sub(before));
         });
         ready.recv().expect("it begins");
+        // What it starts once is over.
+        std::thread::sleep(Duration::from_millis(100));
         let rate = Bed::window(client, window).achieved_per_s;
         drop(stop);
         rate
     })
+}
+
+/// CPU time of the exporter's threads so far: this one, and the one that takes turns.
+fn own_cpu() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("its own").flatten();
+    let of = |task: std::fs::DirEntry| {
+        let tid: i32 = task.file_name().to_string_lossy().parse().ok()?;
+        let own = tid == rustix::thread::gettid().as_raw_nonzero().get();
+        let comm = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let time = Time::read(std::process::id().cast_signed(), tid)?;
+        (own || comm.trim() == "timing").then_some(time.run_ns)
+    };
+    Duration::from_nanos(tasks.filter_map(of).sum())
+}
+
+/// What it used of a CPU, and each program's runs, if the kernel counts them.
+fn tell_costs(window: Duration, own: Duration) {
+    println!("  exporter: {:.2} % of a CPU", own.as_secs_f64() / window.as_secs_f64() * 100.0);
+    let files = std::fs::read_dir("/proc/self/fdinfo").expect("its own").flatten();
+    for text in files.filter_map(|file| std::fs::read_to_string(file.path()).ok()) {
+        let number = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim_start_matches(':').trim().parse::<u64>().ok()
+        };
+        let (Some(id), Some(ns), Some(runs)) =
+            (number("prog_id"), number("run_time_ns"), number("run_cnt"))
+        else {
+            continue;
+        };
+        if runs > 0 {
+            let each = ns as f64 / runs as f64;
+            let part = ns as f64 / window.as_nanos() as f64 * 100.0;
+            println!("  program {id}: {runs} runs of {each:.0} ns, {part:.2} % of a CPU");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use napkin_top::screen::{self, Options, SHORTEST, ScreenError};
 use napkin_top::{Column, View, batch};
-use napkin_watch::{EngineSource, LinuxSource, Source};
+use napkin_watch::{EngineSource, LinuxSource, Often, Source};
 
 use crate::failure::Failure;
 use crate::units;
@@ -84,7 +84,10 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
                 named.clone().or_else(|| std::env::var_os("NAPKIN_CONTROL").map(Into::into));
             Box::new(EngineSource::open(named.as_deref()).map_err(Failure::of)?)
         }
-        None => Box::new(LinuxSource::open(!args.no_count, args.latency).map_err(Failure::of)?),
+        None => Box::new(
+            LinuxSource::open(!args.no_count, args.latency.then_some(Often::Second))
+                .map_err(Failure::of)?,
+        ),
     };
     let view = View::new().sorted(args.sort).filtered(args.filter.as_deref().unwrap_or(""));
     let options = Options { interval: args.interval, count: args.count };

@@ -20,3 +20,4 @@ pub use linux::LinuxSource;
 pub use napkin_kernel::count::latency::{Part, Parts, Percentiles};
 pub use rates::{CpuShares, Meter, NapiRates, Rates, between};
 pub use sample::{CpuSample, NapiSample, Polls, Sample, Source, SourceError, Squeezes};
+pub use timing::Often;

@@ -2,7 +2,10 @@
 //!
 //! What is known and how is the [sampler](crate::sampler)'s; here it only gets its place in a sample.
 
+use napkin_kernel::count;
+
 use crate::sampler::{NapiSnapshot, Options, Sampler, Snapshot};
+use crate::timing::Often;
 
 use crate::sample::plain;
 use crate::sample::{LONGEST_NAME, NapiSample, Polls, Sample, Source, SourceError, Squeezes};
@@ -22,14 +25,16 @@ pub struct LinuxSource {
 
 impl LinuxSource {
     /// Begins to watch; with `count` also to count polls, which costs each of the machine's polls
-    /// some time. What takes a right that this process has not is left out and noted. With `latency` also
-    /// to time a sample of the requests of whoever serves.
+    /// some time; softirqs' polls are told from applications' by the instance's state, which is cheaper
+    /// than exact. What takes a right that this process has not is left out and noted. With `latency` also to
+    /// time a sample of the requests of whoever serves, as often as it says.
     ///
     /// # Errors
     /// If the kernel cannot list its instances (Linux 6.8 can), or requests are to be timed and cannot be.
-    pub fn open(count: bool, latency: bool) -> Result<LinuxSource, SourceError> {
+    pub fn open(count: bool, latency: Option<Often>) -> Result<LinuxSource, SourceError> {
         let default = Options::default();
-        let options = Options { count: default.count.filter(|_| count), latency, ..default };
+        let counted = count::Options { exact: false, ..count::Options::default() };
+        let options = Options { count: count.then_some(counted), latency, ..default };
         let sampler = Sampler::start(&options);
         let sampler = sampler.map_err(|error| SourceError(error.to_string()))?;
         let system = rustix::system::uname();

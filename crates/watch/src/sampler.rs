@@ -17,7 +17,7 @@ use self::devices::Devices;
 use self::snapshot::unknown;
 pub use self::snapshot::{NapiSnapshot, Snapshot};
 use crate::sample::CpuSample;
-use crate::timing::Timing;
+use crate::timing::{Often, Timing};
 use napkin_kernel::count::{self, CountError, Counter, Counts, Key};
 use napkin_kernel::device::{DeviceError, Napi};
 use napkin_kernel::namespace::{Namespace, NamespaceError};
@@ -34,8 +34,9 @@ use napkin_os::rights::Right;
 pub struct Options {
     /// What the counting programs count; `None` for no counting.
     pub count: Option<count::Options>,
-    /// Whether requests are timed, from the receive ring to the answer; a sample of them.
-    pub latency: bool,
+    /// Whether requests are timed, from the receive ring to the answer; a sample of them, as often as this
+    /// says.
+    pub latency: Option<Often>,
     /// How often to look at the processes for owners and their epoll parameters: some
     /// microseconds a socket. Also how late a device's new name may be.
     pub owners_every: Duration,
@@ -45,7 +46,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             count: Some(count::Options::default()),
-            latency: false,
+            latency: None,
             owners_every: Duration::from_secs(5),
         }
     }
@@ -77,8 +78,6 @@ pub struct Sampler {
     /// The namespace's inode, as in [`Key`].
     netns: u32,
     counter: Option<Counter>,
-    /// Rows of the counter's table beyond which other namespaces' are taken out.
-    crowded: usize,
     /// Why there is none, or what it does not count.
     counter_notes: Vec<String>,
     timing: Option<Timing>,
@@ -101,7 +100,8 @@ impl Sampler {
         // A namespace's inode has 32 bits, also where the file system's numbers have 64.
         let netns = u32::try_from(Namespace::identity()?.inode).unwrap_or(0);
         let mut counter_notes = Vec::new();
-        let started = options.count.as_ref().map(Counter::start);
+        let here = |count| count::Options { namespace: Some(netns), ..count };
+        let started = options.count.map(|count| Counter::start(&here(count)));
         let counter = match started {
             Some(Ok(counter)) => {
                 counter_notes.extend_from_slice(counter.notes());
@@ -116,19 +116,13 @@ impl Sampler {
                 None
             }
         };
-        let room = options.count.map_or(0, |options| options.instances);
         Ok(Sampler {
             netdev: Netdev::open()?,
             devices: Devices::default(),
             netns,
             counter,
-            crowded: usize::try_from(room / 2).unwrap_or(usize::MAX),
             counter_notes,
-            timing: options
-                .latency
-                .then(Timing::start)
-                .transpose()
-                .map_err(SampleError::Latency)?,
+            timing: options.latency.map(Timing::start).transpose().map_err(SampleError::Latency)?,
             owners_every: options.owners_every,
             programs: Programs::default(),
             find_programs: Programs::find,
@@ -213,15 +207,13 @@ impl Sampler {
         counted.get(key).copied().unwrap_or_else(never)
     }
 
-    /// Takes out of the counter's table what is gone, and other namespaces' if it gets crowded.
+    /// Takes out of the counter's table what is gone.
     fn forget(&self, counted: &BTreeMap<Key, Counts>, records: &[NapiRecord]) {
         let Some(counter) = &self.counter else { return };
-        let crowded = counted.len() > self.crowded;
         let there: BTreeSet<u32> = records.iter().map(|record| record.id).collect();
         for key in counted.keys() {
-            let ours = key.netns == self.netns;
-            let gone = ours && key.napi_id != 0 && !there.contains(&key.napi_id);
-            if gone || (crowded && !ours && key.netns != 0) {
+            // Only this namespace's are counted, and the CPUs' backlogs.
+            if key.napi_id != 0 && !there.contains(&key.napi_id) {
                 // If it cannot be taken out now it will be the next time.
                 let _ = counter.forget(key);
             }

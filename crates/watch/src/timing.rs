@@ -2,8 +2,8 @@
 //! ([`latency`]) at work for a moment at a time, and away in between.
 //!
 //! Timed are the answers on the ports on which anybody serves in this network namespace, whoever it is. Up
-//! to [`TIMED`] of them a second all are; where there are more, for [`ON`] at a time and then not for up to
-//! [`OFF`], by a thread of its own, which sleeps in between. Counts go on across ports that come and go.
+//! to [`TIMED`] of them a second all are; where there are more, for [`ON`] at a time and then not for as long as
+//! [`Often`] says, by a thread of its own, which sleeps in between. Counts go on across ports that come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,16 +14,35 @@ use napkin_kernel::count::CountError;
 use napkin_kernel::count::latency::{Options, Parts, Probe};
 use napkin_kernel::listening;
 
-/// Requests a second to be timed on average, about.
-const TIMED: f64 = 2_000.0;
+/// So many requests a second are all timed: they cost a server less than a hundredth of a CPU, and taking the
+/// programs away and putting them back again and again would cost more.
+const TIMED: f64 = 10_000.0;
 /// How long requests are timed at a time where there are more.
 const ON: Duration = Duration::from_millis(50);
-/// Longest that they are not.
-const OFF: Duration = Duration::from_millis(950);
 /// How often the rate is looked at while all are timed.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often it is looked whether others serve now.
 const PORTS: Duration = Duration::from_secs(5);
+
+/// How often requests are timed where there are too many to time all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Often {
+    /// Once a second, for who looks on.
+    Second,
+    /// Once in five seconds, for who asks every ten or more.
+    FiveSeconds,
+}
+
+impl Often {
+    /// How long they are not timed after [`ON`], at so many a second.
+    fn off(self, per_second: f64) -> Duration {
+        let cycle = match self {
+            Often::Second => Duration::from_secs(1),
+            Often::FiveSeconds => Duration::from_secs(5),
+        };
+        if per_second > TIMED { cycle - ON } else { Duration::ZERO }
+    }
+}
 
 /// A measurement that goes on until it is dropped.
 #[derive(Debug)]
@@ -59,7 +78,7 @@ impl Timing {
     ///
     /// # Errors
     /// If a right is missing, or this kernel lacks what it takes.
-    pub(crate) fn start() -> Result<Timing, CountError> {
+    pub(crate) fn start(often: Often) -> Result<Timing, CountError> {
         let ports = listening::ports().unwrap_or_default();
         let state = State {
             probe: start(&ports)?,
@@ -74,7 +93,7 @@ impl Timing {
         let theirs = shared.clone();
         // It inherits the namespace, in which it looks for ports.
         let thread = std::thread::Builder::new().name("timing".into());
-        let thread = thread.spawn(move || theirs.take_turns());
+        let thread = thread.spawn(move || theirs.take_turns(often));
         let thread = thread.map_err(|error| CountError::Absent(format!("a thread: {error}")))?;
         Ok(Timing { shared, thread: Some(thread) })
     }
@@ -128,14 +147,14 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn take_turns(&self) {
+    fn take_turns(&self, often: Often) {
         let mut state = self.state();
         let (mut looked, mut on) = (Instant::now(), ON);
         while !state.ended {
             let (began, before) = (Instant::now(), state.sends());
             state = self.wait(state, on);
             let rate = state.sends().saturating_sub(before) as f64 / began.elapsed().as_secs_f64();
-            let off = off(rate);
+            let off = often.off(rate);
             on = if off.is_zero() { LOOK } else { ON };
             let turn = if off.is_zero() || state.ended {
                 Ok(())
@@ -195,20 +214,14 @@ fn start(ports: &BTreeSet<u16>) -> Result<Probe, CountError> {
     Probe::start(&Options { processes: Vec::new(), ports, one_in: 1 })
 }
 
-/// How long requests are not timed after [`ON`], at so many a second.
-fn off(per_second: f64) -> Duration {
-    let times = (per_second / TIMED - 1.0).max(0.0);
-    ON.mul_f64(times.min(OFF.as_secs_f64() / ON.as_secs_f64()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_more_come_the_less_of_the_time_they_are_timed_and_never_less_than_a_twentieth() {
-        let at = |rate: f64| off(rate).as_millis();
-        assert_eq!([0.0, 1_000.0, 2_000.0].map(at), [0, 0, 0]);
-        assert_eq!([4_000.0, 40_000.0, 1e9].map(at), [50, 950, 950]);
+    fn many_are_timed_for_a_moment_in_each_turn_and_few_always() {
+        let at = |often: Often, rate: f64| often.off(rate).as_millis();
+        assert_eq!([0.0, 1_000.0, 10_000.0].map(|rate| at(Often::Second, rate)), [0; 3]);
+        assert_eq!([Often::Second, Often::FiveSeconds].map(|it| at(it, 40_000.0)), [950, 4_950]);
     }
 }

@@ -76,6 +76,8 @@ pub(super) struct Maps {
     pub(super) lost: i32,
     /// One number a CPU: whether it is in the receive softirq. `None` if nobody says.
     pub(super) in_softirq: Option<i32>,
+    /// Not a map: the namespace whose instances count, if those of all do not.
+    pub(super) namespace: Option<u32>,
 }
 
 /// Where the key is on the stack (with 4 unused bytes above it).
@@ -257,6 +259,11 @@ fn find_row(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label) {
     program.store(Word, FP, KEY + key::IFINDEX, R2);
     program.load(Double, R1, R1, layout.net);
     program.load(Word, R2, R1, layout.inum);
+    if let Some(namespace) = maps.namespace {
+        program.set(R1, namespace.cast_signed());
+        program.copy_word(R1, R1);
+        program.jump_if_registers(R1, When::NotEqual, R2, end);
+    }
     program.store(Word, FP, KEY + key::NETNS, R2);
     program.place(keyed);
 

@@ -48,7 +48,8 @@ fn deferral_is_seen_as_the_timer_armed_and_fired_and_as_empty_polls() {
 #[test]
 fn instances_beyond_the_room_are_lost_and_said_to_be_and_forgetting_one_makes_room() {
     let worlds = [Backend::new(), Backend::new()];
-    let counter = Counter::start(&Options { instances: 1, timers: false }).expect("it counts");
+    let counter = Counter::start(&Options { instances: 1, timers: false, ..Options::default() })
+        .expect("it counts");
     let talks: Vec<Talk> = worlds.iter().map(Talk::new).collect();
     for talk in &talks {
         talk.rounds(5, 1);
