@@ -16,8 +16,8 @@
 //! pinned: all of it goes with the process.
 //!
 //! What it does not see: what the network card waits before it writes a frame or raises its
-//! interrupt; with RPS (and on loopback) the ring, as frames are delivered behind the poll; splice
-//! and kernel TLS, which pass by `recvmsg`; an answer of several sends beyond its first. Several
+//! interrupt; on loopback the ring, for there is none; with RPS ([`Probe::handed_over`]) part of what waits at
+//! the other CPU; splice and kernel TLS, which pass by `recvmsg`; an answer of several sends beyond its first. Several
 //! requests that one read takes, or one send answers, are one.
 
 mod histogram;
