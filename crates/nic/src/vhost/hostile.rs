@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::control::Peers;
-use super::memory::Memory;
+use super::memory::{Memory, RegionAt};
 use super::message::{Message, request, two};
 use super::queue::VhostQueue;
 use super::session::Session;
@@ -39,6 +40,15 @@ fn event() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()
 }
 
+/// Memory that the peer may cut short.
+fn unsealed() -> Option<(Memory, OwnedFd)> {
+    let file = memfd_create("napkin-hostile", MemfdFlags::CLOEXEC).ok()?;
+    ftruncate(&file, LEN).ok()?;
+    let at = RegionAt { guest: START, len: LEN, user: START, offset: 0 };
+    let memory = Memory::map(&[(at, file.as_fd().try_clone_to_owned().ok()?)]).ok()?;
+    Some((memory, file))
+}
+
 /// Serves a peer that does what `data` says. It panics if a frame is lost or counted twice, or a buffer does
 /// not come back.
 pub fn serve(data: &[u8]) {
@@ -46,8 +56,8 @@ pub fn serve(data: &[u8]) {
     let pool = Pool::new(16);
     let Ok(ports) = ports(2, &pool) else { return };
     let peers = Arc::<Peers>::default();
-    let Ok((memory, file)) = Memory::own(START, LEN) else { return };
     let copy = |file: &OwnedFd| file.as_fd().try_clone_to_owned().ok();
+    let Some((memory, file)) = unsealed() else { return };
     let mut session = Session::new(&ports, &peers);
     let mut queue = VhostQueue::new(&ports, 0, &peers, None);
     let wire = queue.transmitter();
@@ -57,7 +67,7 @@ pub fn serve(data: &[u8]) {
     // Each is a step or more, so that an input's length bounds what is done.
     while !input.0.is_empty() && round < 400 {
         round += 1;
-        let asked = match input.byte() % 8 {
+        let asked = match input.byte() % 9 {
             // A message of any kind.
             0 => {
                 let [request, flags, size, files] = input.bytes();
@@ -158,8 +168,13 @@ pub fn serve(data: &[u8]) {
                 queue.acknowledge();
                 vec![]
             }
-            _ => {
+            7 => {
                 queue.unmask(0);
+                vec![]
+            }
+            // The file's end, anywhere in the memory.
+            _ => {
+                let _ = ftruncate(&file, u64::from(input.byte()) << 8);
                 vec![]
             }
         };

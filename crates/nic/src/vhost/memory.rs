@@ -6,9 +6,8 @@
 //! at. Every address and length is checked against the regions with each access; a region has to lie within
 //! its file when it is mapped.
 //!
-//! What cannot be prevented: a peer that cuts its file short afterwards makes the next access a SIGBUS, as
-//! for every vhost-user backend. A memfd sealed with `F_SEAL_SHRINK` (QEMU's `memory-backend-memfd` is, by
-//! default; ours is) rules it out.
+//! A peer may cut its file short afterwards, unless it is sealed (QEMU's `memory-backend-memfd` is, by default; ours
+//! is). The regions in it are then [empty](super::cut).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,6 +22,8 @@ pub(super) use std::sync::atomic::fence;
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use thiserror::Error;
+
+use super::cut::Watched;
 
 /// The most regions of a peer, as in `SET_MEM_TABLE`.
 pub(super) const MAX_REGIONS: usize = 8;
@@ -77,6 +78,8 @@ struct Region {
     at: RegionAt,
     /// Of its first byte.
     base: NonNull<u8>,
+    /// Goes before what it watches.
+    watched: Watched,
     /// What keeps it there.
     _map: Map,
 }
@@ -133,9 +136,10 @@ impl Region {
         };
         let start = NonNull::new(mapped.cast::<u8>()).ok_or(MemoryError::NoFile)?;
         let map = Map { at: start, len: whole };
+        let watched = Watched::new(start, whole)?;
         // SAFETY: `offset` is less than `end`, and so within the mapping.
         let base = unsafe { start.add(offset as usize) };
-        Ok(Region { at, base, _map: map })
+        Ok(Region { at, base, watched, _map: map })
     }
 }
 
@@ -167,6 +171,11 @@ impl Memory {
         let at = RegionAt { guest, len, user: guest, offset: 0 };
         let region = Region::map(at, &file)?;
         Ok((Memory { regions: vec![region] }, file))
+    }
+
+    /// Whether a file was found cut short.
+    pub(super) fn cut(&self) -> bool {
+        self.regions.iter().any(|it| it.watched.cut())
     }
 
     /// The byte at a descriptor's address, and how many there are from it on.
@@ -375,6 +384,27 @@ mod tests {
         assert!(matches!(Memory::map(&two), Err(MemoryError::Overlap { .. })));
         let (pipe, _other) = rustix::pipe::pipe().expect("a pipe");
         assert!(matches!(Memory::map(&[(at(0, 1, 0), pipe)]), Err(MemoryError::NoFile)));
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_reads_as_zeros_and_is_told_of() {
+        let cut = file(0x3000);
+        let ours = rustix::io::dup(&cut).expect("a descriptor");
+        let list = [(at(0x1000, 0x2000, 0x1000), cut), (at(0x8000, 0x1000, 0), file(0x1000))];
+        let memory = Arc::new(Memory::map(&list).expect("both are whole"));
+        let area = memory.area(0x10_2000, 0x100, 16).expect("within");
+        assert!(memory.write(0x1000, b"first") && memory.write(0x8000, b"other"));
+        area.store16(0, 7, Ordering::Relaxed);
+        assert!(!memory.cut());
+
+        rustix::fs::ftruncate(&ours, 0).expect("nobody has sealed it");
+        let mut read = [1; 5];
+        assert!(memory.read(0x1000, &mut read), "the addresses are still the peer's");
+        assert_eq!((&read, area.load16(0, Ordering::Relaxed)), (&[0; 5], 0));
+        assert!(memory.cut());
+        area.store16(0, 8, Ordering::Relaxed);
+        assert!(memory.write(0x2fff, b"x") && memory.read(0x8000, &mut read));
+        assert_eq!(&read, b"other", "another file's is as it was");
     }
 
     #[test]

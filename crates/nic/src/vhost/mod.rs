@@ -22,12 +22,14 @@
 //! what is refused), descriptors are read once and checked against the memory that it shares with each access,
 //! chains are followed for at most as many steps as the ring has entries, and a frame that makes no sense is
 //! counted in [`rx_malformed`](crate::QueueCounters::rx_malformed). A ring that makes none (an index that leaps) is not looked at
-//! again until the peer sets it up anew. Two things no backend can prevent, as the protocol is: a peer that cuts the file
-//! of its memory short after it was mapped makes the next access fatal (SIGBUS), unless the file is sealed; and one that has an eventfd
+//! again until the peer sets it up anew. Nor is one that cuts the file of its memory short: a SIGBUS in it is caught (from the first
+//! peer on, for the whole process; any other goes to the handler that was there before), and the memory is empty from then on. One
+//! thing no backend can prevent, as the protocol is: a peer that has an eventfd
 //! count to its end and then makes it waiting again stops the one who notifies it.
 
 mod backend;
 mod control;
+mod cut;
 mod features;
 mod frontend;
 mod gate;

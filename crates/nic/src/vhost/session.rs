@@ -234,6 +234,7 @@ impl Session {
     fn set_memory(&mut self, list: &[(RegionAt, OwnedFd)]) -> Result<(), Refused> {
         let memory = Memory::map(list)?;
         self.stop_all();
+        self.tell_of_cut();
         self.memory = Some(Arc::new(memory));
         self.start_all()
     }
@@ -322,6 +323,15 @@ impl Session {
         Ok(())
     }
 
+    /// Counts memory that is about to be given up and whose file the peer has cut short.
+    fn tell_of_cut(&self) {
+        if self.memory.as_ref().is_some_and(|memory| memory.cut()) {
+            self.peers.refuse(
+                "the peer has cut a file of its memory short, and was not served any more".into(),
+            );
+        }
+    }
+
     fn start_all(&mut self) -> Result<(), Refused> {
         (0..self.rings.len() as u32).try_for_each(|index| self.start(index))
     }
@@ -330,6 +340,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.end_all();
+        self.tell_of_cut();
         for index in 0..self.rings.len() as u32 {
             let _ = self.set_kick(index, None);
             self.port(index).0.wake();
