@@ -1,8 +1,9 @@
 //! Frames that go to a virtio device at a pace and come back: how long that takes and how many do, for
 //! docs/performance.md. The peer is anybody who sends UDP datagrams back: an echo server, or a router that
-//! routes them to where they came from.
+//! routes them to where they came from. With `icmp` they are echo requests, which a stack answers where it polls,
+//! without an application, as a router does.
 //!
-//!   pace PATH RATE SECONDS [MAC] [packed] [ring-N]
+//!   pace PATH RATE SECONDS [MAC] [packed] [ring-N] [icmp]
 //!
 //! RATE is in frames a second; 10 is the way to see what the first frame after a pause takes. The peer's
 //! CPU time is to be read beside it. MAC is where the frames go (02:00:00:00:00:01).
@@ -26,7 +27,7 @@ const AFTER: Duration = Duration::from_millis(100);
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [path, rate, seconds, options @ ..] = &arguments[..] else {
-        eprintln!("usage: pace PATH RATE SECONDS [MAC] [packed] [ring-N]");
+        eprintln!("usage: pace PATH RATE SECONDS [MAC] [packed] [ring-N] [icmp]");
         return ExitCode::from(2);
     };
     let (Ok(rate), Ok(seconds)) = (rate.parse::<f64>(), seconds.parse::<f64>()) else {
@@ -36,11 +37,12 @@ fn main() -> ExitCode {
     let mac = options.iter().find(|it| it.contains(':')).map_or("02:00:00:00:00:01", |it| it);
     let ring = options.iter().find_map(|it| it.strip_prefix("ring-")?.parse().ok()).unwrap_or(256);
     let packed = options.iter().any(|it| it == "packed");
+    let icmp = options.iter().any(|it| it == "icmp");
     let mac: Vec<u8> = mac.split(':').filter_map(|it| u8::from_str_radix(it, 16).ok()).collect();
     let pool = Pool::new(4_096);
     let config = FrontendConfig { packed, ring, ..FrontendConfig::new(Path::new(path)) };
     let (mut device, mut frame) = match (Vhost::frontend(&config, &pool), mac.try_into()) {
-        (Ok(device), Ok(mac)) => (device, frame(mac)),
+        (Ok(device), Ok(mac)) => (device, frame(mac, icmp)),
         (Err(error), _) => {
             eprintln!("pace: {error}");
             return ExitCode::FAILURE;
@@ -72,6 +74,11 @@ fn main() -> ExitCode {
         let mut room = u64::from(BURST);
         while sent < due && room > 0 {
             frame[STAMP..STAMP + 8].copy_from_slice(&now(began).to_ne_bytes());
+            if icmp {
+                frame[36..38].fill(0);
+                let sum = checksum(&frame[34..]);
+                frame[36..38].copy_from_slice(&sum);
+            }
             refused += u64::from(wire.post(&frame, 0).is_err());
             (sent, room) = (sent + 1, room - 1);
         }
@@ -100,23 +107,31 @@ fn main() -> ExitCode {
 
 /// When a frame that came back was sent; `None` of all others.
 fn stamp(frame: &Frame) -> Option<u64> {
-    let ours = frame.get(12..14)? == [8, 0] && frame.get(23)? == &17;
+    let ours = frame.get(12..14)? == [8, 0] && [1, 17].contains(frame.get(23)?);
     Some(u64::from_ne_bytes(frame.get(STAMP..STAMP + 8)?.try_into().ok()?)).filter(|_| ours)
 }
 
 /// A datagram from 1.1.1.2 to port 7 of 1.1.1.1, addresses that the routers of DPDK's examples send
-/// back out of its first port.
-fn frame(mac: [u8; 6]) -> [u8; 60] {
+/// back out of its first port; or an echo request between them.
+fn frame(mac: [u8; 6], icmp: bool) -> [u8; 60] {
     let mut frame = [0; 60];
     frame[..6].copy_from_slice(&mac);
     frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 8, 0]);
-    let header = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 1, 1, 1, 2, 1, 1, 1, 1];
+    let protocol = if icmp { 1 } else { 17 };
+    let header = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, protocol, 0, 0, 1, 1, 1, 2, 1, 1, 1, 1];
     frame[14..34].copy_from_slice(&header);
-    let words = header.chunks_exact(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]])));
+    frame[24..26].copy_from_slice(&checksum(&header));
+    match icmp {
+        true => frame[34] = 8,
+        false => frame[34..42].copy_from_slice(&[0x13, 0x88, 0, 7, 0, 26, 0, 0]),
+    }
+    frame
+}
+
+/// The Internet's checksum of an even number of bytes.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes.chunks_exact(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]])));
     let sum: u32 = words.sum();
     let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = (folded & 0xffff) + (folded >> 16);
-    frame[24..26].copy_from_slice(&(!(folded as u16)).to_be_bytes());
-    frame[34..42].copy_from_slice(&[0x13, 0x88, 0, 7, 0, 26, 0, 0]);
-    frame
+    (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
 }
