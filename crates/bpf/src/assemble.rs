@@ -89,6 +89,7 @@ pub enum Helper {
     MapLookupElem = 1,
     MapUpdateElem = 2,
     KtimeGetNs = 5,
+    GetPrandomU32 = 7,
     GetSmpProcessorId = 8,
     GetCurrentPidTgid = 14,
     RedirectMap = 51,
@@ -154,6 +155,7 @@ const SHIFT_RIGHT: u8 = 0x77;
 const AND_CONSTANT: u8 = 0x57;
 const AND: u8 = 0x5f;
 const MULTIPLY: u8 = 0x27;
+const MULTIPLY_REGISTER: u8 = 0x2f;
 /// In an atomic addition's constant: the old value is wanted.
 const FETCH: i32 = 0x01;
 const SUBTRACT: u8 = 0x1f;
@@ -257,6 +259,11 @@ impl Assembler {
     /// `to *= constant`, the lower 64 bits.
     pub fn multiply(&mut self, to: Register, constant: i32) {
         self.push(MULTIPLY, to as u8, 0, 0, constant);
+    }
+
+    /// `to *= from`
+    pub fn multiply_register(&mut self, to: Register, from: Register) {
+        self.push(MULTIPLY_REGISTER, to as u8, from as u8, 0, 0);
     }
 
     /// A label, not placed yet.

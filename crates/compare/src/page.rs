@@ -96,7 +96,7 @@ impl Report {
                 "us",
                 true,
                 &[
-                    ("in the ring, at most", us("ring", |it| it.p99)),
+                    ("in the ring", us("ring", |it| it.p99)),
                     ("in the socket", us("socket", |it| it.p99)),
                     ("in service", us("service", |it| it.p99)),
                 ],
@@ -158,7 +158,7 @@ impl Report {
 }
 
 const INTRODUCTION: &str = "<p>Each policy was in force on the running service in turn, in an order of its own \
-    each round. Latency is the server's own part of each request: in the receive ring, at most; in the \
+    each round. Latency is the server's own part of each request: in the receive ring; in the \
     socket, until it was read; in service, until it was answered. What the network and the client add is \
     not in it. Ratios are of the same round, with the interval that holds their middle.</p>\n";
 

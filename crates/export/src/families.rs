@@ -85,7 +85,7 @@ const TIMES: &[(Part, &str, &str)] = &[
     (
         Part::Ring,
         "napkin_ring_wait_seconds",
-        "How long requests waited in the instance's receive ring, at most; of those that were timed.",
+        "How long requests waited in the instance's receive ring; of those that were timed.",
     ),
     (
         Part::Socket,

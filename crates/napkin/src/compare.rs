@@ -23,7 +23,7 @@ meanwhile.
 
 The latency is the server's own part of a request, told by programs in the kernel (CAP_BPF and
 CAP_PERFMON), without the client's help and without a change to the service:
-  ring      in the receive ring, at most: since its last poll, or since the interrupt
+  ring      in the receive ring: since the interrupt, or where there was none a part of the time since its last poll
   socket    from delivery to the program's read
   service   from the read to the answer, on the same connection
 What the network and the client add is not in it. Above 10000 requests a second they are timed in turns.

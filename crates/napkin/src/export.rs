@@ -24,7 +24,7 @@ Metrics of each NAPI instance, by device and NAPI id; counters begin when napkin
   napkin_deferrals_total napkin_watchdogs_total napkin_suspensions_total
   napkin_thread_cpu_seconds_total   of the instance's own thread
 and with --latency histograms of the requests that were timed on the server's side (see napkin compare):
-  napkin_ring_wait_seconds          in the receive ring, at most
+  napkin_ring_wait_seconds          in the receive ring
   napkin_socket_wait_seconds        from delivery to the program's read
   napkin_service_seconds            from there to the answer
   napkin_request_seconds            all three

@@ -49,7 +49,7 @@ pub enum Column {
     Squeezes,
     /// CPU of its thread.
     ThreadCpu,
-    /// 99 of a hundred requests stay within: in the ring, at most.
+    /// 99 of a hundred requests stay within: in the ring.
     Ring,
     /// The same in the socket.
     Socket,

@@ -2,8 +2,8 @@
 //! change to the program.
 //!
 //! Of each request three parts, and the whole of them ([`Part`]):
-//! - in the **ring**, at most: from the last time that its instance's ring was looked into (or the
-//!   interrupt came, if it was on) to the request's delivery;
+//! - in the **ring**: to the request's delivery from when the interrupt came, if it was on; otherwise from a time that
+//!   is drawn evenly from those since its instance's ring was last looked into, for it came then, nobody knows when;
 //! - in the **socket**: from delivery, when the kernel says that the socket has data, to the read
 //!   that takes it;
 //! - in **service**: from that read to the next send on the same connection.
@@ -32,7 +32,7 @@ pub use probe::{Options, Probe, Reading};
 /// A part of a request's time within the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// In the receive ring, at most.
+    /// In the receive ring; where nobody was woken for it, drawn evenly from what it can have been.
     Ring,
     /// In the socket: from delivery to the read.
     Socket,

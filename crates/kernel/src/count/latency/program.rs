@@ -64,6 +64,7 @@ pub(super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleErro
     skip_unless_same(&mut program, end);
     program.call(Helper::KtimeGetNs);
     program.copy(R8, R0);
+    program.store(Double, FP, NOW, R0);
 
     let (unknown, told) = (program.label(), program.label());
     program.set(R7, 0);
@@ -442,13 +443,28 @@ fn skip_unless_handed(program: &mut Assembler, maps: Maps, other: Label) {
     program.jump_if(R1, When::Equal, 0, other);
 }
 
-/// When a frame that is taken now from the ring of the instance in R0 may have entered it, at the earliest,
-/// goes to R7. Then, or before, it goes to `end`.
+/// When a frame that is taken now, at the time on the stack, from the ring of the instance in R0 entered it goes to
+/// R7. Then, or before, it goes to `end`. Where nobody was woken for it, that was at any time since the last poll:
+/// one of these is drawn, each as likely as any other. Else it is the earliest.
 fn earliest(program: &mut Assembler, maps: Maps, end: Label) {
+    let nobody_woken = program.label();
     program.load(Double, R7, R0, instance::POLLED);
     program.load(Double, R2, R0, instance::EXPIRES);
-    program.jump_if_registers(R2, When::Greater, R7, end);
+    program.jump_if_registers(R2, When::Greater, R7, nobody_woken);
     later_of_wake(program, maps, end);
+    program.jump(end);
+    program.place(nobody_woken);
+    program.call(Helper::GetPrandomU32);
+    program.copy_word(R0, R0);
+    program.load(Double, R1, FP, NOW);
+    program.subtract(R1, R7);
+    // Nor of a gap that no 32 bits hold, nor of two clocks that differ.
+    program.copy(R2, R1);
+    program.shift_right(R2, 32);
+    program.jump_if(R2, When::NotEqual, 0, end);
+    program.multiply_register(R1, R0);
+    program.shift_right(R1, 32);
+    program.add_register(R7, R1);
 }
 
 /// In R7 the later of that and of when whoever runs here was woken: an instance's thread, or else the
