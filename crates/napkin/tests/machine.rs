@@ -309,14 +309,16 @@ fn options_of_one_world_are_refused_in_the_other() {
         &["bench", "xsk-rr", "--world", "engine", "--queues", "2"],
         "--queues is for a modelled host",
     );
-    says(&["bench", "xsk-rr", "--world", "linux"], "runs in engine and machine only");
     says(&["bench", "memcached", "--connections", "4"], "--connections is for engine and linux");
     says(&["bench", "memcached", "--world", "linux", "--queues", "2"], "is for a modelled host");
     says(&["bench", "udp-sink", "--world", "linux", "--corner"], "--corner is for the engine");
     says(&["bench", "memcached", "--world", "linux", "--load", "0"], "a load of '0' is none");
     says(&["bench", "udp-sink", "--queues", "2"], "--queues is for a modelled host");
     says(&["bench", "udp-sink", "--world", "machine", "--corner"], "--corner is for the engine");
-    says(&["bench", "xsk-rr", "--world", "machine", "--rate", "9"], "--rate is for the engine");
+    says(
+        &["bench", "xsk-rr", "--world", "machine", "--rate", "9"],
+        "--rate is for engine and linux",
+    );
     says(&["bench", "--world", "machine"], "name a workload");
     says(&["bench", "memcached", "--cpus", "0-3"], "how many it has");
     says(&["bench", "tcp-rr", "--world", "engine", "--set", "a=1"], "is for a modelled host");
