@@ -108,11 +108,12 @@ fn main() {
     let rounds = arguments.next().map_or(6, |it| number(&it));
     // Before any thread is started.
     let signals = Signals::block_ends().expect("signals");
-    let (mut agreed, mut all) = (0, 0);
+    let (mut agreed, mut itself, mut all) = (0, 0, 0);
     for scenario in Scenario::all().filter(|it| (number(from)..=number(to)).contains(&it.number)) {
-        let agrees = run(scenario, Duration::from_secs_f64(seconds), rounds, &signals);
-        (agreed, all) = (agreed + usize::from(agrees), all + 1);
-        println!("agreed so far: {agreed} of {all}\n");
+        let [verdict, client] = run(scenario, Duration::from_secs_f64(seconds), rounds, &signals);
+        (agreed, all) = (agreed + usize::from(verdict), all + 1);
+        itself += usize::from(client);
+        println!("agreed so far: {agreed} of {all}; the client with itself: {itself}\n");
     }
 }
 
@@ -158,7 +159,8 @@ fn prefer_client() {
     }
 }
 
-fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) -> bool {
+/// Whether the verdict agrees with the client, and the client's even rounds with its odd ones.
+fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) -> [bool; 2] {
     let Scenario { number, load, cost_us, rps } = scenario;
     let bed = scenario.bed();
     let policies: Vec<(String, Policy)> =
@@ -200,7 +202,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
         Err(error) => {
             println!("  NO verdict: {error}");
             client.stop().expect("it stops");
-            return false;
+            return [false; 2];
         }
     };
     let verdict = report.verdict();
@@ -225,7 +227,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
     client.stop().expect("it stops");
 
     let quantity = verdict.quantity;
-    let client_at = |name: &str, quantity: Quantity| {
+    let client_in = |name: &str, quantity: Quantity, rounds: &dyn Fn(usize) -> bool| {
         let of = |it: &ClientFigures| {
             let at = it.latency_ns.as_ref()?.at;
             let ns = match quantity {
@@ -235,8 +237,10 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
             };
             Some(ns? as f64)
         };
-        median(seen[name].iter().filter_map(of)).unwrap_or(f64::INFINITY)
+        let counted = seen[name].iter().enumerate().filter(|(round, _)| rounds(*round));
+        median(counted.filter_map(|(_, it)| of(it))).unwrap_or(f64::INFINITY)
     };
+    let client_at = |name: &str, quantity: Quantity| client_in(name, quantity, &|_| true);
     println!("  policy | server p50 p99 | client p50 p99 | server/client p50 p99");
     for row in &report.rows {
         let nan = f64::NAN;
@@ -262,24 +266,30 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
     }
     let Some(quantity) = quantity else {
         println!("  NO verdict");
-        return false;
+        return [false; 2];
     };
     // The reference, unless something is shown to be better.
     let better = verdict.compared.iter().filter_map(|it| Some((it.ratio?, &it.policy)));
     let better = better.filter(|(ratio, _)| ratio.is_less());
     let pick = better.min_by(|one, other| one.0.median.total_cmp(&other.0.median));
     let pick = pick.map_or(policies[0].0.as_str(), |(_, name)| name);
-    let best = policies.iter().map(|(name, _)| name.as_str());
-    let best = best
-        .min_by(|one, other| client_at(one, quantity).total_cmp(&client_at(other, quantity)))
-        .expect("some");
+    let best_in = |rounds: &dyn Fn(usize) -> bool| {
+        let at = |name: &str| client_in(name, quantity, rounds);
+        let names = policies.iter().map(|(name, _)| name.as_str());
+        names.min_by(|one, other| at(one).total_cmp(&at(other))).expect("some")
+    };
+    let best = best_in(&|_| true);
     let behind = client_at(pick, quantity) / client_at(best, quantity);
     let agrees = behind <= NEAR;
+    let (even, odd) = (|round: usize| round.is_multiple_of(2), |round: usize| round % 2 == 1);
+    let [of_even, of_odd] = [best_in(&even), best_in(&odd)];
+    let apart = client_in(of_even, quantity, &odd) / client_in(of_odd, quantity, &odd);
+    println!("  the client's best in even rounds {of_even} is {apart:.2} of {of_odd} in odd ones");
     println!(
         "  {} verdict {pick}, client {best}, which is {behind:.2} of it by {quantity:?}",
         if agrees { "agree:" } else { "DISAGREE:" }
     );
-    agrees
+    [agrees, apart <= NEAR]
 }
 
 /// Runs something in the server's namespace, in a thread of its own.
