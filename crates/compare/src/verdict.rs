@@ -5,7 +5,9 @@
 //! differ. Where slices have too few requests for a percentile, or it shows no difference at all, the next lower
 //! one that all have is taken: a tail needs many more requests to show what the median shows in seconds.
 
+use napkin_kernel::count::latency::Part;
 use napkin_measure::paired::{Ratio, WANTED, fewest_rounds};
+use napkin_measure::report::text::time;
 use serde::Serialize;
 
 use crate::report::{Report, Row};
@@ -146,6 +148,7 @@ pub fn verdict(report: &Report) -> Verdict {
              --slice {times:.0} times as long would have them"
         ));
     }
+    notes.extend(overloaded(reference));
     let mut sentence = sentence(report, reference, quantity, &compared);
     if quantity != highest {
         let above = known.iter().take_while(|it| **it != quantity).map(|it| short(*it));
@@ -153,6 +156,24 @@ pub fn verdict(report: &Report) -> Verdict {
         sentence = format!("no difference in {above} was shown; {sentence}");
     }
     Verdict { sentence, quantity: Some(quantity), compared, notes }
+}
+
+/// That requests mostly wait for the program itself, if they do under the reference: how packets reach it changes
+/// little of that.
+fn overloaded(reference: &Row) -> Option<String> {
+    let p50 = |part: Part| reference.median(Row::part(part.name(), |it| it.p50));
+    let [socket, service, whole] = [Part::Socket, Part::Service, Part::Whole].map(p50);
+    let (socket, service, whole) = (socket?, service?, whole?);
+    (socket > 0.8 * whole && socket > 4.0 * service).then(|| {
+        format!(
+            "under {} half of the requests wait {} or longer in their sockets for the program, which works on one \
+             for {} (p50): it has about as much to do as it can. A policy changes little of that wait; fewer \
+             requests or more threads do",
+            reference.name,
+            time(socket),
+            time(service)
+        )
+    })
 }
 
 /// `0.41 (97 %: 0.36 to 0.47)`
@@ -359,6 +380,31 @@ mod tests {
              0.50 to 0.50) at 1.00 of its CPU, which may be the same"
         );
         assert_eq!((told.quantity, told.notes), (Some(Quantity::P50), vec![]));
+    }
+
+    #[test]
+    fn a_program_that_has_more_to_do_than_it_can_is_named_as_what_requests_wait_for() {
+        let parts = |socket: f64, service: f64| {
+            let mut rows = vec![
+                row("base", &rounds([40_000.0; 6], 1.0)),
+                row("defer20", &rounds([40_000.0; 6], 1.0)),
+            ];
+            for slice in rows.iter_mut().flat_map(|row| &mut row.slices) {
+                for (part, p50) in [("socket", socket), ("service", service)] {
+                    let at = Percentiles { p50: Some(p50), ..Percentiles::default() };
+                    slice.latency_ns.insert(part, at);
+                }
+            }
+            verdict(&report(rows)).notes
+        };
+        // p50 of the whole is 12 ms.
+        let told = parts(11.9e6, 78e3);
+        assert!(
+            told[0].starts_with("under base half of the requests wait 11.9 ms or longer in their sockets for the program, which works on one for 78.0 us"),
+            "{told:?}"
+        );
+        // It waits for something itself, or the wait is elsewhere.
+        assert_eq!([parts(11.9e6, 10e6), parts(40e3, 78e3)].concat(), [""; 0]);
     }
 
     #[test]
