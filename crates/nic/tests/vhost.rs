@@ -298,6 +298,80 @@ fn either_side_may_die_and_come_back_under_traffic() {
     }
 }
 
+/// In a process of its own: a backend that sends back what comes, until it is killed.
+fn echo(path: &Path) -> ! {
+    let (mut queue, _) = backend(path);
+    let wire = queue.transmitter();
+    loop {
+        drain(&mut queue, |frame| _ = wire.send(frame, 0));
+        sleep(&mut queue);
+    }
+}
+
+#[test]
+fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
+    const CHILD: &str = "NAPKIN_TEST_VHOST_ECHO";
+    const NAME: &str = "a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was";
+    if let Some(path) = std::env::var_os(CHILD) {
+        echo(Path::new(&path));
+    }
+    let lives =
+        std::env::var("NAPKIN_VHOST_LIVES").ok().and_then(|it| it.parse().ok()).unwrap_or(15);
+    for packed in [false, true] {
+        let place = Place::new();
+        let config = FrontendConfig { packed, ring: 64, ..FrontendConfig::new(&place.0) };
+        let (mut there, others) = frontend(&config);
+        let wire = there.transmitter();
+        let mut came = 0;
+        for life in 0..lives {
+            let this = std::env::current_exe().expect("a path");
+            let mut child = std::process::Command::new(this)
+                .args(["--exact", NAME])
+                .env(CHILD, &place.0)
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .expect("it starts");
+            until("it is served", || others.served.load(Relaxed) == life + 1);
+            // At another place each time, and in the middle of something.
+            let until = came + 100 + 37 * life;
+            let mut sent = 0;
+            while came < until {
+                (0..16).for_each(|_| sent += u32::from(wire.send(&numbered(sent), 0).is_ok()));
+                drain(&mut there, |frame| came += u64::from(number(frame) < u32::MAX));
+            }
+            child.kill().expect("it runs");
+            child.wait().expect("it ends");
+            connected(&others, 0);
+        }
+        assert_eq!(others.refused.load(Relaxed), 0, "{:?}", others.trouble());
+
+        // The last one does nothing with what comes, and is killed as well.
+        let (mut here, peers) = backend(&place.0);
+        connected(&peers, 2);
+        until("it is served", || others.served.load(Relaxed) == lives + 1);
+        drain(&mut here, |_| ());
+        drain(&mut there, |_| ());
+        (0..64).for_each(|it| wire.send(&numbered(it), 0).expect("all buffers are there"));
+        assert_eq!(wire.send(&numbered(64), 0), Err(SendError::RingFull));
+        drop(here);
+        connected(&others, 0);
+        let (mut here, peers) = backend(&place.0);
+        connected(&peers, 2);
+        until("it is served", || others.served.load(Relaxed) == lives + 2);
+        let mut next = 0;
+        drain(&mut here, |frame| {
+            assert_eq!(number(frame), next);
+            next += 1;
+        });
+        assert_eq!(next, 64, "what the last one had not taken is there for the next");
+        carry(&there, &mut here, 300);
+        carry(&here, &mut there, 300);
+        assert_eq!((peers.refused.load(Relaxed), others.refused.load(Relaxed)), (0, 0));
+        let counts = there.counters().read();
+        assert_eq!((counts.rx_malformed, counts.rx_truncated, counts.rx_no_buffer), (0, 0, 0));
+    }
+}
+
 #[test]
 fn a_path_that_is_taken_is_refused_and_a_stale_one_is_replaced() {
     let place = Place::new();

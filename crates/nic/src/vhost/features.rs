@@ -23,16 +23,21 @@ pub(super) const RING_PACKED: u64 = 1 << 34;
 pub(super) const PROTOCOL_MQ: u64 = 1 << 0;
 /// Protocol feature: an answer to every request that asks for one.
 pub(super) const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
+/// Protocol feature: what is in flight is in memory that outlives the backend.
+pub(super) const PROTOCOL_INFLIGHT_SHMFD: u64 = 1 << 12;
 
 /// What a device of ours offers. Segments to be cut (TSO, UFO) are not among it: a frame has 2048 bytes here.
 pub(super) const OFFERED: u64 =
     CSUM | MRG_RXBUF | MQ | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1 | RING_PACKED;
 /// What of vhost-user a device of ours offers.
-pub(super) const PROTOCOL_OFFERED: u64 = PROTOCOL_MQ | PROTOCOL_REPLY_ACK;
+pub(super) const PROTOCOL_OFFERED: u64 = PROTOCOL_MQ | PROTOCOL_REPLY_ACK | PROTOCOL_INFLIGHT_SHMFD;
 
 /// What a driver of ours takes, but for packed rings, which it takes if it was told to.
 pub(super) const TAKEN: u64 =
     GUEST_CSUM | MRG_RXBUF | MQ | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1;
+
+/// What of vhost-user a driver of ours takes.
+pub(super) const PROTOCOL_TAKEN: u64 = PROTOCOL_MQ | PROTOCOL_INFLIGHT_SHMFD;
 
 /// What of this a ring has to know.
 pub(super) fn of_rings(features: u64) -> RingFeatures {

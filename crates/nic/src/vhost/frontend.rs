@@ -1,6 +1,6 @@
 //! The thread of a frontend: connects, makes rings in memory of its own, tells the backend of them, and
-//! begins again when that has gone. Each connection has memory of its own, so that nothing of the last one is
-//! left.
+//! begins again when that has gone: with new memory, so that nothing of the last connection is left; or, where both
+//! backends note what is in flight, with the rings as they are, and what is in them is not lost.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,8 +13,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::FrontendConfig;
 use super::control::{Peers, pause};
 use super::features;
+use super::inflight::InflightAt;
 use super::memory::Memory;
-use super::message::{Connection, Ended, Message, request, two};
+use super::message::{Connection, Ended, Message, inflight, request, two};
 use super::packed_driver::PackedDriver;
 use super::port::{Kind, Port, Ring};
 use super::slots::{STRIDE, Slots};
@@ -49,12 +50,13 @@ pub(super) fn run(
 ) {
     let mut wait = PAUSE.0;
     let mut told = None;
+    let mut last = None;
     loop {
         match UnixStream::connect(&config.path) {
             Ok(socket) => {
                 let connection = Connection::new(&socket, stop).map_err(Ended::System);
-                let driven =
-                    connection.map_or_else(Useless::Ended, |it| drive(config, ports, peers, &it));
+                let driven = connection
+                    .map_or_else(Useless::Ended, |it| drive(config, ports, peers, &it, &mut last));
                 let why = match driven {
                     Useless::Ended(Ended::Stopped) => return,
                     Useless::Ended(Ended::Closed) => {
@@ -90,9 +92,14 @@ fn drive(
     ports: &Arc<[Arc<Port>]>,
     peers: &Arc<Peers>,
     connection: &Connection<'_>,
+    last: &mut Option<Shared>,
 ) -> Useless {
-    let mut rings = Rings { ports: Arc::clone(ports), peers, calls: Vec::new(), run: 0 };
+    let mut rings =
+        Rings { ports: Arc::clone(ports), peers, calls: Vec::new(), run: 0, shared: last };
     if let Err(useless) = agree(config, connection, &mut rings) {
+        drop(rings);
+        // Whatever was wrong is not tried again.
+        *last = None;
         return useless;
     }
     peers.served.fetch_add(1, Relaxed);
@@ -103,6 +110,50 @@ fn drive(
     }
 }
 
+/// What is shared with a backend, and may be with the next one.
+struct Shared {
+    file: OwnedFd,
+    /// What was agreed on.
+    features: u64,
+    /// Where the backend notes what is in flight. Without it the next one does not know where to go on.
+    inflight: Option<(InflightAt, OwnedFd)>,
+    /// The rings that are not in use.
+    kinds: Vec<Option<Kind>>,
+}
+
+impl Shared {
+    /// New rings in new memory.
+    fn new(config: &FrontendConfig, features: u64) -> Result<Shared, Useless> {
+        let lacks = |what: String| Useless::Lacks(what);
+        let count = 2 * u64::from(config.queues);
+        let (_, _, each) = layout(0, config.ring);
+        let (memory, file) = Memory::own(START, each * count)
+            .map_err(|error| lacks(format!("no memory for rings: {error}")))?;
+        let memory = Arc::new(memory);
+        let ring = |index| {
+            let (at, buffers, _) = layout(START + index * each, config.ring);
+            let slots = Slots::new(buffers, config.ring);
+            let (rings, receive) = (features::of_rings(features), index % 2 == 0);
+            if config.packed {
+                PackedDriver::new(&memory, at, slots, rings, receive).map(Kind::PackedDriver)
+            } else {
+                SplitDriver::new(&memory, at, slots, rings, receive).map(Kind::SplitDriver)
+            }
+        };
+        let kinds: Vec<_> = (0..count).map(ring).collect();
+        if kinds.iter().any(Option::is_none) {
+            return Err(lacks("no place for rings".into()));
+        }
+        Ok(Shared { file, features, inflight: None, kinds })
+    }
+
+    /// Whether another backend can go on with it.
+    fn can_go_on(&self) -> bool {
+        let good = |it: &Option<Kind>| it.as_ref().is_some_and(|kind| !kind.is_broken());
+        self.inflight.is_some() && self.kinds.iter().all(good)
+    }
+}
+
 /// Rings in use, taken out of it at the end.
 struct Rings<'a> {
     ports: Arc<[Arc<Port>]>,
@@ -110,14 +161,24 @@ struct Rings<'a> {
     /// Where the backend notifies, and of which pair.
     calls: Vec<(usize, OwnedFd)>,
     run: u64,
+    shared: &'a mut Option<Shared>,
 }
 
 impl Drop for Rings<'_> {
     fn drop(&mut self) {
-        for port in &*self.ports {
-            drop(port.incoming.enter(Option::take));
-            drop(port.outgoing.enter(Option::take));
+        for (pair, port) in self.ports.iter().enumerate() {
+            let gates = [&port.incoming, &port.outgoing];
+            for (ring, gate) in gates.into_iter().enumerate() {
+                let taken = gate.enter(Option::take);
+                let place = self.shared.as_mut().and_then(|it| it.kinds.get_mut(2 * pair + ring));
+                if let (Some(place), Some(taken)) = (place, taken) {
+                    *place = Some(taken.kind);
+                }
+            }
             port.end_waiting();
+        }
+        if !self.shared.as_ref().is_some_and(Shared::can_go_on) {
+            *self.shared = None;
         }
         for (pair, call) in &self.calls {
             self.ports[*pair].forget(call.as_fd());
@@ -166,12 +227,12 @@ fn agree(
     let value = |value: u64| value.to_ne_bytes().to_vec();
     let protocol = match taken & features::PROTOCOL_FEATURES {
         0 => 0,
-        _ => number(request::GET_PROTOCOL_FEATURES)? & features::PROTOCOL_MQ,
+        _ => number(request::GET_PROTOCOL_FEATURES)? & features::PROTOCOL_TAKEN,
     };
     if taken & features::PROTOCOL_FEATURES != 0 {
         send(request::SET_PROTOCOL_FEATURES, value(protocol), vec![])?;
     }
-    let most = match protocol {
+    let most = match protocol & features::PROTOCOL_MQ {
         0 => 1,
         _ => number(request::GET_QUEUE_NUM)?,
     };
@@ -182,47 +243,72 @@ fn agree(
     let multiple = if config.queues > 1 { u64::MAX } else { !features::MQ };
     send(request::SET_FEATURES, value(taken & multiple), vec![])?;
 
+    let tracks = protocol & features::PROTOCOL_INFLIGHT_SHMFD != 0;
+    let goes_on = rings.shared.as_ref().is_some_and(|it| tracks && it.features == taken);
+    if !goes_on {
+        *rings.shared = Some(Shared::new(config, taken)?);
+    }
+    let Some(shared) = &mut *rings.shared else { return lacks("has no place for rings") };
+
     let count = 2 * u64::from(config.queues);
     let (_, _, each) = layout(0, config.ring);
-    let (memory, file) = Memory::own(START, each * count)
-        .map_err(|error| Useless::Lacks(format!("no memory for rings: {error}")))?;
-    let memory = Arc::new(memory);
     let region = [START, each * count, START, 0].map(u64::to_ne_bytes).concat();
+    let file = shared.file.try_clone()?;
     send(request::SET_MEM_TABLE, [two(1, 0), region].concat(), vec![file])?;
 
+    let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    // The calls first: DPDK makes rings with them.
     for index in 0..count {
-        let (at, buffers, _) = layout(START + index * each, config.ring);
-        let slots = Slots::new(buffers, config.ring);
-        let (ring_features, receive) = (features::of_rings(taken), index % 2 == 0);
-        let kind = if config.packed {
-            PackedDriver::new(&memory, at, slots, ring_features, receive).map(Kind::PackedDriver)
-        } else {
-            SplitDriver::new(&memory, at, slots, ring_features, receive).map(Kind::SplitDriver)
-        };
-        let Some(kind) = kind else { return lacks("has no place for rings") };
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let (kick, call) = (event()?, event()?);
-        let (ring, base) = (index as u32, if config.packed { 1 << 15 } else { 0 });
-        // The call first: DPDK makes a ring with it.
-        send(request::SET_VRING_CALL, value(index), vec![call.as_fd().try_clone_to_owned()?])?;
-        send(request::SET_VRING_NUM, two(ring, config.ring.into()), vec![])?;
-        send(request::SET_VRING_BASE, two(ring, base), vec![])?;
-        let addresses = [at.table, at.device, at.driver, 0].map(u64::to_ne_bytes).concat();
-        send(request::SET_VRING_ADDR, [two(ring, 0), addresses].concat(), vec![])?;
-        let pair = index as usize / 2;
-        let port = &rings.ports[pair];
-        port.watch(call.as_fd())?;
+        let (call, pair) = (event()?, index as usize / 2);
+        rings.ports[pair].watch(call.as_fd())?;
+        let theirs = call.try_clone()?;
         rings.calls.push((pair, call));
-        send(request::SET_VRING_KICK, value(index), vec![kick.as_fd().try_clone_to_owned()?])?;
+        send(request::SET_VRING_CALL, value(index), vec![theirs])?;
+    }
+    if tracks && shared.inflight.is_none() {
+        let (rings, size) = (count as u16, config.ring);
+        let asked = inflight(InflightAt { len: 0, offset: 0, rings, size });
+        let answer = connection.ask_files(request::GET_INFLIGHT_FD, asked)?;
+        let at = answer.inflight().filter(|it| (it.rings, it.size) == (rings, size));
+        let [file] = <[OwnedFd; 1]>::try_from(answer.files)
+            .map_err(|_| Ended::Malformed("brings no memory for what is in flight"))?;
+        let at = at.ok_or(Ended::Malformed("speaks of other rings than was asked for"))?;
+        shared.inflight = Some((at, file));
+    }
+    if let Some((at, file)) = &shared.inflight {
+        send(request::SET_INFLIGHT_FD, inflight(*at), vec![file.try_clone()?])?;
+    }
+    for index in 0..count {
+        let (at, ..) = layout(START + index * each, config.ring);
+        let (ring, kick) = (index as u32, event()?);
+        let Some(kind) = shared.kinds[index as usize].take() else {
+            return lacks("has no place for rings");
+        };
+        let (base, theirs) = (kind.base(), kick.try_clone()?);
+        let ready = Ring::new(kind, Some(Arc::new(kick)));
+        if goes_on {
+            // Whatever the last backend was told of, it may not have seen.
+            ready.ring();
+        }
+        let (port, receive) = (&rings.ports[index as usize / 2], index % 2 == 0);
         let gate = if receive { &port.incoming } else { &port.outgoing };
-        gate.enter(|place| *place = Some(Ring::new(kind, Some(Arc::new(kick)))));
+        gate.enter(|place| *place = Some(ready));
         rings.run += 1;
         rings.peers.rings.fetch_add(1, Relaxed);
+        send(request::SET_VRING_NUM, two(ring, config.ring.into()), vec![])?;
+        send(request::SET_VRING_BASE, two(ring, base.into()), vec![])?;
+        let addresses = [at.table, at.device, at.driver, 0].map(u64::to_ne_bytes).concat();
+        send(request::SET_VRING_ADDR, [two(ring, 0), addresses].concat(), vec![])?;
+        send(request::SET_VRING_KICK, value(index), vec![theirs])?;
     }
     if taken & features::PROTOCOL_FEATURES != 0 {
         for ring in 0..count as u32 {
             send(request::SET_VRING_ENABLE, two(ring, 1), vec![])?;
         }
+    }
+    if goes_on {
+        // An answer means that nothing before was refused.
+        number(request::GET_FEATURES)?;
     }
     for port in &*rings.ports {
         port.wake();

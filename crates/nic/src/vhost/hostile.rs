@@ -8,8 +8,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::control::Peers;
+use super::inflight::InflightAt;
 use super::memory::{Memory, RegionAt};
-use super::message::{Message, request, two};
+use super::message::{Message, inflight, request, two};
 use super::queue::VhostQueue;
 use super::session::Session;
 use super::{features, ports};
@@ -67,7 +68,7 @@ pub fn serve(data: &[u8]) {
     // Each is a step or more, so that an input's length bounds what is done.
     while !input.0.is_empty() && round < 400 {
         round += 1;
-        let asked = match input.byte() % 9 {
+        let asked = match input.byte() % 10 {
             // A message of any kind.
             0 => {
                 let [request, flags, size, files] = input.bytes();
@@ -171,6 +172,23 @@ pub fn serve(data: &[u8]) {
             7 => {
                 queue.unmask(0);
                 vec![]
+            }
+            // Notes of what is in flight, which a last backend has left somewhere in the memory.
+            8 => {
+                let [place, size] = input.bytes();
+                let offset = u64::from(place) * 0x100;
+                let at = InflightAt { len: LEN - offset, offset, rings: 2, size: size.into() };
+                let agreed = features::PROTOCOL_OFFERED.to_ne_bytes().to_vec();
+                // A version and a number of entries with which they are looked at.
+                memory.write(START + offset + 8, &[1, 0, size, 0]);
+                vec![
+                    Message::ask(request::SET_PROTOCOL_FEATURES, agreed, vec![]),
+                    Message::ask(
+                        request::SET_INFLIGHT_FD,
+                        inflight(at),
+                        copy(&file).into_iter().collect(),
+                    ),
+                ]
             }
             // The file's end, anywhere in the memory.
             _ => {

@@ -22,6 +22,7 @@ use rustix::net::{
 };
 use thiserror::Error;
 
+use super::inflight::InflightAt;
 use super::memory::{MAX_REGIONS, RegionAt};
 
 /// Requests, by the numbers of the protocol.
@@ -43,6 +44,8 @@ pub(super) mod request {
     pub(in super::super) const SET_PROTOCOL_FEATURES: u32 = 16;
     pub(in super::super) const GET_QUEUE_NUM: u32 = 17;
     pub(in super::super) const SET_VRING_ENABLE: u32 = 18;
+    pub(in super::super) const GET_INFLIGHT_FD: u32 = 31;
+    pub(in super::super) const SET_INFLIGHT_FD: u32 = 32;
 }
 
 const VERSION: u32 = 1;
@@ -127,6 +130,29 @@ impl Message {
         let fields: &[[u8; 8]; 4] = fields.try_into().ok().filter(|_| none.is_empty())?;
         Some((index, flags, fields.map(u64::from_ne_bytes)))
     }
+
+    /// The payload as a description of memory for what is in flight. Behind it may be what a compiler adds.
+    pub(super) fn inflight(&self) -> Option<InflightAt> {
+        let (fields, rest) = self.payload.split_at_checked(16)?;
+        let (fields, _) = fields.as_chunks::<8>();
+        let (rest, odd) = rest.as_chunks::<2>();
+        if !odd.is_empty() || !matches!(rest.len(), 2 | 4) {
+            return None;
+        }
+        Some(InflightAt {
+            len: u64::from_ne_bytes(fields[0]),
+            offset: u64::from_ne_bytes(fields[1]),
+            rings: u16::from_ne_bytes(rest[0]),
+            size: u16::from_ne_bytes(rest[1]),
+        })
+    }
+}
+
+/// Bytes of a description of memory for what is in flight, as long as C's compilers make it.
+pub(super) fn inflight(at: InflightAt) -> Vec<u8> {
+    let InflightAt { len, offset, rings, size } = at;
+    let counts = [rings, size, 0, 0].map(u16::to_ne_bytes).concat();
+    [[len, offset].map(u64::to_ne_bytes).concat(), counts].concat()
 }
 
 /// Two words of 32 bits; `None` of any other length.
@@ -187,13 +213,22 @@ impl<'a> Connection<'a> {
         self.read(Instant::now() + MESSAGE_TIME)
     }
 
-    /// Sends a request, and waits for its answer.
+    /// Sends a request, and waits for its answer, which comes without descriptors.
     pub(super) fn ask(&self, request: u32, payload: Vec<u8>) -> Result<Message, Ended> {
+        let answer = self.ask_files(request, payload)?;
+        match answer.files.is_empty() {
+            true => Ok(answer),
+            false => Err(Ended::Malformed("is not the answer to what was asked")),
+        }
+    }
+
+    /// Sends a request, and waits for its answer.
+    pub(super) fn ask_files(&self, request: u32, payload: Vec<u8>) -> Result<Message, Ended> {
         self.send(&Message::ask(request, payload, Vec::new()))?;
         let end = Instant::now() + MESSAGE_TIME;
         self.wait(Some(end))?;
         let answer = self.read(end)?;
-        if answer.request != request || !answer.is_reply() || !answer.files.is_empty() {
+        if answer.request != request || !answer.is_reply() {
             return Err(Ended::Malformed("is not the answer to what was asked"));
         }
         Ok(answer)

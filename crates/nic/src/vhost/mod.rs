@@ -16,6 +16,12 @@
 //! [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. Nor are there control queues, indirect descriptors, migration (logging),
 //! virtio before 1.0, or an IOMMU.
 //!
+//! # Whoever is killed
+//!
+//! What a backend has taken and not given back is noted in memory that outlives it, where a frontend has agreed to that
+//! (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`): the next backend goes on at the descriptor at which the last one was killed, with split and
+//! packed rings alike. A frontend of ours keeps its rings then, and what is in them, for the next backend.
+//!
 //! # A peer that means no good
 //!
 //! It can stop its own traffic, and nothing else: what it says is checked before it is done ([`Peers`] counts
@@ -36,6 +42,7 @@ mod gate;
 mod header;
 #[doc(hidden)]
 pub mod hostile;
+mod inflight;
 mod memory;
 mod message;
 mod packed_device;
@@ -48,6 +55,7 @@ mod slots;
 mod socket;
 mod split_device;
 mod split_driver;
+mod tracking;
 mod turn;
 
 #[cfg(test)]

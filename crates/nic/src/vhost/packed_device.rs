@@ -13,6 +13,7 @@ use super::ring::{
     take_whole,
 };
 use super::split_device::{RingAddresses, RingFeatures};
+use super::tracking::{PackedTracking, Region};
 use super::turn::{AVAILABLE, Suppression, Turn, USED};
 
 /// The most chains that are given back before the driver sees them; with more, some are shown earlier.
@@ -42,6 +43,8 @@ pub(super) struct PackedDevice {
     held: usize,
     /// Descriptors given back since the driver was last looked after.
     moved: u16,
+    /// Where the next backend finds what is in flight.
+    tracking: Option<PackedTracking>,
     broken: bool,
 }
 
@@ -69,13 +72,34 @@ impl PackedDevice {
             given: [Given::default(); BATCH],
             held: 0,
             moved: 0,
+            tracking: None,
             broken: false,
         })
+    }
+
+    /// From now on what is in flight is noted in `region`. With `recover`, a region that was in use says where to go
+    /// on, and what is in flight is available again; `false` if it makes no sense.
+    pub(super) fn track(&mut self, region: Region, recover: bool) -> bool {
+        if recover && region.is_used() {
+            let size = self.next.size();
+            let Some((tracking, next)) = PackedTracking::recover(region, &self.table, size) else {
+                return false;
+            };
+            (self.next, self.lacking, self.tracking) = (next, next, Some(tracking));
+        } else {
+            self.tracking = Some(PackedTracking::begin(region, self.next));
+        }
+        true
     }
 
     /// The place where another device would go on, and its lap.
     pub(super) fn base(&self) -> u16 {
         self.next.base()
+    }
+
+    /// Whether it makes no sense, and is not looked at any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
     }
 
     #[inline]
@@ -125,11 +149,31 @@ impl PackedDevice {
     /// The driver sees what was given back: the first last, so that it finds all at once.
     #[inline]
     fn show(&mut self) {
+        match self.tracking.take() {
+            Some(tracking) => {
+                self.show_tracked(&tracking);
+                self.tracking = Some(tracking);
+            }
+            None => self.show_given(),
+        }
+        self.held = 0;
+    }
+
+    fn show_tracked(&self, tracking: &PackedTracking) {
+        let given = &self.given[..self.held];
+        let Some(first) = given.first() else { return };
+        let (from, to) = (self.next.before(first.at), self.next);
+        let count = tracking.giving_back(&self.table, from, to, given.iter().map(|it| it.at));
+        self.show_given();
+        tracking.given_back(count, to);
+    }
+
+    #[inline]
+    fn show_given(&self) {
         for Given { at, id, len, flags } in self.given[..self.held].iter().rev() {
             let word = packed_word(*len, *id, *flags);
             self.table.store64(usize::from(*at) * 16 + 8, word, Release);
         }
-        self.held = 0;
     }
 
     /// Takes a frame that comes in any way, and reads its descriptors anew.
@@ -282,4 +326,98 @@ pub(super) fn packed_word(len: u32, id: u16, flags: u16) -> u64 {
 #[inline]
 pub(super) fn available_flags(turn: Turn) -> u16 {
     if turn.lap() { AVAILABLE } else { USED }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::packed_driver::PackedDriver;
+    use super::super::slots::{STRIDE, Slots};
+    use super::*;
+    use crate::FRAME_CAPACITY;
+
+    const START: u64 = 1 << 32;
+    const BUFFERS: u64 = START + 0x1000;
+    const SIZE: u16 = 16;
+    const AT: RingAddresses =
+        RingAddresses { table: START, driver: START + 0x800, device: START + 0x900 };
+
+    fn region(memory: &Arc<Memory>) -> Region {
+        Region::new(memory.area(0, Region::bytes(true, SIZE), 8).expect("within"), SIZE)
+    }
+
+    /// The device dies while it shows what it has given back: after the note of it, and with the last `written` of it
+    /// written; with all of it, before or after the note is closed.
+    fn dies(mut device: PackedDevice, written: usize, closed: bool) {
+        let tracking = device.tracking.take().expect("it tracks");
+        let (from, to) = (device.next.before(device.given[0].at), device.next);
+        let given = device.given[..device.held].to_vec();
+        let places = given.iter().map(|it| it.at);
+        let count = tracking.giving_back(&device.table, from, to, places);
+        device.given.copy_within(device.held - written..device.held, 0);
+        device.held = written;
+        device.show_given();
+        if closed {
+            tracking.given_back(count, to);
+        }
+    }
+
+    #[test]
+    fn a_batch_that_a_device_died_in_is_taken_again_or_not_at_all() {
+        let features = RingFeatures::default();
+        for to_device in [true, false] {
+            for (written, closed) in (0..5).map(|it| (it, false)).chain([(5, false), (5, true)]) {
+                let len = 0x1000 + STRIDE as u64 * u64::from(SIZE);
+                let memory = Arc::new(Memory::own(START, len).expect("a memfd").0);
+                let notes = Arc::new(Memory::own(0, 0x1000).expect("a memfd").0);
+                let next = || {
+                    let ring = PackedDevice::new(&memory, AT, SIZE, 1 << 15, features);
+                    let mut ring = ring.expect("it fits");
+                    assert!(ring.track(region(&notes), true));
+                    ring
+                };
+                let slots = Slots::new(BUFFERS, SIZE);
+                let driver = PackedDriver::new(&memory, AT, slots, features, !to_device);
+                let mut driver = driver.expect("it fits");
+                let mut buffer = vec![0; FRAME_CAPACITY];
+                for life in 0..40 {
+                    let mut device = next();
+                    let frame = |at: u8| [life ^ at; 20];
+                    let what = format!("{to_device}, {written} of five, life {life}");
+                    let mut buffer_is = |ring: &mut dyn Incoming, at: u8| {
+                        assert_eq!(ring.take(&mut buffer), Taken::Frame(20), "{what}");
+                        assert_eq!(buffer[..20], frame(at), "{what}");
+                    };
+                    if to_device {
+                        (0..SIZE as u8)
+                            .for_each(|at| assert_eq!(driver.put(&frame(at)), Put::Sent));
+                        assert_eq!(driver.put(&frame(0)), Put::Full, "all are back: {what}");
+                        Outgoing::publish(&mut driver);
+                        (0..5).for_each(|at| buffer_is(&mut device, at));
+                        dies(device, written, closed);
+                        let mut device = next();
+                        let first = if written == 5 { 5 } else { 0 };
+                        (first..SIZE as u8).for_each(|at| buffer_is(&mut device, at));
+                        assert_eq!(device.take(&mut [0; 64]), Taken::Empty, "{what}");
+                        Incoming::publish(&mut device);
+                    } else {
+                        (0..5).for_each(|at| assert_eq!(device.put(&frame(at)), Put::Sent));
+                        dies(device, written, closed);
+                        let mut device = next();
+                        if written == 5 {
+                            (0..5).for_each(|at| buffer_is(&mut driver, at));
+                        }
+                        assert_eq!(driver.take(&mut [0; 64]), Taken::Empty, "{what}");
+                        Incoming::publish(&mut driver);
+                        for at in 0..SIZE as u8 {
+                            assert_eq!(device.put(&frame(at)), Put::Sent, "{what}");
+                        }
+                        assert_eq!(device.put(&frame(0)), Put::Full, "{what}");
+                        Outgoing::publish(&mut device);
+                        (0..SIZE as u8).for_each(|at| buffer_is(&mut driver, at));
+                        Incoming::publish(&mut driver);
+                    }
+                }
+            }
+        }
+    }
 }

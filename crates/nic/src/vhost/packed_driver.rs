@@ -64,6 +64,19 @@ impl PackedDriver {
         Some(ring)
     }
 
+    /// The place where another device would go on, and its lap: behind all that was used.
+    pub(super) fn base(&self) -> u16 {
+        let mut at = self.back;
+        let used = |turn: Turn| turn.is_used(self.flags(turn.at()));
+        at.step(self.back.count(self.slots.out(), used));
+        at.base()
+    }
+
+    /// Whether it makes no sense, and is not looked at any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     #[inline]
     fn hand_over(&mut self, slot: u16, len: u32, flags: u16) {
         let at = self.next.at();

@@ -15,6 +15,7 @@ use super::packed_device::PackedDevice;
 use super::packed_driver::PackedDriver;
 use super::split_device::SplitDevice;
 use super::split_driver::SplitDriver;
+use super::tracking::Region;
 use crate::counters::add;
 use crate::places::Places;
 use crate::{Pool, QueueCounters};
@@ -30,12 +31,32 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Where another device would go on; 0 for a ring that we drive.
+    /// Notes what is in flight from now on ([`PackedDevice::track`]); `false` if that cannot be.
+    pub(super) fn track(&mut self, region: Region, recover: bool) -> bool {
+        match self {
+            Kind::SplitDevice(ring) => ring.track(region, recover),
+            Kind::PackedDevice(ring) => ring.track(region, recover),
+            Kind::SplitDriver(_) | Kind::PackedDriver(_) => false,
+        }
+    }
+
+    /// Where another device would go on.
     pub(super) fn base(&self) -> u16 {
         match self {
             Kind::SplitDevice(ring) => ring.base(),
             Kind::PackedDevice(ring) => ring.base(),
-            Kind::SplitDriver(_) | Kind::PackedDriver(_) => 0,
+            Kind::SplitDriver(ring) => ring.base(),
+            Kind::PackedDriver(ring) => ring.base(),
+        }
+    }
+
+    /// Whether it makes no sense, and is not looked at any more.
+    pub(super) fn is_broken(&self) -> bool {
+        match self {
+            Kind::SplitDevice(ring) => ring.is_broken(),
+            Kind::PackedDevice(ring) => ring.is_broken(),
+            Kind::SplitDriver(ring) => ring.is_broken(),
+            Kind::PackedDriver(ring) => ring.is_broken(),
         }
     }
 }

@@ -18,6 +18,7 @@ use super::ring::{Incoming, Outgoing, Put, Taken};
 use super::slots::{STRIDE, Slots};
 use super::split_device::{RingAddresses, RingFeatures, SplitDevice};
 use super::split_driver::SplitDriver;
+use super::tracking::Region;
 use crate::{FRAME_CAPACITY, PacketQueue, Pool, SendError};
 
 const START: u64 = 1 << 32;
@@ -126,16 +127,27 @@ fn talk(mut producer: impl Outgoing, mut consumer: impl Incoming, steps: Vec<Ste
     assert!(sent.is_empty());
 }
 
-fn both(packed: bool, to_device: bool, size: u16, features: RingFeatures, steps: Vec<Step>) {
+fn both(
+    (packed, to_device, tracks): (bool, bool, bool),
+    size: u16,
+    features: RingFeatures,
+    steps: Vec<Step>,
+) {
+    let notes = Arc::new(Memory::own(0, Region::bytes(packed, size) as u64).expect("a memfd").0);
+    let area = notes.area(0, Region::bytes(packed, size), 8).expect("it fits");
+    let region = Region::new(area, size);
     let (memory, at, slots) = (memory(size), addresses(), Slots::new(BUFFERS, size));
     let receive = !to_device;
     if packed {
         let driver = PackedDriver::new(&memory, at, slots, features, receive).expect("it fits");
-        let device = PackedDevice::new(&memory, at, size, 1 << 15, features).expect("it fits");
+        let device = PackedDevice::new(&memory, at, size, 1 << 15, features);
+        let mut device = device.expect("it fits");
+        assert!(!tracks || device.track(region, false));
         if to_device { talk(driver, device, steps) } else { talk(device, driver, steps) }
     } else {
         let driver = SplitDriver::new(&memory, at, slots, features, receive).expect("it fits");
-        let device = SplitDevice::new(&memory, at, size, features).expect("it fits");
+        let mut device = SplitDevice::new(&memory, at, size, features).expect("it fits");
+        assert!(!tracks || device.track(region, false));
         if to_device { talk(driver, device, steps) } else { talk(device, driver, steps) }
     }
 }
@@ -150,10 +162,12 @@ proptest! {
         event: bool,
         mergeable: bool,
         checksums: bool,
+        tracks: bool,
         size in prop_oneof![Just(16u16), Just(32), Just(256)],
         steps in steps(),
     ) {
-        both(packed, to_device, size, RingFeatures { event, mergeable, checksums }, steps);
+        let features = RingFeatures { event, mergeable, checksums };
+        both((packed, to_device, tracks), size, features, steps);
     }
 
     #[test]
@@ -166,12 +180,20 @@ proptest! {
         words in prop::collection::vec((0..0x400u64, prop_oneof![0..8u64, any::<u64>(),
             (0..0x10000u64).prop_map(|it| START + it)]), 0..120),
         index in 0..80u16,
+        tracks: bool,
     ) {
         let (memory, at) = (memory(1), addresses());
+        // Notes of what is in flight, with the version and the entries that they have to have.
+        let notes = START + 0x4000;
         for (place, word) in words {
-            let area = [at.table, at.driver, at.device][place as usize % 3];
-            memory.write(area + place / 3 * 8, &word.to_le_bytes());
+            let area = [at.table, at.driver, at.device, notes][place as usize % 4];
+            memory.write(area + place / 4 * 8, &word.to_le_bytes());
         }
+        memory.write(notes + 8, &[1, 0, 64, 0]);
+        let region = || {
+            let area = memory.area(notes, Region::bytes(packed, 64), 8).expect("it fits");
+            Region::new(area, 64)
+        };
         if !packed {
             memory.write(at.driver + 2, &index.to_le_bytes());
         }
@@ -189,10 +211,14 @@ proptest! {
             }
         }
         if packed {
-            if let Some(ring) = PackedDevice::new(&memory, at, size, base, features) {
+            if let Some(mut ring) = PackedDevice::new(&memory, at, size, base, features)
+                && (!tracks || ring.track(region(), true))
+            {
                 harmless(ring);
             }
-        } else if let Some(ring) = SplitDevice::new(&memory, at, size, features) {
+        } else if let Some(mut ring) = SplitDevice::new(&memory, at, size, features)
+            && (!tracks || ring.track(region(), true))
+        {
             harmless(ring);
         }
     }

@@ -12,8 +12,9 @@ use thiserror::Error;
 use super::control::Peers;
 use super::features;
 use super::gate::Gate;
+use super::inflight::Inflight;
 use super::memory::{Memory, MemoryError, RegionAt};
-use super::message::{Message, NO_DESCRIPTOR, request, two};
+use super::message::{Message, NO_DESCRIPTOR, inflight, request, two};
 use super::packed_device::PackedDevice;
 use super::port::{Kind, Port, Ring};
 use super::ring::{Incoming, MAX_RING};
@@ -47,6 +48,11 @@ pub(super) enum Refused {
     /// Logging is for migration, which was not agreed on.
     #[error("flags {0:#x} of a ring were not agreed on")]
     Flags(u32),
+    /// What is said to be in flight cannot be, or there is no place for it.
+    #[error(
+        "the memory for what is in flight has no region for ring {0}, or one that makes no sense"
+    )]
+    Inflight(u32),
     /// The memory cannot be had.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -64,6 +70,8 @@ struct Known {
     /// Begun by its kick, until its base is asked for.
     started: bool,
     enabled: bool,
+    /// What is in flight is still to be taken over from the last backend.
+    recover: bool,
     /// It was started, and is in use.
     runs: bool,
 }
@@ -74,7 +82,9 @@ pub(super) struct Session {
     ports: Arc<[Arc<Port>]>,
     peers: Arc<Peers>,
     features: u64,
+    protocol: u64,
     memory: Option<Arc<Memory>>,
+    inflight: Option<Inflight>,
     rings: Vec<Known>,
     /// Whether any ring has run, so that it is counted once.
     served: bool,
@@ -86,7 +96,9 @@ impl Session {
             ports: Arc::clone(ports),
             peers: Arc::clone(peers),
             features: 0,
+            protocol: 0,
             memory: None,
+            inflight: None,
             rings: ports.iter().flat_map(|_| [Known::default(), Known::default()]).collect(),
             served: false,
         }
@@ -106,6 +118,7 @@ impl Session {
                 | request::SET_VRING_KICK
                 | request::SET_VRING_CALL
                 | request::SET_VRING_ERR
+                | request::SET_INFLIGHT_FD
         );
         if !expects_files && !files.is_empty() {
             return Err(form());
@@ -134,6 +147,7 @@ impl Session {
                 if taken & !features::PROTOCOL_OFFERED != 0 {
                     return Err(Refused::Features(taken));
                 }
+                self.protocol = taken;
             }
             request::SET_MEM_TABLE => {
                 let regions = message.regions().ok_or_else(form)?;
@@ -144,7 +158,7 @@ impl Session {
             }
             request::SET_VRING_NUM => {
                 let (index, size) = message.ring_number().ok_or_else(form)?;
-                let packed = self.features & features::RING_PACKED != 0;
+                let packed = self.packed();
                 if size == 0 || size > MAX_RING.into() || !(packed || size.is_power_of_two()) {
                     return Err(Refused::Size(size));
                 }
@@ -201,6 +215,23 @@ impl Session {
                 }
                 self.change(index, |ring| ring.enabled = enabled == 1)?;
             }
+            request::GET_INFLIGHT_FD if self.tracks() => {
+                let asked = message.inflight().ok_or_else(form)?;
+                let (packed, rings) = (self.packed(), asked.rings);
+                if usize::from(rings) > self.rings.len() {
+                    return Err(form());
+                }
+                let (made, file) = Inflight::make(packed, rings, asked.size).ok_or_else(form)??;
+                let mut answer = Message::reply(request, inflight(made.at()));
+                answer.files.push(file);
+                self.set_inflight(made, false)?;
+                return Ok(Some(answer));
+            }
+            request::SET_INFLIGHT_FD if self.tracks() => {
+                let at = message.inflight().ok_or_else(form)?;
+                let [file] = <[OwnedFd; 1]>::try_from(files).map_err(|_| form())?;
+                self.set_inflight(Inflight::given(at, file)?, true)?;
+            }
             _ => return Err(Refused::Unknown(request)),
         }
         Ok(message.needs_reply().then(|| number(0)))
@@ -236,6 +267,24 @@ impl Session {
         self.stop_all();
         self.tell_of_cut();
         self.memory = Some(Arc::new(memory));
+        self.start_all()
+    }
+
+    fn packed(&self) -> bool {
+        self.features & features::RING_PACKED != 0
+    }
+
+    /// Whether it was agreed that what is in flight is noted.
+    fn tracks(&self) -> bool {
+        self.protocol & features::PROTOCOL_INFLIGHT_SHMFD != 0
+    }
+
+    /// Rings begin with new memory for what is in flight; with `recover`, where that of a last backend says.
+    fn set_inflight(&mut self, inflight: Inflight, recover: bool) -> Result<(), Refused> {
+        self.stop_all();
+        self.tell_of_cut();
+        self.inflight = Some(inflight);
+        self.rings.iter_mut().for_each(|ring| ring.recover = recover);
         self.start_all()
     }
 
@@ -300,21 +349,32 @@ impl Session {
             return Ok(());
         };
         let rings = features::of_rings(self.features);
-        let mut kind = if self.features & features::RING_PACKED != 0 {
+        let packed = self.packed();
+        let mut kind = if packed {
             let ring = PackedDevice::new(memory, at, known.size, known.base, rings);
             ring.map(Box::new).map(Kind::PackedDevice)
         } else {
             SplitDevice::new(memory, at, known.size, rings).map(Kind::SplitDevice)
         }
         .ok_or(Refused::Outside(index))?;
+        if let Some(inflight) = &self.inflight {
+            let region = inflight.region(index, packed, known.size);
+            let region = region.ok_or(Refused::Inflight(index))?;
+            if !kind.track(region, known.recover) {
+                return Err(Refused::Inflight(index));
+            }
+        }
         match &mut kind {
             Kind::SplitDevice(ring) => ring.mask(),
             Kind::PackedDevice(ring) => ring.mask(),
             Kind::SplitDriver(_) | Kind::PackedDriver(_) => {}
         }
         let ring = Ring::new(kind, known.call.clone());
+        // The last backend may have died between giving back and telling.
+        ring.ring();
         self.gate(index).enter(|place| *place = Some(ring));
-        self.rings[index as usize].runs = true;
+        let known = &mut self.rings[index as usize];
+        (known.runs, known.recover) = (true, false);
         self.peers.rings.fetch_add(1, Relaxed);
         if !std::mem::replace(&mut self.served, true) {
             self.peers.served.fetch_add(1, Relaxed);
@@ -325,7 +385,8 @@ impl Session {
 
     /// Counts memory that is about to be given up and whose file the peer has cut short.
     fn tell_of_cut(&self) {
-        if self.memory.as_ref().is_some_and(|memory| memory.cut()) {
+        let memory = self.memory.as_ref().is_some_and(|it| it.cut());
+        if memory || self.inflight.as_ref().is_some_and(Inflight::cut) {
             self.peers.refuse(
                 "the peer has cut a file of its memory short, and was not served any more".into(),
             );

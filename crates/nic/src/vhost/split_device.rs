@@ -11,6 +11,7 @@ use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Taken, WRITE,
     need_event, take_whole,
 };
+use super::tracking::{Region, SplitTracking};
 
 /// Where a ring's parts are, in addresses of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,6 +50,8 @@ pub(super) struct SplitDevice {
     seen: u16,
     /// Our index as the driver sees it.
     told: u16,
+    /// Where the next backend finds what is in flight.
+    tracking: Option<SplitTracking>,
     broken: bool,
 }
 
@@ -83,13 +86,43 @@ impl SplitDevice {
             next,
             seen,
             told,
+            tracking: None,
             broken,
         })
+    }
+
+    /// From now on what is in flight is noted in `region`. With `recover`, what a region that was in use says to be in
+    /// flight is given back: its chains were taken, perhaps out of order, and their places in the available ring may have
+    /// been written over. `false` if it makes no sense.
+    pub(super) fn track(&mut self, region: Region, recover: bool) -> bool {
+        if !recover || !region.is_used() {
+            self.tracking = Some(SplitTracking::begin(region, self.next));
+            return true;
+        }
+        let Some((tracking, heads)) = SplitTracking::recover(region, self.next) else {
+            return false;
+        };
+        let taken = heads.len();
+        if taken > self.waiting().into() || heads.iter().any(|head| *head >= self.size) {
+            return false;
+        }
+        tracking.giving_back(&heads);
+        heads.iter().for_each(|head| self.give_back(*head, 0));
+        self.used.store16(2, self.next, Release);
+        self.told = self.next;
+        tracking.given_back(&heads, self.next);
+        self.tracking = Some(tracking);
+        true
     }
 
     /// The place where another device would go on.
     pub(super) fn base(&self) -> u16 {
         self.told
+    }
+
+    /// Whether it makes no sense, and is not looked at any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// How many chains wait. The driver's index is read only when those known of are used up.
@@ -199,6 +232,9 @@ impl Incoming for SplitDevice {
         let (old, new) = (self.told, self.next);
         self.told = new;
         self.used.store16(2, new, Release);
+        if let Some(tracking) = &self.tracking {
+            tracking.settle(new);
+        }
         fence(SeqCst);
         if self.features.event {
             need_event(self.available.load16(4 + 2 * usize::from(self.size), Relaxed), new, old)

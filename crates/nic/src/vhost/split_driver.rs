@@ -81,6 +81,16 @@ impl SplitDriver {
         Some(ring)
     }
 
+    /// The place where another device would go on: what was used was taken before.
+    pub(super) fn base(&self) -> u16 {
+        self.used.load16(2, Relaxed)
+    }
+
+    /// Whether it makes no sense, and is not looked at any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     #[inline]
     fn hand_over(&mut self, slot: u16) {
         let at = 4 + 2 * usize::from(self.next & (self.size - 1));

@@ -24,6 +24,17 @@ impl Turn {
         Turn { at: 0, lap: true, size }
     }
 
+    /// A place in a lap, 1 or 0; `None` if there is no such place.
+    pub(super) fn new(at: u16, lap: u8, size: u16) -> Option<Turn> {
+        (at < size && lap <= 1).then_some(Turn { at, lap: lap == 1, size })
+    }
+
+    /// The place before this one, by less than a lap or by a whole one, at which is `at`.
+    #[inline]
+    pub(super) fn before(self, at: u16) -> Turn {
+        Turn { at, lap: self.lap == (at < self.at), size: self.size }
+    }
+
     /// As messages have it: the lap in the highest bit. `None` if there is no such place.
     pub(super) fn from_base(base: u16, size: u16) -> Option<Turn> {
         let (at, lap) = (base & 0x7fff, base >> 15 == 1);

@@ -43,6 +43,8 @@ mod vhost {
     pub mod split_device;
     #[path = "../../../src/vhost/split_driver.rs"]
     pub mod split_driver;
+    #[path = "../../../src/vhost/tracking.rs"]
+    pub mod tracking;
     #[path = "../../../src/vhost/turn.rs"]
     pub mod turn;
 
