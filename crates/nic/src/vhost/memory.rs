@@ -334,6 +334,20 @@ impl Area {
         unsafe { field.as_ref() }
     }
 
+    /// `count` fields of 64 bits from an offset on, little-endian: one check for many.
+    ///
+    /// # Panics
+    /// If they are not all within the area, or not aligned.
+    #[inline]
+    pub(super) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        let bytes = count * size_of::<AtomicU64>();
+        assert!(offset + bytes <= self.len && offset.is_multiple_of(align_of::<AtomicU64>()));
+        // SAFETY: within the area.
+        let first = unsafe { self.base.add(offset) }.cast::<AtomicU64>();
+        // SAFETY: all of them are within the area, and each is as in `field`.
+        unsafe { NonNull::slice_from_raw_parts(first, count).as_ref() }
+    }
+
     fields! {
         load16 store16 update16 u16, AtomicU16;
         load32 store32 update32 u32, AtomicU32;

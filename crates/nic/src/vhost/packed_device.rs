@@ -149,16 +149,16 @@ impl PackedDevice {
     /// The driver sees what was given back: the first last, so that it finds all at once.
     #[inline]
     fn show(&mut self) {
-        match self.tracking.take() {
-            Some(tracking) => {
-                self.show_tracked(&tracking);
-                self.tracking = Some(tracking);
+        if self.held > 0 {
+            match &self.tracking {
+                Some(tracking) => self.show_tracked(tracking),
+                None => self.show_given(),
             }
-            None => self.show_given(),
         }
         self.held = 0;
     }
 
+    #[inline]
     fn show_tracked(&self, tracking: &PackedTracking) {
         let given = &self.given[..self.held];
         let Some(first) = given.first() else { return };

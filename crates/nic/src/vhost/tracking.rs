@@ -11,6 +11,7 @@
 //! The frontend can write all of this. It is read once, when a ring begins, and believed only where it
 //! makes sense; where it makes none, the ring is refused.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::memory::Area;
@@ -148,6 +149,8 @@ impl PackedTracking {
     pub(super) fn begin(region: Region, at: Turn) -> PackedTracking {
         for entry in 0..region.entries {
             region.area.store64(packed(entry), free(entry), Relaxed);
+            // Chains are noted in their order, so this is the order in which they were taken.
+            region.area.store64(packed(entry) + 8, entry.into(), Relaxed);
         }
         region.area.store64(PLACES, places(at, at), Release);
         region.begin(0);
@@ -222,41 +225,79 @@ impl PackedTracking {
         to: Turn,
         chains: impl ExactSizeIterator<Item = u16>,
     ) -> u16 {
-        let (area, size) = (&self.0.area, from.size());
+        // Never none, so that as far as one place means a whole lap.
+        let count = distance(from.at(), to.at(), from.size());
+        if chains.len() == usize::from(count) {
+            self.note_single(table, from, count);
+        } else {
+            self.note_chains(table, to, chains);
+        }
+        self.0.area.store32(FREE, u32::from(count) << 16, Release);
+        self.0.area.store64(PLACES, places(to, from), Release);
+        count
+    }
+
+    /// Notes so many chains of one descriptor, which is how frames nearly always come.
+    #[inline]
+    fn note_single(&self, table: &Area, from: Turn, count: u16) {
+        let mut entries = self.entries(count).iter();
+        let before_end = count.min(from.size() - from.at());
+        let mut head = 1 | free(0) | 1 << 48;
+        for (at, count) in [(from.at(), before_end), (0, count - before_end)] {
+            let slots = table.words(usize::from(at) * 16, usize::from(count) * 2);
+            for ([address, rest], entry) in slots.as_chunks::<2>().0.iter().zip(&mut entries) {
+                entry[0].store(u64::to_le(head), Relaxed);
+                let rest = u64::from_le(rest.load(Relaxed)).rotate_left(32);
+                entry[2].store(rest.to_le(), Relaxed);
+                entry[3].store(address.load(Relaxed), Relaxed);
+                // The next one's free entry and last descriptor.
+                head += 1 << 16 | 1 << 32;
+            }
+        }
+    }
+
+    #[cold]
+    fn note_chains(&self, table: &Area, to: Turn, chains: impl ExactSizeIterator<Item = u16>) {
+        let (area, size) = (&self.0.area, to.size());
         let (mut entry, mut chains) = (0, chains.peekable());
-        let mut counter = 0;
         while let Some(at) = chains.next() {
-            let end = chains.peek().copied().unwrap_or(to.at());
-            // A chain of no descriptors is one of the whole ring.
-            let count = if end > at { end - at } else { end + (size - at) };
+            let count = distance(at, chains.peek().copied().unwrap_or(to.at()), size);
             let mut head = 1 | u64::from(entry + count - 1) << 32 | u64::from(count) << 48;
             for place in at..at + count {
                 let slot = usize::from(if place < size { place } else { place - size }) * 16;
                 let to = packed(entry);
                 area.store64(to, head | free(entry), Relaxed);
-                area.store64(to + 8, counter, Relaxed);
                 let rest = table.load64(slot + 8, Relaxed);
                 area.store64(to + 16, rest.rotate_left(32), Relaxed);
                 area.store64(to + 24, table.load64(slot, Relaxed), Relaxed);
                 (head, entry) = (0, entry + 1);
             }
-            counter += 1;
         }
-        area.store32(FREE, u32::from(entry) << 16, Release);
-        area.store64(PLACES, places(to, from), Release);
-        entry
     }
 
     /// The driver sees them, `count` descriptors.
     #[inline]
     pub(super) fn given_back(&self, count: u16, at: Turn) {
-        let area = &self.0.area;
-        for entry in 0..count {
-            area.store16(packed(entry), 0, Release);
+        let mut head = free(0);
+        for entry in self.entries(count) {
+            entry[0].store(head.to_le(), Release);
+            head += 1 << 16;
         }
-        area.store32(FREE, 0, Release);
-        area.store64(PLACES, places(at, at), Release);
+        self.0.area.store32(FREE, 0, Release);
+        self.0.area.store64(PLACES, places(at, at), Release);
     }
+
+    /// The first so many entries, as words.
+    #[inline]
+    fn entries(&self, count: u16) -> &[[AtomicU64; PACKED_ENTRY / 8]] {
+        self.0.area.words(PACKED_HEAD, usize::from(count) * (PACKED_ENTRY / 8)).as_chunks().0
+    }
+}
+
+/// From one place to another, and a whole lap if they are one.
+#[inline]
+fn distance(from: u16, to: u16, size: u16) -> u16 {
+    if to > from { to - from } else { to + (size - from) }
 }
 
 #[inline]
