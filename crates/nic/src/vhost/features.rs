@@ -10,6 +10,8 @@ pub(super) const GUEST_CSUM: u64 = 1 << 1;
 pub(super) const MRG_RXBUF: u64 = 1 << 15;
 /// Several pairs of rings.
 pub(super) const MQ: u64 = 1 << 22;
+/// A descriptor may be of a table of descriptors.
+pub(super) const INDIRECT_DESC: u64 = 1 << 28;
 /// Notifications at a place.
 pub(super) const EVENT_IDX: u64 = 1 << 29;
 /// Of vhost-user: there are protocol features, and rings are enabled one by one.
@@ -28,7 +30,7 @@ pub(super) const PROTOCOL_INFLIGHT_SHMFD: u64 = 1 << 12;
 
 /// What a device of ours offers. Segments to be cut (TSO, UFO) are not among it: a frame has 2048 bytes here.
 pub(super) const OFFERED: u64 =
-    CSUM | MRG_RXBUF | MQ | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1 | RING_PACKED;
+    CSUM | MRG_RXBUF | MQ | INDIRECT_DESC | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1 | RING_PACKED;
 /// What of vhost-user a device of ours offers.
 pub(super) const PROTOCOL_OFFERED: u64 = PROTOCOL_MQ | PROTOCOL_REPLY_ACK | PROTOCOL_INFLIGHT_SHMFD;
 
@@ -45,5 +47,6 @@ pub(super) fn of_rings(features: u64) -> RingFeatures {
         event: features & EVENT_IDX != 0,
         mergeable: features & MRG_RXBUF != 0,
         checksums: features & CSUM != 0,
+        indirect: features & INDIRECT_DESC != 0,
     }
 }

@@ -87,11 +87,14 @@ pub fn serve(data: &[u8]) {
             1 => {
                 let [options, size, base, table, driver, device] = input.bytes();
                 let mut taken = features::VERSION_1;
-                for (bit, feature) in
-                    [features::EVENT_IDX, features::MRG_RXBUF, features::RING_PACKED]
-                        .iter()
-                        .enumerate()
-                {
+                let bits = [
+                    features::EVENT_IDX,
+                    features::MRG_RXBUF,
+                    features::RING_PACKED,
+                    features::INDIRECT_DESC,
+                    features::CSUM,
+                ];
+                for (bit, feature) in bits.iter().enumerate() {
                     taken |= if options & 1 << bit != 0 { *feature } else { 0 };
                 }
                 let at = |part: u8| START + u64::from(part) * 0x100;

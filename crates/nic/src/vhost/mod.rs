@@ -13,7 +13,7 @@
 //!
 //! Rings are split or packed, with event indices; a peer's buffers may be merged for one frame; checksums that
 //! a peer leaves open are completed. Segmentation offload is neither offered nor taken: a frame has at most
-//! [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. Nor are there control queues, indirect descriptors, migration (logging),
+//! [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. A peer that drives may use indirect descriptors. Nor are there control queues, migration (logging),
 //! virtio before 1.0, or an IOMMU.
 //!
 //! # Whoever is killed

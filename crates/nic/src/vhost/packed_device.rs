@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use super::memory::{Area, Memory, fence};
 use super::ring::{
-    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Taken, WRITE,
+    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Table, Taken, WRITE,
     take_whole,
 };
 use super::split_device::{RingAddresses, RingFeatures};
@@ -124,13 +124,32 @@ impl PackedDevice {
         let (mut turn, mut good) = (self.next, true);
         for count in 1..=turn.size() {
             let it = Descriptor::read(&self.table, turn.at());
-            good = good && part(&self.memory, it).is_some();
+            good = good
+                && match it.second & INDIRECT {
+                    0 => part(&self.memory, it).is_some(),
+                    _ => self.walk_table(it, &mut part),
+                };
             if it.second & NEXT == 0 {
                 return Some((it.first, count, good));
             }
             turn.step(1);
         }
         None
+    }
+
+    /// A table of descriptors, which are taken one after the other; whether it is one.
+    #[cold]
+    fn walk_table(
+        &self,
+        of: Descriptor,
+        mut part: impl FnMut(&Memory, Descriptor) -> Option<()>,
+    ) -> bool {
+        let allowed = self.features.indirect && of.second & NEXT == 0;
+        let Some(table) = Table::new(of.address, of.len).filter(|_| allowed) else { return false };
+        (0..table.count()).all(|index| {
+            let it = table.read(&self.memory, index);
+            it.is_some_and(|it| part(&self.memory, it).is_some())
+        })
     }
 
     #[inline]

@@ -166,7 +166,7 @@ proptest! {
         size in prop_oneof![Just(16u16), Just(32), Just(256)],
         steps in steps(),
     ) {
-        let features = RingFeatures { event, mergeable, checksums };
+        let features = RingFeatures { event, mergeable, checksums, indirect: false };
         both((packed, to_device, tracks), size, features, steps);
     }
 
@@ -174,7 +174,7 @@ proptest! {
     fn whatever_stands_in_a_ring_ends_without_harm(
         packed: bool,
         size in prop_oneof![Just(1u16), Just(2), Just(8), Just(64)],
-        features in any::<(bool, bool, bool)>(),
+        features in any::<(bool, bool, bool, bool)>(),
         base: u16,
         // Small numbers are what indices, flags and lengths are made of.
         words in prop::collection::vec((0..0x400u64, prop_oneof![0..8u64, any::<u64>(),
@@ -197,7 +197,8 @@ proptest! {
         if !packed {
             memory.write(at.driver + 2, &index.to_le_bytes());
         }
-        let features = RingFeatures { event: features.0, mergeable: features.1, checksums: features.2 };
+        let (event, mergeable, checksums, indirect) = features;
+        let features = RingFeatures { event, mergeable, checksums, indirect };
         fn harmless<R: Incoming + Outgoing>(mut ring: R) {
             let mut buffer = vec![0; FRAME_CAPACITY];
             for round in 0..200 {
@@ -267,7 +268,7 @@ fn frames_that_another_left_stay_until_there_is_room_and_none_overtakes_them() {
         assert_eq!((counts.tx_packets, counts.tx_dropped), (size as u64 + 65, 3));
     }
     for event in [false, true] {
-        let features = RingFeatures { event, mergeable: false, checksums: false };
+        let features = RingFeatures { event, ..RingFeatures::default() };
         let (at, slots) = (addresses(), || Slots::new(BUFFERS, 16));
         let shared = memory(16);
         let driver = SplitDriver::new(&shared, at, slots(), features, false).expect("it fits");
@@ -347,6 +348,101 @@ fn chains_that_are_none_are_given_back_and_counted() {
     assert_eq!(device.take(&mut [0; 256]), Taken::Truncated);
 }
 
+/// A table of descriptors somewhere else.
+fn table(memory: &Memory, at: u64, parts: &[(u64, u32, u16, u16)]) {
+    for (place, (address, len, first, second)) in parts.iter().enumerate() {
+        let rest = u64::from(*len) | u64::from(*first) << 32 | u64::from(*second) << 48;
+        memory.write(at + 16 * place as u64, &[address.to_le_bytes(), rest.to_le_bytes()].concat());
+    }
+}
+
+const TABLE: u64 = BUFFERS + 0x400;
+const INDIRECT: RingFeatures =
+    RingFeatures { event: false, mergeable: false, checksums: false, indirect: true };
+
+#[test]
+fn a_table_of_descriptors_is_a_chain() {
+    let bytes = b"destinationsource";
+    // To be sent, from a split ring: linked, and behind another descriptor; into it, as far as is needed.
+    let (memory, mut device) = device(INDIRECT);
+    memory.write(BUFFERS + 100, bytes);
+    table(&memory, TABLE, &[(BUFFERS + 100, 11, 1, 2), (0, 0, 0, 0), (BUFFERS + 111, 6, 0, 0)]);
+    chain(&memory, &[(BUFFERS, 12, 1, 1), (TABLE, 48, 4, 0), (TABLE + 0x100, 32, 4 | 2, 0)]);
+    let mut buffer = [0; 64];
+    assert_eq!(device.take(&mut buffer), Taken::Frame(17));
+    assert_eq!(&buffer[..17], bytes);
+    memory.write(START + 0x8002, &[2, 0, 0, 0, 2, 0]);
+    table(&memory, TABLE + 0x100, &[(BUFFERS + 200, 20, 3, 1), (BUFFERS + 300, 40, 2, 0)]);
+    assert_eq!(device.put(bytes), Put::Sent);
+    let (mut first, mut then) = ([0; 8], [0; 9]);
+    assert!(memory.read(BUFFERS + 212, &mut first) && memory.read(BUFFERS + 300, &mut then));
+    assert_eq!([&first[..], &then[..]].concat(), bytes);
+
+    // And in a packed one, where they are one after the other.
+    let memory = self::memory(8);
+    let ring = PackedDevice::new(&memory, addresses(), 8, 1 << 15, INDIRECT);
+    let mut device = ring.expect("it fits");
+    memory.write(BUFFERS + 100, bytes);
+    table(&memory, TABLE, &[(BUFFERS, 12, 0, 0), (BUFFERS + 100, 11, 0, 1), (BUFFERS + 111, 6, 0, 0)]);
+    table(&memory, TABLE + 0x100, &[(BUFFERS + 200, 20, 0, 2), (BUFFERS + 300, 40, 0, 2)]);
+    table(&memory, START, &[(TABLE, 48, 5, 4 | 1 << 7), (TABLE + 0x100, 32, 6, 4 | 1 << 7)]);
+    assert_eq!(device.take(&mut buffer), Taken::Frame(17));
+    assert_eq!(&buffer[..17], bytes);
+    assert_eq!(device.put(bytes), Put::Sent);
+    Outgoing::publish(&mut device);
+    let mut used = [0; 32];
+    memory.read(START, &mut used);
+    assert_eq!(used[8..16], [0, 0, 0, 0, 5, 0, 0x80, 0x80]);
+    assert_eq!(used[24..], [29, 0, 0, 0, 6, 0, 0x82, 0x80]);
+}
+
+#[test]
+fn tables_that_are_none_are_given_back_and_counted() {
+    let part = (BUFFERS, 40, 0, 0);
+    let end = BUFFERS + 8 * STRIDE as u64;
+    let linked = |next| (BUFFERS, 40, 1, next);
+    for (indirect, of, parts, why) in [
+        (false, (TABLE, 16, 4), vec![part], "not agreed on"),
+        (true, (TABLE, 16, 4 | 1), vec![part], "a table and a next one"),
+        (true, (TABLE, 0, 4), vec![part], "of none"),
+        (true, (TABLE, 24, 4), vec![part, part], "of one and a half"),
+        (true, (TABLE, 16 * 1025, 4), vec![part], "too many"),
+        (true, (TABLE, u32::MAX, 4), vec![part], "far too many"),
+        (true, (0, 16, 4), vec![part], "outside"),
+        (true, (end - 8, 16, 4), vec![], "half outside"),
+        (true, (u64::MAX - 7, 16, 4), vec![], "around the end"),
+        (true, (TABLE, 16, 4), vec![(TABLE, 16, 4, 0)], "a table in a table"),
+        (true, (TABLE, 16, 4), vec![(BUFFERS, 40, 2, 2)], "for the device to write"),
+        (true, (TABLE, 32, 4), vec![linked(1), linked(0)], "a circle"),
+        (true, (TABLE, 32, 4), vec![linked(2), part], "out of the table"),
+        (true, (TABLE, 32, 4), vec![linked(1), (0, 40, 0, 0)], "leads outside"),
+    ] {
+        let (memory, mut split) = device(RingFeatures { indirect, ..INDIRECT });
+        table(&memory, TABLE, &parts);
+        let (address, len, flags) = of;
+        chain(&memory, &[(address, len, flags, 0)]);
+        assert_eq!(split.take(&mut [0; 256]), Taken::Malformed, "{why}");
+        chain(&memory, &[(BUFFERS, 100, 0, 0)]);
+        memory.write(START + 0x8002, &2u16.to_le_bytes());
+        assert_eq!(split.take(&mut [0; 256]), Taken::Frame(88), "after {why}");
+
+        // Links are nothing there; a next one is, and the table's is with the ring.
+        if parts.len() > 1 && len == 32 && !why.contains("outside") {
+            continue;
+        }
+        let memory = self::memory(8);
+        let features = RingFeatures { indirect, ..INDIRECT };
+        let ring = PackedDevice::new(&memory, addresses(), 8, 1 << 15, features);
+        let mut packed = ring.expect("it fits");
+        let turned: Vec<_> = parts.iter().map(|it| (it.0, it.1, 0, it.2)).collect();
+        table(&memory, TABLE, &turned);
+        let good = (BUFFERS, 100, 1, 1 << 7);
+        table(&memory, START, &[(address, len, 0, flags | 1 << 7), good, good]);
+        assert_eq!(packed.take(&mut [0; 256]), Taken::Malformed, "packed: {why}");
+        assert_eq!(packed.take(&mut [0; 256]), Taken::Frame(88), "packed: after {why}");
+    }
+}
+
 #[test]
 fn an_index_that_leaps_and_a_head_that_is_none_break_the_ring() {
     for (index, head) in [(9u16, 0u16), (40_000, 0), (1, 8)] {
@@ -382,7 +478,7 @@ fn a_ring_that_was_found_broken_is_told_of_once() {
 fn a_frame_is_spread_over_small_buffers_if_that_was_agreed() {
     for mergeable in [true, false] {
         let (memory, mut device) =
-            device(RingFeatures { mergeable, event: false, checksums: true });
+            device(RingFeatures { mergeable, checksums: true, ..RingFeatures::default() });
         let part = |place: u64| (BUFFERS + 100 * place, 40, 2, 0);
         chain(&memory, &[part(0), part(1), part(2), part(3)]);
         memory.write(START + 0x8004, &[0, 0, 1, 0, 2, 0, 3, 0]);

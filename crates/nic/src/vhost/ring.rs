@@ -27,7 +27,7 @@ pub(super) const AHEAD: u16 = 8;
 pub(super) const NEXT: u16 = 1;
 /// A buffer for the device to write to.
 pub(super) const WRITE: u16 = 2;
-/// A buffer that is a table of descriptors: never negotiated.
+/// A buffer that is a table of descriptors.
 pub(super) const INDIRECT: u16 = 4;
 
 /// What came of taking the next frame.
@@ -110,10 +110,47 @@ impl Descriptor {
     #[inline]
     pub(super) fn read(table: &Area, index: u16) -> Descriptor {
         let at = usize::from(index) * 16;
-        let address = table.load64(at, Relaxed);
-        let rest = table.load64(at + 8, Relaxed);
+        Descriptor::of(table.load64(at, Relaxed), table.load64(at + 8, Relaxed))
+    }
+
+    #[inline]
+    fn of(address: u64, rest: u64) -> Descriptor {
         let (first, second) = ((rest >> 32) as u16, (rest >> 48) as u16);
         Descriptor { address, len: rest as u32, first, second }
+    }
+}
+
+/// The most descriptors of a table of its own: as many as QEMU takes. Linux makes some twenty at most.
+const MAX_TABLE: u32 = 1024;
+
+/// A table of descriptors in the peer's memory, to which one descriptor of a ring leads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Table {
+    address: u64,
+    count: u16,
+}
+
+impl Table {
+    /// `None` if it has no whole number of descriptors, none at all, or too many.
+    pub(super) fn new(address: u64, len: u32) -> Option<Table> {
+        let count = len / 16;
+        (len.is_multiple_of(16) && (1..=MAX_TABLE).contains(&count))
+            .then_some(Table { address, count: count as u16 })
+    }
+
+    pub(super) fn count(self) -> u16 {
+        self.count
+    }
+
+    /// Reads an entry, once; `None` if there is none of this number, or it is not within the peer's memory.
+    pub(super) fn read(self, memory: &Memory, index: u16) -> Option<Descriptor> {
+        let mut bytes = [0; 16];
+        let at = self.address.wrapping_add(16 * u64::from(index));
+        if index >= self.count || !memory.read(at, &mut bytes) {
+            return None;
+        }
+        let both = u128::from_le_bytes(bytes);
+        Some(Descriptor::of(both as u64, (both >> 64) as u64))
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::memory::{Area, Memory, fence};
 use super::ring::{
-    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Taken, WRITE,
-    need_event, take_whole,
+    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Table, Taken,
+    WRITE, need_event, take_whole,
 };
 use super::tracking::{Region, SplitTracking};
 
@@ -33,6 +33,8 @@ pub(super) struct RingFeatures {
     pub(super) mergeable: bool,
     /// A driver's frame may leave a checksum to the device. If not, there is nothing to be read in its header.
     pub(super) checksums: bool,
+    /// A descriptor may be of a table of descriptors.
+    pub(super) indirect: bool,
 }
 
 /// The device's side.
@@ -175,6 +177,9 @@ impl SplitDevice {
         let mut index = head;
         for _ in 0..self.size {
             let descriptor = Descriptor::read(&self.table, index);
+            if descriptor.first & INDIRECT != 0 {
+                return self.walk_table(descriptor, part);
+            }
             match part(&self.memory, descriptor) {
                 None => return false,
                 Some(true) => return true,
@@ -187,6 +192,29 @@ impl SplitDevice {
         }
         false
     }
+
+    /// Goes on in a table, with which a chain ends; its descriptors are linked as in the ring.
+    #[cold]
+    fn walk_table(
+        &self,
+        of: Descriptor,
+        mut part: impl FnMut(&Memory, Descriptor) -> Option<bool>,
+    ) -> bool {
+        let allowed = self.features.indirect && of.first & NEXT == 0;
+        let Some(table) = Table::new(of.address, of.len).filter(|_| allowed) else { return false };
+        let mut index = 0;
+        for _ in 0..table.count() {
+            let Some(it) = table.read(&self.memory, index) else { return false };
+            match part(&self.memory, it) {
+                None => return false,
+                Some(true) => return true,
+                Some(false) if it.first & NEXT == 0 => return true,
+                Some(false) => index = it.second,
+            }
+        }
+        false
+    }
+
     /// Takes a frame that comes in any way, and reads its descriptors anew.
     #[cold]
     fn take_chain(&mut self, head: u16, buffer: &mut [u8]) -> Taken {

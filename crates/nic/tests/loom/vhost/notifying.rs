@@ -111,7 +111,7 @@ fn scene(way: Way, event: bool, count: u8, without: Without) {
     explore(move || {
         let memory = Arc::new(Memory::new(usize::from(SIZE) * STRIDE));
         let at = RingAddresses { table: START, driver: START + 0x20, device: START + 0x40 };
-        let features = RingFeatures { event, mergeable: false, checksums: false };
+        let features = RingFeatures { event, ..RingFeatures::default() };
         let slots = Slots::new(FRAMES, SIZE);
         let bells = Arc::new(Bells::default());
         macro_rules! run {
