@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use super::memory::{Area, Memory, fence};
+use super::resume;
 use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Table, Taken, WRITE,
     take_whole,
@@ -17,7 +18,7 @@ use super::tracking::{PackedTracking, Region};
 use super::turn::{AVAILABLE, Suppression, Turn, USED};
 
 /// The most chains that are given back before the driver sees them; with more, some are shown earlier.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 
 /// A chain that was given back, and that the driver does not see yet.
 #[derive(Debug, Clone, Copy, Default)]
@@ -95,6 +96,13 @@ impl PackedDevice {
     /// The place where another device would go on, and its lap.
     pub(super) fn base(&self) -> u16 {
         self.next.base()
+    }
+
+    /// Goes on where the ring itself says, if it does.
+    pub(super) fn resume(&mut self) {
+        if let Some(turn) = resume::find(&self.table, self.next.size()) {
+            (self.next, self.lacking) = (turn, turn);
+        }
     }
 
     /// Whether it makes no sense, and is not looked at any more.
@@ -378,6 +386,93 @@ mod tests {
         if closed {
             tracking.given_back(count, to);
         }
+    }
+
+    /// Between a driver that has its buffers and a device that begins where the last one ended, as far as the ring
+    /// tells.
+    #[test]
+    fn a_ring_tells_where_its_last_device_was() {
+        let features = RingFeatures { indirect: true, ..RingFeatures::default() };
+        for (to_device, written) in [true, false].into_iter().flat_map(|it| (0..=5).map(move |n| (it, n))) {
+            let len = 0x1000 + STRIDE as u64 * u64::from(SIZE);
+            let memory = Arc::new(Memory::own(START, len).expect("a memfd").0);
+            let next = || {
+                let ring = PackedDevice::new(&memory, AT, SIZE, 1 << 15, features);
+                let mut ring = ring.expect("it fits");
+                ring.resume();
+                ring
+            };
+            let slots = Slots::new(BUFFERS, SIZE);
+            let driver = PackedDriver::new(&memory, AT, slots, features, !to_device);
+            let (mut driver, mut number) = (driver.expect("it fits"), 0u8);
+            let mut buffer = vec![0; FRAME_CAPACITY];
+            let mut take = |ring: &mut dyn Incoming| match ring.take(&mut buffer) {
+                Taken::Frame(20) => Some(buffer[0]),
+                Taken::Empty => None,
+                // A buffer that came back empty.
+                Taken::Malformed if !to_device => Some(u8::MAX),
+                other => panic!("{other:?}"),
+            };
+            for life in 0..60u8 {
+                let mut device = next();
+                // Of five frames none, some or all are shown when the device dies.
+                let dies = |mut device: PackedDevice| {
+                    device.given.copy_within(5 - written..5, 0);
+                    device.held = written;
+                    device.show_given();
+                };
+                let what = format!("{to_device}, {written} of five, life {life}");
+                let lost = if (1..5).contains(&written) { 5 - written } else { 0 };
+                let count = 5 + life % 9;
+                let sent: Vec<u8> = (0..count).map(|it| number.wrapping_add(it) % 0xff).collect();
+                number = number.wrapping_add(count) % 0xff;
+                if to_device {
+                    sent.iter().for_each(|it| assert_eq!(driver.put(&[*it; 20]), Put::Sent, "{what}"));
+                    Outgoing::publish(&mut driver);
+                    (0..5).for_each(|at| assert_eq!(take(&mut device), Some(sent[at])));
+                    dies(device);
+                    let mut device = next();
+                    let rest = if written == 0 { &sent[..] } else { &sent[5..] };
+                    rest.iter().for_each(|it| assert_eq!(take(&mut device), Some(*it), "{what}"));
+                    assert_eq!(take(&mut device), None, "{what}");
+                    Incoming::publish(&mut device);
+                } else {
+                    (0..5).for_each(|at| assert_eq!(device.put(&[sent[at]; 20]), Put::Sent));
+                    dies(device);
+                    let mut device = next();
+                    sent[5..].iter().for_each(|it| assert_eq!(device.put(&[*it; 20]), Put::Sent));
+                    Outgoing::publish(&mut device);
+                    let mut due = vec![u8::MAX; lost];
+                    due.extend(if written == 0 { &[] } else { &sent[lost..5] });
+                    due.extend(&sent[5..]);
+                    due.iter().for_each(|it| assert_eq!(take(&mut driver), Some(*it), "{what}"));
+                    assert_eq!(take(&mut driver), None, "{what}");
+                    Incoming::publish(&mut driver);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_ring_with_chains_or_of_no_driver_tells_nothing() {
+        let memory = Arc::new(Memory::own(START, 0x1000).expect("a memfd").0);
+        let table = memory.area(START, 16 * 8, 16).expect("within");
+        let found = |flags: [u16; 8]| {
+            let at = |place: usize| 16 * place + 14;
+            flags.iter().enumerate().for_each(|(it, flags)| table.store16(at(it), *flags, Release));
+            resume::find(&table, 8).map(|turn| turn.base())
+        };
+        let (a, u, n) = (AVAILABLE, USED, NEXT);
+        let first = 1 << 15;
+        assert_eq!(found([0; 8]), Some(first), "nobody has written");
+        assert_eq!(found([a, a, a, 0, 0, 0, 0, 0]), Some(first), "nothing was used");
+        assert_eq!(found([a | u, a | u, a, 0, 0, 0, 0, 0]), Some(first | 2));
+        assert_eq!(found([u, u, a | u, a, a, a, a, a]), Some(first | 3), "the driver is ahead");
+        assert_eq!(found([a | u; 8]), Some(0), "a whole lap");
+        assert_eq!(found([a; 8]), Some(first));
+        assert_eq!(found([u; 8]), Some(0));
+        assert_eq!(found([a | u, a | n, a, 0, 0, 0, 0, 0]), None, "a chain");
+        assert_eq!(found([a, 0, a, 0, 0, 0, 0, 0]), None, "no driver writes so");
     }
 
     #[test]

@@ -20,6 +20,9 @@ use super::port::{Kind, Port, Ring};
 use super::ring::{Incoming, MAX_RING};
 use super::split_device::{RingAddresses, SplitDevice};
 
+/// The base of a packed ring that has never run; or that somebody has lost track of.
+const BEGINNING: u16 = 1 << 15;
+
 /// Why a peer is refused.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -357,6 +360,11 @@ impl Session {
             SplitDevice::new(memory, at, known.size, rings).map(Kind::SplitDevice)
         }
         .ok_or(Refused::Outside(index))?;
+        if let Kind::PackedDevice(ring) = &mut kind
+            && (rings.indirect, known.base) == (true, BEGINNING)
+        {
+            ring.resume();
+        }
         if let Some(inflight) = &self.inflight {
             let region = inflight.region(index, packed, known.size);
             let region = region.ok_or(Refused::Inflight(index))?;

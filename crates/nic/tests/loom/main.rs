@@ -35,6 +35,8 @@ mod vhost {
     pub mod packed_device;
     #[path = "../../../src/vhost/packed_driver.rs"]
     pub mod packed_driver;
+    #[path = "../../../src/vhost/resume.rs"]
+    pub mod resume;
     #[path = "../../../src/vhost/ring.rs"]
     pub mod ring;
     #[path = "../../../src/vhost/slots.rs"]
