@@ -6,6 +6,10 @@ use super::split_device::RingFeatures;
 pub(super) const CSUM: u64 = 1 << 0;
 /// The driver does so for the device's frames.
 pub(super) const GUEST_CSUM: u64 = 1 << 1;
+/// The device cuts the driver's TCP packets: over IPv4, over IPv6, and with ECN.
+pub(super) const HOST_TSO4: u64 = 1 << 11;
+pub(super) const HOST_TSO6: u64 = 1 << 12;
+pub(super) const HOST_ECN: u64 = 1 << 13;
 /// A frame to the driver may be in several buffers.
 pub(super) const MRG_RXBUF: u64 = 1 << 15;
 /// Several pairs of rings.
@@ -28,9 +32,18 @@ pub(super) const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
 /// Protocol feature: what is in flight is in memory that outlives the backend.
 pub(super) const PROTOCOL_INFLIGHT_SHMFD: u64 = 1 << 12;
 
-/// What a device of ours offers. Segments to be cut (TSO, UFO) are not among it: a frame has 2048 bytes here.
-pub(super) const OFFERED: u64 =
-    CSUM | MRG_RXBUF | MQ | INDIRECT_DESC | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1 | RING_PACKED;
+/// What a device of ours offers. Large packets to the driver (`GUEST_TSO4` ...) are not among it: there are none here.
+pub(super) const OFFERED: u64 = CSUM
+    | HOST_TSO4
+    | HOST_TSO6
+    | HOST_ECN
+    | MRG_RXBUF
+    | MQ
+    | INDIRECT_DESC
+    | EVENT_IDX
+    | PROTOCOL_FEATURES
+    | VERSION_1
+    | RING_PACKED;
 /// What of vhost-user a device of ours offers.
 pub(super) const PROTOCOL_OFFERED: u64 = PROTOCOL_MQ | PROTOCOL_REPLY_ACK | PROTOCOL_INFLIGHT_SHMFD;
 
@@ -48,5 +61,7 @@ pub(super) fn of_rings(features: u64) -> RingFeatures {
         mergeable: features & MRG_RXBUF != 0,
         checksums: features & CSUM != 0,
         indirect: features & INDIRECT_DESC != 0,
+        tso4: features & HOST_TSO4 != 0,
+        tso6: features & HOST_TSO6 != 0,
     }
 }

@@ -5,7 +5,7 @@
 pub(super) const HEADER: usize = 12;
 
 /// The checksum from `csum_start` on is still to be made.
-const NEEDS_CSUM: u8 = 1;
+pub(super) const NEEDS_CSUM: u8 = 1;
 
 /// `gso_type` of a frame that is one packet, but for the bit that speaks of ECN.
 const GSO_NONE: u8 = 0;
@@ -23,13 +23,18 @@ pub(super) fn is_plain(header: &[u8; HEADER]) -> bool {
     header[..2] == [0, GSO_NONE] && buffers(header) <= 1
 }
 
+/// Whether it speaks of a packet that is to be cut.
+pub(super) fn is_large(header: &[u8; HEADER]) -> bool {
+    header[1] != GSO_NONE
+}
+
 /// In how many buffers the frame is, by the header of the first.
 pub(super) fn buffers(header: &[u8; HEADER]) -> u16 {
     u16::from_le_bytes([header[10], header[11]])
 }
 
-/// Does what the header asks of the receiver. `false` if that cannot be: a segment to be cut (never
-/// negotiated here), or a checksum outside of the frame.
+/// Does what the header asks of the receiver. `false` if that cannot be: a packet to be cut (which is not done
+/// here), or a checksum outside of the frame.
 #[inline]
 pub(super) fn apply(header: &[u8; HEADER], frame: &mut [u8]) -> bool {
     header[1] == GSO_NONE && (header[0] & NEEDS_CSUM == 0 || complete(header, frame).is_some())
@@ -43,19 +48,28 @@ fn complete(header: &[u8; HEADER], frame: &mut [u8]) -> Option<()> {
     let part = frame.get_mut(start..)?;
     let at = offset..offset + 2;
     part.get(at.clone())?;
-    let (pairs, last) = part.as_chunks::<2>();
-    let mut sum: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
-    sum += last.first().map_or(0, |byte| u64::from(*byte) << 8);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
     // 0 would say that UDP has none; both are zero in this arithmetic.
-    let sum = match !(sum as u16) {
+    let sum = match !fold(sum(part)) {
         0 => 0xffff,
         sum => sum,
     };
     part.get_mut(at)?.copy_from_slice(&sum.to_be_bytes());
     Some(())
+}
+
+/// The sum of 16-bit words that Internet checksums are made of; an odd byte counts as the high one.
+pub(super) fn sum(bytes: &[u8]) -> u64 {
+    let (pairs, last) = bytes.as_chunks::<2>();
+    let sum: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
+    sum + last.first().map_or(0, |byte| u64::from(*byte) << 8)
+}
+
+/// Adds the carries of a sum to it.
+pub(super) fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
 }
 
 #[cfg(test)]

@@ -93,6 +93,8 @@ pub fn serve(data: &[u8]) {
                     features::RING_PACKED,
                     features::INDIRECT_DESC,
                     features::CSUM,
+                    features::HOST_TSO4,
+                    features::HOST_TSO6,
                 ];
                 for (bit, feature) in bits.iter().enumerate() {
                     taken |= if options & 1 << bit != 0 { *feature } else { 0 };

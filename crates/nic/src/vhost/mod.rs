@@ -12,9 +12,10 @@
 //! system call and allocates nothing; the peer is notified only if it has asked for it.
 //!
 //! Rings are split or packed, with event indices; a peer's buffers may be merged for one frame; checksums that
-//! a peer leaves open are completed. Segmentation offload is neither offered nor taken: a frame has at most
-//! [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. A peer that drives may use indirect descriptors. Nor are there control queues, migration (logging),
-//! virtio before 1.0, or an IOMMU.
+//! a peer leaves open are completed, and TCP packets of up to 64 KiB that it leaves to be cut (TSO) are cut where they come in. A peer
+//! that drives may use indirect descriptors. Large packets towards it are not offered, nor taken by a frontend: a frame has at most
+//! [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. There are no control queues, no migration (logging),
+//! no virtio before 1.0, and no IOMMU.
 //!
 //! # Whoever is killed
 //!
@@ -53,6 +54,7 @@ mod port;
 mod queue;
 mod resume;
 mod ring;
+mod segments;
 mod session;
 mod slots;
 mod socket;

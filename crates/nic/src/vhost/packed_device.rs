@@ -10,9 +10,10 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use super::memory::{Area, Memory, fence};
 use super::resume;
 use super::ring::{
-    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Table, Taken, WRITE,
-    take_whole,
+    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Table, Taken,
+    WRITE, take_whole,
 };
+use super::segments::Segments;
 use super::split_device::{RingAddresses, RingFeatures};
 use super::tracking::{PackedTracking, Region};
 use super::turn::{AVAILABLE, Suppression, Turn, USED};
@@ -207,17 +208,23 @@ impl PackedDevice {
     #[cold]
     fn take_chain(&mut self, buffer: &mut [u8]) -> Taken {
         let mut gather = Gather::new(buffer);
+        let Some((id, count, good)) = self.gather(&mut gather) else { return Taken::Broken };
+        if good && self.features.cuts() && gather.is_large() {
+            return Taken::Large;
+        }
+        let taken = if good { gather.end() } else { Taken::Malformed };
+        self.give_back(id, count, 0, 0);
+        taken
+    }
+
+    /// As [`walk`](PackedDevice::walk); a chain without an end breaks the ring.
+    fn gather(&mut self, gather: &mut Gather<'_>) -> Option<(u16, u16, bool)> {
         let chain = self.walk(|memory, it| {
             let readable = it.second & (WRITE | INDIRECT) == 0;
             (readable && gather.add(memory, it.address, it.len)).then_some(())
         });
-        let Some((id, count, good)) = chain else {
-            self.broken = true;
-            return Taken::Broken;
-        };
-        let taken = if good { gather.end() } else { Taken::Malformed };
-        self.give_back(id, count, 0, 0);
-        taken
+        self.broken |= chain.is_none();
+        chain
     }
 }
 
@@ -242,6 +249,18 @@ impl Incoming for PackedDevice {
             return Taken::Frame(len);
         }
         self.take_chain(buffer)
+    }
+
+    #[cold]
+    fn take_large(&mut self, into: &mut Segments) -> Taken {
+        if !self.available() {
+            return if self.broken { Taken::Broken } else { Taken::Empty };
+        }
+        let mut gather = Gather::new(into.room());
+        let Some((id, count, good)) = self.gather(&mut gather) else { return Taken::Broken };
+        let large = if good { gather.large() } else { Err(Taken::Malformed) };
+        self.give_back(id, count, 0, 0);
+        large.map_or_else(|why| why, |it| it.begin(into, self.features))
     }
 
     #[inline]
@@ -393,7 +412,9 @@ mod tests {
     #[test]
     fn a_ring_tells_where_its_last_device_was() {
         let features = RingFeatures { indirect: true, ..RingFeatures::default() };
-        for (to_device, written) in [true, false].into_iter().flat_map(|it| (0..=5).map(move |n| (it, n))) {
+        for (to_device, written) in
+            [true, false].into_iter().flat_map(|it| (0..=5).map(move |n| (it, n)))
+        {
             let len = 0x1000 + STRIDE as u64 * u64::from(SIZE);
             let memory = Arc::new(Memory::own(START, len).expect("a memfd").0);
             let next = || {
@@ -427,7 +448,8 @@ mod tests {
                 let sent: Vec<u8> = (0..count).map(|it| number.wrapping_add(it) % 0xff).collect();
                 number = number.wrapping_add(count) % 0xff;
                 if to_device {
-                    sent.iter().for_each(|it| assert_eq!(driver.put(&[*it; 20]), Put::Sent, "{what}"));
+                    sent.iter()
+                        .for_each(|it| assert_eq!(driver.put(&[*it; 20]), Put::Sent, "{what}"));
                     Outgoing::publish(&mut driver);
                     (0..5).for_each(|at| assert_eq!(take(&mut device), Some(sent[at])));
                     dies(device);

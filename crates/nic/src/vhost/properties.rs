@@ -166,7 +166,7 @@ proptest! {
         size in prop_oneof![Just(16u16), Just(32), Just(256)],
         steps in steps(),
     ) {
-        let features = RingFeatures { event, mergeable, checksums, indirect: false };
+        let features = RingFeatures { event, mergeable, checksums, ..RingFeatures::default() };
         both((packed, to_device, tracks), size, features, steps);
     }
 
@@ -198,7 +198,7 @@ proptest! {
             memory.write(at.driver + 2, &index.to_le_bytes());
         }
         let (event, mergeable, checksums, indirect) = features;
-        let features = RingFeatures { event, mergeable, checksums, indirect };
+        let features = RingFeatures { event, mergeable, checksums, indirect, tso4: indirect, tso6: event };
         fn harmless<R: Incoming + Outgoing>(mut ring: R) {
             let mut buffer = vec![0; FRAME_CAPACITY];
             for round in 0..200 {
@@ -357,8 +357,14 @@ fn table(memory: &Memory, at: u64, parts: &[(u64, u32, u16, u16)]) {
 }
 
 const TABLE: u64 = BUFFERS + 0x400;
-const INDIRECT: RingFeatures =
-    RingFeatures { event: false, mergeable: false, checksums: false, indirect: true };
+const INDIRECT: RingFeatures = RingFeatures {
+    event: false,
+    mergeable: false,
+    checksums: false,
+    indirect: true,
+    tso4: false,
+    tso6: false,
+};
 
 #[test]
 fn a_table_of_descriptors_is_a_chain() {
@@ -383,7 +389,11 @@ fn a_table_of_descriptors_is_a_chain() {
     let ring = PackedDevice::new(&memory, addresses(), 8, 1 << 15, INDIRECT);
     let mut device = ring.expect("it fits");
     memory.write(BUFFERS + 100, bytes);
-    table(&memory, TABLE, &[(BUFFERS, 12, 0, 0), (BUFFERS + 100, 11, 0, 1), (BUFFERS + 111, 6, 0, 0)]);
+    table(
+        &memory,
+        TABLE,
+        &[(BUFFERS, 12, 0, 0), (BUFFERS + 100, 11, 0, 1), (BUFFERS + 111, 6, 0, 0)],
+    );
     table(&memory, TABLE + 0x100, &[(BUFFERS + 200, 20, 0, 2), (BUFFERS + 300, 40, 0, 2)]);
     table(&memory, START, &[(TABLE, 48, 5, 4 | 1 << 7), (TABLE + 0x100, 32, 6, 4 | 1 << 7)]);
     assert_eq!(device.take(&mut buffer), Taken::Frame(17));
@@ -440,6 +450,56 @@ fn tables_that_are_none_are_given_back_and_counted() {
         table(&memory, START, &[(address, len, 0, flags | 1 << 7), good, good]);
         assert_eq!(packed.take(&mut [0; 256]), Taken::Malformed, "packed: {why}");
         assert_eq!(packed.take(&mut [0; 256]), Taken::Frame(88), "packed: after {why}");
+    }
+}
+
+/// A TCP packet over IPv4 with so much payload, behind a virtio header that asks to cut it into parts of `size`.
+fn large(payload: usize, size: u16) -> Vec<u8> {
+    let mut bytes = vec![1, 1, 54, 0, size as u8, (size >> 8) as u8, 34, 0, 16, 0, 0, 0];
+    bytes.extend([[2; 12].as_slice(), &[8, 0, 0x45, 0, 0, 0, 0, 9, 0x40, 0, 64, 6, 0, 0]].concat());
+    bytes
+        .extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 80, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0]);
+    bytes.extend([0; 4]);
+    bytes.extend((0..payload).map(|it| (it % 251) as u8));
+    bytes
+}
+
+#[test]
+fn a_packet_to_be_cut_comes_as_frames_in_as_many_polls_as_it_takes() {
+    let features = RingFeatures { checksums: true, tso4: true, ..INDIRECT };
+    for packed in [false, true] {
+        let memory = memory(32);
+        let len = large(20_000, 1_448).len() as u32;
+        memory.write(BUFFERS, &large(20_000, 1_448));
+        memory.write(BUFFERS + 0x8000, &large(100, 1));
+        let parts = [(BUFFERS, 7, 0), (BUFFERS + 7, 9_000, 0), (BUFFERS + 9_007, len - 9_007, 0)];
+        let (linked, bad) = ([1, 1, 0], (BUFFERS + 0x8000, 166));
+        let kind = if packed {
+            let part = |at: usize| (parts[at].0, parts[at].1, 7, linked[at] | 1 << 7);
+            table(&memory, START, &[part(0), part(1), part(2), (bad.0, bad.1, 3, 1 << 7)]);
+            let ring = PackedDevice::new(&memory, addresses(), 8, 1 << 15, features);
+            Kind::PackedDevice(Box::new(ring.expect("it fits")))
+        } else {
+            let part = |at: usize| (parts[at].0, parts[at].1, linked[at], at as u16 + 1);
+            chain(&memory, &[part(0), part(1), part(2), (bad.0, bad.1, 0, 0)]);
+            memory.write(START + 0x8002, &[2, 0, 0, 0, 3, 0]);
+            let ring = SplitDevice::new(&memory, addresses(), 8, features);
+            Kind::SplitDevice(ring.expect("it fits"))
+        };
+        let pool = Pool::new(13);
+        let ports = ports(1, &pool).expect("a port");
+        ports[0].incoming.enter(|ring| *ring = Some(Ring::new(kind, None)));
+        let mut queue = VhostQueue::new(&ports, 0, &Arc::default(), None);
+        let mut frames = Vec::new();
+        for (rx, more) in [(4, true), (4, true), (4, true), (3, false), (0, false)] {
+            assert_eq!(queue.poll(4, 9, &mut frames).rx, rx);
+            assert_eq!(queue.unmask(0), more, "segments are work as frames are");
+        }
+        let counts = queue.counters().read();
+        assert_eq!((counts.rx_packets, counts.rx_no_buffer, counts.rx_malformed), (13, 1, 1));
+        let payload: Vec<u8> = frames.iter().flat_map(|frame| frame[54..].to_vec()).collect();
+        assert_eq!(payload, large(20_000, 0)[66..66 + 13 * 1_448]);
+        assert_eq!(pool.available(), 0);
     }
 }
 

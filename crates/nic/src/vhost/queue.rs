@@ -9,6 +9,7 @@ use napkin_policy::Ns;
 use super::control::{Control, Peers};
 use super::port::{Kind, Port, Ring};
 use super::ring::{Incoming, Outgoing, Put, Taken};
+use super::segments::Segments;
 use crate::counters::add;
 use crate::{
     ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, QueueCounters, SendError, Transmitter,
@@ -42,6 +43,8 @@ pub struct VhostQueue {
     peers: Arc<Peers>,
     /// Where frames go for which there is no buffer: they are given back all the same.
     spare: Box<[u8]>,
+    /// A packet that is being cut, perhaps over several polls.
+    segments: Segments,
     /// Keeps the control thread, if there is one, while there is a queue.
     _control: Option<Arc<Control>>,
 }
@@ -57,7 +60,16 @@ impl VhostQueue {
         let (port, peers) = (Arc::clone(&ports[index]), Arc::clone(peers));
         let wire = Arc::new(Wire { ports: Arc::clone(ports), index });
         let spare = vec![0; FRAME_CAPACITY].into_boxed_slice();
-        VhostQueue { port, wire, broken: false, index, peers, spare, _control: control.cloned() }
+        VhostQueue {
+            port,
+            wire,
+            broken: false,
+            index,
+            peers,
+            spare,
+            segments: Segments::new(),
+            _control: control.cloned(),
+        }
     }
 }
 
@@ -85,7 +97,7 @@ impl Polled {
         ring: &mut impl Incoming,
         (budget, now): (u16, Ns),
         port: &Port,
-        spare: &mut [u8],
+        (spare, segments): (&mut [u8], &mut Segments),
         into: &mut Vec<Frame>,
     ) -> bool {
         while self.taken < budget && !self.broken {
@@ -98,7 +110,15 @@ impl Polled {
             }
             let mut stash = port.pool.stash(ready.into());
             for _ in 0..ready {
-                match ring.take(stash.buffer().unwrap_or(&mut *spare)) {
+                let mut taken = ring.take(stash.buffer().unwrap_or(&mut *spare));
+                if taken == Taken::Large {
+                    taken = ring.take_large(segments);
+                }
+                match taken {
+                    Taken::Large => {
+                        self.cut(segments, (budget, now), port, spare, into);
+                        break;
+                    }
                     Taken::Empty => return ring.publish(),
                     Taken::Broken => {
                         self.broken = true;
@@ -121,17 +141,47 @@ impl Polled {
         }
         ring.publish()
     }
+
+    /// Takes segments of a packet that is being cut.
+    #[cold]
+    fn cut(
+        &mut self,
+        segments: &mut Segments,
+        (budget, now): (u16, Ns),
+        port: &Port,
+        spare: &mut [u8],
+        into: &mut Vec<Frame>,
+    ) {
+        while self.taken < budget && segments.pending() {
+            let mut stash = port.pool.stash((budget - self.taken).min(BATCH).into());
+            for _ in 0..BATCH.min(budget - self.taken) {
+                let Some(len) = segments.next(stash.buffer().unwrap_or(&mut *spare)) else { break };
+                match stash.frame(len, now) {
+                    Some(frame) => {
+                        self.bytes += len as u64;
+                        self.frames += 1;
+                        into.push(frame);
+                    }
+                    None => self.no_buffer += 1,
+                }
+                self.taken += 1;
+            }
+        }
+    }
 }
 
 impl PacketQueue for VhostQueue {
     fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
         self.wire.see_to_waiting();
         let mut polled = Polled::default();
+        if self.segments.pending() {
+            polled.cut(&mut self.segments, (budget, now), &self.port, &mut self.spare, into);
+        }
         if let Some(mut gate) = self.port.incoming.try_enter()
             && let Some(ring) = &mut *gate
         {
-            let (port, spare) = (&*self.port, &mut *self.spare);
-            if with!(ring, it => polled.drain(it, (budget, now), port, spare, into)) {
+            let (port, rest) = (&*self.port, (&mut *self.spare, &mut self.segments));
+            if with!(ring, it => polled.drain(it, (budget, now), port, rest, into)) {
                 ring.ring();
             }
         }
@@ -169,6 +219,9 @@ impl PacketQueue for VhostQueue {
         // would interrupt at once, and so on for ever; and what it was readable for is found by looking.
         self.port.quiet();
         self.wire.see_to_waiting();
+        if self.segments.pending() {
+            return true;
+        }
         let Some(mut gate) = self.port.incoming.try_enter() else { return false };
         gate.as_mut().is_some_and(|ring| with!(ring, it => it.unmask()))
     }

@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::header::{self, HEADER};
 use super::memory::{Area, Memory};
+use super::segments::Segments;
+use super::split_device::RingFeatures;
 use crate::ETHERNET_HEADER;
 
 /// The most entries of a ring of ours to drive, and of a peer's that we serve: virtio's limit.
@@ -43,6 +45,8 @@ pub(super) enum Taken {
     Truncated,
     /// One whose descriptors, addresses or header make no sense.
     Malformed,
+    /// A packet to be cut, which is still there for [`take_large`](Incoming::take_large).
+    Large,
     /// The ring itself makes no sense, and will not be looked at again.
     Broken,
 }
@@ -68,6 +72,11 @@ pub(super) trait Incoming {
     /// Takes the next frame into `buffer` and gives its place back, which the peer sees with the next
     /// [`publish`](Incoming::publish).
     fn take(&mut self, buffer: &mut [u8]) -> Taken;
+    /// Takes the next frame, which is [`Large`](Taken::Large), to be cut: `Large` again if it can be. Who drives a ring
+    /// has none.
+    fn take_large(&mut self, _into: &mut Segments) -> Taken {
+        Taken::Empty
+    }
     /// Lets the peer see all that was given back; `true` if it wants to be notified of that.
     fn publish(&mut self) -> bool;
     /// Asks for no notifications.
@@ -208,6 +217,20 @@ impl<'a> Gather<'a> {
         header::buffers(&self.header)
     }
 
+    /// Whether it is a packet to be cut.
+    pub(super) fn is_large(&self) -> bool {
+        self.have >= HEADER as u64 && header::is_large(&self.header)
+    }
+
+    /// All parts of a packet to be cut are there.
+    pub(super) fn large(self) -> Result<Large, Taken> {
+        let len = self.have.checked_sub(HEADER as u64).ok_or(Taken::Malformed)?;
+        match len > self.buffer.len() as u64 {
+            true => Err(Taken::Oversized),
+            false => Ok(Large { header: self.header, len: len as usize }),
+        }
+    }
+
     /// All parts are there.
     #[inline]
     pub(super) fn end(self) -> Taken {
@@ -220,6 +243,23 @@ impl<'a> Gather<'a> {
                 true => Taken::Frame(len),
                 false => Taken::Malformed,
             },
+        }
+    }
+}
+
+/// A packet to be cut as it came, in the room of the segments.
+#[derive(Debug)]
+pub(super) struct Large {
+    header: [u8; HEADER],
+    len: usize,
+}
+
+impl Large {
+    /// Begins to cut it.
+    pub(super) fn begin(self, segments: &mut Segments, agreed: RingFeatures) -> Taken {
+        match segments.begin(&self.header, self.len, agreed) {
+            true => Taken::Large,
+            false => Taken::Malformed,
         }
     }
 }

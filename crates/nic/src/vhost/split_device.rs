@@ -11,6 +11,7 @@ use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Table, Taken,
     WRITE, need_event, take_whole,
 };
+use super::segments::Segments;
 use super::tracking::{Region, SplitTracking};
 
 /// Where a ring's parts are, in addresses of messages.
@@ -35,6 +36,16 @@ pub(super) struct RingFeatures {
     pub(super) checksums: bool,
     /// A descriptor may be of a table of descriptors.
     pub(super) indirect: bool,
+    /// A driver may leave TCP packets to the device to be cut: over IPv4, and over IPv6.
+    pub(super) tso4: bool,
+    pub(super) tso6: bool,
+}
+
+impl RingFeatures {
+    /// Whether there may be packets to be cut.
+    pub(super) fn cuts(self) -> bool {
+        self.tso4 || self.tso6
+    }
 }
 
 /// The device's side.
@@ -219,12 +230,20 @@ impl SplitDevice {
     #[cold]
     fn take_chain(&mut self, head: u16, buffer: &mut [u8]) -> Taken {
         let mut gather = Gather::new(buffer);
-        let whole = self.walk(head, |memory, it| {
-            let readable = it.first & (WRITE | INDIRECT) == 0;
-            (readable && gather.add(memory, it.address, it.len)).then_some(false)
-        });
+        let whole = self.gather(head, &mut gather);
+        if whole && self.features.cuts() && gather.is_large() {
+            return Taken::Large;
+        }
         self.give_back(head, 0);
         if whole { gather.end() } else { Taken::Malformed }
+    }
+
+    /// `false` if the chain is none.
+    fn gather(&self, head: u16, gather: &mut Gather<'_>) -> bool {
+        self.walk(head, |memory, it| {
+            let readable = it.first & (WRITE | INDIRECT) == 0;
+            (readable && gather.add(memory, it.address, it.len)).then_some(false)
+        })
     }
 }
 
@@ -250,6 +269,19 @@ impl Incoming for SplitDevice {
             return Taken::Frame(len);
         }
         self.take_chain(head, buffer)
+    }
+
+    #[cold]
+    fn take_large(&mut self, into: &mut Segments) -> Taken {
+        if self.waiting() == 0 {
+            return if self.broken { Taken::Broken } else { Taken::Empty };
+        }
+        let Some(head) = self.head() else { return Taken::Broken };
+        let mut gather = Gather::new(into.room());
+        let whole = self.gather(head, &mut gather);
+        self.give_back(head, 0);
+        let large = if whole { gather.large() } else { Err(Taken::Malformed) };
+        large.map_or_else(|why| why, |it| it.begin(into, self.features))
     }
 
     #[inline]

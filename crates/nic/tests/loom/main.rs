@@ -39,6 +39,8 @@ mod vhost {
     pub mod resume;
     #[path = "../../../src/vhost/ring.rs"]
     pub mod ring;
+    #[path = "../../../src/vhost/segments.rs"]
+    pub mod segments;
     #[path = "../../../src/vhost/slots.rs"]
     pub mod slots;
     #[path = "../../../src/vhost/split_device.rs"]
