@@ -51,7 +51,8 @@ impl Watched {
         let place = free.ok_or_else(|| io::Error::other(format!("{MOST} regions are mapped")))?;
         let mapping = &MAPPINGS[place];
         mapping.cut.store(false, Relaxed);
-        mapping.len.store(len, Relaxed);
+        // Who sees the length sees that the last mapping has gone from here.
+        mapping.len.store(len, Release);
         mapping.start.store(start.as_ptr().addr(), Release);
         Ok(Watched(place))
     }
@@ -87,18 +88,20 @@ fn catch() -> io::Result<()> {
 
 /// Puts empty memory where the file was. Whether it was one of ours.
 fn mend(at: usize) -> bool {
-    let ours = |it: &&Mapping| {
-        let start = it.start.load(Acquire);
-        start != 0 && at.wrapping_sub(start) < it.len.load(Relaxed)
+    let ours = |it: &'static Mapping| {
+        let (start, len) = (it.start.load(Acquire), it.len.load(Acquire));
+        // A place that another thread gives to another mapping meanwhile has parts of both.
+        let whole = start != 0 && it.start.load(Relaxed) == start;
+        (whole && at.wrapping_sub(start) < len).then_some((it, start, len))
     };
-    let Some(mapping) = MAPPINGS.iter().find(ours) else { return false };
-    let start = mapping.start.load(Relaxed) as *mut std::ffi::c_void;
+    let Some((mapping, start, len)) = MAPPINGS.iter().find_map(ours) else { return false };
+    let start = start as *mut std::ffi::c_void;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // All of it: a mapping of huge pages can only be replaced by whole ones.
     // SAFETY: the mapping is there, as an access to it has led here, and is only ever used as memory that anybody may
     // change at any time.
-    let mended = unsafe { mmap_anonymous(start, mapping.len.load(Relaxed), access, flags) };
+    let mended = unsafe { mmap_anonymous(start, len, access, flags) };
     mapping.cut.store(true, Relaxed);
     mended.is_ok()
 }

@@ -7,6 +7,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
@@ -94,6 +96,8 @@ pub(super) struct Port {
     /// Frames of senders that found another one at the ring, in their order; those that then find it full stay
     /// until there is room.
     pub(super) waiting: Places,
+    /// How often a driver has stopped the ring to send to: what was left for one is not for the next.
+    stops: AtomicU64,
     pub(super) pool: Pool,
     pub(super) counters: Arc<QueueCounters>,
     /// Readable when the peer notifies, or the control thread does; see [`Port::quiet`].
@@ -112,6 +116,7 @@ impl Port {
             incoming: Gate::default(),
             outgoing: Gate::default(),
             waiting: Places::new(WAITING),
+            stops: AtomicU64::new(0),
             pool,
             counters: Arc::default(),
             interrupt,
@@ -154,7 +159,16 @@ impl Port {
 
     /// The driver has stopped the ring to send to, or has gone: what waits for room there is not for the next one.
     pub(super) fn end_waiting(&self) {
-        self.outgoing.enter(|_| add(&self.counters.tx_dropped, self.drop_waiting()));
+        self.outgoing.enter(|_| {
+            // A sender who was late is behind one who has not put his frame in yet: that is found by its number.
+            self.stops.fetch_add(1, Relaxed);
+            add(&self.counters.tx_dropped, self.drop_waiting());
+        });
+    }
+
+    /// The number of drivers before the one that is there.
+    pub(super) fn stops(&self) -> u64 {
+        self.stops.load(Relaxed)
     }
 
     /// Interrupts: something has changed, and is to be looked at.

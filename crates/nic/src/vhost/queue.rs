@@ -110,13 +110,12 @@ impl Polled {
             }
             let mut stash = port.pool.stash(ready.into());
             for _ in 0..ready {
-                let mut taken = ring.take(stash.buffer().unwrap_or(&mut *spare));
-                if taken == Taken::Large {
-                    taken = ring.take_large(segments);
-                }
-                match taken {
+                match ring.take(stash.buffer().unwrap_or(&mut *spare)) {
                     Taken::Large => {
-                        self.cut(segments, (budget, now), port, spare, into);
+                        match ring.take_large(segments) {
+                            Taken::Large => self.cut(segments, (budget, now), port, spare, into),
+                            other => self.dropped(other),
+                        }
                         break;
                     }
                     Taken::Empty => return ring.publish(),
@@ -132,14 +131,32 @@ impl Polled {
                         }
                         None => self.no_buffer += 1,
                     },
-                    Taken::Oversized => self.oversized += 1,
-                    Taken::Truncated => self.truncated += 1,
-                    Taken::Malformed => self.malformed += 1,
+                    other => {
+                        self.dropped(other);
+                        continue;
+                    }
                 }
                 self.taken += 1;
             }
         }
         ring.publish()
+    }
+
+    /// Counts what was taken and is no frame.
+    #[cold]
+    fn dropped(&mut self, taken: Taken) {
+        let count = match taken {
+            Taken::Oversized => &mut self.oversized,
+            Taken::Truncated => &mut self.truncated,
+            Taken::Malformed => &mut self.malformed,
+            Taken::Broken => {
+                self.broken = true;
+                return;
+            }
+            Taken::Empty | Taken::Frame(_) | Taken::Large => return,
+        };
+        *count += 1;
+        self.taken += 1;
     }
 
     /// Takes segments of a packet that is being cut.
@@ -276,7 +293,7 @@ impl Wire {
         let result = match port.outgoing.try_enter() {
             Some(mut gate) => match &mut *gate {
                 Some(ring) => send(ring, port, frames.inspect(|_| count += 1), &mut sent),
-                None => Err(SendError::Down),
+                None => frames.next().map_or(Ok(()), |_| Err(SendError::Down)),
             },
             None => {
                 let left = frames.try_for_each(|frame| {
@@ -361,6 +378,8 @@ fn checked(frame: &[u8]) -> Result<(), SendError> {
 fn leave(port: &Port, frame: &[u8]) -> Result<(), SendError> {
     checked(frame)?;
     let mut copy = port.pool.take().ok_or(SendError::RingFull)?;
+    // Nobody asks when it arrived: the place says for which driver it is.
+    copy.set_arrived(port.stops());
     copy.buffer()[..frame.len()].copy_from_slice(frame);
     copy.set_len(frame.len());
     if port.waiting.push(copy) { Ok(()) } else { Err(SendError::RingFull) }
@@ -434,7 +453,10 @@ fn put_waiting(ring: &mut impl Outgoing, port: &Port, sent: &mut Sent) -> bool {
     loop {
         let mut dropped = 0;
         let gone = port.waiting.pop_if(|frame| {
-            let put = sent.put(ring, frame);
+            let put = match frame.arrived() == port.stops() {
+                true => sent.put(ring, frame),
+                false => Err(SendError::Down),
+            };
             full = put == Err(SendError::RingFull);
             dropped = u64::from(put.is_err());
             !full

@@ -503,11 +503,16 @@ mod tests {
             assert_eq!((counts.tx_packets, counts.tx_dropped), (0, 3));
             assert_eq!(pool.available(), 4, "their buffers are back");
 
+            // One whose sender was late comes out of its place only now.
+            let mut late = pool.take().expect("a buffer");
+            late.set_len(60);
+            assert!(late.arrived() < ports[0].stops() && ports[0].waiting.push(late));
             let next = begin(&mut session);
             queue.poll(0, 0, &mut Vec::new());
             let mut used = [9; 2];
             assert!(next.read(DEVICE + 2, &mut used));
             assert_eq!(used, [0, 0], "the next driver has got nothing");
+            assert_eq!(queue.counters().read().tx_dropped, 4);
             wire.send(&[2; 60], 0).expect("it is ready to");
         }
     }

@@ -324,7 +324,7 @@ impl Watch {
         if !self.masked || self.deaf {
             return;
         }
-        self.found += 1;
+        self.found = self.found.saturating_add(1);
         self.deaf = self.found >= DEAF && epoll::delete(&self.epoll, socket).is_ok();
     }
 
