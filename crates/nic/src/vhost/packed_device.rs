@@ -164,7 +164,7 @@ impl PackedDevice {
     #[inline]
     fn give_back(&mut self, id: u16, count: u16, len: u32, flags: u16) {
         if self.held == BATCH {
-            self.show();
+            self.show_early();
         }
         let (at, flags) = (self.next.at(), self.next.used() | flags);
         // Written later: until the driver is to see it, the descriptor may have to be as it was.
@@ -172,6 +172,12 @@ impl PackedDevice {
         self.held += 1;
         self.next.step(count);
         self.moved = self.moved.saturating_add(count);
+    }
+
+    /// There is no place for more. Out of the way, so that giving back is not.
+    #[cold]
+    fn show_early(&mut self) {
+        self.show();
     }
 
     /// The driver sees what was given back: the first last, so that it finds all at once.
