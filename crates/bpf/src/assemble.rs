@@ -87,7 +87,6 @@ impl When {
 #[expect(missing_docs, reason = "the kernel's own names")]
 pub enum Helper {
     MapLookupElem = 1,
-    MapUpdateElem = 2,
     KtimeGetNs = 5,
     GetPrandomU32 = 7,
     GetSmpProcessorId = 8,
@@ -158,6 +157,8 @@ const MULTIPLY: u8 = 0x27;
 const MULTIPLY_REGISTER: u8 = 0x2f;
 /// In an atomic addition's constant: the old value is wanted.
 const FETCH: i32 = 0x01;
+/// In its place: `BPF_CMPXCHG`.
+const COMPARE_EXCHANGE: i32 = 0xf0 | FETCH;
 const SUBTRACT: u8 = 0x1f;
 const MOVE: u8 = 0xbf;
 const MOVE_CONSTANT: u8 = 0xb7;
@@ -234,6 +235,12 @@ impl Assembler {
     /// `with = *(base + offset)`, while `*(base + offset) += with`: all 64 bits at once.
     pub fn atomic_fetch_add(&mut self, base: Register, offset: i16, with: Register) {
         self.push(ATOMIC | Width::Double.bits(), base as u8, with as u8, offset, FETCH);
+    }
+
+    /// `R0 = *(base + offset)`, while `*(base + offset) = with` if it was what `R0` was: all 64 bits at once (Linux 5.12).
+    pub fn atomic_compare_exchange(&mut self, base: Register, offset: i16, with: Register) {
+        let code = ATOMIC | Width::Double.bits();
+        self.push(code, base as u8, with as u8, offset, COMPARE_EXCHANGE);
     }
 
     /// `to <<= bits`
@@ -398,6 +405,7 @@ mod tests {
         program.store_constant(Width::Double, FP, -24, 0); // *(u64 *)(r10 - 24) = 0
         program.atomic_add(R9, 16, R1); // lock *(u64 *)(r9 + 16) += r1
         program.atomic_fetch_add(R9, 16, R1); // r1 = atomic_fetch_add((u64 *)(r9 + 16), r1)
+        program.atomic_compare_exchange(R9, 16, R1); // r0 = cmpxchg_64(r9 + 16, r0, r1)
         program.shift_left(R1, 4); // r1 <<= 4
         program.shift_right(R1, 6); // r1 >>= 6
         program.and(R1, 255); // r1 &= 255
@@ -421,6 +429,7 @@ mod tests {
                 "7a0ae8ff00000000",
                 "db19100000000000",
                 "db19100001000000",
+                "db191000f1000000",
                 "6701000004000000",
                 "7701000006000000",
                 "57010000ff000000",

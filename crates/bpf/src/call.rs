@@ -13,8 +13,6 @@ enum Command {
     MapCreate = 0,
     MapLookupElem = 1,
     MapUpdateElem = 2,
-    MapDeleteElem = 3,
-    MapGetNextKey = 4,
     ProgLoad = 5,
     ObjGetInfoByFd = 15,
     RawTracepointOpen = 17,
@@ -25,8 +23,6 @@ enum Command {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MapKind {
-    /// From keys to values, shared by all CPUs.
-    Hash = 1,
     /// Values by number, shared by all CPUs.
     Array = 2,
     /// Values by number, one a CPU.
@@ -35,8 +31,8 @@ pub enum MapKind {
     Xsk = 17,
 }
 
-/// Entries are made when they are needed, not all at the start.
-const NO_PREALLOC: u32 = 1;
+/// `BPF_F_MMAPABLE`
+const MAPPABLE: u32 = 1 << 10;
 /// `BPF_PROG_TYPE_TRACING` of linux/bpf.h.
 const TRACING: u32 = 26;
 /// `BPF_PROG_TYPE_XDP` and, of attachments, `BPF_XDP`.
@@ -224,7 +220,6 @@ impl<const K: usize, const V: usize> Map<K, V> {
             key_size: u32::try_from(K).unwrap_or(u32::MAX),
             value_size: u32::try_from(V).unwrap_or(u32::MAX),
             max_entries: entries,
-            map_flags: if kind == MapKind::Hash { NO_PREALLOC } else { 0 },
             map_name: name(named),
             ..MapCreate::default()
         };
@@ -273,31 +268,21 @@ impl<const K: usize, const V: usize> Map<K, V> {
         // per CPU: both may be read so far.
         unsafe { bpf(Command::MapUpdateElem, &mut attributes) }.map(drop)
     }
+}
 
-    /// The key after this one in the map's order, or its first.
-    pub fn key_after(&self, key: Option<&[u8; K]>) -> io::Result<Option<[u8; K]>> {
-        let mut next = [0; K];
-        let mut attributes = Element {
-            map_fd: number(self.descriptor.as_fd()),
-            key: key.map_or(0, address),
-            value: address_mut(&mut next),
-            ..Element::default()
-        };
-        // SAFETY: the map's keys have K bytes, as it was created; no key means the first one.
-        found(unsafe { bpf(Command::MapGetNextKey, &mut attributes) })
-            .map(|found| found.then_some(next))
-    }
-
-    /// Takes an entry out; whether there was one.
-    pub fn remove(&self, key: &[u8; K]) -> io::Result<bool> {
-        let mut attributes = Element {
-            map_fd: number(self.descriptor.as_fd()),
-            key: address(key),
-            ..Element::default()
-        };
-        // SAFETY: the map's keys have K bytes, as it was created.
-        found(unsafe { bpf(Command::MapDeleteElem, &mut attributes) })
-    }
+/// An array of one value of so many bytes, whose memory may be mapped.
+pub(crate) fn create_mappable(bytes: u32, named: &str) -> io::Result<OwnedFd> {
+    let mut attributes = MapCreate {
+        map_type: MapKind::Array as u32,
+        key_size: 4,
+        value_size: bytes,
+        max_entries: 1,
+        map_flags: MAPPABLE,
+        map_name: name(named),
+        ..MapCreate::default()
+    };
+    // SAFETY: MAP_CREATE follows no address, and opens a descriptor.
+    unsafe { bpf_opens(Command::MapCreate, &mut attributes) }
 }
 
 /// AF_XDP sockets by number, to which a program redirects frames (`BPF_MAP_TYPE_XSKMAP`). A socket

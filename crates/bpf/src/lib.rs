@@ -10,5 +10,7 @@
 
 pub mod assemble;
 mod call;
+mod shared;
 
 pub use call::{Hook, Link, Map, MapKind, Program, Refused, RunStats, SocketMap};
+pub use shared::SharedWords;

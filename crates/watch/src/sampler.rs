@@ -174,17 +174,14 @@ impl Sampler {
             .collect();
         napis.sort_by_key(|napi| (napi.ifindex, napi.id));
         notes.extend(unknown(&napis, &self.devices.no_irq));
-        let backlog = Key { netns: 0, ifindex: 0, napi_id: 0 };
-        let backlog = counted.as_ref().map(|all| self.of(&backlog, all));
         let cpus = self.cpus(&mut notes);
-        Ok(Snapshot { at_ns, napis, backlog, cpus, notes })
+        Ok(Snapshot { at_ns, napis, cpus, notes })
     }
 
     fn counted(&self, notes: &mut Vec<String>) -> Option<BTreeMap<Key, Counts>> {
         let counter = self.counter.as_ref()?;
-        let read = || -> Result<_, CountError> { Ok((counter.read()?, counter.lost()?)) };
-        match read() {
-            Ok((counted, lost)) => {
+        match counter.lost() {
+            Ok(lost) => {
                 if lost.no_room != 0 || lost.nested != 0 {
                     notes.push(format!(
                         "{} polls and timers of instances beyond the table's room, and {} that fell \
@@ -192,13 +189,10 @@ impl Sampler {
                         lost.no_room, lost.nested
                     ));
                 }
-                Some(counted)
             }
-            Err(error) => {
-                notes.push(format!("polls, packets and timers are not known: {error}"));
-                None
-            }
+            Err(error) => notes.push(format!("whether any poll is counted nowhere: {error}")),
         }
+        Some(counter.read())
     }
 
     /// An instance's counts. One without a row was never polled.
@@ -212,10 +206,9 @@ impl Sampler {
         let Some(counter) = &self.counter else { return };
         let there: BTreeSet<u32> = records.iter().map(|record| record.id).collect();
         for key in counted.keys() {
-            // Only this namespace's are counted, and the CPUs' backlogs.
+            // Only this namespace's are counted.
             if key.napi_id != 0 && !there.contains(&key.napi_id) {
-                // If it cannot be taken out now it will be the next time.
-                let _ = counter.forget(key);
+                counter.forget(key);
             }
         }
     }

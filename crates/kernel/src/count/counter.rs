@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 
 use super::attached::{Attached, ProgramStats};
 use super::btf::Btf;
-use super::counts::{Counts, KEY, Key, Lost, Polled, part};
-use super::error::{CountError, no_table, not_read};
+use super::counts::{Counts, Key, Lost, Polled};
+use super::error::{CountError, no_table};
 use super::layout::{Absent, Layout, Timer};
-use super::program::{self, Maps, polled, row};
+use super::program::{self, Maps};
+use super::table::{Row, Table, half, polled, row, word};
 use napkin_bpf::{Map, MapKind};
 use napkin_os::rights::Right;
 
 /// What to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Instances that the table has room for, those of other namespaces and those that are gone
-    /// included ([`Counter::forget`]); from 1 to 65536. Memory is taken as they come, about 150
-    /// bytes each.
+    /// Instances that the table has room for, those that are gone included ([`Counter::forget`]): from 1 to 65536, up
+    /// to the next power of two. Memory is taken at once, 192 bytes each. More than three whose ids have the same
+    /// lower bits may find no room before it is full.
     pub instances: u32,
     /// Whether to count the timers too. It costs a few nanoseconds at each timer that is armed on
     /// the machine, NAPI's or not.
@@ -25,8 +26,8 @@ pub struct Options {
     /// each softirq of the machine, which cost about as much as the one that counts polls; without
     /// them an application that claims an instance just as a softirq has released it may get one poll too many.
     pub exact: bool,
-    /// The inode of the network namespace whose instances are counted, beside the CPUs' backlogs; all if it is
-    /// `None`.
+    /// The inode of the network namespace whose instances are counted; those of all, and the CPUs' backlogs, if it
+    /// is `None`.
     pub namespace: Option<u32>,
 }
 
@@ -36,8 +37,6 @@ impl Default for Options {
     }
 }
 
-const ROW: usize = row::LEN as usize;
-type Rows = Map<KEY, ROW>;
 type Single = Map<4, 8>;
 
 /// A running count of all instances of the machine. It ends when it is dropped, or the process does.
@@ -45,11 +44,9 @@ type Single = Map<4, 8>;
 pub struct Counter {
     // Links come first: programs are detached before their maps go.
     programs: Vec<Attached>,
-    rows: Rows,
-    lost: Single,
+    table: Table,
     /// Kept alive for the programs.
     _marks: Option<Single>,
-    room: u32,
     /// Whether arming, and whether firing, is counted.
     arms: bool,
     fires: bool,
@@ -70,15 +67,9 @@ impl Counter {
         }
         let layout =
             Layout::read(&Btf::kernel()?).map_err(|Absent(what)| CountError::Absent(what))?;
-        let room = options.instances.clamp(1, 65_536);
-        let rows = Rows::create(MapKind::Hash, room, "napkin_rows").map_err(no_table)?;
-        let lost = Single::create(MapKind::Array, 1, "napkin_lost").map_err(no_table)?;
-        let mut maps = Maps {
-            rows: rows.descriptor(),
-            lost: lost.descriptor(),
-            in_softirq: None,
-            namespace: options.namespace,
-        };
+        let table = Table::create(options.instances).map_err(no_table)?;
+        let mut maps =
+            Maps { table: table.shape(), in_softirq: None, namespace: options.namespace };
 
         let mut programs = Vec::new();
         let mut notes = Vec::new();
@@ -100,7 +91,7 @@ impl Counter {
         let poll = program::poll(&layout, maps);
         programs.push(Attached::new("napkin_poll", poll, layout.napi_poll)?);
         let mut counter =
-            Counter { programs, rows, lost, _marks: marks, room, arms: false, fires: false, notes };
+            Counter { programs, table, _marks: marks, arms: false, fires: false, notes };
         if options.timers {
             match &layout.timer {
                 Ok(timer) => counter.count_timers(&layout, timer, maps),
@@ -143,46 +134,27 @@ impl Counter {
         &self.notes
     }
 
-    /// The counts now, of all namespaces. Rows are read one after the other while counting goes on.
-    ///
-    /// # Errors
-    /// If the kernel does not answer as it should.
-    pub fn read(&self) -> Result<BTreeMap<Key, Counts>, CountError> {
-        let mut all = BTreeMap::new();
-        let mut last = None;
-        // A row that is taken out meanwhile makes the kernel begin anew; twice round is enough.
-        for _ in 0..self.room.saturating_mul(2) {
-            let Some(at) = self.rows.key_after(last.as_ref()).map_err(not_read)? else { break };
-            if let Some(bytes) = self.rows.get(&at).map_err(not_read)? {
-                all.insert(Key::of(&at), self.counts(&bytes));
-            }
-            last = Some(at);
-        }
-        Ok(all)
+    /// The counts now, of all that are counted. Rows are read one after the other while counting goes on; no system
+    /// call is made.
+    pub fn read(&self) -> BTreeMap<Key, Counts> {
+        self.table.read().into_iter().map(|(key, row)| (key, self.counts(&row))).collect()
     }
 
     /// The counts of one instance now; `None` if it was neither polled nor a timer of its armed yet.
-    ///
-    /// # Errors
-    /// If the kernel does not answer as it should.
-    pub fn of(&self, key: &Key) -> Result<Option<Counts>, CountError> {
-        let row = self.rows.get(&key.bytes()).map_err(not_read)?;
-        Ok(row.map(|bytes| self.counts(&bytes)))
+    pub fn of(&self, key: &Key) -> Option<Counts> {
+        self.table.row(key).map(|row| self.counts(&row))
     }
 
     /// The counts of an instance that is not in the table, as it was not polled yet: 0 of what is
     /// counted.
     pub fn none_yet(&self) -> Counts {
-        self.counts(&[0; ROW])
+        self.counts(&Row::default())
     }
 
     /// Takes an instance that is gone out of the table, so that there is room for another. If it is
     /// not gone its counts begin anew. Whether there was one.
-    ///
-    /// # Errors
-    /// If the kernel does not answer as it should.
-    pub fn forget(&self, key: &Key) -> Result<bool, CountError> {
-        self.rows.remove(&key.bytes()).map_err(not_read)
+    pub fn forget(&self, key: &Key) -> bool {
+        self.table.free(key)
     }
 
     /// What is in no row. If it is not 0 the counts are too low.
@@ -190,7 +162,7 @@ impl Counter {
     /// # Errors
     /// If the kernel does not answer as it should.
     pub fn lost(&self) -> Result<Lost, CountError> {
-        let no_room = self.lost.get(&[0; 4]).map_err(not_read)?.map_or(0, u64::from_ne_bytes);
+        let no_room = self.table.lost();
         let mut nested = 0_u64;
         for attached in &self.programs {
             nested = nested.saturating_add(attached.stats()?.runs.missed);
@@ -206,13 +178,13 @@ impl Counter {
         self.programs.iter().map(Attached::stats).collect()
     }
 
-    fn counts(&self, bytes: &[u8; ROW]) -> Counts {
-        let number = |place: i16| part(bytes, place).map_or(0, u64::from_ne_bytes);
-        let block = |at: i16| Polled {
-            polls: number(at + polled::POLLS),
-            empty: number(at + polled::EMPTY),
-            full: number(at + polled::FULL),
-            packets: number(at + polled::PACKETS),
+    fn counts(&self, of: &Row) -> Counts {
+        let number = |place: i16| word(of, place);
+        let block = |at: i16| {
+            let [empty, full] = [polled::EMPTY, polled::FULL].map(|place| number(at + place));
+            let others = number(at + polled::PARTIAL);
+            let polls = empty.wrapping_add(others).wrapping_add(full);
+            Polled { polls, empty, full, packets: number(at + polled::PACKETS) }
         };
         let arms = |place| self.arms.then(|| number(place));
         Counts {
@@ -224,7 +196,7 @@ impl Counter {
             expiries: (self.arms && self.fires).then(|| number(row::EXPIRIES)),
             flushes: arms(row::FLUSHES),
             watchdogs: self.fires.then(|| number(row::WATCHDOGS)),
-            cpu: part(bytes, row::CPU).map_or(0, u32::from_ne_bytes).checked_sub(1),
+            cpu: half(of, row::CPU).checked_sub(1),
             keeps_settings: match number(row::KEEPS) {
                 0 => None,
                 keeps => Some(keeps == u64::from(row::KEPT.cast_unsigned())),
@@ -251,12 +223,10 @@ fn mark_softirqs(layout: &Layout) -> Result<(Single, [Attached; 2]), CountError>
 pub mod verifier {
     use super::*;
 
-    fn layout_and_tables() -> Result<(Layout, Rows, Single), CountError> {
+    fn layout_and_table() -> Result<(Layout, Table), CountError> {
         let layout =
             Layout::read(&Btf::kernel()?).map_err(|Absent(what)| CountError::Absent(what))?;
-        let rows = Rows::create(MapKind::Hash, 16, "napkin_rows").map_err(no_table)?;
-        let lost = Single::create(MapKind::Array, 1, "napkin_lost").map_err(no_table)?;
-        Ok((layout, rows, lost))
+        Ok((layout, Table::create(16).map_err(no_table)?))
     }
 
     /// The programs without marks, which a kernel without the softirqs' trace points gets, and those
@@ -265,14 +235,9 @@ pub mod verifier {
     /// # Errors
     /// If one is refused.
     pub fn takes_older_programs() -> Result<(), CountError> {
-        let (mut layout, rows, lost) = layout_and_tables()?;
+        let (mut layout, table) = layout_and_table()?;
         layout.napi.config = None;
-        let maps = Maps {
-            rows: rows.descriptor(),
-            lost: lost.descriptor(),
-            in_softirq: None,
-            namespace: None,
-        };
+        let maps = Maps { table: table.shape(), in_softirq: None, namespace: None };
         Attached::new("napkin_poll", program::poll(&layout, maps), layout.napi_poll)?;
         let timer = layout.timer.as_ref().map_err(|Absent(it)| CountError::Absent(it.clone()))?;
         let older = Timer { settings: None, ..*timer };
@@ -285,7 +250,7 @@ pub mod verifier {
     /// # Errors
     /// Always: it is wrong.
     pub fn refuses_a_wrong_program() -> Result<(), CountError> {
-        let (layout, ..) = layout_and_tables()?;
+        let (layout, _) = layout_and_table()?;
         let mut program = napkin_bpf::assemble::Assembler::new();
         program.exit();
         Attached::new("napkin_bad", program.finish(), layout.napi_poll).map(drop)

@@ -2,11 +2,6 @@
 
 use serde::Serialize;
 
-use super::program::key;
-
-/// Bytes of a key.
-pub(super) const KEY: usize = key::LEN as usize;
-
 /// What a count is kept by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -61,7 +56,7 @@ pub struct Counts {
     /// Whether the device keeps the instance's settings and gives them to the instance that takes
     /// its place, as after down and up: whether its driver gave it a place for them
     /// (`netif_napi_add_config`). Without, an instance that is made anew begins with the device's
-    /// values. `None` before the first poll, and where settings are the device's (before Linux 6.13).
+    /// values. `None` before its first poll or timer, and where settings are the device's (before Linux 6.13).
     pub keeps_settings: Option<bool>,
 }
 
@@ -122,38 +117,9 @@ pub struct Lost {
     pub nested: u64,
 }
 
-impl Key {
-    pub(super) fn of(bytes: &[u8; KEY]) -> Key {
-        let word = |place| part(bytes, place).map_or(0, u32::from_ne_bytes);
-        Key { netns: word(key::NETNS), ifindex: word(key::IFINDEX), napi_id: word(key::NAPI_ID) }
-    }
-
-    pub(super) fn bytes(&self) -> [u8; KEY] {
-        let mut bytes = [0; KEY];
-        let words = [self.netns, self.ifindex, self.napi_id];
-        for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-        bytes
-    }
-}
-
-/// So many bytes from a place of a key or a row; `None` beyond its end.
-pub(super) fn part<const N: usize>(bytes: &[u8], place: i16) -> Option<[u8; N]> {
-    let start = usize::try_from(place).ok()?;
-    bytes.get(start..start.checked_add(N)?)?.try_into().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_key_is_the_bytes_that_the_programs_write() {
-        let key = Key { netns: 4_026_531_840, ifindex: 2, napi_id: 8193 };
-        assert_eq!(Key::of(&key.bytes()), key);
-        assert_eq!(key.bytes()[4..8], 2_u32.to_ne_bytes());
-    }
 
     #[test]
     fn a_difference_keeps_what_is_not_known_and_never_goes_below_nothing() {

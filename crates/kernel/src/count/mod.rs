@@ -25,6 +25,7 @@ pub mod latency;
 mod layout;
 mod program;
 pub mod stopwatch;
+mod table;
 
 pub use attached::ProgramStats;
 #[doc(hidden)]

@@ -1,8 +1,11 @@
 //! The counting programs.
 //!
-//! All add to one table, from (namespace, device, instance) to a row of 64-bit counts. Additions are
+//! All add to one table (`table`) with a row of 64-bit counts for each instance. Additions are
 //! atomic: an instance has one owner at a time, but its trace point is behind the release, so the
 //! next owner may be at its own already.
+//!
+//! A poll costs whoever polls, so the common one, by a softirq of an instance that has its row at its place, calls
+//! nothing, follows one pointer, and adds twice.
 //!
 //! Who polled:
 //! - a **softirq**, if this CPU is between the beginning and the end of the network's receive softirq
@@ -20,72 +23,23 @@
 //! Polls with a budget of 0 (netpoll, which only cleans transmit rings) are not counted.
 
 use super::layout::{Layout, Settings, Softirq, Timer};
-use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R6, R7, R8, R9};
+use super::table::{BACKLOGS, NETNS_SHIFT, Shape, polled, row};
+use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
 use napkin_bpf::assemble::Width::{Double, Word};
-use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
-
-/// Places in a row, in bytes.
-pub(super) mod row {
-    /// Polls by who polled, each a block of four numbers.
-    pub(in super::super) const SOFTIRQ: i16 = 0;
-    pub(in super::super) const THREAD: i16 = 32;
-    pub(in super::super) const APPLICATION: i16 = 64;
-    pub(in super::super) const DEFERRALS: i16 = 96;
-    pub(in super::super) const SUSPENSIONS: i16 = 104;
-    pub(in super::super) const FLUSHES: i16 = 112;
-    pub(in super::super) const WATCHDOGS: i16 = 120;
-    pub(in super::super) const EXPIRIES: i16 = 128;
-    /// 32 bits: the CPU of the last poll, and 1; 0 before the first.
-    pub(in super::super) const CPU: i16 = 136;
-    /// 32 bits: the thread in whose busy-poll session the instance is, or 0.
-    pub(in super::super) const SESSION: i16 = 140;
-    /// 64 bits: whether the timer was last armed by a suspension.
-    pub(in super::super) const SUSPENDED: i16 = 144;
-    /// 64 bits: whether the device keeps the instance's settings ([`KEPT`], [`NOT_KEPT`]), or 0.
-    pub(in super::super) const KEEPS: i16 = 152;
-    /// Bytes of a row.
-    pub(in super::super) const LEN: i16 = 160;
-
-    pub(in super::super) const KEPT: i32 = 1;
-    pub(in super::super) const NOT_KEPT: i32 = 2;
-}
-
-/// Places in a block of polls, in bytes.
-pub(super) mod polled {
-    pub(in super::super) const POLLS: i16 = 0;
-    pub(in super::super) const EMPTY: i16 = 8;
-    pub(in super::super) const FULL: i16 = 16;
-    pub(in super::super) const PACKETS: i16 = 24;
-}
-
-/// Places in a key, in bytes; 32 bits each.
-pub(super) mod key {
-    pub(in super::super) const NETNS: i16 = 0;
-    pub(in super::super) const IFINDEX: i16 = 4;
-    pub(in super::super) const NAPI_ID: i16 = 8;
-    /// Bytes of a key.
-    pub(in super::super) const LEN: i16 = 12;
-}
+use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, Register, When};
 
 /// Descriptors of the maps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Maps {
-    /// From keys to rows.
-    pub(super) rows: i32,
-    /// One number: how often there was no room for a new row.
-    pub(super) lost: i32,
+    pub(super) table: Shape,
     /// One number a CPU: whether it is in the receive softirq. `None` if nobody says.
     pub(super) in_softirq: Option<i32>,
-    /// Not a map: the namespace whose instances count, if those of all do not.
+    /// Not a map: the namespace whose instances count, if those of all and the CPUs' backlogs do not.
     pub(super) namespace: Option<u32>,
 }
 
-/// Where the key is on the stack (with 4 unused bytes above it).
-const KEY: i16 = -16;
-/// Where the index of a map with one value is, always 0.
+/// Where the index of a map with one value is on the stack, always 0.
 const INDEX: i16 = -4;
-/// Where a new row is.
-const NEW_ROW: i16 = KEY - row::LEN;
 
 /// At the trace point after a poll: `(struct napi_struct *napi, int work, int budget)`.
 pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {
@@ -101,6 +55,15 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
 
     let (softirq, thread, application, counted) =
         (program.label(), program.label(), program.label(), program.label());
+    // Without a thread, and where neither the state nor a session says that an application may be at it.
+    let doubtful = program.label();
+    program.load(Double, R4, R6, layout.napi.thread);
+    program.load(Double, R5, R6, layout.napi.state);
+    program.load(Word, R3, R9, row::SESSION);
+    program.jump_if(R4, When::NotEqual, 0, doubtful);
+    program.jump_if(R5, When::AnyBit, layout.napi.in_busy_poll, doubtful);
+    program.jump_if(R3, When::Equal, 0, softirq);
+    program.place(doubtful);
     if let Some(marks) = maps.in_softirq {
         let unknown = program.label();
         look_up_single(&mut program, marks);
@@ -132,12 +95,13 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
     // From the row to its block.
     program.add_register(R3, R9);
     program.set(R1, 1);
-    program.atomic_add(R3, polled::POLLS, R1);
-
-    let (empty, placed) = (program.label(), program.label());
+    let (empty, full, placed) = (program.label(), program.label(), program.label());
     program.jump_if(R7, When::Equal, 0, empty);
     program.atomic_add(R3, polled::PACKETS, R7);
-    program.jump_if_registers(R8, When::Greater, R7, placed);
+    program.jump_if_registers(R7, When::GreaterOrEqual, R8, full);
+    program.atomic_add(R3, polled::PARTIAL, R1);
+    program.jump(placed);
+    program.place(full);
     program.atomic_add(R3, polled::FULL, R1);
     program.jump(placed);
     program.place(empty);
@@ -146,14 +110,6 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
     program.call(Helper::GetSmpProcessorId);
     program.add(R0, 1);
     program.store(Word, R9, row::CPU, R0);
-    if let Some(config) = layout.napi.config {
-        let known = program.label();
-        program.load(Double, R1, R6, config);
-        program.store_constant(Double, R9, row::KEEPS, row::KEPT);
-        program.jump_if(R1, When::NotEqual, 0, known);
-        program.store_constant(Double, R9, row::KEEPS, row::NOT_KEPT);
-        program.place(known);
-    }
     finish(program, end)
 }
 
@@ -244,60 +200,95 @@ fn instance_of_timer(program: &mut Assembler, timer: &Timer) {
     program.copy(R6, R0);
 }
 
-/// The row of the instance in R6 goes to R9; a new one if there is none. Without room it adds to the
-/// lost ones and goes to `end`.
+/// The row of the instance in R6 goes to R9; a free one if it has none. Without room it adds to the lost ones and
+/// goes to `end`; of an instance of another namespace, too.
 fn find_row(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label) {
-    let (keyed, found, full) = (program.label(), program.label(), program.label());
-    program.store_constant(Word, FP, KEY + key::NETNS, 0);
-    program.store_constant(Word, FP, KEY + key::IFINDEX, 0);
-    program.load(Word, R1, R6, layout.napi.napi_id);
-    program.store(Word, FP, KEY + key::NAPI_ID, R1);
+    let table = maps.table;
+    let (found, unknown, named, nameless) =
+        (program.label(), program.label(), program.label(), program.label());
+    program.load(Word, R5, R6, layout.napi.napi_id);
+    first_row(program, table, R5);
+    program.jump_if(R5, When::Equal, 0, unknown);
+    program.load(Double, R1, R9, row::NAME);
+    program.jump_if_registers(R1, When::Equal, R5, found);
+
+    program.place(unknown);
     program.load(Double, R1, R6, layout.napi.dev);
+    program.set(R3, 0);
+    program.set(R4, 0);
+    let device = program.label();
+    program.jump_if(R1, When::NotEqual, 0, device);
     // The backlogs of the CPUs have no device.
-    program.jump_if(R1, When::Equal, 0, keyed);
-    program.load(Word, R2, R1, layout.ifindex);
-    program.store(Word, FP, KEY + key::IFINDEX, R2);
+    match maps.namespace {
+        Some(_) => program.jump(end),
+        None => {
+            program.set(R5, BACKLOGS as i32);
+            program.jump(nameless);
+        }
+    }
+    program.place(device);
+    program.load(Word, R4, R1, layout.ifindex);
     program.load(Double, R1, R1, layout.net);
-    program.load(Word, R2, R1, layout.inum);
+    program.load(Word, R3, R1, layout.inum);
     if let Some(namespace) = maps.namespace {
         program.set(R1, namespace.cast_signed());
         program.copy_word(R1, R1);
-        program.jump_if_registers(R1, When::NotEqual, R2, end);
+        program.jump_if_registers(R1, When::NotEqual, R3, end);
     }
-    program.store(Word, FP, KEY + key::NETNS, R2);
-    program.place(keyed);
-
-    look_up_row(program, maps);
-    program.jump_if(R0, When::NotEqual, 0, found);
-    for place in (NEW_ROW..KEY).step_by(8) {
-        program.store_constant(Double, FP, place, 0);
-    }
-    program.set_map(R1, maps.rows);
-    program.copy(R2, FP);
-    program.add(R2, KEY.into());
-    program.copy(R3, FP);
-    program.add(R3, NEW_ROW.into());
-    // BPF_NOEXIST: another CPU's new row is not to be overwritten.
-    program.set(R4, 1);
-    program.call(Helper::MapUpdateElem);
-    look_up_row(program, maps);
-    program.jump_if(R0, When::NotEqual, 0, found);
-
-    look_up_single(program, maps.lost);
-    program.jump_if(R0, When::Equal, 0, full);
-    program.set(R1, 1);
-    program.atomic_add(R0, 0, R1);
-    program.place(full);
-    program.jump(end);
+    program.jump_if(R5, When::NotEqual, 0, named);
+    program.copy(R5, R3);
+    program.shift_left(R5, NETNS_SHIFT);
+    program.add_register(R5, R4);
+    program.place(nameless);
+    first_row(program, table, R5);
+    program.place(named);
+    take_row(program, layout, table, found, end);
     program.place(found);
-    program.copy(R9, R0);
 }
 
-fn look_up_row(program: &mut Assembler, maps: Maps) {
-    program.set_map(R1, maps.rows);
-    program.copy(R2, FP);
-    program.add(R2, KEY.into());
-    program.call(Helper::MapLookupElem);
+/// One of the rows from that in R9 on goes to R9: which is that of the name in R5, or else a free one, which is
+/// given that name, the namespace in R3 and the device in R4. Then to `found`; without one to `end`.
+fn take_row(program: &mut Assembler, layout: &Layout, table: Shape, found: Label, end: Label) {
+    let taken = program.label();
+    for _ in 0..table.tries {
+        program.load(Double, R1, R9, row::NAME);
+        program.jump_if_registers(R1, When::Equal, R5, found);
+        program.add(R9, row::LEN.into());
+    }
+    program.add(R9, -i32::from(row::LEN) * table.tries.cast_signed());
+    for _ in 0..table.tries {
+        program.set(R0, 0);
+        program.atomic_compare_exchange(R9, row::NAME, R5);
+        program.jump_if(R0, When::Equal, 0, taken);
+        // Another CPU has just taken it for the same instance.
+        program.jump_if_registers(R0, When::Equal, R5, found);
+        program.add(R9, row::LEN.into());
+    }
+    program.set_map_value(R1, table.descriptor);
+    program.add(R1, table.lost());
+    program.set(R2, 1);
+    program.atomic_add(R1, 0, R2);
+    program.jump(end);
+
+    program.place(taken);
+    program.store(Word, R9, row::NETNS, R3);
+    program.store(Word, R9, row::IFINDEX, R4);
+    if let Some(config) = layout.napi.config {
+        // The driver gives it a place for its settings before it has an id, or never.
+        program.load(Double, R1, R6, config);
+        program.store_constant(Double, R9, row::KEEPS, row::KEPT);
+        program.jump_if(R1, When::NotEqual, 0, found);
+        program.store_constant(Double, R9, row::KEEPS, row::NOT_KEPT);
+    }
+}
+
+/// The first row that may be that of the name in a register goes to R9. R1 is lost.
+fn first_row(program: &mut Assembler, table: Shape, name: Register) {
+    program.set_map_value(R9, table.descriptor);
+    program.copy(R1, name);
+    program.and(R1, table.places.cast_signed() - 1);
+    program.multiply(R1, row::LEN.into());
+    program.add_register(R9, R1);
 }
 
 /// The only value of a map of one value.

@@ -125,7 +125,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
     });
     std::thread::sleep(window.saturating_sub(start.elapsed()));
     let window = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let counted = counter.and_then(Counting::finish);
+    let counted = counter.map(Counting::finish);
     let (squeezes, drops) = grown(softnet, Softnet::read());
 
     let host = host();
@@ -400,7 +400,6 @@ fn grown(
 struct Counting {
     counter: Counter,
     before: BTreeMap<Key, Counts>,
-    netns: u32,
 }
 
 impl Counting {
@@ -409,21 +408,21 @@ impl Counting {
         let identity = Namespace::identity().map_err(|error| error.to_string())?;
         let netns = u32::try_from(identity.inode)
             .map_err(|_| "a network namespace with a number of 32 bits".to_owned())?;
-        let counter = Counter::start(&Options::default()).map_err(|error| error.to_string())?;
-        let before = counter.read().map_err(|error| error.to_string())?;
-        Ok(Counting { counter, before, netns })
+        let options = Options { namespace: Some(netns), ..Options::default() };
+        let counter = Counter::start(&options).map_err(|error| error.to_string())?;
+        let before = counter.read();
+        Ok(Counting { counter, before })
     }
 
     /// What was counted.
-    fn finish(self) -> Known<Counted> {
-        let mut counts = self.counter.read().map_err(|error| error.to_string())?;
-        counts.retain(|key, _| key.netns == self.netns);
+    fn finish(self) -> Counted {
+        let mut counts = self.counter.read();
         for (key, count) in &mut counts {
             if let Some(before) = self.before.get(key) {
                 *count = count.since(before);
             }
         }
-        Ok(Counted(counts))
+        Counted(counts)
     }
 }
 

@@ -135,12 +135,14 @@ impl Guard {
         if !Right::NetAdmin.held() {
             return Err(GuardError::Right { right: Right::NetAdmin });
         }
-        let counter = Counter::start(&count::Options::default())?;
+        // Whether an instance is polled matters, and not by whom.
+        let netns = u32::try_from(Namespace::identity()?.inode).unwrap_or(0);
+        let counted = count::Options { exact: false, namespace: Some(netns), ..Default::default() };
+        let counter = Counter::start(&counted)?;
         if counter.none_yet().suspensions.is_none() {
             let why = counter.notes().join("; ");
             return Err(GuardError::Suspensions { why });
         }
-        let netns = u32::try_from(Namespace::identity()?.inode).unwrap_or(0);
         let (backend, netdev) = (Linux::open()?, Netdev::open()?);
         let (tell, telling) = tell::start(tell)?;
         let mut watch = Watch::new(options, counter, netns, backend, store.clone(), netdev, tell);

@@ -128,7 +128,7 @@ impl Watch {
         let mut starving = Vec::new();
         for (napi_id, (ifindex, timeout)) in &self.watched {
             let key = Key { netns: self.netns, ifindex: *ifindex, napi_id: *napi_id };
-            let Ok(Some(counts)) = self.counter.of(&key) else { continue };
+            let Some(counts) = self.counter.of(&key) else { continue };
             let silent = self.judge.reading(*napi_id, &counts, *timeout, step);
             starving.extend(silent.map(|silent| (*napi_id, silent)));
         }

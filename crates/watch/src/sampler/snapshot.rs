@@ -15,8 +15,6 @@ pub struct Snapshot {
     pub at_ns: u64,
     /// This namespace's instances, by device and id.
     pub napis: Vec<NapiSnapshot>,
-    /// The CPUs' backlogs together, of every namespace: loopback, and devices without NAPI.
-    pub backlog: Option<Counts>,
     /// The CPUs that are on, by number.
     pub cpus: Vec<CpuSample>,
     /// What could not be known, and why.

@@ -42,7 +42,7 @@ fn kill_9_leaves_no_program_no_map_and_no_link() {
     let pid = child.0.id();
     let held = objects_of(pid);
     let kinds = |of: &str| held.iter().filter(|(kind, _)| kind == of).count();
-    assert_eq!((kinds("prog_id"), kinds("map_id"), kinds("link_id")), (5, 3, 5), "{held:?}");
+    assert_eq!((kinds("prog_id"), kinds("map_id"), kinds("link_id")), (5, 2, 5), "{held:?}");
     assert!(held.iter().all(|(kind, id)| exists(kind, *id)), "they are found by id");
     drop(child);
     // The kernel frees them some time after the descriptors are closed.

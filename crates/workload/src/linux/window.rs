@@ -7,7 +7,6 @@ use napkin_os::procfs::{CpuTimes, Softnet};
 use serde_json::Value;
 
 use super::bed::Bed;
-use super::failed;
 use crate::error::BenchError;
 use crate::options::Placement;
 use crate::serving::set_ratio;
@@ -32,7 +31,7 @@ pub struct Window<'a> {
 type Moment = (Counts, Option<CpuTimes>, Option<u32>);
 
 fn read(bed: &Bed, cpu: usize) -> Result<Moment, BenchError> {
-    let counts = bed.counter.read().map_err(failed)?.get(&bed.key).copied();
+    let counts = bed.counter.of(&bed.key);
     let times = CpuTimes::read().map_err(BenchError::Proc)?.get(&cpu).copied();
     let softnet = Softnet::read().map_err(BenchError::Proc)?;
     let softnet = softnet.iter().find(|it| it.cpu == Some(cpu));
