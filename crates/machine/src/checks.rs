@@ -7,9 +7,7 @@ use napkin_core::Ns;
 pub(crate) struct Checks {
     /// Every queue and CPU after every event.
     pub(crate) all: bool,
-    /// When those queues are checked next that were touched.
-    pub(crate) next_touched: Ns,
-    /// When all queues are checked next, touched or not.
+    /// When the queues are checked next, where they are not after every event.
     pub(crate) next: Ns,
     /// The longest timeout that was in force before the present settings.
     longest_timeout: Ns,

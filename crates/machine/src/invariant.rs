@@ -2,10 +2,9 @@
 //!
 //! One owner at a time (1) is the core's type system and its own assertions; that a mode change
 //! takes effect within two polls (4) and that contexts which go away end their suspension (6) are
-//! checked where those happen (`fault/`). The rest is here. A run of an experiment looks every 25 us,
-//! after an event other than the end of a piece of work, at the queues that were touched since it last
-//! looked (`net/queues.rs`), and at all of them once a while, since time alone breaks some; a swarm
-//! looks at all of them after every event.
+//! checked where those happen (`fault/`). The rest is here. A run of an experiment looks at its queues
+//! every 100 us, after an event other than the end of a piece of work: a count that does not add up and a
+//! queue that nobody will serve stay so. A swarm looks at them and at the CPUs after every event.
 
 use napkin_core::state::SCHED;
 use napkin_core::{CpuId, Id, MICROSECOND, NEVER, Ns, Owner};
@@ -20,57 +19,39 @@ use crate::sched::id::State;
 /// under way, a CPU in deep idleness, ticks.
 const SLACK: Ns = 30 * napkin_core::MILLISECOND;
 
-/// How often all queues are looked at, and how often those that were touched: a queue that several
-/// events touch meanwhile is looked at once.
-const ALL_EVERY: Ns = 100 * MICROSECOND;
-const TOUCHED_EVERY: Ns = 25 * MICROSECOND;
+/// How often an experiment's queues are looked at.
+const EVERY: Ns = 100 * MICROSECOND;
 
 impl Machine<'_> {
     /// Checks after an event; the first thing that is broken stops the run.
     #[inline]
     pub(crate) fn check(&mut self) {
         if self.checks.all {
-            self.check_all();
-        } else if self.now >= self.checks.next_touched {
-            self.check_touched();
+            self.check_queues();
+            self.check_cpus();
+        } else if self.now >= self.checks.next {
+            self.checks.next = self.now + EVERY;
+            self.check_queues();
         }
     }
 
-    /// Checks every queue and every CPU.
+    /// Checks every queue.
     #[inline(never)]
-    fn check_all(&mut self) {
-        let queue = (0..self.queues.len()).find_map(|queue| self.check_queue(queue));
-        let broken = queue.or_else(|| {
-            let unsound = |(cpu, it): (usize, &Cpu<'_>)| {
-                let curr = it.run_queue.curr().map(|id| &self.threads[id.0 as usize].name);
-                Some(format!("CPU {cpu} {}; current: {curr:?}", it.unsound()?))
-            };
-            self.cpus.iter().enumerate().find_map(unsound)
-        });
-        broken.into_iter().for_each(|what| self.breaks(&what));
+    pub(crate) fn check_queues(&mut self) {
+        let unsound = |queue| if self.sound(queue) { None } else { self.check_queue(queue) };
+        if let Some(what) = (0..self.queues.len()).find_map(unsound) {
+            self.breaks(&what);
+        }
     }
 
-    /// Checks the queues that were touched since the last look, or all of them once in a while.
-    #[inline(never)]
-    pub(crate) fn check_touched(&mut self) {
-        self.checks.next_touched = self.now + TOUCHED_EVERY;
-        let mut touched = self.queues.take_touched();
-        if self.now >= self.checks.next {
-            self.checks.next = self.now + ALL_EVERY;
-            touched = u64::MAX;
-        }
-        while touched != 0 {
-            let first = touched.trailing_zeros() as usize;
-            touched &= touched - 1;
-            let mut queue = first;
-            while queue < self.queues.len() {
-                if !self.sound(queue)
-                    && let Some(what) = self.check_queue(queue)
-                {
-                    return self.breaks(&what);
-                }
-                queue += 64;
-            }
+    /// Checks every CPU.
+    fn check_cpus(&mut self) {
+        let unsound = |(cpu, it): (usize, &Cpu<'_>)| {
+            let curr = it.run_queue.curr().map(|id| &self.threads[id.0 as usize].name);
+            Some(format!("CPU {cpu} {}; current: {curr:?}", it.unsound()?))
+        };
+        if let Some(what) = self.cpus.iter().enumerate().find_map(unsound) {
+            self.breaks(&what);
         }
     }
 
@@ -86,7 +67,7 @@ impl Machine<'_> {
         self.checks.broken()
     }
 
-    /// Looks at every queue and CPU after every event, not at the queues alone that it touched.
+    /// Looks at every queue and CPU after every event, not at the queues alone and once in a while.
     pub fn check_everything(&mut self) {
         self.checks.all = true;
     }

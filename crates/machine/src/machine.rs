@@ -21,7 +21,6 @@ use crate::host::clock::Clock;
 use crate::host::cpu::{Cpu, Source};
 use crate::net::NicQueue;
 use crate::net::link::Link;
-use crate::net::queues::Queues;
 use crate::net::sockets::Sockets;
 use crate::sched::id::{Affinity, Class, Role, ThreadId};
 use crate::sched::kernel_threads::KernelThreads;
@@ -45,7 +44,7 @@ pub struct Machine<'a> {
     pub(crate) events: Events,
     pub(crate) cpus: Vec<Cpu<'a>>,
     pub(crate) threads: Vec<Thread<'a>>,
-    pub(crate) queues: Queues,
+    pub(crate) queues: Vec<NicQueue>,
     pub(crate) sockets: Sockets,
     pub(crate) link: Link,
     pub(crate) kernel_threads: KernelThreads,
@@ -127,9 +126,7 @@ impl<'a> Machine<'a> {
             events: Events::new(),
             cpus: (0..cpus).map(|_| Cpu::new()).collect(),
             threads: Vec::new(),
-            queues: Queues::new(
-                placement.queue_cpus.iter().map(|_| NicQueue::new(&config.nic)).collect(),
-            ),
+            queues: placement.queue_cpus.iter().map(|_| NicQueue::new(&config.nic)).collect(),
             sockets: Sockets::new(contexts.len()),
             link: Link::default(),
             kernel_threads: KernelThreads::default(),
@@ -294,7 +291,7 @@ impl<'a> Machine<'a> {
             if let Some((time, order, cpu)) = self.events.pop_near() {
                 self.come_to(time);
                 self.segment_due(usize::from(cpu), order);
-                // What these touch is checked with the next other event, and so is whether all is well: they
+                // What these do is checked with the next other event, and so is whether all is well: they
                 // follow closely.
                 if self.checks.all {
                     self.check();
@@ -315,7 +312,7 @@ impl<'a> Machine<'a> {
             self.trace_suspensions();
         }
         self.now = self.now.max(end);
-        self.check_touched();
+        self.check_queues();
         self.events.all_over();
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
@@ -373,17 +370,14 @@ impl<'a> Machine<'a> {
             Event::Turn { generation } => self.slice_over(generation),
             Event::Control { queue } => {
                 self.catch_up_all();
-                self.queues.touch_all();
                 self.control(Id(queue));
             }
             Event::Watchdog => {
                 self.catch_up_all();
-                self.queues.touch_all();
                 self.watchdog();
             }
             Event::Fault { token } => {
                 self.catch_up_all();
-                self.queues.touch_all();
                 self.fault(token);
             }
         }

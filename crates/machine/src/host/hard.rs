@@ -111,7 +111,6 @@ impl Machine<'_> {
                 Hard::Handling(Interrupt::new(self.host, id))
             }
             Source::Timer(id) => {
-                self.queues.touch(usize::from(id.0));
                 self.queues[usize::from(id.0)].timer_expires();
                 self.trace.mark(cpu, now, Mark::TimerExpired(id.0));
                 // Scheduled on the CPU where it fires, whatever the interrupt's affinity.

@@ -273,7 +273,7 @@ impl Machine<'_> {
             time += self.config.cost.claim;
         }
         exec.claimed = true;
-        if self.queues.unmarked(usize::from(id.0)).moves_to(cpu) {
+        if self.queues[usize::from(id.0)].moves_to(cpu) {
             time += self.config.locality.queue;
         }
         time

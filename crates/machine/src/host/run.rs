@@ -172,7 +172,6 @@ impl Machine<'_> {
             Body::Hard(Hard::Handling(pass)) => pass.next(self.now, exec.did),
             Body::Hard(_) => return false,
         };
-        self.queues.touch(usize::from(exec.queue));
         exec.begin(op);
         true
     }
@@ -225,13 +224,10 @@ impl Machine<'_> {
         let thread = &mut self.threads[me.0 as usize];
         let Some(pass) = &mut thread.pass else { return false };
         let op = pass.next(self.now, exec.did);
-        self.queues.touch(usize::from(exec.queue));
         exec.begin(op);
-        if !matches!(op, Op::Poll { .. }) {
-            return true;
-        }
+        let Op::Poll { id, .. } = op else { return true };
         thread.exec = *exec;
-        !self.spin(cpu, me)
+        !self.spin(cpu, me, id)
     }
 
     /// An application's own code.

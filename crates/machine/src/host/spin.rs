@@ -7,7 +7,7 @@
 //! has it caught up: whole rounds are counted, and the CPU stands in the middle of the part of a round
 //! in which stepping would have it. A test holds the two against each other, byte for byte.
 
-use napkin_core::{Did, NEVER, Ns, Op, Work};
+use napkin_core::{Did, Id, NEVER, Ns, Op, Work};
 
 use crate::counts::Who;
 use crate::host::cpu::Spin;
@@ -29,20 +29,19 @@ impl Machine<'_> {
 
     /// The thread on a CPU, whose pass has just asked for a poll, goes round from here on: `true`.
     #[inline]
-    pub(crate) fn spin(&mut self, cpu: usize, me: ThreadId) -> bool {
+    pub(crate) fn spin(&mut self, cpu: usize, me: ThreadId, id: Id) -> bool {
         // Where CPUs share a clock, each change of what another does would have to break a round up.
         if !self.skip || self.trace.is_some() || self.config.processor.shared_clock {
             return false;
         }
         let thread = &self.threads[me.0 as usize];
-        let index = usize::from(thread.exec.queue);
         let this = &self.cpus[cpu];
         // Others may wait: neither a look nor a pause gives way unless the scheduler has said so.
         let alone = this.frames.is_empty()
             && this.pending.is_empty()
             && !this.run_queue.need_resched()
             && !this.raised;
-        let queue = &self.queues[index];
+        let queue = &self.queues[usize::from(id.0)];
         let unheard = !thread.interrupted && thread.exec.claimed;
         if !(alone && unheard && queue.quiet(cpu)) {
             return false;

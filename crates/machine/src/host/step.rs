@@ -38,8 +38,6 @@ pub(crate) enum Next {
 pub(crate) struct Exec {
     pub(crate) did: Did,
     pub(crate) op: Option<Op>,
-    /// The queue that the last step was about that touched one: what follows from its answer does, too.
-    pub(crate) queue: u16,
     /// Part of the step that comes next.
     pub(crate) stage: u8,
     /// Frames and completions that the poll under way has taken.
@@ -61,14 +59,6 @@ impl Exec {
     pub(crate) fn begin(&mut self, op: Op) {
         self.op = Some(op);
         self.stage = 0;
-        if let Op::Poll { id, .. }
-        | Op::Deliver(id)
-        | Op::Mask(id)
-        | Op::Unmask(id)
-        | Op::Arm { id, .. } = op
-        {
-            self.queue = id.0;
-        }
     }
 
     /// Its next part begins once this is paid.
@@ -81,7 +71,6 @@ impl Exec {
     pub(crate) const START: Exec = Exec {
         did: Did::Start,
         op: None,
-        queue: u16::MAX,
         stage: 0,
         rx: 0,
         tx: 0,

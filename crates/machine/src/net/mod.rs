@@ -6,7 +6,6 @@ mod moderation;
 pub(crate) mod nic;
 pub(crate) mod packet;
 mod queue;
-pub(crate) mod queues;
 mod receive;
 mod send;
 mod socket;

@@ -94,7 +94,7 @@ impl Machine<'_> {
     /// A transmission has finished, or had while the interrupt was forbidden.
     pub(crate) fn moderate_completions(&mut self, index: usize) {
         let now = self.now;
-        let queue = self.queues.unmarked(index);
+        let queue = &mut self.queues[index];
         let Some(tx) = &mut queue.transmissions else { return self.moderate(index) };
         if !queue.armed || queue.line {
             return;
@@ -159,7 +159,7 @@ impl Machine<'_> {
 
     /// Sends a frame of the host on a queue: it leaves now.
     pub fn transmit(&mut self, queue: u16, packet: Packet) {
-        let this = self.queues.unmarked(usize::from(queue));
+        let this = &mut self.queues[usize::from(queue)];
         this.counts.sent += 1;
         if let Some(tx) = &mut this.transmissions {
             tx.packets += 1;
@@ -183,7 +183,6 @@ impl Machine<'_> {
     /// CPU's.
     pub fn kick(&mut self, queue: u16) {
         let cpu = usize::from(self.running_cpu);
-        self.queues.touch(usize::from(queue));
         match self.host.schedule(Id(queue), RaisedFrom::Application) {
             Some(Op::Wake(task)) => self.wake_task(cpu, task),
             Some(Op::RunHere(CpuId(target)) | Op::Raise(CpuId(target))) => {
@@ -195,7 +194,7 @@ impl Machine<'_> {
 
     pub(crate) fn transmitted(&mut self, index: usize) {
         self.catch_up_queue(index);
-        let queue = self.queues.unmarked(index);
+        let queue = &mut self.queues[index];
         queue.completions = queue.completions.saturating_add(1);
         if self.config.nic.tx_interrupts {
             self.moderate_completions(index);
