@@ -45,6 +45,7 @@ impl Machine<'_> {
     }
 
     /// Checks every CPU.
+    #[inline(never)]
     fn check_cpus(&mut self) {
         let unsound = |(cpu, it): (usize, &Cpu<'_>)| {
             let curr = it.run_queue.curr().map(|id| &self.threads[id.0 as usize].name);

@@ -28,7 +28,8 @@ impl Machine<'_> {
             self.catch_up(cpu);
         } else {
             this.ends_by = 0;
-            let class = this.segment.take().map_or(Use::Idle, |segment| segment.class);
+            let class = this.segment.map_or(Use::Idle, |segment| segment.class);
+            this.segment = None;
             if this.started != self.now {
                 let from = this.uses(self.now, class, &mut self.threads, &self.config.kernel);
                 if self.trace.is_some() {
@@ -298,7 +299,8 @@ impl Machine<'_> {
         let mut exec = *place;
         let next = loop {
             if exec.op.is_none() {
-                let first = at == At::Frame && class == Use::Softirq && exec.did == Did::Start;
+                let first =
+                    at == At::Frame && class == Use::Softirq && matches!(exec.did, Did::Start);
                 let goes_on = match at {
                     At::Frame => self.next_on_top(cpu, &mut exec),
                     At::Thread(me) => self.next_of_thread(cpu, me, &mut exec),
@@ -306,7 +308,7 @@ impl Machine<'_> {
                 if !goes_on {
                     break Next::Did(exec.did);
                 }
-                if first && exec.op != Some(Op::Done) {
+                if first && !matches!(exec.op, Some(Op::Done)) {
                     self.keep(cpu, at, exec);
                     self.trace.mark(cpu, self.now, Mark::Softirq);
                     return self.spend(cpu, self.config.cost.softirq_entry, class, false);

@@ -11,12 +11,16 @@ use crate::machine::Machine;
 
 impl Machine<'_> {
     /// Accounts a CPU's time up to now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn account(&mut self, cpu: usize) {
-        let this = &mut self.cpus[cpu];
-        if self.now == this.started {
-            return;
+        if self.now != self.cpus[cpu].started {
+            self.account_anew(cpu);
         }
+    }
+
+    #[inline(never)]
+    fn account_anew(&mut self, cpu: usize) {
+        let this = &mut self.cpus[cpu];
         let elapsed = self.now - this.started;
         let class = match &mut this.segment {
             Some(segment) => {
