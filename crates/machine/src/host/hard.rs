@@ -133,8 +133,8 @@ impl Machine<'_> {
             }
             Source::Reschedule | Source::Held(_) => Hard::Leaving,
         };
-        if let Some(Frame { body, .. }) = self.cpus[cpu].frames.last_mut() {
-            *body = Body::Hard(next);
+        if let Some(Frame { body: Body::Hard(hard), .. }) = self.cpus[cpu].frames.last_mut() {
+            *hard = next;
         }
     }
 }

@@ -30,8 +30,14 @@ const SEND: u8 = 7;
 impl Machine<'_> {
     /// Takes the step under way one part further.
     #[inline(always)]
-    pub(crate) fn perform(&mut self, cpu: usize, at: At, exec: &mut Exec, class: Use) -> Next {
-        let Some(op) = exec.op else { return Next::Ended };
+    pub(crate) fn perform(
+        &mut self,
+        cpu: usize,
+        at: At,
+        exec: &mut Exec,
+        op: Op,
+        class: Use,
+    ) -> Next {
         let cost = &self.config.cost;
         match op {
             Op::Poll { id, budget } => self.poll(cpu, at, exec, (id, budget), class),

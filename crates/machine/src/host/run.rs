@@ -158,11 +158,11 @@ impl Machine<'_> {
         self.restart_segment(cpu)
     }
 
-    /// The next step of the pass on top, whose last is done; `false` where none is.
+    /// The next step of the pass on top, whose last is done; `None` where none is.
     #[inline(always)]
-    fn next_on_top(&mut self, cpu: usize, exec: &mut Exec) -> bool {
+    fn next_on_top(&mut self, cpu: usize, exec: &mut Exec) -> Option<Op> {
         let this = &mut self.cpus[cpu];
-        let Some(frame) = this.frames.last_mut() else { return false };
+        let frame = this.frames.last_mut()?;
         let op = match &mut frame.body {
             Body::Softirq(pass) => {
                 if this.run_queue.need_resched() {
@@ -171,10 +171,10 @@ impl Machine<'_> {
                 pass.next(self.now, exec.did)
             }
             Body::Hard(Hard::Handling(pass)) => pass.next(self.now, exec.did),
-            Body::Hard(_) => return false,
+            Body::Hard(_) => return None,
         };
         exec.begin(op);
-        true
+        Some(op)
     }
 
     /// The thread on the CPU goes on; or nobody is there.
@@ -219,16 +219,15 @@ impl Machine<'_> {
         self.step_of_thread(cpu, me)
     }
 
-    /// The next step of a thread's pass, whose last is done; `false` where it goes round from here on.
+    /// The next step of a thread's pass, whose last is done; `None` where it goes round from here on.
     #[inline(always)]
-    fn next_of_thread(&mut self, cpu: usize, me: ThreadId, exec: &mut Exec) -> bool {
+    fn next_of_thread(&mut self, cpu: usize, me: ThreadId, exec: &mut Exec) -> Option<Op> {
         let thread = &mut self.threads[me.0 as usize];
-        let Some(pass) = &mut thread.pass else { return false };
-        let op = pass.next(self.now, exec.did);
+        let op = thread.pass.as_mut()?.next(self.now, exec.did);
         exec.begin(op);
-        let Op::Poll { id, .. } = op else { return true };
+        let Op::Poll { id, .. } = op else { return Some(op) };
         thread.exec = *exec;
-        !self.spin(cpu, me, id)
+        if self.spin(cpu, me, id) { None } else { Some(op) }
     }
 
     /// An application's own code.
@@ -298,24 +297,26 @@ impl Machine<'_> {
         let Some(place) = self.exec(cpu, at) else { return true };
         let mut exec = *place;
         let next = loop {
-            if exec.op.is_none() {
-                let first =
-                    at == At::Frame && class == Use::Softirq && matches!(exec.did, Did::Start);
-                let goes_on = match at {
-                    At::Frame => self.next_on_top(cpu, &mut exec),
-                    At::Thread(me) => self.next_of_thread(cpu, me, &mut exec),
-                };
-                if !goes_on {
-                    break Next::Did(exec.did);
+            let op = match exec.op {
+                Some(op) => op,
+                None => {
+                    let first =
+                        at == At::Frame && class == Use::Softirq && matches!(exec.did, Did::Start);
+                    let next = match at {
+                        At::Frame => self.next_on_top(cpu, &mut exec),
+                        At::Thread(me) => self.next_of_thread(cpu, me, &mut exec),
+                    };
+                    let Some(op) = next else { break Next::Did(exec.did) };
+                    if first && !matches!(op, Op::Done) {
+                        self.keep(cpu, at, exec);
+                        self.trace.mark(cpu, self.now, Mark::Softirq);
+                        return self.spend(cpu, self.config.cost.softirq_entry, class, false);
+                    }
+                    op
                 }
-                if first && !matches!(exec.op, Some(Op::Done)) {
-                    self.keep(cpu, at, exec);
-                    self.trace.mark(cpu, self.now, Mark::Softirq);
-                    return self.spend(cpu, self.config.cost.softirq_entry, class, false);
-                }
-            }
+            };
             self.trace_suspensions();
-            match self.perform(cpu, at, &mut exec, class) {
+            match self.perform(cpu, at, &mut exec, op, class) {
                 // So does the next part, unless somebody else may run before it.
                 Next::Spend(time, class) => {
                     if let Some(over) = self.pays(cpu, time, class) {
