@@ -22,7 +22,6 @@
 pub mod abandon;
 mod checks;
 mod client;
-mod completion;
 mod config;
 mod control;
 mod counts;

@@ -25,6 +25,7 @@ use crate::net::sockets::Sockets;
 use crate::sched::id::{Affinity, Class, Role, ThreadId};
 use crate::sched::kernel_threads::KernelThreads;
 use crate::sched::thread::{Program, Thread};
+use crate::snapshot::Snapshot;
 use crate::tell::Watcher;
 use crate::trace::Trace;
 use napkin_traffic::Histogram;
@@ -116,6 +117,8 @@ impl<'a> Machine<'a> {
     ) -> Self {
         let cpus = config.processor.cpus;
         let mut rng = Rng::new(seed);
+        let mut threads = Vec::new();
+        let kernel_threads = KernelThreads::new(placement, cpus, host, &mut threads);
         let mut machine = Machine {
             config,
             policy,
@@ -125,11 +128,11 @@ impl<'a> Machine<'a> {
             end: 0,
             events: Events::new(),
             cpus: (0..cpus).map(|_| Cpu::new()).collect(),
-            threads: Vec::new(),
+            threads,
             queues: placement.queue_cpus.iter().map(|_| NicQueue::new(&config.nic)).collect(),
             sockets: Sockets::new(contexts.len()),
             link: Link::default(),
-            kernel_threads: KernelThreads::default(),
+            kernel_threads,
             client: Some(client),
             clock: Clock::new(),
             rng: rng.split(),
@@ -147,7 +150,6 @@ impl<'a> Machine<'a> {
             disabling: placement.queue_cpus.iter().map(|_| None).collect(),
         };
         machine.set_policy(&policy);
-        machine.add_kernel_threads(placement, cpus);
         host.set_rules(config.kernel.rules);
         for id in host.ids() {
             host.set_order(id, config.nic.order);
@@ -264,7 +266,7 @@ impl<'a> Machine<'a> {
             queue.tell_suspended(false);
         }
         self.trace.set(trace);
-        self.trace_suspensions();
+        self.trace.suspensions(self.now, self.host, &mut self.queues);
     }
 
     /// Asks that the client's timer be called.
@@ -309,7 +311,7 @@ impl<'a> Machine<'a> {
                 }
                 self.abandon.check();
             }
-            self.trace_suspensions();
+            self.trace.suspensions(self.now, self.host, &mut self.queues);
         }
         self.now = self.now.max(end);
         self.check_queues();
@@ -403,6 +405,14 @@ impl<'a> Machine<'a> {
         if self.queues[queue].look_at(at) {
             self.events.at(at.max(self.now), Event::Timer { queue: queue as u16 });
         }
+    }
+
+    /// All counts as they are now.
+    pub fn snapshot(&mut self) -> Snapshot {
+        for cpu in 0..self.cpus.len() {
+            self.settle(cpu);
+        }
+        Snapshot::of(self.now, self.host, &self.cpus, &self.queues, &self.sockets)
     }
 
     /// What a CPU's time has gone into, by [`Use`](crate::Use).

@@ -1,10 +1,12 @@
 //! All counts of a machine at one moment, and their growth over a window.
 
-use napkin_core::{Counts, CpuCounts, CpuId, Id, Ns};
+use napkin_core::{Counts, CpuCounts, CpuId, Host, Id, Ns};
 
 use crate::counts::QueueCounts;
+use crate::host::cpu::Cpu;
 use crate::host::segment::USES;
-use crate::machine::Machine;
+use crate::net::NicQueue;
+use crate::net::sockets::Sockets;
 
 /// How one CPU spent its time, and what happened on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,35 +52,32 @@ pub struct Snapshot {
     pub cpus: Vec<CpuUse>,
     /// A receive queue each, by its number.
     pub queues: Vec<QueueUse>,
-    /// An epoll context each, in the order in which [`Machine::new`] got them.
+    /// An epoll context each, in the order in which [`Machine::new`](crate::Machine::new) got them.
     pub epolls: Vec<EpollUse>,
 }
 
-impl Machine<'_> {
-    /// All counts as they are now.
-    pub fn snapshot(&mut self) -> Snapshot {
-        for cpu in 0..self.cpus.len() {
-            self.settle(cpu);
-        }
+impl Snapshot {
+    /// All counts of a machine's parts; its CPUs' accounts are up to date.
+    pub(crate) fn of(
+        at: Ns,
+        host: &Host<()>,
+        cpus: &[Cpu<'_>],
+        queues: &[NicQueue],
+        sockets: &Sockets,
+    ) -> Snapshot {
+        let cpu = |(id, cpu): (u16, &Cpu<'_>)| cpu.counts(host.cpu(CpuId(id)).counts());
+        let queue = |(id, queue): (u16, &NicQueue)| QueueUse {
+            napi: host.instance(Id(id)).counts(),
+            nic: *queue.counts(),
+        };
         Snapshot {
-            at: self.now,
-            cpus: (0..)
-                .zip(&self.cpus)
-                .map(|(id, cpu)| cpu.counts(self.host.cpu(CpuId(id)).counts()))
-                .collect(),
-            queues: (0..)
-                .zip(self.queues.iter())
-                .map(|(id, queue)| QueueUse {
-                    napi: self.host.instance(Id(id)).counts(),
-                    nic: *queue.counts(),
-                })
-                .collect(),
-            epolls: self.sockets.uses().collect(),
+            at,
+            cpus: (0..).zip(cpus).map(cpu).collect(),
+            queues: (0..).zip(queues).map(queue).collect(),
+            epolls: sockets.uses().collect(),
         }
     }
-}
 
-impl Snapshot {
     /// The growth since an earlier snapshot of the same machine; `at` is the time between them.
     #[must_use]
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {

@@ -1,8 +1,8 @@
 //! Whoever watches a run, or nobody, and what is told from more than one place.
 
-use napkin_core::{Id, Ns, Work};
+use napkin_core::{Host, Id, Ns, Work};
 
-use crate::machine::Machine;
+use crate::net::NicQueue;
 use crate::net::packet::{Kind, Packet};
 use crate::trace::{Mark, Station, Trace};
 
@@ -55,36 +55,32 @@ impl Watcher {
             self.tell(|trace| trace.passed(packet, at, station));
         }
     }
-}
 
-impl Machine<'_> {
-    /// Tells the watcher which queues are suspended, where that has changed.
+    /// A poll has ended; `holds`: under *hold*, which polled mode without work is then.
+    pub(crate) fn polled(&mut self, cpu: usize, id: Id, at: Ns, work: Work, holds: bool) {
+        self.tell(|trace| {
+            trace.polled(cpu as u16, id.0, at, work.rx);
+            if holds {
+                trace.held(id.0, at, !work.any());
+            }
+        });
+    }
+
+    /// Which queues are suspended, where that has changed.
     #[inline]
-    pub(crate) fn trace_suspensions(&mut self) {
-        if self.trace.is_some() {
-            self.tell_suspensions();
+    pub(crate) fn suspensions(&mut self, at: Ns, host: &Host<()>, queues: &mut [NicQueue]) {
+        if self.is_some() {
+            self.tell_suspensions(at, host, queues);
         }
     }
 
     #[cold]
-    fn tell_suspensions(&mut self) {
-        let now = self.now;
-        for (index, queue) in (0..).zip(self.queues.iter_mut()) {
-            let suspended = self.host.instance(Id(index)).suspending_contexts() > 0;
+    fn tell_suspensions(&mut self, at: Ns, host: &Host<()>, queues: &mut [NicQueue]) {
+        for (index, queue) in (0..).zip(queues) {
+            let suspended = host.instance(Id(index)).suspending_contexts() > 0;
             if queue.tell_suspended(suspended) {
-                self.trace.tell(|trace| trace.suspended(index, now, suspended));
+                self.tell(|trace| trace.suspended(index, at, suspended));
             }
         }
-    }
-
-    /// Tells the watcher of a poll that has ended, by an owner that holds or by one that does not.
-    pub(crate) fn trace_poll(&mut self, cpu: usize, id: Id, work: Work, holds: bool) {
-        let (now, holds) = (self.now, holds && self.host.instance(id).settings().hold > 0);
-        self.trace.tell(|trace| {
-            trace.polled(cpu as u16, id.0, now, work.rx);
-            if holds {
-                trace.held(id.0, now, !work.any());
-            }
-        });
     }
 }

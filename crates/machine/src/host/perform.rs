@@ -81,7 +81,7 @@ impl Machine<'_> {
                 0 => {
                     let time = cost.vector;
                     if let At::Thread(me) = at {
-                        self.poll_ends(cpu, me);
+                        self.cpus[cpu].in_vain(self.threads[me.0 as usize].round.poll_ends());
                     }
                     exec.pay(time, class)
                 }
@@ -227,8 +227,9 @@ impl Machine<'_> {
         }
         if self.trace.is_some() {
             // A poll by the application does not hold.
-            let holds = self.role(at) != Some(Role::Application);
-            self.trace_poll(cpu, id, work, holds);
+            let holds = self.role(at) != Some(Role::Application)
+                && self.host.instance(id).settings().hold > 0;
+            self.trace.polled(cpu, id, self.now, work, holds);
         }
         if self.seen.detailed && self.seen.queue.is_none_or(|only| only == id.0) {
             let who = self.who(cpu);
@@ -269,7 +270,7 @@ impl Machine<'_> {
     #[inline]
     fn begin_poll(&mut self, cpu: usize, at: At, exec: &mut Exec, id: Id) -> Ns {
         if let At::Thread(me) = at {
-            self.poll_begins(cpu, me);
+            self.cpus[cpu].in_vain(self.threads[me.0 as usize].round.poll_begins());
         }
         (exec.rx, exec.tx, exec.again) = (0, 0, false);
         exec.bh_disabled = true;
@@ -446,7 +447,7 @@ impl Machine<'_> {
                 self.events.at(self.now, Event::Reschedule { cpu: cpu.0 });
             }
             Some(Op::Wake(task)) => {
-                if let Some(thread) = self.thread_of(0, task) {
+                if let Some(thread) = self.kernel_threads.of(task, 0, &self.threads) {
                     self.wake_thread(thread);
                 }
             }

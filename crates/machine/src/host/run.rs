@@ -271,8 +271,8 @@ impl Machine<'_> {
 
     /// A thread goes to sleep.
     pub(crate) fn block(&mut self, cpu: usize, me: ThreadId, until: Ns) {
-        self.poll_ends(cpu, me);
         let thread = &mut self.threads[me.0 as usize];
+        self.cpus[cpu].in_vain(thread.round.poll_ends());
         thread.state = State::Sleeping;
         thread.wake_generation = thread.wake_generation.wrapping_add(1);
         if until != NEVER {
@@ -315,7 +315,7 @@ impl Machine<'_> {
                     op
                 }
             };
-            self.trace_suspensions();
+            self.trace.suspensions(self.now, self.host, &mut self.queues);
             match self.perform(cpu, at, &mut exec, op, class) {
                 // So does the next part, unless somebody else may run before it.
                 Next::Spend(time, class) => {
@@ -405,8 +405,8 @@ impl Machine<'_> {
 
     /// A thread's wait is over, or what it did for the kernel.
     fn wait_ended(&mut self, cpu: usize, me: ThreadId) -> bool {
-        self.poll_ends(cpu, me);
         let thread = &mut self.threads[me.0 as usize];
+        self.cpus[cpu].in_vain(thread.round.poll_ends());
         match thread.pass.take() {
             Some(ThreadPass::Epoll(wait)) => {
                 thread.events = wait.events();

@@ -75,8 +75,8 @@ impl Machine<'_> {
         }
         self.account(cpu);
         self.set_busy(cpu, true);
-        self.poll_begins(cpu, me);
         let this = &mut self.cpus[cpu];
+        this.in_vain(self.threads[me.0 as usize].round.poll_begins());
         this.spin = Some(Spin { me, cycle, start: self.now, length });
         this.segment = Some(Segment { left: NEVER, class: Use::System, preemptible: false });
         this.started = self.now;

@@ -1,4 +1,4 @@
-//! Sockets as programs have them: made, watched, and read.
+//! Sockets as programs have them: made, watched, filled by a device of the host, and read.
 
 use napkin_core::{Id, Ns};
 
@@ -85,6 +85,16 @@ impl Machine<'_> {
         self.trace.passed(&packet, self.now, Station::Read(cpu));
         self.drained(socket);
         Some((packet, extra))
+    }
+
+    /// A device of the host (a disk) has finished what a thread waits for: the thread finds this packet
+    /// in its socket, however full that is, and wakes if it sleeps in the epoll context that watches the
+    /// socket. Nothing is charged for it, and no instance learns of it.
+    pub fn complete(&mut self, socket: u32, packet: Packet) {
+        self.sockets.put(socket, packet);
+        if let (Some(_), Some(thread)) = self.sockets.becomes_ready(socket) {
+            self.wake_thread(thread);
+        }
     }
 
     /// Frames that wait in a socket.

@@ -89,14 +89,14 @@ impl Sockets {
     }
 
     /// A frame reaches a socket without an instance, however full that is.
-    pub(crate) fn put(&mut self, socket: u32, packet: Packet) {
+    pub(super) fn put(&mut self, socket: u32, packet: Packet) {
         self.all[socket as usize].frames.push_back(packet);
     }
 
     /// A socket stands on its epoll context's ready list from now on, if it has one. The context, and who
     /// waits for the socket.
     #[inline]
-    pub(crate) fn becomes_ready(&mut self, place: u32) -> (Option<u32>, Option<ThreadId>) {
+    pub(super) fn becomes_ready(&mut self, place: u32) -> (Option<u32>, Option<ThreadId>) {
         let socket = &mut self.all[place as usize];
         let Some(epoll) = socket.epoll else { return (None, socket.waiter) };
         let ready = &mut self.ready[epoll as usize];

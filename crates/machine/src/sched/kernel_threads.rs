@@ -1,18 +1,82 @@
 //! The kernel's own threads: ksoftirqd of each CPU, one for each instance, and the pool's workers.
+//! They are the core's tasks, and found again as such.
 
-use crate::sched::id::ThreadId;
+use napkin_core::{Host, Id, Task};
+
+use crate::machine::Placement;
+use crate::sched::id::{Affinity, Class, Role, State, ThreadId};
+use crate::sched::thread::Thread;
 
 /// Which threads they are.
 #[derive(Debug, Default)]
 pub(crate) struct KernelThreads {
-    pub(super) ksoftirqds: Vec<ThreadId>,
-    pub(super) napi: Vec<ThreadId>,
-    pub(super) workers: Vec<ThreadId>,
+    ksoftirqds: Vec<ThreadId>,
+    napi: Vec<ThreadId>,
+    workers: Vec<ThreadId>,
 }
 
 impl KernelThreads {
+    /// Makes them all, asleep, behind the threads that there are.
+    pub(crate) fn new<'a>(
+        placement: &Placement,
+        cpus: u16,
+        host: &'a Host<()>,
+        threads: &mut Vec<Thread<'a>>,
+    ) -> Self {
+        let mut add = |name: String, role, class, affinity| {
+            let mut thread = Thread::new(name, role, class, affinity);
+            thread.pass = Thread::loops(role, host);
+            threads.push(thread);
+            ThreadId(threads.len() as u32 - 1)
+        };
+        let everywhere = Affinity { first: 0, last: cpus - 1 };
+        let mut workers = placement.workers;
+        workers.last = workers.last.min(cpus - 1);
+        let ksoftirqd = |cpu| {
+            let affinity = Affinity::pinned(cpu);
+            add(format!("ksoftirqd/{cpu}"), Role::Ksoftirqd(cpu), Class::Fair, affinity)
+        };
+        let ksoftirqds = (0..cpus).map(ksoftirqd).collect();
+        let napi = |queue: u16| {
+            let affinity = placement.napi_threads.get(usize::from(queue)).copied();
+            let (role, class) = (Role::Napi(queue), placement.napi_class);
+            add(format!("napi/{queue}"), role, class, affinity.unwrap_or(everywhere))
+        };
+        let napi = (0..placement.queue_cpus.len() as u16).map(napi).collect();
+        let worker =
+            |worker| add(format!("kworker/u:{worker}"), Role::Worker, Class::Fair, workers);
+        let workers = (0..cpus).map(worker).collect();
+        KernelThreads { ksoftirqds, napi, workers }
+    }
+
     /// The one of a CPU's ksoftirqd.
     pub(crate) fn ksoftirqd(&self, cpu: usize) -> ThreadId {
         self.ksoftirqds[cpu]
+    }
+
+    /// An instance's own.
+    pub(super) fn napi(&self, id: Id) -> Option<ThreadId> {
+        self.napi.get(usize::from(id.0)).copied()
+    }
+
+    /// The thread that a task of the core's is, for a context of that CPU.
+    pub(crate) fn of(&self, task: Task, near: usize, threads: &[Thread<'_>]) -> Option<ThreadId> {
+        match task {
+            Task::Napi(id) => self.napi(id),
+            Task::Ksoftirqd(cpu) => Some(self.ksoftirqd(usize::from(cpu.0))),
+            Task::Worker => self.idle_worker(near, threads),
+        }
+    }
+
+    /// A worker that sleeps, best one that last ran here; without one the item waits for the next
+    /// that goes round.
+    fn idle_worker(&self, by: usize, threads: &[Thread<'_>]) -> Option<ThreadId> {
+        let asleep = |id: &&ThreadId| {
+            let thread = &threads[id.0 as usize];
+            thread.state == State::Sleeping && !thread.woken
+        };
+        let here = |id: &&ThreadId| usize::from(threads[id.0 as usize].cpu) == by;
+        let mut workers = self.workers.iter().filter(asleep);
+        workers.clone().find(here).or_else(|| workers.next()).copied()
     }
 }

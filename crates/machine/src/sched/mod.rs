@@ -11,9 +11,7 @@ mod balance;
 pub(crate) mod id;
 pub(crate) mod kernel_threads;
 pub(crate) mod round;
-mod rounds;
 pub(crate) mod run_queue;
-mod tasks;
 pub(crate) mod thread;
 
 use napkin_core::{MICROSECOND, NEVER, Ns, Task};
@@ -67,7 +65,7 @@ impl Machine<'_> {
 
     /// Wakes a task of the core's, from a context of a CPU.
     pub(crate) fn wake_task(&mut self, by: usize, task: Task) {
-        if let Some(id) = self.thread_of(by, task) {
+        if let Some(id) = self.kernel_threads.of(task, by, &self.threads) {
             self.wake_from(by, id);
         }
     }

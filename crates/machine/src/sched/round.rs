@@ -13,15 +13,15 @@ use napkin_core::Ns;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Round {
     /// CPU time that belongs to the poll under way, or else to no poll.
-    pub(super) open: Ns,
+    open: Ns,
     /// CPU time of the round that belonged to no poll.
-    pub(super) outside: Ns,
+    outside: Ns,
     /// From a poll's beginning to the next one's, or to the end of the pass.
-    pub(super) polling: bool,
+    polling: bool,
     /// That poll is over and found nothing.
-    pub(super) vain: bool,
+    vain: bool,
     /// The round has found a frame or an event.
-    pub(super) found: bool,
+    found: bool,
 }
 
 impl Round {
@@ -29,6 +29,21 @@ impl Round {
     #[inline]
     pub(crate) fn used(&mut self, time: Ns) {
         self.open += time;
+    }
+
+    /// A poll begins: how much of the last one was in vain.
+    #[inline]
+    pub(crate) fn poll_begins(&mut self) -> Ns {
+        let vain = self.poll_ends();
+        self.polling = true;
+        vain
+    }
+
+    /// Another round begins: how much of the last one was in vain since its last poll began.
+    pub(crate) fn begins(&mut self) -> Ns {
+        let vain = self.poll_ends();
+        let outside = std::mem::take(&mut self.outside);
+        if std::mem::take(&mut self.found) { vain } else { vain + outside }
     }
 
     /// A poll is over.
@@ -46,7 +61,7 @@ impl Round {
 
     /// What belonged to a poll does so no longer: how much of it was in vain.
     #[inline]
-    pub(super) fn poll_ends(&mut self) -> Ns {
+    pub(crate) fn poll_ends(&mut self) -> Ns {
         let open = std::mem::take(&mut self.open);
         let polling = std::mem::take(&mut self.polling);
         match (polling, std::mem::take(&mut self.vain)) {

@@ -167,6 +167,28 @@ impl Machine<'_> {
         }
     }
 
+    /// A thread has done something of use without a frame or an event, as sending is.
+    pub fn achieved(&mut self, me: ThreadId) {
+        self.threads[me.0 as usize].round.found();
+    }
+
+    /// A program begins another round of its loop: all that the last one took is poll if nothing was
+    /// found in it. A call that waits does so by itself; a program that looks at memory says so.
+    pub fn next_round(&mut self, me: ThreadId) {
+        let thread = &mut self.threads[me.0 as usize];
+        self.cpus[usize::from(thread.cpu)].in_vain(thread.round.begins());
+    }
+
+    /// The thread of a CPU's ksoftirqd.
+    pub fn ksoftirqd(&self, cpu: u16) -> ThreadId {
+        self.kernel_threads.ksoftirqd(usize::from(cpu))
+    }
+
+    /// An instance's own thread.
+    pub fn napi_thread(&self, queue: u16) -> Option<ThreadId> {
+        self.kernel_threads.napi(Id(queue))
+    }
+
     /// The CPU time a thread has used.
     pub fn cpu_time(&self, thread: ThreadId) -> Ns {
         self.threads[thread.0 as usize].cpu_time
