@@ -31,7 +31,7 @@ On a narrow terminal the less important columns are left out: select a line with
 read them. Keys: h shows them all; q ends it.
 
 --latency times requests on the server's side, as napkin compare does (see there what is seen and what is
-not): of all programs that serve in this network namespace, up to some 2000 a second all, of more a sample
+not): of all programs that serve in this network namespace, up to 10 000 a second all, of more a sample
 of the time. A percentile is shown from 1000 timed requests in an interval on: --interval 10s for few.
 
 Only the network namespace in which it runs is watched. Counting polls takes CAP_BPF and
