@@ -39,7 +39,11 @@ fn report(name: &str, load: &str, policies: &[&str]) -> Report {
     // Nothing is offered, and nothing falls due, where each request waits for the last one's answer.
     let open = ["offered", "unanswered"];
     let closed = |column: &&Column| load == "max" && open.contains(&column.name);
+    // A p99.9 takes 10 000 answers, which a slow host does not give in such a window.
+    let answers = |row: &Row| row.figures.latency_ns.as_ref().map_or(0, |it| it.count);
+    let few = report.rows.iter().all(|row| answers(row) < 10_000);
     let columns = workload.columns().into_iter().filter(|it| !timers.contains(&it.name));
+    let columns = columns.filter(|it| !(few && it.name == "p99.9"));
     for column in columns.filter(|it| !closed(it)) {
         let says = |row: &Row| column.value(&serde_json::to_value(row).unwrap()).is_some();
         assert!(report.rows.iter().any(says), "{name}: column {} is empty", column.name);
