@@ -152,10 +152,16 @@ fn a_sink_accounts_for_what_it_was_offered() {
 fn the_corner_interrupts_after_each_softirq() {
     let sink = UdpSink { offered: vec![Offered::AfterSoftirq], ..UdpSink::default() };
     let report = briefly(&sink, &["base"]);
-    let figures = &report.rows[0].figures;
+    let row = &report.rows[0];
+    let figures = &row.figures;
     let packets = figures.polled_packets.expect("counted");
-    let irqs = figures.interrupts.expect("counted");
-    assert!(packets > 0 && irqs * 10 >= packets * 9, "{figures:?}");
+    let [won, missed] = ["interrupts_won", "interrupts_missed"].map(|it| extra(row, it));
+    assert!(packets > 0 && (won + missed) * 10 >= packets * 9, "{figures:?}");
+    // Where other programs take the CPU from the softirq, ksoftirqd goes on, and each interrupt finds it at work.
+    if extra(row, "polls_ksoftirqd") == 0 {
+        let irqs = figures.interrupts.expect("counted");
+        assert!(irqs * 10 >= packets * 9, "{figures:?}");
+    }
 }
 
 #[test]
