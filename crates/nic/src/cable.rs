@@ -107,7 +107,7 @@ impl End {
     fn ring(&self, frame: &[u8]) -> &Ring {
         match &self.rings[..] {
             [one] => one,
-            rings => &rings[self.hash.of_frame(frame) as usize % rings.len()],
+            rings => &rings[self.hash.queue_of(frame, rings.len())],
         }
     }
 }

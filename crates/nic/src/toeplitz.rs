@@ -83,6 +83,19 @@ impl Toeplitz {
         }
         self.hash(&input[..length])
     }
+
+    /// Which of so many queues a frame's flow has. `queues` is not 0.
+    ///
+    /// The hash is linear: of ports one after another, a few bits of it change, and with one key in a hundred
+    /// the lowest is not among them. Half of its queues would have no flow then, so its bits are mixed first
+    /// (the last steps of MurmurHash3).
+    pub fn queue_of(&self, frame: &[u8], queues: usize) -> usize {
+        let mut bits = self.of_frame(frame);
+        bits = (bits ^ bits >> 16).wrapping_mul(0x85eb_ca6b);
+        bits = (bits ^ bits >> 13).wrapping_mul(0xc2b2_ae35);
+        bits ^= bits >> 16;
+        bits as usize % queues
+    }
 }
 
 impl std::fmt::Debug for Toeplitz {
@@ -187,6 +200,29 @@ mod tests {
                 assert_eq!(hash.of_frame(&frame6(vector, other)), without);
             }
             assert_eq!(hash.of_frame(&tagged(frame6(vector, 17))), with_ports);
+        }
+    }
+
+    #[test]
+    fn flows_are_spread_whatever_the_key() {
+        // A key with which no bit of the sender's port (bits 64 to 79) is in the lowest of the hash.
+        let mut key = PUBLISHED;
+        key[11] &= 0xfe;
+        (key[12], key[13]) = (0, 0);
+        let hash = Toeplitz::new(&key);
+        let of_port = |port| {
+            let (from, _, to, to_port, _, _) = VECTORS[0];
+            frame((from, port, to, to_port, 0, 0), 6, 0)
+        };
+        let lowest = hash.of_frame(&of_port(0)) & 1;
+        for queues in 2..=8 {
+            let mut flows = vec![0; queues];
+            for port in 40_000..40_400 {
+                assert_eq!(hash.of_frame(&of_port(port)) & 1, lowest, "such a key");
+                flows[hash.queue_of(&of_port(port), queues)] += 1;
+            }
+            let fair = 400 / queues;
+            assert!(flows.iter().all(|it| (fair / 2..2 * fair).contains(it)), "{flows:?}");
         }
     }
 
