@@ -60,6 +60,27 @@ fn moves(from: &OwnRing, to: &OwnRing, entry: impl FnOnce(u64) -> [u64; 2], word
     to.words[0].store(end.wrapping_add(1).into(), Relaxed);
 }
 
+/// A kernel of a test that does what it should: each call sends so many frames.
+#[cfg(test)]
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) transmit: OwnRing,
+    pub(super) complete: OwnRing,
+    pub(super) frames_a_call: u32,
+    pub(super) calls: std::sync::atomic::AtomicU32,
+}
+
+#[cfg(test)]
+impl Kernel {
+    pub(super) fn send(&self) -> super::socket::Called {
+        self.calls.fetch_add(1, Relaxed);
+        for _ in 0..self.frames_a_call {
+            moves(&self.transmit, &self.complete, |address| [address, 0], 1);
+        }
+        super::socket::Called::Done
+    }
+}
+
 /// Drives a queue whose kernel does what `data` says. It panics if a frame is counted twice or not at all, if
 /// two have one buffer, or if a buffer does not come back.
 pub fn serve(data: &[u8]) {

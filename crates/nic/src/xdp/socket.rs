@@ -28,7 +28,12 @@ const PATIENCE: u32 = 50;
 
 /// One queue's socket, bound.
 #[derive(Debug)]
-pub(super) struct XdpSocket(OwnedFd);
+pub(super) struct XdpSocket {
+    socket: OwnedFd,
+    /// Who is called in the kernel's place.
+    #[cfg(test)]
+    pub(super) kernel: Option<super::hostile::Kernel>,
+}
 
 /// The four rings of a queue.
 #[derive(Debug)]
@@ -64,9 +69,13 @@ pub(super) enum Called {
 }
 
 impl XdpSocket {
-    /// Of a test: a socket of any kind, which refuses what is asked of one of AF_XDP.
+    /// As if it were one of AF_XDP; a socket of another kind, in a test, refuses what is asked of one.
     pub(super) fn other(socket: OwnedFd) -> XdpSocket {
-        XdpSocket(socket)
+        XdpSocket {
+            socket,
+            #[cfg(test)]
+            kernel: None,
+        }
     }
 
     /// Makes and binds the socket of one queue. The first of a device registers the pool's memory,
@@ -81,18 +90,18 @@ impl XdpSocket {
     ) -> Result<(XdpSocket, Rings), XdpError> {
         let name = &config.interface;
         let wrong = |action| move |errno: Errno| XdpError::system(action, name, errno);
-        let socket = XdpSocket(XdpSocket::open(name)?);
+        let socket = XdpSocket::other(XdpSocket::open(name)?);
         if first.is_none() {
             socket.register(pool, name)?;
         }
         let action = "make the rings";
         let sizes = || {
-            sockopt::set_xdp_umem_fill_ring_size(&socket.0, config.rx_ring)?;
+            sockopt::set_xdp_umem_fill_ring_size(&socket.socket, config.rx_ring)?;
             // Every frame that was sent has its place, so that the kernel never waits for one.
             let complete = config.tx_ring.saturating_mul(2);
-            sockopt::set_xdp_umem_completion_ring_size(&socket.0, complete)?;
-            sockopt::set_xdp_rx_ring_size(&socket.0, config.rx_ring)?;
-            sockopt::set_xdp_tx_ring_size(&socket.0, config.tx_ring)
+            sockopt::set_xdp_umem_completion_ring_size(&socket.socket, complete)?;
+            sockopt::set_xdp_rx_ring_size(&socket.socket, config.rx_ring)?;
+            sockopt::set_xdp_tx_ring_size(&socket.socket, config.tx_ring)
         };
         sizes().map_err(wrong(action))?;
         let rings = socket.map(config).map_err(|error| XdpError::system(action, name, error))?;
@@ -105,14 +114,14 @@ impl XdpSocket {
         let bind = || match first {
             None => {
                 let address = SocketAddrXdp::new(flags, interface.index, queue);
-                rustix::net::bind(&socket.0, &address)
+                rustix::net::bind(&socket.socket, &address)
             }
             // The first one's flags hold for all.
             Some(shared_umem_fd) => {
                 let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
                 let addr = SocketAddrXdp::new(flags, interface.index, queue);
                 let address = SocketAddrXdpWithSharedUmem { addr, shared_umem_fd };
-                rustix::net::bind(&socket.0, &address)
+                rustix::net::bind(&socket.socket, &address)
             }
         };
         // The kernel lets go of a socket's queue a while after the socket was closed.
@@ -144,7 +153,7 @@ impl XdpSocket {
         })?;
         // Without the right it stays at the system's default, and fewer frames are on their way.
         let _ = sockopt_u32(
-            &socket.0,
+            &socket.socket,
             libc::SO_SNDBUFFORCE,
             config.tx_ring.saturating_mul(SEND_MEMORY).min(i32::MAX as u32),
         );
@@ -182,7 +191,7 @@ impl XdpSocket {
             flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
         };
-        sockopt::set_xdp_umem_reg(&self.0, memory).map_err(|errno| match errno {
+        sockopt::set_xdp_umem_reg(&self.socket, memory).map_err(|errno| match errno {
             Errno::NOBUFS | Errno::PERM => {
                 let limit = getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX) / 1024;
                 XdpError::Memlock { needed: (bytes as u64).div_ceil(1024), limit }
@@ -192,14 +201,14 @@ impl XdpSocket {
     }
 
     fn map(&self, config: &XdpConfig) -> io::Result<Rings> {
-        let offsets = sockopt::xdp_mmap_offsets(&self.0)?;
+        let offsets = sockopt::xdp_mmap_offsets(&self.socket)?;
         let (rx, tx) = (config.rx_ring, config.tx_ring);
         Ok(Rings {
-            fill: Producer::map(&self.0, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, rx)?,
-            receive: Consumer::map(&self.0, XDP_PGOFF_RX_RING, &offsets.rx, rx)?,
-            transmit: Producer::map(&self.0, XDP_PGOFF_TX_RING, &offsets.tx, tx)?,
+            fill: Producer::map(&self.socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, rx)?,
+            receive: Consumer::map(&self.socket, XDP_PGOFF_RX_RING, &offsets.rx, rx)?,
+            transmit: Producer::map(&self.socket, XDP_PGOFF_TX_RING, &offsets.tx, tx)?,
             complete: Consumer::map(
-                &self.0,
+                &self.socket,
                 XDP_UMEM_PGOFF_COMPLETION_RING,
                 &offsets.cr,
                 tx.saturating_mul(2),
@@ -208,16 +217,16 @@ impl XdpSocket {
     }
 
     fn busy_poll(&self, poll: BusyPoll) -> io::Result<()> {
-        sockopt_u32(&self.0, libc::SO_PREFER_BUSY_POLL, poll.prefer.into())?;
-        sockopt_u32(&self.0, libc::SO_BUSY_POLL, poll.usecs)?;
-        sockopt_u32(&self.0, libc::SO_BUSY_POLL_BUDGET, poll.budget.into())
+        sockopt_u32(&self.socket, libc::SO_PREFER_BUSY_POLL, poll.prefer.into())?;
+        sockopt_u32(&self.socket, libc::SO_BUSY_POLL, poll.usecs)?;
+        sockopt_u32(&self.socket, libc::SO_BUSY_POLL_BUDGET, poll.budget.into())
     }
 
     /// The kernel's NAPI id behind the frames that were received last; 0 where the driver has none.
     pub(super) fn napi_id(&self) -> u32 {
         let mut id = 0_u32;
         let mut length = size_of::<u32>() as libc::socklen_t;
-        let fd = self.0.as_raw_fd();
+        let fd = self.socket.as_raw_fd();
         // SAFETY: the descriptor is open; the answer is a number of 4 bytes, for which there is room.
         let answer = unsafe {
             libc::getsockopt(
@@ -233,13 +242,13 @@ impl XdpSocket {
 
     /// Whether the card itself moves the bytes.
     pub(super) fn zero_copy(&self) -> bool {
-        sockopt::xdp_options(&self.0)
+        sockopt::xdp_options(&self.socket)
             .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
     /// What was dropped before the ring.
     pub(super) fn dropped(&self) -> Option<Dropped> {
-        let counts = sockopt::xdp_statistics(&self.0).ok()?;
+        let counts = sockopt::xdp_statistics(&self.socket).ok()?;
         // A frame for which there was no buffer is among the dropped as well.
         let no_buffer = counts.rx_fill_ring_empty_descs.unwrap_or(0);
         let ring = counts.rx_ring_full.unwrap_or(0) + no_buffer;
@@ -249,12 +258,16 @@ impl XdpSocket {
     /// Has the kernel receive: new buffers are there to be filled, or its NAPI is to be polled.
     pub(super) fn receive(&self) -> Called {
         let none: &mut [u8] = &mut [];
-        Called::from(rustix::net::recv(&self.0, none, RecvFlags::DONTWAIT).map(drop))
+        Called::from(rustix::net::recv(&self.socket, none, RecvFlags::DONTWAIT).map(drop))
     }
 
     /// Has the kernel send what is in the ring, or a part of it.
     pub(super) fn send(&self) -> Called {
-        Called::from(rustix::net::send(&self.0, &[], SendFlags::DONTWAIT).map(drop))
+        #[cfg(test)]
+        if let Some(kernel) = &self.kernel {
+            return kernel.send();
+        }
+        Called::from(rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT).map(drop))
     }
 }
 
@@ -273,7 +286,7 @@ impl From<Result<(), Errno>> for Called {
 
 impl AsFd for XdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 

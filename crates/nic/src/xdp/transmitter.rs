@@ -155,10 +155,15 @@ impl Wire {
         }
     }
 
-    /// Puts what others left into the ring. What it has no room for is dropped.
+    /// Puts what others left into the ring. What it has no room for, also once the kernel was called for that, is
+    /// dropped: its senders have gone.
     fn take_left(&self, ring: &mut Ring) {
+        let mut called = false;
         for _ in 0..LEFT {
             let Some((buffer, length)) = self.left.pop() else { return };
+            if ring.transmit.room(1) == 0 && !std::mem::replace(&mut called, true) {
+                self.make_room(ring);
+            }
             if ring.transmit.room(1) == 0 {
                 self.pool.put_back(buffer);
                 add(&self.counters.tx_dropped, 1);
@@ -175,6 +180,13 @@ impl Wire {
         self.untold.store(self.untold.load(Relaxed) + frames, Relaxed);
         add(&self.counters.tx_packets, frames.into());
         add(&self.counters.tx_bytes, bytes);
+    }
+
+    /// Has the kernel send what is in the ring, told of it before or not.
+    #[cold]
+    fn make_room(&self, ring: &mut Ring) {
+        self.untold.fetch_add(1, Relaxed);
+        self.tell(ring);
     }
 
     /// Has the kernel send what is in the ring.
@@ -304,8 +316,7 @@ impl Wire {
     /// A buffer for a frame, if the ring has room for it.
     fn buffer(&self, ring: &mut Ring) -> Option<u32> {
         if ring.free.is_empty() || ring.transmit.room(1) == 0 {
-            self.untold.fetch_add(1, Relaxed);
-            self.tell(ring);
+            self.make_room(ring);
         }
         if ring.transmit.room(1) == 0 {
             return None;
@@ -418,5 +429,64 @@ impl Transmitter for Wire {
         if self.untold.load(Relaxed) > 0 {
             self.with_ring(|ring| self.tell(ring));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+    use super::super::hostile::Kernel;
+    use super::super::ring::OwnRing;
+    use super::*;
+
+    const SIZE: u32 = 8;
+
+    /// A wire with a full ring, of which the kernel was not told; and three frames of senders who found it taken.
+    fn full(frames_a_call: u32) -> Wire {
+        let (transmit, complete) = (OwnRing::new(SIZE), OwnRing::new(2 * SIZE));
+        // XDP_RING_NEED_WAKEUP: it is to be called.
+        transmit.words[2].store(1, Relaxed);
+        let ends = (Producer::over(&transmit), Consumer::over(&complete));
+        let socket =
+            socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let mut socket = XdpSocket::other(socket.expect("a socket of any kind"));
+        let calls = AtomicU32::new(0);
+        socket.kernel = Some(Kernel { transmit, complete, frames_a_call, calls });
+        let wire = Wire::new(socket, ends, &Pool::new(32), SIZE as usize, Arc::new(()));
+        (0..SIZE).for_each(|_| wire.post(&[1; 60], 0).expect("there is room"));
+        assert_eq!(calls_of(&wire), 0, "they wait for more");
+        let taken = wire.try_ring().expect("nobody has it");
+        (0..3).for_each(|_| wire.send(&[2; 60], 0).expect("it is left"));
+        drop(taken);
+        wire
+    }
+
+    fn calls_of(wire: &Wire) -> u32 {
+        wire.socket.kernel.as_ref().map_or(0, |it| it.calls.load(Relaxed))
+    }
+
+    fn sent_and_dropped(wire: &Wire) -> (u64, u64) {
+        let counts = wire.counters.read();
+        (counts.tx_packets, counts.tx_dropped)
+    }
+
+    #[test]
+    fn what_others_left_at_a_full_ring_goes_out_once_the_kernel_was_called() {
+        let wire = full(SIZE);
+        wire.flush();
+        assert_eq!(sent_and_dropped(&wire), (u64::from(SIZE) + 3, 0));
+        assert_eq!(calls_of(&wire), 2, "one for room, one for those that were left");
+        assert_eq!(wire.pool.available(), 32 - SIZE as usize, "their buffers are back");
+    }
+
+    #[test]
+    fn a_kernel_that_makes_no_room_is_called_once_for_all_that_were_left() {
+        let wire = full(0);
+        wire.flush();
+        assert_eq!(sent_and_dropped(&wire), (SIZE.into(), 3));
+        assert_eq!(calls_of(&wire), 1);
+        assert!(wire.stuck(), "the ring waits for the next call");
+        assert_eq!(wire.pool.available(), 32 - SIZE as usize, "the dropped ones' buffers are back");
     }
 }
