@@ -2,8 +2,12 @@
 //! process; instead the kernel is asked for empty memory in the place of the file's, and the access is made again.
 //!
 //! Rings then read zeros, which makes them empty or [broken](super::ring::Taken::Broken), frames are empty, and what is
-//! written goes nowhere. Only mappings that are [watched](Watched) here are mended; any other SIGBUS is left to
-//! whoever had asked for it before, or ends the process as ever.
+//! written goes nowhere. Only mappings that are [watched](Watched) here are mended. Of any other SIGBUS comes what would
+//! have come of it without this file: the handler that was there before is called, with the signals blocked and on the
+//! stack that it had asked for; one that somebody sent is ignored where it was; and otherwise the process ends, by this
+//! signal. While it lives the handler here stays: one of before that gives itself up (as that of Rust's runtime does for
+//! a SIGBUS that is not its own) has the default action in its own place, and not in this one. Who sets another handler
+//! later, and does not call this one from it, gives up what is done here.
 
 use std::ffi::c_int;
 use std::io;
@@ -34,6 +38,10 @@ static ADDING: Mutex<()> = Mutex::new(());
 
 /// What was done about a SIGBUS before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// What the handler of before has put in its own place since, `SIG_DFL` or `SIG_IGN`; or [`STAYS`].
+static GIVEN_UP: AtomicUsize = AtomicUsize::new(STAYS);
+const STAYS: usize = usize::MAX;
 
 /// Watches a mapping until it is dropped, which has to be before the mapping is undone.
 #[derive(Debug)]
@@ -71,19 +79,44 @@ impl Drop for Watched {
 
 /// Has the signal come here, once for all.
 fn catch() -> io::Result<()> {
-    if BEFORE.get().is_some() {
+    static CAUGHT: AtomicBool = AtomicBool::new(false);
+    if CAUGHT.load(Relaxed) {
         return Ok(());
     }
-    // SAFETY: zeros are an action: the default one, with no flags.
-    let (mut ours, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
-    ours.sa_sigaction = handler as *const () as usize;
-    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler does what a handler may: it reads and writes atomics, and makes system calls.
-    if unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, &raw mut before) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let _ = BEFORE.set(before);
+    let now = action()?;
+    // The handler finds it with the first signal.
+    install(BEFORE.get_or_init(|| now))?;
+    CAUGHT.store(true, Relaxed);
     Ok(())
+}
+
+/// What is done about the signal now.
+fn action() -> io::Result<libc::sigaction> {
+    // SAFETY: zeros are an action: the default one, with no flags.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set, and there is room for the answer.
+    match unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut now) } {
+        0 => Ok(now),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Puts the handler here in the place of what was there before. A handler may do so.
+fn install(before: &libc::sigaction) -> io::Result<()> {
+    let mut ours = *before;
+    ours.sa_sigaction = handler as *const () as usize;
+    let theirs = libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER;
+    ours.sa_flags = libc::SA_SIGINFO
+        | match before.sa_sigaction {
+            // What is ignored interrupts no system call.
+            libc::SIG_DFL | libc::SIG_IGN => libc::SA_ONSTACK | libc::SA_RESTART,
+            _ => before.sa_flags & theirs,
+        };
+    // SAFETY: the handler does what a handler may: it reads and writes atomics, and makes system calls.
+    match unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Puts empty memory where the file was. Whether it was one of ours.
@@ -108,76 +141,60 @@ fn mend(at: usize) -> bool {
 
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler that asks for it what the signal is about.
-    let info_of_it = unsafe { &*info };
-    // SAFETY: of this signal the kernel says at which address it was.
-    let at = unsafe { info_of_it.si_addr() };
-    if mend(at.addr()) {
+    let about = unsafe { &*info };
+    // Only an access is at an address; whoever sends the signal has his number in its place.
+    let sent = about.si_code <= 0 || about.si_code == libc::BUS_MCEERR_AO;
+    // SAFETY: of an access the kernel says at which address it was.
+    if !sent && mend(unsafe { about.si_addr() }.addr()) {
         return;
     }
-    let before = BEFORE.get().map_or((libc::SIG_DFL, 0), |it| (it.sa_sigaction, it.sa_flags));
-    match before {
-        (libc::SIG_DFL | libc::SIG_IGN, _) => {
-            // The access is made again, and ends the process.
-            // SAFETY: the default action has no handler.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
-        }
-        (action, flags) if flags & libc::SA_SIGINFO != 0 => {
-            type Action = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
-            // SAFETY: whoever set it said by its flag that it is such a function.
-            let action = unsafe { std::mem::transmute::<usize, Action>(action) };
-            action(signal, info, context);
-        }
-        (action, _) => {
-            // SAFETY: as above, of the other kind.
-            let action = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(action) };
-            action(signal);
-        }
+    let (action, flags) = match (GIVEN_UP.load(Relaxed), BEFORE.get()) {
+        (STAYS, Some(before)) => (before.sa_sigaction, before.sa_flags),
+        (STAYS, None) => (libc::SIG_DFL, 0),
+        (plain, _) => (plain, 0),
+    };
+    match action {
+        libc::SIG_IGN if sent => return,
+        // An access is not ignored.
+        libc::SIG_DFL | libc::SIG_IGN => return end(signal, info),
+        _ => {}
     }
+    if flags & libc::SA_RESETHAND != 0 {
+        GIVEN_UP.store(libc::SIG_DFL, Relaxed);
+    }
+    if flags & libc::SA_SIGINFO != 0 {
+        type Action = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
+        // SAFETY: whoever set it said by its flag that it is such a function.
+        let action = unsafe { std::mem::transmute::<usize, Action>(action) };
+        action(signal, info, context);
+    } else {
+        // SAFETY: as above, of the other kind.
+        let action = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(action) };
+        action(signal);
+    }
+    stay();
+}
+
+/// Comes back where the handler of before has put the default action, or none, in what it takes for its own place.
+fn stay() {
+    if let (Ok(now), Some(before)) = (action(), BEFORE.get())
+        && matches!(now.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+    {
+        GIVEN_UP.store(now.sa_sigaction, Relaxed);
+        let _ = install(before);
+    }
+}
+
+/// Ends the process by the signal, as soon as the handler returns, with what was said of it.
+fn end(signal: c_int, info: *mut libc::siginfo_t) {
+    // SAFETY: the default action has no handler.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    let process = rustix::process::getpid().as_raw_pid();
+    let thread = rustix::thread::gettid().as_raw_pid();
+    // If it cannot be sent, an access is made again, and ends the process as well.
+    // SAFETY: the kernel reads what it has written itself.
+    unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info) };
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-    use rustix::mm::mmap;
-
-    use super::*;
-
-    const PAGE: usize = 4096;
-
-    /// A page of a file that has since been cut short, for ever.
-    fn cut() -> NonNull<u8> {
-        let file = memfd_create("napkin-test", MemfdFlags::CLOEXEC).expect("a memfd");
-        ftruncate(&file, PAGE as u64).expect("it grows");
-        // SAFETY: a new mapping, wherever the kernel likes.
-        let at = unsafe {
-            mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ, MapFlags::SHARED, &file, 0)
-        };
-        ftruncate(&file, 0).expect("it shrinks");
-        NonNull::new(at.expect("a mapping").cast()).expect("not at 0")
-    }
-
-    fn read(at: NonNull<u8>) -> u8 {
-        // SAFETY: it was mapped; whether there is something is what is tried.
-        unsafe { at.read_volatile() }
-    }
-
-    #[test]
-    fn only_what_is_watched_is_mended_and_any_other_ends_the_process_as_ever() {
-        const CHILD: &str = "NAPKIN_TEST_SIGBUS";
-        let (ours, theirs) = (cut(), cut());
-        if std::env::var_os(CHILD).is_some() {
-            let watched = Watched::new(ours, PAGE).expect("there is a place");
-            assert_eq!((read(ours), watched.cut()), (0, true));
-            read(theirs);
-            return;
-        }
-        let name = "vhost::cut::tests::only_what_is_watched_is_mended_and_any_other_ends_the_process_as_ever";
-        let this = std::env::current_exe().expect("a path");
-        let child =
-            std::process::Command::new(this).args(["--exact", name]).env(CHILD, "").output();
-        let child = child.expect("it starts");
-        assert_eq!(child.status.signal(), Some(libc::SIGBUS), "{child:?}");
-    }
-}
+mod tests;

@@ -1,0 +1,180 @@
+//! What comes of a SIGBUS, each in a process of its own.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, exit};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::mmap;
+
+use super::*;
+
+const PAGE: usize = 4096;
+
+/// A page of a file that has since been cut short, for ever.
+fn cut() -> NonNull<u8> {
+    let file = memfd_create("napkin-test", MemfdFlags::CLOEXEC).expect("a memfd");
+    ftruncate(&file, PAGE as u64).expect("it grows");
+    // SAFETY: a new mapping, wherever the kernel likes.
+    let at =
+        unsafe { mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+    ftruncate(&file, 0).expect("it shrinks");
+    NonNull::new(at.expect("a mapping").cast()).expect("not at 0")
+}
+
+fn read(at: NonNull<u8>) -> u8 {
+    // SAFETY: it was mapped; whether there is something is what is tried.
+    unsafe { at.read_volatile() }
+}
+
+/// Somebody sends the signal to this thread.
+fn send() {
+    // SAFETY: whatever comes of it is what is tried.
+    unsafe { libc::raise(libc::SIGBUS) };
+}
+
+/// The peer cuts a file of its memory short: nothing happens.
+fn a_peer_cuts() {
+    let ours = cut();
+    let watched = Watched::new(ours, PAGE).expect("there is a place");
+    assert_eq!((read(ours), watched.cut()), (0, true));
+}
+
+/// What is done about the signal, of a program that this one is a part of.
+fn before(action: usize, flags: c_int) {
+    // SAFETY: zeros are an action.
+    let mut theirs: libc::sigaction = unsafe { std::mem::zeroed() };
+    (theirs.sa_sigaction, theirs.sa_flags) = (action, flags);
+    // SAFETY: an action, or a handler below, which does what a handler may.
+    let set = unsafe { libc::sigaction(libc::SIGBUS, &raw const theirs, std::ptr::null_mut()) };
+    assert_eq!(set, 0, "{}", io::Error::last_os_error());
+}
+
+/// Does something in a process of its own, by the test of this name that calls it: how that ended, and what it said.
+fn apart(name: &str, act: impl FnOnce()) -> Output {
+    const CHILD: &str = "NAPKIN_TEST_SIGBUS";
+    if std::env::var_os(CHILD).is_some() {
+        act();
+        exit(0);
+    }
+    let this = std::env::current_exe().expect("a path");
+    let name = format!("vhost::cut::tests::{name}");
+    let arguments = ["--exact", &name, "--nocapture"];
+    let ended = Command::new(this).args(arguments).env(CHILD, "").output().expect("it starts");
+    // It ends by itself, or is killed; one without this test would say so.
+    assert!(!said(&ended, "test result"), "{ended:?}");
+    ended
+}
+
+fn killed(ended: &Output) {
+    assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{ended:?}");
+}
+
+fn said(ended: &Output, what: &str) -> bool {
+    String::from_utf8_lossy(&ended.stdout).contains(what)
+}
+
+#[test]
+fn only_what_is_watched_is_mended_and_any_other_access_ends_the_process_as_ever() {
+    let name = "only_what_is_watched_is_mended_and_any_other_access_ends_the_process_as_ever";
+    killed(&apart(name, || {
+        a_peer_cuts();
+        read(cut());
+    }));
+}
+
+#[test]
+fn where_nothing_was_done_about_it_one_that_is_sent_ends_the_process_at_once() {
+    let name = "where_nothing_was_done_about_it_one_that_is_sent_ends_the_process_at_once";
+    let ended = apart(name, || {
+        before(libc::SIG_DFL, 0);
+        a_peer_cuts();
+        send();
+        println!("it lives");
+    });
+    killed(&ended);
+    assert!(!said(&ended, "it lives"), "{ended:?}");
+}
+
+#[test]
+fn where_it_was_ignored_one_that_is_sent_is_and_an_access_is_not() {
+    let ended = apart("where_it_was_ignored_one_that_is_sent_is_and_an_access_is_not", || {
+        before(libc::SIG_IGN, 0);
+        a_peer_cuts();
+        send();
+        a_peer_cuts();
+        send();
+        println!("it lives");
+        read(cut());
+    });
+    killed(&ended);
+    assert!(said(&ended, "it lives"), "{ended:?}");
+}
+
+static CALLED: AtomicUsize = AtomicUsize::new(0);
+static AT: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts; and, as ours does, mends what is at the address, so that the process goes on.
+extern "C" fn theirs(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel gives it, by way of ours.
+    let about = unsafe { &*info };
+    CALLED.fetch_add(1, Relaxed);
+    if about.si_code > 0 {
+        // SAFETY: the signal is of an access.
+        let at = unsafe { about.si_addr() };
+        AT.store(at.addr(), Relaxed);
+        // SAFETY: a page that a test has mapped.
+        let _ = unsafe {
+            mmap_anonymous(at, PAGE, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED)
+        };
+    }
+}
+
+#[test]
+fn the_handler_of_before_is_called_each_time_and_what_is_watched_is_mended_as_well() {
+    let name = "the_handler_of_before_is_called_each_time_and_what_is_watched_is_mended_as_well";
+    let ended = apart(name, || {
+        before(theirs as *const () as usize, libc::SA_SIGINFO);
+        for round in 1..4 {
+            a_peer_cuts();
+            let other = cut();
+            assert_eq!(read(other), 0);
+            assert_eq!(AT.load(Relaxed), other.as_ptr().addr());
+            send();
+            assert_eq!(CALLED.load(Relaxed), 2 * round, "of ours it hears nothing");
+        }
+    });
+    assert!(ended.status.success(), "{ended:?}");
+}
+
+#[test]
+fn a_handler_of_before_that_is_called_once_is_and_the_next_one_ends_the_process() {
+    let name = "a_handler_of_before_that_is_called_once_is_and_the_next_one_ends_the_process";
+    let ended = apart(name, || {
+        before(theirs as *const () as usize, libc::SA_SIGINFO | libc::SA_RESETHAND);
+        a_peer_cuts();
+        send();
+        assert_eq!(CALLED.load(Relaxed), 1);
+        a_peer_cuts();
+        println!("it lives");
+        send();
+        println!("for ever");
+    });
+    killed(&ended);
+    assert!(said(&ended, "it lives") && !said(&ended, "for ever"), "{ended:?}");
+}
+
+#[test]
+fn a_handler_of_before_that_gives_itself_up_leaves_ours() {
+    // That of Rust's runtime: it knows stacks that overflow, and for all else has the default action come next.
+    let name = "a_handler_of_before_that_gives_itself_up_leaves_ours";
+    let ended = apart(name, || {
+        a_peer_cuts();
+        send();
+        a_peer_cuts();
+        println!("it lives");
+        send();
+        println!("for ever");
+    });
+    killed(&ended);
+    assert!(said(&ended, "it lives") && !said(&ended, "for ever"), "{ended:?}");
+}
