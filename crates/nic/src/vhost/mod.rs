@@ -64,6 +64,8 @@ mod tracking;
 mod turn;
 
 #[cfg(test)]
+mod descriptors;
+#[cfg(test)]
 mod properties;
 
 use std::io;

@@ -1,0 +1,180 @@
+//! Devices that die, and the next ones.
+
+use super::super::packed_driver::PackedDriver;
+use super::super::slots::{STRIDE, Slots};
+use super::*;
+use crate::FRAME_CAPACITY;
+
+const START: u64 = 1 << 32;
+const BUFFERS: u64 = START + 0x1000;
+const SIZE: u16 = 16;
+const AT: RingAddresses =
+    RingAddresses { table: START, driver: START + 0x800, device: START + 0x900 };
+
+fn region(memory: &Arc<Memory>) -> Region {
+    Region::new(memory.area(0, Region::bytes(true, SIZE), 8).expect("within"), SIZE)
+}
+
+/// The device dies while it shows what it has given back: after the note of it, and with the last `written` of it
+/// written; with all of it, before or after the note is closed.
+fn dies(mut device: PackedDevice, written: usize, closed: bool) {
+    let tracking = device.tracking.take().expect("it tracks");
+    let (from, to) = (device.next.before(device.given[0].at), device.next);
+    let given = device.given[..device.held].to_vec();
+    let places = given.iter().map(|it| it.at);
+    let count = tracking.giving_back(&device.table, from, to, places);
+    device.given.copy_within(device.held - written..device.held, 0);
+    device.held = written;
+    device.show_given();
+    if closed {
+        tracking.given_back(count, to);
+    }
+}
+
+/// Between a driver that has its buffers and a device that begins where the last one ended, as far as the ring
+/// tells.
+#[test]
+fn a_ring_tells_where_its_last_device_was() {
+    let features = RingFeatures { indirect: true, ..RingFeatures::default() };
+    for (to_device, written) in
+        [true, false].into_iter().flat_map(|it| (0..=5).map(move |n| (it, n)))
+    {
+        let len = 0x1000 + STRIDE as u64 * u64::from(SIZE);
+        let memory = Arc::new(Memory::own(START, len).expect("a memfd").0);
+        let next = || {
+            let ring = PackedDevice::new(&memory, AT, SIZE, 1 << 15, features);
+            let mut ring = ring.expect("it fits");
+            ring.resume();
+            ring
+        };
+        let slots = Slots::new(BUFFERS, SIZE);
+        let driver = PackedDriver::new(&memory, AT, slots, features, !to_device);
+        let (mut driver, mut number) = (driver.expect("it fits"), 0u8);
+        let mut buffer = vec![0; FRAME_CAPACITY];
+        let mut take = |ring: &mut dyn Incoming| match ring.take(&mut buffer) {
+            Taken::Frame(20) => Some(buffer[0]),
+            Taken::Empty => None,
+            // A buffer that came back empty.
+            Taken::Malformed if !to_device => Some(u8::MAX),
+            other => panic!("{other:?}"),
+        };
+        for life in 0..60u8 {
+            let mut device = next();
+            // Of five frames none, some or all are shown when the device dies.
+            let dies = |mut device: PackedDevice| {
+                device.given.copy_within(5 - written..5, 0);
+                device.held = written;
+                device.show_given();
+            };
+            let what = format!("{to_device}, {written} of five, life {life}");
+            let lost = if (1..5).contains(&written) { 5 - written } else { 0 };
+            let count = 5 + life % 9;
+            let sent: Vec<u8> = (0..count).map(|it| number.wrapping_add(it) % 0xff).collect();
+            number = number.wrapping_add(count) % 0xff;
+            if to_device {
+                sent.iter().for_each(|it| assert_eq!(driver.put(&[*it; 20]), Put::Sent, "{what}"));
+                Outgoing::publish(&mut driver);
+                (0..5).for_each(|at| assert_eq!(take(&mut device), Some(sent[at])));
+                dies(device);
+                let mut device = next();
+                let rest = if written == 0 { &sent[..] } else { &sent[5..] };
+                rest.iter().for_each(|it| assert_eq!(take(&mut device), Some(*it), "{what}"));
+                assert_eq!(take(&mut device), None, "{what}");
+                Incoming::publish(&mut device);
+            } else {
+                (0..5).for_each(|at| assert_eq!(device.put(&[sent[at]; 20]), Put::Sent));
+                dies(device);
+                let mut device = next();
+                sent[5..].iter().for_each(|it| assert_eq!(device.put(&[*it; 20]), Put::Sent));
+                Outgoing::publish(&mut device);
+                let mut due = vec![u8::MAX; lost];
+                due.extend(if written == 0 { &[] } else { &sent[lost..5] });
+                due.extend(&sent[5..]);
+                due.iter().for_each(|it| assert_eq!(take(&mut driver), Some(*it), "{what}"));
+                assert_eq!(take(&mut driver), None, "{what}");
+                Incoming::publish(&mut driver);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ring_with_chains_or_of_no_driver_tells_nothing() {
+    let memory = Arc::new(Memory::own(START, 0x1000).expect("a memfd").0);
+    let table = memory.area(START, 16 * 8, 16).expect("within");
+    let found = |flags: [u16; 8]| {
+        let at = |place: usize| 16 * place + 14;
+        flags.iter().enumerate().for_each(|(it, flags)| table.store16(at(it), *flags, Release));
+        resume::find(&table, 8).map(|turn| turn.base())
+    };
+    let (a, u, n) = (AVAILABLE, USED, NEXT);
+    let first = 1 << 15;
+    assert_eq!(found([0; 8]), Some(first), "nobody has written");
+    assert_eq!(found([a, a, a, 0, 0, 0, 0, 0]), Some(first), "nothing was used");
+    assert_eq!(found([a | u, a | u, a, 0, 0, 0, 0, 0]), Some(first | 2));
+    assert_eq!(found([u, u, a | u, a, a, a, a, a]), Some(first | 3), "the driver is ahead");
+    assert_eq!(found([a | u; 8]), Some(0), "a whole lap");
+    assert_eq!(found([a; 8]), Some(first));
+    assert_eq!(found([u; 8]), Some(0));
+    assert_eq!(found([a | u, a | n, a, 0, 0, 0, 0, 0]), None, "a chain");
+    assert_eq!(found([a, 0, a, 0, 0, 0, 0, 0]), None, "no driver writes so");
+}
+
+#[test]
+fn a_batch_that_a_device_died_in_is_taken_again_or_not_at_all() {
+    let features = RingFeatures::default();
+    for to_device in [true, false] {
+        for (written, closed) in (0..5).map(|it| (it, false)).chain([(5, false), (5, true)]) {
+            let len = 0x1000 + STRIDE as u64 * u64::from(SIZE);
+            let memory = Arc::new(Memory::own(START, len).expect("a memfd").0);
+            let notes = Arc::new(Memory::own(0, 0x1000).expect("a memfd").0);
+            let next = || {
+                let ring = PackedDevice::new(&memory, AT, SIZE, 1 << 15, features);
+                let mut ring = ring.expect("it fits");
+                assert!(ring.track(region(&notes), true));
+                ring
+            };
+            let slots = Slots::new(BUFFERS, SIZE);
+            let driver = PackedDriver::new(&memory, AT, slots, features, !to_device);
+            let mut driver = driver.expect("it fits");
+            let mut buffer = vec![0; FRAME_CAPACITY];
+            for life in 0..40 {
+                let mut device = next();
+                let frame = |at: u8| [life ^ at; 20];
+                let what = format!("{to_device}, {written} of five, life {life}");
+                let mut buffer_is = |ring: &mut dyn Incoming, at: u8| {
+                    assert_eq!(ring.take(&mut buffer), Taken::Frame(20), "{what}");
+                    assert_eq!(buffer[..20], frame(at), "{what}");
+                };
+                if to_device {
+                    (0..SIZE as u8).for_each(|at| assert_eq!(driver.put(&frame(at)), Put::Sent));
+                    assert_eq!(driver.put(&frame(0)), Put::Full, "all are back: {what}");
+                    Outgoing::publish(&mut driver);
+                    (0..5).for_each(|at| buffer_is(&mut device, at));
+                    dies(device, written, closed);
+                    let mut device = next();
+                    let first = if written == 5 { 5 } else { 0 };
+                    (first..SIZE as u8).for_each(|at| buffer_is(&mut device, at));
+                    assert_eq!(device.take(&mut [0; 64]), Taken::Empty, "{what}");
+                    Incoming::publish(&mut device);
+                } else {
+                    (0..5).for_each(|at| assert_eq!(device.put(&frame(at)), Put::Sent));
+                    dies(device, written, closed);
+                    let mut device = next();
+                    if written == 5 {
+                        (0..5).for_each(|at| buffer_is(&mut driver, at));
+                    }
+                    assert_eq!(driver.take(&mut [0; 64]), Taken::Empty, "{what}");
+                    Incoming::publish(&mut driver);
+                    for at in 0..SIZE as u8 {
+                        assert_eq!(device.put(&frame(at)), Put::Sent, "{what}");
+                    }
+                    assert_eq!(device.put(&frame(0)), Put::Full, "{what}");
+                    Outgoing::publish(&mut device);
+                    (0..SIZE as u8).for_each(|at| buffer_is(&mut driver, at));
+                    Incoming::publish(&mut driver);
+                }
+            }
+        }
+    }
+}
