@@ -16,6 +16,7 @@ use super::features;
 use super::inflight::InflightAt;
 use super::memory::Memory;
 use super::message::{Connection, Ended, Message, inflight, request, two};
+use super::notifier::Notifier;
 use super::packed_driver::PackedDriver;
 use super::port::{Kind, Port, Ring};
 use super::slots::{STRIDE, Slots};
@@ -285,7 +286,7 @@ fn agree(
             return lacks("has no place for rings");
         };
         let (base, theirs) = (kind.base(), kick.try_clone()?);
-        let ready = Ring::new(kind, Some(Arc::new(kick)));
+        let ready = Ring::new(kind, Some(Arc::new(Notifier::new(kick))));
         if goes_on {
             // Whatever the last backend was told of, it may not have seen.
             ready.ring();

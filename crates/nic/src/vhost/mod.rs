@@ -32,9 +32,9 @@
 //! chains are followed for at most as many steps as the ring has entries, and a frame that makes no sense is
 //! counted in [`rx_malformed`](crate::QueueCounters::rx_malformed). A ring that makes none (an index that leaps) is not looked at
 //! again until the peer sets it up anew. Nor is one that cuts the file of its memory short: a SIGBUS in it is caught (from the first
-//! peer on, for the whole process; of any other comes what would have come of it before), and the memory is empty from then on. One
-//! thing no backend can prevent, as the protocol is: a peer that has an eventfd
-//! count to its end and then makes it waiting again stops the one who notifies it.
+//! peer on, for the whole process; of any other comes what would have come of it before), and the memory is empty from then on.
+//! Whoever notifies a peer does not wait, whatever that does to its eventfd, where the kernel has asynchronous reads (`CONFIG_AIO`);
+//! elsewhere a peer that has an eventfd count to its end, and then makes it waiting again, stops the one who notifies it.
 
 mod backend;
 mod control;
@@ -48,6 +48,7 @@ pub mod hostile;
 mod inflight;
 mod memory;
 mod message;
+mod notifier;
 mod packed_device;
 mod packed_driver;
 mod port;

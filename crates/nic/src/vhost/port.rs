@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::gate::Gate;
+use super::notifier::Notifier;
 use super::packed_device::PackedDevice;
 use super::packed_driver::PackedDriver;
 use super::split_device::SplitDevice;
@@ -67,23 +68,20 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) kind: Kind,
-    pub(super) notify: Option<Arc<OwnedFd>>,
+    pub(super) notify: Option<Arc<Notifier>>,
     /// Frames wait for room, and the peer is to notify us of it.
     pub(super) awaits_room: bool,
 }
 
 impl Ring {
-    pub(super) fn new(kind: Kind, notify: Option<Arc<OwnedFd>>) -> Ring {
+    pub(super) fn new(kind: Kind, notify: Option<Arc<Notifier>>) -> Ring {
         Ring { kind, notify, awaits_room: false }
     }
 
     /// Notifies the peer.
-    #[cold]
     pub(super) fn ring(&self) {
         if let Some(notify) = &self.notify {
-            // It was made not to wait. It refuses for a count near the largest integer: the peer has
-            // notifications enough then.
-            let _ = rustix::io::write(notify, &1u64.to_ne_bytes());
+            notify.notify();
         }
     }
 }

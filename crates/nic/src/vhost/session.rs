@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::OFlags;
 use thiserror::Error;
 
 use super::control::Peers;
@@ -15,6 +14,7 @@ use super::gate::Gate;
 use super::inflight::Inflight;
 use super::memory::{Memory, MemoryError, RegionAt};
 use super::message::{Message, NO_DESCRIPTOR, inflight, request, two};
+use super::notifier::Notifier;
 use super::packed_device::PackedDevice;
 use super::port::{Kind, Port, Ring};
 use super::ring::{Incoming, MAX_RING};
@@ -69,7 +69,7 @@ struct Known {
     at: Option<RingAddresses>,
     /// Where the peer notifies; kept over changes of the ring.
     kick: Option<OwnedFd>,
-    call: Option<Arc<OwnedFd>>,
+    call: Option<Arc<Notifier>>,
     /// Begun by its kick, until its base is asked for.
     started: bool,
     enabled: bool,
@@ -202,7 +202,8 @@ impl Session {
                         self.known(index)?.started = true;
                     }
                     request::SET_VRING_CALL => {
-                        let call = file.map(notifier).transpose()?.map(Arc::new);
+                        let call = file.map(|file| Notifier::of_peer(file).ok_or(Refused::NoEvent));
+                        let call = call.transpose()?.map(Arc::new);
                         self.known(index)?.call = call;
                     }
                     // Nothing is ever told there: an error ends the connection.
@@ -427,93 +428,5 @@ fn one(number: u64, mut files: Vec<OwnedFd>) -> Option<(u32, Option<OwnedFd>)> {
     Some((index as u32, files.pop()))
 }
 
-/// A descriptor that is written to, and must not make the writer wait: an eventfd.
-fn notifier(file: OwnedFd) -> Result<OwnedFd, Refused> {
-    use std::os::fd::AsRawFd;
-    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    if !name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]") {
-        return Err(Refused::NoEvent);
-    }
-    let flags = rustix::fs::fcntl_getfl(&file).map_err(|_| Refused::NoEvent)?;
-    rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(|_| Refused::NoEvent)?;
-    Ok(file)
-}
-
 #[cfg(test)]
-mod tests {
-    use rustix::event::{EventfdFlags, eventfd};
-
-    use super::super::ports;
-    use super::super::queue::VhostQueue;
-    use super::*;
-    use crate::{PacketQueue, Pool};
-
-    const START: u64 = 1 << 20;
-    const TABLE: u64 = START + 0x1000;
-    const DRIVER: u64 = START + 0x2000;
-    const DEVICE: u64 = START + 0x3000;
-
-    /// A driver that has given one buffer to receive into.
-    fn begin(session: &mut Session) -> Memory {
-        let (memory, file) = Memory::own(START, 0x1_0000).expect("a memfd");
-        let buffer = [&(START + 0x4000).to_le_bytes()[..], &2_060u32.to_le_bytes(), &[2, 0, 0, 0]];
-        assert!(memory.write(TABLE, &buffer.concat()));
-        assert!(memory.write(DRIVER + 2, &1u16.to_le_bytes()));
-        let region = [START, 0x1_0000, START, 0].map(u64::to_ne_bytes).concat();
-        let parts = [TABLE, DEVICE, DRIVER, 0].map(u64::to_ne_bytes).concat();
-        let event = || vec![eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")];
-        for (request, payload, files) in [
-            (request::SET_FEATURES, features::VERSION_1.to_ne_bytes().to_vec(), vec![]),
-            (request::SET_MEM_TABLE, [two(1, 0), region].concat(), vec![file]),
-            (request::SET_VRING_NUM, two(0, 16), vec![]),
-            (request::SET_VRING_BASE, two(0, 0), vec![]),
-            (request::SET_VRING_ADDR, [two(0, 0), parts].concat(), vec![]),
-            (request::SET_VRING_KICK, 0u64.to_ne_bytes().to_vec(), event()),
-        ] {
-            session.handle(Message::ask(request, payload, files)).expect("in order");
-        }
-        memory
-    }
-
-    #[test]
-    fn what_waits_for_room_when_a_driver_stops_is_dropped_and_not_for_the_next_one() {
-        let ends: [fn(&mut Session); 3] = [
-            |it| {
-                let stop = Message::ask(request::GET_VRING_BASE, two(0, 0), vec![]);
-                assert!(it.handle(stop).expect("it runs").is_some());
-            },
-            |it| {
-                let reset = Message::ask(request::RESET_OWNER, vec![], vec![]);
-                it.handle(reset).expect("it may");
-            },
-            |it| *it = Session::new(&it.ports, &it.peers),
-        ];
-        for end in ends {
-            let pool = Pool::new(4);
-            let ports = ports(1, &pool).expect("a port");
-            let mut queue = VhostQueue::new(&ports, 0, &Arc::default(), None);
-            let wire = queue.transmitter();
-            let mut session = Session::new(&ports, &Arc::default());
-            let _first = begin(&mut session);
-            let there = ports[0].outgoing.try_enter().expect("nobody is there");
-            (0..3).for_each(|_| wire.send(&[1; 60], 0).expect("it is left"));
-            drop(there);
-            end(&mut session);
-            let counts = queue.counters().read();
-            assert_eq!((counts.tx_packets, counts.tx_dropped), (0, 3));
-            assert_eq!(pool.available(), 4, "their buffers are back");
-
-            // One whose sender was late comes out of its place only now.
-            let mut late = pool.take().expect("a buffer");
-            late.set_len(60);
-            assert!(late.arrived() < ports[0].stops() && ports[0].waiting.push(late));
-            let next = begin(&mut session);
-            queue.poll(0, 0, &mut Vec::new());
-            let mut used = [9; 2];
-            assert!(next.read(DEVICE + 2, &mut used));
-            assert_eq!(used, [0, 0], "the next driver has got nothing");
-            assert_eq!(queue.counters().read().tx_dropped, 4);
-            wire.send(&[2; 60], 0).expect("it is ready to");
-        }
-    }
-}
+mod tests;

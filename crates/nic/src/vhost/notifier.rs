@@ -1,0 +1,225 @@
+//! Where a peer is notified: an eventfd, with which the peer may do anything as well.
+//!
+//! A write to an eventfd waits while the count in it is at its end, unless its file was made not to; and that is undone
+//! by whoever shares the file, at any time. No way of writing says otherwise (`RWF_NOWAIT` is not for eventfds). So
+//! nothing is written: the kernel counts by itself, as it does at the end of an asynchronous read (`IOCB_FLAG_RESFD` of
+//! io_submit(2)), and the kernel never waits: a count at its end stays there. What is read is nothing, from a file in
+//! which nothing is. That is one system call as well, at about twice the price of a write; now and then there is another,
+//! which takes what the kernel remembers of the reads.
+//!
+//! Where there are no such reads (a kernel without `CONFIG_AIO`, a filter of system calls, `fs.aio-max-nr` used up by
+//! others, a process that was forked off) it is written after all. There a peer that has counted to the end and made the
+//! file waiting again stops whoever notifies it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+use rustix::fs::{MemfdFlags, OFlags, memfd_create};
+
+/// An eventfd, and how it is counted in.
+#[derive(Debug)]
+pub(super) struct Notifier {
+    event: OwnedFd,
+    reads: Option<&'static Reads>,
+}
+
+impl Notifier {
+    /// Of a descriptor that came from a peer; `None` if it is no eventfd.
+    pub(super) fn of_peer(file: OwnedFd) -> Option<Notifier> {
+        let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        if !name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]") {
+            return None;
+        }
+        let flags = rustix::fs::fcntl_getfl(&file).ok()?;
+        rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).ok()?;
+        Some(Notifier::new(file))
+    }
+
+    /// Of an eventfd that was made not to wait, and that the peer has as well.
+    pub(super) fn new(event: OwnedFd) -> Notifier {
+        Notifier { event, reads: Reads::of_this_process() }
+    }
+
+    /// Notifies the peer, without waiting for anybody.
+    #[cold]
+    pub(super) fn notify(&self) {
+        if !self.reads.is_some_and(|it| it.count_in(&self.event)) {
+            // It refuses for a count near the largest integer: the peer has notifications enough then.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Reads of nothing, which end as soon as they begin.
+#[derive(Debug)]
+struct Reads {
+    context: libc::c_ulong,
+    nothing: OwnedFd,
+}
+
+/// Ended reads that the kernel remembers, at least.
+const REMEMBERED: usize = 64;
+
+/// `struct iocb`, of which the kernel has made part of its interface what begins and ends where.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Request {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    file: u32,
+    buffer: u64,
+    length: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    event: u32,
+}
+
+const READ: u16 = 0;
+const COUNTS_IN_EVENT: u32 = 1;
+
+/// `struct io_event`.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+struct Ended {
+    data: u64,
+    request: u64,
+    results: [i64; 2],
+}
+
+impl Reads {
+    /// Those of the process: one kernel object, which ends with it, for all devices. `None` if there are none.
+    fn of_this_process() -> Option<&'static Reads> {
+        static READS: OnceLock<Option<Reads>> = OnceLock::new();
+        READS.get_or_init(|| Reads::new().ok()).as_ref()
+    }
+
+    fn new() -> io::Result<Reads> {
+        let nothing = memfd_create("napkin-nothing", MemfdFlags::CLOEXEC)?;
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: the kernel writes the number of the context, for which there is room.
+        match unsafe { libc::syscall(libc::SYS_io_setup, REMEMBERED, &raw mut context) } {
+            0 => Ok(Reads { context, nothing }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Has the kernel count one more in an eventfd; `false` if it does not.
+    fn count_in(&self, event: &OwnedFd) -> bool {
+        let mut request = Request {
+            opcode: READ,
+            file: self.nothing.as_raw_fd() as u32,
+            flags: COUNTS_IN_EVENT,
+            event: event.as_raw_fd() as u32,
+            ..Request::default()
+        };
+        // Once is enough, unless other threads take each place that is made.
+        for _ in 0..REMEMBERED {
+            let mut list = [&raw mut request];
+            // SAFETY: one request, which the kernel reads, and into whose key it writes, before it returns. It reads
+            // no bytes, so that there is no buffer.
+            match unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1, &raw mut list) } {
+                1 => return true,
+                _ if io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN) => {}
+                _ => return false,
+            }
+            self.forget_ended();
+        }
+        false
+    }
+
+    /// Takes what the kernel remembers, which makes room for as many.
+    fn forget_ended(&self) {
+        let mut ended = [Ended::default(); REMEMBERED];
+        let at_once = null_mut::<libc::timespec>();
+        // SAFETY: there is room for as many as are asked for; none is waited for, so that no time limits that.
+        unsafe {
+            libc::syscall(
+                libc::SYS_io_getevents,
+                self.context,
+                0,
+                REMEMBERED,
+                &raw mut ended,
+                at_once,
+            )
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::io::{Errno, read, write};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// A peer's, and ours of the same file.
+    fn shared() -> (OwnedFd, Notifier) {
+        let theirs = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let ours = theirs.as_fd().try_clone_to_owned().expect("a descriptor");
+        let ours = Notifier::of_peer(ours).expect("it is an eventfd");
+        assert!(ours.reads.is_some(), "these tests need a kernel with asynchronous reads");
+        (theirs, ours)
+    }
+
+    fn count(event: &OwnedFd) -> Result<u64, Errno> {
+        let mut count = [0; 8];
+        read(event, &mut count).map(|_| u64::from_ne_bytes(count))
+    }
+
+    #[test]
+    fn each_notification_is_counted_however_many_there_are() {
+        let (theirs, ours) = shared();
+        for times in [1, 2, 5 * REMEMBERED as u64] {
+            (0..times).for_each(|_| ours.notify());
+            assert_eq!(count(&theirs), Ok(times));
+        }
+    }
+
+    #[test]
+    fn threads_that_notify_at_the_same_time_lose_none() {
+        let ((theirs, ours), (others, also)) = (shared(), shared());
+        let each = 20 * REMEMBERED as u64;
+        std::thread::scope(|scope| {
+            for one in [&ours, &ours, &also] {
+                scope.spawn(move || (0..each).for_each(|_| one.notify()));
+            }
+        });
+        assert_eq!((count(&theirs), count(&others)), (Ok(2 * each), Ok(each)));
+    }
+
+    #[test]
+    fn a_peer_that_counts_to_the_end_and_makes_its_eventfd_waiting_again_stops_nobody() {
+        let (theirs, ours) = shared();
+        write(&theirs, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
+        rustix::fs::fcntl_setfl(&theirs, OFlags::empty()).expect("it may");
+        // A write would wait now.
+        (0..3).for_each(|_| ours.notify());
+        assert_eq!(count(&theirs), Ok(u64::MAX));
+        ours.notify();
+        assert_eq!(count(&theirs), Ok(1), "and from then on it is as any other");
+    }
+
+    #[test]
+    fn without_asynchronous_reads_it_is_written_and_refused_at_the_end() {
+        let (theirs, mut ours) = shared();
+        ours.reads = None;
+        (0..2).for_each(|_| ours.notify());
+        assert_eq!(count(&theirs), Ok(2));
+        write(&theirs, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
+        ours.notify();
+        assert_eq!(count(&theirs), Ok(u64::MAX - 1));
+    }
+
+    #[test]
+    fn what_is_no_eventfd_is_nowhere_to_notify() {
+        let (end, _other) = rustix::pipe::pipe().expect("a pipe");
+        assert!(Notifier::of_peer(end).is_none());
+    }
+}

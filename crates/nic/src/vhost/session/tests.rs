@@ -1,0 +1,99 @@
+//! A driver's messages, without a socket.
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::super::ports;
+use super::super::queue::VhostQueue;
+use super::*;
+use crate::{PacketQueue, Pool};
+
+const START: u64 = 1 << 20;
+const TABLE: u64 = START + 0x1000;
+const DRIVER: u64 = START + 0x2000;
+const DEVICE: u64 = START + 0x3000;
+
+/// A driver that has given one buffer to receive into.
+fn begin(session: &mut Session) -> Memory {
+    let (memory, file) = Memory::own(START, 0x1_0000).expect("a memfd");
+    let buffer = [&(START + 0x4000).to_le_bytes()[..], &2_060u32.to_le_bytes(), &[2, 0, 0, 0]];
+    assert!(memory.write(TABLE, &buffer.concat()));
+    assert!(memory.write(DRIVER + 2, &1u16.to_le_bytes()));
+    let region = [START, 0x1_0000, START, 0].map(u64::to_ne_bytes).concat();
+    let parts = [TABLE, DEVICE, DRIVER, 0].map(u64::to_ne_bytes).concat();
+    let event = || vec![eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")];
+    for (request, payload, files) in [
+        (request::SET_FEATURES, features::VERSION_1.to_ne_bytes().to_vec(), vec![]),
+        (request::SET_MEM_TABLE, [two(1, 0), region].concat(), vec![file]),
+        (request::SET_VRING_NUM, two(0, 16), vec![]),
+        (request::SET_VRING_BASE, two(0, 0), vec![]),
+        (request::SET_VRING_ADDR, [two(0, 0), parts].concat(), vec![]),
+        (request::SET_VRING_KICK, 0u64.to_ne_bytes().to_vec(), event()),
+    ] {
+        session.handle(Message::ask(request, payload, files)).expect("in order");
+    }
+    memory
+}
+
+#[test]
+fn what_waits_for_room_when_a_driver_stops_is_dropped_and_not_for_the_next_one() {
+    let ends: [fn(&mut Session); 3] = [
+        |it| {
+            let stop = Message::ask(request::GET_VRING_BASE, two(0, 0), vec![]);
+            assert!(it.handle(stop).expect("it runs").is_some());
+        },
+        |it| {
+            let reset = Message::ask(request::RESET_OWNER, vec![], vec![]);
+            it.handle(reset).expect("it may");
+        },
+        |it| *it = Session::new(&it.ports, &it.peers),
+    ];
+    for end in ends {
+        let pool = Pool::new(4);
+        let ports = ports(1, &pool).expect("a port");
+        let mut queue = VhostQueue::new(&ports, 0, &Arc::default(), None);
+        let wire = queue.transmitter();
+        let mut session = Session::new(&ports, &Arc::default());
+        let _first = begin(&mut session);
+        let there = ports[0].outgoing.try_enter().expect("nobody is there");
+        (0..3).for_each(|_| wire.send(&[1; 60], 0).expect("it is left"));
+        drop(there);
+        end(&mut session);
+        let counts = queue.counters().read();
+        assert_eq!((counts.tx_packets, counts.tx_dropped), (0, 3));
+        assert_eq!(pool.available(), 4, "their buffers are back");
+
+        // One whose sender was late comes out of its place only now.
+        let mut late = pool.take().expect("a buffer");
+        late.set_len(60);
+        assert!(late.arrived() < ports[0].stops() && ports[0].waiting.push(late));
+        let next = begin(&mut session);
+        queue.poll(0, 0, &mut Vec::new());
+        let mut used = [9; 2];
+        assert!(next.read(DEVICE + 2, &mut used));
+        assert_eq!(used, [0, 0], "the next driver has got nothing");
+        assert_eq!(queue.counters().read().tx_dropped, 4);
+        wire.send(&[2; 60], 0).expect("it is ready to");
+    }
+}
+
+#[test]
+fn a_driver_whose_eventfd_is_at_its_end_and_waiting_again_stops_no_sender() {
+    let ports = ports(1, &Pool::new(4)).expect("a port");
+    let wire = VhostQueue::new(&ports, 0, &Arc::default(), None).transmitter();
+    let mut session = Session::new(&ports, &Arc::default());
+    let _memory = begin(&mut session);
+    let theirs = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    let ours = theirs.as_fd().try_clone_to_owned().expect("a descriptor");
+    let call = Message::ask(request::SET_VRING_CALL, 0u64.to_ne_bytes().to_vec(), vec![ours]);
+    session.handle(call).expect("it is one");
+    let mut count = [0; 8];
+    let mut counted = || {
+        rustix::io::read(&theirs, &mut count).expect("there is a count");
+        u64::from_ne_bytes(count)
+    };
+    assert_eq!(counted(), 1, "of the last backend's frames, which it may not have told of");
+    rustix::io::write(&theirs, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
+    rustix::fs::fcntl_setfl(&theirs, rustix::fs::OFlags::empty()).expect("it may");
+    wire.send(&[1; 60], 0).expect("there is a buffer");
+    assert_eq!(counted(), u64::MAX, "it was notified");
+}
