@@ -91,6 +91,12 @@ impl Server {
         }
         let faults: Vec<_> =
             devices.iter_mut().flat_map(|it| std::mem::take(&mut it.faults)).collect();
+        // Kept open, whatever closes the queues, until it is put back: with an interface's program its instances may go.
+        let open: Vec<_> = devices
+            .iter()
+            .filter(|it| it.deferral.is_some())
+            .flat_map(|it| it.queues.iter().map(|queue| queue.transmitter()))
+            .collect();
         // Put back should anything fail from here on.
         let deferrals = devices.iter_mut().filter_map(|it| it.deferral.take()).collect();
         let peers = devices.iter().filter_map(|it| Some((it.name.clone(), it.peers.clone()?)));
@@ -112,6 +118,8 @@ impl Server {
         server.capture = capture;
         server.peers = peers;
         server.deferrals = deferrals;
+        // The server puts them back before it lets go of the engine.
+        drop(open);
         server.warning = streams.as_ref().and_then(Streams::warning).map(str::to_owned);
         let Some(engine) = &server.engine else { return Ok(server) };
         let mut progress = Vec::new();
