@@ -1,5 +1,7 @@
 //! What being scraped once a second costs a saturated memcached: its rate with a running exporter and without
-//! one, in turns, over a veth.
+//! one, in turns, over a veth; and what its threads take for an answer, in the kernel too. On a machine that others use
+//! rates scatter by far more than is to be seen, and what an answer takes does not: a saturated program answers
+//! fewer by as much as each takes more.
 //!
 //! `cargo run --release -p napkin-export --example scrape [PAIRS] [SECONDS] [latency|plain|no-count]`, as root, with two
 //! CPUs. `latency` (the default) is `napkin export --latency`. With `sysctl kernel.bpf_stats_enabled=1`, which itself
@@ -18,6 +20,8 @@ use napkin_measure::paired::Ratio;
 use napkin_os::clock;
 use napkin_os::procfs::Time;
 use napkin_watch::{LinuxSource, Often};
+use perf_event::events::Hardware;
+use perf_event::{Builder, Counter};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -28,33 +32,90 @@ fn main() {
     let bed = Bed::new();
     let mut client = bed.client(Load::Closed);
     Bed::window(&mut client, window);
-    let mut rates = Vec::new();
+    let mut counters = Counters::of(&bed);
+    let mut taken = [vec![], vec![], vec![]];
     for pair in 0..pairs {
-        let scraped = |client: &mut Client| scraped(&bed, client, window, &what);
-        // In the order with, without, without, with: what drifts disturbs both.
-        let (with, without) = if matches!(pair % 4, 0 | 3) {
-            let with = scraped(&mut client);
-            (with, Bed::window(&mut client, window).achieved_per_s)
-        } else {
-            let without = Bed::window(&mut client, window).achieved_per_s;
-            (scraped(&mut client), without)
+        let mut window = |scraped_too: bool| {
+            let mut taken = None;
+            let mut alone = || taken = Some(counters.window(&mut client, window));
+            if scraped_too {
+                scraped(&bed, &what, alone)
+            } else {
+                alone()
+            }
+            taken.expect("it ran")
         };
-        println!("with {with:.0}, without {without:.0}: {:.4}", with / without);
-        rates.push((with, without));
+        // In the order with, without, without, with: what drifts disturbs both.
+        let with_first = matches!(pair % 4, 0 | 3);
+        let [first, second] = [window(with_first), window(!with_first)];
+        let (with, without) = if with_first { (first, second) } else { (second, first) };
+        print!("with / without:");
+        for (at, taken) in taken.iter_mut().enumerate() {
+            print!(
+                "  {} {:.0} / {:.0} ({:.4})",
+                NAMES[at],
+                with[at],
+                without[at],
+                with[at] / without[at]
+            );
+            taken.push((with[at], without[at]));
+        }
+        println!();
     }
-    let ratio = Ratio::of(rates).expect("some");
-    println!(
-        "{what}: rate with / without: {:.4} ({:.0} %: {:.4} to {:.4})",
-        ratio.median,
-        ratio.confidence * 100.0,
-        ratio.low,
-        ratio.high
-    );
+    for (name, taken) in NAMES.iter().zip(taken) {
+        let Ratio { median, confidence, low, high, .. } = Ratio::of(taken).expect("some");
+        let percent = confidence * 100.0;
+        println!(
+            "{what}: {name}, with / without: {median:.4} ({percent:.0} %: {low:.4} to {high:.4})"
+        );
+    }
     client.stop().expect("it stops");
 }
 
-/// The rate while an exporter in the server's namespace is scraped each second.
-fn scraped(bed: &Bed, client: &mut Client, window: Duration, what: &str) -> f64 {
+/// What is told of each window.
+const NAMES: [&str; 3] = ["answers a second", "instructions an answer", "cycles an answer"];
+
+/// Instructions and cycles of the server's threads, in the kernel too: also of softirqs that run on top of them.
+struct Counters(Vec<[Counter; 2]>);
+
+impl Counters {
+    fn of(bed: &Bed) -> Counters {
+        let tasks =
+            std::fs::read_dir(format!("/proc/{}/task", bed.pid())).expect("it runs").flatten();
+        let counter = |tid, of| {
+            let mut counter = Builder::new(of)
+                .observe_pid(tid)
+                .any_cpu()
+                .exclude_kernel(false)
+                .build()
+                .expect("the processor's counters, and the right to them");
+            counter.enable().expect("enabled");
+            counter
+        };
+        let of_task = |task: std::fs::DirEntry| {
+            let tid = task.file_name().to_string_lossy().parse().expect("a number");
+            [Hardware::INSTRUCTIONS, Hardware::CPU_CYCLES].map(|of| counter(tid, of))
+        };
+        Counters(tasks.map(of_task).collect())
+    }
+
+    fn read(&mut self) -> [u64; 2] {
+        [0, 1].map(|at| self.0.iter_mut().map(|it| it[at].read().expect("counted")).sum())
+    }
+
+    /// A window of so much time: by [`NAMES`].
+    fn window(&mut self, client: &mut Client, time: Duration) -> [f64; 3] {
+        let before = self.read();
+        let figures = Bed::window(client, time);
+        let after = self.read();
+        let answers = figures.requests as f64;
+        let each = |at: usize| (after[at] - before[at]) as f64 / answers;
+        [figures.achieved_per_s, each(0), each(1)]
+    }
+}
+
+/// A window while an exporter in the server's namespace is scraped each second.
+fn scraped(bed: &Bed, what: &str, window: impl FnOnce()) {
     std::thread::scope(|scope| {
         let (stop, stopped) = channel::<()>();
         let (tell, ready) = channel();
@@ -76,10 +137,9 @@ fn scraped(bed: &Bed, client: &mut Client, window: Duration, what: &str) -> f64 
         ready.recv().expect("it begins");
         // What it starts once is over.
         std::thread::sleep(Duration::from_millis(100));
-        let rate = Bed::window(client, window).achieved_per_s;
+        window();
         drop(stop);
-        rate
-    })
+    });
 }
 
 /// CPU time of the exporter's threads so far: this one, and the one that takes turns.

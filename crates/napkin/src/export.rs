@@ -70,7 +70,7 @@ pub(crate) struct Export {
     /// Do not count polls: what is left costs the kernel's polls nothing.
     #[arg(long, conflicts_with = "engine")]
     no_count: bool,
-    /// Time requests, too, up to 10 000 a second all of them, of more a sample: of all programs that
+    /// Time requests, too, up to 2000 a second all of them, of more a sample: of all programs that
     /// serve in this network namespace. Refused without CAP_BPF and CAP_PERFMON.
     #[arg(long, conflicts_with = "engine")]
     latency: bool,
