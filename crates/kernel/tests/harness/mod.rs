@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod namespace;
+pub(crate) mod softirqs;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
