@@ -51,12 +51,18 @@ pub(crate) struct Set {
 impl Guest {
     /// Boots it.
     pub(crate) fn boot(version: &str) -> Guest {
-        let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels/reader.py");
-        let mut vm = Vm::boot(version);
-        vm.ok(&format!("mkdir -p {STATE} && mount -t tmpfs -o size=256k,mode=700 state {STATE}"));
-        let mut guest = Guest { vm, reader: reader.display().to_string() };
+        let mut guest = Guest::of(Vm::boot(version));
+        guest
+            .vm
+            .ok(&format!("mkdir -p {STATE} && mount -t tmpfs -o size=256k,mode=700 state {STATE}"));
         guest.veth(None);
         guest
+    }
+
+    /// One that was booted.
+    pub(crate) fn of(vm: Vm) -> Guest {
+        let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels/reader.py");
+        Guest { vm, reader: reader.display().to_string() }
     }
 
     /// Makes `va`, with four queues and its peer in a namespace; its instances are there.

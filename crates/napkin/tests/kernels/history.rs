@@ -28,7 +28,9 @@ fn asked(name: &str, default: u64) -> u64 {
 pub(crate) fn many(guest: &mut Guest, version: &str) {
     let (first, count) = (asked("NAPKIN_SEED", 1), asked("NAPKIN_HISTORIES", 0));
     for seed in first..first + count {
-        if let Err(what) = super::attempt(guest, version, |guest| one(guest, seed)) {
+        if let Err(what) =
+            super::attempt(guest, version, || Guest::boot(version), |guest| one(guest, seed))
+        {
             panic!("NAPKIN_SEED={seed} NAPKIN_HISTORIES=1 goes through it again:\n{what}");
         }
         println!("history {seed} left nothing");

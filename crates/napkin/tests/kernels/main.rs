@@ -5,13 +5,15 @@
 //! `~/.cache/napkin-vm`, and minutes. So it runs where `NAPKIN_KERNELS` says which: `7.2`, a list as in
 //! `6.1,7.3-rt`, or `all`. `NAPKIN_CASE=run,top` are some of the cases,
 //! `NAPKIN_HISTORIES=500` how many random histories each goes through, and
-//! `NAPKIN_SEED` the first of them.
+//! `NAPKIN_SEED` the first of them. One of them is also booted with a disk, under systemd, and again (`reboot`).
 
 mod cases;
+mod disk;
 mod guest;
 mod history;
 mod kept;
 mod programs;
+mod reboot;
 mod vm;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,6 +38,11 @@ fn wanted(version: &str) {
     }
 }
 
+/// A case that the environment does not leave out.
+fn case_wanted(name: &str) -> bool {
+    std::env::var("NAPKIN_CASE").map_or(true, |only| only.split(',').any(|it| it == name))
+}
+
 /// Every case on every card, then random histories.
 fn kernel(version: &str) {
     wanted(version);
@@ -45,11 +52,11 @@ fn kernel(version: &str) {
     let mut failures = Vec::new();
     for (dev, driver) in CARDS {
         for (name, case) in CASES {
-            if std::env::var("NAPKIN_CASE").is_ok_and(|only| !only.split(',').any(|it| it == name))
-            {
+            if !case_wanted(name) {
                 continue;
             }
-            let outcome = attempt(&mut guest, version, |guest| case(guest, dev));
+            let boot = || Guest::boot(version);
+            let outcome = attempt(&mut guest, version, boot, |guest| case(guest, dev));
             let said = match &outcome {
                 Ok(said) => said,
                 Err(_) => "FAILED",
@@ -73,6 +80,7 @@ fn kernel(version: &str) {
 fn attempt(
     guest: &mut Guest,
     version: &str,
+    boot: impl Fn() -> Guest,
     mut case: impl FnMut(&mut Guest) -> Outcome,
 ) -> Outcome {
     for _ in 0..2 {
@@ -81,7 +89,7 @@ fn attempt(
             return outcome;
         }
         println!("{version}: once more, in a new machine: {}", outcome.unwrap_or_else(|what| what));
-        *guest = Guest::boot(version);
+        *guest = boot();
     }
     caught(|| case(guest))
 }

@@ -2,9 +2,10 @@
 //! four queue pairs, of which eth1's share one interrupt, eth2 is an e1000e, eth3 an igb.
 //!
 //! Its disk is the host's own root, read only, so that it runs what was built here and what is installed
-//! here; only its kernel is its own. The peers of its cards are in a network namespace that goes away
-//! with this process, as the machine does. It is emulated, without the host's help: counts, states and
-//! orders mean something in it, times do not.
+//! here; only its kernel is its own. With a disk ([`Disk`]) it may write: that lies over the host's root,
+//! systemd is the first process, and the machine can be booted again with all that it wrote. The peers of
+//! its cards are in a network namespace that goes away with this process, as the machine does. It is
+//! emulated, without the host's help: counts, states and orders mean something in it, times do not.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,8 +20,12 @@ use std::time::{Duration, Instant};
 use napkin_kernel::namespace::Namespace;
 use napkin_testing::{ignore, needs};
 
+use super::disk::Disk;
+
 /// Longer than a boot takes on a busy machine, and than any command of a case.
 const PATIENCE: Duration = Duration::from_secs(240);
+/// The same with systemd, which reads hundreds of files over the host's root; and than it takes to go down.
+const PATIENCE_WITH_SYSTEMD: Duration = Duration::from_secs(480);
 /// Longer than a command takes that gives a card its address.
 const PATIENCE_AT_BOOT: Duration = Duration::from_secs(60);
 /// Emulated machines hang now and then, before napkin ran in them: so many are started.
@@ -35,6 +40,8 @@ pub(crate) struct Vm {
     port: BufReader<UnixStream>,
     /// The other end of its cards, at 10.9.N.100 for ethN.
     pub peers: Namespace,
+    kernel: PathBuf,
+    disk: Option<Disk>,
     /// As `uname -r` prints it.
     pub release: String,
     /// It has left a command without an answer, and gets no more of them.
@@ -70,8 +77,17 @@ fn run(command: &mut Command) -> String {
 }
 
 impl Vm {
-    /// Boots a kernel by what Debian calls its version, as in `7.3-rt`.
+    /// Boots a kernel by what Debian calls its version, as in `7.3-rt`, and sets its cards up.
     pub(crate) fn boot(version: &str) -> Vm {
+        Vm::of(version, None)
+    }
+
+    /// The same with a disk, whose units set up what is to be.
+    pub(crate) fn boot_from(version: &str, disk: fn(&Path) -> Disk) -> Vm {
+        Vm::of(version, Some(disk))
+    }
+
+    fn of(version: &str, disk: Option<fn(&Path) -> Disk>) -> Vm {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels");
         let fetched = Command::new(here.join("fetch")).arg(cache()).arg(version).output();
         let fetched = fetched.expect("bash is installed");
@@ -81,7 +97,8 @@ impl Vm {
         let release = fs::read_to_string(kernel.join("release")).expect("fetched");
         let mut hung = String::new();
         for _ in 0..BOOTS {
-            match Vm::start(version, &here, &kernel, release.trim()) {
+            let disk = disk.map(|make| make(&kernel));
+            match Vm::start(version, &here, &kernel, release.trim(), disk) {
                 Ok(vm) => return vm,
                 Err(why) => hung = why,
             }
@@ -91,26 +108,38 @@ impl Vm {
     }
 
     /// Starts one. It fails if it does not answer before its cards are up.
-    fn start(version: &str, here: &Path, kernel: &Path, release: &str) -> Result<Vm, String> {
+    fn start(
+        version: &str,
+        here: &Path,
+        kernel: &Path,
+        release: &str,
+        disk: Option<Disk>,
+    ) -> Result<Vm, String> {
         // One of its own for each: what a machine that hung has said there is not this one's.
         static STARTED: AtomicUsize = AtomicUsize::new(1);
         let nth = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("napkin-vm-{}-{nth}-{version}", std::process::id());
         let place = std::env::temp_dir().join(name);
         fs::create_dir_all(&place).expect("a place");
-        initrd(here, kernel, release, &place);
+        initrd(here, kernel, release, &place, disk.is_some());
 
         let peers = Namespace::new().expect("a namespace");
         let qemu = peers
             .run(|| {
                 wire();
-                start(kernel, &place)
+                start(kernel, &place, disk.as_ref())
             })
             .expect("a thread");
         let machine = Machine { qemu, place };
-        let port = connect(&machine.place, machine.qemu.id())?;
+        let patience = if disk.is_some() { PATIENCE_WITH_SYSTEMD } else { PATIENCE };
+        let port = connect(&machine.place, machine.qemu.id(), patience)?;
         let release = release.to_owned();
-        let mut vm = Vm { machine, port, peers, release, hung: false };
+        let kernel = kernel.to_owned();
+        let mut vm = Vm { machine, port, peers, kernel, disk, release, hung: false };
+        if vm.disk.is_some() {
+            vm.patience(PATIENCE);
+            return Ok(vm);
+        }
         vm.patience(PATIENCE_AT_BOOT);
         // All cards are on one bridge: only that whose address it is says where an address is, or another
         // card's instances would get the traffic.
@@ -131,6 +160,43 @@ impl Vm {
         Ok(vm)
     }
 
+    /// Has systemd end this boot as it does, and boots the same disk again.
+    pub(crate) fn reboot(&mut self) -> Result<(), String> {
+        // Whether it still answers does not matter.
+        let _ = self.ask("systemctl reboot --no-block");
+        let begun = Instant::now();
+        while self.machine.qemu.try_wait().expect("a child").is_none() {
+            if begun.elapsed() > PATIENCE_WITH_SYSTEMD {
+                self.hung = true;
+                let _ = self.machine.qemu.kill();
+                return Err(format!("it does not go down; its console:\n{}", self.console()));
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        let (place, kernel) = (&self.machine.place, &self.kernel);
+        // So that it is not taken for the next boot's; the emulator has removed its sockets.
+        fs::remove_file(place.join("console")).expect("it was there");
+        let disk = self.disk.as_ref();
+        self.machine.qemu = self.peers.run(|| start(kernel, place, disk)).expect("a thread");
+        match connect(place, self.machine.qemu.id(), PATIENCE_WITH_SYSTEMD) {
+            Ok(port) => self.port = port,
+            Err(why) => {
+                self.hung = true;
+                return Err(why);
+            }
+        }
+        self.patience(PATIENCE);
+        Ok(())
+    }
+
+    /// The last that was said there.
+    fn console(&self) -> String {
+        let console = fs::read(self.machine.place.join("console")).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console).into_owned();
+        let lines: Vec<&str> = console.lines().rev().take(30).collect();
+        lines.into_iter().rev().collect::<Vec<&str>>().join("\n")
+    }
+
     /// How long it may be silent after a command.
     fn patience(&mut self, patience: Duration) {
         self.port.get_ref().set_read_timeout(Some(patience)).expect("a timeout");
@@ -148,11 +214,7 @@ impl Vm {
                 }
             }
         }
-        let console = fs::read(self.machine.place.join("console")).unwrap_or_default();
-        let console = String::from_utf8_lossy(&console).into_owned();
-        let lines: Vec<&str> = console.lines().rev().take(30).collect();
-        let lines: Vec<&str> = lines.into_iter().rev().collect();
-        let text = format!("the guest has hung at `{command}`; its console:\n{}", lines.join("\n"));
+        let text = format!("the guest has hung at `{command}`; its console:\n{}", self.console());
         Answer { status: 124, text }
     }
 
@@ -199,8 +261,8 @@ fn wire() {
     ip("link set br0 up".into());
 }
 
-/// A file system in memory from which the guest mounts the host's root.
-fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path) {
+/// A file system in memory from which the guest mounts the host's root, and its disk over it if it has one.
+fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path, disk: bool) {
     let host = cache().join("host");
     let root = place.join("initrd");
     for folder in ["bin", "dev", "proc", "host", "modules"] {
@@ -212,7 +274,12 @@ fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path) {
         .expect("fetched, or installed");
     fs::copy(&busybox, root.join("bin/busybox")).expect("copied");
     let mut order: Vec<String> = Vec::new();
-    for module in ["virtio_pci", "9pnet_virtio", "9p"] {
+    let mut modules = vec!["virtio_pci", "9pnet_virtio", "9p"];
+    if disk {
+        fs::create_dir(root.join("disk")).expect("a folder");
+        modules.extend(["virtio_blk", "ext4", "overlay"]);
+    }
+    for module in modules {
         let shown = run(Command::new(host.join("tools/modprobe"))
             .args(["--show-depends", "-S", release, "-d"])
             .arg(kernel)
@@ -238,9 +305,10 @@ fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path) {
     fs::copy(here.join("init"), root.join("init")).expect("copied");
     fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755)).expect("changed");
     let exports = format!(
-        "export TOOLS={} KERNEL={} MODULES='virtio_net e1000e igb veth'\n",
+        "export TOOLS={} KERNEL={} MODULES='{}'\n",
         host.join("tools").display(),
         kernel.display(),
+        if disk { "" } else { "virtio_net e1000e igb veth" },
     );
     let agent = fs::read_to_string(here.join("agent")).expect("it is here");
     fs::write(root.join("agent"), exports + &agent).expect("written");
@@ -249,7 +317,7 @@ fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path) {
 }
 
 /// Starts the emulator in the calling thread's network namespace.
-fn start(kernel: &Path, place: &Path) -> Child {
+fn start(kernel: &Path, place: &Path, disk: Option<&Disk>) -> Child {
     let host = cache().join("host");
     let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|it| host.join(it));
     let mut command = Command::new(host.join("usr/bin/qemu-system-x86_64"));
@@ -279,6 +347,10 @@ fn start(kernel: &Path, place: &Path) -> Child {
         ])
         .arg("-chardev")
         .arg(format!("socket,id=agent,path={},server=on,wait=off", place.join("agent").display()));
+    if let Some(disk) = disk {
+        let drive = format!("if=virtio,format=raw,file={}", disk.image().display());
+        command.arg("-drive").arg(drive);
+    }
     for (card, model) in ["virtio-net-pci", "virtio-net-pci", "e1000e", "igb"].iter().enumerate() {
         let virtio = card < 2;
         let queues = if virtio { format!(",queues={QUEUES}") } else { String::new() };
@@ -299,7 +371,7 @@ fn start(kernel: &Path, place: &Path) -> Child {
 }
 
 /// The port of the agent, once it listens.
-fn connect(place: &Path, qemu: u32) -> Result<BufReader<UnixStream>, String> {
+fn connect(place: &Path, qemu: u32, patience: Duration) -> Result<BufReader<UnixStream>, String> {
     let console = place.join("console");
     let begun = Instant::now();
     loop {
@@ -309,7 +381,7 @@ fn connect(place: &Path, qemu: u32) -> Result<BufReader<UnixStream>, String> {
         }
         let alive =
             fs::read_to_string(format!("/proc/{qemu}/stat")).is_ok_and(|it| !it.contains(") Z"));
-        if !alive || begun.elapsed() > PATIENCE {
+        if !alive || begun.elapsed() > patience {
             let log = fs::read_to_string(place.join("qemu.log")).unwrap_or_default();
             let told = String::from_utf8_lossy(&told);
             return Err(format!("no guest after {:.0?}: {log}{told}", begun.elapsed()));
