@@ -39,9 +39,9 @@ fn main() {
             let mut taken = None;
             let mut alone = || taken = Some(counters.window(&mut client, window));
             if scraped_too {
-                scraped(&bed, &what, alone)
+                scraped(&bed, &what, alone);
             } else {
-                alone()
+                alone();
             }
             taken.expect("it ran")
         };
