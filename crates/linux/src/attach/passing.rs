@@ -86,7 +86,7 @@ impl Passing {
         self.kept.iter().map(|kept| kept.until).min()
     }
 
-    /// Decides those whose time has come, in the order in which they came.
+    /// Decides those whose time has come, in the order in which they came: none overtakes one that is kept longer.
     pub(super) fn decide(&mut self, now: Instant) -> Vec<(Came, Reached)> {
         if self.next().is_none_or(|next| next > now) {
             return Vec::new();
@@ -101,8 +101,11 @@ impl Passing {
         let took = |witness: &mut Option<Witness>, came| {
             witness.as_mut().is_some_and(|witness| witness.take(came))
         };
+        let mut earlier = now;
         self.kept.retain_mut(|kept| {
+            kept.until = kept.until.max(earlier);
             if kept.until > now {
+                earlier = kept.until;
                 return true;
             }
             let reached = match (took(group, kept.came), took(apart, kept.came)) {
@@ -112,11 +115,34 @@ impl Passing {
             };
             if reached == Reached::None && busy && now < kept.since + LONGEST {
                 kept.until = now + WINDOW;
+                earlier = kept.until;
                 return true;
             }
             decided.push((kept.came, reached));
             false
         });
         decided
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_signal_overtakes_one_that_is_kept_longer_on_a_busy_machine() {
+        let mut passing = Passing { group: None, apart: None, kept: Vec::new() };
+        let came = |signal| Came { signal, code: libc::SI_USER, sender: 1 };
+        let now = Instant::now();
+        let before = |ms| now - Duration::from_millis(ms);
+        passing.keep(came(libc::SIGTERM), before(70));
+        passing.keep(came(libc::SIGWINCH), before(69));
+        // Asked 20 ms ago, and the answer is here now: the first is kept for another while.
+        assert_eq!(passing.decide(before(20)), []);
+        // The second's time has come, the first's has not.
+        assert_eq!(passing.decide(now), []);
+        let later = now + Duration::from_millis(400);
+        let order = passing.decide(later).into_iter().map(|(came, _)| came.signal);
+        assert_eq!(order.collect::<Vec<_>>(), [libc::SIGTERM, libc::SIGWINCH]);
     }
 }
