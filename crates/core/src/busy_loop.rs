@@ -184,6 +184,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
 }
 
 /// The deadline of a wait: `None` waits for ever.
+#[inline]
 pub(crate) fn deadline(timeout: Option<Ns>, now: Ns) -> Ns {
     timeout.map_or(NEVER, |timeout| now.saturating_add(timeout))
 }

@@ -190,6 +190,7 @@ impl Counters {
     }
 
     /// Polls that received nothing and that nobody made one by one, for the instance's owner.
+    #[inline]
     pub(crate) fn empty_polls(&self, owner: Owner, n: u64) {
         self.empty_polls[owner as usize].add(n);
     }

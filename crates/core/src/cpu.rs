@@ -124,6 +124,7 @@ impl Cpu {
     }
 
     /// The limits in force.
+    #[inline]
     pub fn limits(&self) -> Limits {
         Limits {
             budget: self.budget.load(Ordering::Relaxed) as u16,
@@ -150,6 +151,7 @@ impl Cpu {
     }
 
     /// The rules in force.
+    #[inline]
     pub fn policy(&self) -> CpuPolicy {
         let bits = self.policy.load(Ordering::Relaxed);
         CpuPolicy {
@@ -179,11 +181,13 @@ impl Cpu {
     }
 
     /// The pending vectors, as a mask.
+    #[inline]
     pub fn pending(&self) -> u32 {
         self.word.load(Ordering::Acquire) & VECTORS
     }
 
     /// Whether ksoftirqd was woken and has not gone back to sleep.
+    #[inline]
     pub fn ksoftirqd_runnable(&self) -> bool {
         self.word.load(Ordering::Acquire) & KSOFTIRQD != 0
     }
@@ -277,11 +281,13 @@ impl Cpu {
 
     /// Stops being the runner whatever is pending: ksoftirqd goes on with it. Says whether it has to
     /// be woken.
+    #[inline]
     pub(crate) fn end_to_ksoftirqd(&self) -> bool {
         self.wake_ksoftirqd_and(RUNNING)
     }
 
     /// Marks ksoftirqd runnable; says whether it has to be woken.
+    #[inline]
     pub(crate) fn wake_ksoftirqd(&self) -> bool {
         self.wake_ksoftirqd_and(0)
     }
@@ -304,6 +310,7 @@ impl Cpu {
     }
 
     /// Clears KSOFTIRQD if nothing is pending, or a runner will see it.
+    #[inline]
     pub(crate) fn ksoftirqd_sleeps(&self) -> bool {
         let mut old = self.word.load(Ordering::Acquire);
         loop {

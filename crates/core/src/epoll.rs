@@ -73,6 +73,7 @@ impl EpollContext {
     }
 
     /// The parameters (`EPIOCGPARAMS`).
+    #[inline]
     pub fn params(&self) -> EpollPolicy {
         let bits = self.budget_prefer.load(Ordering::Relaxed);
         EpollPolicy {
@@ -84,6 +85,7 @@ impl EpollContext {
     }
 
     /// Whether waits busy poll at all.
+    #[inline]
     pub fn busy_polls(&self) -> bool {
         let params = self.params();
         params.busy_poll_usecs != 0 || params.prefer_busy_poll || self.default_usecs != 0
@@ -107,6 +109,7 @@ impl EpollContext {
     }
 
     /// The instance that the next wait would poll.
+    #[inline]
     pub fn follows(&self) -> Option<Id> {
         let id = self.follows.load(Ordering::Relaxed);
         (id != NONE).then_some(Id(id as u16))
@@ -167,6 +170,7 @@ impl EpollContext {
     }
 
     /// Puts the part back, unless another thread has replaced it meanwhile.
+    #[inline]
     fn prolonged(&self, packed: u64) -> bool {
         let suspends = &self.suspends;
         suspends.compare_exchange(PROLONGING, packed, Ordering::AcqRel, Ordering::Relaxed).is_ok()

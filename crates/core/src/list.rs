@@ -33,6 +33,7 @@ impl PollList {
         }
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) == END
     }

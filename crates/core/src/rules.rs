@@ -36,6 +36,7 @@ impl Rules {
         self.0.store(more | without, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn load(&self) -> KernelRules {
         let bits = self.0.load(Ordering::Relaxed);
         KernelRules {

@@ -84,6 +84,7 @@ impl Settings {
         self.feedback.store(policy.feedback, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn load(&self) -> InstancePolicy {
         InstancePolicy {
             threaded: match self.threaded.load(Ordering::Relaxed) {
@@ -122,6 +123,7 @@ impl Settings {
     }
 
     /// When a hold of `hold` ends that begins now: after it, or at the first tick after it.
+    #[inline]
     pub(crate) fn hold_end(&self, now: Ns, hold: Ns) -> Ns {
         let end = now + hold;
         match self.hold_tick.load(Ordering::Relaxed) {

@@ -273,6 +273,7 @@ impl StateWord {
 
     /// The first step of an enable: from disabled to owned by the caller, marks of the dead time
     /// forgotten. `false` if the instance is not disabled.
+    #[inline]
     pub(crate) fn take_enabled(&self) -> bool {
         self.step(|old| {
             (State(old).disabled() && old & DISABLE == 0).then_some(old & !(NPSVC | MISSED))

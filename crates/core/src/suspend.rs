@@ -43,6 +43,7 @@ impl Suspension {
     }
 
     /// Suspends, or prolongs, until `until`.
+    #[inline]
     pub(crate) fn enter(&self, held: Option<Registration>, until: Ns) -> Registration {
         self.until.fetch_max(until, Ordering::AcqRel);
         let mut word = self.word.load(Ordering::Acquire);
@@ -60,6 +61,7 @@ impl Suspension {
     }
 
     /// Ends one context's part.
+    #[inline]
     pub(crate) fn leave(&self, held: Registration) -> Left {
         if race::on(Race::ResumeCancelsAll) {
             self.expire();
