@@ -198,7 +198,7 @@ fn whoever_follows_all_mends_arrives_within_ten_rounds() {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 1_000, failure_persistence: None, ..Config::default() })]
+    #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
 
     /// The same from other states each time, and for whoever looks again after each finding's.
     #[test]
